@@ -1,0 +1,64 @@
+# Every target does its own set-up: on a fresh machine with Java and Python, start with any of them.
+
+# An interpreter to use instead of the first one that serves: make setup PYTHON=/path/to/python3
+PYTHON =
+# How long the demo runs.
+SECONDS = 30
+# Which benchmark runs.
+NAME = pipeline
+
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+# Spark's Python workers must run this environment, and no other Spark or package path may leak in.
+export PYSPARK_PYTHON := $(CURDIR)/$(BIN)/python
+unexport SPARK_HOME PYSPARK_DRIVER_PYTHON PYTHONPATH PYTHONHOME
+
+.PHONY: help setup demo test test-all check bench lock upgrade clean
+
+help: ## show this list
+	@sed -nE 's/^([a-z-]+):.*## (.*)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
+
+setup: $(READY) ## make .venv with everything that requirements.lock names
+
+$(READY): requirements.lock pyproject.toml
+	@python="$$(PYTHON='$(PYTHON)' scripts/preflight)" || exit 1; \
+	if $(BIN)/python -c 'import pip' 2>/dev/null; then exit 0; fi; \
+	echo "Making $(VENV) with $$python"; \
+	"$$python" -m venv --clear $(VENV)
+	@echo "Installing; PySpark alone is a download of several hundred MB"
+	$(BIN)/python -m pip install --disable-pip-version-check --require-hashes -r requirements.lock
+	$(BIN)/python -m pip install --disable-pip-version-check --quiet --no-deps --no-build-isolation --editable .
+	@touch $@
+
+demo: setup ## run the demo (SECONDS=30)
+	$(BIN)/penstock demo --seconds $(SECONDS)
+
+test: setup ## run the tests, without the slow ones
+	$(BIN)/python -m pytest --durations=10
+
+test-all: setup ## run all tests
+	$(BIN)/python -m pytest --durations=20 -m ""
+
+check: setup ## lint, format and types
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+
+bench: setup ## run a benchmark (NAME=pipeline)
+	$(BIN)/penstock bench $(NAME)
+
+COMPILE = $(BIN)/uv pip compile pyproject.toml --extra dev --universal --python-version 3.11 \
+	--generate-hashes --no-emit-index-url --no-emit-find-links \
+	--custom-compile-command "make lock" --quiet --output-file requirements.lock
+
+lock: setup ## bring requirements.lock in line with pyproject.toml
+	$(COMPILE)
+
+upgrade: setup ## the same, with the newest versions that fit
+	$(COMPILE) --upgrade
+
+clean: ## remove everything that make has made
+	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,44 @@
+"""Settings: what can be tuned, in which unit, and why the default is what it is.
+
+They are read once, when a flow starts, and handed down; nothing deeper reads an environment variable.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How a started flow behaves.
+
+    >>> Settings(heartbeat_ms=200).host_lost_ms
+    5000
+    """
+
+    heartbeat_ms: int = 500
+    """How often a host tells the driver that it lives."""
+
+    host_lost_ms: int = 5_000
+    """A host that was silent for so long is taken for dead. Its Spark job usually tells earlier."""
+
+    driver_lost_ms: int = 3_000
+    """A host that cannot reach the driver for so long ends itself."""
+
+    host_start_ms: int = 120_000
+    """How long to wait for a host to come up: an executor may have to be started for it."""
+
+    rpc_timeout_ms: int = 120_000
+    """The longest that one call to a host may take, restoring its state included."""
+
+    epoch_runs: int = 4
+    """How often an epoch is tried, within the callback, when hosts die under it."""
+
+    driver_port: int = 0
+    """Port of the driver's registry; 0 lets the system choose."""
+
+    tick_ms: int = 1_000
+    """A flow with timers gets an epoch at least this often, also when its stream is quiet."""
+
+    progress_kept: int = 200
+    """How many epochs `query.progress` remembers."""

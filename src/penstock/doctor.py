@@ -1,0 +1,381 @@
+"""Can this machine run Penstock? Each check looks at one thing and returns a `Finding`.
+
+A check is handed what it looks at (an environment, a folder, a probe to call), never raises, and
+leaves nothing behind but numba's cache. `examine` runs them all here; `report` draws the findings.
+Whatever is heavy to import is imported inside the check that is about it.
+
+    >>> machine(cores=1, memory=8 * GIB).status
+    'warn'
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import uuid
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+GIB = 1024**3
+JAVA = 17
+"""The oldest Java that Spark 4 runs on."""
+PYTHONS = ((3, 11), (3, 13))
+"""The oldest and the newest Python supported."""
+LEAST_MEMORY = 4 * GIB
+LEAST_FREE = 2 * GIB
+"""Free disk space under which a folder gets a warning, in bytes."""
+PATIENCE = 20
+"""How long a program or a round trip may take, in seconds."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What one check found. Fine but with a hint is a warning: it runs, though not as it should.
+
+    >>> Finding("Java", False, "not found", hint="install Java 17").status
+    'fail'
+    """
+
+    name: str
+    ok: bool
+    detail: str
+    hint: str = ""
+
+    @property
+    def status(self) -> Literal["ok", "warn", "fail"]:
+        if not self.ok:
+            return "fail"
+        return "warn" if self.hint else "ok"
+
+
+def examine(checkpoint: str | None = None) -> list[Finding]:
+    """Every check, on this machine; takes some seconds."""
+    cores, memory = capacity(Path("/sys/fs/cgroup"))
+    findings = [
+        java(os.environ),
+        python(sys.version_info[:2], Path(sys.prefix), os.environ),
+        spark(_load_spark, os.environ),
+        pandas(_load_pandas),
+        machine(cores, memory),
+        port(""),
+        flight("127.0.0.1"),
+        kernels(_compile_kernel),
+        folder("temp folder", tempfile.gettempdir()),
+    ]
+    if checkpoint is not None:
+        findings.append(folder("checkpoint", checkpoint))
+    return findings
+
+
+def report(findings: list[Finding]) -> Table:
+    """The findings as a table for a terminal."""
+    from rich.markup import escape
+    from rich.table import Table
+
+    marks = {"ok": "[green]ok[/]", "warn": "[yellow]warn[/]", "fail": "[red]FAIL[/]"}
+    table = Table("check", "", title="penstock doctor", title_justify="left")
+    for heading in ("found", "what to do"):
+        table.add_column(heading, overflow="fold")  # paths are to be copied: never cut them short
+    for finding in findings:
+        row = escape(finding.name), marks[finding.status], escape(finding.detail)
+        table.add_row(*row, escape(finding.hint))
+    return table
+
+
+# --- what Spark runs on ---------------------------------------------------------------------
+
+
+def java(environ: Mapping[str, str]) -> Finding:
+    """The Java that Spark would start: that of JAVA_HOME, or else the one on the PATH."""
+    install = f"install Java {JAVA} or later (https://adoptium.net), or set JAVA_HOME to its folder"
+    home = environ.get("JAVA_HOME")
+    if home and not os.access(Path(home, "bin", "java"), os.X_OK):
+        detail = f"JAVA_HOME is {home}, without bin/java"
+        return Finding("Java", False, detail, "correct JAVA_HOME, or unset it")
+    program = shutil.which("java", path=str(Path(home, "bin")) if home else environ.get("PATH", ""))
+    if program is None:
+        return Finding("Java", False, "no java on the PATH and JAVA_HOME is not set", install)
+    told = _output([program, "-version"], environ)
+    version = java_version(told)
+    if version is None:
+        return Finding("Java", False, f"{program} does not run: {told[:200]}", install)
+    good = version >= JAVA
+    return Finding("Java", good, f"Java {version}, {program}", _unless(good, install))
+
+
+def java_version(told: str) -> int | None:
+    """The major version in what `java -version` prints.
+
+    >>> java_version('openjdk version "17.0.15"'), java_version('java version "1.8.0_392"')
+    (17, 8)
+    """
+    found = re.search(r'version "(?:1\.)?(\d+)', told)
+    return int(found.group(1)) if found else None
+
+
+def python(version: tuple[int, ...], prefix: Path, environ: Mapping[str, str]) -> Finding:
+    """This Python, and whether Spark's workers would run the same one, from the same environment.
+
+    Penstock's sessions start workers with this interpreter unless PYSPARK_PYTHON names another. One
+    of another version fails at the first epoch; another environment may lack the packages.
+    """
+    here = ".".join(map(str, version[:2]))
+    oldest, newest = PYTHONS
+    if not oldest <= version[:2] <= newest:
+        hint = f"use Python {oldest[0]}.{oldest[1]} to {newest[0]}.{newest[1]}"
+        return Finding("Python", False, f"Python {here}", hint)
+    chosen = environ.get("PYSPARK_PYTHON")
+    if not chosen:
+        return Finding("Python", True, f"Python {here}")
+    program = shutil.which(chosen, path=environ.get("PATH", ""))
+    ask = "import sys; print('.'.join(map(str, sys.version_info[:2])), sys.prefix)"
+    told = _output([program, "-c", ask], environ) if program else "not found"
+    workers, _, home = told.partition(" ")
+    hint = "unset PYSPARK_PYTHON, or set it to this environment's python"
+    if not re.fullmatch(r"\d+\.\d+", workers):
+        detail = f"Python {here}, but PYSPARK_PYTHON={chosen} does not run: {told[:200]}"
+        return Finding("Python", False, detail, hint)
+    detail = f"Python {here}, and PYSPARK_PYTHON={chosen} is Python {workers} of {home}"
+    same = Path(home).resolve() == prefix.resolve()
+    return Finding("Python", workers == here, detail, _unless(same and workers == here, hint))
+
+
+def spark(load: Callable[[], tuple[str, Path]], environ: Mapping[str, str]) -> Finding:
+    """PySpark 4.3, and no other Spark in its way. `load` gives its version and its folder."""
+    install = "pip install 'pyspark>=4.3,<4.4'"
+    try:
+        version, home = load()
+    except Exception as error:
+        return Finding("PySpark", False, _said(error), install)
+    if version.split(".")[:2] != ["4", "3"]:
+        return Finding("PySpark", False, f"PySpark {version}", install)
+    other = environ.get("SPARK_HOME")
+    if other and Path(other).resolve() != home.resolve():
+        detail = f"PySpark {version}, but SPARK_HOME is {other}"
+        return Finding("PySpark", True, detail, "unset SPARK_HOME unless that is Spark 4.3 too")
+    return Finding("PySpark", True, f"PySpark {version}")
+
+
+def _load_spark() -> tuple[str, Path]:
+    import pyspark
+
+    return pyspark.__version__, Path(pyspark.__file__).parent
+
+
+def pandas(load: Callable[[], str]) -> Finding:
+    """pandas before 3, as PySpark 4.3 wants it. `load` gives its version."""
+    install = "pip install 'pandas>=2.2,<3'"
+    try:
+        version = load()
+    except Exception as error:
+        return Finding("pandas", False, _said(error), install)
+    good = int(version.split(".")[0]) < 3
+    return Finding("pandas", good, f"pandas {version}", _unless(good, install))
+
+
+def _load_pandas() -> str:
+    import pandas
+
+    return str(pandas.__version__)
+
+
+# --- the machine ----------------------------------------------------------------------------
+
+
+def machine(cores: float, memory: int) -> Finding:
+    """Cores, and memory in bytes, that this process may use."""
+    detail = f"{cores:g} cores, {memory / GIB:.1f} GiB of memory"
+    hints = []
+    if cores < 2:
+        hints.append("give it two cores or more: hosts and Spark's tasks share them")
+    if memory < LEAST_MEMORY:
+        hints.append(f"give it {LEAST_MEMORY // GIB} GiB or more: Spark's JVM and state share it")
+    return Finding("machine", True, detail, "; ".join(hints))
+
+
+def capacity(cgroup: Path) -> tuple[float, int]:
+    """Cores, and memory in bytes: the machine's, or less where a container's limits say so."""
+    import psutil
+
+    affinity = getattr(os, "sched_getaffinity", None)
+    cores: float = len(affinity(0)) if affinity else os.cpu_count() or 1
+    memory = int(psutil.virtual_memory().total)
+    quota = _numbers(cgroup / "cpu.max")  # version 2: both numbers in one file
+    if not quota:
+        quota = _numbers(cgroup / "cpu/cpu.cfs_quota_us") + _numbers(
+            cgroup / "cpu/cpu.cfs_period_us"
+        )
+    if len(quota) == 2 and min(quota) > 0:
+        cores = min(cores, quota[0] / quota[1])
+    for file in ("memory.max", "memory/memory.limit_in_bytes"):
+        memory = min([memory, *_numbers(cgroup / file)])
+    return cores, memory
+
+
+def _numbers(file: Path) -> list[int]:
+    """The numbers in a limits file; none where it is absent or says that there is no limit."""
+    try:
+        return [int(word) for word in file.read_text().split()]
+    except (OSError, ValueError):
+        return []
+
+
+def port(address: str) -> Finding:
+    """A free port can be bound; an empty address means on all interfaces."""
+    try:
+        with socket.create_server((address, 0)) as server:
+            return Finding("port", True, f"bound port {server.getsockname()[1]}")
+    except OSError as error:
+        return Finding("port", False, _said(error), "allow this user to listen on free ports")
+
+
+def flight(address: str) -> Finding:
+    """Rows there and back over Arrow Flight, between a server and a client on this machine."""
+    try:
+        took = _round_trip(address)
+    except Exception as error:
+        hint = "allow TCP to this machine itself; where there is a proxy, export no_proxy="
+        return Finding("Arrow Flight", False, _said(error), f"{hint}{address}")
+    return Finding("Arrow Flight", True, f"round trip on {address} in {took * 1000:.1f} ms")
+
+
+def _round_trip(address: str) -> float:
+    import pyarrow as pa
+    from pyarrow import flight
+
+    class Echo(flight.FlightServerBase):  # type: ignore[misc]
+        def do_exchange(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
+            writer.begin(reader.schema)
+            for chunk in reader:
+                writer.write_batch(chunk.data)
+
+    batch = pa.record_batch({"row": pa.array(range(1000))})
+    options = flight.FlightCallOptions(timeout=PATIENCE)
+    with (
+        Echo(f"grpc://{address}:0") as server,
+        flight.connect(f"grpc://{address}:{server.port}") as client,
+    ):
+        started = time.perf_counter()
+        descriptor = flight.FlightDescriptor.for_command(b"doctor")
+        writer, reader = client.do_exchange(descriptor, options)
+        with writer:
+            writer.begin(batch.schema)
+            writer.write_batch(batch)
+            writer.done_writing()
+            back = reader.read_all()
+        took = time.perf_counter() - started
+    if not back.equals(pa.Table.from_batches([batch])):
+        raise OSError("the rows came back changed")
+    return took
+
+
+def kernels(compile_one: Callable[[], str]) -> Finding:
+    """numba compiles, and can keep what it compiled in the folder that `compile_one` gives."""
+    started = time.perf_counter()
+    try:
+        kept = compile_one()
+    except Exception as error:
+        hint = "reinstall numba, or set NUMBA_CACHE_DIR to a folder that can be written"
+        return Finding("numba", False, _said(error), hint)
+    took = time.perf_counter() - started
+    return Finding("numba", True, f"compiles ({took:.1f} s with its import), keeps in {kept}")
+
+
+def _compile_kernel() -> str:
+    import numba
+    import numpy as np
+
+    @numba.njit(cache=True, nogil=True)
+    def total(values: Any) -> Any:
+        result = 0
+        for value in values:
+            result += value
+        return result
+
+    if total(np.arange(4)) != 6:
+        raise ArithmeticError("a compiled sum is wrong")
+    kept = Path(str(total.stats.cache_path))
+    with tempfile.TemporaryFile(dir=kept):
+        return str(kept)
+
+
+# --- folders --------------------------------------------------------------------------------
+
+
+def folder(name: str, place: str, least_free: int = LEAST_FREE) -> Finding:
+    """A file can be written, renamed, read and deleted in a folder: a path or a pyarrow.fs URI.
+
+    Where the folder is not there yet, its nearest parent is tried, as nothing is left behind.
+    """
+    try:
+        free = _write_and_remove(place)
+    except Exception as error:
+        hint = "name a folder that this user can write to, or correct the access to it"
+        return Finding(name, False, f"{place}: {_said(error)}", hint)
+    if free is None:
+        return Finding(name, True, f"{place} can be written")
+    hint = _unless(free >= least_free, f"free some space: {least_free / GIB:g} GiB or more")
+    return Finding(name, True, f"{place} can be written, {free / GIB:.1f} GiB free", hint)
+
+
+def _write_and_remove(place: str) -> int | None:
+    """Returns the bytes free there, None where the file system does not tell."""
+    from pyarrow import fs
+
+    uri = place if "://" in place else str(Path(place).absolute())
+    files, path = fs.FileSystem.from_uri(uri)
+    local = files.type_name == "local"
+    if local or files.type_name == "hdfs":  # object stores have no folders to look for
+        while files.get_file_info(path).type == fs.FileType.NotFound:
+            path = str(Path(path).parent)
+    probe = f"{path}/penstock-doctor-{uuid.uuid4().hex}"
+    try:
+        with files.open_output_stream(probe) as stream:
+            stream.write(b"penstock")
+        files.move(probe, f"{probe}-renamed")
+        with files.open_input_stream(f"{probe}-renamed") as stream:
+            if stream.read() != b"penstock":
+                raise OSError("a file read back is not what was written")
+        files.delete_file(f"{probe}-renamed")
+    except BaseException:
+        for leftover in (probe, f"{probe}-renamed"):
+            with suppress(OSError):
+                files.delete_file(leftover)
+        raise
+    return shutil.disk_usage(path).free if local else None
+
+
+def _output(command: list[str], environ: Mapping[str, str]) -> str:
+    """What a program prints, or why it did not run."""
+    try:
+        done = subprocess.run(
+            command,
+            env=dict(environ),
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE,
+            check=False,
+        )
+    except (OSError, subprocess.SubprocessError) as error:
+        return _said(error)
+    return (done.stdout + done.stderr).strip()
+
+
+def _said(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"
+
+
+def _unless(good: bool, hint: str) -> str:
+    return "" if good else hint

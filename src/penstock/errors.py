@@ -1,0 +1,123 @@
+"""Every error that Penstock raises on purpose.
+
+    PenstockError                 base: catch this one
+    ├── FlowError                 the flow as written cannot work (column, schema, slots, step)
+    ├── SettingError              a setting or the machine does not fit (cores, folder, port, Java)
+    ├── CheckpointError           a checkpoint that does not match the flow, or is damaged
+    ├── StepError                 user code failed: names step, key and row
+    │   └── NullKeyError          a row without a key reached a keyed step
+    ├── ProtocolError             a message that the epoch protocol does not allow
+    │   └── StaleRunError         a message of a run that was given up
+    └── HostLostError             a host died or cannot be reached
+
+Each message says what happened and what to do next. All of them pickle, and all of them cross
+the wire as plain JSON (`to_wire`, `from_wire`), never as pickles.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, ClassVar
+
+
+class PenstockError(Exception):
+    """Base of all errors that Penstock raises on purpose.
+
+    >>> raise PenstockError("the folder is full", hint="free some space")
+    Traceback (most recent call last):
+    ...
+    penstock.errors.PenstockError: the folder is full. What to do: free some space
+    """
+
+    kinds: ClassVar[dict[str, type[PenstockError]]] = {}
+
+    def __init__(self, message: str, *, hint: str = "") -> None:
+        self.message = message
+        self.hint = hint
+        super().__init__(f"{message}. What to do: {hint}" if hint else message)
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        PenstockError.kinds[cls.__name__] = cls
+
+    def facts(self) -> dict[str, str]:
+        """The evidence as JSON-able values; the arguments that make this error again."""
+        return {"message": self.message, "hint": self.hint}
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (from_wire, (to_wire(self),))
+
+
+PenstockError.kinds["PenstockError"] = PenstockError
+
+
+class FlowError(PenstockError):
+    """The flow as written cannot work."""
+
+
+class SettingError(PenstockError):
+    """A setting, or the machine, does not fit."""
+
+
+class CheckpointError(PenstockError):
+    """A checkpoint does not match the flow, or is damaged."""
+
+
+class StepError(PenstockError):
+    """User code of a step failed on a row."""
+
+    def __init__(
+        self, message: str, *, hint: str = "", step: str = "", key: str = "", row: str = ""
+    ) -> None:
+        self.step, self.key, self.row = step, key, row
+        super().__init__(message, hint=hint)
+
+    def facts(self) -> dict[str, str]:
+        return super().facts() | {"step": self.step, "key": self.key, "row": self.row}
+
+
+class NullKeyError(StepError):
+    """A row without a key reached a keyed step."""
+
+
+class ProtocolError(PenstockError):
+    """A message that the epoch protocol does not allow."""
+
+
+class StaleRunError(ProtocolError):
+    """A message of an epoch's run that was given up; its sender should end."""
+
+
+class HostLostError(PenstockError):
+    """A host died or cannot be reached."""
+
+
+_MARK = "penstock-error:"
+
+
+def to_wire(error: PenstockError) -> str:
+    """The error as one line of text, for a Flight error message.
+
+    >>> from_wire(to_wire(SettingError("no Java", hint="install Java 17"))).hint
+    'install Java 17'
+    """
+    return _MARK + json.dumps({"kind": type(error).__name__} | error.facts()) + "\n"
+
+
+def from_wire(text: str) -> PenstockError:
+    """The error inside a text that `to_wire` made, whatever was put around it."""
+    error = find(text)
+    return error if error is not None else PenstockError(text)
+
+
+def find(text: str) -> PenstockError | None:
+    """The first Penstock error told in a text (a Flight message, a Spark stack trace), if any."""
+    start = text.find(_MARK)
+    if start < 0:
+        return None
+    try:
+        facts, _ = json.JSONDecoder().raw_decode(text[start + len(_MARK) :])
+    except ValueError:
+        return None
+    kind = PenstockError.kinds.get(facts.pop("kind", ""), PenstockError)
+    return kind(**facts)

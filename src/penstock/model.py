@@ -1,0 +1,53 @@
+"""The words of Penstock as types: slots, hosts, steps, epochs, the SLA.
+
+Values only: no clock, no I/O, no Spark.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import NewType
+
+from penstock.errors import FlowError
+
+Slot = NewType("Slot", int)
+HostId = NewType("HostId", str)
+StepId = NewType("StepId", str)
+Epoch = NewType("Epoch", int)
+
+_UNITS = {
+    "ms": 1, "millisecond": 1, "s": 1000, "sec": 1000, "second": 1000,
+    "m": 60_000, "min": 60_000, "minute": 60_000, "h": 3_600_000, "hour": 3_600_000,
+    "d": 86_400_000, "day": 86_400_000,
+}  # fmt: skip
+_DURATION = re.compile(r"^\s*(\d+(?:\.\d+)?)\s*([a-z]+)\s*$", re.IGNORECASE)
+
+
+def milliseconds(duration: str | float | int) -> int:
+    """A duration in milliseconds, from text with a unit or from a number of seconds.
+
+    >>> milliseconds("1s"), milliseconds("250 ms"), milliseconds("2 minutes"), milliseconds(0.5)
+    (1000, 250, 120000, 500)
+    """
+    if isinstance(duration, (int, float)):
+        return round(duration * 1000)
+    found = _DURATION.match(duration)
+    word = found.group(2).lower() if found else ""
+    unit = _UNITS.get(word, _UNITS.get(word.removesuffix("s")))
+    if found is None or unit is None:
+        raise FlowError(
+            f"{duration!r} is not a duration", hint='write for example "1s", "250 ms" or "2 minutes"'
+        )
+    return round(float(found.group(1)) * unit)
+
+
+@dataclass(frozen=True)
+class SLA:
+    """Average latency at most `latency_ms` over any window of `window_ms`."""
+
+    latency_ms: int
+    window_ms: int
+
+    def __str__(self) -> str:
+        return f"average latency <= {self.latency_ms} ms over any {self.window_ms} ms"
