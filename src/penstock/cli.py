@@ -15,11 +15,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from typing import Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
 from penstock.errors import PenstockError
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
 
 app = typer.Typer(
     name="penstock",
@@ -28,6 +31,15 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+state = typer.Typer(
+    help="Look into a checkpoint: no Spark, no running query.", no_args_is_help=True
+)
+app.add_typer(state, name="state")
+
+CheckpointFolder = Annotated[
+    str, typer.Argument(metavar="CHECKPOINT", help="The folder given to start(checkpoint=...).")
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
@@ -93,3 +105,94 @@ def doctor(
         Console().print(report(findings))
     if not all(finding.ok for finding in findings):
         raise typer.Exit(1)
+
+
+@app.command()
+def demo(
+    seconds: Annotated[int, typer.Option(min=1, help="How long rows arrive.")] = 30,
+    rate: Annotated[int, typer.Option(min=1, help="Rows that arrive each second.")] = 20_000,
+    keys: Annotated[int, typer.Option(min=1, help="Distinct keys.")] = 10_000,
+    hosts: Annotated[int, typer.Option(min=1, max=64, help="Hosts to share them.")] = 2,
+) -> None:
+    """Run a keyed aggregation on generated rows and check its sums; exit code 1 if one is wrong."""
+    from penstock.demo.run import Load, run
+
+    if not run(Load(seconds, rate, keys, hosts)):
+        raise typer.Exit(1)
+
+
+@app.command()
+def bench(
+    name: Annotated[str, typer.Argument(help="Which benchmark.")],
+    json_file: Annotated[
+        str | None, typer.Option("--json", metavar="FILE", help="Write the report there.")
+    ] = None,
+    quick: Annotated[bool, typer.Option(help="A short run: to see it work, not to quote.")] = False,
+) -> None:
+    """Run a benchmark and show its figures beside their goals."""
+    from rich.console import Console
+
+    from penstock.bench.catalog import find
+    from penstock.bench.goals import judged
+
+    chosen, console = find(name), Console(soft_wrap=True, highlight=False, markup=False)
+    report = chosen.run(console.print, quick)
+    console.print(judged(report.ratios, chosen.goals))
+    if json_file is not None:
+        from pathlib import Path
+
+        Path(json_file).write_text(report.to_json() + "\n")
+
+
+@state.command("ls")
+def state_ls(checkpoint: CheckpointFolder, as_json: AsJson = False) -> None:
+    """Show a checkpoint's steps, their hosts and how much they hold."""
+    from penstock.state import inspect_view as view
+    from penstock.state.inspect import Checkpoint
+
+    overview = Checkpoint(checkpoint).overview()
+    _print(view.as_json(overview) if as_json else view.draw_overview(overview))
+
+
+@state.command("show")
+def state_show(
+    checkpoint: CheckpointFolder,
+    step: Annotated[
+        str | None, typer.Option(metavar="STEP", help="Which step; the only one if there is one.")
+    ] = None,
+    key: Annotated[
+        list[str] | None,
+        typer.Option(metavar="KEY", help="Just this key; a comma or a --key for each column."),
+    ] = None,
+    epoch: Annotated[int | None, typer.Option(help="As of this epoch; the newest if none.")] = None,
+    limit: Annotated[int, typer.Option(min=1, help="How many entries.")] = 20,
+    as_json: AsJson = False,
+) -> None:
+    """Show entries of a step, or one key and the deltas it came from; exit code 1 without it."""
+    from penstock.state import inspect_view as view
+    from penstock.state.inspect import Checkpoint
+
+    found = Checkpoint(checkpoint)
+    step = found.chosen(step)
+    if not key:
+        entries = found.entries(step, epoch, limit)
+        _print(view.as_json(entries) if as_json else view.draw_entries(entries))
+        return
+    history = found.history(step, key, epoch)
+    if history is None:
+        typer.echo(f"{step} has no entry for the key {','.join(key)}", err=True)
+        raise typer.Exit(1)
+    _print(view.as_json(history) if as_json else view.draw_history(history))
+
+
+def _print(what: RenderableType) -> None:
+    """Print it as wide as the terminal, or as wide as it likes where there is none."""
+    from rich.console import Console
+
+    console = Console()
+    if isinstance(what, str):
+        typer.echo(what)
+    elif console.is_terminal:
+        console.print(what)
+    else:
+        Console(width=240).print(what)

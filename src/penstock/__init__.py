@@ -1,0 +1,130 @@
+"""Penstock: a latency SLA for stateful streaming on Apache Spark, in Python.
+
+A flow is a source DataFrame, steps with keyed state, and a sink:
+
+>>> import penstock as ps
+>>> spark = ps.session()                                            # doctest: +SKIP
+>>> flow = (ps.flow(spark.readStream.format("rate").load(), arrival="timestamp")
+...           .key_by("value", slots=64)
+...           .aggregate(n=ps.count())
+...           .sla(latency="1s", window="1s"))                      # doctest: +SKIP
+>>> query = flow.start(ps.to("console"), checkpoint="out", hosts=2)  # doctest: +SKIP
+
+The map, along the way of a record and then of a decision:
+
+    flows.py     what a user writes
+    plan/        the compiled steps, and the plan of an epoch
+    spark/       sessions, the epoch callback, host jobs, sinks: the only place that knows Spark
+    courier/     inside Spark tasks: slots, split, exchange with hosts
+    wire/        messages, and Arrow Flight with a token
+    host/        the host: a pure machine, its server, its life
+    operators/   what runs on hosts: aggregates, processors
+    state/       keys, the columnar table, the store
+    driver/      the registry of hosts, the fleet, the epoch protocol
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from penstock.config import Settings
+    from penstock.errors import (
+        CheckpointError,
+        FlowError,
+        HostLostError,
+        NullKeyError,
+        PenstockError,
+        ProtocolError,
+        SettingError,
+        StepError,
+    )
+    from penstock.flows import Flow, KeyedFlow, flow
+    from penstock.model import SLA
+    from penstock.operators.aggregates import (
+        approx_distinct,
+        avg,
+        count,
+        first,
+        last,
+        max,
+        min,
+        sum,
+    )
+    from penstock.operators.processor import KeyedProcessor
+    from penstock.spark.query import FlowQuery, QueryStatus
+    from penstock.spark.session import configure, session
+    from penstock.spark.sinks import collect, foreach_batch, to
+
+_HOMES = {
+    "config": ("Settings",),
+    "errors": (
+        "CheckpointError",
+        "FlowError",
+        "HostLostError",
+        "NullKeyError",
+        "PenstockError",
+        "ProtocolError",
+        "SettingError",
+        "StepError",
+    ),
+    "flows": ("Flow", "KeyedFlow", "flow"),
+    "model": ("SLA",),
+    "operators.aggregates": (
+        "approx_distinct",
+        "avg",
+        "count",
+        "first",
+        "last",
+        "max",
+        "min",
+        "sum",
+    ),
+    "operators.processor": ("KeyedProcessor",),
+    "spark.query": ("FlowQuery", "QueryStatus"),
+    "spark.session": ("configure", "session"),
+    "spark.sinks": ("collect", "foreach_batch", "to"),
+}
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name when it is first used: a host needs no Spark, `penstock --help` nothing."""
+    if name not in _HOME_OF:
+        raise AttributeError(f"module 'penstock' has no attribute {name!r}")
+    value = getattr(import_module(f"penstock.{_HOME_OF[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+__all__ = [
+    "SLA",
+    "CheckpointError",
+    "Flow",
+    "FlowError",
+    "FlowQuery",
+    "HostLostError",
+    "KeyedFlow",
+    "KeyedProcessor",
+    "NullKeyError",
+    "PenstockError",
+    "ProtocolError",
+    "QueryStatus",
+    "SettingError",
+    "Settings",
+    "StepError",
+    "approx_distinct",
+    "avg",
+    "collect",
+    "configure",
+    "count",
+    "first",
+    "flow",
+    "foreach_batch",
+    "last",
+    "max",
+    "min",
+    "session",
+    "sum",
+    "to",
+]
+__version__ = "0.1.0"

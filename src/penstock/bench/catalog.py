@@ -1,0 +1,38 @@
+"""The benchmarks by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from penstock.bench import pipeline
+from penstock.bench.goals import Goal
+from penstock.bench.report import Report, Show
+from penstock.errors import SettingError
+
+
+@dataclass(frozen=True)
+class Bench:
+    """One benchmark: how to run it, and what its figures should be."""
+
+    run: Callable[[Show, bool], Report]
+    """Takes a function that progress lines go to, and whether to be quick."""
+    goals: Mapping[str, Goal]
+
+
+BENCHES = {"pipeline": Bench(pipeline.run, pipeline.GOALS)}
+
+
+def find(name: str) -> Bench:
+    """The benchmark of that name.
+
+    >>> find("nosuch")
+    Traceback (most recent call last):
+    ...
+    penstock.errors.SettingError: there is no benchmark 'nosuch'. What to do: choose from: pipeline
+    """
+    if name not in BENCHES:
+        raise SettingError(
+            f"there is no benchmark {name!r}", hint=f"choose from: {', '.join(BENCHES)}"
+        )
+    return BENCHES[name]

@@ -1,0 +1,80 @@
+"""The report of a bench: where it ran, with what, what came out, and the ratios that matter."""
+
+from __future__ import annotations
+
+import json
+import platform
+import statistics
+import subprocess
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+Show = Callable[[str], None]
+"""Where the lines go that tell how far a bench has come."""
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One figure measured several times: its median, and how far the runs were apart."""
+
+    median: float
+    low: float
+    high: float
+    n: int
+
+    @staticmethod
+    def of(values: list[float]) -> Sample:
+        """
+        >>> Sample.of([3.0, 1.0, 2.0])
+        Sample(median=2.0, low=1.0, high=3.0, n=3)
+        """
+        return Sample(statistics.median(values), min(values), max(values), len(values))
+
+
+@dataclass(frozen=True)
+class Report:
+    """What every bench writes."""
+
+    bench: str
+    settings: dict[str, Any]
+    results: dict[str, Any]
+    ratios: dict[str, float]
+    commit: str = field(default_factory=lambda: _git("rev-parse", "HEAD") or "unknown")
+    dirty: bool = field(default_factory=lambda: bool(_git("status", "--porcelain")))
+    machine: dict[str, Any] = field(default_factory=lambda: describe_machine())
+
+    def to_json(self) -> str:
+        order = ("bench", "commit", "dirty", "machine", "settings", "results", "ratios")
+        facts = asdict(self)
+        return json.dumps({key: facts[key] for key in order}, indent=1)
+
+
+def describe_machine() -> dict[str, Any]:
+    """What the figures depend on, and nothing that names the machine."""
+    import pyarrow
+    import pyspark
+
+    return {
+        "cores": psutil.cpu_count(),
+        "memory_gb": round(psutil.virtual_memory().total / 2**30, 1),
+        "system": platform.system(),
+        "python": platform.python_version(),
+        "pyspark": pyspark.__version__,
+        "pyarrow": pyarrow.__version__,
+    }
+
+
+def _git(*words: str) -> str:
+    """Ask git about the source tree that this runs from; empty outside of one."""
+    here = Path(__file__).resolve().parent
+    try:
+        done = subprocess.run(
+            ["git", *words], cwd=here, capture_output=True, text=True, check=False, timeout=10
+        )
+    except OSError:
+        return ""
+    return done.stdout.strip() if done.returncode == 0 else ""

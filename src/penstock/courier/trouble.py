@@ -1,0 +1,124 @@
+"""Rows that cannot go on: refused with a clear error, or set aside as dead letters."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import pyarrow as pa
+
+from penstock.errors import FlowError, NullKeyError, PenstockError, StepError
+from penstock.operators.operator import DeadLetter
+from penstock.plan.steps import KeyedStep, MapStep, OnError
+
+
+def row_text(batch: pa.RecordBatch, row: int) -> str:
+    """One row as JSON text, for messages and dead letters."""
+    return json.dumps(batch.slice(row, 1).to_pylist()[0], default=str)
+
+
+class Trouble:
+    """What one courier does about bad rows, and the letters it has set aside so far."""
+
+    def __init__(self, on_error: OnError) -> None:
+        self._sets_aside = on_error == "dead_letter"
+        self.letters: list[DeadLetter] = []
+
+    def without_null_keys(self, step: KeyedStep, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """The rows that have a key."""
+        nulls = step.codec.null_rows(batch)
+        if nulls is None:
+            return batch
+        rows = nulls.nonzero()[0]
+        names = ", ".join(step.keys)
+        if not self._sets_aside:
+            row = row_text(batch, int(rows[0]))
+            raise NullKeyError(
+                f"step {step.id}: {len(rows)} row(s) have a null in the key ({names}), "
+                f"for example {row}",
+                hint="filter them out or fill them in before key_by, or start the flow with "
+                'on_error="dead_letter" to set them aside',
+                step=step.id,
+                key="null",
+                row=row,
+            )
+        self.letters.extend(
+            DeadLetter(step.id, "null", row_text(batch, int(i)), f"null in the key ({names})")
+            for i in rows
+        )
+        return batch.filter(pa.array(~nulls))
+
+    def mapped(
+        self, step: MapStep, batches: Iterable[pa.RecordBatch]
+    ) -> Iterator[pa.RecordBatch]:
+        """The step's function over all batches; a row it fails on is found by halving."""
+        for batch in batches:
+            yield from self._map(step, batch)
+
+    def _map(self, step: MapStep, batch: pa.RecordBatch) -> list[pa.RecordBatch]:
+        try:
+            return conformed(step, step.function(batch))
+        except FlowError:
+            raise
+        except Exception as failed:
+            if batch.num_rows > 1:
+                half = batch.num_rows // 2
+                parts = (batch.slice(0, half), batch.slice(half))
+                return [out for part in parts for out in self._map(step, part)]
+            return self._failed_row(step, batch, failed)
+
+    def _failed_row(
+        self, step: MapStep, batch: pa.RecordBatch, failed: Exception
+    ) -> list[pa.RecordBatch]:
+        row = row_text(batch, 0) if batch.num_rows else "(no row: an empty batch)"
+        what = f"{type(failed).__name__}: {failed}"
+        if self._sets_aside and batch.num_rows:
+            self.letters.append(DeadLetter(step.id, "", row, what))
+            return []
+        raise StepError(
+            f"step {step.id}: the function given to map_batches failed on row {row}: {what}",
+            hint='mend the function, or start the flow with on_error="dead_letter" to set such '
+            "rows aside",
+            step=step.id,
+            row=row,
+        ) from failed
+
+
+def conformed(step: MapStep, result: Any) -> list[pa.RecordBatch]:
+    """What a user's function returned, as batches of the step's schema."""
+    if result is None:
+        return []
+    if isinstance(result, pa.Table):
+        parts = result.to_batches()
+    elif isinstance(result, pa.RecordBatch):
+        parts = [result]
+    else:
+        return [batch for part in result for batch in conformed(step, part)]
+    return [as_schema(part, step.output, step.id) for part in parts if part.num_rows]
+
+
+def as_schema(batch: pa.RecordBatch, schema: pa.Schema, step: str) -> pa.RecordBatch:
+    """The batch with exactly this schema, columns found by name and cast where that is safe."""
+    if batch.schema.equals(schema):
+        return batch
+    try:
+        columns = [batch.column(field.name).cast(field.type) for field in schema]
+    except (KeyError, pa.ArrowException) as unfit:
+        raise FlowError(
+            f"step {step}: the function returned {_short(batch.schema)}, which does not fit the "
+            f"declared {_short(schema)}: {unfit}",
+            hint="return those columns, or declare the schema with map_batches(fn, schema=...)",
+        ) from unfit
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _short(schema: pa.Schema) -> str:
+    return "(" + ", ".join(f"{field.name} {field.type}" for field in schema) + ")"
+
+
+def told(error: Exception) -> PenstockError:
+    """The error as one of Penstock's own."""
+    if isinstance(error, PenstockError):
+        return error
+    return PenstockError(f"{type(error).__name__}: {error}")

@@ -1,0 +1,137 @@
+"""A running query read off its progress: how fast, how late, how busy, over the last second."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from penstock.driver.progress import EpochProgress, Latency
+from penstock.model import SLA
+
+_WINDOW_MS = 1000.0
+_HISTORY = 60
+_HISTORY_MS = 500
+"""One bar of the history stands for so long: 60 of them are half a minute."""
+
+
+@dataclass(frozen=True)
+class HostReading:
+    """One host: what it holds now, and how it fared over the last second."""
+
+    host: str
+    entries: int
+    state_bytes: int
+    busy: float
+    """Share of the time that it worked, 0 to 1."""
+    taken: int
+    """Rows and partial states taken in since the beginning."""
+
+
+@dataclass(frozen=True)
+class Reading:
+    """A query at one moment."""
+
+    epoch: int
+    rows: int
+    rows_per_second: float
+    latency: Latency | None
+    """Of the rows of the last second; p99 is that of the worst epoch in it."""
+    worst_ms: float
+    """The highest average over any window of the SLA so far."""
+    history_ms: tuple[float, ...]
+    hosts: tuple[HostReading, ...]
+
+
+class Meter:
+    """Follows a query by its progress. No clock: it goes by the times that epochs tell."""
+
+    def __init__(self, sla: SLA) -> None:
+        self._sla = sla
+        self._recent: deque[EpochProgress] = deque()
+        self._newest: EpochProgress | None = None
+        self._rows = 0
+        self._taken: dict[str, int] = {}
+        self._worst_ms = 0.0
+        self._bars: deque[tuple[int, float, int]] = deque(maxlen=_HISTORY)
+        """(number of the bar, its average latency, rows in it)"""
+
+    def take(self, progress: Iterable[EpochProgress]) -> None:
+        """Read on from the last epoch that was taken. Earlier ones among these are skipped."""
+        for epoch in progress:
+            if self._newest is not None and epoch.epoch <= self._newest.epoch:
+                continue
+            self._newest = epoch
+            self._rows += epoch.rows
+            for host in epoch.hosts:
+                self._taken[host.host] = self._taken.get(host.host, 0) + host.rows
+            self._recent.append(epoch)
+            span = max(_WINDOW_MS, self._sla.window_ms)
+            while _done(self._recent[0]) <= _done(epoch) - span:
+                self._recent.popleft()
+            self._judge(epoch)
+
+    def reading(self) -> Reading | None:
+        """How it stands, or None before the first epoch."""
+        newest = self._newest
+        if newest is None:
+            return None
+        last = [e for e in self._recent if _done(e) > _done(newest) - _WINDOW_MS]
+        span_ms = _done(newest) - min(e.started_ms for e in last)
+        busy = {
+            host.host: sum(h.busy_ms for e in last for h in e.hosts if h.host == host.host)
+            for host in newest.hosts
+        }
+        return Reading(
+            epoch=newest.epoch,
+            rows=self._rows,
+            rows_per_second=sum(e.rows for e in last) / max(span_ms, 1) * 1000,
+            latency=_over(last),
+            worst_ms=self._worst_ms,
+            history_ms=tuple(mean for _, mean, _ in self._bars),
+            hosts=tuple(
+                HostReading(
+                    h.host,
+                    h.entries,
+                    h.state_bytes,
+                    min(1.0, busy[h.host] / max(span_ms, 1)),
+                    self._taken[h.host],
+                )
+                for h in newest.hosts
+            ),
+        )
+
+    def _judge(self, epoch: EpochProgress) -> None:
+        window = [e for e in self._recent if _done(e) > _done(epoch) - self._sla.window_ms]
+        found = _over(window)
+        if found is None or epoch.latency is None:
+            return
+        self._worst_ms = max(self._worst_ms, found.mean_ms)
+        number, mean, rows = int(_done(epoch) // _HISTORY_MS), epoch.latency.mean_ms, epoch.rows
+        if self._bars and self._bars[-1][0] == number:
+            _, before, count = self._bars.pop()
+            mean, rows = (before * count + mean * rows) / (count + rows), count + rows
+        self._bars.append((number, mean, rows))
+
+
+def _done(epoch: EpochProgress) -> float:
+    """When the epoch's output was in the sink, in milliseconds since 1970."""
+    return epoch.started_ms + epoch.sink_ms
+
+
+def _over(epochs: Iterable[EpochProgress]) -> Latency | None:
+    """The latency over several epochs; the percentiles are the nearest that epochs can tell."""
+    told = [(e.rows, e.latency) for e in epochs if e.latency is not None and e.rows]
+    if not told:
+        return None
+    rows = np.array([r for r, _ in told])
+    means, halves = (np.array([getattr(x, n) for _, x in told]) for n in ("mean_ms", "p50_ms"))
+    order = np.argsort(halves)
+    middle = np.searchsorted(np.cumsum(rows[order]), rows.sum() / 2)
+    return Latency(
+        mean_ms=float(np.average(means, weights=rows)),
+        p50_ms=float(halves[order][middle]),
+        p99_ms=max(x.p99_ms for _, x in told),
+    )

@@ -1,0 +1,153 @@
+"""The epoch protocol, from the driver's side: plan, write, seal, manifest; again if a host dies.
+
+Free of Spark: how the epoch's output is written comes in as a function.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from penstock.config import Settings
+from penstock.driver.fleet import Fleet, SealedHost
+from penstock.driver.progress import EpochProgress, HostProgress, latency_of
+from penstock.driver.registry import Registry, Report
+from penstock.errors import CheckpointError, HostLostError, StaleRunError
+from penstock.operators.operator import EpochTime
+from penstock.plan.epoch import EpochPlan, RouteTable, StepRoutes
+from penstock.plan.steps import FlowPlan
+from penstock.state.store import Manifest, Store
+
+Write = Callable[[EpochPlan], None]
+"""Run the epoch's couriers under this plan and put the output into the sink; raise if that fails."""
+
+
+class EpochRunner:
+    """Runs one epoch after another. Called by one thread: the query's."""
+
+    def __init__(
+        self,
+        flow: FlowPlan,
+        fleet: Fleet,
+        registry: Registry,
+        store: Store,
+        token: str,
+        settings: Settings,
+        clock_ms: Callable[[], float] = lambda: time.time() * 1000,
+    ) -> None:
+        self._flow, self._fleet, self._registry, self._store = flow, fleet, registry, store
+        self._token, self._settings, self._clock_ms = token, settings, clock_ms
+        self._routes = {
+            step.id: RouteTable.even(fleet.of_step(step), step.slots) for step in flow.keyed
+        }
+        self._version: int | None = None
+        self._base = 0
+        self._watermarks: dict[str, int | None] = {step.id: None for step in flow.keyed}
+
+    def run(
+        self, epoch: int, partitions: int, write: Write, final_steps: int = 0
+    ) -> EpochProgress:
+        """Run an epoch to its manifest. When this returns, the epoch is in the sink and durable.
+
+        `final_steps` is for the end of a bounded input: so many of the first steps close for good.
+        """
+        if self._version is None:
+            self._resume_before(epoch)
+        started_ms = self._clock_ms()
+        for run in range(self._settings.epoch_runs):
+            try:
+                self._fleet.make_ready(epoch - 1, self._routes)
+                plan = self._plan(epoch, run, partitions, int(started_ms), final_steps)
+                self._registry.expect(epoch, run)
+                write(plan)
+                written_ms = self._clock_ms()
+                sealed = self._fleet.seal(plan)
+                break
+            except Exception as failed:
+                told = self._registry.trouble() or failed
+                lost = self._fleet.roll_back(epoch - 1)
+                gave_up = run + 1 == self._settings.epoch_runs
+                if gave_up or not (lost or isinstance(told, HostLostError | StaleRunError)):
+                    raise told from failed
+        reports = self._registry.reports()
+        self._commit(plan, sealed, reports)
+        return EpochProgress(
+            epoch=epoch,
+            runs=plan.run + 1,
+            rows=sum(report.seen.rows for report in reports),
+            partitions=partitions,
+            started_ms=int(started_ms),
+            sink_ms=written_ms - started_ms,
+            seal_ms=self._clock_ms() - written_ms,
+            latency=latency_of([report.seen for report in reports], written_ms),
+            watermark_ms=plan.steps[0].time.watermark_ms if plan.steps else None,
+            dead_letters=sum(len(report.dead) for report in reports),
+            hosts=tuple(
+                HostProgress(
+                    s.host, s.vitals.entries, s.vitals.state_bytes, s.vitals.rows, s.vitals.busy_ms
+                )
+                for s in sealed
+            ),
+        )
+
+    def _resume_before(self, epoch: int) -> None:
+        """Find the version that the first epoch of this start builds on."""
+        newest = max(self._store.epochs(), default=-1)
+        if newest > epoch:
+            raise CheckpointError(
+                f"{self._store.uri} holds epoch {newest}, but Spark's log starts at epoch {epoch}",
+                hint="Spark's part of the checkpoint was removed or replaced: restore it, or start "
+                "from a new checkpoint folder",
+            )
+        self._version = epoch - 1
+        if epoch == 0:
+            return
+        manifest = self._store.chain(epoch - 1)[-1]
+        self._base = manifest.base
+        self._watermarks = dict(manifest.watermarks)
+
+    def _plan(
+        self, epoch: int, run: int, partitions: int, now_ms: int, final_steps: int
+    ) -> EpochPlan:
+        steps = tuple(
+            StepRoutes(
+                step=step.id,
+                routes=self._routes[step.id],
+                endpoints=self._fleet.endpoints(self._routes[step.id].hosts),
+                time=EpochTime(epoch, now_ms, self._watermarks[step.id], number < final_steps),
+            )
+            for number, step in enumerate(self._flow.keyed)
+        )
+        return EpochPlan(
+            epoch, run, partitions, steps, self._registry.location, self._token
+        )
+
+    def _commit(self, plan: EpochPlan, sealed: list[SealedHost], reports: list[Report]) -> None:
+        dead = [letter for report in reports for letter in report.dead]
+        if dead:
+            self._store.write_dead_letters(plan.epoch, dead)
+        watermarks = self._next_watermarks(reports)
+        self._store.write_manifest(
+            Manifest(
+                epoch=plan.epoch,
+                run=plan.run,
+                base=self._base,
+                deltas=tuple(s.delta for s in sealed if s.delta.rows),
+                routes={step: table.to_json() for step, table in self._routes.items()},
+                watermarks=watermarks,
+                rows=sum(report.seen.rows for report in reports),
+                sealed_at_ms=int(self._clock_ms()),
+            )
+        )
+        self._version, self._watermarks = plan.epoch, watermarks
+
+    def _next_watermarks(self, reports: list[Report]) -> dict[str, int | None]:
+        """The first step's watermark follows the rows; each later one lags the one before it."""
+        times = [r.seen.max_event_ms for r in reports if r.seen.max_event_ms is not None]
+        ahead = max(times) - self._flow.delay_ms if times else None
+        result: dict[str, int | None] = {}
+        for step in self._flow.keyed:
+            now = self._watermarks[step.id]
+            result[step.id] = max((t for t in (now, ahead) if t is not None), default=None)
+            ahead = now
+        return result

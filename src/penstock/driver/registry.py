@@ -1,0 +1,114 @@
+"""The driver's Flight service: hosts register and send heartbeats, couriers report."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from penstock.courier.witness import Seen
+from penstock.errors import PenstockError, from_wire
+from penstock.operators.operator import DeadLetter
+from penstock.wire.flight import TokenServer
+from penstock.wire.messages import dead_from_bytes
+
+
+@dataclass(frozen=True)
+class HostRecord:
+    """A host that has registered. A host that died and came back is another incarnation."""
+
+    host: str
+    incarnation: str
+    location: str
+    pid: int
+
+
+@dataclass(frozen=True)
+class Report:
+    """What one courier told at the end of its task."""
+
+    seen: Seen
+    dead: list[DeadLetter]
+
+
+class Registry(TokenServer):
+    """Knows which hosts live, and what the couriers of the running epoch have told.
+
+    `changed` is notified whenever a host registers.
+    """
+
+    def __init__(
+        self, address: str, port: int, token: str, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        super().__init__(address, port, token)
+        self.changed = threading.Condition()
+        self._clock = clock
+        self._hosts: dict[str, HostRecord] = {}
+        self._heard_s: dict[str, float] = {}
+        self._reports: dict[int, Report] = {}
+        self._run: tuple[int, int] = (-1, 0)
+        self._trouble: PenstockError | None = None
+        self.actions = {
+            "register": self._register,
+            "heartbeat": self._heartbeat,
+            "report": self._report,
+            "trouble": self._note_trouble,
+        }
+
+    def host(self, host: str) -> HostRecord | None:
+        with self.changed:
+            return self._hosts.get(host)
+
+    def silent_ms(self, host: str) -> float:
+        """How long nothing was heard of a host."""
+        with self.changed:
+            return (self._clock() - self._heard_s.get(host, 0.0)) * 1000
+
+    def forget(self, record: HostRecord) -> None:
+        """Take this incarnation for dead. It is told so at its next heartbeat, if it still lives."""
+        with self.changed:
+            if self._hosts.get(record.host) == record:
+                del self._hosts[record.host]
+
+    def expect(self, epoch: int, run: int) -> None:
+        """From now on, keep the reports of this run and refuse all others."""
+        with self.changed:
+            self._run, self._reports, self._trouble = (epoch, run), {}, None
+
+    def reports(self) -> list[Report]:
+        with self.changed:
+            return [self._reports[partition] for partition in sorted(self._reports)]
+
+    def trouble(self) -> PenstockError | None:
+        """The last error that a courier of this run ended with; Spark's own account is less clear."""
+        with self.changed:
+            return self._trouble
+
+    def _register(self, facts: dict[str, Any]) -> bool:
+        with self.changed:
+            self._hosts[facts["host"]] = HostRecord(**facts)
+            self._heard_s[facts["host"]] = self._clock()
+            self.changed.notify_all()
+        return True
+
+    def _heartbeat(self, facts: dict[str, Any]) -> bool:
+        """Answers whether the driver still counts on this incarnation."""
+        with self.changed:
+            record = self._hosts.get(facts["host"])
+            self._heard_s[facts["host"]] = self._clock()
+            return record is not None and record.incarnation == facts["incarnation"]
+
+    def _report(self, facts: dict[str, Any]) -> bool:
+        with self.changed:
+            if (facts["epoch"], facts["run"]) == self._run:
+                dead = dead_from_bytes(facts["dead"].encode())
+                self._reports[facts["partition"]] = Report(Seen.from_json(facts["seen"]), dead)
+        return True
+
+    def _note_trouble(self, facts: dict[str, Any]) -> bool:
+        with self.changed:
+            if (facts["epoch"], facts["run"]) == self._run:
+                self._trouble = from_wire(facts["error"])
+        return True

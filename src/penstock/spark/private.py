@@ -1,0 +1,45 @@
+"""The few places where Penstock leans on what Spark does not promise. Checked on PySpark 4.3.0.
+
+`tests/spark/test_private.py` notices when one of them changes.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+
+
+def partition_count(df: DataFrame) -> int:
+    """How many tasks a map-only job over this DataFrame has.
+
+    `df` must stand on an RDD, as the DataFrame of `foreachBatch` and that of `pinned` do. The public
+    `df.rdd.getNumPartitions()` says the same, but plans the query once more to do so.
+    """
+    plan: Any = df._jdf.logicalPlan()
+    return int(plan.rdd().getNumPartitions())
+
+
+def pinned(df: DataFrame) -> DataFrame:
+    """The same rows with the partitions fixed, as Spark itself does for `foreachBatch`.
+
+    A static DataFrame is otherwise planned anew for each action, and adaptive execution may then
+    choose other partitions.
+    """
+    spark: Any = df.sparkSession
+    rows = df._jdf.queryExecution().toRdd()
+    jdf = spark._jsparkSession.internalCreateDataFrame(rows, df._jdf.schema(), False)
+    return DataFrame(jdf, df.sparkSession)
+
+
+def stop_signal(run_id: str) -> str:
+    """A message that a stopping query takes for its own cancellation, not for a failure.
+
+    A stream that was told to stop forgives an exception from `foreachBatch` only if its text looks
+    like Spark's cancelled job of that run.
+    """
+    return f"org.apache.spark.SparkException: stopped between epochs, job group {run_id} cancelled"
+
+
+def is_local(spark: SparkSession) -> bool:
+    return spark.sparkContext.master.startswith("local")

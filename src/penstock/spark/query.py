@@ -1,0 +1,288 @@
+"""A started flow: the Spark query (or the batch run) that drives its epochs, and what users see of it."""
+
+from __future__ import annotations
+
+import atexit
+import secrets
+import shutil
+import threading
+import weakref
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from pyspark.sql import DataFrame
+from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.util import InheritableThread
+
+from penstock.config import Settings
+from penstock.courier.courier import Courier
+from penstock.driver.epochs import EpochRunner
+from penstock.driver.fleet import Fleet
+from penstock.driver.progress import EpochProgress
+from penstock.driver.registry import Registry
+from penstock.errors import PenstockError
+from penstock.host.main import HostOrder
+from penstock.plan.epoch import EpochPlan
+from penstock.plan.steps import FlowPlan, KeyedStep
+from penstock.spark import private, task
+from penstock.spark.host_jobs import SparkHostJobs
+from penstock.spark.schema import spark_schema
+from penstock.spark.sinks import Sink
+from penstock.state.store import Store
+from penstock.wire.flight import own_address
+
+State = Literal["starting", "running", "stopped", "finished", "failed"]
+
+
+class StoppedBetweenEpochs(Exception):  # noqa: N818 - it is a signal, not an error
+    """Ends a stopping query's callback before it has begun its epoch."""
+
+
+@dataclass(frozen=True)
+class QueryStatus:
+    """A glance at a query."""
+
+    state: State
+    epoch: int | None
+    """The newest epoch that is done."""
+    hosts: dict[str, int]
+    """host -> process id, of those that are up."""
+    message: str
+
+
+@dataclass(frozen=True)
+class Start:
+    """Everything `Flow.start` has settled."""
+
+    flow: FlowPlan
+    source: DataFrame
+    sink: Sink
+    store: str
+    checkpoint: str
+    flow_id: str
+    hosts: dict[str, int]
+    settings: Settings
+    trigger: dict[str, Any]
+    name: str | None
+    temporary: bool
+    """The checkpoint folder is Penstock's own and goes when the query ends."""
+
+
+_active: weakref.WeakSet[FlowQuery] = weakref.WeakSet()
+
+
+@atexit.register
+def _stop_all() -> None:
+    for query in list(_active):
+        query.stop()
+
+
+class FlowQuery:
+    """A running flow. Like Spark's `StreamingQuery`, with hosts.
+
+    Made by `Flow.start`. Safe to use from any thread.
+    """
+
+    def __init__(self, start: Start) -> None:
+        self._start = start
+        self._spark = start.source.sparkSession
+        local = private.is_local(self._spark)
+        self._token = secrets.token_hex(16)
+        self.run_id = secrets.token_hex(4)
+        self._registry = Registry(own_address(local), start.settings.driver_port, self._token)
+
+        def order(host: str, step: KeyedStep) -> HostOrder:
+            return HostOrder(
+                host, step, start.store, self._registry.location, self._token, local, start.settings
+            )
+
+        jobs = SparkHostJobs(self._spark.sparkContext, self.run_id, order)
+        self._fleet = Fleet(
+            start.flow.keyed, start.hosts, jobs, self._registry, self._token, start.settings
+        )
+        self._runner = EpochRunner(
+            start.flow,
+            self._fleet,
+            self._registry,
+            Store(start.store),
+            self._token,
+            start.settings,
+        )
+        self._state: State = "starting"
+        self._error: BaseException | None = None
+        self._progress: deque[EpochProgress] = deque(maxlen=start.settings.progress_kept)
+        self._between_epochs = threading.Lock()
+        self._stopping = threading.Event()
+        self._done = threading.Event()
+        self._streaming: StreamingQuery | None = None
+        self._launched = threading.Event()
+        self._driver = InheritableThread(target=self._drive, name=f"penstock-{self.run_id}", daemon=True)
+
+    # What users see
+
+    @property
+    def status(self) -> QueryStatus:
+        """A glance: state, newest epoch, hosts."""
+        newest = self._progress[-1].epoch if self._progress else None
+        message = str(self._error) if self._error else self._state
+        return QueryStatus(self._state, newest, self._fleet.pids(), message)
+
+    @property
+    def progress(self) -> list[EpochProgress]:
+        """The newest epochs, oldest first."""
+        return list(self._progress)
+
+    @property
+    def is_active(self) -> bool:
+        return not self._done.is_set()
+
+    def exception(self) -> BaseException | None:
+        """Why the query failed, if it did."""
+        return self._error
+
+    def await_termination(self, timeout: float | None = None) -> bool:
+        """Wait until the query ends, at most `timeout` seconds; raise what it failed with.
+
+        Returns whether it has ended.
+        """
+        ended = self._done.wait(timeout)
+        if ended and self._error is not None:
+            raise self._error
+        return ended
+
+    def stop(self) -> None:
+        """End the query after the epoch under way, and every host with it. Returns when it is done."""
+        self._stopping.set()
+        if threading.current_thread() is not self._driver:
+            self._done.wait()
+
+    def spark_query(self) -> StreamingQuery:
+        """Spark's own query behind this one; waits until it is started."""
+        while not self._launched.wait(0.1):
+            if self._done.is_set():
+                raise self._error or PenstockError("this query has no Spark query behind it")
+        assert self._streaming is not None
+        return self._streaming
+
+    def host_memory(self) -> dict[str, int]:
+        """Resident bytes of each host's process."""
+        return self._fleet.memory()
+
+    # How it runs
+
+    def launch(self) -> FlowQuery:
+        _active.add(self)
+        self._driver.start()
+        return self
+
+    def _drive(self) -> None:
+        """The query's own thread: start hosts, run to the end, leave nothing behind."""
+        try:
+            self._fleet.start()
+            self._state = "running"
+            if self._start.source.isStreaming:
+                self._stream()
+            else:
+                self._run_bounded()
+            self._state = "stopped" if self._stopping.is_set() else "finished"
+        except BaseException as failed:
+            self._error = self._error or failed
+        finally:
+            if self._error is not None:
+                self._state = "failed"
+            self._clean_up()
+            self._done.set()
+            _active.discard(self)
+
+    def _clean_up(self) -> None:
+        try:
+            self._fleet.stop()
+            self._registry.shutdown()
+        except Exception as failed:
+            self._error = self._error or failed
+        if self._start.temporary:
+            shutil.rmtree(self._start.checkpoint, ignore_errors=True)
+
+    def _output(self, source: DataFrame) -> DataFrame:
+        """The source with couriers on it. They learn the epoch's plan when their task starts."""
+        flow = self._start.flow
+        courier = Courier(flow, task.current, self._start.settings.rpc_timeout_ms)
+        return source.mapInArrow(courier.__call__, spark_schema(flow.output))
+
+    def _stream(self) -> None:
+        start = self._start
+        writer = (
+            self._output(start.source)
+            .writeStream.foreachBatch(self._on_batch)
+            .option("checkpointLocation", start.checkpoint)
+        )
+        if start.name:
+            writer = writer.queryName(start.name)
+        if start.trigger:
+            writer = writer.trigger(**start.trigger)
+        streaming = writer.start()
+        self._streaming = streaming
+        self._launched.set()
+        # Event-driven for the common cases, and a poll for a query that ends by itself.
+        while streaming.isActive and not self._stopping.wait(0.1):
+            pass
+        if streaming.isActive:
+            with self._between_epochs:
+                stopper = InheritableThread(target=streaming.stop, daemon=True)
+                stopper.start()
+                _until(lambda: not streaming.isActive)
+            stopper.join()
+        failure = streaming.exception()
+        if failure is not None and self._error is None and not self._stopping.is_set():
+            self._error = PenstockError(f"Spark ended the query: {failure}")
+
+    def _on_batch(self, df: DataFrame, batch_id: int) -> None:
+        """Spark's callback for one micro-batch: one epoch."""
+        with self._between_epochs:
+            if self._stopping.is_set():
+                self._launched.wait()
+                streaming = self._streaming
+                assert streaming is not None
+                if not streaming.isActive:
+                    raise StoppedBetweenEpochs(private.stop_signal(str(streaming.runId)))
+            self._epoch(df, batch_id)
+
+    def _epoch(self, df: DataFrame, epoch: int, final_steps: int = 0) -> None:
+        def write(plan: EpochPlan) -> None:
+            context = df.sparkSession.sparkContext
+            context.setLocalProperty(task.PLAN, plan.to_text())
+            try:
+                self._start.sink.write(df, epoch, self._start.flow_id)
+            finally:
+                context.setLocalProperty(task.PLAN, None)  # type: ignore[arg-type]
+
+        try:
+            partitions = private.partition_count(df)
+            self._progress.append(self._runner.run(epoch, partitions, write, final_steps))
+        except BaseException as failed:
+            self._error = failed
+            raise
+
+    def _run_bounded(self) -> None:
+        """A static DataFrame is one epoch, and then one for each step that has something to close."""
+        start = self._start
+        self._epoch(private.pinned(self._output(start.source)), 0)
+        if not any(step.has_timers for step in start.flow.keyed):
+            return
+        spark = self._spark
+        nothing = spark.createDataFrame(
+            spark.sparkContext.parallelize([], 1), start.source.schema
+        )
+        for closing in range(1, len(start.flow.keyed) + 1):
+            if self._stopping.is_set():
+                return
+            self._epoch(private.pinned(self._output(nothing)), closing, final_steps=closing)
+
+
+def _until(condition: Callable[[], bool]) -> None:
+    """Wait for Spark to have taken a change that it tells of in no other way."""
+    pause = threading.Event()
+    while not condition():
+        pause.wait(0.005)

@@ -1,0 +1,42 @@
+"""Between Spark's schemas and Arrow's."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+from pyspark.sql import SparkSession
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+from pyspark.sql.types import StructType
+
+from penstock.errors import FlowError
+
+
+def arrow_schema(schema: StructType, spark: SparkSession) -> pa.Schema:
+    """The Arrow schema in which Spark hands batches of this schema to Python."""
+    zone = spark.conf.get("spark.sql.session.timeZone")
+    try:
+        converted: pa.Schema = to_arrow_schema(schema, timezone=zone)
+    except Exception as unfit:
+        raise FlowError(
+            f"a column type of the source cannot become Arrow: {unfit}",
+            hint="drop or cast that column before ps.flow(...)",
+        ) from unfit
+    return converted
+
+
+def spark_schema(schema: pa.Schema) -> StructType:
+    """The Spark schema of batches with this Arrow schema."""
+    return from_arrow_schema(schema)
+
+
+def declared(schema: pa.Schema | StructType | str, spark: SparkSession) -> pa.Schema:
+    """A schema as users write it (Arrow, Spark, or DDL text) as Arrow."""
+    if isinstance(schema, pa.Schema):
+        return schema
+    if isinstance(schema, str):
+        try:
+            schema = StructType.fromDDL(schema)
+        except Exception as unfit:
+            raise FlowError(
+                f"{schema!r} is not a schema", hint='write for example "word string, n long"'
+            ) from unfit
+    return arrow_schema(schema, spark)

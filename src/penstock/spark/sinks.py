@@ -1,0 +1,142 @@
+"""Where a flow's output goes: any Spark batch writer, a function, or a list for tests."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import pyarrow as pa
+from pyspark import StorageLevel
+from pyspark.sql import DataFrame
+
+from penstock.spark.task import PLAN
+
+_FILES = ("parquet", "orc", "json", "csv", "text", "avro")
+_WHOLE = (*_FILES, "noop", "delta")
+"""Formats whose writers run each partition of the output exactly as it is, in one job."""
+
+
+class Sink(Protocol):
+    """Takes the output of one epoch. May be called again for the same epoch after a failure."""
+
+    def write(self, df: DataFrame, epoch: int, flow_id: str) -> None: ...
+
+
+@dataclass(frozen=True)
+class Writer:
+    """A Spark batch writer. Made by `to`."""
+
+    format: str
+    mode: str | None = None
+    partition_by: tuple[str, ...] = ()
+    options: dict[str, Any] = field(default_factory=dict)
+
+    def write(self, df: DataFrame, epoch: int, flow_id: str) -> None:
+        if self.format in _WHOLE:
+            self._save(df, epoch, flow_id)
+        else:
+            held(df, lambda kept: self._save(kept, epoch, flow_id))
+
+    def _save(self, df: DataFrame, epoch: int, flow_id: str) -> None:
+        options = dict(self.options)
+        mode = self.mode or "append"
+        if self.format in _FILES and self.mode is None:
+            options["path"] = f"{options['path']}/epoch={epoch}"
+            options.setdefault("mapreduce.fileoutputcommitter.marksuccessfuljobs", "false")
+            mode = "overwrite"
+        if self.format == "delta":
+            options |= {"txnAppId": flow_id, "txnVersion": str(epoch)}
+        writer = df.write.format(self.format).mode(mode).options(**options)
+        if self.partition_by:
+            writer = writer.partitionBy(*self.partition_by)
+        writer.save()
+
+
+def to(
+    format: str, *, mode: str | None = None, partition_by: str | list[str] = (), **options: Any
+) -> Writer:
+    """A sink that is any Spark batch writer: `to("parquet", path=...)`, `to("console")`.
+
+    Files (parquet, orc, json, csv, text, avro) of an epoch go to a folder `epoch=N` below `path`, which is
+    replaced when the epoch is run again: exactly once, and readers get the epoch as a column. Delta
+    is written with a transaction id, which does the same. Other formats, and files with a `mode` of
+    their own, may see an epoch a second time after a crash of the driver.
+
+    >>> to("parquet", path="out").format
+    'parquet'
+    """
+    columns = (partition_by,) if isinstance(partition_by, str) else tuple(partition_by)
+    return Writer(format, mode, columns, options)
+
+
+@dataclass(frozen=True)
+class ForeachBatch:
+    """A user's function of (DataFrame, epoch). Made by `foreach_batch`."""
+
+    function: Callable[[DataFrame, int], None]
+
+    def write(self, df: DataFrame, epoch: int, flow_id: str) -> None:
+        held(df, lambda kept: self.function(kept, epoch))
+
+
+def foreach_batch(function: Callable[[DataFrame, int], None]) -> ForeachBatch:
+    """A sink that calls a function with each epoch's output, as Spark's `foreachBatch` does.
+
+    The output is held (cached) while the function runs: it may read it as often and in whichever
+    way it likes. After a crash the last epoch may come a second time, with the same number.
+    """
+    return ForeachBatch(function)
+
+
+class Collect:
+    """Keeps all output in the driver's memory, for tests and small results.
+
+    >>> Collect().rows()
+    []
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._epochs: dict[int, pa.Table] = {}
+
+    def write(self, df: DataFrame, epoch: int, flow_id: str) -> None:
+        table = df.toArrow()
+        with self._lock:
+            self._epochs[epoch] = table
+
+    def epochs(self) -> dict[int, pa.Table]:
+        """The output by epoch."""
+        with self._lock:
+            return dict(sorted(self._epochs.items()))
+
+    def rows(self) -> list[dict[str, Any]]:
+        """All rows, in the order of the epochs."""
+        return [row for table in self.epochs().values() for row in table.to_pylist()]
+
+    def latest(self, *key: str) -> dict[Any, dict[str, Any]]:
+        """The newest row for each value of the key columns: what an upsert sink would hold."""
+        pick = (lambda r: r[key[0]]) if len(key) == 1 else (lambda r: tuple(r[k] for k in key))
+        return {pick(row): row for row in self.rows()}
+
+
+def collect() -> Collect:
+    """A sink that keeps all output in the driver's memory."""
+    return Collect()
+
+
+def held(df: DataFrame, use: Callable[[DataFrame], None]) -> None:
+    """Run the couriers once, whole, and let `use` read their output from Spark's cache.
+
+    What reads only some partitions (show, limit) or merges them (coalesce) would otherwise leave
+    part of the epoch undone.
+    """
+    kept = df.persist(StorageLevel.MEMORY_AND_DISK)
+    try:
+        kept.write.format("noop").mode("append").save()
+        # From here on a courier that ran again, for a lost block, would not know its partition.
+        df.sparkSession.sparkContext.setLocalProperty(PLAN, None)  # type: ignore[arg-type]
+        use(kept)
+    finally:
+        kept.unpersist()

@@ -1,0 +1,207 @@
+"""From a flow to a running query: everything that can be refused is refused here, before it runs."""
+
+from __future__ import annotations
+
+import base64
+import json
+import secrets
+import tempfile
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812 - as everywhere in PySpark
+
+from penstock.config import Settings
+from penstock.errors import CheckpointError, FlowError, SettingError
+from penstock.model import milliseconds
+from penstock.plan.steps import FlowPlan, KeyedStep, OnError
+from penstock.spark.private import is_local
+from penstock.spark.query import FlowQuery, Start
+from penstock.state.store import FORMAT, Store
+
+if TYPE_CHECKING:
+    from penstock.flows import Flow
+
+
+def start(
+    flow: Flow,
+    *,
+    checkpoint: str | None,
+    hosts: int | dict[str, int],
+    on_error: OnError,
+    trigger: str | None,
+    name: str | None,
+    settings: Settings,
+) -> FlowQuery:
+    """Check everything, then launch the query."""
+    if flow.sink is None:
+        raise FlowError(
+            "the flow has no sink", hint='give start(sink=ps.to("parquet", path=...)) or the like'
+        )
+    if not flow.plan.keyed:
+        raise FlowError(
+            "the flow has no keyed step",
+            hint="add key_by(...).aggregate(...) or .process(...); without state, plain Spark does",
+        )
+    if on_error not in ("fail", "dead_letter"):
+        raise FlowError(f"on_error={on_error!r} is unknown", hint='use "fail" or "dead_letter"')
+    plan = _with_errors(flow.plan, on_error)
+    counts = _host_counts(plan, hosts)
+    _check_cores(flow.source, sum(counts.values()))
+    temporary = checkpoint is None
+    if checkpoint is None:
+        if flow.source.isStreaming:
+            raise SettingError(
+                "a streaming flow needs a checkpoint folder",
+                hint='give start(checkpoint="some/folder"); it continues from there next time',
+            )
+        checkpoint = tempfile.mkdtemp(prefix="penstock-")
+    store = Store(f"{checkpoint.rstrip('/')}/penstock")
+    flow_id = _claim(store, plan, bounded=not flow.source.isStreaming)
+    source = flow.source
+    if source.isStreaming and any(step.has_timers for step in plan.keyed):
+        source = _ticking(source)
+    return FlowQuery(
+        Start(
+            flow=plan,
+            source=source,
+            sink=flow.sink,
+            store=store.uri,
+            checkpoint=checkpoint,
+            flow_id=flow_id,
+            hosts=counts,
+            settings=settings,
+            trigger=_trigger(trigger),
+            name=name,
+            temporary=temporary,
+        )
+    ).launch()
+
+
+def _with_errors(plan: FlowPlan, on_error: OnError) -> FlowPlan:
+    steps = tuple(
+        replace(step, on_error=on_error) if isinstance(step, KeyedStep) else step
+        for step in plan.steps
+    )
+    return replace(plan, steps=steps, on_error=on_error)
+
+
+def _host_counts(plan: FlowPlan, hosts: int | dict[str, int]) -> dict[str, int]:
+    counts = {}
+    for step in plan.keyed:
+        wanted = hosts.get(step.id, 1) if isinstance(hosts, dict) else hosts
+        if wanted < 1:
+            raise SettingError(f"hosts={wanted} for step {step.id}", hint="use at least 1")
+        counts[step.id] = min(wanted, step.slots)
+    if isinstance(hosts, dict) and (unknown := set(hosts) - set(counts)):
+        raise SettingError(
+            f"hosts names unknown steps {sorted(unknown)}",
+            hint=f"the keyed steps are {', '.join(counts)} (see flow.explain())",
+        )
+    return counts
+
+
+def _check_cores(source: DataFrame, hosts: int) -> None:
+    """Hosts hold a task slot each, for as long as the query runs; couriers need at least one."""
+    context = source.sparkSession.sparkContext
+    elastic = context.getConf().get("spark.dynamicAllocation.enabled", "false") == "true"
+    if elastic or context.getConf().get("spark.default.parallelism") is not None:
+        return
+    cores = context.defaultParallelism
+    if cores < hosts + 1:
+        more = (
+            f"start the session with ps.session(cores={hosts + 2}) or more; in local mode there "
+            "may be more of them than the machine has"
+            if is_local(source.sparkSession)
+            else "give the application more cores, or turn on dynamic allocation"
+        )
+        raise SettingError(
+            f"{hosts} hosts and a courier need {hosts + 1} task slots, but the master "
+            f"{context.master} has {cores}",
+            hint=f"use fewer hosts, or {more}",
+        )
+
+
+def _trigger(trigger: str | None) -> dict[str, Any]:
+    if trigger is None:
+        return {}
+    if trigger == "available_now":
+        return {"availableNow": True}
+    return {"processingTime": f"{milliseconds(trigger)} milliseconds"}
+
+
+def _ticking(source: DataFrame) -> DataFrame:
+    """The source with a clock beside it that brings no rows but lets epochs happen when it is quiet.
+
+    The filter is one that Spark cannot see through: a branch known to be empty would have no tasks,
+    and an epoch without tasks has nowhere to send what its timers say.
+    """
+    clock = (
+        source.sparkSession.readStream.format("rate")
+        .options(rowsPerSecond=1, numPartitions=1)
+        .load()
+        .where(F.col("value") < 0)
+    )
+    nothing = [F.lit(None).cast(field.dataType).alias(field.name) for field in source.schema]
+    return source.union(clock.select(*nothing))
+
+
+def _claim(store: Store, plan: FlowPlan, bounded: bool) -> str:
+    """Make the checkpoint this flow's own, or check that it already is. Returns the flow's id."""
+    facts = {"format": FORMAT, "steps": [_step_facts(step) for step in plan.keyed]}
+    try:
+        found = store.read_flow()
+        if found is None:
+            flow_id = secrets.token_hex(8)
+            store.write_flow(facts | {"id": flow_id})
+            return flow_id
+    except OSError as refused:
+        raise SettingError(
+            f"cannot use the checkpoint folder {store.uri!r}: {refused}",
+            hint="choose a folder that this user may write to, and check the free space",
+        ) from refused
+    if bounded and store.epochs():
+        raise CheckpointError(
+            f"{store.uri} already holds the state of a run",
+            hint="a static DataFrame always starts anew: choose a new folder, or give none",
+        )
+    if found.get("format") != FORMAT:
+        raise CheckpointError(
+            f"{store.uri} has state format {found.get('format')}, this Penstock writes {FORMAT}",
+            hint="open it with the release that wrote it, or start from a new checkpoint folder",
+        )
+    _compare(store.uri, found["steps"], json.loads(json.dumps(facts["steps"])))
+    return str(found["id"])
+
+
+def _compare(uri: str, old: list[dict[str, Any]], new: list[dict[str, Any]]) -> None:
+    if [step["id"] for step in old] != [step["id"] for step in new]:
+        raise CheckpointError(
+            f"{uri} was written by a flow with the keyed steps "
+            f"{[s['id'] for s in old]}, this one has {[s['id'] for s in new]}",
+            hint="start the changed flow from a new checkpoint folder",
+        )
+    names = {"slots": "slot count", "keys": "key columns", "state": "state schema"}
+    for before, now in zip(old, new, strict=True):
+        for fact, words in names.items():
+            if before[fact] != now[fact]:
+                raise CheckpointError(
+                    f"step {now['id']}: the {words} of the checkpoint is {before[fact]}, the "
+                    f"flow's is {now[fact]}",
+                    hint="change it back, or start the changed flow from a new checkpoint folder",
+                )
+
+
+def _step_facts(step: KeyedStep) -> dict[str, Any]:
+    schema: pa.Schema = step.operator().table.schema
+    keys = [step.plan.input_schema.field(name) for name in step.keys]
+    return {
+        "id": step.id,
+        "slots": step.slots,
+        "keys": [[field.name, str(field.type)] for field in keys],
+        # The types once more, for whoever reads the state without the flow.
+        "key_schema": base64.b64encode(step.codec.schema.serialize()).decode(),
+        "state": [[field.name, str(field.type)] for field in schema],
+    }

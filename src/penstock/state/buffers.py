@@ -1,0 +1,106 @@
+"""Arrow columns as numpy arrays and back, without copies where the memory allows it.
+
+Compiled kernels want plain numbers in one chunk: integers, floats, and the integers beneath dates
+and timestamps. The arrays made here look at Arrow's own memory, which nobody may change; they are
+not marked read-only all the same, since numba would compile every kernel once more for those.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+Array = npt.NDArray[Any]
+
+_BITS = {8: np.int8, 16: np.int16, 32: np.int32, 64: np.int64}
+
+
+def physical(type: pa.DataType) -> np.dtype[Any] | None:
+    """The numpy type beneath a fixed-width Arrow type; None for text, decimals, lists and so on.
+
+    >>> physical(pa.timestamp("us")), physical(pa.date32()), physical(pa.string())
+    (dtype('int64'), dtype('int32'), None)
+    """
+    if pa.types.is_boolean(type):
+        return np.dtype(np.bool_)
+    if pa.types.is_integer(type) or pa.types.is_floating(type):
+        number: np.dtype[Any] = np.dtype(type.to_pandas_dtype())
+        return number
+    if pa.types.is_temporal(type) and not pa.types.is_interval(type):
+        return np.dtype(_BITS[type.bit_width])
+    return None
+
+
+class _Memory:
+    """A piece of an Arrow buffer for numpy to look at; keeps the buffer alive."""
+
+    __slots__ = ("__array_interface__", "buffer")
+
+    def __init__(self, buffer: pa.Buffer, dtype: np.dtype[Any], start: int, count: int) -> None:
+        self.buffer = buffer
+        self.__array_interface__ = {
+            "version": 3,
+            "typestr": dtype.str,
+            "shape": (count,),
+            "data": (buffer.address + start * dtype.itemsize, False),
+        }
+
+
+def look(buffer: pa.Buffer | None, dtype: npt.DTypeLike, start: int, count: int) -> Array:
+    """`count` values of a buffer from value `start` on, without a copy."""
+    if buffer is None or count == 0:
+        return np.empty(0, dtype)
+    return np.asarray(_Memory(buffer, np.dtype(dtype), start, count))
+
+
+def one_chunk(column: pa.Array | pa.ChunkedArray) -> pa.Array:
+    """The column as one array."""
+    if not isinstance(column, pa.ChunkedArray):
+        return column
+    if column.num_chunks == 1:
+        return column.chunk(0)
+    joined = column.combine_chunks()
+    return joined if isinstance(joined, pa.Array) else pa.concat_arrays(joined.chunks)
+
+
+def fixed_values(array: pa.Array) -> Array:
+    """The numbers of an array whose type has a `physical` one. Under nulls lies anything.
+
+    >>> fixed_values(pa.array([1, 2, 3], pa.date32()))
+    array([1, 2, 3], dtype=int32)
+    """
+    dtype = physical(array.type)
+    assert dtype is not None, array.type
+    data = array.buffers()[1]
+    if dtype != np.bool_:
+        return look(data, dtype, array.offset, len(array))
+    first, last = array.offset // 8, (array.offset + len(array) + 7) // 8
+    bits = np.unpackbits(look(data, np.uint8, first, last - first), bitorder="little")
+    return bits[array.offset - 8 * first :][: len(array)].view(np.bool_)
+
+
+def valid_mask(array: pa.Array) -> Array | None:
+    """True where the array holds a value; None when it has no null at all."""
+    return None if array.null_count == 0 else fixed_values(array.is_valid())
+
+
+def fixed_array(values: Array, type: pa.DataType, valid: Array | None = None) -> pa.Array:
+    """An Arrow array of a fixed-width type over these numbers; null where `valid` is False.
+
+    >>> fixed_array(np.array([1, 2]), pa.timestamp("us"), np.array([True, False])).null_count
+    1
+    """
+    bits = None if valid is None or valid.all() else pack_bits(valid)
+    if pa.types.is_boolean(type):
+        data = pack_bits(values)
+    else:
+        data = pa.py_buffer(np.ascontiguousarray(values, physical(type)))
+    return pa.Array.from_buffers(type, len(values), [bits, data])
+
+
+def pack_bits(mask: Array) -> pa.Buffer:
+    """A mask as an Arrow bitmap."""
+    return pa.py_buffer(np.packbits(mask, bitorder="little"))

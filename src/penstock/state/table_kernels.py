@@ -1,0 +1,80 @@
+"""Compiled loops of the table: marks of entries, and the order of slots."""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+PRESENT, DIRTY, STAMP = np.int32(1), np.int32(2), np.int32(4)
+"""Bits of an entry's mark; above them, the serial of the savepoint it was last logged for."""
+
+
+@njit(cache=True, nogil=True)
+def touch(  # type: ignore[no-untyped-def]
+    entries, marks, serial, dirty, dirties, log, log_present, logged, revive
+):
+    """Mark entries dirty, and put down those not yet logged since the last savepoint.
+
+    With `revive`, entries that are not present become so. Returns the new number of dirty and of
+    logged entries, and how many became present.
+    """
+    revived = 0
+    stamp = np.int32(serial) * STAMP
+    for i in range(len(entries)):
+        entry = np.uint64(entries[i])
+        mark = marks[entry]
+        if mark < stamp:
+            log[logged] = entry
+            log_present[logged] = mark & PRESENT
+            logged += 1
+        elif mark & DIRTY and (mark & PRESENT or not revive):
+            continue
+        if not mark & DIRTY:
+            dirty[dirties] = entry
+            dirties += 1
+        present = mark & PRESENT
+        if revive and not present:
+            present = PRESENT
+            revived += 1
+        marks[entry] = stamp | DIRTY | present
+    return dirties, logged, revived
+
+
+@njit(cache=True, nogil=True)
+def clear_present(entries, marks):  # type: ignore[no-untyped-def]
+    """Returns how many were present."""
+    gone = 0
+    for i in range(len(entries)):
+        mark = marks[entries[i]]
+        gone += mark & PRESENT
+        marks[entries[i]] = mark & ~PRESENT
+    return gone
+
+
+@njit(cache=True, nogil=True)
+def clear_dirty(entries, marks):  # type: ignore[no-untyped-def]
+    for i in range(len(entries)):
+        marks[entries[i]] &= ~DIRTY
+
+
+@njit(cache=True, nogil=True)
+def restore_present(log, log_present, marks):  # type: ignore[no-untyped-def]
+    """Undo what was logged, the last entry first."""
+    for i in range(len(log) - 1, -1, -1):
+        marks[log[i]] = (marks[log[i]] & ~PRESENT) | np.int32(log_present[i])
+
+
+@njit(cache=True, nogil=True)
+def slot_order(slots_of_rows, slots):  # type: ignore[no-untyped-def]
+    """The rows sorted by slot, those of one slot in the order they had."""
+    starts = np.zeros(slots + 1, np.int64)
+    for i in range(len(slots_of_rows)):
+        starts[slots_of_rows[i] + 1] += 1
+    for slot in range(slots):
+        starts[slot + 1] += starts[slot]
+    order = np.empty(len(slots_of_rows), np.int64)
+    for i in range(len(slots_of_rows)):
+        slot = slots_of_rows[i]
+        order[starts[slot]] = i
+        starts[slot] += 1
+    return order

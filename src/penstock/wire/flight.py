@@ -1,0 +1,132 @@
+"""Arrow Flight with a token on every call: the server base and the client of all endpoints.
+
+A `PenstockError` raised in a handler reaches the caller as the same kind of error.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.flight as fl
+
+from penstock import errors
+from penstock.errors import HostLostError, PenstockError, SettingError
+
+_UNLIMITED = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
+
+
+class _TokenCheck(fl.ServerMiddlewareFactory):  # type: ignore[misc]
+    def __init__(self, token: str) -> None:
+        super().__init__()
+        self._expected = f"Bearer {token}"
+
+    def start_call(self, info: Any, headers: dict[str, list[str]]) -> None:
+        if headers.get("authorization", [""])[0] != self._expected:
+            raise fl.FlightUnauthenticatedError("this endpoint asks for the run's token")
+
+
+@contextmanager
+def telling_errors() -> Iterator[None]:
+    """Turn a `PenstockError` into a Flight error that `Endpoint` turns back."""
+    try:
+        yield
+    except PenstockError as error:
+        raise fl.FlightServerError(errors.to_wire(error)) from None
+
+
+class TokenServer(fl.FlightServerBase):  # type: ignore[misc]
+    """A Flight server whose actions are methods: bytes of JSON in, a JSON value out.
+
+    Handlers run in Flight's own threads; a subclass does its own locking.
+    """
+
+    def __init__(self, address: str, port: int, token: str) -> None:
+        try:
+            super().__init__(
+                f"grpc://{address}:{port}", middleware={"token": _TokenCheck(token)}
+            )
+        except (pa.ArrowException, OSError) as refused:
+            raise SettingError(
+                f"cannot listen on {address}:{port}: {_first_line(refused)}",
+                hint="choose another port, or 0 to let the system choose one",
+            ) from refused
+        self._address = address
+        self.actions: dict[str, Callable[[dict[str, Any]], Any]] = {}
+
+    @property
+    def location(self) -> str:
+        return f"grpc://{self._address}:{self.port}"
+
+    def do_action(self, context: Any, action: fl.Action) -> Iterable[bytes]:
+        with telling_errors():
+            handler = self.actions.get(action.type)
+            if handler is None:
+                raise errors.ProtocolError(f"no action {action.type!r} here")
+            return [json.dumps(handler(json.loads(action.body.to_pybytes()))).encode()]
+
+
+class Endpoint:
+    """A client of one `TokenServer`. Safe to use from several threads."""
+
+    def __init__(self, location: str, token: str) -> None:
+        self.location = location
+        self._client = fl.FlightClient(location, generic_options=_UNLIMITED)
+        self._headers = [(b"authorization", f"Bearer {token}".encode())]
+
+    def call(self, action: str, timeout_ms: int, **arguments: Any) -> Any:
+        """Ask for an action and wait for its answer."""
+        with self._hearing_errors():
+            body = json.dumps(arguments).encode()
+            results = self._client.do_action(fl.Action(action, body), self._options(timeout_ms))
+            return json.loads(next(iter(results)).body.to_pybytes())
+
+    @contextmanager
+    def exchange(
+        self, header: bytes, timeout_ms: int
+    ) -> Iterator[tuple[fl.FlightStreamWriter, fl.FlightStreamReader]]:
+        """A conversation in batches. Leaving it early breaks it off."""
+        descriptor = fl.FlightDescriptor.for_command(header)
+        with self._hearing_errors():
+            writer, reader = self._client.do_exchange(descriptor, self._options(timeout_ms))
+            try:
+                yield writer, reader
+            except BaseException:
+                reader.cancel()
+                raise
+            writer.close()
+
+    def close(self) -> None:
+        self._client.close()
+
+    def _options(self, timeout_ms: int) -> fl.FlightCallOptions:
+        return fl.FlightCallOptions(timeout=timeout_ms / 1000, headers=self._headers)
+
+    @contextmanager
+    def _hearing_errors(self) -> Iterator[None]:
+        try:
+            yield
+        except (pa.ArrowException, OSError) as failed:
+            told = errors.find(str(failed))
+            if told is not None:
+                raise told from None
+            if isinstance(failed, fl.FlightError | OSError):
+                raise HostLostError(
+                    f"no answer from {self.location}: {_first_line(failed)}"
+                ) from failed
+            raise
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().split("\n")[0][:300]
+
+
+def own_address(local: bool) -> str:
+    """The address that others reach this machine at; loopback in local mode."""
+    if local:
+        return "127.0.0.1"
+    return socket.gethostbyname(socket.gethostname())

@@ -1,0 +1,1 @@
+"""Inputs to try Penstock on."""
