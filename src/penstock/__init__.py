@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from penstock.spark.query import FlowQuery, QueryStatus
     from penstock.spark.session import configure, session
     from penstock.spark.sinks import collect, foreach_batch, to
+    from penstock.state.rows import Row
 
 _HOMES = {
     "config": ("Settings",),
@@ -83,6 +84,7 @@ _HOMES = {
     "spark.query": ("FlowQuery", "QueryStatus"),
     "spark.session": ("configure", "session"),
     "spark.sinks": ("collect", "foreach_batch", "to"),
+    "state.rows": ("Row",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
@@ -109,6 +111,7 @@ __all__ = [
     "PenstockError",
     "ProtocolError",
     "QueryStatus",
+    "Row",
     "SettingError",
     "Settings",
     "StepError",

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
-from penstock.errors import PenstockError
+from penstock.errors import PenstockError, SettingError
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -130,18 +130,21 @@ def bench(
     quick: Annotated[bool, typer.Option(help="A short run: to see it work, not to quote.")] = False,
 ) -> None:
     """Run a benchmark and show its figures beside their goals."""
+    from pathlib import Path
+
     from rich.console import Console
 
     from penstock.bench.catalog import find
     from penstock.bench.goals import judged
 
     chosen, console = find(name), Console(soft_wrap=True, highlight=False, markup=False)
+    file = Path(json_file) if json_file else None
+    if file is not None and not file.parent.is_dir():
+        raise SettingError(f"cannot write {file}: no such folder", hint="make the folder first")
     report = chosen.run(console.print, quick)
     console.print(judged(report.ratios, chosen.goals))
-    if json_file is not None:
-        from pathlib import Path
-
-        Path(json_file).write_text(report.to_json() + "\n")
+    if file is not None:
+        file.write_text(report.to_json() + "\n")
 
 
 @state.command("ls")

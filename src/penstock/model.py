@@ -37,7 +37,8 @@ def milliseconds(duration: str | float | int) -> int:
     unit = _UNITS.get(word, _UNITS.get(word.removesuffix("s")))
     if found is None or unit is None:
         raise FlowError(
-            f"{duration!r} is not a duration", hint='write for example "1s", "250 ms" or "2 minutes"'
+            f"{duration!r} is not a duration",
+            hint='write for example "1s", "250 ms" or "2 minutes"',
         )
     return round(float(found.group(1)) * unit)
 

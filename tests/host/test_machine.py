@@ -24,7 +24,9 @@ def machine() -> HostMachine:
     return made
 
 
-def header(epoch: int, partition: int, attempt: int, run: int = 0, partitions: int = 2) -> ChannelHeader:
+def header(
+    epoch: int, partition: int, attempt: int, run: int = 0, partitions: int = 2
+) -> ChannelHeader:
     time = EpochTime(epoch, 0)
     return ChannelHeader(epoch, run, "step", partition, attempt, partitions, time, "rows")
 
@@ -45,7 +47,10 @@ def sealed(host: HostMachine, epoch: int, run: int = 0) -> dict[int, bool]:
 def test_updates_come_once_from_the_last_channel() -> None:
     host = machine()
     assert told(host.close_channel(header(0, 1, 10), rows((1, 5), (2, 7))).batches) == {}
-    assert told(host.close_channel(header(0, 0, 11), rows((1, 1))).batches) == {1: (6, 2), 2: (7, 1)}
+    assert told(host.close_channel(header(0, 0, 11), rows((1, 1))).batches) == {
+        1: (6, 2),
+        2: (7, 1),
+    }
     assert sealed(host, 0) == {1: True, 2: True}
 
 

@@ -253,11 +253,13 @@ def test_a_combiner_goes_on_where_keys_repeat_and_gives_up_where_they_do_not() -
     schema = pa.schema([("k", pa.int64()), ("v", pa.int64())])
     plan = AggregatePlan(schema, ["k"], {"sum": ps.sum("v")})
     rng = np.random.default_rng(0)
+    sent: list[list[int]] = []
 
     def combiner_after(keys: Callable[[int], Any], rows: int) -> Combiner:
         combiner = Combiner(plan)
         for size in (1_000, rows - 1_000):
             column = pa.array(keys(size), pa.int64())
+            sent.append(column.to_pylist())
             combiner.add(pa.RecordBatch.from_arrays([column, column], schema=schema))
         return combiner
 
@@ -266,6 +268,7 @@ def test_a_combiner_goes_on_where_keys_repeat_and_gives_up_where_they_do_not() -
     assert repeating.rows == 100_000
     keys, partials = repeating.finish()
     assert len(keys) == partials.num_rows == len(set(keys.ints.tolist()))  # type: ignore[union-attr]
+    assert sum(partials.column("sum(v)").to_pylist()) == sum(map(sum, sent))
     assert (repeating.rows, repeating.groups, repeating.combines) == (0, 0, True)
     distinct = combiner_after(lambda size: rng.integers(0, 2**60, size), 100_000)
     assert not distinct.combines

@@ -22,7 +22,9 @@ from tests.spark.sources import numbers, run, stream, write_files
 from tests.spark.test_flow import sums
 
 
-def failing_once(marker: Path, when: Callable[[pa.RecordBatch], bool]) -> Callable[..., pa.RecordBatch]:
+def failing_once(
+    marker: Path, when: Callable[[pa.RecordBatch], bool]
+) -> Callable[..., pa.RecordBatch]:
     """A function for map_batches that raises once, in whichever process comes first."""
 
     def function(batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -111,14 +113,17 @@ source = (spark.readStream.format("rate-micro-batch")
     .options(rowsPerBatch=rows, numPartitions=2, startTimestamp=0).load()
     .select((F.col("value") % 97).alias("k"), F.col("value").alias("v")))
 flow = ps.flow(source).key_by("k", slots=16).aggregate(total=ps.sum("v"), n=ps.count())
-query = flow.start(ps.to("parquet", path=folder + "/out"), checkpoint=folder + "/checkpoint", hosts=int(sys.argv[3]))
+sink = ps.to("parquet", path=folder + "/out")
+query = flow.start(sink, checkpoint=folder + "/checkpoint", hosts=int(sys.argv[3]))
 print("started", flush=True)
 query.await_termination()
 """
 
 
 def epochs_in(folder: Path) -> list[int]:
-    return sorted(int(p.name.split(".")[0]) for p in folder.glob("checkpoint/penstock/manifests/*.json"))
+    return sorted(
+        int(p.name.split(".")[0]) for p in folder.glob("checkpoint/penstock/manifests/*.json")
+    )
 
 
 def await_condition(condition: Callable[[], bool], seconds: float = 90) -> None:
@@ -170,7 +175,13 @@ def test_a_killed_driver_continues_exactly(tmp_path: Path) -> None:
         )
         keys = table["k"].to_pylist()
         assert len(set(keys)) == len(keys) == 97
-        latest |= dict(zip(keys, zip(table["total"].to_pylist(), table["n"].to_pylist()), strict=True))
+        latest |= dict(
+            zip(
+                keys,
+                zip(table["total"].to_pylist(), table["n"].to_pylist(), strict=True),
+                strict=True,
+            )
+        )
     rows = range(500 * (newest + 1))
     expected = {k: (sum(rows[k::97]), len(rows[k::97])) for k in range(97)}
     assert latest == expected

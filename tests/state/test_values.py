@@ -28,6 +28,15 @@ def test_a_row_is_a_tuple_with_names() -> None:
     assert hash(row) == hash(("ann", 3, 1))
 
 
+def test_columns_may_have_any_name() -> None:
+    names = ["as_dict", "index", "_fields", "_x", "__len__", "self", "cls", "a b", ""]
+    row = Row(**{name: at for at, name in enumerate(names)})
+    assert (row.as_dict, row.index, row._x, row.self) == (0, 1, 3, 5)
+    assert [row[name] for name in names] == list(range(9)) == list(row)
+    assert len(row) == 9
+    assert Row.as_dict(row) == dict(zip(names, range(9), strict=True))
+
+
 def test_a_row_says_which_columns_it_has() -> None:
     row = Row(user="ann")
     with pytest.raises(AttributeError, match="no column 'users', only user"):

@@ -6,6 +6,7 @@ channel closed, before the first output row leaves: a sink that stops reading ea
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -19,6 +20,20 @@ from penstock.errors import PenstockError, to_wire
 from penstock.plan.epoch import EpochPlan
 from penstock.plan.steps import FlowPlan, MapStep
 from penstock.wire.messages import dead_to_bytes
+
+_settled = False
+
+
+def _settle() -> None:
+    """Take everything that is loaded by now out of the garbage collector's sight, once per worker.
+
+    Spark's worker collects garbage after every task; over all that Arrow, numba and pandas load
+    that is tens of milliseconds of a core, each time.
+    """
+    global _settled
+    if not _settled:
+        gc.freeze()
+        _settled = True
 
 
 @dataclass(frozen=True)
@@ -37,6 +52,7 @@ class Courier:
         except Exception as failed:
             self._tell(plan, failed)
             raise
+        _settle()
         yield from done
 
     def _deliver(

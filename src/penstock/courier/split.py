@@ -13,7 +13,7 @@ from penstock.plan.epoch import RouteTable
 from penstock.state.keys import slots_of
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@njit(cache=True, nogil=True)
 def _order_by_owner(
     owner: npt.NDArray[np.int32], hosts: int
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:

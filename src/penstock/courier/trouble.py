@@ -49,9 +49,7 @@ class Trouble:
         )
         return batch.filter(pa.array(~nulls))
 
-    def mapped(
-        self, step: MapStep, batches: Iterable[pa.RecordBatch]
-    ) -> Iterator[pa.RecordBatch]:
+    def mapped(self, step: MapStep, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """The step's function over all batches; a row it fails on is found by halving."""
         for batch in batches:
             yield from self._map(step, batch)

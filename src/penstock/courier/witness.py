@@ -28,7 +28,10 @@ class Seen:
     @staticmethod
     def from_json(facts: dict[str, Any]) -> Seen:
         return Seen(
-            facts["rows"], tuple(facts["arrivals_ms"]), tuple(facts["counts"]), facts["max_event_ms"]
+            facts["rows"],
+            tuple(facts["arrivals_ms"]),
+            tuple(facts["counts"]),
+            facts["max_event_ms"],
         )
 
 

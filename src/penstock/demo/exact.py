@@ -1,4 +1,4 @@
-"""Whether the demo's output is exact: what the sink holds beside what numpy makes of the same rows."""
+"""Is the demo's output exact? The sink's totals beside what numpy makes of the same rows."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _CHUNK = 1 << 20
 
 
 class Totals:
-    """A sink that keeps the newest row of each key in arrays. An epoch that comes again is harmless."""
+    """A sink that keeps the newest row of each key. An epoch that comes again changes nothing."""
 
     def __init__(self, keys: int) -> None:
         self.sums: Numbers = np.zeros(keys, np.int64)
@@ -29,7 +29,7 @@ class Totals:
         self.epoch = epoch
 
     def faults(self, rows: int) -> str:
-        """What is wrong, if these totals should be those of the first `rows` rows; empty if nothing.
+        """What is wrong, if these should be the totals of the first `rows` rows; empty if fine.
 
         >>> totals = Totals(keys=2)
         >>> totals.faults(rows=0), totals.faults(rows=3)

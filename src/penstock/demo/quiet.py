@@ -23,7 +23,7 @@ def quiet_spark(app: str, cores: int, log: Path) -> Iterator[SparkSession]:
     try:
         with _stderr_to(log):
             spark = ps.session(app, cores=cores)
-        # PySpark's own handler cancels every job first, hosts included, before anybody can stop them.
+        # PySpark's own handler cancels every job, hosts included, before anybody can stop them.
         signal.signal(signal.SIGINT, signal.default_int_handler)
         try:
             yield spark
@@ -31,13 +31,15 @@ def quiet_spark(app: str, cores: int, log: Path) -> Iterator[SparkSession]:
             spark.stop()
     except Exception:
         if log.exists():
-            print(*log.read_text(errors="replace").splitlines()[-_LINES:], sep="\n", file=sys.stderr)
+            print(
+                *log.read_text(errors="replace").splitlines()[-_LINES:], sep="\n", file=sys.stderr
+            )
         raise
 
 
 @contextmanager
 def _stderr_to(log: Path) -> Iterator[None]:
-    """Processes started inside, and theirs, write their errors to the file for as long as they live."""
+    """Processes that are started inside write their errors to the file, as long as they live."""
     sys.stderr.flush()
     kept = os.dup(2)
     try:

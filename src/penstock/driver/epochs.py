@@ -13,6 +13,7 @@ from penstock.driver.fleet import Fleet, SealedHost
 from penstock.driver.progress import EpochProgress, HostProgress, latency_of
 from penstock.driver.registry import Registry, Report
 from penstock.errors import CheckpointError, HostLostError, StaleRunError
+from penstock.model import StepId
 from penstock.operators.operator import EpochTime
 from penstock.plan.epoch import EpochPlan, RouteTable, StepRoutes
 from penstock.plan.steps import FlowPlan
@@ -44,9 +45,7 @@ class EpochRunner:
         self._base = 0
         self._watermarks: dict[str, int | None] = {step.id: None for step in flow.keyed}
 
-    def run(
-        self, epoch: int, partitions: int, write: Write, final_steps: int = 0
-    ) -> EpochProgress:
+    def run(self, epoch: int, partitions: int, write: Write, final_steps: int = 0) -> EpochProgress:
         """Run an epoch to its manifest. When this returns, the epoch is in the sink and durable.
 
         `final_steps` is for the end of a bounded input: so many of the first steps close for good.
@@ -111,16 +110,14 @@ class EpochRunner:
     ) -> EpochPlan:
         steps = tuple(
             StepRoutes(
-                step=step.id,
+                step=StepId(step.id),
                 routes=self._routes[step.id],
                 endpoints=self._fleet.endpoints(self._routes[step.id].hosts),
                 time=EpochTime(epoch, now_ms, self._watermarks[step.id], number < final_steps),
             )
             for number, step in enumerate(self._flow.keyed)
         )
-        return EpochPlan(
-            epoch, run, partitions, steps, self._registry.location, self._token
-        )
+        return EpochPlan(epoch, run, partitions, steps, self._registry.location, self._token)
 
     def _commit(self, plan: EpochPlan, sealed: list[SealedHost], reports: list[Report]) -> None:
         dead = [letter for report in reports for letter in report.dead]

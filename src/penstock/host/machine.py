@@ -76,9 +76,7 @@ class HostMachine:
         self._sealed = False
         self._clock = clock
 
-    def restore(
-        self, version: int, tables: list[pa.Table], slots: npt.NDArray[np.int32]
-    ) -> None:
+    def restore(self, version: int, tables: list[pa.Table], slots: npt.NDArray[np.int32]) -> None:
         """Start from a version: `tables` are its deltas, oldest first; keep only `slots` of them."""
         if self.version is not None:
             raise ProtocolError(f"this host already holds version {self.version}")

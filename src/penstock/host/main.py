@@ -36,8 +36,9 @@ def run_host(order: HostOrder) -> None:
     pa.set_cpu_count(1)
     ended = threading.Event()
     address = own_address(order.local)
+    operator = order.step.operator()
     server = HostServer(
-        HostMachine(order.step.operator()),
+        HostMachine(operator),
         Store(order.store),
         step=order.step.id,
         host=order.host,
@@ -59,6 +60,7 @@ def run_host(order: HostOrder) -> None:
         _keep_known(driver, order, incarnation, ended)
     finally:
         server.shutdown()
+        operator.shutdown()
 
 
 def _keep_known(

@@ -58,7 +58,8 @@ class Accumulator(Protocol):
 
 def is_fast(type: pa.DataType) -> bool:
     """Whether values of this type are folded by compiled code."""
-    return physical(type) not in (None, np.dtype(np.uint64))
+    dtype = physical(type)
+    return dtype is not None and dtype != np.uint64
 
 
 def carried(type: pa.DataType) -> pa.DataType:

@@ -63,6 +63,9 @@ class AggregateOperator:
         """One row for each key that the epoch touched, with its aggregates as they are now."""
         return Answer(list(self._rows(self.table.touched())))
 
+    def shutdown(self) -> None:
+        """Nothing is held outside the table."""
+
     def rollback(self) -> None:
         """Back to the last sealed version."""
         self.table.rollback()

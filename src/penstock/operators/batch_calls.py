@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from penstock.errors import FlowError, StepError
-from penstock.operators.evidence import Evidence, json_text
-from penstock.operators.key_calls import Results
+from penstock.operators.calls import Caller, Results
+from penstock.operators.evidence import json_text
 from penstock.state.buffers import one_chunk
-from penstock.state.cells import Cells
 from penstock.state.keyed import Timers
 from penstock.state.keys import Keys, slots_of
 
@@ -21,16 +19,10 @@ class BatchCalls:
     """Calls `handle_batch`. The operator undoes what a failed channel has changed so far; a failed
     call among others is undone here, and its rows are halved until the bad ones stand alone."""
 
-    def __init__(
-        self,
-        method: Callable[[pa.RecordBatch, Timers], Any],
-        cells: Cells,
-        output: pa.Schema,
-        evidence: Evidence,
-        sets_aside: bool,
-    ) -> None:
-        self._method, self._cells, self._output = method, cells, output
-        self._evidence, self._sets_aside = evidence, sets_aside
+    def __init__(self, caller: Caller) -> None:
+        self._method = caller.processor.handle_batch  # type: ignore[attr-defined]
+        self._cells, self._output = caller.cells, caller.output.schema
+        self._evidence, self._sets_aside = caller.evidence, caller.sets_aside
         self._timers = Timers(0, None)
         self._results = Results()
 

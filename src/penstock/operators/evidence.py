@@ -53,7 +53,13 @@ def json_text(value: Any) -> str:
     >>> json_text(("ann", 3)), json_text({"user": "ann"})
     ('["ann", 3]', '{"user": "ann"}')
     """
-    return json.dumps(value, default=str)
+    try:
+        return json.dumps(value, default=str)
+    except (TypeError, ValueError):  # a map with keys that JSON does not have
+        texts = (
+            {k: str(v) for k, v in value.items()} if isinstance(value, dict) else map(str, value)
+        )
+        return json.dumps(texts if isinstance(texts, dict) else list(texts))
 
 
 def user_line(error: BaseException, method: Callable[..., Any]) -> str:

@@ -65,3 +65,7 @@ class Operator(Protocol):
     def rollback(self) -> None:
         """Return to the last sealed version, the table included."""
         ...
+
+    def shutdown(self) -> None:
+        """The host ends: let user code close what it holds. Called once, after everything else."""
+        ...

@@ -20,15 +20,18 @@ import pyarrow as pa
 
 from penstock.errors import FlowError, ProtocolError
 from penstock.operators.batch_calls import BatchCalls
+from penstock.operators.calls import Caller
 from penstock.operators.evidence import Evidence
-from penstock.operators.key_calls import KeyCalls, Limits
+from penstock.operators.key_calls import KeyCalls
 from penstock.operators.operator import Answer, EpochTime
 from penstock.operators.processor import KeyedProcessor
+from penstock.operators.timer_calls import Limits, TimerCalls
 from penstock.state.ddl import schema_of
 from penstock.state.keyed import StateHandle, Timers
 from penstock.state.keys import KeyCodec
 from penstock.state.table import ColumnTable
 from penstock.state.timers import ALL_TIMES
+from penstock.state.values import RowForm
 
 
 @dataclass(frozen=True)
@@ -116,14 +119,11 @@ class ProcessOperator:
         self.table: ColumnTable = self.handle.make_table(slots)
         self._step, self._input = step_id, plan.input_schema
         self._timers: Timers | None = None
-        self._by_key = KeyCalls(
-            self.processor, self.handle, plan.input_schema, self.output, evidence, sets_aside
-        )
-        self._by_batch = None
-        if plan.by_batch:
-            method = self.processor.handle_batch  # type: ignore[attr-defined]
-            cells = self.handle.cells
-            self._by_batch = BatchCalls(method, cells, self.output, evidence, sets_aside)
+        caller = Caller(self.processor, self.handle, RowForm(self.output), evidence, sets_aside)
+        self._calls: KeyCalls | BatchCalls
+        self._calls = BatchCalls(caller) if plan.by_batch else KeyCalls(caller, plan.input_schema)
+        queue = self.handle.timers
+        self._timer_calls = None if queue is None else TimerCalls(caller, queue)
 
     def open(self, time: EpochTime) -> Answer:
         """Take out what has outlived its TTL, then fire the timers that are due."""
@@ -133,7 +133,9 @@ class ProcessOperator:
         due: Limits = {**limits, "event": ALL_TIMES} if time.final else limits
         with self._whole_or_not():
             self._purge()
-            return self._by_key.expired(due, limits, timers).answer()
+            if self._timer_calls is None:
+                return Answer()
+            return self._timer_calls.expired(due, limits, timers).answer()
 
     def apply(self, kind: str, batches: list[pa.RecordBatch]) -> Answer:
         """Take in the rows of one channel."""
@@ -148,8 +150,7 @@ class ProcessOperator:
         if batch.schema.names != self._input.names:
             batch = batch.select(self._input.names)
         with self._whole_or_not():
-            calls = self._by_key if self._by_batch is None else self._by_batch
-            return calls.rows(batch, self._timers).answer()
+            return self._calls.rows(batch, self._timers).answer()
 
     def close(self) -> Answer:
         """Nothing: a processor gives its rows when it is called."""

@@ -110,7 +110,12 @@ class EpochPlan:
                 for s in facts["steps"]
             )
             return EpochPlan(
-                facts["epoch"], facts["run"], facts["partitions"], steps, facts["driver"], facts["token"]
+                facts["epoch"],
+                facts["run"],
+                facts["partitions"],
+                steps,
+                facts["driver"],
+                facts["token"],
             )
         except KeyError as missing:
             raise ProtocolError(f"the plan of an epoch lacks {missing}") from missing

@@ -52,7 +52,7 @@ class KeyedStep:
     @property
     def has_timers(self) -> bool:
         """Whether the step needs epochs even when its stream is quiet."""
-        return isinstance(self.plan, ProcessPlan)
+        return isinstance(self.plan, ProcessPlan) and self.plan.has_timers
 
     def operator(self) -> Operator:
         """A new, empty operator for one host."""

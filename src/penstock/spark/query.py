@@ -36,7 +36,7 @@ from penstock.wire.flight import own_address
 State = Literal["starting", "running", "stopped", "finished", "failed"]
 
 
-class StoppedBetweenEpochs(Exception):  # noqa: N818 - it is a signal, not an error
+class StoppedBetweenEpochs(Exception):
     """Ends a stopping query's callback before it has begun its epoch."""
 
 
@@ -118,7 +118,9 @@ class FlowQuery:
         self._done = threading.Event()
         self._streaming: StreamingQuery | None = None
         self._launched = threading.Event()
-        self._driver = InheritableThread(target=self._drive, name=f"penstock-{self.run_id}", daemon=True)
+        self._driver = InheritableThread(
+            target=self._drive, name=f"penstock-{self.run_id}", daemon=True
+        )
 
     # What users see
 
@@ -272,9 +274,7 @@ class FlowQuery:
         if not any(step.has_timers for step in start.flow.keyed):
             return
         spark = self._spark
-        nothing = spark.createDataFrame(
-            spark.sparkContext.parallelize([], 1), start.source.schema
-        )
+        nothing = spark.createDataFrame(spark.sparkContext.parallelize([], 1), start.source.schema)
         for closing in range(1, len(start.flow.keyed) + 1):
             if self._stopping.is_set():
                 return

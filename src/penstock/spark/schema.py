@@ -34,9 +34,11 @@ def declared(schema: pa.Schema | StructType | str, spark: SparkSession) -> pa.Sc
         return schema
     if isinstance(schema, str):
         try:
-            schema = StructType.fromDDL(schema)
+            parsed = StructType.fromDDL(schema)
         except Exception as unfit:
             raise FlowError(
                 f"{schema!r} is not a schema", hint='write for example "word string, n long"'
             ) from unfit
+        assert isinstance(parsed, StructType)
+        return arrow_schema(parsed, spark)
     return arrow_schema(schema, spark)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -55,7 +55,7 @@ class Writer:
 
 
 def to(
-    format: str, *, mode: str | None = None, partition_by: str | list[str] = (), **options: Any
+    format: str, *, mode: str | None = None, partition_by: str | Sequence[str] = (), **options: Any
 ) -> Writer:
     """A sink that is any Spark batch writer: `to("parquet", path=...)`, `to("console")`.
 

@@ -61,7 +61,10 @@ def start(
     store = Store(f"{checkpoint.rstrip('/')}/penstock")
     flow_id = _claim(store, plan, bounded=not flow.source.isStreaming)
     source = flow.source
-    if source.isStreaming and any(step.has_timers for step in plan.keyed):
+    timers = any(step.has_timers for step in plan.keyed)
+    # A run over what is there now is never quiet, and a clock would make one epoch of all of it:
+    # Spark's rate source does not know that trigger.
+    if source.isStreaming and timers and trigger != "available_now":
         source = _ticking(source)
     return FlowQuery(
         Start(

@@ -17,9 +17,8 @@ from penstock.errors import FlowError
 from penstock.state.buffers import Array
 from penstock.state.cells import Cells
 from penstock.state.rows import Row
-from penstock.state.table import Column
 from penstock.state.values import RowForm, reader
-from penstock.state.variable import StateVariable
+from penstock.state.variable import ObjectColumn, StateVariable
 
 
 class _Collection(StateVariable):
@@ -28,7 +27,7 @@ class _Collection(StateVariable):
     def __init__(self, name: str, cells: Cells, ttl_ms: int | None, type: pa.DataType) -> None:
         super().__init__(name, cells, ttl_ms, pa.uint8())
         self._items = f"{name}.__{self.kind}"
-        self.columns.append(Column(self._items, type))
+        self.columns.append(ObjectColumn(self._items, type, restore=self._restored))
         self._copied = -1
 
     def _own(self, empty: Any) -> Any:
@@ -43,9 +42,6 @@ class _Collection(StateVariable):
 
     def read(self, entries: Array) -> list[Any]:
         cells: list[Any] = self._cells.table.column(self._items)[entries].tolist()
-        for at, cell in enumerate(cells):
-            if type(cell) is list:  # as Arrow gave it back after a restore
-                cells[at] = self._restored(cell)
         for at in np.flatnonzero(self._expired(entries)).tolist():
             cells[at] = self._living(cells[at], self._cells.now_ms)
         return cells

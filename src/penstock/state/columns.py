@@ -43,7 +43,8 @@ class Column:
     @property
     def dtype(self) -> np.dtype[Any]:
         """The numpy type in memory."""
-        return physical(self.type) or np.dtype(object)
+        dtype = physical(self.type)
+        return np.dtype(object) if dtype is None else dtype
 
     @property
     def storage_type(self) -> pa.DataType:

@@ -50,8 +50,8 @@ def row_type(names: tuple[str, ...]) -> type[Row]:
     items = namedtuple("items", [f"at{at}" for at in range(len(names))])  # type: ignore[misc]
     space: dict[str, Any] = {"__slots__": (), "_fields": names}
     space["_places"] = {name: at for at, name in enumerate(names)}
-    space |= {n: vars(items)[f"at{at}"] for at, n in enumerate(names) if not n.startswith("_")}
-    return type("Row", (Row,), space)
+    named = {n: vars(items)[f"at{at}"] for at, n in enumerate(names) if not n.startswith("__")}
+    return type("Row", (Row,), named | space)
 
 
 def _row(names: tuple[str, ...], values: tuple[Any, ...]) -> Row:

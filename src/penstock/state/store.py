@@ -73,9 +73,7 @@ class Store:
 
     # Deltas
 
-    def write_delta(
-        self, epoch: int, run: int, step: str, host: str, table: pa.Table
-    ) -> DeltaRef:
+    def write_delta(self, epoch: int, run: int, step: str, host: str, table: pa.Table) -> DeltaRef:
         """Write a delta, whole or not at all. An empty delta is not written."""
         name = f"deltas/{step}/{epoch:012d}-{run}-{host.replace('/', '-')}.arrow"
         if table.num_rows == 0:

@@ -271,7 +271,6 @@ class ColumnTable:
         for column in self.columns:
             self._values[column.name][new] = None if column.dtype == object else 0
         kernels.clear_dirty(self._dirty[mark.dirties : self._dirties], self._marks)
-        self._marks[new] = 0
         self._index.truncate(mark.size)
         self._dirties, self._present = mark.dirties, mark.present
         self._serial += 1

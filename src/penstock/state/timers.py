@@ -7,7 +7,7 @@ table that a restore or a rollback would have to rebuild.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from operator import index
 from typing import Any, Literal
@@ -19,7 +19,7 @@ from penstock.errors import FlowError
 from penstock.state.buffers import Array
 from penstock.state.cells import Cells
 from penstock.state.table import Column
-from penstock.state.variable import Variable
+from penstock.state.variable import ObjectColumn, Variable
 
 TimeKind = Literal["processing", "event"]
 Timer = tuple[int, TimeKind]
@@ -66,7 +66,7 @@ class TimerQueue(Variable):
 
     def __init__(self, cells: Cells) -> None:
         super().__init__("__timers", cells)
-        self.columns = [Column("__timers", _TYPE)]
+        self.columns = [ObjectColumn("__timers", _TYPE, restore=_restored)]
         # the earliest expiry plus _LIMIT; 0 where there is no timer of the kind
         self.columns += [Column(f"__due_{kind}", pa.int64()) for kind in _KINDS]
 
@@ -104,15 +104,13 @@ class TimerQueue(Variable):
         return np.unique(np.concatenate(found))
 
     def read(self, entries: Array) -> list[Any]:
-        lists = self._cells.table.column("__timers")[entries].tolist()
-        # a list is as Arrow gave it back after a restore, a tuple as `write` put it
-        return [_restored(timers) if type(timers) is list else timers for timers in lists]
+        timers: list[Any] = self._cells.table.column("__timers")[entries].tolist()
+        return timers
 
     def write(self, entries: Array, cells: list[Any]) -> None:
         table = self._cells.table
         table.column("__timers")[entries] = np.fromiter(cells, object, len(cells))
-        for kind in _KINDS:
-            first = [next((e + _LIMIT for e, of in c or () if of == kind), 0) for c in cells]
+        for kind, first in zip(_KINDS, _firsts(cells), strict=True):
             table.column(f"__due_{kind}")[entries] = first
 
     def present(self, entries: Array) -> Array:
@@ -121,7 +119,22 @@ class TimerQueue(Variable):
         return there
 
 
-def _restored(timers: list[dict[str, Any]]) -> tuple[Timer, ...]:
+def _firsts(cells: list[Any]) -> tuple[list[int], list[int]]:
+    """The earliest processing and event time of each cell, as the columns hold them."""
+    processing, event = [], []
+    for cell in cells:
+        by_day = by_event = 0
+        for expiry, kind in cell or ():  # sorted: the first of a kind is the earliest
+            if kind == "event":
+                by_event = by_event or expiry + _LIMIT
+            else:
+                by_day = by_day or expiry + _LIMIT
+        processing.append(by_day)
+        event.append(by_event)
+    return processing, event
+
+
+def _restored(timers: Iterable[dict[str, Any]]) -> tuple[Timer, ...]:
     return tuple((timer["expiry_ms"], timer["time"]) for timer in timers)
 
 

@@ -12,8 +12,8 @@ from penstock.state.buffers import Array, fixed_array, fixed_values, one_chunk, 
 from penstock.state.cells import Cells, distinct
 from penstock.state.rows import Row
 from penstock.state.table import Column
-from penstock.state.values import RowForm, python_values
-from penstock.state.variable import StateVariable
+from penstock.state.values import RowForm, python_values, reader
+from penstock.state.variable import ObjectColumn, StateVariable
 
 
 class ValueState(StateVariable):
@@ -30,7 +30,7 @@ class ValueState(StateVariable):
         super().__init__(name, cells, ttl_ms, _bits_for(len(schema), name))
         self.schema = schema
         self._form = RowForm(schema)
-        self._columns = [Column(f"{name}.{field.name}", field.type) for field in schema]
+        self._columns = [_column(f"{name}.{field.name}", field.type) for field in schema]
         self.columns += self._columns
 
     def get(self) -> Row | None:
@@ -152,8 +152,10 @@ class ValueState(StateVariable):
         for at, (column, field) in enumerate(zip(self._columns, values, strict=True)):
             target = table.column(column.name)
             if physical(column.type) is None:
-                objects = field.to_pylist() if isinstance(field, pa.Array) else field
-                target[entries] = np.fromiter(objects, object, len(entries))
+                if isinstance(field, pa.Array):
+                    target[entries] = column.from_arrow(field)
+                else:
+                    target[entries] = np.fromiter(field, object, len(entries))
                 continue
             array = field if isinstance(field, pa.Array) else pa.array(field, column.type)
             numbers, valid = fixed_values(array), valid_mask(array)
@@ -169,6 +171,11 @@ class ValueState(StateVariable):
         table = self._cells.table
         for column in self.columns:
             table.column(column.name)[entries] = None if physical(column.type) is None else 0
+
+
+def _column(name: str, type: pa.DataType) -> Column:
+    read = reader(type)
+    return Column(name, type) if read is None else ObjectColumn(name, type, restore=read)
 
 
 def _bits_for(fields: int, name: str) -> pa.DataType:

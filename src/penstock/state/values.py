@@ -7,21 +7,28 @@ writer made it and returns one for user code to keep; where the value itself wil
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable, Iterable, Mapping
-from datetime import UTC, date, datetime, tzinfo
+from datetime import UTC
 from functools import lru_cache, partial
-from operator import index
 from typing import Any
-from zoneinfo import ZoneInfo
 
 import numpy as np
 import pyarrow as pa
 
 from penstock.state.rows import Row, row_type
+from penstock.state.scalars import (
+    PLAIN,
+    WRITERS,
+    NotPlain,
+    Writer,
+    limits,
+    write_any,
+    write_time,
+    write_whole,
+    zone_of,
+)
 
 Reader = Callable[[Any], Any]
-Writer = Callable[[Any], Any]
 
 
 class RowForm:
@@ -46,9 +53,9 @@ class RowForm:
         self._type = row_type(self.names)
         self._width = len(fields)
         self._writers = [_named(field) for field in fields]
-        self._plain = tuple(_PLAIN.get(field.type, _NotPlain) for field in fields)
+        self._plain = tuple(PLAIN.get(field.type, NotPlain) for field in fields)
         self._ranges = [
-            (at, *_range(field.type))
+            (at, *limits(field.type))
             for at, field in enumerate(fields)
             if pa.types.is_integer(field.type)
         ]
@@ -102,7 +109,7 @@ class RowForm:
 
     def _in_order(self, row: Any) -> Any:
         if isinstance(row, Row) and set(row._fields) == set(self.names):
-            row = row.as_dict()
+            row = Row.as_dict(row)
         if isinstance(row, (tuple, list)):
             return row
         if not isinstance(row, Mapping):
@@ -129,7 +136,7 @@ def python_values(array: pa.Array) -> list[Any]:
 
 def _datetimes(array: pa.Array) -> list[Any]:
     """As `to_pylist`, but several times faster."""
-    zone = _zone(array.type)
+    zone = zone_of(array.type)
     if array.type.unit != "us" or (array.type.tz is not None and zone is None):
         return list(array.to_pylist())
     values: list[Any] = array.cast(pa.timestamp("us")).to_numpy(zero_copy_only=False).tolist()
@@ -156,16 +163,16 @@ def reader(type: pa.DataType) -> Reader | None:
 def writer(type: pa.DataType) -> Writer:
     """What checks and copies a value of user code: TypeError, OverflowError where it cannot fit."""
     if pa.types.is_integer(type):
-        return partial(_write_whole, *_range(type))
+        return partial(write_whole, *limits(type))
     if pa.types.is_struct(type):
         return partial(_write_row, RowForm(type).write)
     if pa.types.is_map(type):
         return partial(_write_map, writer(type.key_type), writer(type.item_type))
     if pa.types.is_list(type) or pa.types.is_large_list(type):
         return partial(_write_list, writer(type.value_type))
-    if pa.types.is_timestamp(type) and type.unit == "us" and (type.tz is None or _zone(type)):
-        return partial(_write_time, _zone(type))
-    return _WRITERS.get(type) or partial(_write_any, type)
+    if pa.types.is_timestamp(type) and type.unit == "us" and (type.tz is None or zone_of(type)):
+        return partial(write_time, zone_of(type))
+    return WRITERS.get(type) or partial(write_any, type)
 
 
 def _named(field: pa.Field) -> Writer:
@@ -224,138 +231,3 @@ def _write_map(key: Writer, item: Writer, value: Any) -> Any:
     if not isinstance(value, Mapping):
         raise TypeError
     return {key(k): item(v) for k, v in value.items()}
-
-
-def _write_whole(low: int, high: int, value: Any) -> Any:
-    if type(value) is not int:
-        if value is None:
-            return None
-        if isinstance(value, (bool, np.bool_)):
-            raise TypeError
-        try:
-            value = index(value)
-        except TypeError:
-            raise TypeError from None
-    if not low <= value <= high:
-        raise OverflowError
-    return value
-
-
-def _write_double(value: Any) -> Any:
-    if type(value) is float or value is None:
-        return value
-    if isinstance(value, (bool, np.bool_)) or not isinstance(
-        value, (int, float, np.integer, np.floating)
-    ):
-        raise TypeError
-    return float(value)
-
-
-_SINGLE = struct.Struct("<f")
-
-
-def _write_float(value: Any) -> Any:
-    value = _write_double(value)
-    return None if value is None else _SINGLE.unpack(_SINGLE.pack(value))[0]
-
-
-def _write_bool(value: Any) -> Any:
-    if type(value) is bool or value is None:
-        return value
-    if not isinstance(value, np.bool_):
-        raise TypeError
-    return bool(value)
-
-
-def _write_text(value: Any) -> Any:
-    if value is None:
-        return None
-    if not isinstance(value, str):
-        raise TypeError
-    if not value.isascii():
-        try:
-            value.encode()
-        except UnicodeEncodeError:
-            raise TypeError("it cannot be written as UTF-8") from None
-    return value if type(value) is str else str(value)
-
-
-def _write_bytes(value: Any) -> Any:
-    if type(value) is bytes or value is None:
-        return value
-    if not isinstance(value, (bytes, bytearray, memoryview)):
-        raise TypeError
-    return bytes(value)
-
-
-def _write_date(value: Any) -> Any:
-    if type(value) is not date and value is not None:
-        raise TypeError
-    return value
-
-
-def _write_time(zone: tzinfo | None, value: Any) -> Any:
-    if value is None:
-        return None
-    if not isinstance(value, datetime):
-        raise TypeError
-    if hasattr(value, "to_pydatetime"):
-        value = value.to_pydatetime()
-    if zone is None:
-        if value.tzinfo is not None:
-            raise TypeError("a timestamp without time zone takes no zone")
-        return value
-    return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(zone)
-
-
-def _write_any(type: pa.DataType, value: Any) -> Any:
-    try:
-        return pa.scalar(value, type).as_py()
-    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, ValueError) as error:
-        raise TypeError(str(error)) from error
-
-
-_WRITERS: dict[pa.DataType, Writer] = {
-    pa.float64(): _write_double,
-    pa.float32(): _write_float,
-    pa.bool_(): _write_bool,
-    pa.string(): _write_text,
-    pa.large_string(): _write_text,
-    pa.binary(): _write_bytes,
-    pa.large_binary(): _write_bytes,
-    pa.date32(): _write_date,
-}
-
-
-class _NotPlain:
-    """No value is of this class."""
-
-
-_PLAIN: dict[pa.DataType, type] = {
-    **dict.fromkeys((pa.int8(), pa.int16(), pa.int32(), pa.int64()), int),
-    **dict.fromkeys((pa.uint8(), pa.uint16(), pa.uint32(), pa.uint64()), int),
-    **dict.fromkeys((pa.string(), pa.large_string()), str),
-    **dict.fromkeys((pa.binary(), pa.large_binary()), bytes),
-    pa.float64(): float,
-    pa.bool_(): bool,
-}
-"""Types whose values, if exactly of the class, need no check but that of the range (int) and that
-they can be encoded (str)."""
-
-
-def _range(type: pa.DataType) -> tuple[int, int]:
-    limits = np.iinfo(type.to_pandas_dtype())
-    return int(limits.min), int(limits.max)
-
-
-@lru_cache(maxsize=64)
-def _zone(type: pa.DataType) -> tzinfo | None:
-    """The time zone of a timestamp type, if it has one that Python knows."""
-    if type.tz is None:
-        return None
-    if type.tz in ("UTC", "Etc/UTC", "+00:00"):
-        return UTC
-    try:
-        return ZoneInfo(type.tz)
-    except (KeyError, ValueError):
-        return None

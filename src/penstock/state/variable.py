@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,6 +14,23 @@ from penstock.state.table import Column
 
 if TYPE_CHECKING:
     from penstock.state.cells import Cells
+
+
+@dataclass(frozen=True)
+class ObjectColumn(Column):
+    """A column whose values user code gave; a restore brings them back in the same form.
+
+    Arrow gives structs back as dicts and maps as lists of pairs, and does not take the two forms
+    of either in one column.
+    """
+
+    restore: Callable[[Any], Any] = field(default=lambda value: value, compare=False)
+    """From Arrow's Python value to the form in memory."""
+
+    def from_arrow(self, column: pa.Array | pa.ChunkedArray) -> Array:
+        restore = self.restore
+        values = (None if value is None else restore(value) for value in column.to_pylist())
+        return np.fromiter(values, object, len(column))
 
 
 class Variable:
@@ -54,7 +73,9 @@ class Variable:
 
     def _replace(self, cell: Any) -> None:
         """Give the key of this call another cell."""
-        cells, held = self._cells, self.fetch()
+        cells, held = self._cells, self._held
+        if held is None:
+            held = self.fetch()
         if self._call != cells.call:
             cells.journal.append((self, cells.at, held[cells.at]))
             self._call = cells.call

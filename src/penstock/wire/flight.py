@@ -47,9 +47,7 @@ class TokenServer(fl.FlightServerBase):  # type: ignore[misc]
 
     def __init__(self, address: str, port: int, token: str) -> None:
         try:
-            super().__init__(
-                f"grpc://{address}:{port}", middleware={"token": _TokenCheck(token)}
-            )
+            super().__init__(f"grpc://{address}:{port}", middleware={"token": _TokenCheck(token)})
         except (pa.ArrowException, OSError) as refused:
             raise SettingError(
                 f"cannot listen on {address}:{port}: {_first_line(refused)}",

@@ -42,7 +42,14 @@ class ChannelHeader:
     def of(plan: EpochPlan, step: int, partition: int, attempt: int, kind: str) -> ChannelHeader:
         routes = plan.steps[step]
         return ChannelHeader(
-            plan.epoch, plan.run, routes.step, partition, attempt, plan.partitions, routes.time, kind
+            plan.epoch,
+            plan.run,
+            routes.step,
+            partition,
+            attempt,
+            plan.partitions,
+            routes.time,
+            kind,
         )
 
 

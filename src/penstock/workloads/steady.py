@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -52,7 +53,7 @@ class _Reader(DataSourceStreamReader):
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> list[InputPartition]:
         cuts = np.linspace(start["row"], end["row"], self._partitions + 1).astype(np.int64)
-        return [_Rows(int(a), int(b)) for a, b in zip(cuts, cuts[1:], strict=False) if b > a]
+        return [_Rows(int(a), int(b)) for a, b in pairwise(cuts) if b > a]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, _Rows)

@@ -1,0 +1,137 @@
+"""What a bench reports, and how it is judged. No bench is run here."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from penstock import cli
+from penstock.bench import catalog, pipeline
+from penstock.bench.goals import Goal, judged
+from penstock.bench.report import Report, Sample, Show
+
+KEYS = ["bench", "commit", "dirty", "machine", "settings", "results", "ratios"]
+
+
+def results() -> dict[str, object]:
+    """As `pipeline.run` collects them: made up, with round ratios."""
+
+    def sides(penstock: float, hdfs: float, rocksdb: float, limit: float) -> dict[str, object]:
+        rates = {
+            "penstock": penstock,
+            "native_hdfs": hdfs,
+            "native_rocksdb": rocksdb,
+            "limit": limit,
+        }
+        return {side: {"rows_per_second": rate} for side, rate in rates.items()}
+
+    return {
+        "rows_10000": sides(100_000, 20_000, 25_000, 90_000),
+        "rows_200000": sides(1_200_000, 400_000, 300_000, 1_000_000),
+        "rows_1000000": sides(3_000_000, 1_000_000, 1_500_000, 2_500_000),
+        "user_state": {"transform_with_state_in_pandas": {"10000": 500.0, "200000": 800.0}},
+        "latency": {"penstock": {"p99_ms": 200.0}, "native": {"p99_ms": 1000.0}},
+        "memory": {"host_mb_empty": 180.0, "bytes_per_key": 52.0, "growth_mb": 1.5},
+    }
+
+
+def test_ratios_compare_with_the_better_native_store() -> None:
+    assert pipeline.ratios(results()) == {
+        "throughput_vs_native": 3.0,
+        "trigger_vs_native": 0.25,
+        "throughput_vs_tws_pandas": 1500.0,
+        "throughput_vs_limit": 1.2,
+        "p99_vs_native": 0.2,
+        "throughput_vs_native_1m": 2.0,
+        "host_mb_empty": 180.0,
+        "bytes_per_key_int_sum": 52.0,
+        "host_mb_growth_over_epochs": 1.5,
+    }
+
+
+def test_every_goal_is_for_a_figure() -> None:
+    assert set(pipeline.GOALS) <= set(pipeline.ratios(results()))
+
+
+def test_a_report_carries_where_it_came_from() -> None:
+    report = Report("pipeline", {"keys": 1}, {"rows_10000": {}}, {"throughput_vs_native": 3.0})
+    facts = json.loads(report.to_json())
+    assert list(facts) == KEYS
+    assert {"cores", "memory_gb", "python", "pyspark", "pyarrow"} <= set(facts["machine"])
+
+
+def test_sample() -> None:
+    assert Sample.of([5.0, 1.0, 2.0, 9.0]) == Sample(3.5, 1.0, 9.0, 4)
+
+
+@pytest.mark.parametrize(
+    ("goal", "value", "met"),
+    [
+        (Goal(at_least=2.5), 2.5, True),
+        (Goal(at_least=2.5), 2.49, False),
+        (Goal(at_most=64), 64, True),
+        (Goal(at_most=64), 65, False),
+        (Goal(at_least=1, at_most=2), 3, False),
+        (Goal(at_least=1), math.nan, False),
+    ],
+)
+def test_goals(goal: Goal, value: float, met: bool) -> None:
+    assert goal.met(value) is met
+
+
+def drawn(figures: dict[str, float], goals: dict[str, Goal]) -> list[list[str]]:
+    console = Console(width=100)
+    with console.capture() as capture:
+        console.print(judged(figures, goals))
+    return [line.split() for line in capture.get().splitlines()[1:]]
+
+
+def test_figures_stand_beside_their_goals() -> None:
+    goals = {"fast": Goal(at_least=2.5), "small": Goal(at_most=64), "late": Goal(at_most=1)}
+    assert drawn({"fast": 3.14159, "small": 1234.5, "free": 0.5}, goals) == [
+        ["fast", "3.14", "at", "least", "2.5", "met"],
+        ["small", "1,234", "at", "most", "64", "missed"],
+        ["free", "0.5"],
+        ["late", "-", "at", "most", "1", "not", "measured"],
+    ]
+
+
+def leave(*arguments: str) -> int:
+    with pytest.raises(SystemExit) as leaving:
+        cli.main(arguments)
+    assert isinstance(leaving.value.code, int)
+    return leaving.value.code
+
+
+def test_bench_on_the_command_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def run(show: Show, quick: bool) -> Report:
+        show(f"[round 1] quick={quick}")
+        return Report("mini", {}, {}, {"ratio": 2.0})
+
+    monkeypatch.setitem(catalog.BENCHES, "mini", catalog.Bench(run, {"ratio": Goal(at_least=1)}))
+    file = tmp_path / "report.json"
+    assert leave("bench", "mini", "--quick", "--json", str(file)) == 0
+    told = capsys.readouterr().out
+    assert "[round 1] quick=True" in told
+    assert "at least 1" in told
+    assert json.loads(file.read_text())["ratios"] == {"ratio": 2.0}
+
+
+def test_unknown_bench(capsys: pytest.CaptureFixture[str]) -> None:
+    assert leave("bench", "nosuch") == 2
+    told = capsys.readouterr().err
+    assert "there is no benchmark 'nosuch'" in told
+    assert "pipeline" in told
+
+
+def test_a_report_that_cannot_be_written_is_refused_before_the_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert leave("bench", "pipeline", "--json", str(tmp_path / "no" / "such" / "x.json")) == 2
+    assert "cannot write" in capsys.readouterr().err

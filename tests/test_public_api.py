@@ -1,0 +1,21 @@
+"""The public names: what users may rely on."""
+
+from __future__ import annotations
+
+import penstock as ps
+
+
+def test_every_public_name_is_there_and_is_documented() -> None:
+    assert len(ps.__all__) == len(set(ps.__all__))
+    for name in ps.__all__:
+        value = getattr(ps, name)
+        assert value.__doc__, f"{name} has no docstring"
+
+
+def test_the_public_names_are_these() -> None:
+    assert set(ps.__all__) == {
+        "SLA", "CheckpointError", "Flow", "FlowError", "FlowQuery", "HostLostError", "KeyedFlow",
+        "KeyedProcessor", "NullKeyError", "PenstockError", "ProtocolError", "QueryStatus", "Row",
+        "SettingError", "Settings", "StepError", "approx_distinct", "avg", "collect", "configure",
+        "count", "first", "flow", "foreach_batch", "last", "max", "min", "session", "sum", "to",
+    }  # fmt: skip
