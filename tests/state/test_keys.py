@@ -147,6 +147,17 @@ def nulls(*columns: pa.Array) -> list[bool] | None:
     return None if mask is None else mask.tolist()
 
 
+def test_misaligned_memory_is_read_all_the_same() -> None:
+    """Flight may hand out buffers at any address."""
+    values = np.arange(5, dtype=np.int64)
+    buffer = pa.py_buffer(b"x" + values.tobytes()).slice(1)
+    batch = batch_of(pa.Array.from_buffers(pa.int64(), 5, [None, buffer]))
+    keys = KeyCodec(batch.schema).encode(batch)
+    assert keys.ints is not None
+    assert keys.ints.flags.aligned
+    assert keys.ints.tolist() == values.tolist()
+
+
 def test_no_column_at_all_is_one_empty_key() -> None:
     codec = KeyCodec(pa.schema([]))
     keys = codec.encode(pa.record_batch({"v": [1, 2, 3]}))

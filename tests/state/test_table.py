@@ -148,7 +148,7 @@ def assert_delta(twin: Twin, delta: pa.Table) -> None:
     assert slots == sorted(slots)
     keys = twin.codec.from_storage(delta.column("__key"))
     assert slots == slots_of(keys.hashes, SLOTS).tolist()
-    told = {}
+    told: dict[Value, Value | None] = {}
     for key, row in zip(twin.codec.as_tuples(keys), rows, strict=True):
         values = [row[column.name] for column in COLUMNS]
         assert row["__present"] == (key in twin.model)
@@ -253,6 +253,13 @@ def test_keys_whose_hashes_collide_stay_apart(layout: str) -> None:
     assert sorted(entries.tolist()) == list(range(100))
     assert twin.table.find(colliding).tolist() == entries.tolist()
     assert twin.codec.as_tuples(twin.table.keys(entries)) == tuples
+
+
+def test_a_key_that_begins_like_another_is_not_that_one() -> None:
+    table = ColumnTable(KeyCodec(LAYOUTS["text"]), COLUMNS, SLOTS)
+    keys = table.codec.encode(pa.record_batch({"k": ["abc", "ab", "a", "", "abcd", "c"]}))
+    colliding = replace(keys, hashes=np.full(len(keys), 7, np.uint64))
+    assert table.upsert(colliding).tolist() == [0, 1, 2, 3, 4, 5]
 
 
 def test_a_removed_key_comes_back_as_a_new_one() -> None:

@@ -10,6 +10,7 @@ import pyarrow as pa
 from numba import njit
 
 from penstock.plan.epoch import RouteTable
+from penstock.state.buffers import fixed_array
 from penstock.state.keys import slots_of
 
 
@@ -42,7 +43,7 @@ def split(
         return
     owner = routes.owner[slots_of(hashes, len(routes.owner))]
     order, bounds = _order_by_owner(owner, len(routes.hosts))
-    sorted_batch = batch.take(pa.array(order))
+    sorted_batch = batch.take(fixed_array(order, pa.int64()))
     for host in range(len(routes.hosts)):
         begin, end = int(bounds[host]), int(bounds[host + 1])
         if end > begin:

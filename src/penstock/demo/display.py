@@ -73,42 +73,32 @@ def _figures(reading: Reading) -> RenderableType:
 
 
 def _latency(reading: Reading, sla: SLA) -> RenderableType:
-    if reading.latency is None:
-        return Text("no rows in the last second", "dim")
     found = reading.latency
+    if found is None:
+        return Text("no rows in the last second", "dim")
     colour = _colour(found.mean_ms, sla)
     grid = Table.grid(expand=True, padding=(0, 2, 0, 0))
     grid.add_column(style="dim", no_wrap=True)
     grid.add_column(ratio=1)
     grid.add_column(justify="right", no_wrap=True)
-    grid.add_row(
-        "latency",
-        Text.assemble(
-            ("p50 ", "dim"), (f"{found.p50_ms:,.0f} ms", "bold"),
-            ("    p99 ", "dim"), (f"{found.p99_ms:,.0f} ms", "bold"),
-        ),
-        Text("over the last second", "dim"),
-    )  # fmt: skip
-    grid.add_row(
-        "average",
-        ProgressBar(
-            total=sla.latency_ms,
-            completed=min(found.mean_ms, sla.latency_ms),
-            complete_style=colour,
-            finished_style=colour,
-        ),
-        Text.assemble((f"{found.mean_ms:,.0f} ms", f"bold {colour}"), f" of {sla.latency_ms:,} ms"),
+    p50, p99 = (Text(f"{ms:,.0f} ms", "bold") for ms in (found.p50_ms, found.p99_ms))
+    percentiles = Text.assemble(("p50 ", "dim"), p50, ("    p99 ", "dim"), p99)
+    grid.add_row("latency", percentiles, Text("over the last second", "dim"))
+    headroom = ProgressBar(
+        total=sla.latency_ms,
+        completed=min(found.mean_ms, sla.latency_ms),
+        complete_style=colour,
+        finished_style=colour,
     )
+    average = Text(f"{found.mean_ms:,.0f} ms", f"bold {colour}")
+    grid.add_row("average", headroom, Text.assemble(average, f" of {sla.latency_ms:,} ms"))
     kept = reading.worst_ms <= sla.latency_ms
-    grid.add_row(
-        "so far",
-        _sparkline(reading.history_ms, sla),
-        Text(f"worst average {reading.worst_ms:,.0f} ms", "dim" if kept else "red"),
-    )
-    promise = f"SLA: average latency at most {_seconds(sla.latency_ms)} over any "
-    verdict = ("kept", "bold green") if kept else ("missed", "bold red")
-    told = Text.assemble(f"{promise}{_seconds(sla.window_ms)}  ", verdict)
-    return Group(grid, told)
+    worst = Text(f"at worst {reading.worst_ms:,.0f} ms", "dim" if kept else "red")
+    grid.add_row("history", _sparkline(reading.history_ms, sla), worst)
+    latency, window = (f"{ms / 1000:g} s" for ms in (sla.latency_ms, sla.window_ms))
+    verdict = Text("kept", "bold green") if kept else Text("missed", "bold red")
+    grid.add_row("SLA", f"average latency at most {latency} over any {window}", verdict)
+    return grid
 
 
 def _hosts(reading: Reading, pids: Mapping[str, int]) -> RenderableType:
@@ -122,7 +112,7 @@ def _hosts(reading: Reading, pids: Mapping[str, int]) -> RenderableType:
             str(pids.get(host.host, "-")),
             f"{host.entries:,}",
             _bytes(host.state_bytes),
-            f"{host.busy:.0%}",
+            f"{host.busy:.1%}",
             f"{host.taken:,}",
         )
     return table
@@ -141,10 +131,6 @@ def _colour(latency_ms: float, sla: SLA) -> str:
     if latency_ms > sla.latency_ms:
         return "red"
     return "yellow" if latency_ms > sla.latency_ms / 2 else "green"
-
-
-def _seconds(ms: int) -> str:
-    return f"{ms / 1000:g} s"
 
 
 def _bytes(size: int) -> str:

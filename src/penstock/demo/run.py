@@ -12,7 +12,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 from rich.console import Console
 from rich.live import Live
 
@@ -25,8 +25,6 @@ from penstock.model import SLA
 from penstock.workloads.steady import steady
 
 _SLA = SLA(latency_ms=1000, window_ms=1000)
-_LEAD_S = 2.0
-"""Rows begin to arrive so long after the query is started: until then its hosts come up."""
 _FRAME_S = 0.25
 _LINE_S = 2.0
 """Between two lines, where there is no terminal to draw on."""
@@ -50,66 +48,53 @@ class Load:
 def run(load: Load) -> bool:
     """Run to the end and say whether the result is exact. Nothing is left behind, Ctrl-C or not."""
     console = Console(highlight=False, soft_wrap=True)
-    console.print(f"Sums and counts of generated rows, for {load.seconds} s: {load}.")
+    console.print(f"Keyed sums and counts of generated rows, for {load.seconds} s: {load}.")
     totals = Totals(load.keys)
     with _cleaned_up() as resources:
         with _telling(console) as tell:
             folder = resources.enter_context(_workspace())
             tell("Starting Spark; it takes about 10 s to come up")
-            log = folder / "spark.log"
+            log, checkpoint = folder / "spark.log", folder / "checkpoint"
             spark = resources.enter_context(quiet_spark("penstock-demo", load.hosts + 4, log))
-            tell("Warming up; what numba compiles is kept, so the first time takes longest")
-            _warm_up(spark, load)
-            tell("Starting the query and its hosts")
-            query = _start(spark, load, totals, folder / "checkpoint")
+            tell(
+                "Starting the query and its hosts; the first time numba compiles, which takes longer"
+            )
+            rows = steady(spark, load.rate, load.keys)
+            query = _summed(rows).start(totals, checkpoint=str(checkpoint), hosts=load.hosts)
             resources.callback(query.stop)
-            _await_first_epoch(query)
+            _await_arrivals(query)
         worst_ms = _watch(query, load, console)
         query.stop()
         query.await_termination()
-        rows = rows_taken(folder / "checkpoint", totals.epoch)
+        taken = rows_taken(checkpoint, totals.epoch)
     kept = "kept" if worst_ms <= _SLA.latency_ms else "missed"
     console.print(f"SLA {kept}: the worst average over a second was {worst_ms:,.0f} ms")
-    faults = totals.faults(rows)
+    faults = totals.faults(taken)
     if faults:
         console.print(f"not exactly once: {faults}", style="bold red")
         return False
-    told = f"exactly once: {load.keys:,} keys, {rows:,} rows, all sums equal"
+    told = f"exactly once: {load.keys:,} keys, {taken:,} rows, all sums equal"
     console.print(told, style="bold green")
     return True
 
 
-def _summed(rows: DataFrame, arrival: str | None = None) -> ps.Flow:
-    flow = ps.flow(rows, arrival=arrival).key_by("k").aggregate(total=ps.sum("v"), n=ps.count())
-    return flow.sla(latency=_SLA.latency_ms / 1000, window=_SLA.window_ms / 1000)
+def _summed(rows: DataFrame) -> ps.Flow:
+    flow = ps.flow(rows, arrival="arrival").key_by("k")
+    summed = flow.aggregate(total=ps.sum("v"), n=ps.count())
+    return summed.sla(latency=_SLA.latency_ms / 1000, window=_SLA.window_ms / 1000)
 
 
-def _warm_up(spark: SparkSession, load: Load) -> None:
-    """Run the flow over a few rows, so that every process has loaded what it needs."""
-    few = spark.range(0, 1000, numPartitions=2).selectExpr("id AS k", "id AS v")
-    query = _summed(few).start(ps.collect(), hosts=load.hosts)
-    try:
-        query.await_termination()
-    finally:
-        query.stop()
-
-
-def _start(spark: SparkSession, load: Load, totals: Totals, checkpoint: Path) -> ps.FlowQuery:
-    start_ms = int((time.time() + _LEAD_S) * 1000)
-    rows = steady(spark, load.rate, load.keys, start_ms=start_ms)
-    flow = _summed(rows, arrival="arrival")
-    return flow.start(totals, checkpoint=str(checkpoint), hosts=load.hosts)
-
-
-def _await_first_epoch(query: ps.FlowQuery) -> None:
-    while not query.progress:
+def _await_arrivals(query: ps.FlowQuery) -> None:
+    """Wait until the query is up and rows have begun to arrive."""
+    while not any(epoch.latency for epoch in query.progress):
         if query.await_termination(_FRAME_S):
-            raise ps.PenstockError("the query ended before its first epoch")
+            raise ps.PenstockError("the query ended before any row arrived")
 
 
 def _watch(query: ps.FlowQuery, load: Load, console: Console) -> float:
     """Show the query until its time is over or it fails. Returns the worst average latency."""
     meter, pause, began = Meter(_SLA), threading.Event(), time.monotonic()
+    title = f"penstock demo: {load}"
     screen = console.is_terminal and not console.is_dumb_terminal
     with ExitStack() as shown:
         live = shown.enter_context(Live(console=console, auto_refresh=False)) if screen else None
@@ -120,7 +105,7 @@ def _watch(query: ps.FlowQuery, load: Load, console: Console) -> float:
             assert reading is not None
             if live is not None:
                 pids = query.status.hosts
-                panel = draw(str(load), reading, _SLA, elapsed, load.seconds, pids, console.width)
+                panel = draw(title, reading, _SLA, elapsed, load.seconds, pids, console.width)
                 live.update(panel, refresh=True)
             elif elapsed >= min(next_line, load.seconds):
                 console.print(line(reading, _SLA, elapsed))

@@ -21,9 +21,11 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from penstock.errors import ProtocolError, StaleRunError
 from penstock.operators.operator import Answer, EpochTime, Operator
+from penstock.state.buffers import fixed_array
 from penstock.wire.messages import ChannelHeader
 
 
@@ -80,9 +82,9 @@ class HostMachine:
         """Start from a version: `tables` are its deltas, oldest first; keep only `slots` of them."""
         if self.version is not None:
             raise ProtocolError(f"this host already holds version {self.version}")
-        wanted = pa.array(slots, pa.int32())
+        wanted = fixed_array(slots, pa.int32())
         for table in tables:
-            mine = pa.compute.is_in(table.column("__slot"), value_set=wanted)
+            mine = pc.is_in(table.column("__slot"), value_set=wanted)
             self.operator.table.load(table.filter(mine))
         self.operator.rollback()
         self.version = version

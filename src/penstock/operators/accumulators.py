@@ -17,7 +17,14 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.operators import aggregate_kernels as kernels
-from penstock.state.buffers import Array, fixed_values, one_chunk, physical, valid_mask
+from penstock.state.buffers import (
+    Array,
+    fixed_array,
+    fixed_values,
+    one_chunk,
+    physical,
+    valid_mask,
+)
 from penstock.state.columns import Column
 from penstock.state.keys import KeyCodec
 
@@ -254,7 +261,7 @@ class Distinct:
         rows = batch.select([self.column])
         null = self._codec.null_rows(rows)
         if null is not None:
-            rows, entries = rows.filter(pa.array(~null)), entries[~null]
+            rows, entries = rows.filter(fixed_array(~null, pa.bool_())), entries[~null]
         hashes = self._codec.encode(rows).hashes
         kernels.raise_registers(state(self.name), entries, hashes, self.precision)
 

@@ -12,11 +12,17 @@ from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from penstock.operators import aggregate_kernels as kernels
 from penstock.operators.accumulators import State
-from penstock.state.buffers import Array, fixed_values, one_chunk, physical, valid_mask
+from penstock.state.buffers import (
+    Array,
+    fixed_array,
+    fixed_values,
+    one_chunk,
+    physical,
+    valid_mask,
+)
 from penstock.state.columns import Column
 
 _EXACT = decimal.Context(prec=76)
@@ -104,48 +110,56 @@ class ObjectPick:
         for array in arrays:
             valid = valid_mask(array)
             if valid is not None:
-                rows = pa.array(np.flatnonzero(valid))
+                rows = fixed_array(np.flatnonzero(valid), pa.int64())
                 entries, arrays = entries[valid], [array.take(rows) for array in arrays]
                 return self._fold(state, entries, arrays)
-        latest = self.kind in ("max", "last")
         ordered = arrays[-1] if self.by is not None or self.kind in ("min", "max") else None
-        distinct, groups = np.unique(entries, return_inverse=True)
-        best = kernels.best_rows(groups, _ranks(ordered, len(entries)), len(distinct), latest)
-        values = _loose(arrays[0].take(pa.array(best)))
-        ranks = None if ordered is None else _loose(ordered.take(pa.array(best)))
-        self._put(state, distinct.tolist(), values, ranks, latest)
+        distinct, best, groups = np.unique(entries, return_index=True, return_inverse=True)
+        if len(distinct) < len(entries):
+            ranks = _ranks(ordered, len(entries))
+            best = kernels.best_rows(groups, ranks, len(distinct), self.kind in ("max", "last"))
+        rows = fixed_array(best, pa.int64())
+        values = _loose(arrays[0].take(rows))
+        order = None if ordered is None else _loose(ordered.take(rows))
+        wins = self._wins(state, distinct, order)
+        winners = distinct[wins]
+        state(self.name)[winners] = _column(values, state(self.name).dtype)[wins]
+        state(f"{self.name} seen")[winners] = True
+        if self.by is not None and order is not None:
+            by = state(f"{self.name} rank")
+            by[winners] = _column(order, by.dtype)[wins]
         return None
 
-    def _put(
-        self, state: State, entries: list[int], values: list[Any], ranks: list[Any] | None,
-        latest: bool,
-    ) -> None:  # fmt: skip
-        held, seen = state(self.name), state(f"{self.name} seen")
-        by = held if self.by is None else state(f"{self.name} rank")
-        for i, entry in enumerate(entries):
-            if seen[entry]:
-                if ranks is None:
-                    wins = latest
-                elif latest:
-                    wins = not _less(ranks[i], by[entry])
-                else:
-                    wins = _less(ranks[i], by[entry])
-                if not wins:
-                    continue
-            seen[entry] = True
-            held[entry] = values[i]
-            if self.by is not None and ranks is not None:
-                by[entry] = ranks[i]
+    def _wins(self, state: State, entries: Array, order: list[Any] | None) -> Array:
+        """Where the new value takes the place of what an entry holds."""
+        seen = state(f"{self.name} seen")[entries]
+        if order is None:
+            return seen | True if self.kind == "last" else ~seen
+        held = state(self.name if self.by is None else f"{self.name} rank")[entries].tolist()
+        pairs = zip(seen.tolist(), order, held, strict=True)
+        if self.kind in ("max", "last"):
+            return np.array([not s or not _less(new, old) for s, new, old in pairs], np.bool_)
+        return np.array([not s or _less(new, old) for s, new, old in pairs], np.bool_)
 
 
 def _less(one: Any, other: Any) -> bool:
     """Whether one value comes before another; NaN comes last."""
-    return bool(one < other or (other != other and one == one))
+    before: bool = one < other or (other != other and one == one)
+    return before
+
+
+def _column(values: list[Any], dtype: np.dtype[Any]) -> Array:
+    column = np.empty(len(values), dtype)
+    column[:] = values
+    return column
 
 
 def _ranks(array: pa.Array | None, rows: int) -> Array:
     if array is None:
         return np.zeros(rows, np.int64)
+    # Imported here: it takes 10 MB that most hosts can do without.
+    import pyarrow.compute as pc
+
     ranks = pc.rank(array, sort_keys="ascending", tiebreaker="dense")
     return fixed_values(one_chunk(ranks)).astype(np.int64)
 
@@ -155,4 +169,5 @@ def _loose(array: pa.Array) -> list[Any]:
     if physical(array.type) is None:
         values: list[Any] = array.to_pylist()
         return values
-    return list(fixed_values(array))
+    numbers: list[Any] = fixed_values(array).tolist()
+    return numbers

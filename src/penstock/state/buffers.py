@@ -50,10 +50,15 @@ class _Memory:
 
 
 def look(buffer: pa.Buffer | None, dtype: npt.DTypeLike, start: int, count: int) -> Array:
-    """`count` values of a buffer from value `start` on, without a copy."""
+    """`count` values of a buffer from value `start` on.
+
+    Without a copy, unless they are misaligned, as memory that came over the wire may be: kernels
+    would have to be compiled once more for that.
+    """
     if buffer is None or count == 0:
         return np.empty(0, dtype)
-    return np.asarray(_Memory(buffer, np.dtype(dtype), start, count))
+    values = np.asarray(_Memory(buffer, np.dtype(dtype), start, count))
+    return values if values.flags.aligned else values.copy()
 
 
 def one_chunk(column: pa.Array | pa.ChunkedArray) -> pa.Array:

@@ -22,7 +22,7 @@ import pyarrow as pa
 
 from penstock.errors import FlowError
 from penstock.state import key_kernels as kernels
-from penstock.state.buffers import Array, fixed_values, look, physical
+from penstock.state.buffers import Array, fixed_array, fixed_values, look, physical
 
 
 def normal(type: pa.DataType, column: str) -> pa.DataType:
@@ -161,7 +161,7 @@ def decode(type: pa.DataType, data: Array, cursor: Array) -> pa.Array:
     assert width is not None, type
     values = kernels.take_fixed(data, cursor, width)
     if pa.types.is_boolean(type):
-        return pa.array(values.view(np.bool_))
+        return fixed_array(values.view(np.bool_), type)
     return pa.Array.from_buffers(type, rows, [None, pa.py_buffer(values)])
 
 
@@ -183,9 +183,9 @@ def _decode_list(type: pa.DataType, data: Array, cursor: Array) -> pa.Array:
         places.append(ends[rows] + turn)
         cursor[rows] = inner
     order = np.argsort(np.concatenate(places))
-    values = pa.concat_arrays(pieces).take(pa.array(order))
+    values = pa.concat_arrays(pieces).take(fixed_array(order, pa.int64()))
     kind = pa.ListArray if pa.types.is_list(type) else pa.LargeListArray
-    offsets = pa.array(ends, pa.int32() if pa.types.is_list(type) else pa.int64())
+    offsets = fixed_array(ends, pa.int32() if pa.types.is_list(type) else pa.int64())
     return kind.from_arrays(offsets, values, type=type)
 
 

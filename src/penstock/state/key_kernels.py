@@ -2,6 +2,10 @@
 
 The hashes decide which slot a key belongs to, and checkpoints are laid out by slot: these
 functions must give the same numbers for ever.
+
+numba keeps compiled kernels beside their module, and compiles again when that file changes, but not
+when a helper changes that comes from another file: after editing `mix` or `copy_bytes`, remove the
+.nbi and .nbc files.
 """
 
 from __future__ import annotations

@@ -73,7 +73,7 @@ def byte_keys(offsets: Array, data: Array) -> Keys:
 
 def slots_of(hashes: Array, slots: int) -> Array:
     """The slot (int32) of each hash; for ever the same, since checkpoints are laid out by slot."""
-    out: Array = kernels.slots_of_hashes(hashes, slots)
+    out: Array = kernels.slots_of_hashes(hashes, int(slots))
     return out
 
 

@@ -257,7 +257,7 @@ class ColumnTable:
 
     def _touch(self, entries: Array, revive: bool) -> None:
         log = self._log
-        log.reserve(len(entries))
+        log.reserve(min(len(entries), self._index.size))
         self._dirties, logged, revived = kernels.touch(
             entries, self._marks, self._serial, self._dirty, self._dirties,
             log.entries, log.present, log.size, revive,

@@ -9,7 +9,7 @@ import numpy as np
 from penstock.state import table_kernels as kernels
 from penstock.state.buffers import Array
 from penstock.state.columns import Column
-from penstock.state.key_index import grown
+from penstock.state.key_index import grown, more
 
 _KEPT = 1 << 18
 """Rows of memory that are kept from one epoch to the next."""
@@ -42,7 +42,7 @@ class UndoLog:
         room = self.size + rows
         if room <= len(self.entries):
             return
-        room = max(room, 2 * len(self.entries))
+        room = max(room, more(len(self.entries)))
         self.entries = grown(self.entries, self.size, room)
         self.present = grown(self.present, self.size, room)
         for column in self._columns:

@@ -20,6 +20,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 
 _SCHEMA = "arrival timestamp, k long, v long"
+_LEAD_IN = 10
+"""Epochs that a query gets to come up and run smoothly, where it is not told when rows arrive."""
 
 
 Numbers = npt.NDArray[np.int64]
@@ -38,34 +40,46 @@ def keys_and_values(number: Numbers, keys: int) -> tuple[Numbers, Numbers]:
 class _Rows(InputPartition):
     start: int
     end: int
+    start_ms: int | None
 
 
 class _Reader(DataSourceStreamReader):
-    def __init__(self, rate: int, keys: int, partitions: int, start_ms: int) -> None:
+    """Offsets are {"row": n, "start_ms": t}: the first n rows, of which row 0 arrives at t."""
+
+    def __init__(self, rate: int, keys: int, partitions: int, start_ms: int | None) -> None:
         self._rate, self._keys, self._partitions, self._start_ms = rate, keys, partitions, start_ms
 
-    def initialOffset(self) -> dict[str, int]:  # noqa: N802 - Spark's name
-        return {"row": 0}
+    def initialOffset(self) -> dict[str, int | None]:  # noqa: N802 - Spark's name
+        return {"row": 0, "start_ms": self._start_ms}
 
-    def latestOffset(self, *_: Any) -> dict[str, int]:  # noqa: N802 - Spark's name
-        elapsed_ms = time.time() * 1000 - self._start_ms
-        return {"row": max(0, int(elapsed_ms * self._rate / 1000))}
+    def latestOffset(self, start: dict[str, Any], limit: Any) -> dict[str, Any]:  # noqa: N802
+        now_ms = int(time.time() * 1000)
+        start_ms = start["start_ms"] or self._start_ms
+        if start_ms is None:
+            at_once = max(self._partitions, self._rate // 10)
+            if start["row"] < _LEAD_IN * at_once:
+                return {"row": start["row"] + at_once, "start_ms": None}
+            start_ms = self._start_ms = now_ms - start["row"] * 1000 // self._rate
+        row = (now_ms - start_ms) * self._rate // 1000
+        return {"row": row, "start_ms": start_ms} if row > start["row"] else start
 
-    def partitions(self, start: dict[str, int], end: dict[str, int]) -> list[InputPartition]:
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         cuts = np.linspace(start["row"], end["row"], self._partitions + 1).astype(np.int64)
-        return [_Rows(int(a), int(b)) for a, b in pairwise(cuts) if b > a]
+        return [_Rows(int(a), int(b), end["start_ms"]) for a, b in pairwise(cuts) if b > a]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, _Rows)
         number = np.arange(partition.start, partition.end, dtype=np.int64)
-        arrival_us = self._start_ms * 1000 + number * 1_000_000 // self._rate
+        type = pa.timestamp("us", tz="UTC")
+        if partition.start_ms is None:
+            arrival = pa.nulls(len(number), type)
+        else:
+            arrival_us = partition.start_ms * 1000 + number * 1_000_000 // self._rate
+            arrival = pa.array(arrival_us).cast(type)
         k, v = keys_and_values(number, self._keys)
-        yield pa.RecordBatch.from_arrays(
-            [pa.array(arrival_us).cast(pa.timestamp("us", tz="UTC")), pa.array(k), pa.array(v)],
-            ["arrival", "k", "v"],
-        )
+        yield pa.RecordBatch.from_arrays([arrival, pa.array(k), pa.array(v)], ["arrival", "k", "v"])
 
-    def commit(self, end: dict[str, int]) -> None:
+    def commit(self, end: dict[str, Any]) -> None:
         """Nothing is held, so there is nothing to let go."""
 
 
@@ -85,18 +99,19 @@ class SteadySource(DataSource):
             number.get("rate", 1000),
             number.get("keys", 1000),
             number.get("partitions", 2),
-            number["start_ms"],
+            number.get("start_ms"),
         )
 
 
 def steady(
     spark: SparkSession, rate: int, keys: int, partitions: int = 2, start_ms: int | None = None
 ) -> DataFrame:
-    """A stream of (arrival, k, v) with `rate` rows arriving each second, beginning now."""
+    """A stream of (arrival, k, v) with `rate` rows arriving each second from `start_ms` on.
+
+    Without a `start_ms` rows begin to arrive when the query has come up. Until then it gets some
+    epochs of rows that are simply there, with no time of arrival.
+    """
     spark.dataSource.register(SteadySource)
-    began = int(time.time() * 1000) if start_ms is None else start_ms
-    return (
-        spark.readStream.format("steady")
-        .options(rate=rate, keys=keys, partitions=partitions, start_ms=began)
-        .load()
-    )
+    options = {"rate": rate, "keys": keys, "partitions": partitions, "start_ms": start_ms}
+    given = {name: value for name, value in options.items() if value is not None}
+    return spark.readStream.format("steady").options(**given).load()
