@@ -163,7 +163,7 @@ def left_over(folder: Path) -> list[str]:
 
 def test_demo_runs_and_is_exact(tmp_path: Path, started: list[subprocess.Popen[str]]) -> None:
     demo = start(started, tmp_path, "--seconds", "4")
-    out, err = demo.communicate(timeout=120)
+    out, err = demo.communicate(timeout=240)
     assert demo.returncode == 0, out + err
     assert re.search(r"^exactly once: 500 keys, [\d,]+ rows, all sums equal$", out, re.M), out
     assert err == ""

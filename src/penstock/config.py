@@ -31,6 +31,9 @@ class Settings:
     rpc_timeout_ms: int = 120_000
     """The longest that one call to a host may take, restoring its state included."""
 
+    exchange_timeout_ms: int = 3_600_000
+    """The longest that one courier's channel may stay open: a backfill is a single, long epoch."""
+
     epoch_runs: int = 4
     """How often an epoch is tried, within the callback, when hosts die under it."""
 

@@ -11,7 +11,7 @@ from penstock.host.machine import HostMachine
 from penstock.operators.aggregate_step import AggregateOperator
 from penstock.operators.aggregates import AggregatePlan, count, sum
 from penstock.operators.operator import EpochTime
-from penstock.wire.messages import ChannelHeader
+from penstock.wire.messages import ROWS, ChannelHeader
 
 SCHEMA = pa.schema([("k", pa.int64()), ("v", pa.int64())])
 PLAN = AggregatePlan(SCHEMA, ["k"], {"t": sum("v"), "n": count()})
@@ -28,7 +28,7 @@ def header(
     epoch: int, partition: int, attempt: int, run: int = 0, partitions: int = 2
 ) -> ChannelHeader:
     time = EpochTime(epoch, 0)
-    return ChannelHeader(epoch, run, "step", partition, attempt, partitions, time, "rows")
+    return ChannelHeader(epoch, run, "step", partition, attempt, partitions, time)
 
 
 def rows(*pairs: tuple[int, int]) -> list[pa.RecordBatch]:
@@ -46,8 +46,8 @@ def sealed(host: HostMachine, epoch: int, run: int = 0) -> dict[int, bool]:
 
 def test_updates_come_once_from_the_last_channel() -> None:
     host = machine()
-    assert told(host.close_channel(header(0, 1, 10), rows((1, 5), (2, 7))).batches) == {}
-    assert told(host.close_channel(header(0, 0, 11), rows((1, 1))).batches) == {
+    assert told(host.close_channel(header(0, 1, 10), ROWS, rows((1, 5), (2, 7))).batches) == {}
+    assert told(host.close_channel(header(0, 0, 11), ROWS, rows((1, 1))).batches) == {
         1: (6, 2),
         2: (7, 1),
     }
@@ -56,47 +56,51 @@ def test_updates_come_once_from_the_last_channel() -> None:
 
 def test_a_second_attempt_gets_the_kept_answer_and_changes_nothing() -> None:
     host = machine()
-    host.close_channel(header(0, 0, 10), rows((1, 5)))
-    last = host.close_channel(header(0, 1, 11), rows((1, 1)))
-    assert told(host.close_channel(header(0, 1, 12), rows((1, 1))).batches) == told(last.batches)
-    assert host.close_channel(header(0, 0, 13), rows((1, 5))).batches == []
+    host.close_channel(header(0, 0, 10), ROWS, rows((1, 5)))
+    last = host.close_channel(header(0, 1, 11), ROWS, rows((1, 1)))
+    assert told(host.close_channel(header(0, 1, 12), ROWS, rows((1, 1))).batches) == told(
+        last.batches
+    )
+    assert host.close_channel(header(0, 0, 13), ROWS, rows((1, 5))).batches == []
     host.seal(0, 0, 2)
-    assert told(host.close_channel(header(0, 1, 14), rows((1, 1))).batches) == told(last.batches)
-    answers = [host.close_channel(header(1, p, 20 + p), rows((1, 0))).batches for p in (0, 1)]
+    assert told(host.close_channel(header(0, 1, 14), ROWS, rows((1, 1))).batches) == told(
+        last.batches
+    )
+    answers = [host.close_channel(header(1, p, 20 + p), ROWS, rows((1, 0))).batches for p in (0, 1)]
     assert told(answers[1]) == {1: (6, 4)}
 
 
 def test_the_same_attempt_twice_means_merged_partitions() -> None:
     host = machine()
-    host.close_channel(header(0, 0, 10), rows((1, 5)))
+    host.close_channel(header(0, 0, 10), ROWS, rows((1, 5)))
     with pytest.raises(ProtocolError, match="coalesce"):
-        host.close_channel(header(0, 0, 10), rows((2, 5)))
+        host.close_channel(header(0, 0, 10), ROWS, rows((2, 5)))
 
 
 def test_a_new_run_starts_from_the_sealed_version() -> None:
     host = machine()
     for partition in (0, 1):
-        host.close_channel(header(0, partition, partition), rows((1, 1)))
+        host.close_channel(header(0, partition, partition), ROWS, rows((1, 1)))
     host.seal(0, 0, 2)
-    host.close_channel(header(1, 0, 10), rows((1, 100), (9, 9)))
-    host.close_channel(header(1, 0, 12, run=1), rows((1, 1)))
-    answer = host.close_channel(header(1, 1, 13, run=1), rows((1, 1)))
+    host.close_channel(header(1, 0, 10), ROWS, rows((1, 100), (9, 9)))
+    host.close_channel(header(1, 0, 12, run=1), ROWS, rows((1, 1)))
+    answer = host.close_channel(header(1, 1, 13, run=1), ROWS, rows((1, 1)))
     assert told(answer.batches) == {1: (4, 4)}
     with pytest.raises(StaleRunError, match="given up"):
-        host.close_channel(header(1, 1, 11, run=0), rows((1, 100)))
+        host.close_channel(header(1, 1, 11, run=0), ROWS, rows((1, 100)))
 
 
 def test_a_sealed_epoch_can_be_taken_back_until_the_next_opens() -> None:
     host = machine()
     for partition in (0, 1):
-        host.close_channel(header(0, partition, partition), rows((1, 1)))
+        host.close_channel(header(0, partition, partition), ROWS, rows((1, 1)))
     host.seal(0, 0, 2)
     host.rollback(-1)
     for partition in (0, 1):
-        answer = host.close_channel(header(0, partition, 5 + partition, run=1), rows((1, 2)))
+        answer = host.close_channel(header(0, partition, 5 + partition, run=1), ROWS, rows((1, 2)))
     assert told(answer.batches) == {1: (4, 2)}
     host.seal(0, 1, 2)
-    host.close_channel(header(1, 0, 9), rows((1, 2)))
+    host.close_channel(header(1, 0, 9), ROWS, rows((1, 2)))
     with pytest.raises(ProtocolError, match="cannot return"):
         host.rollback(-1)
 
@@ -104,17 +108,17 @@ def test_a_sealed_epoch_can_be_taken_back_until_the_next_opens() -> None:
 def test_what_is_out_of_order_is_refused() -> None:
     host = machine()
     with pytest.raises(StaleRunError, match="cannot open"):
-        host.close_channel(header(3, 0, 1), rows((1, 1)))
-    host.close_channel(header(0, 0, 1), rows((1, 1)))
+        host.close_channel(header(3, 0, 1), ROWS, rows((1, 1)))
+    host.close_channel(header(0, 0, 1), ROWS, rows((1, 1)))
     with pytest.raises(ProtocolError, match="1 of 2 partitions"):
         host.seal(0, 0, 2)
     with pytest.raises(StaleRunError, match="no open channel"):
-        host.close_channel(header(0, 7, 1), rows((1, 1)))
+        host.close_channel(header(0, 7, 1), ROWS, rows((1, 1)))
     with pytest.raises(ProtocolError, match="already holds"):
         host.restore(-1, [], ALL_SLOTS)
     unborn = HostMachine(AggregateOperator(PLAN, 4, "step"))
     with pytest.raises(ProtocolError, match="not been given its state"):
-        unborn.close_channel(header(0, 0, 1), rows((1, 1)))
+        unborn.close_channel(header(0, 0, 1), ROWS, rows((1, 1)))
 
 
 def test_a_host_without_partitions_seals_nothing() -> None:
@@ -123,14 +127,16 @@ def test_a_host_without_partitions_seals_nothing() -> None:
     assert delta.num_rows == 0
     assert vitals.rows == 0
     for partition in (0, 1):
-        answer = host.close_channel(header(1, partition, partition), rows((1, 1)))
+        answer = host.close_channel(header(1, partition, partition), ROWS, rows((1, 1)))
     assert told(answer.batches) == {1: (2, 2)}
 
 
 def test_restore_keeps_only_its_slots() -> None:
     host = machine()
     for partition in (0, 1):
-        host.close_channel(header(0, partition, partition), rows(*((k, k) for k in range(20))))
+        host.close_channel(
+            header(0, partition, partition), ROWS, rows(*((k, k) for k in range(20)))
+        )
     delta, _ = host.seal(0, 0, 2)
     halves = []
     for slots in ([0, 1], [2, 3]):

@@ -68,7 +68,11 @@ def test_a_raising_processor_names_step_key_and_row(
     assert json.loads(raised.value.row) == {"k": 1, "v": -1}
     # The failed epoch left nothing behind: the same checkpoint goes on, and only the bad row is set aside.
     query, sink = run(flow, checkpoint, on_error="dead_letter")
-    assert sorted((r["k"], r["v"], r["n"]) for r in sink.rows()) == [(1, 11, 2), (1, 12, 3), (2, 20, 1)]
+    assert sorted((r["k"], r["v"], r["n"]) for r in sink.rows()) == [
+        (1, 11, 2),
+        (1, 12, 3),
+        (2, 20, 1),
+    ]
     assert sum(p.dead_letters for p in query.progress) == 1
 
 
@@ -102,7 +106,13 @@ def timed(*rows: tuple[int, int]) -> pa.Table:
 def test_event_time_timers_fire_when_the_watermark_passes(
     spark: SparkSession, tmp_path: Path, checkpoint: str
 ) -> None:
-    files = [timed((1, 0), (1, 5), (2, 8)), timed((3, 30)), timed((3, 31)), timed((1, 60)), timed((9, 61))]
+    files = [
+        timed((1, 0), (1, 5), (2, 8)),
+        timed((3, 30)),
+        timed((3, 31)),
+        timed((1, 60)),
+        timed((9, 61)),
+    ]
     write_files(tmp_path / "in", files)
     source = stream(spark, tmp_path / "in")
     flow = ps.flow(source, event_time="ts", delay="5s").key_by("k", slots=8).process(Quiet())

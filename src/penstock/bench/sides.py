@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -13,7 +14,9 @@ from pyspark.sql import functions as F  # noqa: N812 - as everywhere in PySpark
 from pyspark.sql.streaming.query import StreamingQuery
 
 import penstock as ps
+from penstock.spark.quiet import quiet_session
 
+_PLACE = "spark.penstock.bench.folder"
 ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 HDFS = "org.apache.spark.sql.execution.streaming.state.HDFSBackedStateStoreProvider"
 
@@ -31,9 +34,19 @@ def spread(spark: SparkSession, rows: int, keys: int) -> DataFrame:
 
 
 @contextmanager
-def folder() -> Iterator[str]:
+def bench_session() -> Iterator[SparkSession]:
+    """The session that all sides share, with a place for their checkpoints."""
+    # Removed after the session: Spark's upkeep of its state stores may write to a folder once more.
+    with tempfile.TemporaryDirectory(prefix="penstock-bench-", ignore_cleanup_errors=True) as place:
+        conf = {"spark.sql.shuffle.partitions": "2", _PLACE: place}
+        with quiet_session("penstock-bench", 8, conf) as spark:
+            yield spark
+
+
+@contextmanager
+def folder(spark: SparkSession) -> Iterator[str]:
     """A checkpoint folder that goes when its query does."""
-    path = tempfile.mkdtemp(prefix="penstock-bench-")
+    path = tempfile.mkdtemp(dir=spark.conf.get(_PLACE))
     try:
         yield path
     finally:
@@ -44,7 +57,7 @@ def folder() -> Iterator[str]:
 def penstock_sum(rows: DataFrame, arrival: str | None = None) -> Iterator[ps.FlowQuery]:
     """Penstock: two hosts, deltas and manifests, as a user gets it."""
     flow = ps.flow(rows, arrival=arrival).key_by("k", slots=64).aggregate(s=ps.sum("v"))
-    with folder() as checkpoint:
+    with folder(rows.sparkSession) as checkpoint:
         query = flow.start(ps.to("noop"), checkpoint=checkpoint, hosts=2)
         try:
             yield query
@@ -64,15 +77,23 @@ def native_sum(rows: DataFrame, store: str = ROCKSDB) -> Iterator[StreamingQuery
 def limit(rows: DataFrame) -> Iterator[StreamingQuery]:
     """The same couriers' stage with nothing in it: what any Python on Spark must pay."""
 
+    working, stopping = threading.Lock(), threading.Event()
+
     def save(df: DataFrame, epoch: int) -> None:
-        df.write.format("noop").mode("append").save()
+        with working:
+            if not stopping.is_set():
+                df.write.format("noop").mode("append").save()
 
     passed = rows.mapInArrow(_pass_on, rows.schema).writeStream.foreachBatch(save)
-    with folder() as checkpoint:
+    with folder(rows.sparkSession) as checkpoint:
         query = passed.option("checkpointLocation", checkpoint).start()
         try:
             yield query
         finally:
+            # Stopped in the middle of a job, Spark chokes on the error that the callback then raises.
+            stopping.set()
+            with working:
+                pass
             query.stop()
 
 
@@ -80,7 +101,7 @@ def limit(rows: DataFrame) -> Iterator[StreamingQuery]:
 def updates(df: DataFrame) -> Iterator[StreamingQuery]:
     """A query with state, in Spark's update mode, into nothing."""
     writer = df.writeStream.format("noop").outputMode("update")
-    with folder() as checkpoint:
+    with folder(df.sparkSession) as checkpoint:
         query = writer.option("checkpointLocation", checkpoint).start()
         try:
             yield query

@@ -7,6 +7,7 @@ import time
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
@@ -42,20 +43,23 @@ def measure(
 
 
 def _latency(query: StreamingQuery, start_ms: int, seconds: int) -> dict[str, float]:
-    """Percentiles over all rows of the last `seconds`, each from arrival to the end of its sink."""
-    progress: dict[int, dict[str, Any]] = {}
+    """Percentiles over all rows of `seconds`, each from its arrival to the end of its sink."""
+    begin, end = _WARM_S * RATE, (_WARM_S + seconds) * RATE
     triggers = Triggers(query)
-    reached = 0
-    while time.time() * 1000 < start_ms + (seconds + _WARM_S) * 1000:
-        progress |= {p["batchId"]: p for p in triggers.progress(until=reached)}
-        reached = max(progress) + 1
-    latencies = []
-    for p in progress.values():
-        first, last = (_row(p["sources"][0][end]) for end in ("startOffset", "endOffset"))
-        took = p["durationMs"]
-        in_sink = started_ms(p) + took["triggerExecution"] - took.get("commitOffsets", 0)
-        rows = np.arange(max(first, _WARM_S * RATE), last)
-        latencies.append(in_sink - (start_ms + rows * 1000 / RATE))
+    latencies: list[npt.NDArray[np.float64]] = []
+    reached, last = 0, 0
+    # Until all of them are through: rows that a slow side has not reached are its slowest.
+    while last < end:
+        for p in triggers.progress(until=reached):
+            offsets = p["sources"][0]
+            first, row = _row(offsets["startOffset"]), _row(offsets["endOffset"])
+            if p["batchId"] < reached or row <= first:
+                continue
+            reached, last = p["batchId"] + 1, row
+            took = p["durationMs"]
+            in_sink = started_ms(p) + took["triggerExecution"] - took.get("commitOffsets", 0)
+            rows = np.arange(max(first, begin), min(row, end))
+            latencies.append(in_sink - (start_ms + rows * 1000 / RATE))
     every = np.concatenate(latencies)
     return {
         "p50_ms": float(np.percentile(every, 50)),

@@ -25,7 +25,8 @@ class Triggers:
         waited = 0.0
         while not seen or max(seen) < until:
             if self._query.exception() is not None or not self._query.isActive:
-                raise PenstockError(f"a side of the bench ended: {self._query.exception()}")
+                reason = str(self._query.exception()).strip().split("\n")[0]
+                raise PenstockError(f"a side of the bench ended: {reason}")
             if waited > timeout_s:
                 raise PenstockError(f"a side of the bench took over {timeout_s:.0f} s")
             pause.wait(0.1)

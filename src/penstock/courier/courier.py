@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from penstock.courier.exchange import Task, endpoint, through_hosts
+from penstock.courier.exchange import Exchange, Task, endpoint, through_hosts
 from penstock.courier.trouble import Trouble, as_schema, told
 from penstock.courier.witness import Witness
 from penstock.errors import PenstockError, to_wire
@@ -43,6 +43,9 @@ class Courier:
     flow: FlowPlan
     context: Callable[[], tuple[EpochPlan, Task]]
     timeout_ms: int
+    """For a call to the driver."""
+    exchange_ms: int
+    """For a conversation with a host, which lasts as long as the source brings rows."""
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         pa.set_cpu_count(1)
@@ -60,24 +63,27 @@ class Courier:
     ) -> list[pa.RecordBatch]:
         witness = Witness(self.flow.arrival, self.flow.event_time)
         trouble = Trouble(self.flow.on_error)
+        driver = endpoint(plan.driver, plan.token)
+        where = {"epoch": plan.epoch, "run": plan.run, "partition": task.partition}
+
+        def report() -> None:
+            driver.call("report", self.timeout_ms, **where, seen=witness.to_json())
+
         data: Iterable[pa.RecordBatch] = witness.watch(batches)
         keyed = 0
         for step in self.flow.steps:
             if isinstance(step, MapStep):
                 data = trouble.mapped(step, data)
-            else:
-                data = through_hosts(step, keyed, data, plan, task, trouble, self.timeout_ms)
-                keyed += 1
+                continue
+            # The last keyed step has read all input, so what was seen of it can be told already.
+            last = keyed + 1 == len(plan.steps)
+            with Exchange(plan, keyed, task, self.exchange_ms) as exchange:
+                data = through_hosts(step, exchange, data, trouble, report if last else None)
+            keyed += 1
         done = [as_schema(batch, self.flow.output, "output") for batch in data]
-        endpoint(plan.driver, plan.token).call(
-            "report",
-            self.timeout_ms,
-            epoch=plan.epoch,
-            run=plan.run,
-            partition=task.partition,
-            seen=witness.to_json(),
-            dead=dead_to_bytes(trouble.letters).decode(),
-        )
+        if trouble.letters:
+            letters = dead_to_bytes(trouble.letters).decode()
+            driver.call("dead_letters", self.timeout_ms, **where, letters=letters)
         return done
 
     def _tell(self, plan: EpochPlan, failed: Exception) -> None:

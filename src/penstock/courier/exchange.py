@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from dataclasses import dataclass
+from itertools import chain
 
 import numpy as np
 import numpy.typing as npt
@@ -18,7 +19,7 @@ from penstock.operators.operator import Answer
 from penstock.plan.epoch import EpochPlan, StepRoutes
 from penstock.plan.steps import KeyedStep
 from penstock.wire.flight import Endpoint
-from penstock.wire.messages import CLOSE, ChannelHeader, dead_from_bytes
+from penstock.wire.messages import CLOSE, PARTIALS, ROWS, ChannelHeader, dead_from_bytes
 
 _endpoints: dict[tuple[str, str], Endpoint] = {}
 """Connections that a warm worker keeps between tasks. A new run has a new token, so no mix-up."""
@@ -47,9 +48,9 @@ class Exchange:
     channels to know when the epoch's input is complete.
     """
 
-    def __init__(self, plan: EpochPlan, step: int, task: Task, kind: str, timeout_ms: int) -> None:
+    def __init__(self, plan: EpochPlan, step: int, task: Task, timeout_ms: int) -> None:
         self._routes: StepRoutes = plan.steps[step]
-        header = ChannelHeader.of(plan, step, task.partition, task.attempt, kind).to_bytes()
+        header = ChannelHeader.of(plan, step, task.partition, task.attempt).to_bytes()
         self._stack = ExitStack()
         self._streams: list[tuple[fl.FlightStreamWriter, fl.FlightStreamReader]] = []
         self._begun: set[int] = set()
@@ -72,11 +73,16 @@ class Exchange:
                 self._begun.add(host)
             writer.write_batch(part)
 
-    def close(self) -> Answer:
-        """Close the channels and gather the answers, in the order of the hosts."""
+    def close(self, kind: str, meanwhile: Callable[[], None] | None) -> Answer:
+        """Close the channels, saying what they brought, and gather the answers in the order of hosts.
+
+        `meanwhile` is done while the hosts work.
+        """
         for writer, _ in self._streams:
-            writer.write_metadata(CLOSE)
+            writer.write_metadata(CLOSE + kind.encode())
             writer.done_writing()
+        if meanwhile is not None:
+            meanwhile()
         answer = Answer()
         for _, reader in self._streams:
             for chunk in reader:
@@ -89,36 +95,29 @@ class Exchange:
 
 def through_hosts(
     step: KeyedStep,
-    index: int,
+    exchange: Exchange,
     batches: Iterable[pa.RecordBatch],
-    plan: EpochPlan,
-    task: Task,
     trouble: Trouble,
-    timeout_ms: int,
+    meanwhile: Callable[[], None] | None = None,
 ) -> list[pa.RecordBatch]:
     """Take all batches through the hosts of a keyed step; give back what they answered."""
     keyed = (trouble.without_null_keys(step, batch) for batch in batches)
     if isinstance(step.plan, AggregatePlan):
-        answer = _aggregate(step.plan, index, keyed, plan, task, timeout_ms)
+        kind = _send_combined(step.plan, exchange, keyed)
     else:
-        with Exchange(plan, index, task, "rows", timeout_ms) as exchange:
-            for batch in keyed:
-                exchange.send(batch, step.codec.encode(batch).hashes)
-            answer = exchange.close()
+        kind = ROWS
+        for batch in keyed:
+            exchange.send(batch, step.codec.encode(batch).hashes)
+    answer = exchange.close(kind, meanwhile)
     trouble.letters.extend(answer.dead)
     return answer.batches
 
 
-def _aggregate(
-    aggregates: AggregatePlan,
-    index: int,
-    batches: Iterable[pa.RecordBatch],
-    plan: EpochPlan,
-    task: Task,
-    timeout_ms: int,
-) -> Answer:
-    """Combine before the exchange where that shrinks what is sent, else send the rows as they are."""
-    combiner = Combiner(aggregates)
+def _send_combined(
+    plan: AggregatePlan, exchange: Exchange, batches: Iterable[pa.RecordBatch]
+) -> str:
+    """Combine before sending where that shrinks what is sent, else send the rows; says which."""
+    combiner = Combiner(plan)
     seen: list[pa.RecordBatch] = []
     rest = iter(batches)
     for batch in rest:
@@ -126,14 +125,9 @@ def _aggregate(
         if combiner.combines:
             combiner.add(batch)
         if not combiner.combines:
-            break
-    if combiner.combines:
-        del seen
-        with Exchange(plan, index, task, "partials", timeout_ms) as exchange:
-            keys, partials = combiner.finish()
-            exchange.send(pack(aggregates.codec, keys, partials), keys.hashes)
-            return exchange.close()
-    with Exchange(plan, index, task, "rows", timeout_ms) as exchange:
-        for batch in (*seen, *rest):
-            exchange.send(combiner.raw(batch), aggregates.codec.encode(batch).hashes)
-        return exchange.close()
+            for raw in chain(seen, rest):
+                exchange.send(combiner.raw(raw), plan.codec.encode(raw).hashes)
+            return ROWS
+    keys, partials = combiner.finish()
+    exchange.send(pack(plan.codec, keys, partials), keys.hashes)
+    return PARTIALS

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import signal
 import tempfile
 import threading
@@ -20,8 +19,8 @@ import penstock as ps
 from penstock.demo.display import draw, line
 from penstock.demo.exact import Totals, rows_taken
 from penstock.demo.meter import Meter
-from penstock.demo.quiet import quiet_spark
 from penstock.model import SLA
+from penstock.spark.quiet import quiet_session
 from penstock.workloads.steady import steady
 
 _SLA = SLA(latency_ms=1000, window_ms=1000)
@@ -50,23 +49,24 @@ def run(load: Load) -> bool:
     console = Console(highlight=False, soft_wrap=True)
     console.print(f"Keyed sums and counts of generated rows, for {load.seconds} s: {load}.")
     totals = Totals(load.keys)
-    with _cleaned_up() as resources:
+    with _cleaned_up(console) as resources:
         with _telling(console) as tell:
-            folder = resources.enter_context(_workspace())
+            checkpoint = resources.enter_context(
+                tempfile.TemporaryDirectory(prefix="penstock-demo-", ignore_cleanup_errors=True)
+            )
             tell("Starting Spark; it takes about 10 s to come up")
-            log, checkpoint = folder / "spark.log", folder / "checkpoint"
-            spark = resources.enter_context(quiet_spark("penstock-demo", load.hosts + 4, log))
+            spark = resources.enter_context(quiet_session("penstock-demo", load.hosts + 4))
             tell(
-                "Starting the query and its hosts; the first time numba compiles, which takes longer"
+                "Starting the query and its hosts; numba compiles the first time, which takes long"
             )
             rows = steady(spark, load.rate, load.keys)
-            query = _summed(rows).start(totals, checkpoint=str(checkpoint), hosts=load.hosts)
+            query = _summed(rows).start(totals, checkpoint=checkpoint, hosts=load.hosts)
             resources.callback(query.stop)
             _await_arrivals(query)
         worst_ms = _watch(query, load, console)
         query.stop()
         query.await_termination()
-        taken = rows_taken(checkpoint, totals.epoch)
+        taken = rows_taken(Path(checkpoint), totals.epoch)
     kept = "kept" if worst_ms <= _SLA.latency_ms else "missed"
     console.print(f"SLA {kept}: the worst average over a second was {worst_ms:,.0f} ms")
     faults = totals.faults(taken)
@@ -126,21 +126,14 @@ def _telling(console: Console) -> Iterator[Callable[[str], None]]:
 
 
 @contextmanager
-def _cleaned_up() -> Iterator[ExitStack]:
+def _cleaned_up(console: Console) -> Iterator[ExitStack]:
     """What is opened inside is closed at the end, which takes seconds; no Ctrl-C cuts it short."""
     with ExitStack() as resources:
         try:
             yield resources
+        except KeyboardInterrupt:
+            console.print("\nStopping")
+            raise
         finally:
             signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGINT, signal.default_int_handler)
-
-
-@contextmanager
-def _workspace() -> Iterator[Path]:
-    """A folder that goes at the end."""
-    folder = Path(tempfile.mkdtemp(prefix="penstock-demo-"))
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)

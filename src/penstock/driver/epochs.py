@@ -9,12 +9,13 @@ import time
 from collections.abc import Callable
 
 from penstock.config import Settings
+from penstock.courier.witness import Seen
 from penstock.driver.fleet import Fleet, SealedHost
 from penstock.driver.progress import EpochProgress, HostProgress, latency_of
-from penstock.driver.registry import Registry, Report
+from penstock.driver.registry import Registry
 from penstock.errors import CheckpointError, HostLostError, StaleRunError
 from penstock.model import StepId
-from penstock.operators.operator import EpochTime
+from penstock.operators.operator import DeadLetter, EpochTime
 from penstock.plan.epoch import EpochPlan, RouteTable, StepRoutes
 from penstock.plan.steps import FlowPlan
 from penstock.state.store import Manifest, Store
@@ -68,19 +69,19 @@ class EpochRunner:
                 gave_up = run + 1 == self._settings.epoch_runs
                 if gave_up or not (lost or isinstance(told, HostLostError | StaleRunError)):
                     raise told from failed
-        reports = self._registry.reports()
-        self._commit(plan, sealed, reports)
+        seen, dead = self._registry.seen(), self._registry.dead_letters()
+        self._commit(plan, sealed, seen, dead)
         return EpochProgress(
             epoch=epoch,
             runs=plan.run + 1,
-            rows=sum(report.seen.rows for report in reports),
+            rows=sum(s.rows for s in seen),
             partitions=partitions,
             started_ms=int(started_ms),
             sink_ms=written_ms - started_ms,
             seal_ms=self._clock_ms() - written_ms,
-            latency=latency_of([report.seen for report in reports], written_ms),
+            latency=latency_of(seen, written_ms),
             watermark_ms=plan.steps[0].time.watermark_ms if plan.steps else None,
-            dead_letters=sum(len(report.dead) for report in reports),
+            dead_letters=len(dead),
             hosts=tuple(
                 HostProgress(
                     s.host, s.vitals.entries, s.vitals.state_bytes, s.vitals.rows, s.vitals.busy_ms
@@ -119,11 +120,16 @@ class EpochRunner:
         )
         return EpochPlan(epoch, run, partitions, steps, self._registry.location, self._token)
 
-    def _commit(self, plan: EpochPlan, sealed: list[SealedHost], reports: list[Report]) -> None:
-        dead = [letter for report in reports for letter in report.dead]
+    def _commit(
+        self,
+        plan: EpochPlan,
+        sealed: list[SealedHost],
+        seen: list[Seen],
+        dead: list[DeadLetter],
+    ) -> None:
         if dead:
             self._store.write_dead_letters(plan.epoch, dead)
-        watermarks = self._next_watermarks(reports)
+        watermarks = self._next_watermarks(seen)
         self._store.write_manifest(
             Manifest(
                 epoch=plan.epoch,
@@ -132,15 +138,15 @@ class EpochRunner:
                 deltas=tuple(s.delta for s in sealed if s.delta.rows),
                 routes={step: table.to_json() for step, table in self._routes.items()},
                 watermarks=watermarks,
-                rows=sum(report.seen.rows for report in reports),
+                rows=sum(s.rows for s in seen),
                 sealed_at_ms=int(self._clock_ms()),
             )
         )
         self._version, self._watermarks = plan.epoch, watermarks
 
-    def _next_watermarks(self, reports: list[Report]) -> dict[str, int | None]:
+    def _next_watermarks(self, seen: list[Seen]) -> dict[str, int | None]:
         """The first step's watermark follows the rows; each later one lags the one before it."""
-        times = [r.seen.max_event_ms for r in reports if r.seen.max_event_ms is not None]
+        times = [s.max_event_ms for s in seen if s.max_event_ms is not None]
         ahead = max(times) - self._flow.delay_ms if times else None
         result: dict[str, int | None] = {}
         for step in self._flow.keyed:

@@ -25,14 +25,6 @@ class HostRecord:
     pid: int
 
 
-@dataclass(frozen=True)
-class Report:
-    """What one courier told at the end of its task."""
-
-    seen: Seen
-    dead: list[DeadLetter]
-
-
 class Registry(TokenServer):
     """Knows which hosts live, and what the couriers of the running epoch have told.
 
@@ -47,13 +39,15 @@ class Registry(TokenServer):
         self._clock = clock
         self._hosts: dict[str, HostRecord] = {}
         self._heard_s: dict[str, float] = {}
-        self._reports: dict[int, Report] = {}
+        self._seen: dict[int, Seen] = {}
+        self._dead: dict[int, list[DeadLetter]] = {}
         self._run: tuple[int, int] = (-1, 0)
         self._trouble: PenstockError | None = None
         self.actions = {
             "register": self._register,
             "heartbeat": self._heartbeat,
             "report": self._report,
+            "dead_letters": self._dead_letters,
             "trouble": self._note_trouble,
         }
 
@@ -75,11 +69,18 @@ class Registry(TokenServer):
     def expect(self, epoch: int, run: int) -> None:
         """From now on, keep the reports of this run and refuse all others."""
         with self.changed:
-            self._run, self._reports, self._trouble = (epoch, run), {}, None
+            self._run, self._trouble = (epoch, run), None
+            self._seen, self._dead = {}, {}
 
-    def reports(self) -> list[Report]:
+    def seen(self) -> list[Seen]:
+        """What the couriers of this run saw, by partition."""
         with self.changed:
-            return [self._reports[partition] for partition in sorted(self._reports)]
+            return [self._seen[partition] for partition in sorted(self._seen)]
+
+    def dead_letters(self) -> list[DeadLetter]:
+        """What the couriers of this run set aside, by partition."""
+        with self.changed:
+            return [letter for partition in sorted(self._dead) for letter in self._dead[partition]]
 
     def trouble(self) -> PenstockError | None:
         """The last error that a courier of this run ended with; Spark's own account is less clear."""
@@ -103,8 +104,13 @@ class Registry(TokenServer):
     def _report(self, facts: dict[str, Any]) -> bool:
         with self.changed:
             if (facts["epoch"], facts["run"]) == self._run:
-                dead = dead_from_bytes(facts["dead"].encode())
-                self._reports[facts["partition"]] = Report(Seen.from_json(facts["seen"]), dead)
+                self._seen[facts["partition"]] = Seen.from_json(facts["seen"])
+        return True
+
+    def _dead_letters(self, facts: dict[str, Any]) -> bool:
+        with self.changed:
+            if (facts["epoch"], facts["run"]) == self._run:
+                self._dead[facts["partition"]] = dead_from_bytes(facts["letters"].encode())
         return True
 
     def _note_trouble(self, facts: dict[str, Any]) -> bool:

@@ -89,8 +89,10 @@ class HostMachine:
         self.operator.rollback()
         self.version = version
 
-    def close_channel(self, header: ChannelHeader, batches: list[pa.RecordBatch]) -> Answer:
-        """Take in a channel whose input is complete, and answer it."""
+    def close_channel(
+        self, header: ChannelHeader, kind: str, batches: list[pa.RecordBatch]
+    ) -> Answer:
+        """Take in a channel whose input is complete, and answer it. `kind` says what it brought."""
         run = self._enter(header)
         kept = run.kept.get(header.partition)
         if kept is not None:
@@ -106,7 +108,7 @@ class HostMachine:
                 f"epoch {header.epoch} has no open channel for partition {header.partition}"
             )
         began = self._clock()
-        answer = self.operator.apply(header.kind, batches)
+        answer = self.operator.apply(kind, batches)
         if header.partition == 0:
             answer = _joined(run.fired, answer)
         run.kept[header.partition] = _Kept(header.attempt, answer)

@@ -63,11 +63,11 @@ class HostServer(TokenServer):
     ) -> None:
         with telling_errors():
             header = ChannelHeader.from_bytes(descriptor.command)
-            staged, whole = _stage(reader)
-            if not whole:
+            staged, kind = _stage(reader)
+            if kind is None:
                 return
             with self._lock:
-                answer = self._machine.close_channel(header, staged)
+                answer = self._machine.close_channel(header, kind, staged)
                 complete = self._machine.complete
                 if complete is not None:
                     self._begin_seal(*complete, header.partitions)
@@ -122,15 +122,16 @@ class HostServer(TokenServer):
         return {}
 
 
-def _stage(reader: fl.MetadataRecordBatchReader) -> tuple[list[pa.RecordBatch], bool]:
-    """All batches of a channel, and whether it was closed or broke off."""
+def _stage(reader: fl.MetadataRecordBatchReader) -> tuple[list[pa.RecordBatch], str | None]:
+    """All batches of a channel and what they are; None for that if the channel broke off."""
     staged: list[pa.RecordBatch] = []
     while True:
         try:
             chunk = reader.read_chunk()
         except StopIteration:
-            return staged, False
+            return staged, None
         if chunk.data is not None:
             staged.append(chunk.data)
-        if chunk.app_metadata is not None and chunk.app_metadata.to_pybytes() == CLOSE:
-            return staged, True
+        word = b"" if chunk.app_metadata is None else chunk.app_metadata.to_pybytes()
+        if word.startswith(CLOSE):
+            return staged, word.removeprefix(CLOSE).decode()

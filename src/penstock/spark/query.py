@@ -210,7 +210,8 @@ class FlowQuery:
     def _output(self, source: DataFrame) -> DataFrame:
         """The source with couriers on it. They learn the epoch's plan when their task starts."""
         flow = self._start.flow
-        courier = Courier(flow, task.current, self._start.settings.rpc_timeout_ms)
+        settings = self._start.settings
+        courier = Courier(flow, task.current, settings.rpc_timeout_ms, settings.exchange_timeout_ms)
         return source.mapInArrow(courier.__call__, spark_schema(flow.output))
 
     def _stream(self) -> None:

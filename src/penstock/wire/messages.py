@@ -9,8 +9,12 @@ from typing import Any
 from penstock.operators.operator import DeadLetter, EpochTime
 from penstock.plan.epoch import EpochPlan, time_from_json, time_to_json
 
-CLOSE = b"close"
-"""Ends a channel's input. Without it the stream broke off, and what it brought is dropped."""
+CLOSE = b"close "
+"""With the kind of the batches behind it, ends a channel's input. Without it the stream broke off, and
+what it brought is dropped."""
+
+ROWS, PARTIALS = "rows", "partials"
+"""What the batches of a channel are: rows of the step's input, or partial states of it."""
 
 
 @dataclass(frozen=True)
@@ -25,8 +29,6 @@ class ChannelHeader:
     """Spark's task attempt id: unique for each try of a task within an application."""
     partitions: int
     time: EpochTime
-    kind: str
-    """What the batches are: "rows" of the step's input or "partials" of its state."""
 
     def to_bytes(self) -> bytes:
         facts = {k: getattr(self, k) for k in self.__dataclass_fields__ if k != "time"}
@@ -39,7 +41,7 @@ class ChannelHeader:
         return ChannelHeader(**facts)
 
     @staticmethod
-    def of(plan: EpochPlan, step: int, partition: int, attempt: int, kind: str) -> ChannelHeader:
+    def of(plan: EpochPlan, step: int, partition: int, attempt: int) -> ChannelHeader:
         routes = plan.steps[step]
         return ChannelHeader(
             plan.epoch,
@@ -49,7 +51,6 @@ class ChannelHeader:
             attempt,
             plan.partitions,
             routes.time,
-            kind,
         )
 
 

@@ -20,7 +20,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 
 _SCHEMA = "arrival timestamp, k long, v long"
-_LEAD_IN = 10
+_LEAD_IN = 6
 """Epochs that a query gets to come up and run smoothly, where it is not told when rows arrive."""
 
 
