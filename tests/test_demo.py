@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -134,54 +135,68 @@ def test_rows_taken_are_those_of_sparks_log(tmp_path: Path) -> None:
 # -- the whole of it
 
 
-@pytest.fixture
-def started(tmp_path: Path) -> Iterator[list[subprocess.Popen[str]]]:
-    """Demos that a test has started; none may outlive it."""
-    demos: list[subprocess.Popen[str]] = []
-    yield demos
-    for demo in demos:
-        if demo.poll() is None:
-            demo.kill()
+@dataclass
+class Demo:
+    """A demo in a process and a temporary folder of its own."""
+
+    process: subprocess.Popen[str]
+    folder: Path
+
+    @staticmethod
+    def start(folder: Path, seconds: int) -> Demo:
+        # Spark comes up sooner where the JVM does not spend the cores on optimising code.
+        environ = {"TMPDIR": str(folder), "SPARK_SUBMIT_OPTS": "-XX:TieredStopAtLevel=1"}
+        load = ["--seconds", str(seconds), "--rate", "2000", "--keys", "500"]
+        process = subprocess.Popen(
+            [sys.executable, "-m", "penstock", "demo", *load],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=os.environ | environ,
+            start_new_session=True,
+        )
+        return Demo(process, folder)
+
+    def end(self) -> tuple[str, str]:
+        """What it has printed, once it has ended."""
+        return self.process.communicate(timeout=240)
+
+    def left_over(self) -> list[str]:
+        return [path.name for path in self.folder.iterdir() if path.name.startswith("penstock-")]
 
 
-def start(demos: list[subprocess.Popen[str]], folder: Path, *options: str) -> subprocess.Popen[str]:
-    demo = subprocess.Popen(
-        [sys.executable, "-m", "penstock", "demo", "--rate", "2000", "--keys", "500", *options],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=os.environ | {"TMPDIR": str(folder)},
-        start_new_session=True,
-    )
-    demos.append(demo)
-    return demo
+@pytest.fixture(scope="module")
+def demos(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Demo, Demo]]:
+    """One that runs to its end and one to be interrupted, side by side to save time."""
+    short = Demo.start(tmp_path_factory.mktemp("short"), seconds=4)
+    long = Demo.start(tmp_path_factory.mktemp("long"), seconds=200)
+    yield short, long
+    for demo in (short, long):
+        if demo.process.poll() is None:
+            demo.process.kill()
 
 
-def left_over(folder: Path) -> list[str]:
-    return [path.name for path in folder.iterdir() if path.name.startswith("penstock-")]
-
-
-def test_demo_runs_and_is_exact(tmp_path: Path, started: list[subprocess.Popen[str]]) -> None:
-    demo = start(started, tmp_path, "--seconds", "4")
-    out, err = demo.communicate(timeout=240)
-    assert demo.returncode == 0, out + err
-    assert re.search(r"^exactly once: 500 keys, [\d,]+ rows, all sums equal$", out, re.M), out
-    assert err == ""
-    assert left_over(tmp_path) == []
-
-
-def test_ctrl_c_leaves_nothing(tmp_path: Path, started: list[subprocess.Popen[str]]) -> None:
-    demo = start(started, tmp_path, "--seconds", "60")
-    assert demo.stdout is not None
-    for told in demo.stdout:
+def test_ctrl_c_leaves_nothing(demos: tuple[Demo, Demo]) -> None:
+    _, demo = demos
+    assert demo.process.stdout is not None
+    for told in demo.process.stdout:
         if "rows/s, latency" in told:
             break
-    children = psutil.Process(demo.pid).children(recursive=True)
+    children = psutil.Process(demo.process.pid).children(recursive=True)
     assert len(children) >= 4  # the JVM, Python's daemon, two hosts
-    os.killpg(demo.pid, signal.SIGINT)  # as a terminal does
-    out, err = demo.communicate(timeout=60)
-    assert demo.returncode == 130, out + err
+    os.killpg(demo.process.pid, signal.SIGINT)  # as a terminal does
+    out, err = demo.end()
+    assert demo.process.returncode == 130, out + err
     assert "Traceback" not in out + err
     _, alive = psutil.wait_procs(children, timeout=10)
     assert alive == []
-    assert left_over(tmp_path) == []
+    assert demo.left_over() == []
+
+
+def test_demo_runs_and_is_exact(demos: tuple[Demo, Demo]) -> None:
+    demo, _ = demos
+    out, err = demo.end()
+    assert demo.process.returncode == 0, out + err
+    assert re.search(r"^exactly once: 500 keys, [\d,]+ rows, all sums equal$", out, re.M), out
+    assert err == ""
+    assert demo.left_over() == []

@@ -123,11 +123,13 @@ def demo(
 
 @app.command()
 def bench(
-    name: Annotated[str, typer.Argument(help="Which benchmark.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Which benchmark: pipeline.")],
     json_file: Annotated[
         str | None, typer.Option("--json", metavar="FILE", help="Write the report there.")
     ] = None,
-    quick: Annotated[bool, typer.Option(help="A short run: to see it work, not to quote.")] = False,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="A short run: to see it work, not to quote.")
+    ] = False,
 ) -> None:
     """Run a benchmark and show its figures beside their goals."""
     from pathlib import Path
@@ -171,7 +173,7 @@ def state_show(
     limit: Annotated[int, typer.Option(min=1, help="How many entries.")] = 20,
     as_json: AsJson = False,
 ) -> None:
-    """Show entries of a step, or one key and the deltas it came from; exit code 1 without it."""
+    """Show entries of a step, or one key and its deltas; exit code 1 if there is no such key."""
     from penstock.state import inspect_view as view
     from penstock.state.inspect import Checkpoint
 

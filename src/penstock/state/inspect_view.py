@@ -64,7 +64,7 @@ def draw_history(found: History) -> RenderableType:
         told = _texts(values) if change.present else [Text("removed", "dim")]
         table.add_row(str(change.epoch), Text(change.file, "dim"), *told)
     head = Text.assemble((found.step, "bold"), f" at epoch {found.epoch}")
-    came = Text(f"\ncame from {len(found.changes)} deltas, the last one counts", "dim")
+    came = Text("\nevery delta that tells of it, oldest first; the last one counts", "dim")
     return Group(head, facts, came, table)
 
 
