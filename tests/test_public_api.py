@@ -16,6 +16,6 @@ def test_the_public_names_are_these() -> None:
     assert set(ps.__all__) == {
         "SLA", "CheckpointError", "Flow", "FlowError", "FlowQuery", "HostLostError", "KeyedFlow",
         "KeyedProcessor", "NullKeyError", "PenstockError", "ProtocolError", "QueryStatus", "Row",
-        "SettingError", "Settings", "StepError", "approx_distinct", "avg", "collect", "configure",
-        "count", "first", "flow", "foreach_batch", "last", "max", "min", "session", "sum", "to",
+        "SettingError", "Settings", "StepError", "StoreError", "approx_distinct", "avg", "collect",
+        "configure", "count", "first", "flow", "foreach_batch", "last", "max", "min", "session", "sum", "to",
     }  # fmt: skip

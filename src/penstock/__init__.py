@@ -37,6 +37,7 @@ if TYPE_CHECKING:
         ProtocolError,
         SettingError,
         StepError,
+        StoreError,
     )
     from penstock.flows import Flow, KeyedFlow, flow
     from penstock.model import SLA
@@ -67,6 +68,7 @@ _HOMES = {
         "ProtocolError",
         "SettingError",
         "StepError",
+        "StoreError",
     ),
     "flows": ("Flow", "KeyedFlow", "flow"),
     "model": ("SLA",),
@@ -115,6 +117,7 @@ __all__ = [
     "SettingError",
     "Settings",
     "StepError",
+    "StoreError",
     "approx_distinct",
     "avg",
     "collect",

@@ -7,12 +7,14 @@ A verb here holds its options and help, and imports what it runs inside its func
     1    done, and the answer is no (a check that failed)
     2    a `PenstockError`, shown without a traceback, or options that make no sense
     130  Ctrl-C
+    143  told to end (SIGTERM), after cleaning up
 
 Any other error is a defect of Penstock, and shows its traceback.
 """
 
 from __future__ import annotations
 
+import signal
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, NoReturn
@@ -44,6 +46,8 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run the command and leave the process. Without `arguments`, those of the command line."""
+    # Being told to end runs the same clean-up as Ctrl-C does.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     try:
         app(arguments, prog_name="penstock")
     except PenstockError as error:

@@ -4,6 +4,7 @@
     ├── FlowError                 the flow as written cannot work (column, schema, slots, step)
     ├── SettingError              a setting or the machine does not fit (cores, folder, port, Java)
     ├── CheckpointError           a checkpoint that does not match the flow, or is damaged
+    ├── StoreError                the store does not take what must be written; nothing was committed
     ├── StepError                 user code failed: names step, key and row
     │   └── NullKeyError          a row without a key reached a keyed step
     ├── ProtocolError             a message that the epoch protocol does not allow
@@ -61,6 +62,10 @@ class SettingError(PenstockError):
 
 class CheckpointError(PenstockError):
     """A checkpoint does not match the flow, or is damaged."""
+
+
+class StoreError(PenstockError):
+    """The store does not take what must be written; nothing was committed."""
 
 
 class StepError(PenstockError):

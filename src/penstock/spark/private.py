@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+import signal
+import threading
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
@@ -39,6 +41,18 @@ def stop_signal(run_id: str) -> str:
     like Spark's cancelled job of that run.
     """
     return f"org.apache.spark.SparkException: stopped between epochs, job group {run_id} cancelled"
+
+
+def keep_jobs_on_interrupt() -> None:
+    """Let Ctrl-C raise KeyboardInterrupt and do nothing else.
+
+    PySpark's own handler cancels every job first, and hosts are jobs: a query would lose all of them
+    before anybody could stop it.
+    """
+    handler = signal.getsignal(signal.SIGINT)
+    ours = threading.current_thread() is threading.main_thread()
+    if ours and getattr(handler, "__module__", "").startswith("pyspark."):
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def is_local(spark: SparkSession) -> bool:

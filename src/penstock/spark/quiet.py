@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -12,6 +11,7 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
+from penstock.spark.private import keep_jobs_on_interrupt
 from penstock.spark.session import session
 
 _LINES = 40
@@ -32,8 +32,7 @@ def quiet_session(
         try:
             with _stderr_to(log):
                 spark = session(app, cores=cores, conf=conf)
-            # PySpark's handler cancels every job, hosts included, before anybody can stop them.
-            signal.signal(signal.SIGINT, signal.default_int_handler)
+            keep_jobs_on_interrupt()
             try:
                 yield spark
             finally:

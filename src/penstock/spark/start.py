@@ -17,7 +17,7 @@ from penstock.config import Settings
 from penstock.errors import CheckpointError, FlowError, SettingError
 from penstock.model import milliseconds
 from penstock.plan.steps import FlowPlan, KeyedStep, OnError
-from penstock.spark.private import is_local
+from penstock.spark.private import is_local, keep_jobs_on_interrupt
 from penstock.spark.query import FlowQuery, Start
 from penstock.state.store import FORMAT, Store
 
@@ -61,6 +61,7 @@ def start(
     store = Store(f"{checkpoint.rstrip('/')}/penstock")
     flow_id = _claim(store, plan, bounded=not flow.source.isStreaming)
     source = flow.source
+    keep_jobs_on_interrupt()
     timers = any(step.has_timers for step in plan.keyed)
     # A run over what is there now is never quiet, and a clock would make one epoch of all of it:
     # Spark's rate source does not know that trigger.

@@ -14,17 +14,20 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.fs as pafs
 
-from penstock.errors import CheckpointError, SettingError
+from penstock.errors import CheckpointError, SettingError, StoreError
 from penstock.operators.operator import DeadLetter
 
 FORMAT = 1
+_PAUSES_S = (0.1, 0.5, 2.0)
+"""Waits between tries at a write that the store refused."""
 
 
 @dataclass(frozen=True)
@@ -58,8 +61,9 @@ class Manifest:
 class Store:
     """Reads and writes one checkpoint. Stateless: any process may hold one for the same root."""
 
-    def __init__(self, uri: str) -> None:
+    def __init__(self, uri: str, pause: Callable[[float], None] = time.sleep) -> None:
         self.uri = uri
+        self._pause = pause
         self._fs, self._root = open_filesystem(uri)
         self._renames = self._fs.type_name in ("local", "hdfs", "subtree")
 
@@ -82,7 +86,7 @@ class Store:
         with pa.ipc.new_file(sink, table.schema) as writer:
             writer.write_table(table)
         data = sink.getvalue()
-        self._write(name, data)
+        self._write_patiently(name, data)
         return DeltaRef(step, host, name, table.num_rows, data.size)
 
     def read_delta(self, ref: DeltaRef) -> pa.Table:
@@ -100,7 +104,7 @@ class Store:
     def write_manifest(self, manifest: Manifest) -> None:
         """The commit point of an epoch: visible whole or not at all."""
         facts = asdict(manifest) | {"format": FORMAT}
-        self._write(f"manifests/{manifest.epoch:012d}.json", json.dumps(facts).encode())
+        self._write_patiently(f"manifests/{manifest.epoch:012d}.json", json.dumps(facts).encode())
 
     def read_manifest(self, epoch: int) -> Manifest | None:
         facts = self._read_json(f"manifests/{epoch:012d}.json")
@@ -144,7 +148,7 @@ class Store:
 
     def write_dead_letters(self, epoch: int, letters: Sequence[DeadLetter]) -> None:
         lines = "".join(json.dumps({"epoch": epoch} | asdict(x)) + "\n" for x in letters)
-        self._write(f"dead_letters/{epoch:012d}.jsonl", lines.encode())
+        self._write_patiently(f"dead_letters/{epoch:012d}.jsonl", lines.encode())
 
     # Files
 
@@ -165,6 +169,21 @@ class Store:
                 hint="restore this file from a backup, or start from a new checkpoint folder",
             ) from damaged
         return facts
+
+    def _write_patiently(self, name: str, data: bytes | pa.Buffer) -> None:
+        """Write what an epoch's commit depends on; a store that fails shortly is asked again."""
+        for pause_s in (*_PAUSES_S, None):
+            try:
+                return self._write(name, data)
+            except OSError as refused:
+                if pause_s is None:
+                    raise StoreError(
+                        f"cannot write {name} of {self.uri}: {refused}",
+                        hint="check free space, permissions and the network; the epoch was not "
+                        "committed, and starting the flow again continues before it",
+                    ) from refused
+                self._pause(pause_s)
+        return None
 
     def _write(self, name: str, data: bytes | pa.Buffer) -> None:
         """Write a file that appears whole: by rename, or by the object store's own atomic put."""

@@ -32,11 +32,17 @@ class _TokenCheck(fl.ServerMiddlewareFactory):  # type: ignore[misc]
 
 @contextmanager
 def telling_errors() -> Iterator[None]:
-    """Turn a `PenstockError` into a Flight error that `Endpoint` turns back."""
+    """Turn an error of the handler into a Flight error that `Endpoint` turns back."""
     try:
         yield
+    except fl.FlightError:
+        raise
     except PenstockError as error:
         raise fl.FlightServerError(errors.to_wire(error)) from None
+    except Exception as defect:
+        # Told as it is, so that nobody takes a host that answers for a lost one.
+        told = PenstockError(f"a host failed with {type(defect).__name__}: {defect}")
+        raise fl.FlightServerError(errors.to_wire(told)) from defect
 
 
 class TokenServer(fl.FlightServerBase):  # type: ignore[misc]

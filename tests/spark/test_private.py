@@ -1,0 +1,59 @@
+"""What Penstock relies on in Spark without a promise: these fail when a release changes it."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+
+import penstock as ps
+from penstock.spark import private
+from tests.spark.sources import numbers, stream, write_files
+
+
+def test_pinned_keeps_rows_and_partitions(spark: SparkSession) -> None:
+    df = spark.range(0, 100, 1, 5).withColumn("x", F.col("id") * 2)
+    fixed = private.pinned(df)
+    assert private.partition_count(fixed) == 5 == fixed.rdd.getNumPartitions()
+    assert fixed.schema == df.schema
+    assert sorted(fixed.collect()) == sorted(df.collect())
+
+
+def test_a_query_stopped_under_load_ends_without_an_error(
+    spark: SparkSession, checkpoint: str
+) -> None:
+    """Spark forgives the signal that a stopping callback raises; hosts and jobs are gone after it."""
+    source = spark.readStream.format("rate-micro-batch").options(rowsPerBatch=100, numPartitions=2)
+    flow = ps.flow(source.load()).key_by("value").aggregate(n=ps.count())
+    query = flow.start(ps.to("noop"), checkpoint=checkpoint, hosts=1)
+    streaming = query.spark_query()
+    while len(query.progress) < 3:
+        assert not query.await_termination(0.05)
+    query.stop()
+    assert query.status.state == "stopped"
+    assert query.exception() is None
+    assert streaming.exception() is None
+    assert not spark.sparkContext.statusTracker().getActiveJobsIds()
+
+
+def test_interrupts_leave_jobs_alone(spark: SparkSession, tmp_path: Path) -> None:
+    write_files(tmp_path / "in", numbers(files=1, rows=10, keys=3))
+    flow = ps.flow(stream(spark, tmp_path / "in")).key_by("k").aggregate(n=ps.count())
+    query = flow.start(ps.collect(), checkpoint=str(tmp_path / "ck"), trigger="available_now")
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    query.await_termination(60)
+
+
+def test_local_properties_reach_python_tasks(spark: SparkSession) -> None:
+    from pyspark import TaskContext
+
+    spark.sparkContext.setLocalProperty("penstock.test", "told")
+    try:
+        seen = spark.range(1).rdd.map(
+            lambda _: TaskContext.get().getLocalProperty("penstock.test")  # type: ignore[union-attr]
+        )
+        assert seen.collect() == ["told"]
+    finally:
+        spark.sparkContext.setLocalProperty("penstock.test", None)  # type: ignore[arg-type]
