@@ -50,7 +50,7 @@ def _latency(query: StreamingQuery, start_ms: int, seconds: int) -> dict[str, fl
     reached, last = 0, 0
     # Until all of them are through: rows that a slow side has not reached are its slowest.
     while last < end:
-        for p in triggers.progress(until=reached):
+        for p in triggers.progress(until=reached + 10):
             offsets = p["sources"][0]
             first, row = _row(offsets["startOffset"]), _row(offsets["endOffset"])
             if p["batchId"] < reached or row <= first:
