@@ -39,7 +39,7 @@ from typing import Any, Literal
 import numpy as np
 import pyarrow as pa
 
-from penstock.operators.operator import DeadLetter, EpochTime
+from penstock.operators.operator import ROWS, DeadLetter, EpochTime
 from penstock.operators.process_step import ProcessOperator, ProcessPlan
 from penstock.operators.processor import KeyedProcessor
 from penstock.state.collection_state import ListState, MapState
@@ -149,7 +149,7 @@ class ProcessorTester:
         operator = self._operator
         time = EpochTime(self._epoch, self.now_ms, self.watermark_ms, final)
         try:
-            answers = [operator.open(time), operator.apply("rows", batches), operator.close()]
+            answers = [operator.open(time), operator.apply(ROWS, batches), operator.close()]
         except BaseException:
             operator.rollback()
             raise

@@ -10,8 +10,8 @@ from penstock.errors import ProtocolError, StaleRunError
 from penstock.host.machine import HostMachine
 from penstock.operators.aggregate_step import AggregateOperator
 from penstock.operators.aggregates import AggregatePlan, count, sum
-from penstock.operators.operator import EpochTime
-from penstock.wire.messages import ROWS, ChannelHeader
+from penstock.operators.operator import ROWS, EpochTime
+from penstock.wire.messages import ChannelHeader
 
 SCHEMA = pa.schema([("k", pa.int64()), ("v", pa.int64())])
 PLAN = AggregatePlan(SCHEMA, ["k"], {"t": sum("v"), "n": count()})

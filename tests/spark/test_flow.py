@@ -107,3 +107,40 @@ def test_keys_of_several_types(spark: SparkSession, tmp_path: Path, checkpoint: 
         ("", 2, 1.0): 5,
         ("ä", 2, 0.5): 6,
     }
+
+
+def test_types_come_back_as_they_were(spark: SparkSession, tmp_path: Path, checkpoint: str) -> None:
+    """Times, decimals, dates, text and booleans, as keys and as values, on the way back into Spark."""
+    rows = spark.sql(
+        """select * from values
+        (timestamp'2024-05-01 10:00:00', date'2024-05-01', 1.50bd, 'a', true, struct(1 as x, 'p' as y)),
+        (timestamp'2024-05-01 10:00:00', date'2024-05-02', 2.25bd, 'b', false, struct(2 as x, 'q' as y)),
+        (timestamp'1969-12-31 23:59:59', date'1960-01-01', null, null, null, null)
+        as t(ts, day, amount, word, flag, pair)"""
+    )
+    rows.coalesce(1).write.parquet(str(tmp_path / "in"))
+    flow = (
+        ps.flow(stream(spark, tmp_path / "in"))
+        .key_by("ts")
+        .aggregate(
+            day=ps.max("day"),
+            amount=ps.sum("amount"),
+            word=ps.min("word"),
+            flag=ps.last("flag"),
+            pair=ps.first("pair"),
+            newest=ps.max("ts"),
+            mean=ps.avg("amount"),
+        )
+    )
+    out = str(tmp_path / "out")
+    run(flow, checkpoint, sink=ps.to("parquet", path=out))
+    found = spark.read.parquet(out).drop("epoch").orderBy("ts").collect()
+    expected = spark.sql(
+        """select * from values
+        (timestamp'1969-12-31 23:59:59', date'1960-01-01', null, null, null, null,
+         timestamp'1969-12-31 23:59:59', null),
+        (timestamp'2024-05-01 10:00:00', date'2024-05-02', 3.75bd, 'a', false, struct(1 as x, 'p' as y),
+         timestamp'2024-05-01 10:00:00', 1.875d)
+        as t(ts, day, amount, word, flag, pair, newest, mean) order by ts"""
+    ).collect()
+    assert [tuple(r) for r in found] == [tuple(r) for r in expected]

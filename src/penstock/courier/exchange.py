@@ -15,11 +15,11 @@ import pyarrow.flight as fl
 from penstock.courier.split import split
 from penstock.courier.trouble import Trouble
 from penstock.operators.aggregates import AggregatePlan, Combiner, pack
-from penstock.operators.operator import Answer
+from penstock.operators.operator import PARTIALS, ROWS, Answer
 from penstock.plan.epoch import EpochPlan, StepRoutes
 from penstock.plan.steps import KeyedStep
 from penstock.wire.flight import Endpoint
-from penstock.wire.messages import CLOSE, PARTIALS, ROWS, ChannelHeader, dead_from_bytes
+from penstock.wire.messages import CLOSE, ChannelHeader, dead_from_bytes
 
 _endpoints: dict[tuple[str, str], Endpoint] = {}
 """Connections that a warm worker keeps between tasks. A new run has a new token, so no mix-up."""

@@ -15,7 +15,7 @@ task or a second job of the sink, gets the answer that was kept and changes noth
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -78,7 +78,9 @@ class HostMachine:
         self._sealed = False
         self._clock = clock
 
-    def restore(self, version: int, tables: list[pa.Table], slots: npt.NDArray[np.int32]) -> None:
+    def restore(
+        self, version: int, tables: Iterable[pa.Table], slots: npt.NDArray[np.int32]
+    ) -> None:
         """Start from a version: `tables` are its deltas, oldest first; keep only `slots` of them."""
         if self.version is not None:
             raise ProtocolError(f"this host already holds version {self.version}")

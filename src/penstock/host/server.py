@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.flight as fl
 
 from penstock.host.machine import HostMachine, HostVitals
-from penstock.state.store import DeltaRef, Manifest, Store
+from penstock.state.store import DeltaRef, Store
 from penstock.wire.flight import TokenServer, telling_errors
 from penstock.wire.messages import CLOSE, ChannelHeader, dead_to_bytes
 
@@ -102,13 +102,10 @@ class HostServer(TokenServer):
 
     def _restore(self, order: dict[str, Any]) -> dict[str, Any]:
         version, slots = order["version"], np.array(order["slots"], dtype=np.int32)
-        tables: list[pa.Table] = []
-        if version >= 0:
-            chain: list[Manifest] = self._store.chain(version)
-            refs = [r for m in chain for r in m.deltas if r.step == self._step and r.rows]
-            tables = [self._store.read_delta(ref) for ref in refs]
+        chain = self._store.chain(version) if version >= 0 else []
+        refs = [ref for manifest in chain for ref in manifest.deltas if ref.step == self._step]
         with self._lock:
-            self._machine.restore(version, tables, slots)
+            self._machine.restore(version, map(self._store.read_delta, refs), slots)
             return {"entries": len(self._machine.operator.table)}
 
     def _rollback(self, order: dict[str, Any]) -> dict[str, Any]:

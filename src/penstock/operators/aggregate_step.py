@@ -9,7 +9,7 @@ import pyarrow as pa
 from penstock.errors import ProtocolError
 from penstock.operators.aggregate_plan import AggregatePlan
 from penstock.operators.combiner import unpack
-from penstock.operators.operator import Answer, EpochTime
+from penstock.operators.operator import PARTIALS, ROWS, Answer, EpochTime
 from penstock.state.buffers import Array
 from penstock.state.table import ColumnTable
 
@@ -42,7 +42,7 @@ class AggregateOperator:
 
     def apply(self, kind: str, batches: list[pa.RecordBatch]) -> Answer:
         """Take in one closed channel, whole or not at all."""
-        if kind not in ("partials", "rows"):
+        if kind not in (PARTIALS, ROWS):
             raise ProtocolError(
                 f"step {self.step_id!r} cannot take input of the kind {kind!r}",
                 hint="couriers and hosts must run the same version of Penstock",
@@ -50,7 +50,7 @@ class AggregateOperator:
         mark = self.table.savepoint()
         try:
             for batch in batches:
-                if kind == "partials":
+                if kind == PARTIALS:
                     self._merge(batch)
                 else:
                     self._update(batch)

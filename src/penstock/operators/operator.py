@@ -9,6 +9,9 @@ import pyarrow as pa
 
 from penstock.state.table import ColumnTable
 
+ROWS, PARTIALS = "rows", "partials"
+"""What the batches of a channel are: rows of the step's input, or partial states of it."""
+
 
 @dataclass(frozen=True)
 class EpochTime:

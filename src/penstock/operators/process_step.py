@@ -23,7 +23,7 @@ from penstock.operators.batch_calls import BatchCalls
 from penstock.operators.calls import Caller
 from penstock.operators.evidence import Evidence
 from penstock.operators.key_calls import KeyCalls
-from penstock.operators.operator import Answer, EpochTime
+from penstock.operators.operator import ROWS, Answer, EpochTime
 from penstock.operators.processor import KeyedProcessor
 from penstock.operators.timer_calls import Limits, TimerCalls
 from penstock.state.ddl import schema_of
@@ -139,7 +139,7 @@ class ProcessOperator:
 
     def apply(self, kind: str, batches: list[pa.RecordBatch]) -> Answer:
         """Take in the rows of one channel."""
-        if kind != "rows":
+        if kind != ROWS:
             raise ProtocolError(f"step {self._step} takes rows, not {kind}")
         if self._timers is None:
             raise ProtocolError(f"step {self._step} got rows before its epoch was opened")

@@ -13,9 +13,6 @@ CLOSE = b"close "
 """With the kind of the batches behind it, ends a channel's input. Without it the stream broke off, and
 what it brought is dropped."""
 
-ROWS, PARTIALS = "rows", "partials"
-"""What the batches of a channel are: rows of the step's input, or partial states of it."""
-
 
 @dataclass(frozen=True)
 class ChannelHeader:
