@@ -38,7 +38,7 @@ GOALS = {
 class Scale:
     """How much of it to run."""
 
-    rounds: int = 3
+    rounds: int = 2
     warm: int = 15
     measured: int = 25
     user_state_rows: tuple[int, ...] = (10_000, 200_000)
