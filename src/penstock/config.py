@@ -12,15 +12,12 @@ from dataclasses import dataclass
 class Settings:
     """How a started flow behaves.
 
-    >>> Settings(heartbeat_ms=200).host_lost_ms
-    5000
+    >>> Settings(heartbeat_ms=200).driver_lost_ms
+    3000
     """
 
     heartbeat_ms: int = 500
-    """How often a host tells the driver that it lives."""
-
-    host_lost_ms: int = 5_000
-    """A host that was silent for so long is taken for dead. Its Spark job usually tells earlier."""
+    """How often a host asks whether the driver lives and still counts on it."""
 
     driver_lost_ms: int = 3_000
     """A host that cannot reach the driver for so long ends itself."""
@@ -39,9 +36,6 @@ class Settings:
 
     driver_port: int = 0
     """Port of the driver's registry; 0 lets the system choose."""
-
-    tick_ms: int = 1_000
-    """A flow with timers gets an epoch at least this often, also when its stream is quiet."""
 
     progress_kept: int = 200
     """How many epochs `query.progress` remembers."""

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,14 +29,10 @@ class Registry(TokenServer):
     `changed` is notified whenever a host registers.
     """
 
-    def __init__(
-        self, address: str, port: int, token: str, clock: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, address: str, port: int, token: str) -> None:
         super().__init__(address, port, token)
         self.changed = threading.Condition()
-        self._clock = clock
         self._hosts: dict[str, HostRecord] = {}
-        self._heard_s: dict[str, float] = {}
         self._seen: dict[int, Seen] = {}
         self._dead: dict[int, list[DeadLetter]] = {}
         self._run: tuple[int, int] = (-1, 0)
@@ -54,11 +48,6 @@ class Registry(TokenServer):
     def host(self, host: str) -> HostRecord | None:
         with self.changed:
             return self._hosts.get(host)
-
-    def silent_ms(self, host: str) -> float:
-        """How long nothing was heard of a host."""
-        with self.changed:
-            return (self._clock() - self._heard_s.get(host, 0.0)) * 1000
 
     def forget(self, record: HostRecord) -> None:
         """Take this incarnation for dead. It is told so at its next heartbeat, if it still lives."""
@@ -90,7 +79,6 @@ class Registry(TokenServer):
     def _register(self, facts: dict[str, Any]) -> bool:
         with self.changed:
             self._hosts[facts["host"]] = HostRecord(**facts)
-            self._heard_s[facts["host"]] = self._clock()
             self.changed.notify_all()
         return True
 
@@ -98,7 +86,6 @@ class Registry(TokenServer):
         """Answers whether the driver still counts on this incarnation."""
         with self.changed:
             record = self._hosts.get(facts["host"])
-            self._heard_s[facts["host"]] = self._clock()
             return record is not None and record.incarnation == facts["incarnation"]
 
     def _report(self, facts: dict[str, Any]) -> bool:
