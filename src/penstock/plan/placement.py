@@ -1,0 +1,82 @@
+"""Where slots are, how they came there, and their changing hands: the values `Topology` deals in."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+from penstock.errors import CheckpointError, SettingError
+from penstock.model import HostId, StepId
+from penstock.plan.slots import slots_from_text, slots_to_text
+
+Why = Literal["start", "move", "scale", "host lost", "host is back"]
+
+MOST_SLOTS = 32_768
+"""As many as a step may have."""
+
+
+@dataclass(frozen=True)
+class Handover:
+    """Slots that change hands at an epoch boundary."""
+
+    step: StepId
+    slots: tuple[int, ...]
+    source: HostId | None
+    """A ready host that has their state at the boundary's version; None: only the store has it."""
+    target: HostId
+    why: Why
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Slots that are on one host for the same reason.
+
+    >>> a, b = HostId("a"), HostId("b")
+    >>> Placement((0, 1, 2), b, 7, "move", source=a, home=b).to_json()
+    {'slots': '0-2', 'host': 'b', 'since': 7, 'why': 'move', 'source': 'a', 'home': 'b'}
+    """
+
+    slots: tuple[int, ...]
+    """None for a host that owns nothing now but may be given slots."""
+    host: HostId
+    since: int
+    """The version at which they came: the host has worked on them from the epoch after it on."""
+    why: Why
+    source: HostId | None
+    home: HostId
+    """The host they are meant for; `host`, unless they wait for another one (or for their turn)."""
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "slots": slots_to_text(self.slots),
+            "host": self.host,
+            "since": self.since,
+            "why": self.why,
+            "source": self.source,
+            "home": self.home,
+        }
+
+    @staticmethod
+    def from_json(facts: dict[str, Any]) -> Placement:
+        try:
+            if facts["why"] not in get_args(Why) or None in (facts["host"], facts["home"]):
+                raise ValueError
+            return Placement(
+                slots_from_text(facts["slots"], MOST_SLOTS),
+                HostId(facts["host"]),
+                int(facts["since"]),
+                facts["why"],
+                None if facts["source"] is None else HostId(facts["source"]),
+                HostId(facts["home"]),
+            )
+        except (AttributeError, KeyError, TypeError, ValueError, SettingError) as wrong:
+            raise CheckpointError(
+                f"a manifest holds a placement that makes no sense: {facts}",
+                hint="start from an earlier checkpoint, or restore this one",
+            ) from wrong
+
+
+def placements_from_json(facts: Iterable[dict[str, Any]]) -> list[Placement]:
+    """What `Topology.placements_json` wrote."""
+    return [Placement.from_json(one) for one in facts]

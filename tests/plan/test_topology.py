@@ -1,0 +1,297 @@
+"""Where slots live: what each request and each death leads to."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from penstock.errors import CheckpointError, SettingError
+from penstock.model import HostId, StepId
+from penstock.plan.epoch import RouteTable
+from penstock.plan.migration import Migration
+from penstock.plan.placement import Handover, Placement, placements_from_json
+from penstock.plan.topology import Topology
+
+STEP = StepId("sum")
+A, B, C, D = (HostId(f"sum/{n}") for n in range(4))
+LAZY, WHOLE, FLUID = (Migration.parse(text) for text in ("lazy", "all_at_once", "fluid"))
+
+
+def started(*hosts: HostId, slots: int = 6) -> Topology:
+    topology = Topology(STEP, slots, hosts)
+    topology.advance(-1, hosts, LAZY)
+    return topology
+
+
+def owners(topology: Topology) -> list[str | None]:
+    routes = topology.routes
+    return [None if n < 0 else routes.hosts[n] for n in routes.owner.tolist()]
+
+
+def test_a_start_gives_every_slot_to_its_host_from_the_store() -> None:
+    topology = Topology(STEP, 4, [A, B])
+    assert (topology.homeless, topology.pending) == (4, 4)
+    assert topology.advance(-1, [A, B], LAZY) == [
+        Handover(STEP, (0, 1), None, A, "start"),
+        Handover(STEP, (2, 3), None, B, "start"),
+    ]
+    assert (topology.homeless, topology.pending) == (0, 0)
+    assert topology.advance(-1, [A, B], LAZY) == []
+
+
+def test_a_start_without_any_host_has_to_wait() -> None:
+    topology = Topology(STEP, 4, [A, B])
+    assert topology.advance(-1, [], LAZY) == []
+    assert topology.homeless == 4
+    assert owners(topology) == [None] * 4
+    assert topology.routes.hosts == ()
+
+
+def test_a_host_that_starts_late_gets_its_slots_then() -> None:
+    topology = Topology(STEP, 4, [A, B])
+    topology.advance(-1, [A], LAZY)
+    assert owners(topology) == [A] * 4
+    assert topology.advance(0, [A, B], LAZY) == [Handover(STEP, (2, 3), A, B, "start")]
+
+
+def test_a_move() -> None:
+    topology = started(A, B)
+    topology.move([2, 0], B)
+    assert topology.pending == 2
+    assert topology.advance(4, [A, B], LAZY) == [Handover(STEP, (0, 2), A, B, "move")]
+    assert owners(topology) == [B, A, B, B, B, B]
+
+
+def test_a_move_waits_for_its_target() -> None:
+    topology = started(A, B)
+    topology.lost(B)
+    topology.advance(3, [A], LAZY)
+    topology.move([0], B)
+    assert topology.advance(4, [A], LAZY) == []
+    assert topology.homeless == 0
+    assert set(topology.advance(5, [A, B], LAZY)) == {
+        Handover(STEP, (0,), A, B, "move"),
+        Handover(STEP, (3, 4, 5), A, B, "host is back"),
+    }
+
+
+def test_scaling_out_takes_the_fewest_slots_and_waits_for_the_new_host() -> None:
+    topology = started(A, B)
+    topology.scale([A, B, C])
+    assert topology.advance(1, [A, B], LAZY) == []
+    assert topology.pending == 2
+    assert topology.advance(2, [A, B, C], LAZY) == [
+        Handover(STEP, (2,), A, C, "scale"),
+        Handover(STEP, (5,), B, C, "scale"),
+    ]
+
+
+@pytest.mark.parametrize(("migration", "source"), [(LAZY, None), (WHOLE, B)])
+def test_scaling_in_asks_the_leaving_host_only_for_whole_slots(
+    migration: Migration, source: HostId | None
+) -> None:
+    topology = started(A, B)
+    topology.scale([A])
+    assert topology.retired() == []
+    assert topology.advance(1, [A, B], migration) == [Handover(STEP, (3, 4, 5), source, A, "scale")]
+    assert topology.retired() == [B]
+    topology.forget(B)
+    assert topology.retired() == []
+    assert topology.hosts == [A]
+
+
+def test_a_leaving_host_stays_until_its_last_slot_has_gone() -> None:
+    topology = started(A, B)
+    topology.scale([A])
+    for version in range(3):
+        assert topology.retired() == []
+        topology.forget(B)
+        assert len(topology.advance(version, [A, B], FLUID)) == 1
+    assert topology.retired() == [B]
+
+
+def test_a_leaving_host_that_dies_is_retired_too() -> None:
+    topology = started(A, B)
+    topology.scale([A])
+    topology.lost(B)
+    assert topology.retired() == [B]
+    assert topology.advance(1, [A], FLUID) == [Handover(STEP, (3, 4, 5), None, A, "host lost")]
+
+
+def test_a_second_scaling_goes_on_from_where_slots_are() -> None:
+    topology = started(A, B)
+    topology.scale([A, B, C])
+    topology.scale([A, B])
+    assert topology.pending == 0
+    assert topology.retired() == [C]
+
+
+def test_a_scaling_leaves_what_has_not_moved_yet_where_it_is() -> None:
+    topology = started(A, B, C)
+    topology.move(range(6), C)
+    topology.scale([A, B, C])
+    assert topology.pending == 0
+    assert owners(topology) == [A, A, B, B, C, C]
+
+
+def test_lost_slots_are_spread_and_come_back() -> None:
+    topology = started(A, B, C)
+    topology.lost(C)
+    assert topology.homeless == 2
+    assert topology.advance(7, [A, B], FLUID) == [
+        Handover(STEP, (4,), None, A, "host lost"),
+        Handover(STEP, (5,), None, B, "host lost"),
+    ]
+    assert (topology.homeless, topology.pending) == (0, 2)
+    assert topology.advance(8, [A, B, C], FLUID) == [Handover(STEP, (4,), A, C, "host is back")]
+    assert topology.advance(9, [A, B, C], FLUID) == [Handover(STEP, (5,), B, C, "host is back")]
+
+
+def test_a_host_that_is_back_at_once_gets_its_slots_from_the_store() -> None:
+    topology = started(A, B)
+    topology.lost(B)
+    assert topology.advance(2, [A, B], LAZY) == [Handover(STEP, (3, 4, 5), None, B, "host lost")]
+
+
+def test_all_hosts_are_lost() -> None:
+    topology = started(A, B)
+    topology.lost(A)
+    topology.lost(B)
+    assert topology.advance(2, [], LAZY) == []
+    assert topology.homeless == 6
+    topology.advance(2, [B], LAZY)
+    assert owners(topology) == [B] * 6
+    topology.advance(3, [A, B], LAZY)
+    assert owners(topology) == [A] * 3 + [B] * 3
+
+
+def test_a_leaving_host_helps_while_no_other_is_ready() -> None:
+    topology = started(A, B)
+    topology.scale([C])
+    topology.lost(A)
+    assert topology.advance(1, [B], WHOLE) == [Handover(STEP, (0, 1, 2), None, B, "host lost")]
+    assert topology.advance(2, [B, C], WHOLE) == [
+        Handover(STEP, tuple(range(6)), B, C, "scale"),
+    ]
+    assert topology.retired() == [A, B]
+
+
+def test_a_host_that_is_not_ready_is_not_asked() -> None:
+    topology = started(A, B)
+    topology.move([0], B)
+    assert topology.advance(1, [B], LAZY) == [Handover(STEP, (0,), None, B, "move")]
+    assert topology.homeless == 2
+
+
+def test_a_failed_epoch_gets_no_second_batch() -> None:
+    topology = started(A, B)
+    topology.move([0, 1], B)
+    assert len(topology.advance(1, [A, B], FLUID)) == 1
+    assert topology.advance(1, [A, B], FLUID) == []
+    assert len(topology.advance(2, [A, B], FLUID)) == 1
+
+
+def test_what_cannot_be_asked_for() -> None:
+    topology = started(A, B)
+    with pytest.raises(SettingError, match="no host 'sum/2'"):
+        topology.move([0], C)
+    with pytest.raises(SettingError, match="no slot 6"):
+        topology.move([0, 6], B)
+    for hosts in ([], [A, A], [HostId(f"sum/{n}") for n in range(7)]):
+        with pytest.raises(SettingError, match="cannot have"):
+            topology.scale(hosts)
+    assert topology.pending == 0
+    assert topology.hosts == [A, B]
+    topology.scale([A])
+    with pytest.raises(SettingError, match="no host"):
+        topology.move([0], B)
+
+
+def restarted(topology: Topology, *hosts: HostId) -> Topology:
+    routes = RouteTable.from_json(topology.routes.to_json())
+    return Topology(
+        STEP, topology.slots, hosts, routes, placements_from_json(topology.placements_json())
+    )
+
+
+def test_a_restart_keeps_what_was_chosen() -> None:
+    topology = started(A, B)
+    topology.move(range(6), A)
+    topology.advance(3, [A, B], LAZY)
+    again = restarted(topology, A, B)
+    again.advance(5, [A, B], LAZY)
+    assert owners(again) == [A] * 6
+    assert again.placements == topology.placements
+    assert again.placements[-1] == Placement((), B, -1, "start", None, home=B)
+
+
+def test_a_restart_brings_slots_home() -> None:
+    topology = started(A, B)
+    topology.lost(B)
+    topology.advance(3, [A], LAZY)
+    again = restarted(topology, A, B)
+    assert again.advance(3, [A, B], LAZY) == [
+        Handover(STEP, (0, 1, 2), None, A, "start"),
+        Handover(STEP, (3, 4, 5), None, B, "start"),
+    ]
+    assert [p.since for p in again.placements] == [-1, 3]
+
+
+def test_a_restart_with_fewer_hosts_moves_only_what_has_to() -> None:
+    topology = started(A, B, C)
+    topology.move([0], B)
+    topology.advance(1, [A, B, C], LAZY)
+    again = restarted(topology, A, B)
+    again.advance(2, [A, B], LAZY)
+    assert owners(again) == [B, A, B, B, A, A]
+
+
+def test_a_restart_with_more_hosts_gives_them_a_share() -> None:
+    again = restarted(started(A, B), A, B, C)
+    again.advance(2, [A, B, C], LAZY)
+    assert owners(again) == [A, A, C, B, B, C]
+
+
+def test_a_restart_under_other_names() -> None:
+    again = restarted(started(A, B), C, D)
+    again.advance(2, [C, D], LAZY)
+    assert owners(again) == [C, C, C, D, D, D]
+    assert again.retired() == []
+
+
+def test_routes_of_a_checkpoint_without_placements() -> None:
+    routes = RouteTable((A, B), np.array([0, 1, 0, 1], dtype=np.int32))
+    topology = Topology(STEP, 4, [A, B], routes)
+    topology.advance(9, [A, B], LAZY)
+    assert owners(topology) == [A, B, A, B]
+    assert {p.since for p in topology.placements} == {9}
+
+
+def test_a_checkpoint_with_another_number_of_slots() -> None:
+    with pytest.raises(CheckpointError, match="8 slots, but 6"):
+        Topology(STEP, 8, [A, B], started(A, B).routes)
+
+
+def test_placements_tell_how_slots_came() -> None:
+    topology = started(A, B, C)
+    topology.move([0], B)
+    topology.advance(4, [A, B, C], LAZY)
+    topology.lost(C)
+    topology.advance(6, [A, B], LAZY)
+    assert topology.placements == [
+        Placement((0,), B, 4, "move", A, home=B),
+        Placement((1,), A, -1, "start", None, home=A),
+        Placement((2, 3), B, -1, "start", None, home=B),
+        Placement((4, 5), A, 6, "host lost", None, home=C),
+    ]
+    assert placements_from_json(topology.placements_json()) == topology.placements
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"slots": "9-1"}, {"slots": 3}, {"why": "magic"}, {"since": None}, {"home": None}],
+)
+def test_a_damaged_placement_is_named(change: dict[str, object]) -> None:
+    facts = Placement((1,), A, 1, "move", B, home=A).to_json()
+    with pytest.raises(CheckpointError, match="placement"):
+        placements_from_json([facts | change])
