@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from penstock.faults import Fault
+
 
 @dataclass(frozen=True)
 class Settings:
@@ -39,3 +41,17 @@ class Settings:
 
     progress_kept: int = 200
     """How many epochs `query.progress` remembers."""
+
+    host_memory_mb: int | None = None
+    """State that a host holds at most, between epochs; beyond it, entries that were not touched for
+    longest are dropped and read again from the store when rows need them. None: no limit."""
+
+    compact_epochs: int = 32
+    """So many epochs' deltas are merged at a time, in the background. More of them make reading from
+    the store slower, fewer make more work."""
+
+    keep_epochs: int = 100
+    """How many versions of the state are kept to look at; the newest two always are."""
+
+    faults: tuple[Fault, ...] = ()
+    """For tests: where processes of this flow shall fail (see `penstock.testing`)."""
