@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -44,6 +45,7 @@ class Twin:
     dirty: dict[Value, None] = field(default_factory=dict)
     sealed: dict[Value, Value] = field(default_factory=dict)
     marks: list[tuple[int, dict[Value, Value], dict[Value, None]]] = field(default_factory=list)
+    evicted: pa.Table | None = None
 
     def __post_init__(self) -> None:
         self.codec = KeyCodec(LAYOUTS[self.layout])
@@ -58,8 +60,17 @@ class Twin:
         keys = self.codec.encode(pa.RecordBatch.from_pydict(columns, LAYOUTS[self.layout]))
         return keys, self.codec.as_tuples(keys)
 
+    def bring(self, keys: Keys) -> None:
+        """Install what was evicted and is needed now, as a host does before it applies rows."""
+        if self.evicted is not None:
+            missing = keys.take(np.flatnonzero(~self.table.known(keys)))
+            stored = self.codec.to_storage(missing)
+            rows = self.evicted.filter(pc.is_in(self.evicted.column("__key"), value_set=stored))
+            self.table.install(missing, rows)
+
     def upsert(self, numbers: list[int]) -> None:
         keys, tuples = self.keys(numbers)
+        self.bring(keys)
         entries = self.table.upsert(keys)
         column = {c.name: self.table.column(c.name) for c in COLUMNS}
         for number, key, entry in zip(numbers, tuples, entries, strict=True):
@@ -78,6 +89,7 @@ class Twin:
 
     def remove(self, numbers: list[int]) -> None:
         keys, tuples = self.keys(sorted(set(numbers)))
+        self.bring(keys)
         entries = self.table.find(keys)
         assert [entry >= 0 for entry in entries] == [key in self.model for key in tuples]
         self.table.remove(entries[entries >= 0])
@@ -109,20 +121,37 @@ class Twin:
         assert self.table.sealed
         self.model, self.dirty, self.marks = dict(self.sealed), {}, []
 
+    def evict(self, numbers: list[int]) -> None:
+        """Export everything and forget a part of it."""
+        self.seal(numbers)
+        self.bring_all()
+        self.evicted = self.table.export(self.table.entries_in(np.arange(SLOTS)))
+        before = len(self.table)
+        gone = self.table.evict(self.table.nbytes * (sum(numbers) % 5) // 4)
+        assert self.table.sealed and len(self.table) == before - gone
+
+    def bring_all(self) -> None:
+        if self.evicted is not None:
+            self.bring(self.codec.from_storage(self.evicted.column("__key")))
+
     def restore(self, numbers: list[int]) -> None:
         """Export everything, and go on with a new table that has loaded it, some rows twice."""
         self.seal(numbers)
+        self.bring_all()
+        self.evicted = None
         whole = self.table.export(self.table.entries_in(np.arange(SLOTS)))
         stale = whole.slice(0, len(whole) // 2)
-        dead = stale.set_column(
-            2, whole.schema.field(2), pa.array([False] * len(stale), pa.bool_())
-        )
+        place = whole.schema.get_field_index("__present")
+        gone = pa.array([False] * len(stale), pa.bool_())
+        dead = stale.set_column(place, whole.schema.field(place), gone)
         self.table = ColumnTable(self.codec, COLUMNS, SLOTS)
         self.table.load(pa.concat_tables([dead, whole]))
         assert self.table.sealed
 
     def drop(self, numbers: list[int]) -> None:
         self.seal(numbers)
+        self.bring_all()
+        self.evicted = None
         slots = np.unique(np.array(numbers[:2], np.int64) % SLOTS)
         self.table.drop(slots)
         entries = self.table.entries_in(slots)
@@ -133,6 +162,7 @@ class Twin:
         self.sealed = dict(self.model)
 
     def check(self) -> None:
+        self.bring_all()
         entries = self.table.entries_in(np.arange(SLOTS))
         values = [self.table.column(c.name)[entries].tolist() for c in COLUMNS]
         values[-1] = [tuple(registers) for registers in values[-1]]
@@ -144,10 +174,9 @@ class Twin:
 
 def assert_delta(twin: Twin, delta: pa.Table) -> None:
     rows = delta.to_pylist()
-    slots = [row["__slot"] for row in rows]
-    assert slots == sorted(slots)
     keys = twin.codec.from_storage(delta.column("__key"))
-    assert slots == slots_of(keys.hashes, SLOTS).tolist()
+    assert [row["__hash"] for row in rows] == keys.hashes.tolist()
+    assert [row["__slot"] for row in rows] == slots_of(keys.hashes, SLOTS).tolist()
     told: dict[Value, Value | None] = {}
     for key, row in zip(twin.codec.as_tuples(keys), rows, strict=True):
         values = [row[column.name] for column in COLUMNS]
@@ -166,7 +195,7 @@ def _micros(value: Any) -> int:
 
 OPERATIONS: list[Callable[[Twin, list[int]], None]] = [
     Twin.upsert, Twin.upsert, Twin.upsert, Twin.remove, Twin.savepoint, Twin.undo,
-    Twin.seal, Twin.rollback, Twin.restore, Twin.drop,
+    Twin.seal, Twin.rollback, Twin.restore, Twin.drop, Twin.evict,
 ]  # fmt: skip
 numbers = st.lists(st.integers(0, 40), max_size=12)
 

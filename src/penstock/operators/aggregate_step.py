@@ -11,6 +11,7 @@ from penstock.operators.aggregate_plan import AggregatePlan
 from penstock.operators.combiner import unpack
 from penstock.operators.operator import PARTIALS, ROWS, Answer, EpochTime
 from penstock.state.buffers import Array
+from penstock.state.keys import Keys
 from penstock.state.table import ColumnTable
 
 _ROWS_PER_BATCH = 1 << 18
@@ -35,6 +36,16 @@ class AggregateOperator:
         self.plan, self.step_id = plan, step_id
         self.table = ColumnTable(plan.codec, plan.columns, slots)
         self.output: pa.Schema = plan.output
+
+    def keys(self, kind: str, batches: list[pa.RecordBatch]) -> list[Keys]:
+        """The keys of these batches."""
+        if kind == PARTIALS:
+            return [unpack(self.plan.codec, batch)[0] for batch in batches]
+        return [self.plan.codec.encode(batch) for batch in batches]
+
+    def due(self, time: EpochTime) -> dict[str, int]:
+        """Nothing falls due by time alone."""
+        return {}
 
     def open(self, time: EpochTime) -> Answer:
         """Nothing falls due by time alone."""

@@ -7,6 +7,7 @@ from typing import Protocol
 
 import pyarrow as pa
 
+from penstock.state.keys import Keys
 from penstock.state.table import ColumnTable
 
 ROWS, PARTIALS = "rows", "partials"
@@ -52,6 +53,15 @@ class Operator(Protocol):
 
     table: ColumnTable
     output: pa.Schema
+
+    def keys(self, kind: str, batches: list[pa.RecordBatch]) -> list[Keys]:
+        """The keys of a channel's batches: all that `apply` will look at in the table."""
+        ...
+
+    def due(self, time: EpochTime) -> dict[str, int]:
+        """What `open` will look at: entries in which one of these columns is not zero and at most
+        so much. Empty: it looks at none."""
+        ...
 
     def open(self, time: EpochTime) -> Answer:
         """Fire what the epoch's times make due. The answer goes to the channel of partition 0."""

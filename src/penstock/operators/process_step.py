@@ -28,7 +28,7 @@ from penstock.operators.processor import KeyedProcessor
 from penstock.operators.timer_calls import Limits, TimerCalls
 from penstock.state.ddl import schema_of
 from penstock.state.keyed import StateHandle, Timers
-from penstock.state.keys import KeyCodec
+from penstock.state.keys import KeyCodec, Keys
 from penstock.state.table import ColumnTable
 from penstock.state.timers import ALL_TIMES
 from penstock.state.values import RowForm
@@ -117,7 +117,7 @@ class ProcessOperator:
         except Exception as error:
             raise evidence.failure(self.processor.init, "", "", None, error) from error
         self.table: ColumnTable = self.handle.make_table(slots)
-        self._step, self._input = step_id, plan.input_schema
+        self._step, self._input, self._codec = step_id, plan.input_schema, plan.codec
         self._timers: Timers | None = None
         caller = Caller(self.processor, self.handle, RowForm(self.output), evidence, sets_aside)
         self._calls: KeyCalls | BatchCalls
@@ -125,12 +125,20 @@ class ProcessOperator:
         queue = self.handle.timers
         self._timer_calls = None if queue is None else TimerCalls(caller, queue)
 
+    def keys(self, kind: str, batches: list[pa.RecordBatch]) -> list[Keys]:
+        """The keys of these rows."""
+        return [self._codec.encode(batch) for batch in batches if batch.num_rows]
+
+    def due(self, time: EpochTime) -> dict[str, int]:
+        """Entries with a timer that is due. What has outlived its TTL need not be here to be gone."""
+        queue = self.handle.timers
+        return {} if queue is None else queue.due_columns(_limits(time)[0])
+
     def open(self, time: EpochTime) -> Answer:
         """Take out what has outlived its TTL, then fire the timers that are due."""
         self.handle.cells.now_ms = time.now_ms
         self._timers = timers = Timers(time.now_ms, time.watermark_ms)
-        limits: Limits = {"processing": time.now_ms, "event": time.watermark_ms}
-        due: Limits = {**limits, "event": ALL_TIMES} if time.final else limits
+        due, limits = _limits(time)
         with self._whole_or_not():
             self._purge()
             if self._timer_calls is None:
@@ -188,6 +196,12 @@ class ProcessOperator:
         changed = [variable.purge() for variable in cells.variables]
         if changed:
             cells.drop_bare(np.unique(np.concatenate(changed)))
+
+
+def _limits(time: EpochTime) -> tuple[Limits, Limits]:
+    """Up to when timers are due, and up to when those are that a handler registers meanwhile."""
+    limits: Limits = {"processing": time.now_ms, "event": time.watermark_ms}
+    return ({**limits, "event": ALL_TIMES} if time.final else limits), limits
 
 
 def _defines(processor: KeyedProcessor, method: str) -> bool:

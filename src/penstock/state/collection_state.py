@@ -1,13 +1,11 @@
-"""List and map state: many rows per key, in one cell.
+"""List and map state: many rows per key, in one cell (see `growing`).
 
-A cell is a tuple of rows, or a dict from rows to rows. It is copied on a call's first change of it;
-the copy belongs to that call and is what goes to the table. With a time to live, each element
-stands beside the time at which it expires.
+With a time to live, each element stands beside the time at which it expires.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -16,34 +14,35 @@ import pyarrow as pa
 from penstock.errors import FlowError
 from penstock.state.buffers import Array
 from penstock.state.cells import Cells
+from penstock.state.growing import NEVER, ListCell, MapCell, Seals
 from penstock.state.rows import Row
 from penstock.state.values import RowForm, reader
-from penstock.state.variable import ObjectColumn, StateVariable
+from penstock.state.variable import PatchColumn, StateVariable
+
+_NAN = float("nan")
 
 
 class _Collection(StateVariable):
-    """What list and map state share: one column of objects, copied on a call's first change."""
+    """What list and map state share: one column of cells, of which deltas tell what changed."""
 
     def __init__(self, name: str, cells: Cells, ttl_ms: int | None, type: pa.DataType) -> None:
         super().__init__(name, cells, ttl_ms, pa.uint8())
         self._items = f"{name}.__{self.kind}"
-        self.columns.append(ObjectColumn(self._items, type, restore=self._restored))
-        self._copied = -1
-
-    def _own(self, empty: Any) -> Any:
-        """The cell of the running call's key, as this call's own copy."""
-        at, call = self._cells.at, self._cells.call
-        cell = self.fetch()[at]
-        if cell is None or self._copied != call:
-            cell = type(empty)(cell or empty)
-            self._copied = call
-            self._replace(cell)
-        return cell
+        self._seals = Seals()
+        column = PatchColumn(
+            self._items,
+            type,
+            restore=self._restored,
+            whole=self._whole,
+            patch=lambda cell: cell.patch(self._seals),
+            forget=self._seals.settled,
+        )
+        self.columns.append(column)
 
     def read(self, entries: Array) -> list[Any]:
         cells: list[Any] = self._cells.table.column(self._items)[entries].tolist()
         for at in np.flatnonzero(self._expired(entries)).tolist():
-            cells[at] = self._living(cells[at], self._cells.now_ms)
+            cells[at] = cells[at].living(self._cells.now_ms, self._seals)
         return cells
 
     def write(self, entries: Array, cells: list[Any]) -> None:
@@ -51,23 +50,25 @@ class _Collection(StateVariable):
         table.column(self._items)[entries] = np.fromiter(map(self._kept, cells), object, len(cells))
         table.column(self._bits)[entries] = [1 if cell else 0 for cell in cells]
         if self.ttl_ms is not None:
-            table.column(self._expires)[entries] = [self._first_end(cell) for cell in cells]
+            ends = [cell.ends if cell else 0 for cell in cells]
+            table.column(self._expires)[entries] = ends
+
+    @property
+    def _ends(self) -> int:
+        """When that expires which is written now."""
+        return NEVER if self.ttl_ms is None else self._cells.now_ms + self.ttl_ms
 
     def _restored(self, cell: list[Any]) -> Any:
         """A cell from Arrow's Python values."""
         raise NotImplementedError
 
-    def _living(self, cell: Any, now_ms: int) -> Any:
-        """The cell without what has expired; None when nothing is left."""
+    def _whole(self, cell: Any) -> Any:
+        """All of a cell, for Arrow."""
         raise NotImplementedError
 
     def _kept(self, cell: Any) -> Any:
         """The cell as the table keeps it."""
-        raise NotImplementedError
-
-    def _first_end(self, cell: Any) -> int:
-        """When the first element of a cell expires."""
-        raise NotImplementedError
+        return cell
 
 
 class ListState(_Collection):
@@ -86,16 +87,16 @@ class ListState(_Collection):
 
     def get(self) -> Iterator[Row]:
         """The key's rows, the oldest first; a change made meanwhile is not seen."""
-        rows = tuple(self.fetch()[self._cells.at] or ())
+        cell = self.fetch()[self._cells.at]
+        rows = [] if cell is None else cell.items
         if self.ttl_ms is not None:
-            rows = tuple(row for row, _ in rows)
+            rows = [row for row, _ in rows]
         return map(self._form.read, rows)
 
     def put(self, values: Iterable[Any]) -> None:
         """Replace the key's list; an empty one clears it."""
         rows = self._elements(values)
-        self._replace(rows or None)
-        self._copied = self._cells.call
+        self._replace(ListCell.new(rows, self._ends, self._seals) if rows else None)
 
     def append_value(self, value: Any) -> None:
         self.append_list((value,))
@@ -103,28 +104,27 @@ class ListState(_Collection):
     def append_list(self, values: Iterable[Any]) -> None:
         rows = self._elements(values)
         if rows:
-            self._own([]).extend(rows)
+            cell = self.fetch()[self._cells.at]
+            if cell is None:
+                self._replace(ListCell.new(rows, self._ends, self._seals))
+            else:
+                self._replace(cell.appended(rows, self._ends, self._seals))
 
     def _elements(self, values: Iterable[Any]) -> list[Any]:
         write = self._form.write
         if self.ttl_ms is None:
             return [write(value) for value in values]
-        end = self._cells.now_ms + self.ttl_ms
+        end = self._ends
         return [(write(value), end) for value in values]
 
     def _restored(self, cell: list[Any]) -> Any:
         if self.ttl_ms is None:
-            return tuple(map(self._form.restored, cell))
-        return tuple((self._form.restored(e["value"]), e["expires_ms"]) for e in cell)
+            return ListCell.new(map(self._form.restored, cell), NEVER, None) if cell else None
+        rows = [(self._form.restored(e["value"]), e["expires_ms"]) for e in cell]
+        return ListCell.new(rows, min(end for _, end in rows), None) if rows else None
 
-    def _living(self, cell: Any, now_ms: int) -> Any:
-        return tuple(element for element in cell if element[1] > now_ms) or None
-
-    def _kept(self, cell: Any) -> Any:
-        return None if cell is None else tuple(cell)
-
-    def _first_end(self, cell: Any) -> int:
-        return min((end for _, end in cell or ()), default=0)
+    def _whole(self, cell: Any) -> Any:
+        return cell.items
 
 
 class MapState(_Collection):
@@ -147,62 +147,104 @@ class MapState(_Collection):
         super().__init__(name, cells, ttl_ms, pa.map_(key, _timed(value, ttl_ms)))
         self.schema = (key_schema, value_schema)
         self._key, self._value = RowForm(key_schema), RowForm(value_schema)
+        self._written_key: Callable[[Any], Any] = self._key.write
+        self._restored_key: Callable[[Any], Any] = self._key.restored
+        if _has_floats(key):
+            self._written_key = lambda key: _equal_floats(self._key.write(key))
+            self._restored_key = lambda key: _equal_floats(self._key.restored(key))
         for field in key_schema:
-            if reader(field.type) is not None and not pa.types.is_struct(field.type):
+            if not _is_plain(field.type):
                 raise FlowError(
                     f"the map state {name!r} cannot have {field.type} in its keys",
                     hint="make the key of plain columns",
                 )
 
     def get_value(self, key: Any) -> Row | None:
-        cell = self.fetch()[self._cells.at]
-        found = None if cell is None else cell.get(self._key.write(key))
+        found = self._pairs().get(self._written_key(key))
         return None if found is None else self._given(found)
 
     def contains_key(self, key: Any) -> bool:
-        return self._key.write(key) in (self.fetch()[self._cells.at] or ())
+        return self._written_key(key) in self._pairs()
 
     def update_value(self, key: Any, value: Any) -> None:
-        row: Any = self._value.write(value)
-        if self.ttl_ms is not None:
-            row = (row, self._cells.now_ms + self.ttl_ms)
-        self._own({})[self._key.write(key)] = row
+        key, row, ends = self._written_key(key), self._value.write(value), self._ends
+        pair: Any = row if self.ttl_ms is None else (row, ends)
+        self._own().put(key, pair, ends, self._seals)
 
     def iterator(self) -> Iterator[tuple[Row, Row]]:
         """The pairs, in order of first insertion; a change made meanwhile is not seen."""
-        pairs = list((self.fetch()[self._cells.at] or {}).items())
+        pairs = list(self._pairs().items())
         return ((self._key.read(key), self._given(value)) for key, value in pairs)
 
     def keys(self) -> Iterator[Row]:
-        return map(self._key.read, list(self.fetch()[self._cells.at] or ()))
+        return map(self._key.read, list(self._pairs()))
 
     def values(self) -> Iterator[Row]:
         return (value for _, value in self.iterator())
 
     def remove_key(self, key: Any) -> None:
-        if self.contains_key(key):
-            del self._own({})[self._key.write(key)]
+        key = self._written_key(key)
+        if key in self._pairs():
+            self._own().remove((key,), self._seals)
+
+    def _pairs(self) -> dict[Any, Any]:
+        cell = self.fetch()[self._cells.at]
+        return {} if cell is None else cell.pairs
+
+    def _own(self) -> MapCell:
+        """The cell of the running call's key, for this call to change."""
+        cell: MapCell | None = self.fetch()[self._cells.at]
+        call = self._cells.call
+        if cell is None:
+            cell = MapCell.new({}, call, NEVER, self._seals)
+            self._replace(cell)
+        elif cell.call != call:
+            cell = cell.next(call)
+            self._replace(cell)
+        return cell
 
     def _given(self, value: Any) -> Row:
         return self._value.read(value if self.ttl_ms is None else value[0])
 
     def _restored(self, cell: list[Any]) -> Any:
-        key, value = self._key.restored, self._value.restored
+        key, value = self._restored_key, self._value.restored
+        if not cell:
+            return None
         if self.ttl_ms is None:
-            return {key(k): value(v) for k, v in cell}
-        return {key(k): (value(v["value"]), v["expires_ms"]) for k, v in cell}
+            return MapCell.new({key(k): value(v) for k, v in cell}, -1, NEVER, None)
+        pairs = {key(k): (value(v["value"]), v["expires_ms"]) for k, v in cell}
+        return MapCell.new(pairs, -1, min(end for _, end in pairs.values()), None)
 
-    def _living(self, cell: Any, now_ms: int) -> Any:
-        return {key: value for key, value in cell.items() if value[1] > now_ms} or None
+    def _whole(self, cell: Any) -> Any:
+        return cell.pairs
 
     def _kept(self, cell: Any) -> Any:
-        return cell
-
-    def _first_end(self, cell: Any) -> int:
-        return min((end for _, end in (cell or {}).values()), default=0)
+        return None if cell is None else cell.close()
 
 
 def _timed(type: pa.DataType, ttl_ms: int | None) -> pa.DataType:
     if ttl_ms is None:
         return type
     return pa.struct([("value", type), ("expires_ms", pa.int64())])
+
+
+def _is_plain(type: pa.DataType) -> bool:
+    """Whether equal values of the type are equal in Python, and cannot be changed."""
+    if pa.types.is_struct(type):
+        return all(_is_plain(field.type) for field in type)
+    return reader(type) is None
+
+
+def _has_floats(type: pa.DataType) -> bool:
+    if pa.types.is_struct(type):
+        return any(_has_floats(field.type) for field in type)
+    return bool(pa.types.is_floating(type))
+
+
+def _equal_floats(value: Any) -> Any:
+    """The value with one zero, and one number that is none: as a key, each equals itself."""
+    if isinstance(value, tuple):
+        return tuple(map(_equal_floats, value))
+    if isinstance(value, float):
+        return value + 0.0 if value == value else _NAN
+    return value

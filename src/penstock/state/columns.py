@@ -53,6 +53,24 @@ class Column:
             return self.type
         return pa.binary(self.width * self.dtype.itemsize)
 
+    @property
+    def fields(self) -> list[pa.Field]:
+        """What it is in a file: one field, and more where a row may hold only what changed."""
+        return [pa.field(self.name, self.storage_type)]
+
+    def to_arrays(self, values: Array, present: Array) -> list[pa.Array]:
+        """Whole values of entries, one array for each of `fields`."""
+        return [self.to_arrow(values, present)]
+
+    def delta_arrays(
+        self, values: Array, present: Array, entries: Array, base: int
+    ) -> list[pa.Array]:
+        """What changed in these entries since the last seal; those from `base` on are new."""
+        return self.to_arrays(values, present)
+
+    def settled(self) -> None:
+        """The table was sealed or rolled back: nothing has changed since."""
+
     def empty(self, room: int) -> Array:
         """Room for as many new entries, zero or None."""
         if self.dtype == object:

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import base64
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -19,100 +18,46 @@ import pyarrow.fs as pafs
 
 from penstock.errors import CheckpointError
 from penstock.plan.epoch import RouteTable
-from penstock.state.key_index import key_index
+from penstock.plan.placement import Placement, placements_from_json
+from penstock.plan.slots import slots_to_text
+from penstock.state.inspect_facts import (
+    Change,
+    Entries,
+    Entry,
+    FileSum,
+    History,
+    Overview,
+    SlotGroup,
+    Slots,
+    StepOverview,
+)
+from penstock.state.inspect_files import StateFile, StepFiles, companions
 from penstock.state.key_text import parse_key
-from penstock.state.keys import KeyCodec, slots_of
-from penstock.state.store import FORMAT, DeltaRef, Manifest, Store, open_filesystem
-from penstock.state.table import KEY, PRESENT, SLOT
+from penstock.state.keys import KeyCodec
+from penstock.state.merging import newest, whole
+from penstock.state.patches import GONE, PATCH
+from penstock.state.segment import stored_keys
+from penstock.state.store import READABLE, Chain, Manifest, SegmentGone, Store, open_filesystem
+from penstock.state.table import HASH, KEY, PRESENT, SLOT
 
-_EPOCH, _FILE = "__epoch", "__file"
+_FRAME = (HASH, KEY, SLOT, PRESENT)
+_TRIES = 3
+"""How often a reading begins anew because its version was removed meanwhile."""
+_SORTED_AT_ONCE = 1 << 16
 
-
-@dataclass(frozen=True)
-class StepOverview:
-    """One step at the newest epoch."""
-
-    id: str
-    slots: int
-    keys: dict[str, str]
-    """Key column -> type."""
-    state: dict[str, str]
-    """State column -> type."""
-    hosts: dict[str, int]
-    """Host -> how many slots it owns."""
-    entries: int
-    deltas: int
-    """Delta files that restore this version."""
-    bytes: int
-    """Of those files."""
-    watermark_ms: int | None
-
-
-@dataclass(frozen=True)
-class Overview:
-    """What `penstock state ls` tells."""
-
-    checkpoint: str
-    flow: str
-    epoch: int | None
-    """The newest sealed epoch; None before the first."""
-    sealed_at_ms: int | None
-    steps: tuple[StepOverview, ...]
-
-
-@dataclass(frozen=True)
-class Entry:
-    """One key with its state, and where they are."""
-
-    key: dict[str, Any]
-    state: dict[str, Any]
-    slot: int
-    host: str
-    """Owns the slot at the epoch shown."""
-    epoch: int
-    """Changed it last."""
-    file: str
-    """The delta that it stands in."""
-
-
-@dataclass(frozen=True)
-class Entries:
-    """Some entries of a step at an epoch, the smallest keys first."""
-
-    step: str
-    epoch: int
-    total: int
-    """How many entries there are, shown or not."""
-    entries: tuple[Entry, ...]
-
-
-@dataclass(frozen=True)
-class Change:
-    """What one delta says of a key."""
-
-    epoch: int
-    file: str
-    present: bool
-    """False: the entry was removed."""
-    state: dict[str, Any]
-
-
-@dataclass(frozen=True)
-class History:
-    """One key at an epoch, with every delta of the chain that tells of it, oldest first."""
-
-    step: str
-    epoch: int
-    entry: Entry
-    changes: tuple[Change, ...]
+T = TypeVar("T")
 
 
 class Checkpoint:
     """A checkpoint folder, or the `penstock` folder inside one. Refuses at once what is neither."""
 
     def __init__(self, folder: str) -> None:
-        self._store, self._facts = _opened(folder)
+        self._store, self._facts = open_checkpoint(folder)
         self._steps: dict[str, dict[str, Any]] = {s["id"]: s for s in self._facts["steps"]}
+
+    @property
+    def steps(self) -> list[str]:
+        return list(self._steps)
 
     def chosen(self, step: str | None) -> str:
         """The step of that name; without a name, the only step there is."""
@@ -128,64 +73,105 @@ class Checkpoint:
 
     def overview(self) -> Overview:
         """All steps at the newest epoch. Reads the keys of every entry to count them."""
-        chain = self._store.chain(newest) if (newest := self._newest()) is not None else []
-        steps = tuple(self._overview(step, chain) for step in self._steps)
-        sealed = chain[-1].sealed_at_ms if chain else None
-        return Overview(self._store.uri, self._facts["id"], newest, sealed, steps)
+        if not self._store.epochs():
+            steps = tuple(self._overview(step, None) for step in self._steps)
+            return Overview(self._store.uri, self._facts["id"], None, None, steps)
+
+        def work(chain: Chain) -> Overview:
+            steps = tuple(self._overview(step, chain) for step in self._steps)
+            sealed = chain.manifest.sealed_at_ms
+            return Overview(self._store.uri, self._facts["id"], chain.version, sealed, steps)
+
+        return self._reading(None, work)
 
     def entries(self, step: str, epoch: int | None = None, limit: int = 20) -> Entries:
         """The first entries of a step by key, at an epoch or at the newest one."""
-        chain = self._chain(step, epoch)
-        codec = self._codec(step)
-        table = self._merged(step, chain)
-        order = _order(codec, table)[:limit]
-        entries = self._as_entries(step, chain[-1], table.take(order)) if len(order) else ()
-        return Entries(step, chain[-1].epoch, table.num_rows, entries)
+        self.chosen(step)
+
+        def work(chain: Chain) -> Entries:
+            files, total, first = self._files(step, chain), 0, list[pa.Table]()
+            for piece in files.entries():
+                total += piece.num_rows
+                first.append(piece)
+                if sum(table.num_rows for table in first) > limit + _SORTED_AT_ONCE:
+                    first = [self._first(step, first, limit)]
+            rows = self._first(step, first, limit) if total else None
+            entries = () if rows is None else self._as_entries(step, chain, files, rows)
+            return Entries(step, chain.version, total, entries)
+
+        return self._reading(epoch, work)
 
     def history(self, step: str, key: Sequence[str], epoch: int | None = None) -> History | None:
-        """One key, given as texts, with the deltas that tell of it; None if it has no entry."""
-        chain = self._chain(step, epoch)
+        """One key, given as texts, with the files that tell of it; None if it has no entry."""
+        self.chosen(step)
         codec = self._codec(step)
         wanted = parse_key(codec, key)
-        slot = int(slots_of(wanted.hashes, self._steps[step]["slots"])[0])
-        stored = codec.to_storage(wanted)[0]
-        changes, last = [], None
-        for at, ref in _deltas(step, chain):
-            table = self._store.read_delta(ref)
-            row = table.filter(pc.equal(table.column(KEY), stored)).slice(0, 1)
-            if row.num_rows:
-                present = bool(row.column(PRESENT)[0].as_py())
-                state = _state(row)[0]
-                changes.append(Change(at, ref.file, present, state))
-                last = Change(at, ref.file, present, state) if present else None
-        if last is None:
-            return None
-        host = _owners(chain[-1], step)[slot]
-        named = dict(zip(codec.schema.names, codec.one(wanted, 0), strict=True))
-        entry = Entry(named, last.state, slot, host, last.epoch, last.file)
-        return History(step, chain[-1].epoch, entry, tuple(changes))
 
-    def _overview(self, step: str, chain: list[Manifest]) -> StepOverview:
+        def work(chain: Chain) -> History | None:
+            files = self._files(step, chain)
+            told = [(file, rows) for file, _, rows in files.tellings(wanted)]
+            if not told:
+                return None
+            rows = whole(newest([rows for _, rows in told], files.schema, codec))
+            if rows.num_rows == 0:
+                return None
+            (entry,) = self._as_entries(step, chain, files, rows)
+            changes = tuple(_change(file, rows) for file, rows in reversed(told))
+            return History(step, chain.version, entry, changes)
+
+        return self._reading(epoch, work)
+
+    def slots(self, step: str, epoch: int | None = None) -> Slots:
+        """Where the slots of a step are and why, and what the store has of them."""
+        self.chosen(step)
+
+        def work(chain: Chain) -> Slots:
+            files = self._files(step, chain)
+            groups = tuple(_group(p, known, files) for p, known in _placed(chain.manifest, step))
+            slots = self._steps[step]["slots"]
+            return Slots(step, chain.version, slots, _layout_version(chain), groups)
+
+        return self._reading(epoch, work)
+
+    def _overview(self, step: str, chain: Chain | None) -> StepOverview:
         facts = self._steps[step]
-        refs = [ref for _, ref in _deltas(step, chain)]
-        owners = _owners(chain[-1], step) if chain else []
+        state = [name for name, _ in facts["state"]]
+        hidden = {*_FRAME, *companions(state)}
+        none = FileSum(0, 0)
+        files = None if chain is None else self._files(step, chain)
+        entries, damaged = (0, ()) if files is None else files.count()
         return StepOverview(
             id=step,
             slots=facts["slots"],
             keys=dict(facts["keys"]),
-            state={n: t for n, t in facts["state"] if n not in (KEY, SLOT, PRESENT)},
-            hosts=dict(Counter(owners)),
-            entries=self._merged(step, chain, [KEY, PRESENT]).num_rows,
-            deltas=len(refs),
-            bytes=sum(ref.size for ref in refs),
-            watermark_ms=chain[-1].watermarks.get(step) if chain else None,
+            state={name: type for name, type in facts["state"] if name not in hidden},
+            hosts={} if chain is None else dict(Counter(_owners(chain.manifest, step))),
+            entries=entries,
+            layout=None if chain is None else _layout_version(chain),
+            snapshots=none if files is None else files.total("snapshot"),
+            runs=none if files is None else files.total("run"),
+            deltas=none if files is None else files.total("delta"),
+            watermark_ms=None if chain is None else chain.manifest.watermarks.get(step),
+            damaged=damaged,
         )
 
-    def _newest(self) -> int | None:
-        return max(self._store.epochs(), default=None)
+    def _reading(self, epoch: int | None, work: Callable[[Chain], T]) -> T:
+        """Do this with the files of an epoch, or of the newest one.
 
-    def _chain(self, step: str, epoch: int | None) -> list[Manifest]:
-        self.chosen(step)
+        A query that runs meanwhile removes old versions: the newest one is then a newer one.
+        """
+        for _ in range(_TRIES if epoch is None else 1):
+            version = self._version(epoch)
+            try:
+                return work(self._store.chain(version))
+            except SegmentGone:
+                continue
+        raise CheckpointError(
+            f"epoch {version} of {self._store.uri} was removed while it was read",
+            hint="look again; Settings.keep_epochs says how many a running query keeps",
+        )
+
+    def _version(self, epoch: int | None) -> int:
         epochs = self._store.epochs()
         if not epochs:
             raise CheckpointError(
@@ -196,7 +182,11 @@ class Checkpoint:
                 f"{self._store.uri} does not hold epoch {epoch}",
                 hint=f"the epochs there are {epochs[0]} to {epochs[-1]}",
             )
-        return self._store.chain(epochs[-1] if epoch is None else epoch)
+        return epochs[-1] if epoch is None else epoch
+
+    def _files(self, step: str, chain: Chain) -> StepFiles:
+        slots = self._steps[step]["slots"]
+        return StepFiles(self._store, chain, step, self._codec(step), slots)
 
     def _codec(self, step: str) -> KeyCodec:
         try:
@@ -208,44 +198,37 @@ class Checkpoint:
                 hint="restore this file from a backup",
             ) from damaged
 
-    def _merged(
-        self, step: str, chain: list[Manifest], columns: list[str] | None = None
-    ) -> pa.Table:
-        """The entries present at the end of the chain, with the epoch and delta of each.
+    def _first(self, step: str, tables: list[pa.Table], limit: int) -> pa.Table:
+        table = pa.concat_tables(tables)
+        return table.take(_order(self._codec(step), table)[:limit])
 
-        Newest delta first: what is known of a key by then is the newest, be it that it is gone.
-        """
-        codec = self._codec(step)
-        seen = key_index(codec.layout)
-        parts = []
-        for epoch, ref in reversed(_deltas(step, chain)):
-            table = self._store.read_delta(ref)
-            before = seen.size
-            entries = seen.upsert(codec.from_storage(table.column(KEY)))
-            table = table.select(columns) if columns else table
-            rows = table.take(pa.array(np.flatnonzero(entries >= before)))
-            rows = rows.filter(rows.column(PRESENT))
-            rows = rows.append_column(_EPOCH, pa.repeat(pa.scalar(epoch), rows.num_rows))
-            parts.append(rows.append_column(_FILE, pa.repeat(ref.file, rows.num_rows)))
-        return (
-            pa.concat_tables(parts) if parts else pa.table({KEY: pa.array([], codec.storage_type)})
-        )
-
-    def _as_entries(self, step: str, manifest: Manifest, rows: pa.Table) -> tuple[Entry, ...]:
-        codec, owners = self._codec(step), _owners(manifest, step)
-        keys = codec.as_tuples(codec.from_storage(rows.column(KEY)))
-        slots, epochs, files = (rows.column(n).to_pylist() for n in (SLOT, _EPOCH, _FILE))
+    def _as_entries(
+        self, step: str, chain: Chain, files: StepFiles, rows: pa.Table
+    ) -> tuple[Entry, ...]:
+        codec, owners = self._codec(step), _owners(chain.manifest, step)
+        keys, states = stored_keys(rows, codec), _state(rows)
+        told: dict[int, StateFile] = {}
+        for file, places, _ in files.tellings(keys):
+            for place in places.tolist():
+                told.setdefault(place, file)
         return tuple(
             Entry(
-                dict(zip(codec.schema.names, key, strict=True)), state, slot, owners[slot], at, file
+                key=dict(zip(codec.schema.names, key, strict=True)),
+                state=states[at],
+                slot=slot,
+                host=owners[slot],
+                kind=told[at].kind,
+                epoch=told[at].epoch,
+                file=told[at].ref.file,
             )
-            for key, state, slot, at, file in zip(
-                keys, _state(rows), slots, epochs, files, strict=True
+            for at, (key, slot) in enumerate(
+                zip(codec.as_tuples(keys), rows.column(SLOT).to_pylist(), strict=True)
             )
         )
 
 
-def _opened(folder: str) -> tuple[Store, dict[str, Any]]:
+def open_checkpoint(folder: str) -> tuple[Store, dict[str, Any]]:
+    """The store of a checkpoint folder, or of the `penstock` folder in one, and its flow.json."""
     files, path = open_filesystem(folder)
     if files.get_file_info(path).type == pafs.FileType.NotFound:
         raise CheckpointError(f"there is no folder {folder}", hint="check the path")
@@ -254,9 +237,10 @@ def _opened(folder: str) -> tuple[Store, dict[str, Any]]:
         facts = store.read_flow()
         if facts is None:
             continue
-        if facts.get("format") != FORMAT:
+        if facts.get("format") not in READABLE:
             raise CheckpointError(
-                f"{place} has state format {facts.get('format')}, this Penstock reads {FORMAT}",
+                f"{place} has state format {facts.get('format')}, "
+                f"this Penstock reads {' and '.join(map(str, READABLE))}",
                 hint="look at it with the release that wrote it",
             )
         return store, facts
@@ -266,9 +250,8 @@ def _opened(folder: str) -> tuple[Store, dict[str, Any]]:
     )
 
 
-def _deltas(step: str, chain: list[Manifest]) -> list[tuple[int, DeltaRef]]:
-    """The deltas of a step with their epochs, oldest first."""
-    return [(m.epoch, ref) for m in chain for ref in m.deltas if ref.step == step and ref.rows]
+def _layout_version(chain: Chain) -> int | None:
+    return None if chain.layout is None else chain.layout.version
 
 
 def _owners(manifest: Manifest, step: str) -> list[str]:
@@ -277,19 +260,56 @@ def _owners(manifest: Manifest, step: str) -> list[str]:
     return [routes.hosts[owner] for owner in routes.owner.tolist()]
 
 
+def _placed(manifest: Manifest, step: str) -> list[tuple[Placement, bool]]:
+    """Where slots are, and whether it is known since when: format 1 told the routes alone."""
+    told = manifest.placements.get(step)
+    if told:
+        return [(placement, True) for placement in placements_from_json(told)]
+    routes = RouteTable.from_json(manifest.routes[step])
+    return [
+        (Placement(tuple(routes.slots_of(n).tolist()), host, -1, "start", None, host), False)
+        for n, host in enumerate(routes.hosts)
+    ]
+
+
+def _group(placement: Placement, known: bool, files: StepFiles) -> SlotGroup:
+    slots = np.array(placement.slots, np.int32)
+    return SlotGroup(
+        slots=slots_to_text(placement.slots),
+        count=len(slots),
+        host=placement.host,
+        since=placement.since if known else None,
+        why=placement.why if known else None,
+        source=placement.source,
+        home=placement.home,
+        snapshots=files.snapshots(slots),
+        runs=files.share("run", slots),
+        deltas=files.share("delta", slots),
+    )
+
+
+def _change(file: StateFile, row: pa.Table) -> Change:
+    """What a file says of a key, in its one row."""
+    values, names = row.to_pylist()[0], row.schema.names
+    parts = [n.removesuffix(PATCH) for n in companions(names) if n.endswith(PATCH) and values[n]]
+    gone = {name: values[name + GONE] for name in names if name in parts}
+    present = values[PRESENT]
+    return Change(file.kind, file.epoch, file.ref.file, present, _state(row)[0], gone)
+
+
 def _state(rows: pa.Table) -> list[dict[str, Any]]:
-    names = [n for n in rows.schema.names if n not in (KEY, SLOT, PRESENT, _EPOCH, _FILE)]
+    hidden = {*_FRAME, *companions(rows.schema.names)}
+    names = [name for name in rows.schema.names if name not in hidden]
     found: list[dict[str, Any]] = rows.select(names).to_pylist()
     return found if names else [{} for _ in range(rows.num_rows)]
 
 
 def _order(codec: KeyCodec, table: pa.Table) -> pa.Array:
     """The rows by key, as far as Arrow can compare the key's types."""
-    if table.num_rows:
-        columns = codec.decode(codec.from_storage(table.column(KEY)))
-        flat = [column for column in columns if not pa.types.is_nested(column.type)]
-        if flat:
-            names = [str(at) for at in range(len(flat))]
-            by = [(name, "ascending") for name in names]
-            return pc.sort_indices(pa.table(flat, names=names), sort_keys=by)
-    return pa.array(range(table.num_rows), pa.int64())
+    columns = codec.decode(codec.from_storage(table.column(KEY)))
+    flat = [column for column in columns if not pa.types.is_nested(column.type)]
+    if not flat:
+        return pa.array(range(table.num_rows), pa.int64())
+    names = [str(at) for at in range(len(flat))]
+    by = [(name, "ascending") for name in names]
+    return pc.sort_indices(pa.table(flat, names=names), sort_keys=by)

@@ -1,61 +1,70 @@
-"""The store: deltas and manifests of a checkpoint, through any `pyarrow.fs` file system.
+"""The store: all that a checkpoint keeps, by name and meaning.
 
     <root>/flow.json                          what the state belongs to: steps, keys, schemas, slots
     <root>/deltas/<step>/<epoch>-<run>-<host>.arrow   the entries that a host changed in an epoch
+    <root>/runs/<step>/<version>-<tag>-<slot>.arrow       deltas of many epochs, merged
+    <root>/snapshots/<step>/<version>-<tag>-<slot>.arrow  all entries of a slot
+    <root>/layouts/<version>-<tag>.json       the snapshots and runs that make up a version
     <root>/manifests/<epoch>.json             the epoch is durable: its deltas, routes, watermarks
     <root>/dead_letters/<epoch>.jsonl         rows set aside in the epoch
+    <root>/control.json                       how to reach the query that runs on this checkpoint
 
-A manifest names only its own epoch's deltas and the epoch that its chain begins with (`base`), so
-its size does not grow with the age of a query. A manifest is the commit point: files that no
-manifest names do not exist for anybody.
+A manifest names its own epoch's deltas and the layout that it builds on, so its size does not grow
+with the age of a query. A manifest is the commit point: files that no manifest names, itself or by
+its layout, do not exist for anybody.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
-import pyarrow.fs as pafs
 
-from penstock.errors import CheckpointError, SettingError, StoreError
+from penstock.errors import CheckpointError, ProtocolError
 from penstock.operators.operator import DeadLetter
+from penstock.state.buffers import fixed_values, one_chunk
+from penstock.state.files import Files, open_filesystem
+from penstock.state.keys import KeyCodec
+from penstock.state.manifest import (
+    FORMAT,
+    READABLE,
+    Chain,
+    DeltaRef,
+    Layout,
+    Manifest,
+    SegmentRef,
+    StepLayout,
+    from_checked,
+    pack_slots,
+    to_checked,
+)
+from penstock.state.segment import Segment, write_segment
+from penstock.state.table import SLOT
 
-FORMAT = 1
-_PAUSES_S = (0.1, 0.5, 2.0)
-"""Waits between tries at a write that the store refused."""
+__all__ = [
+    "FORMAT",
+    "READABLE",
+    "Chain",
+    "DeltaRef",
+    "Layout",
+    "Manifest",
+    "SegmentGone",
+    "SegmentRef",
+    "StepLayout",
+    "Store",
+    "open_filesystem",
+]
+
+_INCOMPLETE = "the folder is incomplete: restore it, or start from a new checkpoint folder"
 
 
-@dataclass(frozen=True)
-class DeltaRef:
-    """One delta file: where it is and how much it holds."""
-
-    step: str
-    host: str
-    file: str
-    rows: int
-    size: int
-
-
-@dataclass(frozen=True)
-class Manifest:
-    """All that makes an epoch durable."""
-
-    epoch: int
-    run: int
-    base: int
-    """The first epoch of the chain of manifests that restores this version."""
-    deltas: tuple[DeltaRef, ...]
-    routes: dict[str, dict[str, Any]]
-    """step -> route table, as `RouteTable.to_json` gives it."""
-    watermarks: dict[str, int | None]
-    """step -> watermark of the next epoch, in milliseconds."""
-    rows: int
-    sealed_at_ms: int
+class SegmentGone(Exception):
+    """A file of a version that is no longer kept. Whoever reads it goes on to a newer version."""
 
 
 class Store:
@@ -63,103 +72,159 @@ class Store:
 
     def __init__(self, uri: str, pause: Callable[[float], None] = time.sleep) -> None:
         self.uri = uri
-        self._pause = pause
-        self._fs, self._root = open_filesystem(uri)
-        self._renames = self._fs.type_name in ("local", "hdfs", "subtree")
+        self.files = Files(uri, pause)
 
-    # What the checkpoint belongs to
+    # What the checkpoint belongs to, and who runs on it
 
     def read_flow(self) -> dict[str, Any] | None:
         return self._read_json("flow.json")
 
     def write_flow(self, facts: dict[str, Any]) -> None:
-        self._write("flow.json", json.dumps(facts, indent=1).encode())
+        self.files.write("flow.json", json.dumps(facts, indent=1).encode())
 
-    # Deltas
+    def read_control(self) -> dict[str, Any] | None:
+        """How to reach the running query; None if none has said so."""
+        return self._read_json("control.json")
+
+    def write_control(self, facts: dict[str, Any]) -> None:
+        """Say how to reach the running query. It is for the owner's eyes: there is a token in it."""
+        self.files.write("control.json", json.dumps(facts).encode(), secret=True)
+
+    def remove_control(self) -> None:
+        self.files.remove("control.json")
+
+    # Segments
 
     def write_delta(self, epoch: int, run: int, step: str, host: str, table: pa.Table) -> DeltaRef:
         """Write a delta, whole or not at all. An empty delta is not written."""
-        name = f"deltas/{step}/{epoch:012d}-{run}-{host.replace('/', '-')}.arrow"
         if table.num_rows == 0:
             return DeltaRef(step, host, "", 0, 0)
-        sink = pa.BufferOutputStream()
-        with pa.ipc.new_file(sink, table.schema) as writer:
-            writer.write_table(table)
-        data = sink.getvalue()
-        self._write_patiently(name, data)
-        return DeltaRef(step, host, name, table.num_rows, data.size)
+        name = f"deltas/{step}/{epoch:012d}-{run}-{host.replace('/', '-')}.arrow"
+        data, checksum = write_segment(table)
+        self.files.write_patiently(name, data)
+        slots = pack_slots(fixed_values(one_chunk(table.column(SLOT))))
+        return DeltaRef(step, host, name, table.num_rows, data.size, checksum, slots)
 
-    def read_delta(self, ref: DeltaRef) -> pa.Table:
+    def write_run(self, step: str, version: int, tag: str, table: pa.Table) -> SegmentRef:
+        """Write changes that were merged. The tag makes the name one that was never used."""
+        return self._write_new("runs", step, version, tag, table)
+
+    def write_snapshot(self, step: str, version: int, tag: str, table: pa.Table) -> SegmentRef:
+        """Write the entries of one slot, at least one."""
+        return self._write_new("snapshots", step, version, tag, table)
+
+    def open_segment(self, ref: DeltaRef | SegmentRef, codec: KeyCodec) -> Segment:
+        """Open a file to search in it; `SegmentGone` if it is not there."""
         try:
-            with self._fs.open_input_file(self._path(ref.file)) as file:
-                return pa.ipc.open_file(pa.BufferReader(file.read_buffer())).read_all()
-        except (OSError, pa.ArrowException) as damaged:
+            data = self.files.open(ref.file)
+        except FileNotFoundError as gone:
+            raise SegmentGone(ref.file) from gone
+        except (OSError, pa.ArrowException) as unreadable:
             raise CheckpointError(
-                f"cannot read {ref.file} of {self.uri}: {damaged}",
+                f"cannot read {ref.file} of {self.uri}: {unreadable}",
                 hint="restore this file from a backup, or start from a new checkpoint folder",
-            ) from damaged
+            ) from unreadable
+        return Segment.open(data, f"{ref.file} of {self.uri}", codec, ref.checksum)
 
-    # Manifests
+    def read_delta(self, ref: DeltaRef | SegmentRef, codec: KeyCodec) -> pa.Table:
+        """All rows of a file, checked, whatever slots count in it."""
+        try:
+            segment = self.open_segment(ref, codec)
+        except SegmentGone as gone:
+            raise self.lacks(str(gone)) from gone
+        return segment.between(0, segment.rows)
+
+    # Manifests and layouts
 
     def write_manifest(self, manifest: Manifest) -> None:
         """The commit point of an epoch: visible whole or not at all."""
-        facts = asdict(manifest) | {"format": FORMAT}
-        self._write_patiently(f"manifests/{manifest.epoch:012d}.json", json.dumps(facts).encode())
+        name = _manifest_file(manifest.epoch)
+        self.files.write_patiently(name, to_checked(asdict(manifest)))
 
     def read_manifest(self, epoch: int) -> Manifest | None:
-        facts = self._read_json(f"manifests/{epoch:012d}.json")
+        facts = self._read_checked(_manifest_file(epoch))
+        return None if facts is None else Manifest.from_json(*facts)
+
+    def write_layout(self, layout: Layout) -> str:
+        """Write a layout, and give the name by which manifests refer to it."""
+        self.files.write_patiently(layout.file, to_checked(layout.to_json()))
+        return layout.file
+
+    def read_layout(self, file: str) -> Layout:
+        facts = self._read_checked(file)
         if facts is None:
-            return None
-        found = facts.pop("format", None)
-        if found != FORMAT:
-            raise CheckpointError(
-                f"{self.uri} was written in state format {found}; this Penstock reads {FORMAT}",
-                hint="open it with the release that wrote it, or start from a new checkpoint folder",
-            )
-        facts["deltas"] = tuple(DeltaRef(**d) for d in facts["deltas"])
-        return Manifest(**facts)
+            raise self.lacks(file)
+        return Layout.from_json(facts[0])
 
     def epochs(self) -> list[int]:
         """The epochs that have a manifest, in order."""
-        selector = pafs.FileSelector(self._path("manifests"), allow_not_found=True)
-        names = [info.base_name for info in self._fs.get_file_info(selector)]
+        names = [found.name.rsplit("/", 1)[1] for found in self.files.below("manifests")]
         return sorted(int(n.split(".")[0]) for n in names if n.endswith(".json"))
 
-    def chain(self, epoch: int) -> list[Manifest]:
-        """The manifests that restore a version, oldest first."""
-        newest = self.read_manifest(epoch)
+    def chain(self, version: int, known: Chain | None = None) -> Chain:
+        """All that restores a version; names the manifest or layout that is missing.
+
+        Of a chain that was read before, those files are not read again that cannot have changed:
+        the newest manifest may be replaced as long as no later one builds on it.
+        """
+        newest = self.read_manifest(version)
         if newest is None:
             raise CheckpointError(
-                f"{self.uri} has no manifest of epoch {epoch}, which Spark's log says was committed",
-                hint="the folder is incomplete: restore it, or start from a new checkpoint folder",
+                f"{self.uri} has no manifest of epoch {version}, which was to be read",
+                hint=_INCOMPLETE,
             )
-        chain = [newest]
-        for earlier in range(epoch - 1, newest.base - 1, -1):
-            manifest = self.read_manifest(earlier)
+        settled = {} if known is None else {m.epoch: m for m in known.manifests}
+        settled.pop(-1 if known is None else known.version, None)
+        manifests = []
+        for epoch in range(newest.base + 1, version):
+            manifest = settled.get(epoch) or self.read_manifest(epoch)
             if manifest is None:
                 raise CheckpointError(
-                    f"{self.uri} lacks the manifest of epoch {earlier}, which epoch {epoch} builds on",
-                    hint="the folder is incomplete: restore it, or start from a new one",
+                    f"{self.uri} lacks the manifest of epoch {epoch}, "
+                    f"which epoch {version} builds on",
+                    hint=_INCOMPLETE,
                 )
-            chain.append(manifest)
-        return chain[::-1]
+            manifests.append(manifest)
+        layout = known.layout if known is not None else None
+        if not newest.layout:
+            layout = None
+        elif layout is None or layout.file != newest.layout:
+            layout = self.read_layout(newest.layout)
+        return Chain(newest, layout, (*manifests, newest) if newest.base < version else ())
 
     # Dead letters
 
     def write_dead_letters(self, epoch: int, letters: Sequence[DeadLetter]) -> None:
         lines = "".join(json.dumps({"epoch": epoch} | asdict(x)) + "\n" for x in letters)
-        self._write_patiently(f"dead_letters/{epoch:012d}.jsonl", lines.encode())
+        self.files.write_patiently(f"dead_letters/{epoch:012d}.jsonl", lines.encode())
 
-    # Files
+    def lacks(self, file: str) -> CheckpointError:
+        """What to raise when a file of a version that should be there is missing."""
+        return CheckpointError(f"{self.uri} lacks {file}", hint=_INCOMPLETE)
 
-    def _path(self, name: str) -> str:
-        return f"{self._root}/{name}"
+    def _write_new(
+        self, kind: str, step: str, version: int, tag: str, table: pa.Table
+    ) -> SegmentRef:
+        slots = np.unique(fixed_values(one_chunk(table.column(SLOT))))
+        name = f"{kind}/{step}/{version:012d}-{tag}-{slots[0]}.arrow"
+        if self.files.exists(name):
+            raise ProtocolError(
+                f"{name} of {self.uri} is there already", hint="use a tag that was never used"
+            )
+        data, checksum = write_segment(table)
+        self.files.write_patiently(name, data)
+        packed = pack_slots(slots)
+        return SegmentRef(
+            step, name, table.num_rows, data.size, checksum, packed, len(slots), version
+        )
+
+    def _read_checked(self, name: str) -> tuple[dict[str, Any], int] | None:
+        facts = self._read_json(name)
+        return None if facts is None else from_checked(facts, f"{name} of {self.uri}")
 
     def _read_json(self, name: str) -> dict[str, Any] | None:
-        try:
-            with self._fs.open_input_stream(self._path(name)) as file:
-                data = file.read()
-        except FileNotFoundError:
+        data = self.files.read(name)
+        if data is None:
             return None
         try:
             facts: dict[str, Any] = json.loads(data)
@@ -170,45 +235,6 @@ class Store:
             ) from damaged
         return facts
 
-    def _write_patiently(self, name: str, data: bytes | pa.Buffer) -> None:
-        """Write what an epoch's commit depends on; a store that fails shortly is asked again."""
-        for pause_s in (*_PAUSES_S, None):
-            try:
-                return self._write(name, data)
-            except OSError as refused:
-                if pause_s is None:
-                    raise StoreError(
-                        f"cannot write {name} of {self.uri}: {refused}",
-                        hint="check free space, permissions and the network; the epoch was not "
-                        "committed, and starting the flow again continues before it",
-                    ) from refused
-                self._pause(pause_s)
-        return None
 
-    def _write(self, name: str, data: bytes | pa.Buffer) -> None:
-        """Write a file that appears whole: by rename, or by the object store's own atomic put."""
-        path = self._path(name)
-        target = f"{path}.{os.getpid()}.tmp" if self._renames else path
-        try:
-            file = self._fs.open_output_stream(target)
-        except FileNotFoundError:
-            self._fs.create_dir(path.rsplit("/", 1)[0], recursive=True)
-            file = self._fs.open_output_stream(target)
-        with file:
-            file.write(data)
-        if self._renames:
-            self._fs.move(target, path)
-
-
-def open_filesystem(uri: str) -> tuple[pafs.FileSystem, str]:
-    """The file system and path of a folder given as a path or a URI (s3a is taken as s3)."""
-    try:
-        if "://" not in uri and not uri.startswith("file:"):
-            return pafs.LocalFileSystem(), os.path.abspath(uri)
-        filesystem, path = pafs.FileSystem.from_uri(uri.replace("s3a://", "s3://", 1))
-        return filesystem, path.rstrip("/")
-    except (pa.ArrowException, OSError, ValueError) as refused:
-        raise SettingError(
-            f"cannot open the folder {uri!r}: {refused}",
-            hint="use a local path, or a URI that pyarrow.fs knows: file://, s3://, gs://, hdfs://",
-        ) from refused
+def _manifest_file(epoch: int) -> str:
+    return f"manifests/{epoch:012d}.json"

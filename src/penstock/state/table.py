@@ -22,7 +22,7 @@ asks for the entries of a batch's keys, then changes the columns in place. Benea
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -38,7 +38,7 @@ from penstock.state.undo_log import UndoLog
 
 __all__ = ["Column", "ColumnTable"]
 
-KEY, SLOT, PRESENT = "__key", "__slot", "__present"
+HASH, KEY, SLOT, PRESENT = "__hash", "__key", "__slot", "__present"
 _FEW = 1024
 """Dead entries that are never worth a compaction."""
 _SERIALS = 1 << 28
@@ -58,25 +58,29 @@ class ColumnTable:
     """Keyed state with savepoints. Single-threaded; entries stay valid until `seal` or `drop`."""
 
     schema: pa.Schema
-    """Of `delta` and `export`: __key, __slot, __present, then the columns."""
+    """Of `delta` and `export`: __hash, __key, __slot, __present, then the columns."""
+    renumberings: int
+    """How often entries were numbered anew: whoever holds entry numbers looks them up again."""
 
     def __init__(self, codec: KeyCodec, columns: Sequence[Column], slots: int) -> None:
         self.codec, self.columns, self.slots = codec, tuple(columns), slots
         self.schema = pa.schema(
             [
+                pa.field(HASH, pa.uint64(), nullable=False),
                 pa.field(KEY, codec.storage_type, nullable=False),
                 pa.field(SLOT, pa.int32(), nullable=False),
                 pa.field(PRESENT, pa.bool_(), nullable=False),
-                *(pa.field(column.name, column.storage_type) for column in columns),
+                *(field for column in columns for field in column.fields),
             ]
         )
         self._index = key_index(codec.layout)
         self._make_room()
-        self._present = self._dirties = 0
+        self._present = self._dirties = self.renumberings = 0
         self._serial = 1
         self._savepoints: list[_Mark] = []
         self._base = _Mark(0, 0, 0, 0)
         self._log = UndoLog(self.columns)
+        self._away = np.zeros(slots, np.bool_)
 
     # -- reading and changing entries
 
@@ -98,8 +102,7 @@ class ColumnTable:
         New entries hold zero or None in every column.
         """
         before = self._index.size
-        entries = self._index.upsert(keys)
-        self._follow(before)
+        entries = self._follow_upsert(keys)
         self._marks[before : self._index.size] = self._serial * kernels.STAMP
         self._touch(entries, True)
         return entries
@@ -151,6 +154,8 @@ class ColumnTable:
         """Back to the last seal."""
         self._return_to(self._base)
         self._savepoints.clear()
+        for column in self.columns:
+            column.settled()
 
     def seal(self) -> None:
         """The changes are durable: forget log and dirty marks; drop dead entries that prevail."""
@@ -171,51 +176,118 @@ class ColumnTable:
         return self._dirty[: self._dirties].astype(np.int64)
 
     def delta(self) -> pa.Table:
-        """The touched entries, sorted by slot; columns are null where an entry is not present."""
-        return self.export(self.touched())
+        """What changed in the touched entries; columns are null where an entry is not present."""
+        entries, base = self.touched(), self._base.size
+        return self._rows(entries, lambda c, *cells: c.delta_arrays(*cells, entries, base))
 
     def export(self, entries: Array) -> pa.Table:
-        """These entries in the form of a delta."""
-        entries = _numbers(entries)
-        slots = slots_of(self._index.hashes(entries), self.slots)
-        order = kernels.slot_order(slots, self.slots)
-        entries = entries[order]
-        present = self.present(entries)
-        arrays = [
-            self.codec.to_storage(self._index.keys(entries)),
-            fixed_array(slots[order], pa.int32()),
-            fixed_array(present, pa.bool_()),
-        ]
-        arrays += [c.to_arrow(self._values[c.name][entries], present) for c in self.columns]
-        return pa.Table.from_arrays(arrays, schema=self.schema)
+        """These entries whole, in the form of a delta."""
+        return self._rows(_numbers(entries), lambda c, *cells: c.to_arrays(*cells))
 
     def load(self, table: pa.Table) -> None:
-        """Take in rows of deltas, later rows win, as if they had always been there."""
+        """Take in whole rows, later rows win, as if they had always been there."""
         self._must_be_sealed("load")
+        self._check(table)
+        self._fill(self._follow_upsert(self.codec.from_storage(table.column(KEY))), table)
+        self._present = int(np.count_nonzero(self._marks[: self._index.size] & kernels.PRESENT))
+        self._settle()
+
+    def known(self, keys: Keys) -> Array:
+        """Which keys have an entry here, present or known to be absent."""
+        mask: Array = self._index.find(keys) >= 0
+        return mask
+
+    def install(self, keys: Keys, table: pa.Table) -> int:
+        """Take in what another copy of the state holds of keys that have no entry here.
+
+        All of these keys are known afterwards: those without a row in `table` as absent. Allowed in
+        the middle of an epoch. What is installed is clean: the next delta does not tell of it, and
+        a rollback may forget it, so that it has to be installed again. Returns how many are new.
+        """
+        self._check(table)
+        was_sealed = self.sealed
+        before = self._index.size
+        self._follow_upsert(keys)
+        rows = self._follow_upsert(self.codec.from_storage(table.column(KEY)))
+        # a stamp of zero: the first touch logs the entry as it is now
+        self._marks[before : self._index.size] = 0
+        new = rows >= before
+        if not new.all():
+            table, rows = table.filter(fixed_array(new, pa.bool_())), rows[new]
+        self._fill(rows, table)
+        self._present += int(np.count_nonzero(self._marks[before : self._index.size]))
+        if was_sealed:
+            self._base = self._here()
+        return self._index.size - before
+
+    def _rows(self, entries: Array, arrays_of: Callable[..., list[pa.Array]]) -> pa.Table:
+        hashes = self._index.hashes(entries)
+        present = self.present(entries)
+        arrays = [
+            fixed_array(hashes, pa.uint64()),
+            self.codec.to_storage(self._index.keys(entries)),
+            fixed_array(slots_of(hashes, self.slots), pa.int32()),
+            fixed_array(present, pa.bool_()),
+        ]
+        for column in self.columns:
+            arrays += arrays_of(column, self._values[column.name][entries], present)
+        return pa.Table.from_arrays(arrays, schema=self.schema)
+
+    def _follow_upsert(self, keys: Keys) -> Array:
+        before = self._index.size
+        entries = self._index.upsert(keys)
+        self._follow(before)
+        return entries
+
+    def _fill(self, entries: Array, table: pa.Table) -> None:
+        for column in self.columns:
+            self._values[column.name][entries] = column.from_arrow(table.column(column.name))
+        self._marks[entries] = Column(PRESENT, pa.bool_()).from_arrow(table.column(PRESENT))
+
+    def _check(self, table: pa.Table) -> None:
         if not table.schema.equals(self.schema):
             raise CheckpointError(
                 f"the stored state has columns {_shape(table.schema)}, "
                 f"the flow's step has {_shape(self.schema)}",
                 hint="run the flow that wrote the checkpoint, or start in a new folder",
             )
-        before = self._index.size
-        entries = self._index.upsert(self.codec.from_storage(table.column(KEY)))
-        self._follow(before)
-        for column in self.columns:
-            self._values[column.name][entries] = column.from_arrow(table.column(column.name))
-        self._marks[entries] = Column(PRESENT, pa.bool_()).from_arrow(table.column(PRESENT))
-        self._present = int(np.count_nonzero(self._marks[: self._index.size] & kernels.PRESENT))
-        self._settle()
 
     def entries_in(self, slots: Array) -> Array:
         """The present entries of these slots."""
         return np.flatnonzero(self._in(slots) & self.present(self._all()))
 
+    def give_away(self, slots: Array) -> None:
+        """From now on the entries of these slots, and no others, are a copy that others may read."""
+        self._away = np.zeros(self.slots, np.bool_)
+        self._away[slots] = True
+
+    def own(self, entries: Array) -> Array:
+        """Those of these entries whose slot was not given away."""
+        if not self._away.any() or not len(entries):
+            return entries
+        return entries[~self._away[slots_of(self._index.hashes(entries), self.slots)]]
+
     def drop(self, slots: Array) -> None:
         """Forget everything of these slots: they have moved away. Entry numbers change."""
         self._must_be_sealed("drop")
-        self._keep(np.flatnonzero(~self._in(slots) & self.present(self._all())))
+        inside = self._in(slots)
+        if inside.any():
+            self._keep(np.flatnonzero(~inside & self.present(self._all())))
+            self._settle()
+
+    def evict(self, nbytes: int) -> int:
+        """Forget entries until about so many bytes are held, those first that were not touched for
+        longest. Entry numbers change. Returns how many are gone."""
+        self._must_be_sealed("evict")
+        before = self._present
+        entries = np.flatnonzero(self.present(self._all()))
+        kept = int(before * min(1.0, nbytes / max(1, self.nbytes)))
+        if kept < before:
+            newest = np.argpartition(-self._marks[entries], kept)[:kept]
+            entries = entries[np.sort(newest)]
+        self._keep(entries)
         self._settle()
+        return before - self._present
 
     @property
     def nbytes(self) -> int:
@@ -281,6 +353,8 @@ class ColumnTable:
         if dead > max(_FEW, self._present):
             self._keep(np.flatnonzero(self.present(self._all())))
         self._savepoints.clear()
+        for column in self.columns:
+            column.settled()
         self._base = self._here()
         self._serial += 1
         if self._serial >= _SERIALS:
@@ -288,12 +362,14 @@ class ColumnTable:
             self._serial = 1
 
     def _keep(self, entries: Array) -> None:
+        self.renumberings += 1
         values = {name: column[entries] for name, column in self._values.items()}
+        marks = self._marks[entries] & ~kernels.DIRTY
         self._index.keep(entries)
         self._make_room()
         for name, kept in values.items():
             self._values[name][: len(entries)] = kept
-        self._marks[: len(entries)] = kernels.PRESENT
+        self._marks[: len(entries)] = marks
         self._present = len(entries)
 
     def _must_be_sealed(self, what: str) -> None:

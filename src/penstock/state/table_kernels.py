@@ -1,4 +1,4 @@
-"""Compiled loops of the table: marks of entries, and the order of slots."""
+"""Compiled loops of the table: marks of entries."""
 
 from __future__ import annotations
 
@@ -62,19 +62,3 @@ def restore_present(log, log_present, marks):  # type: ignore[no-untyped-def]
     """Undo what was logged, the last entry first."""
     for i in range(len(log) - 1, -1, -1):
         marks[log[i]] = (marks[log[i]] & ~PRESENT) | np.int32(log_present[i])
-
-
-@njit(cache=True, nogil=True)
-def slot_order(slots_of_rows, slots):  # type: ignore[no-untyped-def]
-    """The rows sorted by slot, those of one slot in the order they had."""
-    starts = np.zeros(slots + 1, np.int64)
-    for i in range(len(slots_of_rows)):
-        starts[slots_of_rows[i] + 1] += 1
-    for slot in range(slots):
-        starts[slot + 1] += starts[slot]
-    order = np.empty(len(slots_of_rows), np.int64)
-    for i in range(len(slots_of_rows)):
-        slot = slots_of_rows[i]
-        order[starts[slot]] = i
-        starts[slot] += 1
-    return order

@@ -94,14 +94,17 @@ class TimerQueue(Variable):
         timers: tuple[Timer, ...] | None = self.fetch()[self._cells.at]
         return timers or ()
 
+    def due_columns(self, limits: Mapping[TimeKind, int | None]) -> dict[str, int]:
+        """The columns that tell who is due, with the greatest value that is; zero is no timer."""
+        return {f"__due_{k}": limit + _LIMIT for k, limit in limits.items() if limit is not None}
+
     def due(self, limits: Mapping[TimeKind, int | None]) -> Array:
         """The entries with a timer at or before the limit of its kind."""
         found = [np.empty(0, np.int64)]
-        for kind, limit in limits.items():
-            if limit is not None:
-                first = self._cells.table.column(f"__due_{kind}")
-                found.append(np.flatnonzero((first != 0) & (first <= limit + _LIMIT)))
-        return np.unique(np.concatenate(found))
+        for name, limit in self.due_columns(limits).items():
+            first = self._cells.table.column(name)
+            found.append(np.flatnonzero((first != 0) & (first <= limit)))
+        return self._cells.table.own(np.unique(np.concatenate(found)))
 
     def read(self, entries: Array) -> list[Any]:
         timers: list[Any] = self._cells.table.column("__timers")[entries].tolist()

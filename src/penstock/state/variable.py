@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from penstock.state.buffers import Array
+from penstock.state.buffers import Array, fixed_array
+from penstock.state.patches import patch_fields
 from penstock.state.table import Column
 
 if TYPE_CHECKING:
@@ -31,6 +32,64 @@ class ObjectColumn(Column):
         restore = self.restore
         values = (None if value is None else restore(value) for value in column.to_pylist())
         return np.fromiter(values, object, len(column))
+
+
+@dataclass(frozen=True)
+class PatchColumn(ObjectColumn):
+    """A column of maps or lists, of which a delta tells only what changed (see `patches`)."""
+
+    whole: Callable[[Any], Any] = field(default=lambda cell: cell, compare=False)
+    """From a cell to what Arrow takes for it."""
+    patch: Callable[[Any], tuple[Any, Any] | None] = field(
+        default=lambda cell: None, compare=False
+    )
+    """What changed in a cell since the last seal and what is gone, as Arrow takes them; or None: the
+    cell is better written whole."""
+    forget: Callable[[], None] = field(default=lambda: None, compare=False)
+    """Called when the table was sealed or rolled back."""
+
+    @property
+    def fields(self) -> list[pa.Field]:
+        return patch_fields(self.name, self.type)
+
+    def to_arrow(self, values: Array, valid: Array | None = None) -> pa.Array:
+        whole = self.whole
+        cells = [None if cell is None else whole(cell) for cell in values.tolist()]
+        return pa.array(cells, self.type)
+
+    def to_arrays(self, values: Array, present: Array) -> list[pa.Array]:
+        _, patch, gone = self.fields
+        none = np.zeros(len(values), np.bool_)
+        return [
+            self.to_arrow(values),
+            fixed_array(none, patch.type, present),
+            pa.nulls(len(values), gone.type),
+        ]
+
+    def delta_arrays(
+        self, values: Array, present: Array, entries: Array, base: int
+    ) -> list[pa.Array]:
+        parts: list[Any] = []
+        gone: list[Any] = []
+        patched = np.zeros(len(values), np.bool_)
+        for at, cell in enumerate(values.tolist()):
+            patch = None if cell is None else self.patch(cell)
+            if patch is not None:
+                patched[at] = True
+                parts.append(patch[0])
+                gone.append(patch[1])
+            else:
+                parts.append(None if cell is None else self.whole(cell))
+                gone.append(None)
+        types = [field.type for field in self.fields]
+        return [
+            pa.array(parts, types[0]),
+            fixed_array(patched, types[1], present),
+            pa.array(gone, types[2]),
+        ]
+
+    def settled(self) -> None:
+        self.forget()
 
 
 class Variable:
@@ -83,6 +142,7 @@ class Variable:
 
     def restore(self, at: int, cell: Any) -> None:
         """Put back what a call replaced."""
+        self._call = -1
         if self._held is not None:
             self._held[at] = cell
 
@@ -124,7 +184,7 @@ class StateVariable(Variable):
             return super().purge()
         table = self._cells.table
         over = (table.column(self._bits) != 0) & (table.column(self._expires) <= self._cells.now_ms)
-        changed = np.flatnonzero(over)
+        changed = table.own(np.flatnonzero(over))
         if len(changed):
             table.touch(changed)
             self.write(changed, self.read(changed))
