@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pyarrow as pa
 import pytest
 
 from penstock.errors import ProtocolError, StaleRunError
 from penstock.host.machine import HostMachine
+from penstock.host.need import NeedKeys, NeedSlots
+from penstock.host.residence import Residence
 from penstock.operators.aggregate_step import AggregateOperator
 from penstock.operators.aggregates import AggregatePlan, count, sum
 from penstock.operators.operator import ROWS, EpochTime
+from penstock.plan.assignment import Assignment, Incoming
+from penstock.state.keys import int_keys, slots_of
 from penstock.wire.messages import ChannelHeader
 
 SCHEMA = pa.schema([("k", pa.int64()), ("v", pa.int64())])
 PLAN = AggregatePlan(SCHEMA, ["k"], {"t": sum("v"), "n": count()})
-ALL_SLOTS = np.arange(4, dtype=np.int32)
 
 
 def machine() -> HostMachine:
     made = HostMachine(AggregateOperator(PLAN, 4, "step"))
-    made.restore(-1, [], ALL_SLOTS)
+    made.assign(Assignment(-1, (0, 1, 2, 3)))
     return made
 
 
@@ -114,10 +119,10 @@ def test_what_is_out_of_order_is_refused() -> None:
         host.seal(0, 0, 2)
     with pytest.raises(StaleRunError, match="no open channel"):
         host.close_channel(header(0, 7, 1), ROWS, rows((1, 1)))
-    with pytest.raises(ProtocolError, match="already holds"):
-        host.restore(-1, [], ALL_SLOTS)
+    with pytest.raises(ProtocolError, match="cannot change hands"):
+        host.assign(Assignment(-1, (0, 1)))
     unborn = HostMachine(AggregateOperator(PLAN, 4, "step"))
-    with pytest.raises(ProtocolError, match="not been given its state"):
+    with pytest.raises(ProtocolError, match="not been given its slots"):
         unborn.close_channel(header(0, 0, 1), ROWS, rows((1, 1)))
 
 
@@ -129,20 +134,168 @@ def test_a_host_without_partitions_seals_nothing() -> None:
     for partition in (0, 1):
         answer = host.close_channel(header(1, partition, partition), ROWS, rows((1, 1)))
     assert told(answer.batches) == {1: (2, 2)}
+    host.seal(1, 0, 2)
+    assert host.seal(2, 0, 0)[0].num_rows == 0
 
 
-def test_restore_keeps_only_its_slots() -> None:
-    host = machine()
-    for partition in (0, 1):
-        host.close_channel(
-            header(0, partition, partition), ROWS, rows(*((k, k) for k in range(20)))
-        )
-    delta, _ = host.seal(0, 0, 2)
-    halves = []
-    for slots in ([0, 1], [2, 3]):
-        half = HostMachine(AggregateOperator(PLAN, 4, "step"))
-        half.restore(0, [delta], np.array(slots, np.int32))
-        halves.append(half)
-        held = half.operator.table.export(half.operator.table.entries_in(ALL_SLOTS))
-        assert set(held["__slot"].to_pylist()) <= set(slots)
-    assert len(halves[0].operator.table) + len(halves[1].operator.table) == 20
+class Pair:
+    """Two hosts and what they have sealed; state that one lacks is taken from where it says."""
+
+    def __init__(self) -> None:
+        self.hosts = [HostMachine(AggregateOperator(PLAN, 4, "step")) for _ in range(2)]
+        self.stored: dict[int, pa.Table] = {}
+        self.asked: list[tuple[str | None, int]] = []
+        self.epoch = 0
+        self.assign(-1, (0, 1), (2, 3))
+
+    def assign(self, version: int, *owned: tuple[int, ...], **how: Any) -> None:
+        """As the driver does: first what goes is frozen, then what comes is asked for."""
+        before = [set(np.flatnonzero(h.residence.owned).tolist()) for h in self.hosts]
+        for host, slots, had in zip(self.hosts, owned, before, strict=True):
+            host.assign(Assignment(version, tuple(sorted(had & set(slots)))))
+        for n, host in enumerate(self.hosts):
+            comes = tuple(sorted(set(owned[n]) - before[n]))
+            incoming = (Incoming(comes, f"host {1 - n}"),) if comes else ()
+            host.assign(Assignment(version, owned[n], incoming, **how))
+
+    def feed(self, *pairs: tuple[int, int]) -> dict[int, tuple[int, int]]:
+        """One epoch; returns the updates."""
+        updates: dict[int, tuple[int, int]] = {}
+        for host in self.hosts:
+            mine = [(k, v) for k, v in pairs if host.residence.owned[slot(k)]]
+            head = header(self.epoch, 0, 1, partitions=1)
+            while (need := host.needs(head, ROWS, rows(*mine))) is not None:
+                assert isinstance(need, NeedKeys)
+                self.bring(host, need)
+            updates |= told(host.close_channel(head, ROWS, rows(*mine)).batches)
+        for host in self.hosts:
+            for row in host.seal(self.epoch, 0, 1)[0].to_batches():
+                for n, key in enumerate(row["__key"].to_pylist()):
+                    self.stored[key] = pa.Table.from_batches([row.slice(n, 1)])
+        self.epoch += 1
+        return updates
+
+    def bring(self, host: HostMachine, need: NeedKeys) -> None:
+        for source, keys in need.parts:
+            self.asked.append((source and source.location, len(keys)))
+            found, unknown = [], np.arange(len(keys))
+            if source is not None:
+                other = self.hosts[int(source.location[-1])]
+                rows_found, unknown = other.copies.of_keys(keys, source.version)
+                found.append(rows_found)
+            assert keys.ints is not None
+            there = [k for k in keys.ints[unknown].tolist() if k in self.stored]
+            found += [self.stored[k] for k in there if self.stored[k]["__present"][0].as_py()]
+            schema = host.operator.table.schema
+            table = pa.concat_tables(found) if found else schema.empty_table()
+            assert host.install(need.changes, keys, table)
+
+
+def slot(key: int) -> int:
+    return int(slots_of(int_keys(np.array([key])).hashes, 4)[0])
+
+
+KEYS = range(40)
+
+
+def test_a_moved_slot_is_asked_for_key_by_key() -> None:
+    pair = Pair()
+    pair.feed(*((k, k) for k in KEYS))
+    pair.assign(0, (0,), (1, 2, 3))
+    moved = [k for k in KEYS if slot(k) == 1]
+    assert pair.feed((moved[0], 1), (moved[0], 1)) == {moved[0]: (moved[0] + 2, 3)}
+    assert pair.asked == [("host 0", 1)]
+    assert pair.feed((moved[0], 1)) == {moved[0]: (moved[0] + 3, 4)}
+    assert pair.asked == [("host 0", 1)], "what has come is not asked for again"
+    new = next(k for k in range(100, 200) if slot(k) == 1)
+    assert pair.feed((new, 1), (moved[1], 1)) == {new: (1, 1), moved[1]: (moved[1] + 1, 2)}
+    assert pair.hosts[0].copies.left_behind == len(moved) - 2
+
+
+def test_a_slot_that_comes_back_has_what_happened_meanwhile() -> None:
+    pair = Pair()
+    pair.feed(*((k, k) for k in KEYS))
+    pair.assign(0, (0,), (1, 2, 3))
+    a, b = [k for k in KEYS if slot(k) == 1][:2]
+    pair.feed((a, 1))
+    pair.assign(1, (0, 1), (2, 3))
+    assert pair.feed((a, 1), (b, 1)) == {a: (a + 2, 3), b: (b + 1, 2)}
+
+
+def test_a_slot_that_comes_back_at_once_needs_nothing() -> None:
+    pair = Pair()
+    pair.feed(*((k, k) for k in KEYS))
+    pair.assign(0, (0,), (1, 2, 3))
+    pair.assign(0, (0, 1), (2, 3))
+    assert not pair.hosts[0].residence.any_partial
+    a = next(k for k in KEYS if slot(k) == 1)
+    assert pair.feed((a, 1)) == {a: (a + 1, 2)}
+    assert not pair.asked
+
+
+def test_a_rollback_takes_back_what_was_done_to_what_came() -> None:
+    pair = Pair()
+    pair.feed(*((k, k) for k in KEYS))
+    pair.assign(0, (0,), (1, 2, 3))
+    a = next(k for k in KEYS if slot(k) == 1)
+    pair.feed((a, 5))
+    for host in pair.hosts:
+        host.rollback(0)
+    pair.epoch = 1
+    assert pair.feed((a, 1)) == {a: (a + 1, 2)}
+
+
+def test_an_answer_that_comes_after_a_rollback_is_not_used() -> None:
+    pair = Pair()
+    pair.feed(*((k, k) for k in KEYS))
+    pair.assign(0, (0,), (1, 2, 3))
+    host = pair.hosts[1]
+    a = next(k for k in KEYS if slot(k) == 1)
+    need = host.needs(header(1, 0, 1, partitions=1), ROWS, rows((a, 1)))
+    assert isinstance(need, NeedKeys)
+    host.rollback(0)
+    empty = host.operator.table.schema.empty_table()
+    assert not host.install(need.changes, need.parts[0][1], empty)
+
+
+def test_beyond_the_memory_limit_entries_are_read_again() -> None:
+    pair = Pair()
+    pair.hosts[0] = HostMachine(AggregateOperator(PLAN, 4, "step"), memory_limit=1)
+    pair.hosts[0].assign(Assignment(-1, (0, 1)))
+    pair.feed(*((k, k) for k in KEYS))
+    first = {k: (2 * k, 2) for k in KEYS}
+    assert pair.feed(*((k, k) for k in KEYS)) == first
+    assert [source for source, _ in pair.asked] == [None]
+    assert pair.feed(*((k, 0) for k in KEYS)) == {k: (t, 3) for k, (t, _) in first.items()}
+
+
+def test_a_removed_key_does_not_come_back_from_a_copy() -> None:
+    """The table forgets dead entries when they prevail; then only the store knows."""
+    residence = Residence(4)
+    residence.assign(Assignment(7, (1,), (Incoming((1,), "host 0"),)))
+    assert residence.source(1) is not None
+    residence.forgot_absent(9)
+    assert residence.source(1) is None
+    assert residence.store_version == 9
+
+
+def test_whole_slots_are_waited_for() -> None:
+    pair = Pair()
+    pair.feed(*((k, k) for k in KEYS))
+    pair.assign(0, (0,), (1, 2, 3), whole=True)
+    host, other = pair.hosts[1], pair.hosts[0]
+    a = next(k for k in KEYS if slot(k) == 1)
+    head = header(1, 0, 1, partitions=1)
+    assert host.needs(head, ROWS, rows((a, 1))) == NeedSlots((1,))
+    wanted = host.wanted()
+    assert wanted is not None
+    assert wanted.slot == 1
+    assert wanted.source is not None
+    table = other.operator.table.export(other.copies.of_slot(1, wanted.source.version))
+    keys = host.operator.table.codec.from_storage(table["__key"])
+    assert host.install(wanted.changes, keys, table)
+    host.complete_slot(wanted)
+    assert host.needs(head, ROWS, rows((a, 1))) is None
+    assert host.wanted() is None
+    host.rollback(0)
+    assert host.residence.partial[1], "the entries are gone, so it is not complete"

@@ -8,37 +8,37 @@ No sockets, no threads, no files: `host.server` is the shell around it. A host m
                                                      open(v+2, ·) makes v+1 final ◄──┘
 
 A sealed epoch can still be taken back, because another host may fail while it seals; the opening of
-the next epoch is what makes it final. A channel is closed once: whoever closes it again, a retried
-task or a second job of the sink, gets the answer that was kept and changes nothing.
+the next epoch, or an assignment of slots, is what makes it final. A channel is closed once: whoever
+closes it again, a retried task or a second job of the sink, gets the answer that was kept and changes
+nothing.
+
+Slots come and go between epochs (`assign`). As long as a slot is partial (see `residence`), a
+channel may need entries that are not here: `needs` says which, the shell fetches them, `install`
+takes them in, and the channel can be closed.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from penstock.errors import ProtocolError, StaleRunError
+from penstock.host.copies import Copies
+from penstock.host.need import Need, NeedDue, NeedKeys, NeedSlots, Wanted
+from penstock.host.residence import Residence
+from penstock.host.vitals import HostVitals, Moved
 from penstock.operators.operator import Answer, EpochTime, Operator
-from penstock.state.buffers import fixed_array
+from penstock.plan.assignment import Assignment
+from penstock.state.key_index import key_index
+from penstock.state.keys import Keys, slots_of
 from penstock.wire.messages import ChannelHeader
 
-
-@dataclass(frozen=True)
-class HostVitals:
-    """What a host tells of itself with a seal."""
-
-    rows: int
-    """Rows (or partial states) taken in during the epoch."""
-    busy_ms: float
-    """Time spent applying channels during the epoch."""
-    entries: int
-    state_bytes: int
+_AFTER_EVICTION = 0.75
+"""Of the memory limit: so much is held after an eviction, so that not every seal needs one."""
 
 
 @dataclass(frozen=True)
@@ -70,32 +70,139 @@ class _Run:
 class HostMachine:
     """State and protocol of one host. Calls must not overlap: the shell holds a lock."""
 
-    def __init__(self, operator: Operator, clock: Callable[[], float] = time.perf_counter) -> None:
+    def __init__(
+        self,
+        operator: Operator,
+        clock: Callable[[], float] = time.perf_counter,
+        memory_limit: int | None = None,
+    ) -> None:
         self.operator = operator
         self.version: int | None = None
-        """The newest epoch that is final here; -1 before the first, None before `restore`."""
+        """The newest epoch that is final here; -1 before the first, None before `assign`."""
+        self.residence = Residence(operator.table.slots)
+        self.copies = Copies(operator.table, self.residence)
         self._run: _Run | None = None
         self._sealed = False
         self._clock = clock
+        self._memory_limit = memory_limit
+        self._next_due: dict[str, int] | None = None
+        self._moved = Moved()
 
-    def restore(
-        self, version: int, tables: Iterable[pa.Table], slots: npt.NDArray[np.int32]
-    ) -> None:
-        """Start from a version: `tables` are its deltas, oldest first; keep only `slots` of them."""
-        if self.version is not None:
-            raise ProtocolError(f"this host already holds version {self.version}")
-        wanted = fixed_array(slots, pa.int32())
-        for table in tables:
-            mine = pc.is_in(table.column("__slot"), value_set=wanted)
-            self.operator.table.load(table.filter(mine))
-        self.operator.rollback()
+    # -- slots change hands
+
+    def assign(self, order: Assignment) -> None:
+        """Own these slots from here on, as of a version that is final."""
+        self._stand_at(order.version)
+        table = self.operator.table
+        fresh = self.residence.assign(order)
+        if len(fresh):
+            table.drop(fresh)
+        self.copies.begin()
+        self._next_due = None
+
+    def release(self) -> None:
+        """Nobody needs the copies of slots given away: they go at the next seal."""
+        self.residence.forget_copies()
+
+    def _stand_at(self, version: int) -> None:
+        if self._run is not None and self._sealed and self._run.epoch == version:
+            self._finish()
+        if self._run is not None:
+            raise ProtocolError(f"slots cannot change hands here at version {version}: {self}")
+        if self.version is not None and self.version != version and self.residence.owned.any():
+            raise ProtocolError(f"slots cannot change hands here at version {version}: {self}")
         self.version = version
+
+    # -- what is missing
+
+    def needs(self, header: ChannelHeader, kind: str, batches: list[pa.RecordBatch]) -> Need | None:
+        """What must be fetched before this channel can be closed; None: nothing."""
+        self._admit(header)
+        residence = self.residence
+        if not residence.any_partial:
+            return None
+        assert self.version is not None
+        if self._run is None:
+            limits = self.operator.due(header.time)
+            if limits and not self._none_due(limits):
+                return self._need_due(limits)
+            self._open(header)
+        elif header.partition in self._run.kept:
+            return None
+        missing = self._missing(self.operator.keys(kind, batches))
+        if missing is None:
+            return None
+        slots = slots_of(missing.hashes, self.operator.table.slots)
+        whole = np.unique(slots[residence.whole[slots]])
+        if len(whole):
+            return NeedSlots(tuple(whole.tolist()))
+        parts = tuple((s, missing.take(at)) for s, at in residence.by_source(slots))
+        return NeedKeys(parts, residence.changes, self.version)
+
+    def _none_due(self, limits: dict[str, int]) -> bool:
+        known = self._next_due
+        return known is not None and all(c not in known or known[c] > x for c, x in limits.items())
+
+    def _need_due(self, limits: dict[str, int]) -> Need:
+        residence = self.residence
+        whole = np.flatnonzero(residence.whole)
+        if len(whole):
+            return NeedSlots(tuple(whole.tolist()))
+        assert self.version is not None
+        slots = np.flatnonzero(residence.partial)
+        parts = tuple((s, slots[at]) for s, at in residence.by_source(slots))
+        return NeedDue(parts, limits, residence.changes, self.version)
+
+    def _missing(self, keys: list[Keys]) -> Keys | None:
+        """Those of the keys that may have an entry elsewhere, each once."""
+        table, found = self.operator.table, key_index(self.operator.table.codec.layout)
+        for some in keys:
+            away = self.residence.partial[slots_of(some.hashes, table.slots)]
+            if away.any():
+                some = some.take(np.flatnonzero(away))
+                found.upsert(some.take(np.flatnonzero(~table.known(some))))
+        return found.keys(np.arange(found.size)) if found.size else None
+
+    def wanted(self) -> Wanted | None:
+        """The next slot to bring in the background, those first that rows wait for."""
+        residence = self.residence
+        if not residence.wanted.any() or self.version is None or self._full():
+            return None
+        waited_for = np.flatnonzero(residence.whole & residence.wanted)
+        slot = int(waited_for[0] if len(waited_for) else np.flatnonzero(residence.wanted)[0])
+        return Wanted(slot, residence.source(slot), residence.changes, self.version)
+
+    def install(self, changes: int, keys: Keys, rows: pa.Table) -> bool:
+        """Take in what was found of these keys; False if it came too late and must not be used."""
+        if changes != self.residence.changes:
+            return False
+        self.operator.table.install(keys, rows)
+        self._moved.keys += rows.num_rows
+        self._moved.nbytes += rows.get_total_buffer_size()
+        return True
+
+    def none_due_before(self, changes: int, next_due: dict[str, int]) -> None:
+        """All entries that are due have been installed; these are the next values elsewhere."""
+        if changes == self.residence.changes:
+            self._next_due = next_due
+
+    def complete_slot(self, wanted: Wanted) -> None:
+        """All entries of a wanted slot have been installed."""
+        if wanted.changes == self.residence.changes:
+            self.residence.complete(wanted.slot)
+
+    def waited(self, ms: float, fetches: int) -> None:
+        self._moved.wait_ms += ms
+        self._moved.fetches += fetches
+
+    # -- channels and epochs
 
     def close_channel(
         self, header: ChannelHeader, kind: str, batches: list[pa.RecordBatch]
     ) -> Answer:
         """Take in a channel whose input is complete, and answer it. `kind` says what it brought."""
-        run = self._enter(header)
+        self._admit(header)
+        run = self._run if self._run is not None else self._open(header)
         kept = run.kept.get(header.partition)
         if kept is not None:
             if kept.attempt == header.attempt:
@@ -130,6 +237,8 @@ class HostMachine:
 
     def seal(self, epoch: int, run: int, partitions: int) -> tuple[pa.Table, HostVitals]:
         """The delta of a complete epoch. Asking again gives the same; rollback is still possible."""
+        if partitions == 0 and self._sealed and self._run is not None and self._run.epoch < epoch:
+            self._finish()
         if self._run is None and partitions == 0 and self.version == epoch - 1:
             self._run = _Run(epoch, run, 0, EpochTime(epoch, 0), Answer())
         current = self._run
@@ -142,7 +251,20 @@ class HostMachine:
             )
         self._sealed = True
         table = self.operator.table
-        vitals = HostVitals(current.rows, current.busy_s * 1000, len(table), table.nbytes)
+        moved, self._moved = self._moved, Moved()
+        vitals = HostVitals(
+            rows=current.rows,
+            busy_ms=current.busy_s * 1000,
+            entries=len(table) - self.copies.entries,
+            state_bytes=table.nbytes,
+            fetched_keys=moved.keys,
+            fetched_bytes=moved.nbytes,
+            fetches=moved.fetches,
+            wait_ms=moved.wait_ms,
+            partial_slots=int(np.count_nonzero(self.residence.partial)),
+            left_behind=self.copies.left_behind,
+            evicted=moved.evicted,
+        )
         return table.delta(), vitals
 
     def rollback(self, version: int) -> None:
@@ -150,27 +272,59 @@ class HostMachine:
         if self.version != version:
             raise ProtocolError(f"cannot return to version {version}: {self}")
         self.operator.rollback()
-        self._run, self._sealed = None, False
+        self.residence.roll_back()
+        self._run, self._sealed, self._next_due = None, False, None
 
-    def _enter(self, header: ChannelHeader) -> _Run:
-        """The run that a header belongs to, opened if the header is the first to speak of it."""
+    def _admit(self, header: ChannelHeader) -> None:
+        """Come to where this header's run is open, or can be opened; refuse what is over."""
         run = self._run
         if run is not None and (run.epoch, run.run) == (header.epoch, header.run):
-            return run
+            return
         if self.version is None:
-            raise ProtocolError("this host has not been given its state yet")
+            raise ProtocolError("this host has not been given its slots yet")
         if run is not None and run.epoch == header.epoch:
             if header.run < run.run:
                 raise StaleRunError(f"run {header.run} of epoch {header.epoch} was given up")
             self.rollback(self.version)
         elif run is not None and self._sealed and header.epoch == run.epoch + 1:
-            self.operator.table.seal()
-            self.version, self._run, self._sealed = run.epoch, None, False
+            self._finish()
         if self._run is not None or header.epoch != self.version + 1:
             raise StaleRunError(f"epoch {header.epoch} cannot open here: {self}")
+
+    def _open(self, header: ChannelHeader) -> _Run:
         fired = self.operator.open(header.time)
         self._run = _Run(header.epoch, header.run, header.partitions, header.time, fired)
         return self._run
+
+    def _finish(self) -> None:
+        """The sealed epoch is final: its manifest is written."""
+        assert self._run is not None
+        table, residence = self.operator.table, self.residence
+        before = table.renumberings
+        table.seal()
+        residence.settle()
+        self.version, self._run, self._sealed = self._run.epoch, None, False
+        if table.renumberings != before:
+            residence.forgot_absent(self.version)
+        self.copies.let_go()
+        if self._memory_limit is not None and table.nbytes > self._memory_limit:
+            self._evict(self._memory_limit)
+
+    def _evict(self, limit: int) -> None:
+        """Make room: first copies of slots given away, then what was not touched for longest."""
+        assert self.version is not None
+        table = self.operator.table
+        self.release()
+        self.copies.let_go()
+        if table.nbytes > limit:
+            self._moved.evicted += table.evict(int(limit * _AFTER_EVICTION))
+            self.residence.evicted(self.version)
+            self._next_due = None
+
+    def _full(self) -> bool:
+        """Whether bringing more in the background would only have it evicted again."""
+        limit = self._memory_limit
+        return limit is not None and self.operator.table.nbytes > limit * _AFTER_EVICTION
 
     def __str__(self) -> str:
         if self._run is None:

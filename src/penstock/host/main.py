@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from penstock.config import Settings
 from penstock.errors import HostLostError, PenstockError
+from penstock.faults import arm
 from penstock.host.machine import HostMachine
 from penstock.host.server import HostServer
 from penstock.plan.steps import KeyedStep
@@ -34,16 +35,18 @@ class HostOrder:
 def run_host(order: HostOrder) -> None:
     """Serve until the driver says stop or is gone. Blocks for the life of the host."""
     pa.set_cpu_count(1)
+    arm(order.settings.faults)
     ended = threading.Event()
     address = own_address(order.local)
     operator = order.step.operator()
     server = HostServer(
-        HostMachine(operator),
+        HostMachine(operator, memory_limit=_limit(order.settings)),
         Store(order.store),
         step=order.step.id,
         host=order.host,
         address=address,
         token=order.token,
+        timeout_ms=order.settings.rpc_timeout_ms,
         on_stop=ended.set,
     )
     driver = Endpoint(order.driver, order.token)
@@ -59,8 +62,12 @@ def run_host(order: HostOrder) -> None:
         )
         _keep_known(driver, order, incarnation, ended)
     finally:
-        server.shutdown()
+        server.end()
         operator.shutdown()
+
+
+def _limit(settings: Settings) -> int | None:
+    return None if settings.host_memory_mb is None else settings.host_memory_mb << 20
 
 
 def _keep_known(

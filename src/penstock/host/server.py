@@ -1,7 +1,8 @@
-"""The shell around a host machine: a Flight server, the store, and the background sealer."""
+"""The shell around a host machine: a Flight server, the store, and what works in the background."""
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -13,7 +14,17 @@ import psutil
 import pyarrow as pa
 import pyarrow.flight as fl
 
-from penstock.host.machine import HostMachine, HostVitals
+from penstock.errors import HostLostError
+from penstock.faults import point
+from penstock.host import serve
+from penstock.host.fetch import Fetcher
+from penstock.host.machine import HostMachine
+from penstock.host.trickle import Trickle
+from penstock.host.vitals import HostVitals
+from penstock.operators.operator import Answer
+from penstock.plan.assignment import Assignment
+from penstock.state.compaction import compact
+from penstock.state.reader import StateReader
 from penstock.state.store import DeltaRef, Store
 from penstock.wire.flight import TokenServer, telling_errors
 from penstock.wire.messages import CLOSE, ChannelHeader, dead_to_bytes
@@ -22,9 +33,10 @@ from penstock.wire.messages import CLOSE, ChannelHeader, dead_to_bytes
 class HostServer(TokenServer):
     """Serves one host machine.
 
-    Couriers speak `do_exchange`, one call per channel. The driver's orders are actions: `restore`,
-    `seal`, `rollback`, `stop`. One lock keeps the machine's calls apart; staging a channel's input
-    and writing a delta happen outside it.
+    Couriers speak `do_exchange`, one call per channel. The driver's orders are actions: `assign`,
+    `seal`, `rollback`, `release`, `compact`, `stop`. Other hosts ask for copies of slots with
+    `do_get`. One lock keeps the machine's calls apart; staging a channel's input, fetching state that
+    is missing and writing files happen outside it.
     """
 
     def __init__(
@@ -36,23 +48,43 @@ class HostServer(TokenServer):
         host: str,
         address: str,
         token: str,
+        timeout_ms: int,
         on_stop: Callable[[], None],
     ) -> None:
         super().__init__(address, 0, token)
         self._machine = machine
         self._store = store
         self._step, self._host = step, host
-        self._lock = threading.Lock()
+        self._where = {"host": host, "step": step}
+        self._lock = threading.Condition()
         self._sealer = ThreadPoolExecutor(1, thread_name_prefix="sealer")
+        self._compactor = ThreadPoolExecutor(
+            1, thread_name_prefix="compactor", initializer=_work_softly
+        )
         self._seal: tuple[int, int, Future[tuple[DeltaRef, HostVitals]]] | None = None
         self._on_stop = on_stop
+        self._timeout_s = timeout_ms / 1000
+        self._ended = threading.Event()
+        self._fetcher = Fetcher(machine, self._lock, self._reader, token, timeout_ms, self._where)
+        self._trickle = Trickle(machine, self._lock, self._fetcher, self._where)
         self.actions = {
-            "restore": self._restore,
+            "assign": self._assign,
             "seal": self._answer_seal,
             "rollback": self._rollback,
+            "release": self._release,
+            "compact": self._compact,
             "stop": self._stop,
             "memory": lambda _: {"rss": psutil.Process().memory_info().rss},
         }
+
+    def end(self) -> None:
+        """Stop serving, and everything in the background."""
+        self._ended.set()
+        self._trickle.stop()
+        self._fetcher.close()
+        self._sealer.shutdown(wait=False, cancel_futures=True)
+        self._compactor.shutdown(wait=False, cancel_futures=True)
+        self.shutdown()
 
     def do_exchange(
         self,
@@ -66,23 +98,47 @@ class HostServer(TokenServer):
             staged, kind = _stage(reader)
             if kind is None:
                 return
-            with self._lock:
-                answer = self._machine.close_channel(header, kind, staged)
-                complete = self._machine.complete
-                if complete is not None:
-                    self._begin_seal(*complete, header.partitions)
+            where = self._where | {
+                name: getattr(header, name) for name in ("epoch", "run", "partition", "attempt")
+            }
+            point("host.channel", **where)
+            answer = self._close(header, kind, staged)
+            point("host.applied", **where)
             writer.begin(self._machine.operator.output)
             for batch in answer.batches:
                 writer.write_batch(batch)
             if answer.dead:
                 writer.write_metadata(dead_to_bytes(answer.dead))
 
+    def _close(self, header: ChannelHeader, kind: str, staged: list[pa.RecordBatch]) -> Answer:
+        """Close a channel as soon as all state that it needs is here."""
+        while True:
+            with self._lock:
+                need = self._machine.needs(header, kind, staged)
+                if need is None:
+                    answer = self._machine.close_channel(header, kind, staged)
+                    complete = self._machine.complete
+                    if complete is not None:
+                        self._begin_seal(*complete, header.partitions)
+                    return answer
+            self._fetcher.bring(need)
+
+    def do_get(self, context: fl.ServerCallContext, ticket: fl.Ticket) -> fl.FlightDataStream:
+        """Entries of slots that this host gave away, for the host that owns them now."""
+        with telling_errors():
+            point("host.serve", **self._where)
+            return serve.answer(self._machine, self._lock, ticket.ticket)
+
     def _begin_seal(self, epoch: int, run: int, partitions: int) -> None:
         """Write the delta while the sink still works, so that the driver's seal finds it done."""
         delta, vitals = self._machine.seal(epoch, run, partitions)
 
         def write() -> tuple[DeltaRef, HostVitals]:
-            return self._store.write_delta(epoch, run, self._step, self._host, delta), vitals
+            where = self._where | {"epoch": epoch, "run": run}
+            point("host.seal", **where)
+            ref = self._store.write_delta(epoch, run, self._step, self._host, delta)
+            point("host.sealed", **where)
+            return ref, vitals
 
         self._seal = (epoch, run, self._sealer.submit(write))
 
@@ -100,13 +156,51 @@ class HostServer(TokenServer):
             raise
         return {"delta": asdict(ref), "vitals": asdict(vitals)}
 
-    def _restore(self, order: dict[str, Any]) -> dict[str, Any]:
-        version, slots = order["version"], np.array(order["slots"], dtype=np.int32)
-        chain = self._store.chain(version) if version >= 0 else []
-        refs = [ref for manifest in chain for ref in manifest.deltas if ref.step == self._step]
+    def _assign(self, order: dict[str, Any]) -> dict[str, Any]:
+        """Own other slots from here on; with `wait`, only answer when all of them are here."""
+        assignment = Assignment.from_json(order["assignment"])
+        point("host.assign", **self._where)
         with self._lock:
-            self._machine.restore(version, map(self._store.read_delta, refs), slots)
-            return {"entries": len(self._machine.operator.table)}
+            self._machine.assign(assignment)
+            self._trickle.mb_s = assignment.trickle_mb_s
+            self._lock.notify_all()
+            residence = self._machine.residence
+            if order["wait"]:
+                self._lock.wait_for(
+                    lambda: not residence.whole.any() or self._ended.is_set(), self._timeout_s
+                )
+        return {}
+
+    def _release(self, order: dict[str, Any]) -> dict[str, Any]:
+        with self._lock:
+            self._machine.release()
+        return {}
+
+    def _compact(self, order: dict[str, Any]) -> dict[str, Any]:
+        table = self._machine.operator.table
+        slots = np.array(order["slots"], np.int64)
+
+        def check() -> None:
+            point("host.compact", **self._where)
+            if self._ended.is_set():
+                raise HostLostError("the host ended in the middle of a compaction")
+
+        done = self._compactor.submit(
+            compact,
+            self._store,
+            self._step,
+            table.codec,
+            table.schema,
+            slots,
+            order["upto"],
+            order["tag"],
+            check,
+        )
+        return done.result().to_json()
+
+    def _reader(self) -> StateReader:
+        table = self._machine.operator.table
+        return StateReader(self._store, self._step, table.codec, table.schema, table.slots)
 
     def _rollback(self, order: dict[str, Any]) -> dict[str, Any]:
         with self._lock:
@@ -117,6 +211,11 @@ class HostServer(TokenServer):
     def _stop(self, order: dict[str, Any]) -> dict[str, Any]:
         self._on_stop()
         return {}
+
+
+def _work_softly() -> None:
+    """Let this thread yield to those that an epoch waits for."""
+    os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 10)
 
 
 def _stage(reader: fl.MetadataRecordBatchReader) -> tuple[list[pa.RecordBatch], str | None]:

@@ -104,6 +104,17 @@ class Endpoint:
                 raise
             writer.close()
 
+    @contextmanager
+    def get(self, ticket: bytes, timeout_ms: int) -> Iterator[fl.FlightStreamReader]:
+        """A stream of batches, as it comes. Leaving it early breaks it off."""
+        with self._hearing_errors():
+            reader = self._client.do_get(fl.Ticket(ticket), self._options(timeout_ms))
+            try:
+                yield reader
+            except BaseException:
+                reader.cancel()
+                raise
+
     def close(self) -> None:
         self._client.close()
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+import pyarrow as pa
 
 from penstock.operators.operator import DeadLetter, EpochTime
 from penstock.plan.epoch import EpochPlan, time_from_json, time_to_json
@@ -49,6 +51,51 @@ class ChannelHeader:
             plan.partitions,
             routes.time,
         )
+
+
+@dataclass(frozen=True)
+class CopyTicket:
+    """Asks a previous host for entries of its frozen copies: of some keys, of slots, or what is due."""
+
+    kind: Literal["keys", "slot", "due"]
+    version: int
+    """The copy must be of this version."""
+    slots: tuple[int, ...] = ()
+    limits: dict[str, int] = field(default_factory=dict)
+    """For "due": column -> greatest value that is due."""
+    keys: pa.Array | None = None
+    """For "keys": as they stand in a file."""
+
+    def to_bytes(self) -> bytes:
+        facts = {k: getattr(self, k) for k in ("kind", "version", "slots", "limits")}
+        head = json.dumps(facts).encode()
+        body = b""
+        if self.keys is not None:
+            sink = pa.BufferOutputStream()
+            batch = pa.RecordBatch.from_arrays([self.keys], ["keys"])
+            with pa.ipc.new_stream(sink, batch.schema) as writer:
+                writer.write_batch(batch)
+            body = sink.getvalue().to_pybytes()
+        return len(head).to_bytes(4, "little") + head + body
+
+    @staticmethod
+    def from_bytes(data: bytes) -> CopyTicket:
+        """
+        >>> CopyTicket.from_bytes(CopyTicket("slot", 7, (3,)).to_bytes())
+        CopyTicket(kind='slot', version=7, slots=(3,), limits={}, keys=None)
+        """
+        end = 4 + int.from_bytes(data[:4], "little")
+        facts = json.loads(data[4:end])
+        keys = None
+        if len(data) > end:
+            keys = pa.ipc.open_stream(data[end:]).read_all().column("keys").combine_chunks()
+        return CopyTicket(
+            facts["kind"], facts["version"], tuple(facts["slots"]), facts["limits"], keys
+        )
+
+
+UNKNOWN, AFTER = b"unknown", b"after"
+"""Metadata of an answer: places of keys that nothing is known of; what falls due next, as JSON."""
 
 
 def dead_to_bytes(dead: list[DeadLetter]) -> bytes:

@@ -1,0 +1,78 @@
+"""Frozen copies of slots that a host gave away, for the hosts that own them now."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+
+from penstock.errors import StaleRunError
+from penstock.host.residence import Residence
+from penstock.state.buffers import Array
+from penstock.state.keys import Keys, slots_of
+from penstock.state.table import ColumnTable
+
+
+class Copies:
+    """Reads the entries of slots given away. Nothing here changes them: their rows go elsewhere."""
+
+    def __init__(self, table: ColumnTable, residence: Residence) -> None:
+        self._table, self._residence = table, residence
+        self.entries = self.served = 0
+
+    def begin(self) -> None:
+        """Slots have changed hands: look which copies there are now."""
+        slots = self._residence.copies
+        self._table.give_away(slots)
+        self.entries, self.served = len(self._table.entries_in(slots)) if len(slots) else 0, 0
+
+    def let_go(self) -> None:
+        """Drop the entries if nobody may ask for any of them."""
+        if self.entries and not len(self._residence.copies):
+            self._table.drop(np.flatnonzero(~self._residence.owned))
+            self.begin()
+
+    @property
+    def left_behind(self) -> int:
+        """Entries that nobody has asked for."""
+        return max(0, self.entries - self.served)
+
+    def of_keys(self, keys: Keys, version: int) -> tuple[pa.Table, Array]:
+        """The entries of these keys in copies frozen at a version, and the places of those keys of
+        which nothing is known here. What is in neither does not exist."""
+        table, residence = self._table, self._residence
+        slots = slots_of(keys.hashes, table.slots)
+        here = residence.frozen[slots] == version
+        entries = table.find(keys)
+        told = here & ((entries >= 0) | table.known(keys) | residence.frozen_whole[slots])
+        found = entries[here & (entries >= 0)]
+        self.served += len(found)
+        return table.export(found), np.flatnonzero(~told)
+
+    def of_slot(self, slot: int, version: int) -> Array:
+        """The entries of a slot of which there is a complete copy frozen at a version."""
+        self._must_hold(np.array([slot]), version)
+        entries = self._table.entries_in(np.array([slot]))
+        self.served += len(entries)
+        return entries
+
+    def of_due(
+        self, slots: Array, limits: dict[str, int], version: int
+    ) -> tuple[pa.Table, dict[str, int]]:
+        """The entries of these slots that are due, and the next value of each column after that."""
+        self._must_hold(slots, version)
+        table = self._table
+        entries = table.entries_in(slots)
+        due = np.zeros(len(entries), np.bool_)
+        after = {}
+        for name, limit in limits.items():
+            values = table.column(name)[entries]
+            due |= (values != 0) & (values <= limit)
+            later = values[values > limit]
+            if len(later):
+                after[name] = int(later.min())
+        return table.export(entries[due]), after
+
+    def _must_hold(self, slots: Array, version: int) -> None:
+        residence = self._residence
+        if not ((residence.frozen[slots] == version) & residence.frozen_whole[slots]).all():
+            raise StaleRunError(f"there is no whole copy of these slots at version {version} here")

@@ -1,0 +1,129 @@
+"""Which slots a host owns, how much of each is here, and who has the rest.
+
+A slot that a host owns is *complete*, or *partial*: then a key without an entry in the table may
+well have one elsewhere. It is asked for at the slot's source, the previous host with its frozen copy;
+without a source, or when that host does not know, in the store. A slot that was given away stays in
+the table as such a frozen copy, of the version at which it was given away.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from penstock.plan.assignment import Assignment
+from penstock.state.buffers import Array
+
+_NEVER = -2
+"""No version: the slot was not given away."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """A previous host: its copy of some slots is frozen at a version."""
+
+    location: str
+    version: int
+
+
+class Residence:
+    """The slots of one host. Plain arrays by slot; all changes come from the host machine."""
+
+    def __init__(self, slots: int) -> None:
+        self.owned = np.zeros(slots, np.bool_)
+        self.partial = np.zeros(slots, np.bool_)
+        self.whole = np.zeros(slots, np.bool_)
+        """Rows of these wait until the slot is complete."""
+        self.wanted = np.zeros(slots, np.bool_)
+        """To be brought in the background."""
+        self.frozen = np.full(slots, _NEVER, np.int64)
+        """The version at which a slot was given away."""
+        self.frozen_whole = np.zeros(slots, np.bool_)
+        """It was complete then: what the copy lacks does not exist."""
+        self.store_version = -1
+        """What the store is asked for must be at least of this version."""
+        self.changes = 0
+        """Counts what makes an answer that is still on its way worthless."""
+        self._source: list[Source | None] = [None] * slots
+        self._completed: list[int] = []
+
+    @property
+    def any_partial(self) -> bool:
+        return bool(self.partial.any())
+
+    def assign(self, order: Assignment) -> Array:
+        """Own these slots from now on. Returns those that come anew, and must not be in the table."""
+        owned = np.zeros(len(self.owned), np.bool_)
+        owned[list(order.owned)] = True
+        version = order.version
+        left = self.owned & ~owned
+        self.frozen[left], self.frozen_whole[left] = version, ~self.partial[left]
+        self.partial[left] = self.whole[left] = self.wanted[left] = False
+        comes = owned & ~self.owned
+        # given away at this very version: nobody has changed it since
+        back = comes & (self.frozen == version) & self.frozen_whole
+        fresh = comes & ~back
+        self.frozen[comes] = _NEVER
+        if version >= 0:
+            self.partial[fresh] = True
+            self.whole[fresh] = order.whole
+            self.wanted[fresh] = order.whole or order.trickle_mb_s > 0
+        for incoming in order.incoming:
+            source = None if incoming.location is None else Source(incoming.location, version)
+            for slot in incoming.slots:
+                self._source[slot] = source
+        self.owned = owned
+        self.store_version = max(self.store_version, version)
+        self.changes += 1
+        return np.flatnonzero(fresh)
+
+    def by_source(self, slots: Array) -> list[tuple[Source | None, Array]]:
+        """Places in `slots`, grouped by who is asked for them."""
+        groups: dict[Source | None, list[int]] = {}
+        for slot in np.unique(slots).tolist():
+            groups.setdefault(self._source[slot], []).append(slot)
+        return [(source, np.flatnonzero(np.isin(slots, of))) for source, of in groups.items()]
+
+    def source(self, slot: int) -> Source | None:
+        return self._source[slot]
+
+    def source_gone(self, source: Source) -> None:
+        """The previous host does not answer any more: its slots are asked for in the store."""
+        self._source = [None if known == source else known for known in self._source]
+
+    def complete(self, slot: int) -> None:
+        """All entries of a slot are here."""
+        self.partial[slot] = self.whole[slot] = self.wanted[slot] = False
+        self._completed.append(slot)
+
+    def settle(self) -> None:
+        """What is here was sealed and stays."""
+        self._completed.clear()
+
+    def roll_back(self) -> None:
+        """Entries that came since the last seal are forgotten, so slots may not be complete again."""
+        again = [slot for slot in self._completed if self.owned[slot]]
+        self.partial[again] = self.wanted[again] = True
+        self._completed.clear()
+        self.changes += 1
+
+    def evicted(self, version: int) -> None:
+        """Entries were dropped at a sealed version: the store has them, and nobody else surely."""
+        self.partial |= self.owned
+        self.whole[:] = self.wanted[:] = False
+        self.forgot_absent(version)
+
+    def forgot_absent(self, version: int) -> None:
+        """It is no longer known which keys were removed here: only the store can tell."""
+        self._source = [None] * len(self._source)
+        self.store_version = version
+        self.changes += 1
+
+    def forget_copies(self) -> None:
+        self.frozen[:] = _NEVER
+
+    @property
+    def copies(self) -> Array:
+        """The slots of which the table holds a frozen copy."""
+        return np.flatnonzero(self.frozen != _NEVER)

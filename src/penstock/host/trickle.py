@@ -1,0 +1,74 @@
+"""The background bringer of slots: at full speed while rows wait for them, else at a set pace."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+from penstock.errors import PenstockError
+from penstock.faults import point
+from penstock.host.fetch import Fetcher
+from penstock.host.machine import HostMachine
+from penstock.host.need import Wanted
+from penstock.state.table import KEY
+
+_POLL_S = 0.5
+_AFTER_FAILURE_S = 0.5
+
+
+class Trickle:
+    """One thread that brings the slots that the machine wants, one after another."""
+
+    def __init__(
+        self,
+        machine: HostMachine,
+        arrived: threading.Condition,
+        fetcher: Fetcher,
+        where: dict[str, str],
+    ) -> None:
+        self._machine, self._arrived, self._fetcher = machine, arrived, fetcher
+        self._where = where
+        self.mb_s = 0.0
+        """The pace of what no row waits for."""
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._work, name="trickle", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._ended.set()
+        with self._arrived:
+            self._arrived.notify_all()
+        self._thread.join()
+
+    def _work(self) -> None:
+        while not self._ended.is_set():
+            with self._arrived:
+                wanted = self._machine.wanted()
+                if wanted is None:
+                    self._arrived.wait(_POLL_S)
+                    continue
+            try:
+                self._bring(wanted)
+            except PenstockError:
+                # Rows that need the slot ask for it themselves, and tell of what is wrong.
+                self._ended.wait(_AFTER_FAILURE_S)
+
+    def _bring(self, wanted: Wanted) -> None:
+        codec = self._machine.operator.table.codec
+        began, brought = time.monotonic(), 0
+        for rows in self._fetcher.slot(wanted):
+            point("host.trickle", **self._where)
+            keys = codec.from_storage(rows.column(KEY))
+            with self._arrived:
+                point("host.install", **self._where)
+                if not self._machine.install(wanted.changes, keys, rows):
+                    return
+                waited_for = bool(self._machine.residence.whole[wanted.slot])
+            brought += rows.get_total_buffer_size()
+            if not waited_for and self.mb_s > 0:
+                due_s = brought / (self.mb_s * 1e6)
+                if self._ended.wait(max(0.0, began + due_s - time.monotonic())):
+                    return
+        with self._arrived:
+            self._machine.complete_slot(wanted)
+            self._arrived.notify_all()
