@@ -52,6 +52,7 @@ if TYPE_CHECKING:
         sum,
     )
     from penstock.operators.processor import KeyedProcessor
+    from penstock.plan.migration import Migration
     from penstock.spark.query import FlowQuery, QueryStatus
     from penstock.spark.session import configure, session
     from penstock.spark.sinks import collect, foreach_batch, to
@@ -83,6 +84,7 @@ _HOMES = {
         "sum",
     ),
     "operators.processor": ("KeyedProcessor",),
+    "plan.migration": ("Migration",),
     "spark.query": ("FlowQuery", "QueryStatus"),
     "spark.session": ("configure", "session"),
     "spark.sinks": ("collect", "foreach_batch", "to"),
@@ -109,6 +111,7 @@ __all__ = [
     "HostLostError",
     "KeyedFlow",
     "KeyedProcessor",
+    "Migration",
     "NullKeyError",
     "PenstockError",
     "ProtocolError",

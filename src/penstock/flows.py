@@ -17,6 +17,7 @@ from penstock.operators.aggregates import Aggregate, AggregatePlan
 from penstock.operators.process_step import ProcessPlan
 from penstock.operators.processor import KeyedProcessor
 from penstock.plan.explain import explained
+from penstock.plan.migration import Migration
 from penstock.plan.steps import BatchFunction, FlowPlan, KeyedStep, MapStep, OnError, Step
 from penstock.spark import start as starting
 from penstock.spark.schema import arrow_schema, declared
@@ -122,6 +123,7 @@ class Flow:
         *,
         checkpoint: str | None = None,
         hosts: int | dict[str, int] = 2,
+        migration: str | Migration = "lazy",
         on_error: OnError = "fail",
         trigger: str | None = None,
         name: str | None = None,
@@ -132,13 +134,15 @@ class Flow:
         Each keyed step gets `hosts` hosts (or its own number, by step name). `checkpoint` is a
         folder that the flow continues from when it is started again; a static DataFrame needs none.
         `trigger` is a duration between epochs, or "available_now"; by default one epoch follows the
-        other. With `on_error="dead_letter"` rows that cannot be processed are kept in the
+        other. `migration` says how state follows slots that change hands (see `Migration`); it can
+        be changed while the query runs. With `on_error="dead_letter"` rows that cannot be processed are kept in the
         checkpoint's `dead_letters` folder instead of stopping the flow.
         """
         return starting.start(
             replace(self, sink=sink or self.sink),
             checkpoint=checkpoint,
             hosts=hosts,
+            migration=migration,
             on_error=on_error,
             trigger=trigger,
             name=name,

@@ -17,6 +17,7 @@ from penstock.courier.exchange import Exchange, Task, endpoint, through_hosts
 from penstock.courier.trouble import Trouble, as_schema, told
 from penstock.courier.witness import Witness
 from penstock.errors import PenstockError, to_wire
+from penstock.faults import Fault, arm
 from penstock.plan.epoch import EpochPlan
 from penstock.plan.steps import FlowPlan, MapStep
 from penstock.wire.messages import dead_to_bytes
@@ -46,9 +47,12 @@ class Courier:
     """For a call to the driver."""
     exchange_ms: int
     """For a conversation with a host, which lasts as long as the source brings rows."""
+    faults: tuple[Fault, ...] = ()
+    """For tests."""
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         pa.set_cpu_count(1)
+        arm(self.faults)
         plan, task = self.context()
         try:
             done = self._deliver(batches, plan, task)

@@ -14,6 +14,7 @@ import pyarrow.flight as fl
 
 from penstock.courier.split import split
 from penstock.courier.trouble import Trouble
+from penstock.faults import point
 from penstock.operators.aggregates import AggregatePlan, Combiner, pack
 from penstock.operators.operator import PARTIALS, ROWS, Answer
 from penstock.plan.epoch import EpochPlan, StepRoutes
@@ -51,6 +52,13 @@ class Exchange:
     def __init__(self, plan: EpochPlan, step: int, task: Task, timeout_ms: int) -> None:
         self._routes: StepRoutes = plan.steps[step]
         header = ChannelHeader.of(plan, step, task.partition, task.attempt).to_bytes()
+        self._where = {
+            "step": self._routes.step,
+            "epoch": plan.epoch,
+            "run": plan.run,
+            "partition": task.partition,
+            "attempt": task.attempt,
+        }
         self._stack = ExitStack()
         self._streams: list[tuple[fl.FlightStreamWriter, fl.FlightStreamReader]] = []
         self._begun: set[int] = set()
@@ -78,6 +86,7 @@ class Exchange:
 
         `meanwhile` is done while the hosts work.
         """
+        point("courier.sent", **self._where)
         for writer, _ in self._streams:
             writer.write_metadata(CLOSE + kind.encode())
             writer.done_writing()
@@ -90,6 +99,7 @@ class Exchange:
                     answer.batches.append(chunk.data)
                 if chunk.app_metadata is not None:
                     answer.dead.extend(dead_from_bytes(chunk.app_metadata.to_pybytes()))
+        point("courier.closed", **self._where)
         return answer
 
 

@@ -11,12 +11,20 @@ from collections.abc import Callable
 from penstock.config import Settings
 from penstock.courier.witness import Seen
 from penstock.driver.fleet import Fleet, SealedHost
-from penstock.driver.progress import EpochProgress, HostProgress, latency_of
+from penstock.driver.progress import (
+    EpochProgress,
+    host_progress,
+    latency_of,
+    migration_progress,
+)
 from penstock.driver.registry import Registry
+from penstock.driver.relocation import Relocation
+from penstock.driver.upkeep import Upkeep
 from penstock.errors import CheckpointError, HostLostError, StaleRunError
+from penstock.faults import point
 from penstock.model import StepId
 from penstock.operators.operator import DeadLetter, EpochTime
-from penstock.plan.epoch import EpochPlan, RouteTable, StepRoutes
+from penstock.plan.epoch import EpochPlan, StepRoutes
 from penstock.plan.steps import FlowPlan
 from penstock.state.store import Manifest, Store
 
@@ -31,6 +39,7 @@ class EpochRunner:
         self,
         flow: FlowPlan,
         fleet: Fleet,
+        relocation: Relocation,
         registry: Registry,
         store: Store,
         token: str,
@@ -39,11 +48,10 @@ class EpochRunner:
     ) -> None:
         self._flow, self._fleet, self._registry, self._store = flow, fleet, registry, store
         self._token, self._settings, self._clock_ms = token, settings, clock_ms
-        self._routes = {
-            step.id: RouteTable.even(fleet.of_step(step), step.slots) for step in flow.keyed
-        }
+        self._relocation = relocation
+        self._upkeep = Upkeep(store, fleet, settings)
         self._version: int | None = None
-        self._base = 0
+        self._base, self._layout = -1, ""
         self._watermarks: dict[str, int | None] = {step.id: None for step in flow.keyed}
 
     def run(self, epoch: int, partitions: int, write: Write, final_steps: int = 0) -> EpochProgress:
@@ -56,11 +64,12 @@ class EpochRunner:
         started_ms = self._clock_ms()
         for run in range(self._settings.epoch_runs):
             try:
-                self._fleet.make_ready(epoch - 1, self._routes)
+                self._relocation.settle(epoch - 1, epoch, run)
                 plan = self._plan(epoch, run, partitions, int(started_ms), final_steps)
                 self._registry.expect(epoch, run)
                 write(plan)
                 written_ms = self._clock_ms()
+                point("driver.written", epoch=epoch, run=run)
                 sealed = self._fleet.seal(plan)
                 break
             except Exception as failed:
@@ -69,8 +78,12 @@ class EpochRunner:
                 gave_up = run + 1 == self._settings.epoch_runs
                 if gave_up or not (lost or isinstance(told, HostLostError | StaleRunError)):
                     raise told from failed
+        point("driver.sealed", epoch=epoch, run=plan.run)
         seen, dead = self._registry.seen(), self._registry.dead_letters()
         self._commit(plan, sealed, seen, dead)
+        point("driver.committed", epoch=epoch, run=plan.run)
+        self._relocation.sealed(sealed)
+        self._upkeep.committed(epoch, self._base, self._relocation.owners())
         return EpochProgress(
             epoch=epoch,
             runs=plan.run + 1,
@@ -82,13 +95,18 @@ class EpochRunner:
             latency=latency_of(seen, written_ms),
             watermark_ms=plan.steps[0].time.watermark_ms if plan.steps else None,
             dead_letters=len(dead),
-            hosts=tuple(
-                HostProgress(
-                    s.host, s.vitals.entries, s.vitals.state_bytes, s.vitals.rows, s.vitals.busy_ms
-                )
-                for s in sealed
-            ),
+            hosts=tuple(host_progress(s.host, s.vitals) for s in sealed),
+            migration=migration_progress(self._relocation.taken(), [s.vitals for s in sealed]),
         )
+
+    @property
+    def upkeep_trouble(self) -> str:
+        """Why the last merging of deltas failed; empty if it did not."""
+        return "" if self._upkeep.trouble is None else str(self._upkeep.trouble)
+
+    def stop(self) -> None:
+        """No more epochs will come."""
+        self._upkeep.stop()
 
     def _resume_before(self, epoch: int) -> None:
         """Find the version that the first epoch of this start builds on."""
@@ -99,12 +117,13 @@ class EpochRunner:
                 hint="Spark's part of the checkpoint was removed or replaced: restore it, or start "
                 "from a new checkpoint folder",
             )
+        manifest = None
+        if epoch > 0:
+            manifest = self._store.chain(epoch - 1).manifest
+            self._base, self._layout = manifest.base, manifest.layout
+            self._watermarks = dict(manifest.watermarks)
+        self._relocation.begin(manifest)
         self._version = epoch - 1
-        if epoch == 0:
-            return
-        manifest = self._store.chain(epoch - 1)[-1]
-        self._base = manifest.base
-        self._watermarks = dict(manifest.watermarks)
 
     def _plan(
         self, epoch: int, run: int, partitions: int, now_ms: int, final_steps: int
@@ -112,11 +131,12 @@ class EpochRunner:
         steps = tuple(
             StepRoutes(
                 step=StepId(step.id),
-                routes=self._routes[step.id],
-                endpoints=self._fleet.endpoints(self._routes[step.id].hosts),
+                routes=routes,
+                endpoints=self._fleet.endpoints(routes.hosts),
                 time=EpochTime(epoch, now_ms, self._watermarks[step.id], number < final_steps),
             )
             for number, step in enumerate(self._flow.keyed)
+            for routes in [self._relocation.routes(step.id)]
         )
         return EpochPlan(epoch, run, partitions, steps, self._registry.location, self._token)
 
@@ -130,16 +150,21 @@ class EpochRunner:
         if dead:
             self._store.write_dead_letters(plan.epoch, dead)
         watermarks = self._next_watermarks(seen)
+        layout = self._upkeep.newest_layout()
+        if layout is not None and layout[0] < plan.epoch:
+            self._base, self._layout = layout
         self._store.write_manifest(
             Manifest(
                 epoch=plan.epoch,
                 run=plan.run,
                 base=self._base,
+                layout=self._layout,
                 deltas=tuple(s.delta for s in sealed if s.delta.rows),
-                routes={step: table.to_json() for step, table in self._routes.items()},
+                routes={step.step: step.routes.to_json() for step in plan.steps},
                 watermarks=watermarks,
                 rows=sum(s.rows for s in seen),
                 sealed_at_ms=int(self._clock_ms()),
+                placements=self._relocation.placements(),
             )
         )
         self._version, self._watermarks = plan.epoch, watermarks

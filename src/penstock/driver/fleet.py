@@ -1,24 +1,29 @@
-"""All hosts of a flow: started, given their slots, sealed together, rolled back, replaced, stopped."""
+"""All hosts of a flow: started, given slots, sealed together, rolled back, started again, stopped."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeVar
 
 from penstock.config import Settings
 from penstock.driver.registry import HostRecord, Registry
 from penstock.errors import HostLostError, PenstockError
-from penstock.host.machine import HostVitals
+from penstock.host.vitals import HostVitals
 from penstock.model import HostId
-from penstock.plan.epoch import EpochPlan, RouteTable
+from penstock.plan.assignment import Assignment, Incoming
+from penstock.plan.epoch import EpochPlan
 from penstock.plan.steps import KeyedStep
 from penstock.state.store import DeltaRef
 from penstock.wire.flight import Endpoint
 
 T = TypeVar("T")
+
+_WORKERS = 64
+"""Calls to hosts at a time. They wait for answers, so there may be many."""
 
 
 class HostJobs(Protocol):
@@ -50,144 +55,209 @@ class SealedHost:
     vitals: HostVitals
 
 
+@dataclass(frozen=True)
+class _Told:
+    """What an incarnation of a host was last told."""
+
+    record: HostRecord
+    owned: frozenset[int]
+
+
 class Fleet:
-    """The hosts of all keyed steps of one started flow. Used by one thread, the epoch's."""
+    """The hosts of all keyed steps of one started flow. Used by one thread, the epoch's; only `add`,
+    `compact`, `memory` and `pids` may be called by others."""
 
-    def __init__(
-        self,
-        steps: tuple[KeyedStep, ...],
-        hosts: dict[str, int],
-        jobs: HostJobs,
-        registry: Registry,
-        token: str,
-        settings: Settings,
-    ) -> None:
+    def __init__(self, jobs: HostJobs, registry: Registry, token: str, settings: Settings) -> None:
         self._jobs, self._registry, self._settings, self._token = jobs, registry, settings, token
-        self._steps = {
-            HostId(f"{step.id}/{number}"): step
-            for step in steps
-            for number in range(hosts[step.id])
-        }
-        self._restored: dict[HostId, HostRecord] = {}
+        self._steps: dict[HostId, KeyedStep] = {}
+        self._told: dict[HostId, _Told] = {}
+        self._restarts: dict[HostId, int] = {}
         self._endpoints: dict[str, Endpoint] = {}
-        self._calls = ThreadPoolExecutor(max(1, len(self._steps)), thread_name_prefix="fleet")
+        self._calls = ThreadPoolExecutor(_WORKERS, thread_name_prefix="fleet")
 
-    @property
-    def hosts(self) -> list[HostId]:
-        return list(self._steps)
+    # -- which hosts there are
 
-    def of_step(self, step: KeyedStep) -> list[HostId]:
-        return [host for host, its in self._steps.items() if its.id == step.id]
+    def add(self, host: HostId, step: KeyedStep) -> None:
+        """Start a host. It can be given slots once it is `ready`."""
+        self._steps[host] = step
+        self._jobs.start(host, step)
 
-    def start(self) -> None:
-        for host, step in self._steps.items():
-            self._jobs.start(host, step)
+    def remove(self, host: HostId) -> None:
+        """End a host that owns nothing, in the background."""
+        self._told.pop(host, None)
 
-    def endpoints(self, hosts: tuple[HostId, ...]) -> tuple[str, ...]:
-        return tuple(self._restored[host].location for host in hosts)
+        def end() -> None:
+            self._end(host)
+            self._steps.pop(host, None)
 
-    def pids(self) -> dict[str, int]:
-        return {host: record.pid for host, record in self._restored.items()}
+        self._calls.submit(end)
 
-    def make_ready(self, version: int, routes: dict[str, RouteTable]) -> None:
-        """Bring every host to `version`: wait for the missing, restore the new."""
-        fresh = {}
-        for host in self._steps:
-            record = self._await(host)
-            if self._restored.get(host) != record:
-                fresh[host] = record
+    def knows(self, host: HostId) -> bool:
+        """Whether there is such a host, be it that it is just ending."""
+        return host in self._steps
 
-        def restore(host: HostId) -> None:
-            table = routes[self._steps[host].id]
-            slots = table.slots_of(table.hosts.index(host)).tolist()
-            self._call(fresh[host], "restore", version=version, slots=slots)
+    def ready(self, hosts: Iterable[HostId]) -> list[HostId]:
+        """Those that have registered."""
+        return [host for host in hosts if self._registry.host(host) is not None]
 
-        self._each(list(fresh), restore)
-        self._restored.update(fresh)
+    def lost(self) -> list[HostId]:
+        """Hosts that were told of their slots and are gone, or there again as another incarnation."""
+        gone = [h for h, told in self._told.items() if self._registry.host(h) != told.record]
+        for host in gone:
+            del self._told[host]
+        return gone
 
-    def seal(self, plan: EpochPlan) -> list[SealedHost]:
-        """Make the epoch durable on every host. A lost host raises; what others sealed can go back."""
+    def revive(self, hosts: Iterable[HostId]) -> None:
+        """Start the jobs of hosts again that have ended, without waiting for them."""
+        for host in hosts:
+            if self._registry.host(host) is not None:
+                self._restarts.pop(host, None)
+            elif not self._jobs.running(host):
+                tries = self._restarts.get(host, 0)
+                if tries < self._settings.epoch_runs:
+                    self._restarts[host] = tries + 1
+                    self._jobs.start(host, self._steps[host])
 
-        def one(host: HostId) -> SealedHost:
-            facts = self._call(
-                self._restored[host],
-                "seal",
-                epoch=plan.epoch,
-                run=plan.run,
-                partitions=plan.partitions,
-            )
-            return SealedHost(host, DeltaRef(**facts["delta"]), HostVitals(**facts["vitals"]))
-
-        return self._each(self.hosts, one)
-
-    def roll_back(self, version: int) -> list[HostId]:
-        """Take every host that still answers back to `version`; forget the others and name them."""
-        lost: list[HostId] = []
-
-        def one(host: HostId) -> None:
-            record = self._restored[host]
-            if self._registry.host(host) != record:
-                lost.append(host)
-                return
-            try:
-                self._call(record, "rollback", version=version)
-            except PenstockError:
-                lost.append(host)
-                self._registry.forget(record)
-
-        self._each(list(self._restored), one)
-        for host in lost:
-            self._restored.pop(host, None)
-        return lost
-
-    def memory(self) -> dict[str, int]:
-        """Resident bytes of each host's process."""
-        return {
-            host: int(self._call(record, "memory")["rss"])
-            for host, record in self._restored.items()
-        }
-
-    def stop(self) -> None:
-        """End every host and its Spark job. Nothing is left running."""
-
-        def one(host: HostId) -> None:
-            record = self._registry.host(host)
-            if record is not None:
-                try:
-                    self._call(record, "stop")
-                except PenstockError:
-                    self._registry.forget(record)
-            self._jobs.cancel(host)
-
-        self._each(self.hosts, one)
-        self._calls.shutdown()
-        for endpoint in self._endpoints.values():
-            endpoint.close()
-
-    def _await(self, host: HostId) -> HostRecord:
-        """The host's registration, once it has come; its job is started again if it ended."""
+    def wait_for(self, hosts: Sequence[HostId], enough: int) -> None:
+        """Wait until so many of these hosts are ready; jobs that end meanwhile are started again."""
         deadline = time.monotonic() + self._settings.host_start_ms / 1000
-        restarts = 0
-        while True:
-            record = self._registry.host(host)
-            if record is not None:
-                return record
-            if not self._jobs.running(host):
-                if restarts >= self._settings.epoch_runs:
-                    raise HostLostError(
-                        f"host {host} does not stay up: {self._jobs.failure(host)}",
-                        hint="see the executor's log of the host's Spark job",
-                    )
-                restarts += 1
-                self._jobs.start(host, self._steps[host])
+        while len(self.ready(hosts)) < enough:
+            self.revive(hosts)
+            missing = [host for host in hosts if self._registry.host(host) is None]
+            hopeless = [h for h in missing if not self._jobs.running(h)]
+            if len(hosts) - len(hopeless) < enough:
+                raise HostLostError(
+                    f"host {hopeless[0]} does not stay up: {self._jobs.failure(hopeless[0])}",
+                    hint="see the executor's log of the host's Spark job",
+                )
             if time.monotonic() > deadline:
                 raise HostLostError(
-                    f"host {host} did not come up within {self._settings.host_start_ms} ms",
+                    f"host {missing[0]} did not come up within {self._settings.host_start_ms} ms",
                     hint="give the session more cores (hosts hold one each), or raise "
                     "Settings.host_start_ms if executors start slowly",
                 )
             with self._registry.changed:
                 self._registry.changed.wait(0.1)
+
+    def endpoints(self, hosts: tuple[HostId, ...]) -> tuple[str, ...]:
+        return tuple(self._told[host].record.location for host in hosts)
+
+    def pids(self) -> dict[str, int]:
+        return {host: told.record.pid for host, told in dict(self._told).items()}
+
+    # -- slots
+
+    def owned(self, host: HostId) -> frozenset[int]:
+        """The slots that a host was last told it owns."""
+        told = self._told.get(host)
+        return frozenset() if told is None else told.owned
+
+    def assign(
+        self,
+        orders: dict[HostId, Assignment],
+        sources: dict[HostId, dict[int, HostId | None]],
+        wait: bool,
+    ) -> None:
+        """Tell hosts which slots they own from now on, and whom to ask for the new ones.
+
+        First everybody stops to own what goes, so that its copy is frozen before it is asked for.
+        """
+        leaving = {
+            host: replace(order, owned=tuple(sorted(self.owned(host) & set(order.owned))))
+            for host, order in orders.items()
+            if self.owned(host) - set(order.owned)
+        }
+        self._each(list(leaving), lambda host: self._tell(host, leaving[host], wait=False))
+
+        def arrive(host: HostId) -> None:
+            order = orders[host]
+            groups: dict[HostId | None, list[int]] = {}
+            for slot in set(order.owned) - self.owned(host):
+                groups.setdefault(sources.get(host, {}).get(slot), []).append(slot)
+            incoming = tuple(
+                Incoming(tuple(sorted(slots)), self._location(source))
+                for source, slots in groups.items()
+            )
+            self._tell(host, replace(order, incoming=incoming), wait)
+
+        self._each(list(orders), arrive)
+
+    def release(self, hosts: Iterable[HostId]) -> None:
+        """The copies of slots that these hosts gave away are not needed any more."""
+        self._each([h for h in hosts if h in self._told], lambda h: self._order(h, "release"))
+
+    def _tell(self, host: HostId, order: Assignment, wait: bool) -> None:
+        record = self._registry.host(host)
+        if record is None:
+            raise HostLostError(f"host {host} is gone")
+        self._call(record, "assign", assignment=order.to_json(), wait=wait)
+        self._told[host] = _Told(record, frozenset(order.owned))
+
+    def _location(self, host: HostId | None) -> str | None:
+        told = None if host is None else self._told.get(host)
+        return None if told is None else told.record.location
+
+    # -- epochs
+
+    def seal(self, plan: EpochPlan) -> list[SealedHost]:
+        """Make the epoch durable on every host. A lost host raises; what others sealed can go back."""
+
+        def one(host: HostId) -> SealedHost:
+            facts = self._order(
+                host, "seal", epoch=plan.epoch, run=plan.run, partitions=plan.partitions
+            )
+            return SealedHost(host, DeltaRef(**facts["delta"]), HostVitals(**facts["vitals"]))
+
+        return self._each([host for step in plan.steps for host in step.routes.hosts], one)
+
+    def roll_back(self, version: int) -> bool:
+        """Take every host that owns slots back to `version`. Those that cannot are taken for lost;
+        returns whether any is."""
+
+        def one(host: HostId) -> bool:
+            record = self._told[host].record
+            if self._registry.host(host) != record:
+                return True
+            try:
+                self._call(record, "rollback", version=version)
+            except PenstockError:
+                self._registry.forget(record)
+                return True
+            return False
+
+        return any(self._each([host for host, told in self._told.items() if told.owned], one))
+
+    def compact(self, host: HostId, slots: Sequence[int], upto: int, tag: str) -> dict[str, Any]:
+        """Have a host merge files of these slots; waits for it, so not for the epoch's thread."""
+        facts: dict[str, Any] = self._order(host, "compact", slots=list(slots), upto=upto, tag=tag)
+        return facts
+
+    def memory(self) -> dict[str, int]:
+        """Resident bytes of each host's process."""
+        return {host: int(self._order(host, "memory")["rss"]) for host in list(self._told)}
+
+    def stop(self) -> None:
+        """End every host and its Spark job. Nothing is left running."""
+        self._each(list(self._steps), self._end)
+        self._calls.shutdown()
+        for endpoint in self._endpoints.values():
+            endpoint.close()
+
+    def _end(self, host: HostId) -> None:
+        record = self._registry.host(host)
+        if record is not None:
+            with suppress(PenstockError):
+                self._call(record, "stop")
+            self._registry.forget(record)
+        self._jobs.cancel(host)
+
+    # -- calls
+
+    def _order(self, host: HostId, action: str, **arguments: Any) -> Any:
+        told = self._told.get(host)
+        if told is None:
+            raise HostLostError(f"host {host} is gone")
+        return self._call(told.record, action, **arguments)
 
     def _call(self, record: HostRecord, action: str, **arguments: Any) -> Any:
         endpoint = self._endpoints.get(record.location)

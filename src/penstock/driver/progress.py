@@ -8,6 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from penstock.courier.witness import Seen
+from penstock.host.vitals import HostVitals
+from penstock.plan.placement import Handover
 
 
 @dataclass(frozen=True)
@@ -31,6 +33,27 @@ class HostProgress:
 
 
 @dataclass(frozen=True)
+class MigrationProgress:
+    """What moving slots, recovering and reading evicted entries cost in one epoch, over all hosts."""
+
+    handovers: tuple[Handover, ...]
+    """Slots that changed hands before the epoch."""
+    fetched_keys: int
+    """Entries that came from other hosts or the store, because rows needed them or by trickle."""
+    fetched_bytes: int
+    fetches: int
+    """Round trips for entries that rows needed."""
+    wait_ms: float
+    """How long channels waited for those, added up over channels."""
+    partial_slots: int
+    """Slots of which entries are still elsewhere."""
+    left_behind: int
+    """Entries of slots given away that nobody has asked for: they never had to move."""
+    evicted: int
+    """Entries that hosts dropped for lack of memory."""
+
+
+@dataclass(frozen=True)
 class EpochProgress:
     """One epoch, as `query.progress` tells it."""
 
@@ -48,6 +71,26 @@ class EpochProgress:
     watermark_ms: int | None
     dead_letters: int
     hosts: tuple[HostProgress, ...]
+    migration: MigrationProgress
+
+
+def host_progress(host: str, vitals: HostVitals) -> HostProgress:
+    return HostProgress(host, vitals.entries, vitals.state_bytes, vitals.rows, vitals.busy_ms)
+
+
+def migration_progress(
+    handovers: Sequence[Handover], hosts: Sequence[HostVitals]
+) -> MigrationProgress:
+    return MigrationProgress(
+        handovers=tuple(handovers),
+        fetched_keys=sum(v.fetched_keys for v in hosts),
+        fetched_bytes=sum(v.fetched_bytes for v in hosts),
+        fetches=sum(v.fetches for v in hosts),
+        wait_ms=sum(v.wait_ms for v in hosts),
+        partial_slots=sum(v.partial_slots for v in hosts),
+        left_behind=sum(v.left_behind for v in hosts),
+        evicted=sum(v.evicted for v in hosts),
+    )
 
 
 def latency_of(seen: Sequence[Seen], done_ms: float) -> Latency | None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from penstock.courier.witness import Seen
-from penstock.errors import PenstockError, from_wire
+from penstock.errors import HostLostError, PenstockError, from_wire
 from penstock.operators.operator import DeadLetter
 from penstock.wire.flight import TokenServer
 from penstock.wire.messages import dead_from_bytes
@@ -37,6 +38,8 @@ class Registry(TokenServer):
         self._dead: dict[int, list[DeadLetter]] = {}
         self._run: tuple[int, int] = (-1, 0)
         self._trouble: PenstockError | None = None
+        self.on_host_lost: Callable[[], None] = lambda: None
+        """Called when a courier of the running epoch says that it has lost a host."""
         self.actions = {
             "register": self._register,
             "heartbeat": self._heartbeat,
@@ -102,6 +105,9 @@ class Registry(TokenServer):
 
     def _note_trouble(self, facts: dict[str, Any]) -> bool:
         with self.changed:
-            if (facts["epoch"], facts["run"]) == self._run:
-                self._trouble = from_wire(facts["error"])
+            if (facts["epoch"], facts["run"]) != self._run:
+                return True
+            self._trouble = from_wire(facts["error"])
+        if isinstance(self._trouble, HostLostError):
+            self.on_host_lost()
         return True

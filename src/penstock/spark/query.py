@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import atexit
+import os
 import secrets
 import shutil
 import threading
 import weakref
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -22,11 +23,15 @@ from penstock.driver.epochs import EpochRunner
 from penstock.driver.fleet import Fleet
 from penstock.driver.progress import EpochProgress
 from penstock.driver.registry import Registry
-from penstock.errors import PenstockError
+from penstock.driver.relocation import Relocation
+from penstock.errors import PenstockError, SettingError
+from penstock.faults import arm
 from penstock.host.main import HostOrder
 from penstock.plan.epoch import EpochPlan
+from penstock.plan.migration import Migration
 from penstock.plan.steps import FlowPlan, KeyedStep
-from penstock.spark import private, task
+from penstock.spark import control, private, task
+from penstock.spark.cores import check_cores
 from penstock.spark.host_jobs import SparkHostJobs
 from penstock.spark.schema import spark_schema
 from penstock.spark.sinks import Sink
@@ -50,6 +55,10 @@ class QueryStatus:
     hosts: dict[str, int]
     """host -> process id, of those that are up."""
     message: str
+    migration: str = "lazy"
+    """How state follows its slots."""
+    pending_slots: int = 0
+    """Slots that have not reached the host where they should be."""
 
 
 @dataclass(frozen=True)
@@ -63,6 +72,7 @@ class Start:
     checkpoint: str
     flow_id: str
     hosts: dict[str, int]
+    migration: Migration
     settings: Settings
     trigger: dict[str, Any]
     name: str | None
@@ -91,6 +101,7 @@ class FlowQuery:
         local = private.is_local(self._spark)
         self._token = secrets.token_hex(16)
         self.run_id = secrets.token_hex(4)
+        self._tag = f"penstock-epochs-{self.run_id}"
         self._registry = Registry(own_address(local), start.settings.driver_port, self._token)
 
         def order(host: str, step: KeyedStep) -> HostOrder:
@@ -99,17 +110,22 @@ class FlowQuery:
             )
 
         jobs = SparkHostJobs(self._spark.sparkContext, self.run_id, order)
-        self._fleet = Fleet(
-            start.flow.keyed, start.hosts, jobs, self._registry, self._token, start.settings
+        self._fleet = Fleet(jobs, self._registry, self._token, start.settings)
+        self._relocation = Relocation(
+            start.flow.keyed, start.hosts, self._fleet, start.settings, start.migration
         )
+        self._store = Store(start.store)
         self._runner = EpochRunner(
             start.flow,
             self._fleet,
+            self._relocation,
             self._registry,
-            Store(start.store),
+            self._store,
             self._token,
             start.settings,
         )
+        self._registry.on_host_lost = self._give_up_run
+        self._registry.actions |= control.actions(self)
         self._state: State = "starting"
         self._error: BaseException | None = None
         self._progress: deque[EpochProgress] = deque(maxlen=start.settings.progress_kept)
@@ -129,7 +145,10 @@ class FlowQuery:
         """A glance: state, newest epoch, hosts."""
         newest = self._progress[-1].epoch if self._progress else None
         message = str(self._error) if self._error else self._state
-        return QueryStatus(self._state, newest, self._fleet.pids(), message)
+        if trouble := self._runner.upkeep_trouble:
+            message += f"; the store could not be compacted: {trouble}"
+        migration, pending = str(self.migration), self._relocation.pending
+        return QueryStatus(self._state, newest, self._fleet.pids(), message, migration, pending)
 
     @property
     def progress(self) -> list[EpochProgress]:
@@ -168,6 +187,36 @@ class FlowQuery:
         assert self._streaming is not None
         return self._streaming
 
+    def move(self, step: str, slots: Iterable[int], to: str) -> None:
+        """Let these slots of a step live on the host `to`, from the next epoch on.
+
+        State follows as `migration` says. Hosts are named like "sum/0", as in `status.hosts`.
+        """
+        self._must_run()
+        self._relocation.move(step, slots, to)
+
+    def scale(self, step: str, hosts: int) -> None:
+        """Let a step have so many hosts. Returns at once: slots move when new hosts are up."""
+        self._must_run()
+        others = sum(len(self._relocation.hosts(s.id)) for s in self._start.flow.keyed)
+        more = hosts - len(self._relocation.hosts(step)) if step in self._start.hosts else 0
+        if more > 0:
+            check_cores(self._start.source, others + more)
+        self._relocation.scale(step, hosts)
+
+    @property
+    def migration(self) -> Migration:
+        """How state follows slots that change hands. Set it to a text such as "batched(8)"."""
+        return self._relocation.migration
+
+    @migration.setter
+    def migration(self, migration: str | Migration) -> None:
+        self._relocation.migration = Migration.parse(migration)
+
+    def placements(self) -> dict[str, list[dict[str, Any]]]:
+        """Per step: which slots are on which host, since which epoch, and why."""
+        return self._relocation.placements()
+
     def host_memory(self) -> dict[str, int]:
         """Resident bytes of each host's process."""
         return self._fleet.memory()
@@ -182,7 +231,10 @@ class FlowQuery:
     def _drive(self) -> None:
         """The query's own thread: start hosts, run to the end, leave nothing behind."""
         try:
-            self._fleet.start()
+            arm(self._start.settings.faults)
+            self._relocation.start_hosts()
+            facts = {"location": self._registry.location, "token": self._token, "pid": os.getpid()}
+            self._store.write_control(facts)
             self._state = "running"
             if self._start.source.isStreaming:
                 self._stream()
@@ -200,8 +252,10 @@ class FlowQuery:
 
     def _clean_up(self) -> None:
         try:
+            self._runner.stop()
             self._fleet.stop()
             self._registry.shutdown()
+            self._store.remove_control()
         except Exception as failed:
             self._error = self._error or failed
         if self._start.temporary:
@@ -211,7 +265,13 @@ class FlowQuery:
         """The source with couriers on it. They learn the epoch's plan when their task starts."""
         flow = self._start.flow
         settings = self._start.settings
-        courier = Courier(flow, task.current, settings.rpc_timeout_ms, settings.exchange_timeout_ms)
+        courier = Courier(
+            flow,
+            task.current,
+            settings.rpc_timeout_ms,
+            settings.exchange_timeout_ms,
+            settings.faults,
+        )
         return source.mapInArrow(courier.__call__, spark_schema(flow.output))
 
     def _stream(self) -> None:
@@ -256,9 +316,11 @@ class FlowQuery:
         def write(plan: EpochPlan) -> None:
             context = df.sparkSession.sparkContext
             context.setLocalProperty(task.PLAN, plan.to_text())
+            context.addJobTag(self._tag)
             try:
                 self._start.sink.write(df, epoch, self._start.flow_id)
             finally:
+                context.removeJobTag(self._tag)
                 context.setLocalProperty(task.PLAN, None)  # type: ignore[arg-type]
 
         try:
@@ -267,6 +329,14 @@ class FlowQuery:
         except BaseException as failed:
             self._error = failed
             raise
+
+    def _give_up_run(self) -> None:
+        """A courier has lost a host: what is left of the run is in vain, and so are its retries."""
+        self._spark.sparkContext.cancelJobsWithTag(self._tag)
+
+    def _must_run(self) -> None:
+        if self._done.is_set():
+            raise SettingError("this query has ended", hint="start the flow again")
 
     def _run_bounded(self) -> None:
         """A static DataFrame is one epoch, and then one for each step that has something to close."""

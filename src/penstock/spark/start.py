@@ -16,10 +16,13 @@ from pyspark.sql import functions as F  # noqa: N812 - as everywhere in PySpark
 from penstock.config import Settings
 from penstock.errors import CheckpointError, FlowError, SettingError
 from penstock.model import milliseconds
+from penstock.plan.migration import Migration
 from penstock.plan.steps import FlowPlan, KeyedStep, OnError
-from penstock.spark.private import is_local, keep_jobs_on_interrupt
+from penstock.spark.cores import check_cores
+from penstock.spark.private import keep_jobs_on_interrupt
 from penstock.spark.query import FlowQuery, Start
-from penstock.state.store import FORMAT, Store
+from penstock.state.store import FORMAT, READABLE, Store
+from penstock.state.table import HASH
 
 if TYPE_CHECKING:
     from penstock.flows import Flow
@@ -30,6 +33,7 @@ def start(
     *,
     checkpoint: str | None,
     hosts: int | dict[str, int],
+    migration: str | Migration,
     on_error: OnError,
     trigger: str | None,
     name: str | None,
@@ -47,9 +51,10 @@ def start(
         )
     if on_error not in ("fail", "dead_letter"):
         raise FlowError(f"on_error={on_error!r} is unknown", hint='use "fail" or "dead_letter"')
+    chosen = Migration.parse(migration)
     plan = _with_errors(flow.plan, on_error)
     counts = _host_counts(plan, hosts)
-    _check_cores(flow.source, sum(counts.values()))
+    check_cores(flow.source, sum(counts.values()))
     temporary = checkpoint is None
     if checkpoint is None:
         if flow.source.isStreaming:
@@ -76,6 +81,7 @@ def start(
             checkpoint=checkpoint,
             flow_id=flow_id,
             hosts=counts,
+            migration=chosen,
             settings=settings,
             trigger=_trigger(trigger),
             name=name,
@@ -105,27 +111,6 @@ def _host_counts(plan: FlowPlan, hosts: int | dict[str, int]) -> dict[str, int]:
             hint=f"the keyed steps are {', '.join(counts)} (see flow.explain())",
         )
     return counts
-
-
-def _check_cores(source: DataFrame, hosts: int) -> None:
-    """Hosts hold a task slot each, for as long as the query runs; couriers need at least one."""
-    context = source.sparkSession.sparkContext
-    elastic = context.getConf().get("spark.dynamicAllocation.enabled", "false") == "true"
-    if elastic or context.getConf().get("spark.default.parallelism") is not None:
-        return
-    cores = context.defaultParallelism
-    if cores < hosts + 1:
-        more = (
-            f"start the session with ps.session(cores={hosts + 2}) or more; in local mode there "
-            "may be more of them than the machine has"
-            if is_local(source.sparkSession)
-            else "give the application more cores, or turn on dynamic allocation"
-        )
-        raise SettingError(
-            f"{hosts} hosts and a courier need {hosts + 1} task slots, but the master "
-            f"{context.master} has {cores}",
-            hint=f"use fewer hosts, or {more}",
-        )
 
 
 def _trigger(trigger: str | None) -> dict[str, Any]:
@@ -171,7 +156,7 @@ def _claim(store: Store, plan: FlowPlan, bounded: bool) -> str:
             f"{store.uri} already holds the state of a run",
             hint="a static DataFrame always starts anew: choose a new folder, or give none",
         )
-    if found.get("format") != FORMAT:
+    if found.get("format") not in READABLE:
         raise CheckpointError(
             f"{store.uri} has state format {found.get('format')}, this Penstock writes {FORMAT}",
             hint="open it with the release that wrote it, or start from a new checkpoint folder",
@@ -207,5 +192,5 @@ def _step_facts(step: KeyedStep) -> dict[str, Any]:
         "keys": [[field.name, str(field.type)] for field in keys],
         # The types once more, for whoever reads the state without the flow.
         "key_schema": base64.b64encode(step.codec.schema.serialize()).decode(),
-        "state": [[field.name, str(field.type)] for field in schema],
+        "state": [[f.name, str(f.type)] for f in schema if f.name != HASH and "~" not in f.name],
     }

@@ -1,0 +1,222 @@
+"""Brings slots to where they should live: between two epochs, by the flow's migration.
+
+`plan.topology` decides; here hosts are started, told and ended. Requests may come from any thread;
+they take effect at the next epoch boundary.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from penstock.config import Settings
+from penstock.driver.fleet import Fleet, SealedHost
+from penstock.errors import SettingError
+from penstock.faults import point
+from penstock.model import HostId, StepId
+from penstock.plan.assignment import Assignment
+from penstock.plan.epoch import RouteTable
+from penstock.plan.migration import Migration
+from penstock.plan.placement import Handover, Placement
+from penstock.plan.steps import KeyedStep
+from penstock.plan.topology import Topology
+from penstock.state.store import Manifest
+
+
+class Relocation:
+    """Where the slots of all steps of a started flow live."""
+
+    def __init__(
+        self,
+        steps: Sequence[KeyedStep],
+        hosts: dict[str, int],
+        fleet: Fleet,
+        settings: Settings,
+        migration: Migration,
+    ) -> None:
+        self._steps = {step.id: step for step in steps}
+        self._fleet, self._settings = fleet, settings
+        self._wanted = {
+            step.id: [HostId(f"{step.id}/{number}") for number in range(hosts[step.id])]
+            for step in steps
+        }
+        self.migration = migration
+        """How state follows from the next boundary on."""
+        self._topologies: dict[str, Topology] = {}
+        self._sources: dict[HostId, dict[int, HostId | None]] = {}
+        self._copies: dict[str, set[HostId]] = {step.id: set() for step in steps}
+        self._partial: dict[str, int] = {step.id: 0 for step in steps}
+        self._handovers: list[Handover] = []
+        self._lock = threading.RLock()
+        self._begun = threading.Event()
+
+    def start_hosts(self) -> None:
+        for step, hosts in self._wanted.items():
+            for host in hosts:
+                self._fleet.add(host, self._steps[step])
+
+    def begin(self, manifest: Manifest | None) -> None:
+        """Take up where a manifest left off; None: from nothing."""
+        with self._lock:
+            for step in self._steps.values():
+                routes, placements = None, list[Placement]()
+                if manifest is not None:
+                    routes = RouteTable.from_json(manifest.routes[step.id])
+                    told = manifest.placements.get(step.id, [])
+                    placements = [Placement.from_json(facts) for facts in told]
+                self._topologies[step.id] = Topology(
+                    StepId(step.id), step.slots, self._wanted[step.id], routes, placements
+                )
+        self._begun.set()
+
+    # -- requests
+
+    def move(self, step: str, slots: Iterable[int], to: str) -> None:
+        """Let these slots live on this host from the next epoch on."""
+        topology = self._topology(step)
+        with self._lock:
+            topology.move(slots, HostId(to))
+
+    def scale(self, step: str, hosts: int) -> None:
+        """Let the step have so many hosts."""
+        topology = self._topology(step)
+        with self._lock:
+            now = topology.hosts
+            if not 1 <= hosts <= topology.slots:
+                raise SettingError(
+                    f"step {step} cannot have {hosts} hosts",
+                    hint=f"give 1 to {topology.slots}: each owns at least one slot",
+                )
+            wanted, number = now[:hosts], 0
+            while len(wanted) < hosts:
+                name = HostId(f"{step}/{number}")
+                if name not in wanted and not self._fleet.knows(name):
+                    self._fleet.add(name, self._steps[step])
+                    wanted.append(name)
+                number += 1
+            topology.scale(wanted)
+
+    def _topology(self, step: str) -> Topology:
+        if step not in self._steps:
+            raise SettingError(
+                f"there is no step {step!r}",
+                hint=f"the keyed steps are {', '.join(self._steps)} (see flow.explain())",
+            )
+        if not self._begun.wait(self._settings.host_start_ms / 1000):
+            raise SettingError("the query has not begun", hint="wait for its first epoch")
+        return self._topologies[step]
+
+    # -- what is
+
+    def routes(self, step: str) -> RouteTable:
+        return self._topologies[step].routes
+
+    def placements(self) -> dict[str, list[dict[str, Any]]]:
+        """For the manifest: per step, where slots are and how they came there."""
+        return {step: topology.placements_json() for step, topology in self._topologies.items()}
+
+    @property
+    def pending(self) -> int:
+        """Slots that have not reached the host where they should be."""
+        with self._lock:
+            return sum(topology.pending for topology in self._topologies.values())
+
+    def hosts(self, step: str) -> list[HostId]:
+        """The hosts that a step should have."""
+        topology = self._topologies.get(step)
+        return list(self._wanted[step]) if topology is None else topology.hosts
+
+    def owners(self) -> list[tuple[str, HostId, list[int]]]:
+        """(step, host, its slots) of all hosts that own any."""
+        return [
+            (step, host, routes.slots_of(number).tolist())
+            for step, topology in self._topologies.items()
+            for routes in [topology.routes]
+            for number, host in enumerate(routes.hosts)
+        ]
+
+    def taken(self) -> list[Handover]:
+        """What changed hands since this was last asked."""
+        handovers, self._handovers = self._handovers, []
+        return handovers
+
+    # -- at an epoch boundary
+
+    def settle(self, version: int, epoch: int, run: int) -> None:
+        """Give every slot a ready owner, and move what is to move, as of a sealed version."""
+        lost = self._fleet.lost()
+        for step, topology in self._topologies.items():
+            with self._lock:
+                for host in lost:
+                    topology.lost(host)
+            if not topology.routes.hosts and not lost:
+                # the beginning: hosts that come a little later would be given slots twice
+                self._fleet.wait_for(topology.hosts, len(topology.hosts))
+            self._fleet.revive(self.hosts(step))
+            self._advance(topology, version)
+        point("driver.assign", epoch=epoch, run=run)
+        self._tell(version)
+        self._retire()
+
+    def _advance(self, topology: Topology, version: int) -> None:
+        while True:
+            with self._lock:
+                ready = self._fleet.ready(self._known(topology))
+                handovers = topology.advance(version, ready, self.migration)
+                for handover in handovers:
+                    self._note(handover)
+                if not topology.homeless:
+                    return
+            self._fleet.wait_for(topology.hosts, 1)
+
+    def _known(self, topology: Topology) -> list[HostId]:
+        """Hosts of a step that may own or have owned slots."""
+        return [*topology.hosts, *topology.retired(), *topology.routes.hosts]
+
+    def _note(self, handover: Handover) -> None:
+        self._handovers.append(handover)
+        sources = self._sources.setdefault(handover.target, {})
+        for slot in handover.slots:
+            sources[slot] = handover.source
+        if handover.source is not None:
+            self._copies[handover.step].add(handover.source)
+            self._partial[handover.step] = 1
+
+    def _tell(self, version: int) -> None:
+        """Tell every host whose slots are not those that it was told last."""
+        migration, orders = self.migration, dict[HostId, Assignment]()
+        for topology in self._topologies.values():
+            routes = topology.routes
+            now = {host: routes.slots_of(n).tolist() for n, host in enumerate(routes.hosts)}
+            for host in {*now, *self._fleet.ready(self._known(topology))}:
+                owned = now.get(host, [])
+                if self._fleet.owned(host) != frozenset(owned):
+                    orders[host] = Assignment(
+                        version, tuple(owned), (), migration.whole, migration.trickle_mb_s
+                    )
+        if orders:
+            self._fleet.assign(orders, self._sources, wait=migration.kind == "pause")
+        self._sources.clear()
+
+    def _retire(self) -> None:
+        """End hosts that left. Where slots arrive whole, they are needed until all is there."""
+        for step, topology in self._topologies.items():
+            if self.migration.whole and self._partial[step]:
+                continue
+            with self._lock:
+                for host in topology.retired():
+                    self._fleet.remove(host)
+                    self._copies[step].discard(host)
+                    topology.forget(host)
+
+    def sealed(self, sealed: Iterable[SealedHost]) -> None:
+        """An epoch is committed: see whether all state has arrived, and free the copies of it."""
+        partial = dict.fromkeys(self._steps, 0)
+        for one in sealed:
+            partial[one.host.rsplit("/", 1)[0]] += one.vitals.partial_slots
+        self._partial = partial
+        for step, copies in self._copies.items():
+            if copies and not partial[step]:
+                self._fleet.release(copies)
+                copies.clear()

@@ -1,0 +1,41 @@
+"""What a running query does when `penstock ctl` asks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from penstock.spark.query import FlowQuery
+
+
+def actions(query: FlowQuery) -> dict[str, Callable[[dict[str, Any]], Any]]:
+    """The actions to add to the driver's Flight service."""
+
+    def status(_: dict[str, Any]) -> dict[str, Any]:
+        newest = query.progress[-1:]
+        return {
+            "status": asdict(query.status),
+            "placements": query.placements(),
+            "progress": asdict(newest[0]) if newest else None,
+        }
+
+    def move(order: dict[str, Any]) -> dict[str, Any]:
+        query.move(order["step"], order["slots"], order["to"])
+        return {}
+
+    def scale(order: dict[str, Any]) -> dict[str, Any]:
+        query.scale(order["step"], order["hosts"])
+        return {}
+
+    def migration(order: dict[str, Any]) -> dict[str, Any]:
+        query.migration = order["migration"]
+        return {"migration": str(query.migration)}
+
+    return {
+        "control_status": status,
+        "control_move": move,
+        "control_scale": scale,
+        "control_migration": migration,
+    }
