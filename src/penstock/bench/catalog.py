@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from penstock.bench import pipeline
+from penstock.bench import migration, pipeline
 from penstock.bench.goals import Goal
 from penstock.bench.report import Report, Show
 from penstock.errors import SettingError
@@ -20,7 +20,10 @@ class Bench:
     goals: Mapping[str, Goal]
 
 
-BENCHES = {"pipeline": Bench(pipeline.run, pipeline.GOALS)}
+BENCHES = {
+    "pipeline": Bench(pipeline.run, pipeline.GOALS),
+    "migration": Bench(migration.run, migration.GOALS),
+}
 
 
 def find(name: str) -> Bench:
@@ -29,7 +32,7 @@ def find(name: str) -> Bench:
     >>> find("nosuch")
     Traceback (most recent call last):
     ...
-    penstock.errors.SettingError: there is no benchmark 'nosuch'. What to do: choose from: pipeline
+    penstock.errors.SettingError: there is no benchmark 'nosuch'. What to do: choose from: pipeline, migration
     """
     if name not in BENCHES:
         raise SettingError(
