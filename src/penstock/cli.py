@@ -37,9 +37,14 @@ state = typer.Typer(
     help="Look into a checkpoint: no Spark, no running query.", no_args_is_help=True
 )
 app.add_typer(state, name="state")
+ctl = typer.Typer(help="Look at a running query, and steer it.", no_args_is_help=True)
+app.add_typer(ctl, name="ctl")
 
 CheckpointFolder = Annotated[
     str, typer.Argument(metavar="CHECKPOINT", help="The folder given to start(checkpoint=...).")
+]
+StepName = Annotated[
+    str | None, typer.Option(metavar="STEP", help="Which step; the only one if there is one.")
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
@@ -155,20 +160,20 @@ def bench(
 
 @state.command("ls")
 def state_ls(checkpoint: CheckpointFolder, as_json: AsJson = False) -> None:
-    """Show a checkpoint's steps, their hosts and how much they hold."""
+    """Show a checkpoint's steps, hosts and files; exit code 1 if a file is damaged."""
     from penstock.state import inspect_view as view
     from penstock.state.inspect import Checkpoint
 
     overview = Checkpoint(checkpoint).overview()
     _print(view.as_json(overview) if as_json else view.draw_overview(overview))
+    if any(step.damaged for step in overview.steps):
+        raise typer.Exit(1)
 
 
 @state.command("show")
 def state_show(
     checkpoint: CheckpointFolder,
-    step: Annotated[
-        str | None, typer.Option(metavar="STEP", help="Which step; the only one if there is one.")
-    ] = None,
+    step: StepName = None,
     key: Annotated[
         list[str] | None,
         typer.Option(metavar="KEY", help="Just this key; a comma or a --key for each column."),
@@ -177,7 +182,7 @@ def state_show(
     limit: Annotated[int, typer.Option(min=1, help="How many entries.")] = 20,
     as_json: AsJson = False,
 ) -> None:
-    """Show entries of a step, or one key and its deltas; exit code 1 if there is no such key."""
+    """Show entries of a step, or one key and its files; exit code 1 if there is no such key."""
     from penstock.state import inspect_view as view
     from penstock.state.inspect import Checkpoint
 
@@ -192,6 +197,81 @@ def state_show(
         typer.echo(f"{step} has no entry for the key {','.join(key)}", err=True)
         raise typer.Exit(1)
     _print(view.as_json(history) if as_json else view.draw_history(history))
+
+
+@state.command("slots")
+def state_slots(
+    checkpoint: CheckpointFolder,
+    step: Annotated[
+        str | None, typer.Option(metavar="STEP", help="Which step; all of them if none.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show where slots are, since when and why, and what the store has of them."""
+    from rich.console import Group
+
+    from penstock.state import inspect_view as view
+    from penstock.state.inspect import Checkpoint
+
+    found = Checkpoint(checkpoint)
+    steps = found.steps if step is None else [found.chosen(step)]
+    slots = [found.slots(one) for one in steps]
+    _print(view.as_json(slots) if as_json else Group(*map(view.draw_slots, slots)))
+
+
+@ctl.command("status")
+def ctl_status(checkpoint: CheckpointFolder, as_json: AsJson = False) -> None:
+    """Show a running query: its hosts, their slots, and what state moved."""
+    from penstock import control_view as view
+    from penstock.control import RunningQuery
+
+    answer = RunningQuery(checkpoint).status()
+    _print(view.as_json(answer) if as_json else view.draw_status(answer))
+
+
+@ctl.command("move")
+def ctl_move(
+    checkpoint: CheckpointFolder,
+    slots: Annotated[str, typer.Option(metavar="SLOTS", help="Which slots, such as 0-15,20.")],
+    to: Annotated[str, typer.Option(metavar="HOST", help="The host, as ctl status names it.")],
+    step: StepName = None,
+) -> None:
+    """Let slots live on a host, from the next epoch on."""
+    from penstock.control import RunningQuery
+    from penstock.plan.slots import slots_to_text
+
+    step, moved = RunningQuery(checkpoint).move(slots, to, step)
+    typer.echo(f"slots {slots_to_text(moved)} of {step} move to {to} from the next epoch on")
+
+
+@ctl.command("scale")
+def ctl_scale(
+    checkpoint: CheckpointFolder,
+    hosts: Annotated[int, typer.Option(min=1, metavar="N", help="How many hosts.")],
+    step: StepName = None,
+) -> None:
+    """Let a step have so many hosts; slots move when new ones are up."""
+    from penstock.control import RunningQuery
+
+    step = RunningQuery(checkpoint).scale(hosts, step)
+    typer.echo(f"{step} goes to {hosts} {'host' if hosts == 1 else 'hosts'}")
+
+
+@ctl.command("migration")
+def ctl_migration(
+    checkpoint: CheckpointFolder,
+    strategy: Annotated[
+        str,
+        typer.Argument(
+            metavar="STRATEGY",
+            help="lazy, lazy(16) for a trickle of 16 MB/s, all_at_once, batched(8), fluid, pause.",
+        ),
+    ],
+) -> None:
+    """Choose how state follows slots that change hands."""
+    from penstock.control import RunningQuery
+
+    typer.echo(f"migration is now {RunningQuery(checkpoint).migrate_by(strategy)}")
 
 
 def _print(what: RenderableType) -> None:

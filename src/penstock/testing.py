@@ -1,4 +1,8 @@
-"""Tools to test flows with: user logic runs here without Spark.
+"""Tools to test flows with: user logic runs here without Spark, and whole flows with faults.
+
+A `Fault` says what shall fail, and where: `Settings(faults=(Fault("host.applied", do="kill",
+where={"epoch": 3, "run": 0}),))` kills a host once, in the middle of epoch 3. `FAULT_POINTS` lists
+the places. `armed` arms faults of the driver.
 
 >>> from penstock import KeyedProcessor
 >>> class Silence(KeyedProcessor):
@@ -39,6 +43,7 @@ from typing import Any, Literal
 import numpy as np
 import pyarrow as pa
 
+from penstock.faults import FAULT_POINTS, Fault, InjectedFault, armed
 from penstock.operators.operator import ROWS, DeadLetter, EpochTime
 from penstock.operators.process_step import ProcessOperator, ProcessPlan
 from penstock.operators.processor import KeyedProcessor
@@ -49,7 +54,7 @@ from penstock.state.timers import TimeKind
 from penstock.state.value_state import ValueState
 from penstock.state.values import RowForm
 
-__all__ = ["ProcessorTester"]
+__all__ = ["FAULT_POINTS", "Fault", "InjectedFault", "ProcessorTester", "armed"]
 
 
 class ProcessorTester:

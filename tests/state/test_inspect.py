@@ -1,11 +1,8 @@
-"""Looking into checkpoints: made here with the store and the table alone, without Spark."""
+"""Looking into checkpoints."""
 
 from __future__ import annotations
 
-import base64
 import json
-from collections.abc import Callable
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -13,105 +10,15 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from penstock import cli
 from penstock.errors import CheckpointError, FlowError
-from penstock.plan.epoch import RouteTable
+from penstock.model import HostId
 from penstock.state.inspect import Checkpoint
-from penstock.state.keys import KeyCodec, Keys, slots_of
-from penstock.state.store import FORMAT, Manifest, Store
-from penstock.state.table import Column, ColumnTable
-
-HOSTS = ["words/0", "words/1"]
-SLOTS = 8
-SEALED = int(datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC).timestamp() * 1000)
-
-Epoch = dict[Any, int | None] | list[tuple[Any, int | None]]
-"""Keys, each with what is added to its total; None removes it."""
-
-
-class Writer:
-    """Two hosts of one step that seal epoch after epoch, as hosts and driver do."""
-
-    def __init__(self, folder: Path, keys: pa.Schema) -> None:
-        self.store = Store(f"{folder}/penstock")
-        self.codec = KeyCodec(keys)
-        columns = [Column("total", pa.int64()), Column("name", pa.string())]
-        self.tables = [ColumnTable(self.codec, columns, SLOTS) for _ in HOSTS]
-        self.routes = RouteTable.even(HOSTS, SLOTS)  # type: ignore[arg-type]
-        self.epoch = 0
-        self.store.write_flow(
-            {
-                "format": FORMAT,
-                "id": "f00d",
-                "steps": [
-                    {
-                        "id": "words",
-                        "slots": SLOTS,
-                        "keys": [[f.name, str(f.type)] for f in keys],
-                        "key_schema": base64.b64encode(keys.serialize()).decode(),
-                        "state": [[f.name, str(f.type)] for f in self.tables[0].schema],
-                    }
-                ],
-            }
-        )
-
-    def seal(self, changes: Epoch) -> None:
-        for key, plus in changes.items() if isinstance(changes, dict) else changes:
-            keys = self.codec.from_values(key if isinstance(key, tuple) else (key,))
-            table = self.tables[self.owner(keys)]
-            if plus is None:
-                table.remove(table.find(keys))
-            else:
-                entry = table.upsert(keys)
-                table.column("total")[entry] += plus
-                table.column("name")[entry] = f"after {self.epoch}"
-        refs = [
-            self.store.write_delta(self.epoch, 0, "words", host, table.delta())
-            for host, table in zip(HOSTS, self.tables, strict=True)
-        ]
-        for table in self.tables:
-            table.seal()
-        self.store.write_manifest(
-            Manifest(
-                epoch=self.epoch,
-                run=0,
-                base=0,
-                deltas=tuple(ref for ref in refs if ref.rows),
-                routes={"words": self.routes.to_json()},
-                watermarks={"words": None},
-                rows=len(changes),
-                sealed_at_ms=SEALED,
-            )
-        )
-        self.epoch += 1
-
-    def owner(self, keys: Keys) -> int:
-        return int(self.routes.owner[slots_of(keys.hashes, SLOTS)[0]])
-
-
-Make = Callable[..., tuple[Writer, Checkpoint]]
+from tests.state.checkpoints import HOSTS, SEALED, THREE, WORD, Epoch, Make, making, run
 
 
 @pytest.fixture
 def make(tmp_path: Path) -> Make:
-    def made(keys: pa.Schema, *epochs: Epoch) -> tuple[Writer, Checkpoint]:
-        writer = Writer(tmp_path, keys)
-        for changes in epochs:
-            writer.seal(changes)
-        return writer, Checkpoint(str(tmp_path))
-
-    return made
-
-
-WORD = pa.schema([("word", pa.string())])
-THREE: tuple[Epoch, ...] = ({"a": 1, "b": 10, "c": 100}, {"a": 1, "b": None}, {"a": 1, "d,e": 7})
-
-
-def run(*arguments: str) -> int:
-    with pytest.raises(SystemExit) as leaving:
-        cli.main(arguments)
-    assert isinstance(leaving.value.code, int)
-    return leaving.value.code
+    return making(tmp_path)
 
 
 def test_later_deltas_win_and_removed_entries_are_gone(make: Make) -> None:
@@ -147,7 +54,7 @@ def test_slots_and_hosts_are_those_of_the_routes(make: Make) -> None:
     for entry in entries:
         assert entry.host == HOSTS[writer.routes.owner[entry.slot]]
         assert entry.host.replace("/", "-") in entry.file
-        table = writer.tables[HOSTS.index(entry.host)]
+        table = writer.tables[HOSTS.index(HostId(entry.host))]
         keys = writer.codec.from_values([entry.key["word"]])
         assert table.column("total")[table.find(keys)[0]] == entry.state["total"]
 
@@ -168,8 +75,9 @@ def test_overview(make: Make, tmp_path: Path) -> None:
     assert step.keys == {"word": "string"}
     assert step.state == {"total": "int64", "name": "string"}
     assert step.hosts == {"words/0": 4, "words/1": 4}
-    assert (step.entries, step.deltas) == (3, len(files))
-    assert step.bytes == sum(file.stat().st_size for file in files)
+    assert (step.entries, step.layout, step.damaged) == (3, None, ())
+    assert (step.deltas.files, step.runs.files, step.snapshots.files) == (len(files), 0, 0)
+    assert step.deltas.bytes == sum(file.stat().st_size for file in files)
 
 
 def test_the_inner_folder_will_do(make: Make, tmp_path: Path) -> None:

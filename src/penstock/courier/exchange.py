@@ -59,12 +59,14 @@ class Exchange:
             "partition": task.partition,
             "attempt": task.attempt,
         }
-        self._stack = ExitStack()
         self._streams: list[tuple[fl.FlightStreamWriter, fl.FlightStreamReader]] = []
         self._begun: set[int] = set()
-        for location in self._routes.endpoints:
-            exchange = endpoint(location, plan.token).exchange(header, timeout_ms)
-            self._streams.append(self._stack.enter_context(exchange))
+        # if one host is gone, the streams to the others are broken off
+        with ExitStack() as stack:
+            for location in self._routes.endpoints:
+                exchange = endpoint(location, plan.token).exchange(header, timeout_ms)
+                self._streams.append(stack.enter_context(exchange))
+            self._stack = stack.pop_all()
 
     def __enter__(self) -> Exchange:
         return self

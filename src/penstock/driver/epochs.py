@@ -64,9 +64,9 @@ class EpochRunner:
         started_ms = self._clock_ms()
         for run in range(self._settings.epoch_runs):
             try:
+                self._registry.expect(epoch, run)
                 self._relocation.settle(epoch - 1, epoch, run)
                 plan = self._plan(epoch, run, partitions, int(started_ms), final_steps)
-                self._registry.expect(epoch, run)
                 write(plan)
                 written_ms = self._clock_ms()
                 point("driver.written", epoch=epoch, run=run)
@@ -74,7 +74,7 @@ class EpochRunner:
                 break
             except Exception as failed:
                 told = self._registry.trouble() or failed
-                lost = self._fleet.roll_back(epoch - 1)
+                lost = self._fleet.roll_back(epoch - 1, run)
                 gave_up = run + 1 == self._settings.epoch_runs
                 if gave_up or not (lost or isinstance(told, HostLostError | StaleRunError)):
                     raise told from failed

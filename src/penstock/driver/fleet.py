@@ -190,7 +190,11 @@ class Fleet:
         record = self._registry.host(host)
         if record is None:
             raise HostLostError(f"host {host} is gone")
-        self._call(record, "assign", assignment=order.to_json(), wait=wait)
+        try:
+            self._call(record, "assign", assignment=order.to_json(), wait=wait)
+        except PenstockError:
+            self._registry.forget(record)
+            raise
         self._told[host] = _Told(record, frozenset(order.owned))
 
     def _location(self, host: HostId | None) -> str | None:
@@ -210,8 +214,8 @@ class Fleet:
 
         return self._each([host for step in plan.steps for host in step.routes.hosts], one)
 
-    def roll_back(self, version: int) -> bool:
-        """Take every host that owns slots back to `version`. Those that cannot are taken for lost;
+    def roll_back(self, version: int, run: int) -> bool:
+        """Take every host that owns slots back to `version`: the run after it is given up. Those that cannot are taken for lost;
         returns whether any is."""
 
         def one(host: HostId) -> bool:
@@ -219,7 +223,7 @@ class Fleet:
             if self._registry.host(host) != record:
                 return True
             try:
-                self._call(record, "rollback", version=version)
+                self._call(record, "rollback", version=version, run=run)
             except PenstockError:
                 self._registry.forget(record)
                 return True

@@ -38,8 +38,8 @@ class Registry(TokenServer):
         self._dead: dict[int, list[DeadLetter]] = {}
         self._run: tuple[int, int] = (-1, 0)
         self._trouble: PenstockError | None = None
-        self.on_host_lost: Callable[[], None] = lambda: None
-        """Called when a courier of the running epoch says that it has lost a host."""
+        self.on_host_lost: Callable[[int, int], None] = lambda epoch, run: None
+        """Called with the epoch and run of a courier that says that it has lost a host."""
         self.actions = {
             "register": self._register,
             "heartbeat": self._heartbeat,
@@ -109,5 +109,5 @@ class Registry(TokenServer):
                 return True
             self._trouble = from_wire(facts["error"])
         if isinstance(self._trouble, HostLostError):
-            self.on_host_lost()
+            self.on_host_lost(facts["epoch"], facts["run"])
         return True

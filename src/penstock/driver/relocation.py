@@ -114,7 +114,8 @@ class Relocation:
 
     def placements(self) -> dict[str, list[dict[str, Any]]]:
         """For the manifest: per step, where slots are and how they came there."""
-        return {step: topology.placements_json() for step, topology in self._topologies.items()}
+        with self._lock:
+            return {step: topology.placements_json() for step, topology in self._topologies.items()}
 
     @property
     def pending(self) -> int:

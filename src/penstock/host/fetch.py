@@ -55,6 +55,8 @@ class Fetcher:
         self._slot_reader: StateReader | None = None
         self._endpoints: dict[str, Endpoint] = {}
         self._pool = ThreadPoolExecutor(4, thread_name_prefix="fetch")
+        self.trouble: PenstockError | None = None
+        """Why the slot that rows wait for cannot be brought."""
 
     def close(self) -> None:
         self._pool.shutdown(wait=False, cancel_futures=True)
@@ -69,6 +71,8 @@ class Fetcher:
             whole = self._machine.residence.whole
             with self._arrived:
                 self._arrived.wait_for(lambda: not whole[list(need.slots)].any(), _POLL_S)
+                if self.trouble is not None and whole[list(need.slots)].any():
+                    raise self.trouble
         else:
             point("host.fetch", **self._where)
             fetches = len(need.parts)

@@ -83,6 +83,7 @@ class HostMachine:
         self.copies = Copies(operator.table, self.residence)
         self._run: _Run | None = None
         self._sealed = False
+        self._given_up = (-1, -1)
         self._clock = clock
         self._memory_limit = memory_limit
         self._next_due: dict[str, int] | None = None
@@ -166,9 +167,11 @@ class HostMachine:
     def wanted(self) -> Wanted | None:
         """The next slot to bring in the background, those first that rows wait for."""
         residence = self.residence
-        if not residence.wanted.any() or self.version is None or self._full():
+        if not residence.wanted.any() or self.version is None:
             return None
         waited_for = np.flatnonzero(residence.whole & residence.wanted)
+        if self._full() and not len(waited_for):
+            return None
         slot = int(waited_for[0] if len(waited_for) else np.flatnonzero(residence.wanted)[0])
         return Wanted(slot, residence.source(slot), residence.changes, self.version)
 
@@ -220,13 +223,21 @@ class HostMachine:
         answer = self.operator.apply(kind, batches)
         if header.partition == 0:
             answer = _joined(run.fired, answer)
+        if len(run.kept) + 1 == run.partitions:
+            answer = _joined(answer, self._closed(run))
         run.kept[header.partition] = _Kept(header.attempt, answer)
-        if run.complete:
-            answer = _joined(answer, self.operator.close())
-            run.kept[header.partition] = _Kept(header.attempt, answer)
         run.rows += sum(batch.num_rows for batch in batches)
         run.busy_s += self._clock() - began
         return answer
+
+    def _closed(self, run: _Run) -> Answer:
+        """The epoch's own output. Without it the run is over: its last channel is applied already."""
+        try:
+            return self.operator.close()
+        except BaseException:
+            assert self.version is not None
+            self.rollback(self.version, run.run)
+            raise
 
     @property
     def complete(self) -> tuple[int, int] | None:
@@ -267,10 +278,18 @@ class HostMachine:
         )
         return table.delta(), vitals
 
-    def rollback(self, version: int) -> None:
-        """Give up the epoch under way, sealed or not, and stand at `version` again."""
+    def rollback(self, version: int, run: int = -1) -> None:
+        """Give up the epoch under way, sealed or not, and stand at `version` again.
+
+        With a `run`, that run of the next epoch is over: a channel of it that was still waiting for
+        something cannot open it again.
+        """
+        if self._run is not None and self._sealed and self._run.epoch == version:
+            # committed, and nothing of the epoch after it has come here
+            self._finish()
         if self.version != version:
             raise ProtocolError(f"cannot return to version {version}: {self}")
+        self._given_up = max(self._given_up, (version + 1, run))
         self.operator.rollback()
         self.residence.roll_back()
         self._run, self._sealed, self._next_due = None, False, None
@@ -282,10 +301,11 @@ class HostMachine:
             return
         if self.version is None:
             raise ProtocolError("this host has not been given its slots yet")
+        now = (header.epoch, header.run)
+        if now <= self._given_up or (run is not None and now < (run.epoch, run.run)):
+            raise StaleRunError(f"run {header.run} of epoch {header.epoch} was given up")
         if run is not None and run.epoch == header.epoch:
-            if header.run < run.run:
-                raise StaleRunError(f"run {header.run} of epoch {header.epoch} was given up")
-            self.rollback(self.version)
+            self.rollback(self.version, run.run)
         elif run is not None and self._sealed and header.epoch == run.epoch + 1:
             self._finish()
         if self._run is not None or header.epoch != self.version + 1:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import threading
 import time
 from dataclasses import dataclass
@@ -46,6 +47,7 @@ def run_host(order: HostOrder) -> None:
         host=order.host,
         address=address,
         token=order.token,
+        tag=secrets.token_hex(3),
         timeout_ms=order.settings.rpc_timeout_ms,
         on_stop=ended.set,
     )

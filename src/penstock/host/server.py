@@ -36,7 +36,8 @@ class HostServer(TokenServer):
     Couriers speak `do_exchange`, one call per channel. The driver's orders are actions: `assign`,
     `seal`, `rollback`, `release`, `compact`, `stop`. Other hosts ask for copies of slots with
     `do_get`. One lock keeps the machine's calls apart; staging a channel's input, fetching state that
-    is missing and writing files happen outside it.
+    is missing and writing files happen outside it. The `tag` tells files apart from those of another
+    incarnation, which may be of the same epoch.
     """
 
     def __init__(
@@ -48,6 +49,7 @@ class HostServer(TokenServer):
         host: str,
         address: str,
         token: str,
+        tag: str,
         timeout_ms: int,
         on_stop: Callable[[], None],
     ) -> None:
@@ -55,6 +57,7 @@ class HostServer(TokenServer):
         self._machine = machine
         self._store = store
         self._step, self._host = step, host
+        self._tag = tag
         self._where = {"host": host, "step": step}
         self._lock = threading.Condition()
         self._sealer = ThreadPoolExecutor(1, thread_name_prefix="sealer")
@@ -136,7 +139,7 @@ class HostServer(TokenServer):
         def write() -> tuple[DeltaRef, HostVitals]:
             where = self._where | {"epoch": epoch, "run": run}
             point("host.seal", **where)
-            ref = self._store.write_delta(epoch, run, self._step, self._host, delta)
+            ref = self._store.write_delta(epoch, run, self._step, self._host, delta, self._tag)
             point("host.sealed", **where)
             return ref, vitals
 
@@ -204,7 +207,7 @@ class HostServer(TokenServer):
 
     def _rollback(self, order: dict[str, Any]) -> dict[str, Any]:
         with self._lock:
-            self._machine.rollback(order["version"])
+            self._machine.rollback(order["version"], order["run"])
             self._seal = None
         return {}
 

@@ -14,6 +14,8 @@ from penstock.state.table import KEY
 
 _POLL_S = 0.5
 _AFTER_FAILURE_S = 0.5
+_PATIENCE_S = 5.0
+"""How long an ending host waits for a piece that is on its way."""
 
 
 class Trickle:
@@ -38,7 +40,7 @@ class Trickle:
         self._ended.set()
         with self._arrived:
             self._arrived.notify_all()
-        self._thread.join()
+        self._thread.join(_PATIENCE_S)
 
     def _work(self) -> None:
         while not self._ended.is_set():
@@ -49,8 +51,13 @@ class Trickle:
                     continue
             try:
                 self._bring(wanted)
-            except PenstockError:
-                # Rows that need the slot ask for it themselves, and tell of what is wrong.
+                self._fetcher.trouble = None
+            except Exception as failed:
+                # Rows that wait for the slot are told; others ask for their keys themselves.
+                told = failed if isinstance(failed, PenstockError) else PenstockError(repr(failed))
+                with self._arrived:
+                    self._fetcher.trouble = told
+                    self._arrived.notify_all()
                 self._ended.wait(_AFTER_FAILURE_S)
 
     def _bring(self, wanted: Wanted) -> None:

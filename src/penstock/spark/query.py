@@ -101,7 +101,6 @@ class FlowQuery:
         local = private.is_local(self._spark)
         self._token = secrets.token_hex(16)
         self.run_id = secrets.token_hex(4)
-        self._tag = f"penstock-epochs-{self.run_id}"
         self._registry = Registry(own_address(local), start.settings.driver_port, self._token)
 
         def order(host: str, step: KeyedStep) -> HostOrder:
@@ -316,11 +315,12 @@ class FlowQuery:
         def write(plan: EpochPlan) -> None:
             context = df.sparkSession.sparkContext
             context.setLocalProperty(task.PLAN, plan.to_text())
-            context.addJobTag(self._tag)
+            tag = self._tag(plan.epoch, plan.run)
+            context.addJobTag(tag)
             try:
                 self._start.sink.write(df, epoch, self._start.flow_id)
             finally:
-                context.removeJobTag(self._tag)
+                context.removeJobTag(tag)
                 context.setLocalProperty(task.PLAN, None)  # type: ignore[arg-type]
 
         try:
@@ -330,9 +330,13 @@ class FlowQuery:
             self._error = failed
             raise
 
-    def _give_up_run(self) -> None:
+    def _give_up_run(self, epoch: int, run: int) -> None:
         """A courier has lost a host: what is left of the run is in vain, and so are its retries."""
-        self._spark.sparkContext.cancelJobsWithTag(self._tag)
+        self._spark.sparkContext.cancelJobsWithTag(self._tag(epoch, run))
+
+    def _tag(self, epoch: int, run: int) -> str:
+        """Marks the Spark jobs of one run of an epoch."""
+        return f"penstock-{self.run_id}-{epoch}-{run}"
 
     def _must_run(self) -> None:
         if self._done.is_set():

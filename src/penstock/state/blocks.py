@@ -8,14 +8,16 @@ from __future__ import annotations
 import struct
 import zlib
 from collections.abc import Sequence
-from typing import NoReturn, Protocol
+from typing import NamedTuple, NoReturn, Protocol
 
 import numpy as np
 import pyarrow as pa
 
 from penstock.errors import CheckpointError
-from penstock.state.buffers import fixed_values
-from penstock.state.table import HASH, SLOT
+from penstock.state.buffers import fixed_values, look, one_chunk
+from penstock.state.key_encoding import text_blob
+from penstock.state.keys import KeyCodec, Keys
+from penstock.state.table import HASH, KEY, SLOT
 
 INDEX = b"penstock"
 _MAGIC = b"ARROW1"
@@ -31,6 +33,13 @@ class Bytes(Protocol):
     def slice(self, offset: int, length: int) -> pa.Buffer: ...
 
 
+class Block(NamedTuple):
+    """A block that was read: its rows, and their keys."""
+
+    rows: pa.RecordBatch
+    keys: Keys
+
+
 class Blocks:
     """The blocks of a segment, and what is known of them without reading them."""
 
@@ -38,7 +47,7 @@ class Blocks:
         self.rows, self.slots = np.array(rows, np.int64), np.array(slots, np.int32)
         self.hashes = np.array(hashes, np.uint64)
 
-    def read(self, block: int) -> pa.RecordBatch:
+    def read(self, block: int) -> Block:
         raise NotImplementedError
 
 
@@ -46,38 +55,54 @@ class FileBlocks(Blocks):
     """Blocks in the bytes of a file. What was read from afar is kept only until the next block."""
 
     def __init__(
-        self, data: Bytes, name: str, schema: pa.Schema, head: int, index: dict[str, list[int]]
+        self,
+        data: Bytes,
+        name: str,
+        schema: pa.Schema,
+        codec: KeyCodec,
+        head: int,
+        index: dict[str, list[int]],
     ) -> None:
         super().__init__(index["rows"], index["hashes"], index["slots"])
-        self._data, self._name, self._schema = data, name, schema.remove_metadata()
+        self._data, self._name, self._schema, self._codec = data, name, schema, codec
         self._sizes, self._checksums = index["sizes"], index["checksums"]
         self._starts = (np.cumsum([0, *self._sizes]) + head).tolist()
         self._views = isinstance(data, pa.Buffer)
-        self._read: dict[int, pa.RecordBatch] = {}
+        self._read: dict[int, Block] = {}
 
-    def read(self, block: int) -> pa.RecordBatch:
-        batch = self._read.get(block)
-        if batch is None:
+    def read(self, block: int) -> Block:
+        known = self._read.get(block)
+        if known is None:
             message = self._data.slice(self._starts[block], self._sizes[block])
             if zlib.crc32(message) != self._checksums[block]:
                 damaged(self._name, f"the checksum of block {block} does not match")
-            batch = pa.ipc.read_record_batch(message, self._schema)
+            rows = pa.ipc.read_record_batch(message, self._schema)
+            known = Block(rows, stored_keys(rows, self._codec))
             if not self._views:
                 self._read = {}
-            self._read[block] = batch
-        return batch
+            self._read[block] = known
+        return known
 
 
 class LoadedBlocks(Blocks):
     """One block in memory."""
 
-    def __init__(self, batch: pa.RecordBatch) -> None:
-        firsts = [fixed_values(batch.column(name))[:1].tolist() for name in (HASH, SLOT)]
-        super().__init__([batch.num_rows] if batch.num_rows else [], *firsts)
-        self._batch = batch
+    def __init__(self, rows: pa.RecordBatch, codec: KeyCodec) -> None:
+        firsts = [fixed_values(rows.column(name))[:1].tolist() for name in (HASH, SLOT)]
+        super().__init__([rows.num_rows] if rows.num_rows else [], *firsts)
+        self._block = Block(rows, stored_keys(rows, codec))
 
-    def read(self, block: int) -> pa.RecordBatch:
-        return self._batch
+    def read(self, block: int) -> Block:
+        return self._block
+
+
+def stored_keys(rows: pa.RecordBatch | pa.Table, codec: KeyCodec) -> Keys:
+    """The keys of rows of state, with the hashes that stand beside them."""
+    column, hashes = one_chunk(rows.column(KEY)), fixed_values(one_chunk(rows.column(HASH)))
+    if codec.layout == "int":
+        return Keys(hashes, ints=look(column.buffers()[1], np.int64, column.offset, len(column)))
+    blob = text_blob(column)
+    return Keys(hashes, offsets=blob.offsets, data=blob.data)
 
 
 def header_size(data: Bytes) -> int:

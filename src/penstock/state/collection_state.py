@@ -167,9 +167,11 @@ class MapState(_Collection):
         return self._written_key(key) in self._pairs()
 
     def update_value(self, key: Any, value: Any) -> None:
-        key, row, ends = self._written_key(key), self._value.write(value), self._ends
-        pair: Any = row if self.ttl_ms is None else (row, ends)
-        self._own().put(key, pair, ends, self._seals)
+        key, row = self._written_key(key), self._value.write(value)
+        if self.ttl_ms is None:
+            self._own().put(key, row, NEVER, self._seals)
+        else:
+            self._own().put(key, (row, self._ends), self._ends, self._seals)
 
     def iterator(self) -> Iterator[tuple[Row, Row]]:
         """The pairs, in order of first insertion; a change made meanwhile is not seen."""

@@ -13,7 +13,7 @@ kept needs them. A compaction that breaks off leaves files that nobody names.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any
@@ -32,12 +32,13 @@ from penstock.state.manifest import (
     layout_from_json,
     layout_to_json,
     pack_slots,
+    slot_groups,
     unpack_slots,
 )
 from penstock.state.merging import fitting, newest, whole
-from penstock.state.segment import Segment
+from penstock.state.segment import Segment, hash_order, stretches
 from penstock.state.store import SegmentGone, Store
-from penstock.state.table import PRESENT, SLOT
+from penstock.state.table import HASH, PRESENT, SLOT
 
 Ref = DeltaRef | SegmentRef
 
@@ -122,7 +123,9 @@ def plan(
         if slot < len(below):
             below[slot] = snapshot.size
     full = above[slots] > np.maximum(least, below[slots] / 2)
-    return Plan(tuple(trimmed), merged, slots[~full], slots[full], above + below)
+    sizes = above.copy()
+    sizes[slots[full]] += below[slots[full]]
+    return Plan(tuple(trimmed), merged, slots[~full], slots[full], sizes)
 
 
 def compact(
@@ -146,15 +149,17 @@ def compact(
     todo = plan(files, deltas, slots, least)
     work = _Work(store, step, codec, schema, upto, tag, check)
     changes: list[Ref] = [*deltas[::-1], *todo.runs[: todo.merged]]
-    snapshots = {slot: ref for slot, ref in files.snapshots.items() if slot in set(todo.run.tolist())}
+    snapshots = {
+        slot: ref for slot, ref in files.snapshots.items() if slot in set(todo.run.tolist())
+    }
     kept = [t for ref in todo.runs[todo.merged :] if (t := ref.trimmed(todo.run)) is not None]
     covered = [*snapshots, *(slot for ref in kept for slot in unpack_slots(ref.slots).tolist())]
     runs = [*kept[::-1]]
-    for group in _groups(todo.run, todo.sizes):
+    for group in slot_groups(todo.run, todo.sizes, _AT_ONCE):
         runs += work.run(changes, group, np.setdiff1d(group, covered))
-    for slot in todo.snapshots.tolist():
-        below = [files.snapshots[slot]] if slot in files.snapshots else []
-        snapshots |= work.snapshot([*deltas[::-1], *todo.runs, *below], slot)
+    for group in slot_groups(todo.snapshots, todo.sizes, _AT_ONCE):
+        below = [files.snapshots[slot] for slot in group.tolist() if slot in files.snapshots]
+        snapshots |= work.snapshots([*deltas[::-1], *todo.runs, *below], group)
     return Compacted(
         step, upto, pack_slots(slots), StepLayout(snapshots, tuple(runs)), work.written
     )
@@ -186,10 +191,15 @@ class _Work:
         rows = rows.filter(fixed_array(present | ~np.isin(here, lowest), pa.bool_()))
         return [self._wrote(self._store.write_run, rows)] if rows.num_rows else []
 
-    def snapshot(self, refs: Sequence[Ref], slot: int) -> dict[int, SegmentRef]:
-        """Write all entries of a slot; nothing if it has none."""
-        rows = whole(self._merged(refs, np.array([slot])))
-        return {slot: self._wrote(self._store.write_snapshot, rows)} if rows.num_rows else {}
+    def snapshots(self, refs: Sequence[Ref], slots: Array) -> dict[int, SegmentRef]:
+        """Write all entries of each slot; nothing for a slot that has none."""
+        rows = whole(self._merged(refs, slots))
+        order = hash_order(fixed_values(one_chunk(rows.column(HASH))))
+        rows = rows.take(fixed_array(order, pa.int64()))
+        return {
+            slot: self._wrote(self._store.write_snapshot, rows.slice(lo, hi - lo))
+            for slot, lo, hi in stretches(fixed_values(one_chunk(rows.column(SLOT))))
+        }
 
     def _merged(self, refs: Sequence[Ref], slots: Array) -> pa.Table:
         parts = ((ref, _held(ref, slots)) for ref in refs)
@@ -253,10 +263,3 @@ def _slots_of(files: StepLayout) -> Array:
 def _held(ref: Ref, slots: Array) -> Array:
     """Which of these slots count in a file."""
     return np.intersect1d(unpack_slots(ref.slots), slots) if ref.slots else slots
-
-
-def _groups(slots: Array, sizes: Array) -> Iterator[Array]:
-    """Slots in groups that are small enough to be merged in memory."""
-    numbers = np.cumsum(sizes[slots]) // _AT_ONCE
-    starts = np.flatnonzero(np.diff(numbers, prepend=-1))
-    yield from (group for group in np.split(slots, starts[1:]) if len(group))

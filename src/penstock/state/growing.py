@@ -182,6 +182,12 @@ class _Pairs:
                     self._pairs[key] = old
         return self._pairs
 
+    @property
+    def nbytes(self) -> int:
+        """About how large it is now. Any cell may ask, also one that is not the newest."""
+        sample = next(iter(self._pairs.items()), ())
+        return sys.getsizeof(self._pairs) + _size(sample, len(self._pairs))
+
     def log(self, key: Any, mark: int, seals: Seals) -> int:
         """Keep what a key has at a mark, before it changes; returns the mark after the change."""
         pairs = self.at(mark)
@@ -195,12 +201,14 @@ class _Pairs:
 class MapCell:
     """A map as of one call: only the call that made the cell changes it."""
 
-    __slots__ = ("_logged", "_mark", "_shared", "call", "ends")
+    __slots__ = ("_alone", "_mark", "_put", "_shared", "call", "ends")
 
     def __init__(self, shared: _Pairs, mark: int, call: int, ends: int) -> None:
         self._shared, self._mark = shared, mark
-        self._logged: set[Any] | None = set()
-        """The keys that this call has logged; None where no other cell shares the pairs."""
+        self._alone = False
+        """No other cell shares the pairs: nothing has to be logged."""
+        self._put: set[Any] = set()
+        """The keys that this call has put, each of them noted and logged."""
         self.call = call
         self.ends = ends
         """No pair expires before this time."""
@@ -210,7 +218,7 @@ class MapCell:
         """A map of its own; without `seals` it was there at the last seal already."""
         born = _BEFORE if seals is None else seals.count
         cell = MapCell(_Pairs(pairs, _Changes(born), born), 0, call, ends)
-        cell._logged = None
+        cell._alone = True
         return cell
 
     @property
@@ -222,30 +230,31 @@ class MapCell:
         return len(self.pairs)
 
     def __sizeof__(self) -> int:
-        pairs = self.pairs
-        sample = next(iter(pairs.items()), ())
-        return object.__sizeof__(self) + sys.getsizeof(pairs) + _size(sample, len(pairs))
+        return object.__sizeof__(self) + self._shared.nbytes
 
     def next(self, call: int) -> MapCell:
         """The same map, for another call to change."""
         return MapCell(self._shared, self._mark, call, self.ends)
 
     def put(self, key: Any, value: Any, ends: int, seals: Seals) -> None:
-        pairs, logged = self.pairs, self._logged
-        self._shared.changes.note(key, key in pairs, seals)
-        if logged is not None and key not in logged:
-            self._mark = self._shared.log(key, self._mark, seals)
-            logged.add(key)
+        shared = self._shared
+        pairs = shared.at(self._mark)
+        if key not in self._put:
+            shared.changes.note(key, key in pairs, seals)
+            if not self._alone:
+                self._mark = shared.log(key, self._mark, seals)
+            self._put.add(key)
         pairs[key] = value
-        self.ends = min(self.ends, ends)
+        if ends < self.ends:
+            self.ends = ends
 
     def remove(self, keys: Iterable[Any], seals: Seals) -> None:
         """Take out these keys, which are there."""
         pairs, changes = self.pairs, self._shared.changes
-        if self._logged is not None:
+        if not self._alone:
             pairs = dict(pairs)
             self._shared, self._mark = _Pairs(pairs, changes, seals.count), 0
-            self._logged = None
+            self._alone = True
         for key in keys:
             changes.note(key, True, seals)
             del pairs[key]
@@ -264,7 +273,7 @@ class MapCell:
 
     def close(self) -> MapCell:
         """The call is over: the cell does not change any more."""
-        self.call, self._logged = -1, None
+        self.call, self._put = -1, set()
         return self
 
     def patch(self, seals: Seals) -> tuple[list[tuple[Any, Any]], list[Any]] | None:
@@ -285,7 +294,9 @@ class MapCell:
             last[key] = pairs[key]
         part = [(key, pairs[key]) for key in changed if key in pairs and key not in last]
         part += reversed(last.items())
-        gone = [key for key, there in changed.items() if there and (key not in pairs or key in last)]
+        gone = [
+            key for key, there in changed.items() if there and (key not in pairs or key in last)
+        ]
         return part, gone
 
 

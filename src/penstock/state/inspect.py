@@ -21,7 +21,6 @@ from penstock.plan.epoch import RouteTable
 from penstock.plan.placement import Placement, placements_from_json
 from penstock.plan.slots import slots_to_text
 from penstock.state.inspect_facts import (
-    Change,
     Entries,
     Entry,
     FileSum,
@@ -31,16 +30,13 @@ from penstock.state.inspect_facts import (
     Slots,
     StepOverview,
 )
-from penstock.state.inspect_files import StateFile, StepFiles, companions
+from penstock.state.inspect_files import FRAME, StateFile, StepFiles, change, companions, states
 from penstock.state.key_text import parse_key
 from penstock.state.keys import KeyCodec
 from penstock.state.merging import newest, whole
-from penstock.state.patches import GONE, PATCH
-from penstock.state.segment import stored_keys
 from penstock.state.store import READABLE, Chain, Manifest, SegmentGone, Store, open_filesystem
-from penstock.state.table import HASH, KEY, PRESENT, SLOT
+from penstock.state.table import KEY, SLOT
 
-_FRAME = (HASH, KEY, SLOT, PRESENT)
 _TRIES = 3
 """How often a reading begins anew because its version was removed meanwhile."""
 _SORTED_AT_ONCE = 1 << 16
@@ -116,7 +112,7 @@ class Checkpoint:
             if rows.num_rows == 0:
                 return None
             (entry,) = self._as_entries(step, chain, files, rows)
-            changes = tuple(_change(file, rows) for file, rows in reversed(told))
+            changes = tuple(change(file, rows) for file, rows in reversed(told))
             return History(step, chain.version, entry, changes)
 
         return self._reading(epoch, work)
@@ -136,7 +132,7 @@ class Checkpoint:
     def _overview(self, step: str, chain: Chain | None) -> StepOverview:
         facts = self._steps[step]
         state = [name for name, _ in facts["state"]]
-        hidden = {*_FRAME, *companions(state)}
+        hidden = {*FRAME, *companions(state)}
         none = FileSum(0, 0)
         files = None if chain is None else self._files(step, chain)
         entries, damaged = (0, ()) if files is None else files.count()
@@ -206,7 +202,7 @@ class Checkpoint:
         self, step: str, chain: Chain, files: StepFiles, rows: pa.Table
     ) -> tuple[Entry, ...]:
         codec, owners = self._codec(step), _owners(chain.manifest, step)
-        keys, states = stored_keys(rows, codec), _state(rows)
+        keys, found = codec.from_storage(rows.column(KEY)), states(rows)
         told: dict[int, StateFile] = {}
         for file, places, _ in files.tellings(keys):
             for place in places.tolist():
@@ -214,7 +210,7 @@ class Checkpoint:
         return tuple(
             Entry(
                 key=dict(zip(codec.schema.names, key, strict=True)),
-                state=states[at],
+                state=found[at],
                 slot=slot,
                 host=owners[slot],
                 kind=told[at].kind,
@@ -286,22 +282,6 @@ def _group(placement: Placement, known: bool, files: StepFiles) -> SlotGroup:
         runs=files.share("run", slots),
         deltas=files.share("delta", slots),
     )
-
-
-def _change(file: StateFile, row: pa.Table) -> Change:
-    """What a file says of a key, in its one row."""
-    values, names = row.to_pylist()[0], row.schema.names
-    parts = [n.removesuffix(PATCH) for n in companions(names) if n.endswith(PATCH) and values[n]]
-    gone = {name: values[name + GONE] for name in names if name in parts}
-    present = values[PRESENT]
-    return Change(file.kind, file.epoch, file.ref.file, present, _state(row)[0], gone)
-
-
-def _state(rows: pa.Table) -> list[dict[str, Any]]:
-    hidden = {*_FRAME, *companions(rows.schema.names)}
-    names = [name for name in rows.schema.names if name not in hidden]
-    found: list[dict[str, Any]] = rows.select(names).to_pylist()
-    return found if names else [{} for _ in range(rows.num_rows)]
 
 
 def _order(codec: KeyCodec, table: pa.Table) -> pa.Array:

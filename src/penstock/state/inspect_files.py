@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -17,15 +18,17 @@ import pyarrow.compute as pc
 
 from penstock.errors import CheckpointError
 from penstock.state.buffers import Array
-from penstock.state.inspect_facts import FileSum, Kind, SnapshotSum
+from penstock.state.inspect_facts import Change, FileSum, Kind, SnapshotSum
 from penstock.state.keys import KeyCodec, Keys, slots_of
 from penstock.state.manifest import Chain, DeltaRef, SegmentRef, unpack_slots
 from penstock.state.merging import fitting, newest, whole
 from penstock.state.patches import GONE, PATCH
-from penstock.state.segment import Segment, hash_order
+from penstock.state.segment import Segment
 from penstock.state.store import SegmentGone, Store
 from penstock.state.table import HASH, KEY, PRESENT, SLOT
 
+FRAME = (HASH, KEY, SLOT, PRESENT)
+"""The columns that every step has."""
 _AT_ONCE = 64 << 20
 """Bytes of files that are merged in memory together."""
 
@@ -115,7 +118,8 @@ class StepFiles:
 
     def tellings(self, keys: Keys) -> Iterator[tuple[StateFile, Array, pa.Table]]:
         """Each file that tells of some of these keys, newest first: their places and their rows."""
-        order, slots = hash_order(keys.hashes), slots_of(keys.hashes, self._slots)
+        order = np.argsort(keys.hashes, kind="stable")
+        slots = slots_of(keys.hashes, self._slots)
         for file in reversed(self.files):
             near = order[np.isin(slots[order], file.slots)]
             if len(near):
@@ -162,6 +166,23 @@ def companions(names: list[str]) -> set[str]:
     """
     patched = [n for n in names if n.partition(".")[2][:2] == "__" and n + PATCH in names]
     return {name + suffix for name in patched for suffix in (PATCH, GONE)}
+
+
+def change(file: StateFile, row: pa.Table) -> Change:
+    """What a file says of a key, in its one row."""
+    values, names = row.to_pylist()[0], row.schema.names
+    parts = [n.removesuffix(PATCH) for n in companions(names) if n.endswith(PATCH) and values[n]]
+    gone = {name: values[name + GONE] for name in names if name in parts}
+    present = values[PRESENT]
+    return Change(file.kind, file.epoch, file.ref.file, present, states(row)[0], gone)
+
+
+def states(rows: pa.Table) -> list[dict[str, Any]]:
+    """The state of each row, by column."""
+    hidden = {*FRAME, *companions(rows.schema.names)}
+    names = [name for name in rows.schema.names if name not in hidden]
+    found: list[dict[str, Any]] = rows.select(names).to_pylist()
+    return found if names else [{} for _ in range(rows.num_rows)]
 
 
 def _files(chain: Chain, step: str, slots: int) -> list[StateFile]:

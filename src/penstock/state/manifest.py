@@ -51,7 +51,7 @@ class SegmentRef:
     checksum: int
     slots: str
     """The slots that count, packed. The file may hold more: those have moved on to other files."""
-    whole: int
+    held: int
     """How many slots the file has rows of."""
     upto: int
     """The version that it brings its slots to."""
@@ -59,7 +59,7 @@ class SegmentRef:
     @property
     def slot_bytes(self) -> float:
         """What a slot takes in the file, on average."""
-        return self.size / max(1, self.whole)
+        return self.size / max(1, self.held)
 
     def trimmed(self, slots: Array) -> SegmentRef | None:
         """The same file for these slots only; None if there are none of them in it."""
@@ -200,6 +200,17 @@ def unpack_slots(packed: str) -> Array:
     """The slots of a set, in ascending order (int32)."""
     bits = np.unpackbits(np.frombuffer(bytes.fromhex(packed), np.uint8))
     return np.flatnonzero(bits).astype(np.int32)
+
+
+def slot_groups(slots: Array, sizes: Array, at_once: int) -> list[Array]:
+    """Slots in groups of about so many bytes together; `sizes` is by slot number.
+
+    >>> slot_groups(np.array([0, 2, 3]), np.array([60, 0, 50, 70]), at_once=100)
+    [array([0]), array([2, 3])]
+    """
+    numbers = np.cumsum(sizes[slots]) // at_once
+    groups: list[Array] = np.split(slots, np.flatnonzero(np.diff(numbers)) + 1)
+    return [group for group in groups if len(group)]
 
 
 def to_checked(facts: dict[str, Any]) -> bytes:

@@ -14,10 +14,11 @@ import pyarrow as pa
 
 from penstock.errors import CheckpointError
 from penstock.state import patches
+from penstock.state.blocks import stored_keys
 from penstock.state.buffers import Array, fixed_array
 from penstock.state.key_index import key_index
 from penstock.state.keys import KeyCodec
-from penstock.state.segment import stored_keys, take_rows
+from penstock.state.segment import take_rows
 from penstock.state.table import HASH, KEY, PRESENT, SLOT
 
 _UNSEEN, _PATCH, _SETTLED = 0, 1, 2
@@ -40,7 +41,10 @@ class Newest:
         wanted = np.flatnonzero(self._known[numbers] < _SETTLED)
         if len(wanted) == 0:
             return
-        numbers, table = numbers[wanted], take_rows(table, wanted)
+        self.put(numbers[wanted], take_rows(table, wanted))
+
+    def put(self, numbers: Array, table: pa.Table) -> None:
+        """Add rows of keys none of which is settled, and for which there is room."""
         self._known[numbers] = _SETTLED
         if self._patches:
             self._known[numbers[patches.unresolved(table)]] = _PATCH
@@ -94,6 +98,11 @@ def whole(table: pa.Table) -> pa.Table:
     return pa.concat_tables([take_rows(table, np.flatnonzero(~open)), folded])
 
 
+def no_rows(schema: pa.Schema) -> pa.Table:
+    """An empty table; Arrow's own way to make one brings pandas into the process."""
+    return pa.Table.from_batches([], schema)
+
+
 def fitting(table: pa.Table, schema: pa.Schema, name: str) -> pa.Table:
     """Rows of a file in the form that the flow wants; refuses state of another form."""
     if table.schema.equals(schema):
@@ -138,7 +147,7 @@ def _absent(rows: pa.Table) -> pa.Table:
 
 
 def _joined(tables: list[pa.Table], schema: pa.Schema) -> pa.Table:
-    return pa.concat_tables(tables) if tables else schema.empty_table()
+    return pa.concat_tables(tables) if tables else no_rows(schema)
 
 
 def _shape(schema: pa.Schema) -> str:

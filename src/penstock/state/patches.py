@@ -243,9 +243,7 @@ def _replaced(table: pa.Table, name: str, rows: Array, array: pa.Array) -> pa.Ta
     choice = np.arange(table.num_rows)
     choice[rows] = table.num_rows + np.arange(len(rows))
     both = pa.concat_arrays([one_chunk(table.column(at)), array])
-    return table.set_column(
-        at, table.schema.field(at), both.take(fixed_array(choice, pa.int64()))
-    )
+    return table.set_column(at, table.schema.field(at), both.take(fixed_array(choice, pa.int64())))
 
 
 def _of_whole_rows(table: pa.Table, field: pa.Field) -> pa.Array:

@@ -19,11 +19,12 @@ from typing import TypeVar
 import numpy as np
 import pyarrow as pa
 
+from penstock.state.blocks import stored_keys
 from penstock.state.buffers import Array, fixed_array, fixed_values, one_chunk, valid_mask
 from penstock.state.keys import KeyCodec, Keys, slots_of
-from penstock.state.manifest import Chain, DeltaRef, SegmentRef, unpack_slots
-from penstock.state.merging import Newest, fitting, newest, whole
-from penstock.state.segment import Segment, hash_order, stored_keys
+from penstock.state.manifest import Chain, DeltaRef, SegmentRef, slot_groups, unpack_slots
+from penstock.state.merging import Newest, fitting, newest, no_rows, whole
+from penstock.state.segment import Segment, hash_order, stretches
 from penstock.state.store import SegmentGone, Store
 from penstock.state.table import HASH, KEY, PRESENT, SLOT
 
@@ -83,7 +84,7 @@ class StateReader:
             view = _View(-1) if self._chain is None else self._viewed(self._chain)
             files = [layer.ref for layer in view.layers] + list(view.snapshots.values())
             needed = {(ref.file, ref.checksum) for ref in files}
-            self._open = {k: segment for k, segment in self._open.items() if k in needed}
+            self._open = {k: segment for k, segment in self._open.copy().items() if k in needed}
             self._view = view
 
     def find(self, keys: Keys) -> pa.Table:
@@ -104,7 +105,9 @@ class StateReader:
         A column of `limits` holds times, zero for none. Also gives, for each column, the smallest
         time beyond its limit in these slots; nothing for a column that has none.
         """
-        return self._steadily(lambda view: self._due(view, np.unique(slots), limits))
+        return self._steadily(
+            lambda view: self._due(view, np.unique(slots).astype(np.int64), limits)
+        )
 
     # -- how it works
 
@@ -155,7 +158,7 @@ class StateReader:
             near = left[layer.covers[slots[left]]]
             if len(near) and self._look(layer.ref, keys, near, rows):
                 left = left[~rows.settled(left)]
-        for slot, lo, hi in _runs_of(slots[left]):
+        for slot, lo, hi in stretches(slots[left]):
             snapshot = view.snapshots.get(slot)
             if snapshot is not None:
                 self._look(snapshot, keys, left[lo:hi], rows)
@@ -166,7 +169,7 @@ class StateReader:
         places, found = segment.find(keys, which)
         if len(places) == 0:
             return False
-        rows.add(places, self._fitting(segment.take(found), segment))
+        rows.put(places, self._fitting(segment.take(found), segment))
         return True
 
     def _piece(
@@ -197,8 +200,8 @@ class StateReader:
     ) -> tuple[pa.Table, dict[str, int]]:
         names = [HASH, KEY, SLOT, PRESENT, *limits]
         schema = pa.schema([self._schema.field(name) for name in names])
-        found, beyond = [self._schema.empty_table()], dict[str, int]()
-        for some in self._groups(view, slots):
+        found, beyond = [no_rows(self._schema)], dict[str, int]()
+        for some in slot_groups(slots, self._sizes(view), _AT_ONCE):
             tables = (self._in_slots(*part).select(names) for part in self._parts(view, some))
             rows = newest(tables, schema, self._codec)
             rows = rows.filter(rows.column(PRESENT))
@@ -215,16 +218,14 @@ class StateReader:
                 found.append(whole(self._found(view, keys.take(hash_order(keys.hashes)))))
         return pa.concat_tables(found), beyond
 
-    def _groups(self, view: _View, slots: Array) -> Iterator[Array]:
-        """The slots in groups that are small enough to be looked at together."""
+    def _sizes(self, view: _View) -> Array:
+        """About how many bytes of files each slot has."""
         sizes = np.zeros(self._slots)
         for layer in view.layers:
             sizes[layer.covers] += layer.ref.size / max(1, int(layer.covers.sum()))
         for slot, ref in view.snapshots.items():
             sizes[slot] += ref.size
-        numbers = np.cumsum(sizes[slots]) // _AT_ONCE
-        starts = np.flatnonzero(np.diff(numbers, prepend=-1))
-        yield from (group for group in np.split(slots, starts[1:]) if len(group))
+        return sizes
 
     def _parts(self, view: _View, slots: Array) -> Iterator[tuple[DeltaRef | SegmentRef, Array]]:
         """The files of these slots, newest first, each with the slots that count in it."""
@@ -249,10 +250,3 @@ def _times(rows: pa.Table, name: str) -> Array:
     column = one_chunk(rows.column(name))
     values, valid = fixed_values(column), valid_mask(column)
     return values if valid is None else np.where(valid, values, 0)
-
-
-def _runs_of(slots: Array) -> Iterator[tuple[int, int, int]]:
-    """Each slot with its first place and the first behind it; slots are in ascending order."""
-    found, starts = np.unique(slots, return_index=True)
-    bounds = [*starts.tolist(), len(slots)]
-    yield from zip(found.tolist(), bounds, bounds[1:], strict=False)

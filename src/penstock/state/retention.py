@@ -32,7 +32,8 @@ def clean(store: Store, keep: int, newest: int, active_tags: Collection[str] = (
     """Remove what the versions from `newest` back, `keep` of them, do not need.
 
     Reads all that it keeps by before it removes anything, so a checkpoint that is damaged stays as
-    it is. Safe to break off, and to run beside readers: see `StateReader`.
+    it is. Safe to break off, and to run beside readers: see `StateReader`. The tag of a compaction
+    is active from its first order until a manifest names its layout, or it is given up.
     """
     if keep < 2:
         raise SettingError(
@@ -51,20 +52,33 @@ def clean(store: Store, keep: int, newest: int, active_tags: Collection[str] = (
 
 
 def _needed(store: Store, keep: int, newest: int) -> set[str]:
-    """The files of the kept versions."""
+    """The files of the kept versions, and of any beyond the newest."""
+    epochs = store.epochs()
     needed: set[str] = set()
     known = None
-    for version in store.epochs():
-        if not newest - keep < version <= newest:
+    for version in epochs:
+        if version <= newest - keep or (version != newest and not _whole(store, version, epochs)):
             continue
         known = store.chain(version, known)
-        needed |= {
-            f"manifests/{m.epoch:0{_DIGITS}d}.json" for m in (*known.manifests, known.manifest)
-        }
-        needed |= {ref.file for m in (*known.manifests, known.manifest) for ref in m.deltas}
+        manifests = (*known.manifests, known.manifest)
+        needed |= {f"manifests/{manifest.epoch:0{_DIGITS}d}.json" for manifest in manifests}
+        needed |= {ref.file for manifest in manifests for ref in manifest.deltas}
         if known.layout is not None:
             needed |= {known.layout.file, *(ref.file for ref in known.layout.refs())}
     return needed
+
+
+def _whole(store: Store, version: int, epochs: Collection[int]) -> bool:
+    """Whether all is there that a version builds on.
+
+    When fewer versions were kept before, a manifest may be left for the sake of later ones only.
+    """
+    manifest = store.read_manifest(version)
+    return (
+        manifest is not None
+        and set(range(manifest.base + 1, version)) <= set(epochs)
+        and (not manifest.layout or store.files.exists(manifest.layout))
+    )
 
 
 def _may_be_named_yet(found: Found, newest: int, active_tags: Collection[str]) -> bool:

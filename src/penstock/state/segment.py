@@ -41,8 +41,7 @@ from penstock.state.blocks import (
     frame_checksum,
     header_size,
 )
-from penstock.state.buffers import Array, fixed_array, fixed_values, look, one_chunk
-from penstock.state.key_encoding import text_blob
+from penstock.state.buffers import Array, fixed_array, fixed_values, one_chunk
 from penstock.state.keys import KeyCodec, Keys
 from penstock.state.table import HASH, KEY, SLOT
 
@@ -89,6 +88,7 @@ class Segment:
         self.name, self.schema, self.size = name, schema, size
         self._codec, self._blocks = codec, blocks
         self._ends = np.cumsum(blocks.rows)
+        self._starts: list[int] = (self._ends - blocks.rows).tolist()
         self.rows = int(self._ends[-1]) if len(self._ends) else 0
 
     @staticmethod
@@ -101,7 +101,7 @@ class Segment:
             if packed is None:
                 return _unindexed(data, name, codec)
             index = json.loads(packed)
-            blocks = FileBlocks(data, name, schema, head, index)
+            blocks = FileBlocks(data, name, schema.remove_metadata(), codec, head, index)
             found = frame_checksum(data, head, sum(index["sizes"]))
         except (ValueError, KeyError, TypeError, struct.error, OSError, pa.ArrowException) as bad:
             damaged(name, f"{bad}", bad)
@@ -115,57 +115,54 @@ class Segment:
         return self.size / max(1, self.rows)
 
     def find(self, keys: Keys, which: Array) -> tuple[Array, Array]:
-        """Which of these keys are here: their places in `keys`, and their rows, both ascending.
+        """Which of these keys are here: their places in `keys`, and their rows, which ascend.
 
         `which` are the places to look at; the keys there must be in order of their hashes.
         """
         hashes = keys.hashes[which]
         blocks = np.searchsorted(self._blocks.hashes, hashes, side="right") - 1
-        first = np.searchsorted(blocks, 0)
-        touched, starts = np.unique(blocks[first:], return_index=True)
-        bounds = [*(starts + first).tolist(), len(which)]
         places, rows = [], []
-        for block, lo, hi in zip(touched.tolist(), bounds, bounds[1:], strict=False):
-            at = self._find(block, keys, which[lo:hi], hashes[lo:hi])
-            places.append(which[lo:hi][at >= 0])
-            rows.append(at[at >= 0] + (self._ends[block] - self._blocks.rows[block]))
+        for block, lo, hi in stretches(blocks):
+            if block >= 0:
+                found, at = self._find(block, keys, which[lo:hi], hashes[lo:hi])
+                places.append(found)
+                rows.append(at + self._starts[block])
         return _joined(places), _joined(rows)
 
     def take(self, rows: Array) -> pa.Table:
         """These rows, given in ascending order."""
-        blocks = np.searchsorted(self._ends, rows, side="right")
-        touched, starts = np.unique(blocks, return_index=True)
-        bounds = [*starts.tolist(), len(rows)]
         parts = []
-        for block, lo, hi in zip(touched.tolist(), bounds, bounds[1:], strict=False):
-            here = rows[lo:hi] - (self._ends[block] - self._blocks.rows[block])
-            parts.append(take_rows(self._blocks.read(block), here))
+        for block, lo, hi in stretches(np.searchsorted(self._ends, rows, side="right")):
+            here = rows[lo:hi] - self._starts[block]
+            parts.append(take_rows(self._blocks.read(block).rows, here))
         return pa.Table.from_batches(parts, self.schema)
 
     def between(self, start: int, stop: int) -> pa.Table:
         """The rows from `start` up to `stop`, as views of the file."""
         parts = []
         for block in range(int(np.searchsorted(self._ends, start, side="right")), len(self._ends)):
-            first = int(self._ends[block] - self._blocks.rows[block])
+            first = self._starts[block]
             if first >= stop:
                 break
             lo = max(0, start - first)
-            parts.append(self._blocks.read(block).slice(lo, stop - first - lo))
+            parts.append(self._blocks.read(block).rows.slice(lo, stop - first - lo))
         return pa.Table.from_batches(parts, self.schema)
 
     def in_slots(self, slots: Array) -> pa.Table:
         """The rows of these slots, which are in ascending order."""
         parts = []
+        last = len(self._ends) - 1
         for block in range(len(self._ends)):
-            last = len(self._ends) - 1
             least, most = self._blocks.slots[block], self._blocks.slots[min(block + 1, last)]
             near = np.searchsorted(slots, least)
             if near == len(slots) or (block < last and slots[near] > most):
                 continue
-            batch = self._blocks.read(block)
-            rows = np.flatnonzero(np.isin(fixed_values(batch.column(SLOT)), slots))
-            if len(rows):
-                parts.append(take_rows(batch, rows))
+            rows = self._blocks.read(block).rows
+            held = fixed_values(rows.column(SLOT))
+            wanted = slots.astype(np.int32)
+            starts = np.searchsorted(held, wanted)
+            counts = np.searchsorted(held, wanted, side="right") - starts
+            parts.append(take_rows(rows, ranges(starts, counts)))
         return pa.Table.from_batches(parts, self.schema)
 
     def span(self, slot: int) -> tuple[int, int]:
@@ -186,35 +183,27 @@ class Segment:
         block = int(np.searchsorted(firsts, firsts.dtype.type(value))) - 1
         if block < 0:
             return 0
-        values = fixed_values(self._blocks.read(block).column(column))
-        start = int(self._ends[block] - self._blocks.rows[block])
-        return start + int(np.searchsorted(values, values.dtype.type(value)))
+        values = fixed_values(self._blocks.read(block).rows.column(column))
+        return self._starts[block] + int(np.searchsorted(values, values.dtype.type(value)))
 
-    def _find(self, block: int, keys: Keys, which: Array, hashes: Array) -> Array:
-        """The row of each key within a block, -1 where it is not there."""
-        batch = self._blocks.read(block)
-        there = stored_keys(batch, self._codec)
+    def _find(self, block: int, keys: Keys, which: Array, hashes: Array) -> tuple[Array, Array]:
+        """Which of these keys are in a block, and the row of each within it."""
+        there = self._blocks.read(block).keys
         at = np.searchsorted(there.hashes, hashes)
-        out = np.full(len(which), -1, np.int64)
-        open = np.arange(len(which))
-        while len(open):
-            inside = at[open] < batch.num_rows
-            open = open[inside]
-            open = open[there.hashes[at[open]] == hashes[open]]
-            same = _same(keys, which[open], there, at[open])
-            out[open[same]] = at[open[same]]
-            open = open[~same]
-            at[open] += 1
-        return out
-
-
-def stored_keys(rows: pa.RecordBatch | pa.Table, codec: KeyCodec) -> Keys:
-    """The keys of rows of state, with the hashes that stand beside them."""
-    column, hashes = one_chunk(rows.column(KEY)), fixed_values(one_chunk(rows.column(HASH)))
-    if codec.layout == "int":
-        return Keys(hashes, ints=look(column.buffers()[1], np.int64, column.offset, len(column)))
-    blob = text_blob(column)
-    return Keys(hashes, offsets=blob.offsets, data=blob.data)
+        places, rows = [], []
+        while len(which):
+            near = there.hashes[np.minimum(at, len(there) - 1)] == hashes
+            near &= at < len(there)
+            which, hashes, at = which[near], hashes[near], at[near]
+            same = _same(keys, which, there, at)
+            places.append(which[same])
+            rows.append(at[same])
+            which, hashes, at = which[~same], hashes[~same], at[~same] + 1
+        if len(places) == 1:
+            return places[0], rows[0]
+        found, held = _joined(places), _joined(rows)
+        order = np.argsort(held)
+        return found[order], held[order]
 
 
 def take_rows(rows: pa.RecordBatch | pa.Table, which: Array) -> pa.RecordBatch | pa.Table:
@@ -224,6 +213,31 @@ def take_rows(rows: pa.RecordBatch | pa.Table, which: Array) -> pa.RecordBatch |
     if which[-1] - which[0] == len(which) - 1 and (which[1:] > which[:-1]).all():
         return rows.slice(int(which[0]), len(which))
     return rows.take(fixed_array(which, pa.int64()))
+
+
+def stretches(numbers: Array) -> list[tuple[int, int, int]]:
+    """Each number with its first place and the first behind it; numbers are in ascending order.
+
+    >>> stretches(np.array([3, 3, 5]))
+    [(3, 0, 2), (5, 2, 3)]
+    """
+    if len(numbers) == 0:
+        return []
+    if numbers[0] == numbers[-1]:
+        return [(int(numbers[0]), 0, len(numbers))]
+    cuts = np.flatnonzero(numbers[1:] != numbers[:-1]) + 1
+    bounds = [0, *cuts.tolist(), len(numbers)]
+    return [(int(numbers[lo]), lo, hi) for lo, hi in pairwise(bounds)]
+
+
+def ranges(starts: Array, counts: Array) -> Array:
+    """All the numbers from each start on, so many of each.
+
+    >>> ranges(np.array([5, 9]), np.array([2, 3]))
+    array([ 5,  6,  9, 10, 11])
+    """
+    before = np.cumsum(counts) - counts
+    return np.repeat(starts - before, counts) + np.arange(int(counts.sum()))
 
 
 def hash_order(hashes: Array) -> Array:
@@ -268,7 +282,7 @@ def _unindexed(data: Bytes, name: str, codec: KeyCodec) -> Segment:
     hashes = codec.from_storage(table.column(KEY)).hashes
     field = pa.field(HASH, pa.uint64(), nullable=False)
     batch = _by_hash(table.add_column(0, field, fixed_array(hashes, pa.uint64())))
-    return Segment(name, batch.schema, codec, LoadedBlocks(batch), data.size)
+    return Segment(name, batch.schema, codec, LoadedBlocks(batch, codec), data.size)
 
 
 def _joined(parts: list[Array]) -> Array:

@@ -1,7 +1,7 @@
 """The store: all that a checkpoint keeps, by name and meaning.
 
     <root>/flow.json                          what the state belongs to: steps, keys, schemas, slots
-    <root>/deltas/<step>/<epoch>-<run>-<host>.arrow   the entries that a host changed in an epoch
+    <root>/deltas/<step>/<epoch>-<run>-<host>-<tag>.arrow   the entries that a host changed in an epoch
     <root>/runs/<step>/<version>-<tag>-<slot>.arrow       deltas of many epochs, merged
     <root>/snapshots/<step>/<version>-<tag>-<slot>.arrow  all entries of a slot
     <root>/layouts/<version>-<tag>.json       the snapshots and runs that make up a version
@@ -95,11 +95,17 @@ class Store:
 
     # Segments
 
-    def write_delta(self, epoch: int, run: int, step: str, host: str, table: pa.Table) -> DeltaRef:
-        """Write a delta, whole or not at all. An empty delta is not written."""
+    def write_delta(
+        self, epoch: int, run: int, step: str, host: str, table: pa.Table, tag: str = ""
+    ) -> DeltaRef:
+        """Write a delta, whole or not at all. An empty delta is not written.
+
+        The tag keeps a host of an earlier start, which may still be there, from replacing it.
+        """
         if table.num_rows == 0:
             return DeltaRef(step, host, "", 0, 0)
-        name = f"deltas/{step}/{epoch:012d}-{run}-{host.replace('/', '-')}.arrow"
+        who = "-".join(filter(None, (host.replace("/", "-"), tag)))
+        name = f"deltas/{step}/{epoch:012d}-{run}-{who}.arrow"
         data, checksum = write_segment(table)
         self.files.write_patiently(name, data)
         slots = pack_slots(fixed_values(one_chunk(table.column(SLOT))))

@@ -40,9 +40,7 @@ class PatchColumn(ObjectColumn):
 
     whole: Callable[[Any], Any] = field(default=lambda cell: cell, compare=False)
     """From a cell to what Arrow takes for it."""
-    patch: Callable[[Any], tuple[Any, Any] | None] = field(
-        default=lambda cell: None, compare=False
-    )
+    patch: Callable[[Any], tuple[Any, Any] | None] = field(default=lambda cell: None, compare=False)
     """What changed in a cell since the last seal and what is gone, as Arrow takes them; or None: the
     cell is better written whole."""
     forget: Callable[[], None] = field(default=lambda: None, compare=False)
