@@ -132,15 +132,21 @@ def demo(
 
 @app.command()
 def bench(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="Which benchmark: pipeline.")],
+    name: Annotated[
+        str, typer.Argument(metavar="NAME", help="Which benchmark: pipeline or migration.")
+    ],
     json_file: Annotated[
         str | None, typer.Option("--json", metavar="FILE", help="Write the report there.")
+    ] = None,
+    plots: Annotated[
+        str | None, typer.Option("--plots", metavar="DIR", help="Draw pictures there.")
     ] = None,
     quick: Annotated[
         bool, typer.Option("--quick", help="A short run: to see it work, not to quote.")
     ] = False,
 ) -> None:
     """Run a benchmark and show its figures beside their goals."""
+    import json
     from pathlib import Path
 
     from rich.console import Console
@@ -152,10 +158,17 @@ def bench(
     file = Path(json_file) if json_file else None
     if file is not None and not file.parent.is_dir():
         raise SettingError(f"cannot write {file}: no such folder", hint="make the folder first")
+    if plots is not None and chosen.draw is None:
+        raise SettingError(f"bench {name} draws no pictures", hint="leave --plots out")
+    if plots is not None and not Path(plots).is_dir():
+        raise SettingError(f"cannot draw to {plots}: no such folder", hint="make the folder first")
     report = chosen.run(console.print, quick)
     console.print(judged(report.ratios, chosen.goals))
     if file is not None:
         file.write_text(report.to_json() + "\n")
+    if plots is not None and chosen.draw is not None:
+        for picture in chosen.draw(json.loads(report.to_json()), Path(plots)):
+            console.print(f"drawn: {picture}")
 
 
 @state.command("ls")

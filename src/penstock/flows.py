@@ -135,8 +135,8 @@ class Flow:
         folder that the flow continues from when it is started again; a static DataFrame needs none.
         `trigger` is a duration between epochs, or "available_now"; by default one epoch follows the
         other. `migration` says how state follows slots that change hands (see `Migration`); it can
-        be changed while the query runs. With `on_error="dead_letter"` rows that cannot be processed are kept in the
-        checkpoint's `dead_letters` folder instead of stopping the flow.
+        be changed while the query runs. With `on_error="dead_letter"` rows that cannot be processed
+        are kept in the checkpoint's `dead_letters` folder instead of stopping the flow.
         """
         return starting.start(
             replace(self, sink=sink or self.sink),

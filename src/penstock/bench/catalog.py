@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
-from penstock.bench import migration, pipeline
+from penstock.bench import migration, migration_plots, pipeline
 from penstock.bench.goals import Goal
 from penstock.bench.report import Report, Show
 from penstock.errors import SettingError
@@ -18,11 +20,13 @@ class Bench:
     run: Callable[[Show, bool], Report]
     """Takes a function that progress lines go to, and whether to be quick."""
     goals: Mapping[str, Goal]
+    draw: Callable[[dict[str, Any], Path], list[Path]] | None = None
+    """Draws pictures of a report, given as its JSON, into a folder."""
 
 
 BENCHES = {
     "pipeline": Bench(pipeline.run, pipeline.GOALS),
-    "migration": Bench(migration.run, migration.GOALS),
+    "migration": Bench(migration.run, migration.GOALS, migration_plots.draw),
 }
 
 

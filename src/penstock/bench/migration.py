@@ -1,7 +1,7 @@
 """`penstock bench migration`: what it costs to move state, by strategy, size, share and skew.
 
 A million keys, 4,000 updates a second, four hosts, 64 slots. One query per size of state is kept
-running. Each run lasts ten seconds; in its fourth, a part of every host's slots is moved to the next
+running. Each run lasts ten seconds; after four, a part of every host's slots is moved to the next
 host. Latency is from arrival to sink, by the second in which rows arrived. Between runs all slots
 are brought home, whole. Last, hosts are killed.
 """

@@ -215,8 +215,10 @@ class Fleet:
         return self._each([host for step in plan.steps for host in step.routes.hosts], one)
 
     def roll_back(self, version: int, run: int) -> bool:
-        """Take every host that owns slots back to `version`: the run after it is given up. Those that cannot are taken for lost;
-        returns whether any is."""
+        """Take every host that owns slots back to `version`: the run after it is given up.
+
+        Those that cannot are taken for lost; returns whether any is.
+        """
 
         def one(host: HostId) -> bool:
             record = self._told[host].record
