@@ -61,6 +61,8 @@ class _Told:
 
     record: HostRecord
     owned: frozenset[int]
+    pace: tuple[bool, float]
+    """Whether slots come whole, and how fast the rest of them is brought in the background."""
 
 
 class Fleet:
@@ -152,6 +154,12 @@ class Fleet:
         told = self._told.get(host)
         return frozenset() if told is None else told.owned
 
+    def knows_of(self, host: HostId, order: Assignment) -> bool:
+        """Whether a host was told just this."""
+        told = self._told.get(host)
+        pace = (order.whole, order.trickle_mb_s)
+        return told is not None and (told.owned, told.pace) == (frozenset(order.owned), pace)
+
     def assign(
         self,
         orders: dict[HostId, Assignment],
@@ -195,7 +203,8 @@ class Fleet:
         except PenstockError:
             self._registry.forget(record)
             raise
-        self._told[host] = _Told(record, frozenset(order.owned))
+        pace = (order.whole, order.trickle_mb_s)
+        self._told[host] = _Told(record, frozenset(order.owned), pace)
 
     def _location(self, host: HostId | None) -> str | None:
         told = None if host is None else self._told.get(host)

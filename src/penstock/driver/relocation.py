@@ -185,17 +185,16 @@ class Relocation:
             self._partial[handover.step] = 1
 
     def _tell(self, version: int) -> None:
-        """Tell every host whose slots are not those that it was told last."""
+        """Tell every host whose slots, or whose pace, are not what it was told last."""
         migration, orders = self.migration, dict[HostId, Assignment]()
         for topology in self._topologies.values():
             routes = topology.routes
             now = {host: routes.slots_of(n).tolist() for n, host in enumerate(routes.hosts)}
             for host in {*now, *self._fleet.ready(self._known(topology))}:
-                owned = now.get(host, [])
-                if self._fleet.owned(host) != frozenset(owned):
-                    orders[host] = Assignment(
-                        version, tuple(owned), (), migration.whole, migration.trickle_mb_s
-                    )
+                owned = tuple(now.get(host, ()))
+                order = Assignment(version, owned, (), migration.whole, migration.trickle_mb_s)
+                if not self._fleet.knows_of(host, order):
+                    orders[host] = order
         if orders:
             self._fleet.assign(orders, self._sources, wait=migration.kind == "pause")
         self._sources.clear()

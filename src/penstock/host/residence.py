@@ -68,7 +68,8 @@ class Residence:
         if version >= 0:
             self.partial[fresh] = True
             self.whole[fresh] = order.whole
-            self.wanted[fresh] = order.whole or order.trickle_mb_s > 0
+            # also what came earlier at another pace
+            self.wanted = owned & self.partial & (order.whole or order.trickle_mb_s > 0)
         for incoming in order.incoming:
             source = None if incoming.location is None else Source(incoming.location, version)
             for slot in incoming.slots:

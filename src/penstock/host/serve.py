@@ -17,6 +17,8 @@ from penstock.wire.messages import AFTER, UNKNOWN, CopyTicket
 
 _PIECE = 4 << 20
 """About so many bytes of a slot are exported at a time: between two pieces the lock is free."""
+_MOST = 16_384
+"""Entries of a piece at most: many small ones hold the lock as long as a few big ones."""
 _FIRST = 256
 """Entries of the first piece, which shows how big an entry is."""
 
@@ -60,4 +62,5 @@ def _pieces(
             piece = machine.operator.table.export(entries[start : start + count])
         start += count
         count = max(1, int(_PIECE * count / max(1, piece.get_total_buffer_size())))
+        count = min(count, _MOST)
         yield from piece.to_batches()

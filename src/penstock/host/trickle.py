@@ -13,6 +13,9 @@ from penstock.host.need import Wanted
 from penstock.state.table import KEY
 
 _POLL_S = 0.5
+_REST = 4
+"""After a piece that no row waits for, so many times as long as it took to bring nothing is brought:
+small entries cost more time than bytes, and the epochs need the processor."""
 _AFTER_FAILURE_S = 0.5
 _PATIENCE_S = 5.0
 """How long an ending host waits for a piece that is on its way."""
@@ -62,7 +65,8 @@ class Trickle:
 
     def _bring(self, wanted: Wanted) -> None:
         codec = self._machine.operator.table.codec
-        began, brought = time.monotonic(), 0
+        began = piece_began = time.monotonic()
+        brought = 0
         for rows in self._fetcher.slot(wanted):
             point("host.trickle", **self._where)
             keys = codec.from_storage(rows.column(KEY))
@@ -73,9 +77,11 @@ class Trickle:
                 waited_for = bool(self._machine.residence.whole[wanted.slot])
             brought += rows.get_total_buffer_size()
             if not waited_for and self.mb_s > 0:
-                due_s = brought / (self.mb_s * 1e6)
-                if self._ended.wait(max(0.0, began + due_s - time.monotonic())):
+                now = time.monotonic()
+                rest = max(began + brought / (self.mb_s * 1e6) - now, _REST * (now - piece_began))
+                if self._ended.wait(max(0.0, rest)):
                     return
+            piece_began = time.monotonic()
         with self._arrived:
             self._machine.complete_slot(wanted)
             self._arrived.notify_all()

@@ -18,6 +18,9 @@ _SETTINGS = {
     # Over TCP the tail of a batch waits for an acknowledgement, on its way to Python and back: some
     # 20 ms an epoch that a Unix socket does not cost.
     "spark.python.unix.domain.socket.enabled": "true",
+    # Workers are forked with Arrow, numba and Penstock loaded: a host is up, and couriers are back
+    # after a failed epoch, a second or more earlier.
+    "spark.python.daemon.module": "penstock.spark.daemon",
     # There is no shuffle to adapt; planning without it is quicker.
     "spark.sql.adaptive.enabled": "false",
     # Many processes share the cores: one thread each, unless a host asks for more.
