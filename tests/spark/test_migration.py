@@ -228,6 +228,8 @@ def test_a_checkpoint_of_format_1_goes_on(
     assert query.exception() is None
     assert query.progress[0].epoch == 4
     done = query.progress[-1].epoch + 1
-    for k, row in watched.kept.latest("k").items():
+    for k in range(17):
+        # a key of two partitions has two rows in an epoch: the greater one is the later one
+        newest = max((r for r in watched.kept.rows() if r["k"] == k), key=lambda r: r["n"])
         count = len(range(k, done * 200, 17))
-        assert (row["n"], row["items"], row["last"]) == (count, count, count)
+        assert (newest["n"], newest["items"], newest["last"]) == (count, count, count)

@@ -36,20 +36,20 @@ class HostProgress:
 class MigrationProgress:
     """What moving slots, recovering and reading evicted entries cost in one epoch, over all hosts."""
 
-    handovers: tuple[Handover, ...]
+    handovers: tuple[Handover, ...] = ()
     """Slots that changed hands before the epoch."""
-    fetched_keys: int
+    fetched_keys: int = 0
     """Entries that came from other hosts or the store, because rows needed them or by trickle."""
-    fetched_bytes: int
-    fetches: int
+    fetched_bytes: int = 0
+    fetches: int = 0
     """Round trips for entries that rows needed."""
-    wait_ms: float
+    wait_ms: float = 0.0
     """How long channels waited for those, added up over channels."""
-    partial_slots: int
+    partial_slots: int = 0
     """Slots of which entries are still elsewhere."""
-    left_behind: int
+    left_behind: int = 0
     """Entries of slots given away that nobody has asked for: they never had to move."""
-    evicted: int
+    evicted: int = 0
     """Entries that hosts dropped for lack of memory."""
 
 
@@ -71,7 +71,7 @@ class EpochProgress:
     watermark_ms: int | None
     dead_letters: int
     hosts: tuple[HostProgress, ...]
-    migration: MigrationProgress
+    migration: MigrationProgress = MigrationProgress()
 
 
 def host_progress(host: str, vitals: HostVitals) -> HostProgress:
