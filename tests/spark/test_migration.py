@@ -13,6 +13,7 @@ from pyspark.sql import functions as F  # noqa: N812 - as everywhere in PySpark
 
 import penstock as ps
 from penstock.config import Settings
+from penstock.control import RunningQuery
 from penstock.testing import Fault
 from tests.spark.sources import numbers, stream, write_files
 from tests.spark.test_faults import await_condition
@@ -61,7 +62,10 @@ def test_every_migration_in_one_running_query(
             there = list(plan).index(epoch) % 2 == 0
             query.move(STEP, range(0, 5), to=f"{STEP}/{1 if there else 0}")
             query.move(STEP, [9, 12, 15], to=f"{STEP}/{0 if there else 1}")
+        if epoch == 14:
+            told.append(RunningQuery(checkpoint).status())
 
+    told: list[dict[str, Any]] = []
     watched = Watched(hook)
     query = watched.run(totals(stream(spark, tmp_path / "in")), checkpoint, hosts=2)
     assert watched.sums() == sums(tables)
@@ -75,6 +79,9 @@ def test_every_migration_in_one_running_query(
     assert lazy.partial_slots == 8
     whole = next(p.migration for p in query.progress if p.epoch == 4)
     assert whole.partial_slots == 0
+    assert told[0]["status"]["migration"] == "pause"
+    with pytest.raises(ps.SettingError, match="no query"):
+        RunningQuery(checkpoint).status()
 
 
 def test_a_step_scales_out_and_in(spark: SparkSession, tmp_path: Path, checkpoint: str) -> None:
