@@ -192,7 +192,13 @@ class Fleet:
 
     def release(self, hosts: Iterable[HostId]) -> None:
         """The copies of slots that these hosts gave away are not needed any more."""
-        self._each([h for h in hosts if h in self._told], lambda h: self._order(h, "release"))
+        self._each([h for h in hosts if h in self._told], self._release)
+
+    def _release(self, host: HostId) -> None:
+        try:
+            self._order(host, "release")
+        except PenstockError:
+            self._registry.forget(self._told[host].record)
 
     def _tell(self, host: HostId, order: Assignment, wait: bool) -> None:
         record = self._registry.host(host)

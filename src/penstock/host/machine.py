@@ -96,8 +96,11 @@ class HostMachine:
         self._stand_at(order.version)
         table = self.operator.table
         fresh = self.residence.assign(order)
-        if len(fresh):
-            table.drop(fresh)
+        before = table.renumberings
+        idle = np.flatnonzero(~self.residence.owned)
+        table.drop(np.union1d(fresh, np.setdiff1d(idle, self.residence.copies)))
+        if table.renumberings != before:
+            self.residence.forgot_absent(order.version, fresh)
         self.copies.begin()
         self._next_due = None
 
@@ -324,11 +327,11 @@ class HostMachine:
         table.seal()
         residence.settle()
         self.version, self._run, self._sealed = self._run.epoch, None, False
-        if table.renumberings != before:
-            residence.forgot_absent(self.version)
         self.copies.let_go()
         if self._memory_limit is not None and table.nbytes > self._memory_limit:
             self._evict(self._memory_limit)
+        if table.renumberings != before:
+            residence.forgot_absent(self.version)
 
     def _evict(self, limit: int) -> None:
         """Make room: first copies of slots given away, then what was not touched for longest."""

@@ -115,9 +115,11 @@ class Residence:
         self.whole[:] = self.wanted[:] = False
         self.forgot_absent(version)
 
-    def forgot_absent(self, version: int) -> None:
-        """It is no longer known which keys were removed here: only the store can tell."""
-        self._source = [None] * len(self._source)
+    def forgot_absent(self, version: int, fresh: Array | tuple[int, ...] = ()) -> None:
+        """It is no longer known which keys were removed here: only the store can tell. Of slots
+        that have just come nothing was removed."""
+        kept = {slot: self._source[slot] for slot in np.asarray(fresh).tolist()}
+        self._source = [kept.get(slot) for slot in range(len(self._source))]
         self.store_version = version
         self.changes += 1
 

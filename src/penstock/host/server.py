@@ -166,13 +166,20 @@ class HostServer(TokenServer):
         with self._lock:
             self._machine.assign(assignment)
             self._trickle.mb_s = assignment.trickle_mb_s
+            self._fetcher.trouble = None
             self._lock.notify_all()
-            residence = self._machine.residence
             if order["wait"]:
-                self._lock.wait_for(
-                    lambda: not residence.whole.any() or self._ended.is_set(), self._timeout_s
-                )
+                self._wait_for_slots()
         return {}
+
+    def _wait_for_slots(self) -> None:
+        whole, fetcher = self._machine.residence.whole, self._fetcher
+        self._lock.wait_for(
+            lambda: not whole.any() or fetcher.trouble is not None or self._ended.is_set(),
+            self._timeout_s,
+        )
+        if whole.any():
+            raise fetcher.trouble or HostLostError(f"{self._host} did not get its slots in time")
 
     def _release(self, order: dict[str, Any]) -> dict[str, Any]:
         with self._lock:
