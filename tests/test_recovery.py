@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from penstock.errors import CheckpointError
-from penstock.faults import InjectedFault, armed
+from penstock.faults import Fault, InjectedFault, armed
 from tests.cluster import SETTINGS
-from tests.trial import Mishap, Turn, everything, trial
+from tests.ledger import SLOTS
+from tests.trial import Mishap, Request, Turn, everything, trial
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -25,7 +27,7 @@ def test_a_host_that_dies_between_epochs_takes_no_other_one_with_it(tmp_path: Pa
         flow.take(Turn(2))
         flow.cluster.jobs.kill("sums/1")
         flow.take(Turn(3))
-        assert dict(flow.cluster.deaths) == {"sums/1": 1, "driver": 0}
+        assert flow.cluster.deaths == Counter({"sums/1": 1})
 
 
 def test_a_courier_that_finds_a_host_dead_hangs_up_on_the_others(tmp_path: Path) -> None:
@@ -82,9 +84,9 @@ def test_a_host_that_outlives_its_driver_harms_nothing(tmp_path: Path) -> None:
     """It may finish a delta when the epoch was replayed already, with other hosts."""
     with trial("sums", str(tmp_path), hosts=2, settings=UNCOMPACTED) as flow:
         flow.take(Turn(1))
-        with armed(Mishap("driver.sealed", "die").fault(flow.cluster)):
-            with pytest.raises(InjectedFault):
-                flow.cluster.run(everything("sums"))
+        dying = Mishap("driver.sealed", "die").fault(flow.cluster)
+        with armed(dying), pytest.raises(InjectedFault):
+            flow.cluster.run(everything("sums"))
         late = {file: file.read_bytes() for file in tmp_path.glob("deltas/sums/*1-0-*")}
         assert late
         flow.cluster.hosts["sums"] = 1
@@ -92,4 +94,15 @@ def test_a_host_that_outlives_its_driver_harms_nothing(tmp_path: Path) -> None:
         flow.take(Turn(2))
         for file, data in late.items():
             file.write_bytes(data)
+        flow.check()
+
+
+def test_a_host_that_dies_with_nothing_but_copies(tmp_path: Path) -> None:
+    """It owns no slot any more: nobody waits for it, and the epoch is committed without it."""
+    with trial("sums", str(tmp_path), hosts=2, migration="all_at_once") as flow:
+        flow.take(Turn(1))
+        dying = Fault("driver.sealed", do=lambda _: flow.cluster.jobs.kill("sums/1"))
+        with armed(dying):
+            flow.take(Turn(2, requests=(Request("move", 0, 0, tuple(range(SLOTS))),)))
+        assert flow.cluster.deaths == Counter({"sums/1": 1})
         flow.check()

@@ -138,6 +138,17 @@ def test_a_host_without_partitions_seals_nothing() -> None:
     assert host.seal(2, 0, 0)[0].num_rows == 0
 
 
+def test_a_run_that_was_given_up_does_not_open_again() -> None:
+    """A channel of it may still have been waiting for state when the driver gave it up."""
+    host = machine()
+    host.close_channel(header(0, 0, 1), ROWS, rows((1, 1)))
+    host.rollback(-1, run=0)
+    with pytest.raises(StaleRunError, match="given up"):
+        host.needs(header(0, 1, 2), ROWS, rows((1, 1)))
+    host.assign(Assignment(-1, (0, 1)))
+    host.close_channel(header(0, 0, 3, run=1), ROWS, rows((1, 1)))
+
+
 class Pair:
     """Two hosts and what they have sealed; state that one lacks is taken from where it says."""
 
