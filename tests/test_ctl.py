@@ -13,7 +13,7 @@ from typing import Any, cast
 import pytest
 
 from penstock import cli
-from penstock.control import RunningQuery
+from penstock.ctl import RunningQuery
 from penstock.driver.progress import (
     EpochProgress,
     HostProgress,

@@ -235,8 +235,8 @@ def state_slots(
 @ctl.command("status")
 def ctl_status(checkpoint: CheckpointFolder, as_json: AsJson = False) -> None:
     """Show a running query: its hosts, their slots, and what state moved."""
-    from penstock import control_view as view
-    from penstock.control import RunningQuery
+    from penstock import ctl_view as view
+    from penstock.ctl import RunningQuery
 
     answer = RunningQuery(checkpoint).status()
     _print(view.as_json(answer) if as_json else view.draw_status(answer))
@@ -250,7 +250,7 @@ def ctl_move(
     step: StepName = None,
 ) -> None:
     """Let slots live on a host, from the next epoch on."""
-    from penstock.control import RunningQuery
+    from penstock.ctl import RunningQuery
     from penstock.plan.slots import slots_to_text
 
     step, moved = RunningQuery(checkpoint).move(slots, to, step)
@@ -264,7 +264,7 @@ def ctl_scale(
     step: StepName = None,
 ) -> None:
     """Let a step have so many hosts; slots move when new ones are up."""
-    from penstock.control import RunningQuery
+    from penstock.ctl import RunningQuery
 
     step = RunningQuery(checkpoint).scale(hosts, step)
     typer.echo(f"{step} goes to {hosts} {'host' if hosts == 1 else 'hosts'}")
@@ -282,7 +282,7 @@ def ctl_migration(
     ],
 ) -> None:
     """Choose how state follows slots that change hands."""
-    from penstock.control import RunningQuery
+    from penstock.ctl import RunningQuery
 
     typer.echo(f"migration is now {RunningQuery(checkpoint).migrate_by(strategy)}")
 

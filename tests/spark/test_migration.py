@@ -13,7 +13,7 @@ from pyspark.sql import functions as F  # noqa: N812 - as everywhere in PySpark
 
 import penstock as ps
 from penstock.config import Settings
-from penstock.control import RunningQuery
+from penstock.ctl import RunningQuery
 from penstock.testing import Fault
 from tests.spark.sources import numbers, stream, write_files
 from tests.spark.test_faults import await_condition

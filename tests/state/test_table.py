@@ -128,7 +128,8 @@ class Twin:
         self.evicted = self.table.export(self.table.entries_in(np.arange(SLOTS)))
         before = len(self.table)
         gone = self.table.evict(self.table.nbytes * (sum(numbers) % 5) // 4)
-        assert self.table.sealed and len(self.table) == before - gone
+        assert self.table.sealed
+        assert len(self.table) == before - gone
 
     def bring_all(self) -> None:
         if self.evicted is not None:
