@@ -9,6 +9,7 @@ are brought home, whole. Last, hosts are killed.
 from __future__ import annotations
 
 import statistics
+import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 
@@ -153,13 +154,13 @@ def _moved(query: MovingQuery, size: str, move: Move) -> Moved:
     query.draw(move.skew)
     query.query.migration = move.strategy
     first = query.now_row()
-    begun = len(query.epochs())
     query.until(lambda: query.now_row() > first + MOVE_AT * RATE, "the move's second")
+    asked_ms = time.time() * 1000
     slots = query.shift(move.fraction)
     last = first + SECONDS * RATE
     query.until(lambda: query.rows() > last, "all rows of the run")
     seconds = per_second(query.delivered(), first, SECONDS, RATE, query.arrival_ms(first))
-    costs = [epoch.migration for epoch in query.epochs()[begun:]]
+    costs = [e.migration for e in query.epochs() if e.started_ms >= asked_ms]
     keys = sum(cost.fetched_keys for cost in costs)
     return Moved(
         size,
