@@ -90,14 +90,14 @@ class Scale:
     skews: tuple[float, ...] = (0.3, 0.6, 0.9)
     kills: int = 3
 
-    def moves(self) -> Iterator[Move]:
+    def moves(self, largest: bool) -> Iterator[Move]:
         """All runs at one size. What the ratios are made of comes in every round."""
         for first in (True, *[False] * (self.rounds - 1)):
             for fraction in self.fractions:
                 if first or fraction == 0.5:
                     for strategy in STRATEGIES if fraction == 0.5 and first else (LAZY, PAUSE):
                         yield Move(strategy, fraction)
-        for skew in self.skews:
+        for skew in self.skews if largest else ():
             yield Move(LAZY, 0.5, skew)
 
 
@@ -118,7 +118,7 @@ def run(show: Show, quick: bool = False) -> Report:
             show(f"{size}: {KEYS:,} keys come")
             with moving_query(spark, load) as query:
                 query.go_home()
-                for move in scale.moves():
+                for move in scale.moves(size == scale.sizes[-1]):
                     one = _moved(query, size, move)
                     moved.append(one)
                     show(_line(one))

@@ -21,6 +21,8 @@ from penstock.workloads.tally import Dial, Load, Tally, updates
 
 HOSTS, SLOTS = 4, 64
 _POLL_S = 0.02
+_QUIET, _LAG_MS = 5, 1000
+"""So many epochs in a row, with at most this latency, are a query at rest."""
 _STARTS = 3
 
 
@@ -110,21 +112,19 @@ class MovingQuery:
             first = host * SLOTS // HOSTS
             slots = range(first, first + SLOTS // HOSTS)
             self.query.move(self.step, slots, to=f"{self.step}/{host}")
-        self.until(self._settled, "slots to be home")
-        # epochs that caught up with the wait are not to be measured
-        self.until(lambda: self._lag_ms() < 1000, "the backlog to be worked off")
+        asked_ms = time.time() * 1000
+        self.until(lambda: self._settled_since(asked_ms), "slots to be home")
 
-    def _settled(self) -> bool:
-        newest = self.epochs()[-1]
+    def _settled_since(self, asked_ms: float) -> bool:
+        """Whether all is home, and the epochs that caught up with the wait for it are over."""
+        newest = [epoch for epoch in self.epochs() if epoch.started_ms > asked_ms][-_QUIET:]
         return (
             self.query.status.pending_slots == 0
-            and newest.migration.partial_slots == 0
-            and len(newest.hosts) == HOSTS
+            and len(newest) == _QUIET
+            and all(epoch.migration.partial_slots == 0 for epoch in newest)
+            and all(len(epoch.hosts) == HOSTS for epoch in newest)
+            and all(e.latency is not None and e.latency.p99_ms < _LAG_MS for e in newest)
         )
-
-    def _lag_ms(self) -> float:
-        newest = self.epochs()[-1]
-        return newest.latency.p99_ms if newest.latency else float("inf")
 
     def kill_host(self, number: int) -> float:
         """Kill -9 a host; returns when, in milliseconds since 1970."""
