@@ -90,7 +90,7 @@ class Scale:
     skews: tuple[float, ...] = (0.3, 0.6, 0.9)
     kills: int = 3
 
-    def moves(self, largest: bool) -> Iterator[Move]:
+    def moves(self, largest: bool = True) -> Iterator[Move]:
         """All runs at one size. What the ratios are made of comes in every round."""
         for first in (True, *[False] * (self.rounds - 1)):
             for fraction in self.fractions:
