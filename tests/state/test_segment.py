@@ -191,11 +191,11 @@ def test_a_delta_of_format_1_is_searched_like_any(codec: KeyCodec) -> None:
     assert 0 < start < stop < file.rows
 
 
-def test_blocks_are_about_a_megabyte() -> None:
+def test_blocks_are_small() -> None:
     texts = {key: (key, "x" * 10_000) for key in range(500)}
     data, _ = write_segment(rows_of(INTS, texts))
     reader = pa.ipc.open_file(data)
-    assert reader.num_record_batches == 5
+    assert 35 <= reader.num_record_batches <= 42, "about 128 KB each"
     keys = np.arange(200_000)
     flat = rows_of(INTS, {0: (0, "")}).take(pa.array(np.zeros(len(keys), np.int64)))
     flat = flat.set_column(0, schema_of(INTS).field(0), pa.array(keys.astype(np.uint64)))

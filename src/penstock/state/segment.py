@@ -45,7 +45,9 @@ from penstock.state.buffers import Array, fixed_array, fixed_values, one_chunk
 from penstock.state.keys import KeyCodec, Keys
 from penstock.state.table import HASH, KEY, SLOT
 
-_BLOCK_BYTES, _BLOCK_ROWS = 1 << 20, 1 << 16
+_BLOCK_BYTES, _BLOCK_ROWS = 1 << 17, 1 << 16
+"""Of a block, about. Whoever wants one entry reads and checks a block: small ones let large entries
+be found quickly, and cost nothing that can be measured when a segment is written."""
 
 
 def write_segment(table: pa.Table) -> tuple[pa.Buffer, int]:
