@@ -131,7 +131,16 @@ def epoch(number: int, handovers: list[Handover]) -> EpochProgress:
         watermark_ms=None,
         dead_letters=0,
         hosts=(HostProgress("sum/0", 12_345, 6_700_000, 900, 8.0),),
-        migration=MigrationProgress(tuple(handovers), 321, 4_560_000, 7, 35.4, 3, 88, 11),
+        migration=MigrationProgress(
+            handovers=tuple(handovers),
+            fetched_keys=321,
+            fetched_bytes=4_560_000,
+            fetches=7,
+            wait_ms=35.4,
+            partial_slots=3,
+            left_behind=88,
+            evicted=11,
+        ),
     )
 
 

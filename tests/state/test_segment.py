@@ -14,7 +14,7 @@ from penstock.errors import CheckpointError
 from penstock.state import key_kernels, segment, segment_kernels
 from penstock.state.keys import KeyCodec, Keys
 from penstock.state.segment import Segment, hash_order, write_segment
-from penstock.state.table import HASH, SLOT
+from penstock.state.table import HASH, SLOT, Column, ColumnTable
 from tests.state.history import INTS, SLOTS, TEXTS, entries_of, keys_of, rows_of, schema_of
 
 MANY = {key: (key, f"name {key}") for key in range(1000)}
@@ -215,3 +215,20 @@ def test_crowded_hashes_are_ordered_in_another_way() -> None:
     array = np.array([*range(500), 2**63], np.uint64)[::-1].copy()
     assert len(segment_kernels.hash_order(array)) == 0
     assert hash_order(array).tolist() == list(range(501))[::-1]
+
+
+def test_huge_keys() -> None:
+    """Keys of megabytes, among small ones, are kept, written, found again and told apart."""
+    codec = KeyCodec(pa.schema([("k", pa.string())]))
+    names = ["x" * 3_000_000, "x" * 3_000_000 + "y", "small", ""]
+    keys = codec.encode(pa.RecordBatch.from_pydict({"k": names}, codec.schema))
+    table = ColumnTable(codec, [Column("n", pa.int64())], slots=8)
+    entries = table.upsert(keys)
+    table.column("n")[entries] = np.arange(4)
+    data, checksum = write_segment(table.delta())
+    segment = Segment.open(data, "file", codec, checksum)
+    ordered = keys.take(np.argsort(keys.hashes))
+    which, rows = segment.find(ordered, np.arange(len(ordered)))
+    found = segment.take(rows)
+    told = dict(zip(codec.as_tuples(ordered.take(which)), found["n"].to_pylist(), strict=True))
+    assert told == {(name,): n for n, name in enumerate(names)}

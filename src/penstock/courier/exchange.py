@@ -51,20 +51,14 @@ class Exchange:
 
     def __init__(self, plan: EpochPlan, step: int, task: Task, timeout_ms: int) -> None:
         self._routes: StepRoutes = plan.steps[step]
-        header = ChannelHeader.of(plan, step, task.partition, task.attempt).to_bytes()
-        self._where = {
-            "step": self._routes.step,
-            "epoch": plan.epoch,
-            "run": plan.run,
-            "partition": task.partition,
-            "attempt": task.attempt,
-        }
+        header = ChannelHeader.of(plan, step, task.partition, task.attempt)
+        self._where = header.where
         self._streams: list[tuple[fl.FlightStreamWriter, fl.FlightStreamReader]] = []
         self._begun: set[int] = set()
         # if one host is gone, the streams to the others are broken off
         with ExitStack() as stack:
             for location in self._routes.endpoints:
-                exchange = endpoint(location, plan.token).exchange(header, timeout_ms)
+                exchange = endpoint(location, plan.token).exchange(header.to_bytes(), timeout_ms)
                 self._streams.append(stack.enter_context(exchange))
             self._stack = stack.pop_all()
 

@@ -151,7 +151,7 @@ class EpochRunner:
             self._store.write_dead_letters(plan.epoch, dead)
         watermarks = self._next_watermarks(seen)
         layout = self._upkeep.newest_layout()
-        if layout is not None and layout[0] < plan.epoch:
+        if layout is not None:
             self._base, self._layout = layout
         self._store.write_manifest(
             Manifest(

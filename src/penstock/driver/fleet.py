@@ -18,7 +18,7 @@ from penstock.plan.assignment import Assignment, Incoming
 from penstock.plan.epoch import EpochPlan
 from penstock.plan.steps import KeyedStep
 from penstock.state.store import DeltaRef
-from penstock.wire.flight import Endpoint
+from penstock.wire.flight import Endpoints
 
 T = TypeVar("T")
 
@@ -70,11 +70,11 @@ class Fleet:
     `compact`, `memory` and `pids` may be called by others."""
 
     def __init__(self, jobs: HostJobs, registry: Registry, token: str, settings: Settings) -> None:
-        self._jobs, self._registry, self._settings, self._token = jobs, registry, settings, token
+        self._jobs, self._registry, self._settings = jobs, registry, settings
         self._steps: dict[HostId, KeyedStep] = {}
         self._told: dict[HostId, _Told] = {}
         self._restarts: dict[HostId, int] = {}
-        self._endpoints: dict[str, Endpoint] = {}
+        self._endpoints = Endpoints(token)
         self._calls = ThreadPoolExecutor(_WORKERS, thread_name_prefix="fleet")
 
     # -- which hosts there are
@@ -154,7 +154,7 @@ class Fleet:
         told = self._told.get(host)
         return frozenset() if told is None else told.owned
 
-    def knows_of(self, host: HostId, order: Assignment) -> bool:
+    def was_told(self, host: HostId, order: Assignment) -> bool:
         """Whether a host was told just this."""
         told = self._told.get(host)
         pace = (order.whole, order.trickle_mb_s)
@@ -261,8 +261,7 @@ class Fleet:
         """End every host and its Spark job. Nothing is left running."""
         self._each(list(self._steps), self._end)
         self._calls.shutdown()
-        for endpoint in self._endpoints.values():
-            endpoint.close()
+        self._endpoints.close()
 
     def _end(self, host: HostId) -> None:
         record = self._registry.host(host)
@@ -281,9 +280,7 @@ class Fleet:
         return self._call(told.record, action, **arguments)
 
     def _call(self, record: HostRecord, action: str, **arguments: Any) -> Any:
-        endpoint = self._endpoints.get(record.location)
-        if endpoint is None:
-            endpoint = self._endpoints[record.location] = Endpoint(record.location, self._token)
+        endpoint = self._endpoints.at(record.location)
         return endpoint.call(action, self._settings.rpc_timeout_ms, **arguments)
 
     def _each(self, hosts: list[HostId], work: Callable[[HostId], T]) -> list[T]:

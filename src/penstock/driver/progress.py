@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 
 from penstock.courier.witness import Seen
-from penstock.host.vitals import HostVitals
+from penstock.host.vitals import HostVitals, MovedState
 from penstock.plan.placement import Handover
 
 
@@ -32,25 +32,11 @@ class HostProgress:
     busy_ms: float
 
 
-@dataclass(frozen=True)
-class MigrationProgress:
-    """What moving slots, recovering and reading evicted entries cost in one epoch, over all hosts."""
+@dataclass(frozen=True, kw_only=True)
+class MigrationProgress(MovedState):
+    """What changed hands before an epoch, and what it cost in the epoch, over all hosts."""
 
     handovers: tuple[Handover, ...] = ()
-    """Slots that changed hands before the epoch."""
-    fetched_keys: int = 0
-    """Entries that came from other hosts or the store, because rows needed them or by trickle."""
-    fetched_bytes: int = 0
-    fetches: int = 0
-    """Round trips for entries that rows needed."""
-    wait_ms: float = 0.0
-    """How long channels waited for those, added up over channels."""
-    partial_slots: int = 0
-    """Slots of which entries are still elsewhere."""
-    left_behind: int = 0
-    """Entries of slots given away that nobody has asked for: they never had to move."""
-    evicted: int = 0
-    """Entries that hosts dropped for lack of memory."""
 
 
 @dataclass(frozen=True)
@@ -81,16 +67,8 @@ def host_progress(host: str, vitals: HostVitals) -> HostProgress:
 def migration_progress(
     handovers: Sequence[Handover], hosts: Sequence[HostVitals]
 ) -> MigrationProgress:
-    return MigrationProgress(
-        handovers=tuple(handovers),
-        fetched_keys=sum(v.fetched_keys for v in hosts),
-        fetched_bytes=sum(v.fetched_bytes for v in hosts),
-        fetches=sum(v.fetches for v in hosts),
-        wait_ms=sum(v.wait_ms for v in hosts),
-        partial_slots=sum(v.partial_slots for v in hosts),
-        left_behind=sum(v.left_behind for v in hosts),
-        evicted=sum(v.evicted for v in hosts),
-    )
+    sums = {cost.name: sum(getattr(v, cost.name) for v in hosts) for cost in fields(MovedState)}
+    return MigrationProgress(handovers=tuple(handovers), **sums)
 
 
 def latency_of(seen: Sequence[Seen], done_ms: float) -> Latency | None:

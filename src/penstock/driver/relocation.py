@@ -18,7 +18,7 @@ from penstock.model import HostId, StepId
 from penstock.plan.assignment import Assignment
 from penstock.plan.epoch import RouteTable
 from penstock.plan.migration import Migration
-from penstock.plan.placement import Handover, Placement
+from penstock.plan.placement import Handover, Placement, placements_from_json
 from penstock.plan.steps import KeyedStep
 from penstock.plan.topology import Topology
 from penstock.state.store import Manifest
@@ -64,7 +64,7 @@ class Relocation:
                 if manifest is not None:
                     routes = RouteTable.from_json(manifest.routes[step.id])
                     told = manifest.placements.get(step.id, [])
-                    placements = [Placement.from_json(facts) for facts in told]
+                    placements = placements_from_json(told)
                 self._topologies[step.id] = Topology(
                     StepId(step.id), step.slots, self._wanted[step.id], routes, placements
                 )
@@ -193,7 +193,7 @@ class Relocation:
             for host in {*now, *self._fleet.ready(self._known(topology))}:
                 owned = tuple(now.get(host, ()))
                 order = Assignment(version, owned, (), migration.whole, migration.trickle_mb_s)
-                if not self._fleet.knows_of(host, order):
+                if not self._fleet.was_told(host, order):
                     orders[host] = order
         if orders:
             self._fleet.assign(orders, self._sources, wait=migration.kind == "pause")

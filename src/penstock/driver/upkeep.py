@@ -36,22 +36,19 @@ class Upkeep:
         self._store, self._fleet, self._settings, self._new_tag = store, fleet, settings, new_tag
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="upkeep")
         self._parts = ThreadPoolExecutor(16, thread_name_prefix="compaction")
-        self._task: Future[tuple[int, str] | None] | None = None
-        self._layout: tuple[int, str] | None = None
+        self._task: Future[tuple[int, str]] | None = None
         self._tries_after = -1
         self.trouble: PenstockError | None = None
         """Why the last upkeep failed; None if it did not."""
 
     def newest_layout(self) -> tuple[int, str] | None:
         """The version and file of a layout made since this was last asked."""
-        if self._task is not None and self._task.done():
-            task, self._task = self._task, None
-            failed = task.exception()
-            self.trouble = failed if isinstance(failed, PenstockError) else None
-            if failed is None:
-                self._layout = task.result() or self._layout
-        layout, self._layout = self._layout, None
-        return layout
+        if self._task is None or not self._task.done():
+            return None
+        task, self._task = self._task, None
+        failed = task.exception()
+        self.trouble = failed if isinstance(failed, PenstockError) else None
+        return task.result() if failed is None else None
 
     def committed(self, version: int, base: int, owners: Owners) -> None:
         """An epoch's manifest is written. Begins a compaction if one is due and none is under way."""

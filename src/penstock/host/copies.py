@@ -43,7 +43,7 @@ class Copies:
         slots = slots_of(keys.hashes, table.slots)
         here = residence.frozen[slots] == version
         entries = table.find(keys)
-        told = here & ((entries >= 0) | table.known(keys) | residence.frozen_whole[slots])
+        told = here & ((entries >= 0) | table.known(keys) | residence.frozen_complete[slots])
         found = entries[here & (entries >= 0)]
         self.served += len(found)
         return table.export(found), np.flatnonzero(~told)
@@ -74,5 +74,5 @@ class Copies:
 
     def _must_hold(self, slots: Array, version: int) -> None:
         residence = self._residence
-        if not ((residence.frozen[slots] == version) & residence.frozen_whole[slots]).all():
+        if not ((residence.frozen[slots] == version) & residence.frozen_complete[slots]).all():
             raise StaleRunError(f"there is no whole copy of these slots at version {version} here")

@@ -25,7 +25,7 @@ from penstock.state.buffers import Array
 from penstock.state.keys import Keys
 from penstock.state.reader import StateReader
 from penstock.state.table import KEY
-from penstock.wire.flight import Endpoint
+from penstock.wire.flight import Endpoints
 from penstock.wire.messages import AFTER, UNKNOWN, CopyTicket
 
 _PIECE = 4 << 20
@@ -48,20 +48,19 @@ class Fetcher:
         timeout_ms: int,
         where: dict[str, str],
     ) -> None:
-        self._machine, self._arrived, self._token = machine, arrived, token
+        self._machine, self._arrived = machine, arrived
         self._timeout_ms, self._where = timeout_ms, where
         self._readers, self._reading = reader, threading.Lock()
         self._reader: StateReader | None = None
         self._slot_reader: StateReader | None = None
-        self._endpoints: dict[str, Endpoint] = {}
+        self._endpoints = Endpoints(token)
         self._pool = ThreadPoolExecutor(4, thread_name_prefix="fetch")
         self.trouble: PenstockError | None = None
         """Why the slot that rows wait for cannot be brought."""
 
     def close(self) -> None:
         self._pool.shutdown(wait=False, cancel_futures=True)
-        for endpoint in list(self._endpoints.values()):
-            endpoint.close()
+        self._endpoints.close()
 
     def bring(self, need: Need) -> None:
         """Fetch and install it, as far as possible: ask the machine again whether it is enough."""
@@ -88,7 +87,9 @@ class Fetcher:
         if wanted.source is not None:
             try:
                 ticket = CopyTicket("slot", wanted.source.version, (wanted.slot,)).to_bytes()
-                with self._endpoint(wanted.source).get(ticket, self._timeout_ms) as stream:
+                with self._endpoints.at(wanted.source.location).get(
+                    ticket, self._timeout_ms
+                ) as stream:
                     for chunk in stream:
                         yield pa.Table.from_batches([chunk.data])
                 return
@@ -159,7 +160,9 @@ class Fetcher:
     def _asked(self, source: Source, ticket: CopyTicket) -> pa.Table | None:
         """What a previous host answers; None if it cannot, and is not asked again."""
         try:
-            with self._endpoint(source).get(ticket.to_bytes(), self._timeout_ms) as stream:
+            with self._endpoints.at(source.location).get(
+                ticket.to_bytes(), self._timeout_ms
+            ) as stream:
                 return stream.read_all()
         except PenstockError:
             self._gone(source)
@@ -178,12 +181,6 @@ class Fetcher:
     def _gone(self, source: Source) -> None:
         with self._arrived:
             self._machine.residence.source_gone(source)
-
-    def _endpoint(self, source: Source) -> Endpoint:
-        endpoint = self._endpoints.get(source.location)
-        if endpoint is None:
-            endpoint = self._endpoints[source.location] = Endpoint(source.location, self._token)
-        return endpoint
 
     def _each(self, parts: list[T], work: Callable[[T], object]) -> list:  # type: ignore[type-arg]
         if len(parts) == 1:

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 
 import numpy as np
 import pyarrow as pa
@@ -30,7 +30,7 @@ from penstock.errors import ProtocolError, StaleRunError
 from penstock.host.copies import Copies
 from penstock.host.need import Need, NeedDue, NeedKeys, NeedSlots, Wanted
 from penstock.host.residence import Residence
-from penstock.host.vitals import HostVitals, Moved
+from penstock.host.vitals import HostVitals, MovedSoFar
 from penstock.operators.operator import Answer, EpochTime, Operator
 from penstock.plan.assignment import Assignment
 from penstock.state.key_index import key_index
@@ -87,7 +87,7 @@ class HostMachine:
         self._clock = clock
         self._memory_limit = memory_limit
         self._next_due: dict[str, int] | None = None
-        self._moved = Moved()
+        self._moved = MovedSoFar()
 
     # -- slots change hands
 
@@ -111,9 +111,8 @@ class HostMachine:
     def _stand_at(self, version: int) -> None:
         if self._run is not None and self._sealed and self._run.epoch == version:
             self._finish()
-        if self._run is not None:
-            raise ProtocolError(f"slots cannot change hands here at version {version}: {self}")
-        if self.version is not None and self.version != version and self.residence.owned.any():
+        elsewhere = self.version not in (None, version) and self.residence.owned.any()
+        if self._run is not None or elsewhere:
             raise ProtocolError(f"slots cannot change hands here at version {version}: {self}")
         self.version = version
 
@@ -183,8 +182,8 @@ class HostMachine:
         if changes != self.residence.changes:
             return False
         self.operator.table.install(keys, rows)
-        self._moved.keys += rows.num_rows
-        self._moved.nbytes += rows.get_total_buffer_size()
+        self._moved.fetched_keys += rows.num_rows
+        self._moved.fetched_bytes += rows.get_total_buffer_size()
         return True
 
     def none_due_before(self, changes: int, next_due: dict[str, int]) -> None:
@@ -265,19 +264,15 @@ class HostMachine:
             )
         self._sealed = True
         table = self.operator.table
-        moved, self._moved = self._moved, Moved()
+        moved, self._moved = self._moved, MovedSoFar()
         vitals = HostVitals(
             rows=current.rows,
             busy_ms=current.busy_s * 1000,
             entries=len(table) - self.copies.entries,
             state_bytes=table.nbytes,
-            fetched_keys=moved.keys,
-            fetched_bytes=moved.nbytes,
-            fetches=moved.fetches,
-            wait_ms=moved.wait_ms,
             partial_slots=int(np.count_nonzero(self.residence.partial)),
             left_behind=self.copies.left_behind,
-            evicted=moved.evicted,
+            **asdict(moved),
         )
         return table.delta(), vitals
 

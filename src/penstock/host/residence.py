@@ -39,7 +39,7 @@ class Residence:
         """To be brought in the background."""
         self.frozen = np.full(slots, _NEVER, np.int64)
         """The version at which a slot was given away."""
-        self.frozen_whole = np.zeros(slots, np.bool_)
+        self.frozen_complete = np.zeros(slots, np.bool_)
         """It was complete then: what the copy lacks does not exist."""
         self.store_version = -1
         """What the store is asked for must be at least of this version."""
@@ -58,11 +58,11 @@ class Residence:
         owned[list(order.owned)] = True
         version = order.version
         left = self.owned & ~owned
-        self.frozen[left], self.frozen_whole[left] = version, ~self.partial[left]
+        self.frozen[left], self.frozen_complete[left] = version, ~self.partial[left]
         self.partial[left] = self.whole[left] = self.wanted[left] = False
         comes = owned & ~self.owned
         # given away at this very version: nobody has changed it since
-        back = comes & (self.frozen == version) & self.frozen_whole
+        back = comes & (self.frozen == version) & self.frozen_complete
         fresh = comes & ~back
         self.frozen[comes] = _NEVER
         if version >= 0:

@@ -101,9 +101,7 @@ class HostServer(TokenServer):
             staged, kind = _stage(reader)
             if kind is None:
                 return
-            where = self._where | {
-                name: getattr(header, name) for name in ("epoch", "run", "partition", "attempt")
-            }
+            where = self._where | header.where
             point("host.channel", **where)
             answer = self._close(header, kind, staged)
             point("host.applied", **where)

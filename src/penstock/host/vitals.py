@@ -5,23 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 
-@dataclass(frozen=True)
-class HostVitals:
-    """What a host tells of itself with a seal."""
+@dataclass(frozen=True, kw_only=True)
+class MovedState:
+    """What moving slots, recovering and reading evicted entries cost in one epoch."""
 
-    rows: int
-    """Rows (or partial states) taken in during the epoch."""
-    busy_ms: float
-    """Time spent applying channels during the epoch."""
-    entries: int
-    state_bytes: int
     fetched_keys: int = 0
-    """Entries that came from other hosts or the store during the epoch, asked for or trickled."""
+    """Entries that came from other hosts or the store, because rows needed them or by trickle."""
     fetched_bytes: int = 0
     fetches: int = 0
-    """Round trips for missing keys."""
+    """Round trips for entries that rows needed."""
     wait_ms: float = 0.0
-    """Time that channels waited for missing state."""
+    """How long channels waited for those, added up over channels."""
     partial_slots: int = 0
     """Owned slots of which entries may still be elsewhere."""
     left_behind: int = 0
@@ -30,12 +24,24 @@ class HostVitals:
     """Clean entries dropped for lack of memory."""
 
 
-@dataclass
-class Moved:
-    """What state came here, or was dropped, since the last seal was told."""
+@dataclass(frozen=True, kw_only=True)
+class HostVitals(MovedState):
+    """What a host tells of itself with a seal."""
 
-    keys: int = 0
-    nbytes: int = 0
+    rows: int
+    """Rows (or partial states) taken in during the epoch."""
+    busy_ms: float
+    """Time spent applying channels during the epoch."""
+    entries: int
+    state_bytes: int
+
+
+@dataclass
+class MovedSoFar:
+    """What has moved since the last seal was told, as it is counted."""
+
+    fetched_keys: int = 0
+    fetched_bytes: int = 0
     fetches: int = 0
     wait_ms: float = 0.0
     evicted: int = 0

@@ -136,6 +136,24 @@ class Endpoint:
             raise
 
 
+class Endpoints:
+    """The clients of many servers with one token, each connected once."""
+
+    def __init__(self, token: str) -> None:
+        self._token = token
+        self._known: dict[str, Endpoint] = {}
+
+    def at(self, location: str) -> Endpoint:
+        endpoint = self._known.get(location)
+        if endpoint is None:
+            endpoint = self._known[location] = Endpoint(location, self._token)
+        return endpoint
+
+    def close(self) -> None:
+        for endpoint in list(self._known.values()):
+            endpoint.close()
+
+
 def _first_line(error: Exception) -> str:
     return str(error).strip().split("\n")[0][:300]
 

@@ -33,6 +33,12 @@ class ChannelHeader:
         facts = {k: getattr(self, k) for k in self.__dataclass_fields__ if k != "time"}
         return json.dumps(facts | {"time": time_to_json(self.time)}).encode()
 
+    @property
+    def where(self) -> dict[str, object]:
+        """What fault points tell of a channel."""
+        names = ("step", "epoch", "run", "partition", "attempt")
+        return {name: getattr(self, name) for name in names}
+
     @staticmethod
     def from_bytes(data: bytes) -> ChannelHeader:
         facts: dict[str, Any] = json.loads(data)
