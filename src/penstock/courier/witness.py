@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -11,8 +11,19 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.errors import FlowError
+from penstock.state.buffers import fixed_values
+
 _BUCKETS = 512
 """Arrivals of a task are told in at most so many buckets, each at least one millisecond wide."""
+
+MOST_PARTITIONS = 10_000
+"""Of one input, in one epoch: each is told to the driver, and kept in manifests."""
+
+UNNAMED = "(none)"
+"""The partition of rows whose partition is null or an empty text."""
+
+_PER_MS = {"us": 1_000, "ns": 1_000_000}
 
 
 @dataclass(frozen=True)
@@ -23,47 +34,92 @@ class Seen:
     arrivals_ms: tuple[int, ...] = ()
     """Middle of each bucket of arrival times, since 1970."""
     counts: tuple[int, ...] = ()
-    max_event_ms: int | None = None
+    event_ms: tuple[tuple[int, str, int], ...] = ()
+    """(input, partition, newest event time); the partition is "" for inputs without partitions."""
+
+    late: dict[str, int] = field(default_factory=dict)
+    """step -> how many rows were too late for it."""
 
     @staticmethod
     def from_json(facts: dict[str, Any]) -> Seen:
+        """From what `Witness.to_json` told, with the counts of late rows put in as pairs."""
         return Seen(
             facts["rows"],
             tuple(facts["arrivals_ms"]),
             tuple(facts["counts"]),
-            facts["max_event_ms"],
+            tuple((number, name, time) for number, name, time in facts["event_ms"]),
+            dict(facts["late"]),
         )
 
 
-class Witness:
-    """Watches batches on their way in."""
+@dataclass(frozen=True)
+class Watched:
+    """The columns of one source that a witness looks at; None for what the source does not have."""
 
-    def __init__(self, arrival: str | None, event_time: str | None) -> None:
-        self._arrival, self._event_time = arrival, event_time
+    arrival: str | None = None
+    event_time: str | None = None
+    partition: str | None = None
+
+
+class Witness:
+    """Watches the batches of a flow's sources on their way in.
+
+    >>> witness = Witness([Watched(event_time="at", partition="p")])
+    >>> at = pa.array([5, 7, 6], pa.timestamp("ms"))
+    >>> witness.note(0, pa.record_batch({"at": at, "p": ["a", "b", "a"]}))
+    >>> Seen.from_json(witness.to_json()).event_ms
+    ((0, 'a', 6), (0, 'b', 7))
+    """
+
+    def __init__(self, inputs: Sequence[Watched]) -> None:
+        self._inputs = tuple(inputs)
         self._rows = 0
         self._arrivals: list[npt.NDArray[np.int64]] = []
-        self._max_event_ms: int | None = None
+        self._newest: dict[tuple[int, str], int] = {}
 
-    def watch(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def watch(self, input: int, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """The same batches, each noted before it is handed on."""
         for batch in batches:
-            self._rows += batch.num_rows
-            if batch.num_rows and self._arrival is not None:
-                self._arrivals.append(_as_ms(batch.column(self._arrival)))
-            if batch.num_rows and self._event_time is not None:
-                newest = pc.max(batch.column(self._event_time).cast(pa.timestamp("ms"), safe=False))
-                value = newest.value
-                if value is not None:
-                    before = self._max_event_ms
-                    self._max_event_ms = value if before is None else max(before, value)
+            self.note(input, batch)
             yield batch
 
+    def note(self, input: int, batch: pa.RecordBatch) -> None:
+        """Take in one batch of an input."""
+        watched = self._inputs[input]
+        self._rows += batch.num_rows
+        if not batch.num_rows:
+            return
+        if watched.arrival is not None:
+            self._arrivals.append(_as_ms(batch.column(watched.arrival)))
+        if watched.event_time is not None:
+            times = batch.column(watched.event_time)
+            partition = None if watched.partition is None else batch.column(watched.partition)
+            self._note_times(input, times, partition, watched.partition)
+
+    def _note_times(
+        self, input: int, times: pa.Array, partition: pa.Array | None, column: str | None
+    ) -> None:
+        for name, time in _newest_by(times, partition).items():
+            place = (input, name)
+            self._newest[place] = max(self._newest.get(place, time), time)
+        if partition is not None:
+            named = sum(number == input for number, _ in self._newest)
+            if named > MOST_PARTITIONS:
+                raise FlowError(
+                    f"the partition column {column!r} has more than {MOST_PARTITIONS:,} values",
+                    hint="name a column that has one value for each partition of the source, such "
+                    "as `partition` of a Kafka topic, or none",
+                )
+
     def to_json(self) -> dict[str, Any]:
+        """What passed so far, as `Seen.from_json` takes it."""
         arrivals, counts = self._histogram()
         return {
             "rows": self._rows,
             "arrivals_ms": arrivals,
             "counts": counts,
-            "max_event_ms": self._max_event_ms,
+            "event_ms": [[*place, time] for place, time in sorted(self._newest.items())],
+            "late": [],
         }
 
     def _histogram(self) -> tuple[list[int], list[int]]:
@@ -85,3 +141,41 @@ def _as_ms(column: pa.Array) -> npt.NDArray[np.int64]:
     times = column.drop_null().cast(pa.timestamp("ms"), safe=False).cast(pa.int64())
     found: npt.NDArray[np.int64] = times.to_numpy(zero_copy_only=False)
     return found
+
+
+def _newest_by(times: pa.Array, partition: pa.Array | None) -> dict[str, int]:
+    """The newest time, in milliseconds, of each partition; null times are left out.
+
+    Times are rounded down, also those before 1970: a watermark must not pass a row that it is of.
+    """
+    if times.null_count == len(times):
+        return {}
+    if partition is None:
+        return {"": _to_ms(pc.max(times).value, times.type)}
+    if times.null_count:
+        valid = times.is_valid()
+        times, partition = times.filter(valid), partition.filter(valid)
+    codes = _as_codes(partition)
+    newest = np.full(len(codes.dictionary), np.iinfo(np.int64).min)
+    np.maximum.at(newest, fixed_values(codes.indices), fixed_values(times))
+    result: dict[str, int] = {}
+    for name, time in zip(_names(codes.dictionary), newest.tolist(), strict=True):
+        result[name] = max(result.get(name, time), time)
+    return {name: _to_ms(time, times.type) for name, time in result.items()}
+
+
+def _as_codes(partition: pa.Array) -> pa.DictionaryArray:
+    """Few distinct values, so what is costly is done once for each of those."""
+    if isinstance(partition, pa.DictionaryArray):
+        partition = partition.dictionary_decode()
+    if partition.type == pa.string_view():
+        partition = partition.cast(pa.string())
+    return partition.dictionary_encode(null_encoding="encode")
+
+
+def _names(values: pa.Array) -> list[str]:
+    return [name or UNNAMED for name in values.cast(pa.string()).to_pylist()]
+
+
+def _to_ms(time: int, type: pa.DataType) -> int:
+    return time * 1_000 if type.unit == "s" else time // _PER_MS.get(type.unit, 1)

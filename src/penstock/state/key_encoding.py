@@ -8,8 +8,11 @@ The encoding of a row is that of its columns, one after the other:
     list                       a count of elements (4 bytes), the elements
     struct                     its fields
 
-Rows hold no nulls, anywhere: those are taken out before. Columns are encoded and decoded whole, a
-list's elements in lockstep, never row by row in Python.
+Rows hold no nulls, anywhere: those are taken out before. Or, where a null is a value of a key like
+any other, each column of a row begins with a mark (1 byte): 1 and the value, or 0 alone. Nulls
+inside a list or struct are never taken.
+
+Columns are encoded and decoded whole, a list's elements in lockstep, never row by row in Python.
 """
 
 from __future__ import annotations
@@ -22,7 +25,7 @@ import pyarrow as pa
 
 from penstock.errors import FlowError
 from penstock.state import key_kernels as kernels
-from penstock.state.buffers import Array, fixed_array, fixed_values, look, physical
+from penstock.state.buffers import Array, fixed_array, fixed_values, look, physical, valid_mask
 
 
 def normal(type: pa.DataType, column: str) -> pa.DataType:
@@ -144,6 +147,29 @@ def _fixed_bytes(array: pa.Array, width: int) -> Array:
     return values.view(np.uint8)
 
 
+def encode_marked(array: pa.Array) -> Blob:
+    """As `encode`, but each row begins with a mark; nulls are the mark alone."""
+    valid = valid_mask(array)
+    if valid is None:
+        valid, blob = np.ones(len(array), np.bool_), encode(array)
+    else:
+        blob = encode(array.drop_null())
+    offsets = kernels.marked_offsets(valid, blob.offsets)
+    return Blob(offsets, kernels.put_marked(offsets, valid, blob.offsets, blob.data))
+
+
+def decode_marked(type: pa.DataType, data: Array, cursor: Array) -> pa.Array:
+    """Undo `encode_marked`, as `decode` does."""
+    marks = kernels.take_fixed(data, cursor, 1).view(np.bool_)
+    if marks.all():
+        return decode(type, data, cursor)
+    rows = np.flatnonzero(marks)
+    inner = cursor[rows]
+    values = decode(type, data, inner)
+    cursor[rows] = inner
+    return values.take(fixed_array(np.cumsum(marks) - 1, pa.int64(), marks))
+
+
 def decode(type: pa.DataType, data: Array, cursor: Array) -> pa.Array:
     """One column of a `normal` type, read at the cursors; each cursor moves behind its value."""
     rows = len(cursor)
@@ -203,6 +229,13 @@ def null_mask(array: pa.Array) -> Array | None:
             seen = _ends(inside)[ends]
             inner = np.diff(seen) > 0
     return either(mask, inner)
+
+
+def inner_null_mask(array: pa.Array) -> Array | None:
+    """True where a row of a `normal` column holds a null inside, but is not null; None if none."""
+    mask = null_mask(array) if pa.types.is_nested(array.type) else None
+    valid = valid_mask(array)
+    return mask if mask is None or valid is None else mask & valid
 
 
 def either(one: Array | None, other: Array | None) -> Array | None:

@@ -145,6 +145,39 @@ def put_counted(out, cursor, counts, offsets, data):  # type: ignore[no-untyped-
 
 
 @njit(cache=True, nogil=True)
+def marked_offsets(valid, offsets):  # type: ignore[no-untyped-def]
+    """Where rows begin that are a mark each, and behind it, if valid, the next of these rows."""
+    out = np.empty(len(valid) + 1, np.int64)
+    end, row = np.int64(0), 0
+    out[0] = end
+    for i in range(len(valid)):
+        end += 1
+        if valid[i]:
+            end += offsets[row + 1] - offsets[row]
+            row += 1
+        out[i + 1] = end
+    return out
+
+
+@njit(cache=True, nogil=True)
+def put_marked(new_offsets, valid, offsets, data):  # type: ignore[no-untyped-def]
+    """The bytes that `marked_offsets` are of; the mark is 1 where valid, else 0."""
+    out = np.empty(new_offsets[len(valid)], np.uint8)
+    base, to = np.int64(data.ctypes.data), np.int64(out.ctypes.data)
+    row = 0
+    for i in range(len(valid)):
+        at = new_offsets[i]
+        if valid[i]:
+            out[at] = 1
+            size = offsets[row + 1] - offsets[row]
+            copy_bytes(to + at + 1, base + offsets[row], size)
+            row += 1
+        else:
+            out[at] = 0
+    return out
+
+
+@njit(cache=True, nogil=True)
 def take_counts(data, cursor):  # type: ignore[no-untyped-def]
     """Read the counts at the cursors and move behind them."""
     out = np.empty(len(cursor), np.int64)

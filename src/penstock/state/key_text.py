@@ -18,7 +18,8 @@ from penstock.state.keys import KeyCodec, Keys
 def parse_key(codec: KeyCodec, texts: Sequence[str]) -> Keys:
     """A key from a text for each of its columns, or from one text with commas.
 
-    Nested values are written as JSON, bytes as text or as 0x and hexadecimal digits.
+    Nested values are written as JSON, bytes as text or as 0x and hexadecimal digits. Where keys may
+    hold nulls, null is one, and "null", with the quotes, is the text.
 
     >>> codec = KeyCodec(pa.schema([("user", pa.string()), ("day", pa.int32())]))
     >>> codec.one(parse_key(codec, ["ann,7"]), 0)
@@ -29,7 +30,8 @@ def parse_key(codec: KeyCodec, texts: Sequence[str]) -> Keys:
         texts = next(csv.reader(texts, skipinitialspace=True), [])
     if len(texts) != len(fields):
         return codec.from_values(texts)  # which says how many it wants
-    return codec.from_values([_value(t, f) for t, f in zip(texts, fields, strict=True)])
+    value = _value_or_null if codec.nulls else _value
+    return codec.from_values([value(t, f) for t, f in zip(texts, fields, strict=True)])
 
 
 def plain(value: Any) -> Any:
@@ -67,6 +69,13 @@ def shown(value: Any) -> str:
         return "-"
     value = plain(value)
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+_NULLS = {"null": None, '"null"': "null"}
+
+
+def _value_or_null(text: str, field: pa.Field) -> Any:
+    return _NULLS[text] if text in _NULLS else _value(text, field)
 
 
 def _value(text: str, field: pa.Field) -> Any:

@@ -26,6 +26,9 @@ from penstock.state import key_encoding as encoding
 from penstock.state import key_kernels as kernels
 from penstock.state.buffers import Array, fixed_array, fixed_values, look, one_chunk, physical
 
+_NULLS = b"nulls"
+"""In the metadata of a schema of key columns: whether a null is a value."""
+
 
 @dataclass(frozen=True)
 class Keys:
@@ -80,7 +83,9 @@ def slots_of(hashes: Array, slots: int) -> Array:
 class KeyCodec:
     """Turns key columns into keys and back. Made from the schema of the key columns; picklable.
 
-    Rows with a null in the key have no key: take them out by `null_rows` before `encode`.
+    Rows with a null in the key have no key: take them out by `null_rows` before `encode`. But with
+    `nulls`, a null in a key column is a value like any other, as where SQL groups; only nulls inside
+    lists and structs are then none. The schema's metadata keeps this, for readers of checkpoints.
 
     >>> KeyCodec(pa.schema([("at", pa.timestamp("us"))])).layout
     'int'
@@ -88,6 +93,9 @@ class KeyCodec:
     Traceback (most recent call last):
     ...
     penstock.errors.FlowError: column 'm' of type map<string, int64> cannot be part of a key...
+    >>> codec = KeyCodec(pa.schema([("user", pa.int64())]), nulls=True)
+    >>> codec.as_tuples(codec.encode(pa.record_batch({"user": [7, None]})))
+    [(7,), (None,)]
     """
 
     schema: pa.Schema
@@ -95,20 +103,23 @@ class KeyCodec:
     storage_type: pa.DataType
     """How a key stands in a delta file: int64 or large_binary."""
 
-    def __init__(self, schema: pa.Schema) -> None:
-        self.schema = pa.schema([pa.field(f.name, f.type) for f in schema])
+    def __init__(self, schema: pa.Schema, nulls: bool = False) -> None:
+        self.nulls = nulls or (schema.metadata or {}).get(_NULLS) == b"1"
+        self.schema = pa.schema(
+            [pa.field(f.name, f.type) for f in schema], {_NULLS: b"1"} if self.nulls else None
+        )
         self._types = [encoding.normal(f.type, f.name) for f in schema]
-        only = self._types[0] if len(self._types) == 1 else None
+        only = self._types[0] if len(self._types) == 1 and not self.nulls else None
         number = None if only is None else physical(only)
         self.layout = "int" if number is not None and number.kind in "iub" else "bytes"
         self.storage_type = pa.int64() if self.layout == "int" else pa.large_binary()
         self._text = only is not None and encoding.is_text(only)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return (KeyCodec, (self.schema,))
+        return (KeyCodec, (self.schema, self.nulls))
 
     def encode(self, batch: pa.RecordBatch) -> Keys:
-        """The keys of a batch that holds the key columns, by name, without nulls in them."""
+        """The keys of a batch that holds the key columns, by name, without `null_rows`."""
         columns = self._columns(batch)
         if self.layout == "int":
             ints = fixed_values(columns[0])
@@ -118,14 +129,18 @@ class KeyCodec:
         if self._text:
             blob = encoding.text_blob(columns[0])
         else:
-            blob = encoding.join([encoding.encode(c) for c in columns], batch.num_rows)
+            encode = encoding.encode_marked if self.nulls else encoding.encode
+            blob = encoding.join([encode(c) for c in columns], batch.num_rows)
         return byte_keys(blob.offsets, blob.data)
 
     def null_rows(self, batch: pa.RecordBatch) -> Array | None:
-        """True for rows with a null anywhere in the key; None, quickly, when there are none."""
-        mask = None
+        """True for rows that have no key; None, quickly, when there are none.
+
+        Those are the rows with a null anywhere in the key, or, with `nulls`, inside a nested value.
+        """
+        mask, nulls_of = None, encoding.inner_null_mask if self.nulls else encoding.null_mask
         for column in self._columns(batch):
-            mask = encoding.either(mask, encoding.null_mask(column))
+            mask = encoding.either(mask, nulls_of(column))
         return mask if mask is not None and mask.any() else None
 
     def decode(self, keys: Keys) -> list[pa.Array]:
@@ -142,7 +157,8 @@ class KeyCodec:
         else:
             assert keys.offsets is not None and keys.data is not None
             cursor = keys.offsets[:-1].copy()
-            columns += [encoding.decode(type, keys.data, cursor) for type in self._types]
+            decode = encoding.decode_marked if self.nulls else encoding.decode
+            columns += [decode(type, keys.data, cursor) for type in self._types]
         return [
             column if column.type == field.type else column.cast(field.type)
             for column, field in zip(columns, self.schema, strict=True)
@@ -187,7 +203,14 @@ class KeyCodec:
         columns = [_one_value(v, f) for v, f in zip(values, self.schema, strict=True)]
         if not columns:
             return byte_keys(np.zeros(2, np.int64), np.empty(0, np.uint8))
-        return self.encode(pa.RecordBatch.from_arrays(columns, schema=self.schema))
+        batch = pa.RecordBatch.from_arrays(columns, schema=self.schema)
+        if self.null_rows(batch) is not None:
+            raise FlowError(
+                f"the key {tuple(values)} holds a null",
+                hint="give a value for it; only key_by(..., nulls=True) takes nulls, and none "
+                "inside lists and structs",
+            )
+        return self.encode(batch)
 
     def _columns(self, batch: pa.RecordBatch) -> list[pa.Array]:
         columns = []
@@ -217,6 +240,4 @@ def _one_value(value: Any, field: pa.Field) -> pa.Array:
             f"{value!r} is no value of the key column {field.name!r} of type {field.type}",
             hint="write it as it stands in the data",
         ) from problem
-    if column.null_count:
-        raise FlowError(f"the key column {field.name!r} is null", hint="keys hold no nulls")
     return column
