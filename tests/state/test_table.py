@@ -19,6 +19,7 @@ from penstock.state.keys import KeyCodec, Keys, slots_of
 from penstock.state.table import Column, ColumnTable
 
 SLOTS = 8
+ALL = np.arange(SLOTS)
 COLUMNS = [
     Column("total", pa.int64()),
     Column("ratio", pa.float32()),
@@ -171,6 +172,17 @@ class Twin:
         assert dict(zip(tuples, zip(*values, strict=True), strict=True)) == self.model
         assert len(self.table) == len(self.model)
         assert self.codec.as_tuples(self.table.keys(self.table.touched())) == list(self.dirty)
+        self.check_before()
+
+    def check_before(self) -> None:
+        """Every entry, also those that are not present, is known as of the last seal."""
+        entries = np.unique(np.concatenate([self.table.touched(), self.table.entries_in(ALL)]))
+        tuples = self.codec.as_tuples(self.table.keys(entries))
+        values = [self.table.before(c.name, entries).tolist() for c in COLUMNS]
+        values[-1] = [tuple(registers) for registers in values[-1]]
+        assert list(zip(*values, strict=True)) == [self.sealed.get(key, NEW) for key in tuples]
+        was = self.table.was_present(entries).tolist()
+        assert was == [key in self.sealed for key in tuples]
 
 
 def assert_delta(twin: Twin, delta: pa.Table) -> None:

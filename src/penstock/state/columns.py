@@ -71,6 +71,14 @@ class Column:
     def settled(self) -> None:
         """The table was sealed or rolled back: nothing has changed since."""
 
+    def kept(self, values: Array) -> None:
+        """These values are all there are, and may be changed in place: forget what only others had."""
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes held beside the values themselves."""
+        return 0
+
     def empty(self, room: int) -> Array:
         """Room for as many new entries, zero or None."""
         if self.dtype == object:

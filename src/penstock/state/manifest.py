@@ -128,6 +128,8 @@ class Manifest:
     sealed_at_ms: int
     placements: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     """step -> since when and why groups of slots are where they are."""
+    event_times: list[list[Any]] = field(default_factory=list)
+    """How far each partition of the sources has come, as `plan.watermarks.to_json` gives it."""
 
     @staticmethod
     def from_json(facts: dict[str, Any], format: int) -> Manifest:

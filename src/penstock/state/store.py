@@ -82,6 +82,10 @@ class Store:
     def write_flow(self, facts: dict[str, Any]) -> None:
         self.files.write("flow.json", json.dumps(facts, indent=1).encode())
 
+    def close_flow(self) -> None:
+        """The flow's input has ended, for good."""
+        self.write_flow((self.read_flow() or {}) | {"closed": True})
+
     def read_control(self) -> dict[str, Any] | None:
         """How to reach the running query; None if none has said so."""
         return self._read_json("control.json")

@@ -103,7 +103,7 @@ class ColumnTable:
         """
         before = self._index.size
         entries = self._follow_upsert(keys)
-        self._marks[before : self._index.size] = self._serial * kernels.STAMP
+        self._marks[before : self._index.size] = self._serial * kernels.STAMP | kernels.NEW
         self._touch(entries, True)
         return entries
 
@@ -131,6 +131,16 @@ class ColumnTable:
         """Whether each of these entries is present (bool)."""
         mask: Array = (self._marks[entries] & kernels.PRESENT) != 0
         return mask
+
+    # -- as of the last seal
+
+    def before(self, name: str, entries: Array) -> Array:
+        """Values of a column as of the last seal: zero or None where no entry was present then."""
+        return self._log.before(name, _numbers(entries), self._values[name], self._marks)
+
+    def was_present(self, entries: Array) -> Array:
+        """Whether each of these entries was present at the last seal (bool)."""
+        return self._log.was_present(_numbers(entries), self._marks)
 
     # -- savepoints
 
@@ -280,6 +290,8 @@ class ColumnTable:
         longest. Entry numbers change. Returns how many are gone."""
         self._must_be_sealed("evict")
         before = self._present
+        for column in self.columns:
+            column.kept(self._values[column.name][: self._index.size])
         entries = np.flatnonzero(self.present(self._all()))
         kept = int(before * min(1.0, nbytes / max(1, self.nbytes)))
         if kept < before:
@@ -293,7 +305,8 @@ class ColumnTable:
     def nbytes(self) -> int:
         """Bytes held, slack and log included; objects are estimated from a sample."""
         arrays = [self._marks, self._dirty, *self._values.values(), *self._log.arrays]
-        return self._index.nbytes + sum(array.nbytes + self._objects(array) for array in arrays)
+        held = self._index.nbytes + sum(column.held_bytes for column in self.columns)
+        return held + sum(array.nbytes + self._objects(array) for array in arrays)
 
     # -- how it works
 
@@ -367,8 +380,9 @@ class ColumnTable:
         marks = self._marks[entries] & ~kernels.DIRTY
         self._index.keep(entries)
         self._make_room()
-        for name, kept in values.items():
-            self._values[name][: len(entries)] = kept
+        for column in self.columns:
+            self._values[column.name][: len(entries)] = values[column.name]
+            column.kept(self._values[column.name][: len(entries)])
         self._marks[: len(entries)] = marks
         self._present = len(entries)
 

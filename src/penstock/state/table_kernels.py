@@ -5,8 +5,12 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-PRESENT, DIRTY, STAMP = np.int32(1), np.int32(2), np.int32(4)
-"""Bits of an entry's mark; above them, the serial of the savepoint it was last logged for."""
+PRESENT, DIRTY, NEW, STAMP = np.int32(1), np.int32(2), np.int32(4), np.int32(8)
+"""Bits of an entry's mark; above them, the serial of the savepoint it was last logged for.
+
+A new entry was made by an upsert since the last seal: at that seal there was none."""
+UNCHANGED, WAS_NOT = -1, -2
+"""What `first_rows` says of entries that are not in the log."""
 
 
 @njit(cache=True, nogil=True)
@@ -36,7 +40,7 @@ def touch(  # type: ignore[no-untyped-def]
         if revive and not present:
             present = PRESENT
             revived += 1
-        marks[entry] = stamp | DIRTY | present
+        marks[entry] = stamp | DIRTY | present | (mark & NEW)
     return dirties, logged, revived
 
 
@@ -54,7 +58,27 @@ def clear_present(entries, marks):  # type: ignore[no-untyped-def]
 @njit(cache=True, nogil=True)
 def clear_dirty(entries, marks):  # type: ignore[no-untyped-def]
     for i in range(len(entries)):
-        marks[entries[i]] &= ~DIRTY
+        marks[entries[i]] &= ~(DIRTY | NEW)
+
+
+@njit(cache=True, nogil=True)
+def first_rows(entries, marks, log, place):  # type: ignore[no-untyped-def]
+    """Which row of the log holds each entry as of the last seal; UNCHANGED or WAS_NOT there.
+
+    `place` is room for a number per entry; what it holds is ignored.
+    """
+    for i in range(len(log) - 1, -1, -1):
+        place[log[i]] = i
+    out = np.empty(len(entries), np.int64)
+    for i in range(len(entries)):
+        mark = marks[entries[i]]
+        if mark & NEW:
+            out[i] = WAS_NOT
+        elif mark & DIRTY:
+            out[i] = place[entries[i]]
+        else:
+            out[i] = UNCHANGED
+    return out
 
 
 @njit(cache=True, nogil=True)

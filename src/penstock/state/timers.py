@@ -26,8 +26,8 @@ Timer = tuple[int, TimeKind]
 """Expiry in milliseconds since 1970, and the clock that it goes by."""
 
 _KINDS: tuple[TimeKind, ...] = ("processing", "event")
-_LIMIT = 1 << 62
-ALL_TIMES = _LIMIT - 1
+LIMIT = 1 << 62
+ALL_TIMES = LIMIT - 1
 """A limit that every timer is before."""
 _TYPE = pa.list_(pa.struct([("expiry_ms", pa.int64()), ("time", pa.string())]))
 
@@ -67,7 +67,7 @@ class TimerQueue(Variable):
     def __init__(self, cells: Cells) -> None:
         super().__init__("__timers", cells)
         self.columns = [ObjectColumn("__timers", _TYPE, restore=_restored)]
-        # the earliest expiry plus _LIMIT; 0 where there is no timer of the kind
+        # the earliest expiry plus LIMIT; 0 where there is no timer of the kind
         self.columns += [Column(f"__due_{kind}", pa.int64()) for kind in _KINDS]
 
     def register(self, expiry_ms: int, kind: TimeKind) -> None:
@@ -96,7 +96,7 @@ class TimerQueue(Variable):
 
     def due_columns(self, limits: Mapping[TimeKind, int | None]) -> dict[str, int]:
         """The columns that tell who is due, with the greatest value that is; zero is no timer."""
-        return {f"__due_{k}": limit + _LIMIT for k, limit in limits.items() if limit is not None}
+        return {f"__due_{k}": limit + LIMIT for k, limit in limits.items() if limit is not None}
 
     def due(self, limits: Mapping[TimeKind, int | None]) -> Array:
         """The entries with a timer at or before the limit of its kind."""
@@ -129,9 +129,9 @@ def _firsts(cells: list[Any]) -> tuple[list[int], list[int]]:
         by_day = by_event = 0
         for expiry, kind in cell or ():  # sorted: the first of a kind is the earliest
             if kind == "event":
-                by_event = by_event or expiry + _LIMIT
+                by_event = by_event or expiry + LIMIT
             else:
-                by_day = by_day or expiry + _LIMIT
+                by_day = by_day or expiry + LIMIT
         processing.append(by_day)
         event.append(by_event)
     return processing, event
@@ -144,7 +144,7 @@ def _restored(timers: Iterable[dict[str, Any]]) -> tuple[Timer, ...]:
 def _timer(expiry_ms: int, kind: TimeKind) -> Timer:
     _known(kind)
     expiry = index(expiry_ms)
-    if not -_LIMIT < expiry < _LIMIT:
+    if not -LIMIT < expiry < LIMIT:
         raise OverflowError(f"a timer at {expiry} ms since 1970 is out of range")
     return expiry, kind
 

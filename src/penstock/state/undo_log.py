@@ -69,12 +69,35 @@ class UndoLog:
             live[name][entries[::-1]] = values[undone][::-1]
         self._let_go(size)
 
+    def before(self, name: str, entries: Array, live: Array, marks: Array) -> Array:
+        """What a column held for these entries when the log was empty: zero or None for new ones."""
+        rows = self._first_rows(entries, marks)
+        values: Array = live[entries]
+        logged = rows >= 0
+        values[logged] = self._values[name][rows[logged]]
+        values[rows == kernels.WAS_NOT] = None if values.dtype == object else 0
+        return values
+
+    def was_present(self, entries: Array, marks: Array) -> Array:
+        """Whether these entries were present when the log was empty (bool)."""
+        rows = self._first_rows(entries, marks)
+        present: Array = (marks[entries] & kernels.PRESENT) != 0
+        logged = rows >= 0
+        present[logged] = self.present[rows[logged]] != 0
+        present[rows == kernels.WAS_NOT] = False
+        return present
+
     def clear(self) -> None:
         """Forget all rows; memory beyond a bound is released."""
         if len(self.entries) <= _KEPT:
             self._let_go(0)
         else:
             self._release()
+
+    def _first_rows(self, entries: Array, marks: Array) -> Array:
+        place = np.empty(len(marks), np.int32)
+        rows: Array = kernels.first_rows(entries, marks, self.entries[: self.size], place)
+        return rows
 
     def _let_go(self, size: int) -> None:
         for column in self._columns:
