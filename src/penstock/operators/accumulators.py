@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Literal, Protocol
 
 import numpy as np
@@ -26,7 +25,6 @@ from penstock.state.buffers import (
     valid_mask,
 )
 from penstock.state.columns import Column
-from penstock.state.keys import KeyCodec
 
 State = Callable[[str], Array]
 """Gives the live values of a state column, by entry."""
@@ -86,19 +84,57 @@ def numbers(array: pa.Array, dtype: type[np.int64 | np.float64] | None = None) -
     return values.astype(dtype, copy=False)
 
 
+def named(kind: str, column: str | None, by: str | None = None, where: str | None = None) -> str:
+    """What an aggregate, and its state, is called.
+
+    >>> named("last", "city", by="at", where="paid"), named("count", None)
+    ('last(city by at where paid)', 'count(*)')
+    """
+    by = f" by {by}" if by else ""
+    return f"{kind}({column or '*'}{by}{f' where {where}' if where else ''})"
+
+
+def true_rows(batch: pa.RecordBatch, where: str | None) -> Array | None:
+    """Where this column of bools is true, null counting as false; None: no column, all rows."""
+    if where is None:
+        return None
+    column = one_chunk(batch.column(where))
+    values, valid = fixed_values(column), valid_mask(column)
+    return values if valid is None else values & valid
+
+
+def chosen(
+    batch: pa.RecordBatch, names: tuple[str, ...], where: str | None, entries: Array
+) -> tuple[Array, list[pa.Array]]:
+    """Of the rows in which `where` is true: the entries, and the columns of these names."""
+    arrays = [one_chunk(batch.column(name)) for name in names]
+    mask = true_rows(batch, where)
+    if mask is None:
+        return entries, arrays
+    rows = np.flatnonzero(mask)
+    places = fixed_array(rows, pa.int64())
+    return entries[rows], [array.take(places) for array in arrays]
+
+
+def with_where(names: tuple[str | None, ...], where: str | None) -> tuple[str, ...]:
+    """The columns that are read: these, and that of the condition."""
+    return tuple(name for name in (*names, where) if name is not None)
+
+
 @dataclass(frozen=True)
 class Count:
     """The number of rows, or of rows in which a column is not null."""
 
     column: str | None = None
+    where: str | None = None
 
     @property
     def name(self) -> str:
-        return f"count({self.column or '*'})"
+        return named("count", self.column, where=self.where)
 
     @property
     def inputs(self) -> tuple[str, ...]:
-        return () if self.column is None else (self.column,)
+        return with_where((self.column,), self.where)
 
     @property
     def columns(self) -> tuple[Column, ...]:
@@ -107,7 +143,10 @@ class Count:
     combined = columns
 
     def update(self, state: State, entries: Array, batch: pa.RecordBatch) -> None:
-        valid = None if self.column is None else valid_mask(one_chunk(batch.column(self.column)))
+        valid = both(
+            None if self.column is None else valid_mask(one_chunk(batch.column(self.column))),
+            true_rows(batch, self.where),
+        )
         kernels.count_rows(state(self.name), entries if valid is None else entries[valid])
 
     def merge(self, state: State, entries: Array, combined: pa.RecordBatch) -> None:
@@ -123,14 +162,16 @@ class Sum:
 
     column: str
     number: Literal["int", "float"]
+    where: str | None = None
 
     @property
     def name(self) -> str:
-        return f"sum({self.column})" if self.number == "int" else f"float sum({self.column})"
+        name = named("sum", self.column, where=self.where)
+        return name if self.number == "int" else f"float {name}"
 
     @property
     def inputs(self) -> tuple[str, ...]:
-        return (self.column,)
+        return with_where((self.column,), self.where)
 
     @property
     def columns(self) -> tuple[Column, ...]:
@@ -141,16 +182,18 @@ class Sum:
         return (Column(self.name, pa.int64() if self.number == "int" else pa.float64()),)
 
     def update(self, state: State, entries: Array, batch: pa.RecordBatch) -> None:
-        self._fold(state, entries, one_chunk(batch.column(self.column)))
+        entries, arrays = chosen(batch, (self.column,), self.where, entries)
+        self.fold(state, entries, arrays[0])
 
     def merge(self, state: State, entries: Array, combined: pa.RecordBatch) -> None:
-        self._fold(state, entries, combined.column(self.name))
+        self.fold(state, entries, combined.column(self.name))
 
     def seen(self, state: State, entries: Array | slice) -> Array | None:
         mask: Array = state(f"{self.name} seen")[entries]
         return mask
 
-    def _fold(self, state: State, entries: Array, array: pa.Array) -> None:
+    def fold(self, state: State, entries: Array, array: pa.Array) -> None:
+        """Add values: value i to the sum of entries[i]."""
         values = numbers(array, np.int64 if self.number == "int" else np.float64)
         valid = valid_mask(array)
         if valid is not None:
@@ -170,14 +213,15 @@ class Pick:
     type: pa.DataType
     by: str | None = None
     by_type: pa.DataType | None = None
+    where: str | None = None
 
     @property
     def name(self) -> str:
-        return f"{self.kind}({self.column}{f' by {self.by}' if self.by else ''})"
+        return named(self.kind, self.column, self.by, self.where)
 
     @property
     def inputs(self) -> tuple[str, ...]:
-        return (self.column,) if self.by is None else (self.column, self.by)
+        return with_where((self.column, self.by), self.where)
 
     @property
     def columns(self) -> tuple[Column, ...]:
@@ -191,7 +235,8 @@ class Pick:
         return (value, Column(f"{self.name} rank", carried(self.by_type)))
 
     def update(self, state: State, entries: Array, batch: pa.RecordBatch) -> None:
-        self._fold(state, entries, [one_chunk(batch.column(name)) for name in self.inputs])
+        names = with_where((self.column, self.by), None)
+        self._fold(state, *chosen(batch, names, self.where, entries))
 
     def merge(self, state: State, entries: Array, combined: pa.RecordBatch) -> None:
         self._fold(state, entries, [combined.column(column.name) for column in self.combined])
@@ -225,54 +270,13 @@ def _all_valid(arrays: list[pa.Array]) -> Array | None:
     """True in rows without a null; None when there is no null at all."""
     valid = None
     for array in arrays:
-        mask = valid_mask(array)
-        if mask is not None:
-            valid = mask if valid is None else valid & mask
+        valid = both(valid, valid_mask(array))
     return valid
 
 
-@dataclass(frozen=True)
-class Distinct:
-    """HyperLogLog registers of a column's values: 2**precision bytes per key."""
-
-    column: str
-    type: pa.DataType
-    precision: int
-
-    @property
-    def name(self) -> str:
-        return f"distinct({self.column}, {self.precision})"
-
-    @property
-    def inputs(self) -> tuple[str, ...]:
-        return (self.column,)
-
-    @property
-    def columns(self) -> tuple[Column, ...]:
-        return (Column(self.name, pa.uint8(), 1 << self.precision),)
-
-    combined = columns
-
-    @cached_property
-    def _codec(self) -> KeyCodec:
-        return KeyCodec(pa.schema([(self.column, self.type)]))
-
-    def update(self, state: State, entries: Array, batch: pa.RecordBatch) -> None:
-        rows = batch.select([self.column])
-        null = self._codec.null_rows(rows)
-        if null is not None:
-            rows, entries = rows.filter(fixed_array(~null, pa.bool_())), entries[~null]
-        hashes = self._codec.encode(rows).hashes
-        kernels.raise_registers(state(self.name), entries, hashes, self.precision)
-
-    def merge(self, state: State, entries: Array, combined: pa.RecordBatch) -> None:
-        others = self.columns[0].from_arrow(combined.column(self.name))
-        kernels.merge_registers(state(self.name), entries, others)
-
-    def seen(self, state: State, entries: Array | slice) -> Array | None:
-        return None
-
-    def estimate(self, state: State, entries: Array) -> Array:
-        """The number of distinct values of each entry."""
-        found: Array = kernels.estimate(state(self.name), entries, self.precision)
-        return np.rint(found).astype(np.int64)
+def both(one: Array | None, other: Array | None) -> Array | None:
+    """Where both masks are true; None stands for a mask that is true everywhere."""
+    if one is None or other is None:
+        return other if one is None else one
+    mask: Array = one & other
+    return mask

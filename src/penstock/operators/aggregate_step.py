@@ -3,26 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
+import numpy as np
 import pyarrow as pa
 
 from penstock.errors import ProtocolError
-from penstock.operators.aggregate_plan import AggregatePlan
+from penstock.operators.aggregate_state import AggregateState
+from penstock.operators.changes import differing, signs
 from penstock.operators.combiner import unpack
 from penstock.operators.operator import PARTIALS, ROWS, Answer, EpochTime
-from penstock.state.buffers import Array
+from penstock.operators.signed_accumulators import SignedCount, SignedSum
+from penstock.state.buffers import Array, fixed_array
 from penstock.state.keys import Keys
 from penstock.state.table import ColumnTable
+
+if TYPE_CHECKING:
+    from penstock.operators.aggregate_plan import AggregatePlan
 
 _ROWS_PER_BATCH = 1 << 18
 
 
 class AggregateOperator:
-    """Keeps a plan's aggregates per key; gives the rows that changed when the epoch closes.
+    """Keeps a plan's aggregates per key; gives what changed when the epoch closes.
 
     Channels bring "partials" (packed states of a `Combiner`) or "rows" (what its `raw` gives).
 
-    >>> from penstock.operators.aggregates import count
+    >>> from penstock.operators.aggregates import AggregatePlan, count
     >>> schema = pa.schema([("word", pa.string())])
     >>> step = AggregateOperator(AggregatePlan(schema, ["word"], {"n": count()}), 16, "words")
     >>> words = pa.RecordBatch.from_pydict({"word": ["a", "b", "a"]}, schema)
@@ -34,7 +41,9 @@ class AggregateOperator:
 
     def __init__(self, plan: AggregatePlan, slots: int, step_id: str) -> None:
         self.plan, self.step_id = plan, step_id
-        self.table = ColumnTable(plan.codec, plan.columns, slots)
+        self._state = AggregateState(plan)
+        self.table = ColumnTable(plan.codec, self._state.columns, slots)
+        self._state.bind(self.table)
         self.output: pa.Schema = plan.output
 
     def keys(self, kind: str, batches: list[pa.RecordBatch]) -> list[Keys]:
@@ -49,6 +58,7 @@ class AggregateOperator:
 
     def open(self, time: EpochTime) -> Answer:
         """Nothing falls due by time alone."""
+        self._state.tidy()
         return Answer()
 
     def apply(self, kind: str, batches: list[pa.RecordBatch]) -> Answer:
@@ -71,8 +81,13 @@ class AggregateOperator:
         return Answer()
 
     def close(self) -> Answer:
-        """One row for each key that the epoch touched, with its aggregates as they are now."""
-        return Answer(list(self._rows(self.table.touched())))
+        """What the epoch changed: keys with their aggregates as they are now, or changes."""
+        touched = self.table.touched()
+        if self.plan.signed:
+            self._settle(touched)
+        if self.plan.emit == "changes":
+            return Answer(list(self._changes(touched)))
+        return Answer(list(self._rows(touched)))
 
     def shutdown(self) -> None:
         """Nothing is held outside the table."""
@@ -85,17 +100,43 @@ class AggregateOperator:
         keys, partials = unpack(self.plan.codec, batch)
         entries = self.table.upsert(keys)
         for accumulator in self.plan.accumulators:
-            accumulator.merge(self.table.column, entries, partials)
+            accumulator.merge(self._state, entries, partials)
 
     def _update(self, batch: pa.RecordBatch) -> None:
         entries = self.table.upsert(self.plan.codec.encode(batch))
         for accumulator in self.plan.accumulators:
-            accumulator.update(self.table.column, entries, batch)
+            accumulator.update(self._state, entries, batch)
+
+    def _settle(self, touched: Array) -> None:
+        """Rows were taken back: keys of which none is left are gone."""
+        here = touched[self.table.present(touched)]
+        none = here[self._state(SignedCount().name)[here] == 0]
+        self.table.remove(none)
+        for accumulator in self.plan.accumulators:
+            if isinstance(accumulator, SignedSum):
+                accumulator.settle(self._state, here)
 
     def _rows(self, entries: Array) -> Iterator[pa.RecordBatch]:
         entries = entries[self.table.present(entries)]
         for start in range(0, len(entries), _ROWS_PER_BATCH):
             some = entries[start : start + _ROWS_PER_BATCH]
             columns = self.plan.codec.decode(self.table.keys(some))
-            columns += self.plan.results(self.table.column, some)
+            columns += self.plan.results(self._state, some)
             yield pa.RecordBatch.from_arrays(columns, schema=self.output)
+
+    def _changes(self, entries: Array) -> Iterator[pa.RecordBatch]:
+        """What is taken back, then what is put in, of as many entries as go into a batch."""
+        for start in range(0, len(entries), _ROWS_PER_BATCH // 2):
+            some = entries[start : start + _ROWS_PER_BATCH // 2]
+            was, here = self.table.was_present(some), self.table.present(some)
+            old = self.plan.results(self._state.before(some), np.arange(len(some)))
+            new = self.plan.results(self._state, some)
+            changed = (was != here) | differing(old, new)
+            for sign, results, rows in ((-1, old, was & changed), (1, new, here & changed)):
+                places = np.flatnonzero(rows)
+                if len(places):
+                    taken = fixed_array(places, pa.int64())
+                    columns = self.plan.codec.decode(self.table.keys(some[places]))
+                    columns += [column.take(taken) for column in results]
+                    columns.append(signs(sign, len(places)))
+                    yield pa.RecordBatch.from_arrays(columns, schema=self.output)

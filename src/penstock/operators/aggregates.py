@@ -1,6 +1,7 @@
 """Aggregates that a keyed step can keep, as Spark SQL defines them.
 
 Nulls are ignored: a sum, average, minimum or the like of nothing is null, a count of nothing is 0.
+`where` names a column of bools: rows in which it is false or null are left out.
 
 >>> str(sum("spent")), str(last("city", by="seen_at")), str(count())
 ('sum(spent)', 'last(city by seen_at)', 'count(*)')
@@ -8,7 +9,8 @@ Nulls are ignored: a sum, average, minimum or the like of nothing is null, a cou
 
 from __future__ import annotations
 
-from penstock.operators.aggregate_plan import Aggregate, AggregatePlan
+from penstock.operators.aggregate_parts import Aggregate
+from penstock.operators.aggregate_plan import AggregatePlan
 from penstock.operators.combiner import Combiner, pack, unpack
 
 __all__ = [
@@ -18,6 +20,7 @@ __all__ = [
     "approx_distinct",
     "avg",
     "count",
+    "count_distinct",
     "first",
     "last",
     "max",
@@ -28,44 +31,52 @@ __all__ = [
 ]
 
 
-def count(column: str | None = None) -> Aggregate:
+def count(column: str | None = None, where: str | None = None) -> Aggregate:
     """The number of rows, or of those in which `column` is not null."""
-    return Aggregate("count", column)
+    return Aggregate("count", column, where=where)
 
 
-def sum(column: str) -> Aggregate:
+def sum(column: str, where: str | None = None) -> Aggregate:
     """The sum: int64 of integers (wraps around), float64 of floats, decimal(38) of decimals."""
-    return Aggregate("sum", column)
+    return Aggregate("sum", column, where=where)
 
 
-def min(column: str) -> Aggregate:
+def min(column: str, where: str | None = None) -> Aggregate:
     """The smallest value of an orderable column; NaN counts as the largest."""
-    return Aggregate("min", column)
+    return Aggregate("min", column, where=where)
 
 
-def max(column: str) -> Aggregate:
+def max(column: str, where: str | None = None) -> Aggregate:
     """The largest value of an orderable column; NaN counts as the largest."""
-    return Aggregate("max", column)
+    return Aggregate("max", column, where=where)
 
 
-def avg(column: str) -> Aggregate:
+def avg(column: str, where: str | None = None) -> Aggregate:
     """The mean of a column of numbers, as float64."""
-    return Aggregate("avg", column)
+    return Aggregate("avg", column, where=where)
 
 
-def first(column: str, by: str | None = None) -> Aggregate:
+def first(column: str, by: str | None = None, where: str | None = None) -> Aggregate:
     """The value with the smallest `by`, of equal ones the first seen; without `by`, the first."""
-    return Aggregate("first", column, by)
+    return Aggregate("first", column, by, where=where)
 
 
-def last(column: str, by: str | None = None) -> Aggregate:
+def last(column: str, by: str | None = None, where: str | None = None) -> Aggregate:
     """The value with the largest `by`, of equal ones the last seen; without `by`, the last."""
-    return Aggregate("last", column, by)
+    return Aggregate("last", column, by, where=where)
 
 
-def approx_distinct(column: str, precision: int = 9) -> Aggregate:
+def count_distinct(column: str, where: str | None = None) -> Aggregate:
+    """How many distinct values there are, exactly: every one is kept.
+
+    For numbers, bools, dates and times. For other values, or for less state, see `approx_distinct`.
+    """
+    return Aggregate("count_distinct", column, where=where)
+
+
+def approx_distinct(column: str, precision: int = 9, where: str | None = None) -> Aggregate:
     """About how many distinct values there are (HyperLogLog).
 
     Each key takes 2**precision bytes; the error is about 1.04 / sqrt(2**precision): 4.6 % at 9.
     """
-    return Aggregate("approx_distinct", column, precision=precision)
+    return Aggregate("approx_distinct", column, precision=precision, where=where)

@@ -1,6 +1,6 @@
 """The courier's side of aggregates: combine rows of one key before they are sent.
 
->>> from penstock.operators.aggregates import sum
+>>> from penstock.operators.aggregates import AggregatePlan, sum
 >>> schema = pa.schema([("k", pa.int64()), ("v", pa.int64())])
 >>> plan = AggregatePlan(schema, ["k"], {"total": sum("v")})
 >>> combiner = Combiner(plan)
@@ -12,16 +12,20 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 import pyarrow as pa
 
 from penstock.errors import ProtocolError
-from penstock.operators.accumulators import Distinct
-from penstock.operators.aggregate_plan import AggregatePlan
+from penstock.operators.sketch import Distinct
 from penstock.state.buffers import Array
 from penstock.state.key_index import key_index
 from penstock.state.keys import KeyCodec, Keys
 from penstock.state.table import KEY
+
+if TYPE_CHECKING:
+    from penstock.operators.aggregate_plan import AggregatePlan
 
 _LOOK_FROM, _LOOK_TO = 15_000, 20_000
 """The rows by which a combiner judges whether it is worth its while."""
@@ -105,7 +109,7 @@ class Combiner:
     def _add(self, batch: pa.RecordBatch) -> None:
         before = self.groups
         self._index.reserve(before + int(self._new * batch.num_rows))
-        entries = self._index.upsert(self.plan.codec.encode(batch))
+        entries = self._entries(batch)
         room = self._index.room
         for column in self.plan.columns:
             old = self._values[column.name]
@@ -116,6 +120,9 @@ class Combiner:
         for accumulator in self.plan.accumulators:
             accumulator.update(self._state, entries, batch)
         self.rows += batch.num_rows
+
+    def _entries(self, batch: pa.RecordBatch) -> Array:
+        return self._index.upsert(self.plan.codec.encode(batch))
 
     def _state(self, name: str) -> Array:
         return self._values[name]

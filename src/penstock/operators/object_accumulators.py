@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.operators import aggregate_kernels as kernels
-from penstock.operators.accumulators import State
+from penstock.operators.accumulators import State, chosen, named, with_where
 from penstock.state.buffers import (
     Array,
     fixed_array,
@@ -34,14 +34,15 @@ class DecimalSum:
 
     column: str
     scale: int
+    where: str | None = None
 
     @property
     def name(self) -> str:
-        return f"sum({self.column})"
+        return named("sum", self.column, where=self.where)
 
     @property
     def inputs(self) -> tuple[str, ...]:
-        return (self.column,)
+        return with_where((self.column,), self.where)
 
     @property
     def columns(self) -> tuple[Column, ...]:
@@ -50,15 +51,17 @@ class DecimalSum:
     combined = columns
 
     def update(self, state: State, entries: Array, batch: pa.RecordBatch) -> None:
-        self._fold(state, entries, one_chunk(batch.column(self.column)))
+        entries, arrays = chosen(batch, (self.column,), self.where, entries)
+        self.fold(state, entries, arrays[0])
 
     def merge(self, state: State, entries: Array, combined: pa.RecordBatch) -> None:
-        self._fold(state, entries, combined.column(self.name))
+        self.fold(state, entries, combined.column(self.name))
 
     def seen(self, state: State, entries: Array | slice) -> Array | None:
         return None
 
-    def _fold(self, state: State, entries: Array, array: pa.Array) -> None:
+    def fold(self, state: State, entries: Array, array: pa.Array) -> None:
+        """Add values: value i to the sum of entries[i]."""
         rows = pa.table({"entry": entries, "value": array.cast(self.columns[0].type)})
         sums = rows.group_by("entry").aggregate([("value", "sum")])
         held = state(self.name)
@@ -78,14 +81,15 @@ class ObjectPick:
     type: pa.DataType
     by: str | None = None
     by_type: pa.DataType | None = None
+    where: str | None = None
 
     @property
     def name(self) -> str:
-        return f"{self.kind}({self.column}{f' by {self.by}' if self.by else ''})"
+        return named(self.kind, self.column, self.by, self.where)
 
     @property
     def inputs(self) -> tuple[str, ...]:
-        return (self.column,) if self.by is None else (self.column, self.by)
+        return with_where((self.column, self.by), self.where)
 
     @property
     def columns(self) -> tuple[Column, ...]:
@@ -97,7 +101,8 @@ class ObjectPick:
         return (value,) if self.by is None else (value, Column(f"{self.name} rank", self.by_type))
 
     def update(self, state: State, entries: Array, batch: pa.RecordBatch) -> None:
-        self._fold(state, entries, [one_chunk(batch.column(name)) for name in self.inputs])
+        names = with_where((self.column, self.by), None)
+        self._fold(state, *chosen(batch, names, self.where, entries))
 
     def merge(self, state: State, entries: Array, combined: pa.RecordBatch) -> None:
         self._fold(state, entries, [combined.column(column.name) for column in self.combined])

@@ -1,17 +1,27 @@
-"""What a host runs for one step: the operator protocol and the values it speaks in."""
+"""What a step is made of: a plan, a sender in each courier, an operator on each host."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Literal, NamedTuple, Protocol
 
 import pyarrow as pa
 
-from penstock.state.keys import Keys
+from penstock.state.buffers import Array
+from penstock.state.keys import KeyCodec, Keys
 from penstock.state.table import ColumnTable
 
 ROWS, PARTIALS = "rows", "partials"
 """What the batches of a channel are: rows of the step's input, or partial states of it."""
+
+CHANGE = "_change"
+"""The column (int8) of a stream of changes: 1 where a row is put in, -1 where it is taken back."""
+
+OnError = Literal["fail", "dead_letter"]
+Emit = Literal["close", "update", "changes"]
+"""When a step gives its rows: once, when their window closes; each epoch, those that changed, as they
+are now; or each epoch what was taken back and what was put in, with a column `_change`."""
 
 
 @dataclass(frozen=True)
@@ -42,6 +52,85 @@ class Answer:
 
     batches: list[pa.RecordBatch] = field(default_factory=list)
     dead: list[DeadLetter] = field(default_factory=list)
+
+
+class Outgoing(NamedTuple):
+    """A batch on its way to the hosts, with the hash of each row's key: that decides which host."""
+
+    batch: pa.RecordBatch
+    hashes: Array
+
+
+class Unfit(NamedTuple):
+    """Rows that a step cannot take, and why: refused, or set aside as dead letters."""
+
+    rows: Array
+    """bool, one per row."""
+    reason: str
+    """For example "a null in the key (user)"."""
+
+
+class StepPlan(Protocol):
+    """A compiled keyed step. Picklable: couriers make senders of it, hosts an operator."""
+
+    def __str__(self) -> str:
+        """What the step does, in a few words, for `explain`."""
+        ...
+
+    @property
+    def inputs(self) -> tuple[pa.Schema, ...]:
+        """What comes in: one schema, or two for a join."""
+        ...
+
+    @property
+    def key_names(self) -> list[str]:
+        """The key columns as users know them."""
+        ...
+
+    @property
+    def codec(self) -> KeyCodec:
+        """Of the keys of the step's table, which decide slots."""
+        ...
+
+    @property
+    def output(self) -> pa.Schema: ...
+
+    @property
+    def merges(self) -> bool:
+        """Whether partial states of one key, made apart, can be merged into one."""
+        ...
+
+    @property
+    def has_timers(self) -> bool:
+        """Whether the step needs epochs even when its stream is quiet."""
+        ...
+
+    def unfit(self, input: int, batch: pa.RecordBatch) -> Unfit | None:
+        """Rows of an input that the step cannot take; None, quickly, when there are none."""
+        ...
+
+    def sender(self, time: EpochTime) -> Sender:
+        """The courier's part of the step, for one task."""
+        ...
+
+    def operator(self, slots: int, step_id: str, on_error: OnError) -> Operator:
+        """The host's part of the step, with no state yet."""
+        ...
+
+
+class Sender(Protocol):
+    """What one courier does with its rows before they go to the hosts."""
+
+    late: list[tuple[int, pa.RecordBatch]]
+    """(input, rows) that came behind the watermark and are not sent; whole input rows."""
+
+    def add(self, input: int, batch: pa.RecordBatch) -> Iterable[Outgoing]:
+        """Take in a batch of fit rows; gives what can go now."""
+        ...
+
+    def finish(self) -> tuple[str, Iterable[Outgoing]]:
+        """All rows have come: what all that was sent is (ROWS or PARTIALS), and the rest of it."""
+        ...
 
 
 class Operator(Protocol):

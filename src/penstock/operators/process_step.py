@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -23,8 +23,9 @@ from penstock.operators.batch_calls import BatchCalls
 from penstock.operators.calls import Caller
 from penstock.operators.evidence import Evidence
 from penstock.operators.key_calls import KeyCalls
-from penstock.operators.operator import ROWS, Answer, EpochTime
+from penstock.operators.operator import ROWS, Answer, EpochTime, OnError, Unfit
 from penstock.operators.processor import KeyedProcessor
+from penstock.operators.senders import RowSender, without_key
 from penstock.operators.timer_calls import Limits, TimerCalls
 from penstock.state.ddl import schema_of
 from penstock.state.keyed import StateHandle, Timers
@@ -44,6 +45,8 @@ class ProcessPlan:
     processor: KeyedProcessor
     output_schema: Any = None
     """What the processor gives; by default what it says itself."""
+    nulls: bool = False
+    """Whether a null in the key is a key like any other."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.processor, KeyedProcessor):
@@ -74,6 +77,9 @@ class ProcessPlan:
                 hint=f"the columns here are {', '.join(self.input_schema.names)}",
             )
 
+    def __str__(self) -> str:
+        return type(self.processor).__name__
+
     @property
     def output(self) -> pa.Schema:
         schema: pa.Schema = self.output_schema
@@ -81,7 +87,29 @@ class ProcessPlan:
 
     @cached_property
     def codec(self) -> KeyCodec:
-        return KeyCodec(pa.schema([self.input_schema.field(name) for name in self.key_names]))
+        keys = pa.schema([self.input_schema.field(name) for name in self.key_names])
+        return KeyCodec(keys, self.nulls)
+
+    @property
+    def inputs(self) -> tuple[pa.Schema, ...]:
+        return (self.input_schema,)
+
+    @property
+    def merges(self) -> bool:
+        """Nobody can tell how to merge what user code has kept."""
+        return False
+
+    def unfit(self, input: int, batch: pa.RecordBatch) -> Unfit | None:
+        """Rows without a key."""
+        return without_key(self.codec, self.key_names, batch)
+
+    def sender(self, time: EpochTime) -> RowSender:
+        """All rows go to the processor."""
+        return RowSender(self.codec)
+
+    def operator(self, slots: int, step_id: str, on_error: OnError) -> ProcessOperator:
+        """The host's part."""
+        return ProcessOperator(self, slots, step_id, on_error)
 
     @property
     def by_batch(self) -> bool:
@@ -105,7 +133,7 @@ class ProcessOperator:
         plan: ProcessPlan,
         slots: int,
         step_id: str,
-        on_error: Literal["fail", "dead_letter"] = "fail",
+        on_error: OnError = "fail",
     ) -> None:
         self.output = plan.output
         self.handle = StateHandle(plan.codec, plan.has_timers)

@@ -1,0 +1,50 @@
+"""Streams of changes: rows that are put in, and rows that are taken back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from penstock.state.buffers import Array, fixed_array, fixed_values, physical, valid_mask
+
+
+def differing(old: Sequence[pa.Array], new: Sequence[pa.Array]) -> Array:
+    """In which rows some column is not the same (bool); nulls are equal, and so are NaNs.
+
+    >>> differing([pa.array([1.0, None, 2.0])], [pa.array([1.0, None, None])])
+    array([False, False,  True])
+    """
+    rows = len(old[0]) if old else 0
+    differ = np.zeros(rows, np.bool_)
+    for one, other in zip(old, new, strict=True):
+        there, still = _valid(one), _valid(other)
+        differ |= there != still
+        differ |= _unequal(one, other) & there & still
+    return differ
+
+
+def signs(sign: int, rows: int) -> pa.Array:
+    """The column `_change` of rows that are all put in (1) or all taken back (-1)."""
+    return fixed_array(np.full(rows, sign, np.int8), pa.int8())
+
+
+def _valid(array: pa.Array) -> Array:
+    mask = valid_mask(array)
+    return np.ones(len(array), np.bool_) if mask is None else mask
+
+
+def _unequal(one: pa.Array, other: pa.Array) -> Array:
+    """Where values differ; anything where one is null."""
+    if physical(one.type) is not None:
+        a, b = fixed_values(one), fixed_values(other)
+        unequal: Array = (a != b) & ((a == a) | (b == b))
+        return unequal
+    if pa.types.is_nested(one.type):
+        pairs = zip(one.to_pylist(), other.to_pylist(), strict=True)
+        return np.fromiter((a != b for a, b in pairs), np.bool_, len(one))
+    # Imported here: it takes 10 MB that most hosts can do without.
+    import pyarrow.compute as pc
+
+    return fixed_values(pc.not_equal(one, other))

@@ -1,0 +1,170 @@
+"""Takes a step through epochs as couriers and hosts do, with mishaps on the way.
+
+A trial is data: epochs of channels of rows, each epoch with what goes wrong in it. Whatever that is,
+the answers must be the same.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import strategies as st
+
+from penstock.operators.operator import EpochTime, Operator, StepPlan
+from penstock.operators.senders import RowSender
+from penstock.state.merging import newest
+from penstock.state.table import ColumnTable
+
+Row = dict[str, Any]
+Mishap = Literal["", "rollback", "failure", "exported", "deltas", "evicted"]
+MISHAPS: list[Mishap] = ["", "rollback", "failure", "exported", "deltas", "evicted"]
+
+
+@dataclass
+class Epoch:
+    """Rows of each channel, the watermark, and what goes wrong."""
+
+    channels: list[list[Row]]
+    watermark_ms: int | None = None
+    now_ms: int = 0
+    final: bool = False
+    mishap: Mishap = ""
+
+
+@dataclass
+class Outcome:
+    """What came out, epoch by epoch."""
+
+    rows: list[list[Row]] = field(default_factory=list)
+    late: list[list[Row]] = field(default_factory=list)
+    operator: Operator | None = None
+
+    @property
+    def all(self) -> list[Row]:
+        return [row for epoch in self.rows for row in epoch]
+
+
+def epochs_of(rows: st.SearchStrategy[Row], most: int = 4) -> st.SearchStrategy[list[Epoch]]:
+    """Epochs without watermarks."""
+    channels = st.lists(st.lists(rows, max_size=8), min_size=1, max_size=3)
+    epoch = st.builds(Epoch, channels, mishap=st.sampled_from(MISHAPS))
+    return st.lists(epoch, min_size=1, max_size=most)
+
+
+def run(plan: StepPlan, epochs: list[Epoch], cut: int = 3, raw: bool = False) -> Outcome:
+    """Run all epochs; rows of a channel come in batches of `cut` rows.
+
+    With `raw`, every other channel brings all rows as they are, whatever the plan's sender would do.
+    """
+    operator, outcome = plan.operator(8, "step", "fail"), Outcome()
+    deltas: list[pa.Table] = []
+    for number, epoch in enumerate(epochs):
+        if epoch.mishap == "exported":
+            operator = _moved(plan, _everything(operator.table))
+        if epoch.mishap == "deltas" and deltas:
+            whole = newest(deltas[::-1], operator.table.schema, operator.table.codec)
+            operator = _moved(plan, whole)
+        if epoch.mishap == "evicted":
+            whole = _everything(operator.table)
+            operator.table.evict(0)
+            operator.table.install(operator.table.codec.from_storage(whole["__key"]), whole)
+        time = EpochTime(number, epoch.now_ms, epoch.watermark_ms, epoch.final)
+        channels, late = _sent(plan, epoch, time, cut, raw)
+        if epoch.mishap == "rollback":
+            operator.open(time)
+            for kind, batches in channels[: len(channels) // 2 + 1]:
+                operator.apply(kind, batches)
+            if number % 2:
+                operator.close()
+            operator.rollback()
+        outcome.rows.append(_answers(operator, channels, time, epoch.mishap == "failure"))
+        outcome.late.append(late)
+        deltas.append(operator.table.delta())
+        operator.table.seal()
+    outcome.operator = operator
+    return outcome
+
+
+def net(rows: list[Row]) -> Counter[tuple[Any, ...]]:
+    """What a stream of changes comes to: how often each row is there."""
+    counts: Counter[tuple[Any, ...]] = Counter()
+    for row in rows:
+        rest = tuple(
+            (name, _plain(value)) for name, value in sorted(row.items()) if name != "_change"
+        )
+        counts[rest] += row["_change"]
+    assert all(count >= 0 for count in counts.values())
+    return +counts
+
+
+def bag(rows: list[Row]) -> Counter[tuple[Any, ...]]:
+    """Rows regardless of their order."""
+    return Counter(
+        tuple((name, _plain(value)) for name, value in sorted(row.items())) for row in rows
+    )
+
+
+def _plain(value: Any) -> Any:
+    return "nan" if isinstance(value, float) and value != value else value
+
+
+def _sent(
+    plan: StepPlan, epoch: Epoch, time: EpochTime, cut: int, raw: bool
+) -> tuple[list[tuple[str, list[pa.RecordBatch]]], list[Row]]:
+    channels, late = [], []
+    for number, rows in enumerate(epoch.channels):
+        sender = RowSender(plan.codec) if raw and number % 2 else plan.sender(time)
+        sent = []
+        for start in range(0, len(rows), cut):
+            batch = pa.RecordBatch.from_pylist(rows[start : start + cut], plan.inputs[0])
+            unfit = plan.unfit(0, batch)
+            if unfit is not None:
+                batch = batch.filter(pa.array(~unfit.rows))
+            sent += list(sender.add(0, batch))
+        kind, rest = sender.finish()
+        sent += list(rest)
+        for batch, hashes in sent:
+            batch.validate(full=True)
+            assert len(hashes) == batch.num_rows
+        channels.append((kind, [batch for batch, _ in sent]))
+        late += [row for _, batch in sender.late for row in batch.to_pylist()]
+    return channels, late
+
+
+def _answers(
+    operator: Operator,
+    channels: list[tuple[str, list[pa.RecordBatch]]],
+    time: EpochTime,
+    failure: bool,
+) -> list[Row]:
+    answers = [operator.open(time)]
+    for kind, batches in channels:
+        if failure and batches:
+            broken: Any = None
+            with pytest.raises((AttributeError, TypeError)):
+                operator.apply(kind, [*batches, broken])
+        operator.keys(kind, batches)
+        answers.append(operator.apply(kind, batches))
+    answers.append(operator.close())
+    rows = []
+    for answer in answers:
+        for batch in answer.batches:
+            batch.validate(full=True)
+            assert batch.schema.equals(operator.output)
+            rows += batch.to_pylist()
+    return rows
+
+
+def _everything(table: ColumnTable) -> pa.Table:
+    return table.export(table.entries_in(np.arange(table.slots)))
+
+
+def _moved(plan: StepPlan, whole: pa.Table) -> Operator:
+    other = plan.operator(8, "step", "fail")
+    other.table.load(whole)
+    return other
