@@ -1,0 +1,153 @@
+"""Compiled loops of windows: which panes and windows times are in. All numbers are int64."""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+from penstock.state.words import load8
+
+
+@njit(cache=True, nogil=True)
+def panes(times, every, offset, rest):  # type: ignore[no-untyped-def]
+    """The start of each time's pane. Neighbours in a stream are mostly in the same one."""
+    out = np.empty(len(times), np.int64)
+    low, high = np.int64(0), np.int64(0)
+    for i in range(len(times)):
+        t = times[i]
+        if t < low or t >= high:
+            last = (t - offset) // every * every + offset
+            if t - last < rest:
+                low, high = last, last + rest
+            else:
+                low, high = last + rest, last + every
+        out[i] = low
+    return out
+
+
+@njit(cache=True, nogil=True)
+def late(times, size, every, offset, horizon):  # type: ignore[no-untyped-def]
+    """Whether the last window of each time ends at or before the horizon."""
+    out = np.empty(len(times), np.bool_)
+    for i in range(len(times)):
+        last = (times[i] - offset) // every * every + offset
+        out[i] = last + size <= horizon
+    return out
+
+
+@njit(cache=True, nogil=True)
+def spread(times, size, every, offset, horizon):  # type: ignore[no-untyped-def]
+    """(row, start) of each window of each time that ends after the horizon, starts ascending."""
+    n = len(times)
+    firsts, counts = np.empty(n, np.int64), np.empty(n, np.int64)
+    total = 0
+    for i in range(n):
+        last = (times[i] - offset) // every * every + offset
+        many = (size - 1 - (times[i] - last)) // every + 1
+        first = last - (many - 1) * every
+        if first + size <= horizon:
+            gone = (horizon - first - size) // every + 1
+            first += gone * every
+            many = max(many - gone, 0)
+        firsts[i], counts[i] = first, many
+        total += many
+    rows, starts = np.empty(total, np.int64), np.empty(total, np.int64)
+    at = 0
+    for i in range(n):
+        start = firsts[i]
+        for _ in range(counts[i]):
+            rows[at], starts[at] = i, start
+            start += every
+            at += 1
+    return rows, starts
+
+
+@njit(cache=True, nogil=True)
+def closing_stamps(starts, size, moved):  # type: ignore[no-untyped-def]
+    """When windows close: the first millisecond at or after their end, plus `moved`."""
+    out = np.empty(len(starts), np.int64)
+    last, stamp = np.int64(0), -(-size // 1000) + moved
+    for i in range(len(starts)):
+        if starts[i] != last:
+            last = starts[i]
+            stamp = -(-(last + size) // 1000) + moved
+        out[i] = stamp
+    return out
+
+
+@njit(cache=True, nogil=True)
+def put_due(due, entries, stamps):  # type: ignore[no-untyped-def]
+    """Say when entries fall due that do not know it yet."""
+    for i in range(len(entries)):
+        entry = np.uint64(entries[i])
+        if due[entry] == 0:
+            due[entry] = stamps[i]
+
+
+@njit(cache=True, nogil=True)
+def put_due_or_give(due, given, entries, stamps, limit, stay, once, again):  # type: ignore[no-untyped-def]
+    """As `put_due`, where windows stay for so many milliseconds after they were given.
+
+    Entries that were given `once`, and new ones that should have been by now, are given `again`.
+    """
+    for i in range(len(entries)):
+        entry = np.uint64(entries[i])
+        if due[entry] == 0:
+            due[entry] = stamps[i]
+            if stamps[i] <= limit:
+                due[entry] += stay
+                given[entry] = again
+        elif given[entry] == once:
+            given[entry] = again
+
+
+@njit(cache=True, nogil=True)
+def last_words(offsets, data):  # type: ignore[no-untyped-def]
+    """The last 8 bytes of each key, as one number."""
+    out = np.empty(len(offsets) - 1, np.int64)
+    base = np.int64(data.ctypes.data)
+    for i in range(len(out)):
+        out[i] = np.int64(load8(base + offsets[i + 1] - 8))
+    return out
+
+
+@njit(cache=True, nogil=True)
+def runs(values):  # type: ignore[no-untyped-def]
+    """Where a value begins that is not that of the row before."""
+    out = np.empty(len(values), np.int64)
+    many = 0
+    for i in range(len(values)):
+        if i == 0 or values[i] != values[i - 1]:
+            out[many] = i
+            many += 1
+    return out[:many].copy()
+
+
+@njit(cache=True, nogil=True)
+def pairs(users, starts, panes):  # type: ignore[no-untyped-def]
+    """(user << 32 | pane) of each row; rows from starts[j] on have panes[j]."""
+    out = np.empty(len(users), np.int64)
+    for j in range(len(starts)):
+        end = starts[j + 1] if j + 1 < len(starts) else len(users)
+        for i in range(starts[j], end):
+            out[i] = (users[i] << 32) | panes[j]
+    return out
+
+
+@njit(cache=True, nogil=True)
+def find_pairs(users, starts, panes, grid, numbers, size):  # type: ignore[no-untyped-def]
+    """The entry of each row's pair by the grid, and how many there are; new pairs are put down."""
+    out = np.empty(len(users), np.int64)
+    for j in range(len(starts)):
+        end = starts[j + 1] if j + 1 < len(starts) else len(users)
+        row, pane = grid[panes[j]], panes[j]
+        for i in range(starts[j], end):
+            user = np.uint64(users[i])
+            entry = row[user]
+            if entry < 0:
+                entry = np.int32(size)
+                row[user] = entry
+                numbers[size] = (users[i] << 32) | pane
+                size += 1
+            out[i] = entry
+    return out, size
