@@ -13,7 +13,7 @@ from penstock.operators import aggregates
 from penstock.operators.aggregates import AggregatePlan
 from penstock.operators.process_step import ProcessPlan
 from penstock.operators.processor import KeyedProcessor
-from penstock.plan.steps import FlowPlan, KeyedStep
+from penstock.plan.steps import FlowPlan, KeyedStep, SourcePlan
 
 Row = dict[str, Any]
 SLOTS = 8
@@ -49,7 +49,7 @@ def aggregated(schema: pa.Schema, key: str, value: str) -> AggregatePlan:
     )
 
 
-SUMS = FlowPlan(NUMBERS, (KeyedStep("sums", SLOTS, aggregated(NUMBERS, "k", "v")),))
+SUMS = FlowPlan((SourcePlan(NUMBERS),), (KeyedStep("sums", SLOTS, aggregated(NUMBERS, "k", "v")),))
 
 
 @dataclass
@@ -163,7 +163,7 @@ class _Account:
 
 
 LEDGER_STEP = KeyedStep("ledger", SLOTS, ProcessPlan(ORDERS, ["who"], Ledger()))
-LEDGER = FlowPlan(ORDERS, (LEDGER_STEP,))
+LEDGER = FlowPlan((SourcePlan(ORDERS),), (LEDGER_STEP,))
 
 
 @dataclass
@@ -192,7 +192,7 @@ class LedgerTwin:
 
 
 _BY_OP = aggregated(LEDGER_STEP.output, "op", "total")
-CHAIN = FlowPlan(ORDERS, (LEDGER_STEP, KeyedStep("by-op", SLOTS, _BY_OP)))
+CHAIN = FlowPlan((SourcePlan(ORDERS),), (LEDGER_STEP, KeyedStep("by-op", SLOTS, _BY_OP)))
 
 
 @dataclass

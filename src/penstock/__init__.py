@@ -39,19 +39,22 @@ if TYPE_CHECKING:
         StepError,
         StoreError,
     )
-    from penstock.flows import Flow, KeyedFlow, flow
+    from penstock.flows import Flow, KeyedFlow, WindowedFlow, flow
     from penstock.model import SLA
     from penstock.operators.aggregates import (
         approx_distinct,
         avg,
         count,
+        count_distinct,
         first,
         last,
         max,
         min,
         sum,
     )
+    from penstock.operators.operator import CHANGE
     from penstock.operators.processor import KeyedProcessor
+    from penstock.operators.windows import Window, hopping, session_window, tumbling
     from penstock.plan.migration import Migration
     from penstock.spark.query import FlowQuery, QueryStatus
     from penstock.spark.session import configure, session
@@ -71,19 +74,22 @@ _HOMES = {
         "StepError",
         "StoreError",
     ),
-    "flows": ("Flow", "KeyedFlow", "flow"),
+    "flows": ("Flow", "KeyedFlow", "WindowedFlow", "flow"),
     "model": ("SLA",),
     "operators.aggregates": (
         "approx_distinct",
         "avg",
         "count",
+        "count_distinct",
         "first",
         "last",
         "max",
         "min",
         "sum",
     ),
+    "operators.operator": ("CHANGE",),
     "operators.processor": ("KeyedProcessor",),
+    "operators.windows": ("Window", "hopping", "session_window", "tumbling"),
     "plan.migration": ("Migration",),
     "spark.query": ("FlowQuery", "QueryStatus"),
     "spark.session": ("configure", "session"),
@@ -103,6 +109,7 @@ def __getattr__(name: str) -> Any:
 
 
 __all__ = [
+    "CHANGE",
     "SLA",
     "CheckpointError",
     "Flow",
@@ -121,19 +128,25 @@ __all__ = [
     "Settings",
     "StepError",
     "StoreError",
+    "Window",
+    "WindowedFlow",
     "approx_distinct",
     "avg",
     "collect",
     "configure",
     "count",
+    "count_distinct",
     "first",
     "flow",
     "foreach_batch",
+    "hopping",
     "last",
     "max",
     "min",
     "session",
+    "session_window",
     "sum",
     "to",
+    "tumbling",
 ]
 __version__ = "0.1.0"

@@ -5,20 +5,26 @@ Every method returns a new flow; nothing runs before `start`.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import pyarrow as pa
 
 from penstock.config import Settings
 from penstock.errors import FlowError
+from penstock.flow_graph import Graph, Source
+from penstock.keyed_flows import KeyedFlow, WindowedFlow
 from penstock.model import SLA, milliseconds
-from penstock.operators.aggregates import Aggregate, AggregatePlan
-from penstock.operators.process_step import ProcessPlan
+from penstock.operators.aggregates import Aggregate
+from penstock.operators.join_plan import Interval, InWindow, JoinPlan, Regular
+from penstock.operators.operator import Emit, OnError, StepPlan
 from penstock.operators.processor import KeyedProcessor
+from penstock.operators.windows import Window
 from penstock.plan.explain import explained
 from penstock.plan.migration import Migration
-from penstock.plan.steps import BatchFunction, FlowPlan, KeyedStep, MapStep, OnError, Step
+from penstock.plan.select import Select
+from penstock.plan.steps import BatchFunction, FlowPlan, KeyedStep, MapStep, SourcePlan
 from penstock.spark import start as starting
 from penstock.spark.schema import arrow_schema, declared
 from penstock.spark.sinks import Sink, foreach_batch, to
@@ -26,39 +32,53 @@ from penstock.spark.sinks import Sink, foreach_batch, to
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
     from penstock.spark.query import FlowQuery
 
+__all__ = ["Flow", "KeyedFlow", "WindowedFlow", "flow"]
+
+On = str | Sequence[str] | Mapping[str, str]
+
 
 @dataclass(frozen=True)
 class Flow:
-    """A pipeline: a source DataFrame, steps on it, and where the output goes. Made by `flow`."""
+    """A pipeline: source DataFrames, steps on them, and where the output goes. Made by `flow`."""
 
-    source: DataFrame
-    plan: FlowPlan
+    graph: Graph
     bound: SLA | None = None
     sink: Sink | None = None
+    time: str | None = None
+    """The column of event times, as long as there is one that windows can go by."""
 
-    def key_by(self, *columns: str, slots: int = 64) -> KeyedFlow:
+    def key_by(self, *columns: str, slots: int = 64, nulls: bool = False) -> KeyedFlow:
         """Say which columns are the key of the next step, and into how many slots it is cut.
 
         The number of slots is fixed for the life of a checkpoint; it bounds how many hosts the step
-        can use.
+        can use. Rows with a null in the key are refused, unless `nulls` makes null a key like any
+        other, as SQL's GROUP BY does.
         """
         if not columns:
             raise FlowError("key_by needs a column", hint="use global_ for a step without a key")
-        if slots < 1 or slots > 32_768:
-            raise FlowError(f"slots={slots} is out of range", hint="use 1 to 32768; 64 suits most")
-        known = self.schema.names
+        _check_slots(slots)
         for column in columns:
-            if column not in known:
-                raise FlowError(
-                    f"there is no column {column!r} to key by",
-                    hint=f"the columns here are {', '.join(known)}",
-                )
-        return KeyedFlow(self, columns, slots)
+            self._must_have(column, "to key by")
+        return KeyedFlow(self, columns, slots, nulls)
+
+    def window(
+        self,
+        window: Window,
+        *,
+        on: str | None = None,
+        lateness: str | float = 0,
+        emit: Emit = "close",
+        slots: int = 64,
+    ) -> WindowedFlow:
+        """Cut all rows into windows, without a key. See `KeyedFlow.window`."""
+        _check_slots(slots)
+        whole = KeyedFlow(self, (), slots)
+        return whole.window(window, on=on, lateness=lateness, emit=emit)
 
     def global_(
         self,
@@ -76,7 +96,74 @@ class Flow:
             )
         if processor is not None:
             return whole.process(processor, output_schema=output_schema)
-        return whole.aggregate(**aggregates)
+        return whole.aggregate(emit="update", **aggregates)
+
+    def join(
+        self,
+        other: Flow,
+        on: On,
+        *,
+        how: Literal["inner", "left"] = "inner",
+        window: Window | None = None,
+        between: tuple[str | float, str | float] | None = None,
+        ttl: str | float | None = None,
+        left_time: str | None = None,
+        right_time: str | None = None,
+        suffix: str = "_right",
+        distinct: bool = False,
+        lateness: str | float = 0,
+        slots: int = 64,
+    ) -> Flow:
+        """Join with another flow on equal keys: a step with two inputs.
+
+        `on` is a column that both have, several, or a mapping of columns here to columns there. What
+        else must hold, and how long rows are kept:
+
+        - `window`: both rows are in the same window of event time;
+        - `between=("0s", "10s")`: the other row's time is from 0 s to 10 s after this row's. The
+          second may be a timestamp column of this side: up to that time;
+        - neither: all rows match for ever, or for `ttl` after they came. Then a left join gives
+          changes (see `_change`), since a row without a match may still find one.
+
+        `left_time` and `right_time` name the columns of times where a flow's event time is not
+        meant. Columns of the other side whose name is taken get the `suffix`. With `distinct`, equal
+        rows of a side count once in each window.
+        """
+        _check_slots(slots)
+        pairs = _pairs(on)
+        for here, there in pairs:
+            self._must_have(here, "to join on")
+            other._must_have(there, "to join on, on the other side")
+        if window is not None and between is not None:
+            raise FlowError("a join got both a window and between", hint="use one of them")
+        if ttl is not None and (window is not None or between is not None):
+            raise FlowError(
+                "a join that is bounded by event time needs no ttl",
+                hint="leave ttl out: rows go when the watermark has passed them",
+            )
+        bound: Regular | InWindow | Interval
+        if window is None and between is None:
+            bound = Regular(None if ttl is None else milliseconds(ttl))
+        else:
+            mine, its = self.time_column(left_time), other.time_column(right_time)
+            if window is not None:
+                bound = InWindow(window, mine, its)
+            else:
+                assert between is not None
+                bound = Interval(mine, its, _signed_ms(between[0]), self._upper(between[1]))
+        plan = JoinPlan(
+            self.schema,
+            other.schema,
+            pairs,
+            how,
+            bound,
+            suffix=suffix,
+            distinct=distinct,
+            lateness_ms=milliseconds(lateness),
+        )
+        graph, left, right = self.graph.joined(other.graph)
+        step = KeyedStep(graph.name("join"), slots, plan, reads=(left, right))
+        return self._on(replace(graph, steps=(*graph.steps, step)))
 
     def map_batches(
         self, function: BatchFunction, schema: pa.Schema | StructType | str | None = None
@@ -86,12 +173,20 @@ class Flow:
         `schema` says what it returns. Without it, the function is called once with an empty batch
         to find out.
         """
-        name = self._name("map")
-        if schema is not None:
-            output = declared(schema, self.source.sparkSession)
-        else:
-            output = _probed(function, self.schema, name)
-        return self._with(MapStep(name, function, self.schema, output))
+        name = self.graph.name("map")
+        output = (
+            _probed(function, self.schema, name) if schema is None else declared(schema, self.spark)
+        )
+        return self._on(self.graph.then(MapStep(name, function, self.schema, output)))
+
+    def select(self, *columns: str, **renamed: str) -> Flow:
+        """Keep these columns, in this order; `new="old"` renames one."""
+        chosen = {**{column: column for column in columns}, **renamed}
+        for column in chosen.values():
+            self._must_have(column, "to select")
+        if not chosen:
+            raise FlowError("select needs a column", hint="name those to keep")
+        return self.map_batches(Select(tuple(chosen.items())))
 
     def sla(self, latency: str | float, window: str | float = "1s") -> Flow:
         """Ask for an average latency of at most `latency` over any `window`."""
@@ -109,9 +204,19 @@ class Flow:
         return replace(self, sink=foreach_batch(function))
 
     @property
+    def plan(self) -> FlowPlan:
+        """The flow compiled."""
+        return self.graph.plan
+
+    @property
     def schema(self) -> pa.Schema:
         """The columns that come out at the end of the flow as it stands."""
-        return self.plan.output
+        return self.graph.schema
+
+    @property
+    def spark(self) -> SparkSession:
+        """The session of the sources."""
+        return self.graph.sources[0].df.sparkSession
 
     def explain(self) -> None:
         """Print the steps, what each needs and gives, and where it runs."""
@@ -125,7 +230,9 @@ class Flow:
         hosts: int | dict[str, int] = 2,
         migration: str | Migration = "lazy",
         on_error: OnError = "fail",
+        late_rows: Sink | dict[str, Sink] | None = None,
         trigger: str | None = None,
+        close: bool = False,
         name: str | None = None,
         settings: Settings | None = None,
     ) -> FlowQuery:
@@ -134,9 +241,14 @@ class Flow:
         Each keyed step gets `hosts` hosts (or its own number, by step name). `checkpoint` is a
         folder that the flow continues from when it is started again; a static DataFrame needs none.
         `trigger` is a duration between epochs, or "available_now"; by default one epoch follows the
-        other. `migration` says how state follows slots that change hands (see `Migration`); it can
-        be changed while the query runs. With `on_error="dead_letter"` rows that cannot be processed
-        are kept in the checkpoint's `dead_letters` folder instead of stopping the flow.
+        other. With `close`, which goes with "available_now", the input has ended when all that is
+        there has been read: every window closes, and the checkpoint cannot be continued.
+
+        `migration` says how state follows slots that change hands (see `Migration`); it can be
+        changed while the query runs. With `on_error="dead_letter"` rows that cannot be processed are
+        kept in the checkpoint's `dead_letters` folder instead of stopping the flow. Rows that came
+        behind the watermark of a step are counted, and go to the sink `late_rows` if there is one;
+        with several such steps, one for each by its name ("window-1", "join-2.left").
         """
         return starting.start(
             replace(self, sink=sink or self.sink),
@@ -144,52 +256,49 @@ class Flow:
             hosts=hosts,
             migration=migration,
             on_error=on_error,
+            late_rows=late_rows,
             trigger=trigger,
+            close=close,
             name=name,
             settings=settings or Settings(),
         )
 
-    def _with(self, step: Step) -> Flow:
-        return replace(self, plan=replace(self.plan, steps=(*self.plan.steps, step)))
+    def with_keyed(self, kind: str, slots: int, plan: StepPlan) -> Flow:
+        """With one more keyed step."""
+        return self._on(self.graph.then(KeyedStep(self.graph.name(kind), slots, plan)))
 
-    def _name(self, kind: str) -> str:
-        return f"{kind}-{len(self.plan.steps) + 1}"
+    def time_column(self, name: str | None) -> str:
+        """The column of times that a window or a join goes by."""
+        if name is None:
+            if self.time is None:
+                raise FlowError(
+                    "there is no event time here to go by",
+                    hint='name its column: ps.flow(df, event_time="ts"), or the `on` of a window',
+                )
+            return self.time
+        self._must_have(name, "of times")
+        return name
 
+    def _upper(self, bound: str | float) -> int | str:
+        if isinstance(bound, str) and bound in self.schema.names:
+            return bound
+        return _signed_ms(bound)
 
-@dataclass(frozen=True)
-class KeyedFlow:
-    """A flow that knows its next step's key, and waits to be told what that step is."""
-
-    flow: Flow
-    keys: tuple[str, ...]
-    slots: int
-
-    def aggregate(self, **aggregates: Aggregate) -> Flow:
-        """Keep aggregates per key, and emit the rows that changed: once per key and epoch."""
-        if not aggregates:
-            raise FlowError("aggregate needs something to keep", hint="for example n=ps.count()")
-        plan = AggregatePlan(self.flow.schema, list(self.keys), aggregates)
-        return self._step("aggregate", plan)
-
-    def process(
-        self,
-        processor: KeyedProcessor,
-        *,
-        output_schema: pa.Schema | StructType | str | None = None,
-    ) -> Flow:
-        """Run a `KeyedProcessor`: any logic of one's own, with state and timers per key."""
-        schema = output_schema if output_schema is not None else processor.output_schema
-        if schema is None:
+    def _must_have(self, column: str, purpose: str) -> None:
+        if column not in self.schema.names:
             raise FlowError(
-                f"{type(processor).__name__} does not say what it returns",
-                hint='give process(..., output_schema="word string, n long")',
+                f"there is no column {column!r} {purpose}",
+                hint=f"the columns here are {', '.join(self.schema.names)}",
             )
-        output = declared(schema, self.flow.source.sparkSession)
-        plan = ProcessPlan(self.flow.schema, list(self.keys), processor, output)
-        return self._step("process", plan)
 
-    def _step(self, kind: str, plan: AggregatePlan | ProcessPlan) -> Flow:
-        return self.flow._with(KeyedStep(self.flow._name(kind), self.slots, plan))
+    def _on(self, graph: Graph) -> Flow:
+        """This flow with another graph; its event time goes on where the column does."""
+        schema, time = graph.schema, self.time
+        if time is not None:
+            place = schema.get_field_index(time)
+            if place < 0 or not pa.types.is_timestamp(schema.field(place).type):
+                time = None
+        return replace(self, graph=graph, time=time)
 
 
 def flow(
@@ -198,12 +307,19 @@ def flow(
     arrival: str | None = None,
     event_time: str | None = None,
     delay: str | float = 0,
+    partition: str | None = None,
+    idle: str | float | None = None,
 ) -> Flow:
     """Begin a flow on a DataFrame, streaming or static.
 
     `arrival` names the timestamp column that latency is measured from; by default it is measured
-    from ingestion. `event_time` names the timestamp column that event-time timers follow, and `delay` how
-    far out of order it may be.
+    from ingestion. `event_time` names the timestamp column that windows and event-time timers
+    follow, and `delay` how far out of order it may be.
+
+    The watermark is the newest event time less the delay. Where the partitions of the source do not
+    advance together, `partition` names the column that tells them apart (Kafka's `partition`): then
+    it is that of the partition that is furthest behind. One that has brought no row for `idle` does
+    not hold the others back; nor does a whole source that is joined with others.
     """
     schema = arrow_schema(source.schema, source.sparkSession)
     for purpose, column in (("arrival", arrival), ("event_time", event_time)):
@@ -216,8 +332,47 @@ def flow(
                 f"{purpose}={column!r} must be a timestamp column, but it is {found}",
                 hint=f"the columns here are {', '.join(schema.names)}",
             )
-    plan = FlowPlan(schema, (), arrival, event_time, milliseconds(delay))
-    return Flow(source, plan)
+    if partition is not None:
+        place = schema.get_field_index(partition)
+        type = schema.field(place).type if place >= 0 else None
+        if type is None or not (pa.types.is_integer(type) or pa.types.is_string(type)):
+            raise FlowError(
+                f"partition={partition!r} must be a column of integers or text, but it is "
+                f"{'missing' if type is None else f'of type {type}'}",
+                hint=f"the columns here are {', '.join(schema.names)}",
+            )
+    if event_time is None and (partition is not None or idle is not None):
+        raise FlowError(
+            "partition and idle are about the watermark, but there is no event time",
+            hint='name its column: ps.flow(df, event_time="ts", ...)',
+        )
+    idle_ms = None if idle is None else milliseconds(idle)
+    plan = SourcePlan(schema, event_time, milliseconds(delay), partition, idle_ms, arrival)
+    return Flow(Graph((Source(source, plan),)), time=event_time)
+
+
+def _pairs(on: On) -> tuple[tuple[str, str], ...]:
+    if isinstance(on, str):
+        return ((on, on),)
+    pairs = tuple(on.items()) if isinstance(on, Mapping) else tuple((name, name) for name in on)
+    if not pairs:
+        raise FlowError("a join needs a column to join on", hint='for example on={"id": "auction"}')
+    return pairs
+
+
+def _signed_ms(bound: str | float) -> int:
+    if isinstance(bound, str) and bound.startswith("-"):
+        return -milliseconds(bound[1:])
+    return (
+        -milliseconds(-bound)
+        if isinstance(bound, int | float) and bound < 0
+        else milliseconds(bound)
+    )
+
+
+def _check_slots(slots: int) -> None:
+    if slots < 1 or slots > 32_768:
+        raise FlowError(f"slots={slots} is out of range", hint="use 1 to 32768; 64 suits most")
 
 
 def _probed(function: BatchFunction, schema: pa.Schema, step: str) -> pa.Schema:

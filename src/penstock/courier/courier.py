@@ -7,19 +7,21 @@ channel closed, before the first output row leaves: a sink that stops reading ea
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 
 import pyarrow as pa
 
-from penstock.courier.exchange import Exchange, Task, endpoint, through_hosts
+from penstock.courier.exchange import Exchange, Late, Task, endpoint, through_hosts
+from penstock.courier.late_rows import LateRows
+from penstock.courier.streams import Streams
 from penstock.courier.trouble import Trouble, as_schema, told
-from penstock.courier.witness import Witness
+from penstock.courier.witness import Watched, Witness
 from penstock.errors import PenstockError, to_wire
 from penstock.faults import Fault, arm
 from penstock.plan.epoch import EpochPlan
-from penstock.plan.steps import FlowPlan, MapStep
+from penstock.plan.steps import FlowPlan, KeyedStep, MapStep
 from penstock.wire.messages import dead_to_bytes
 
 _settled = False
@@ -47,6 +49,8 @@ class Courier:
     """For a call to the driver."""
     exchange_ms: int
     """For a conversation with a host, which lasts as long as the source brings rows."""
+    keep_late: bool = False
+    """Whether somebody wants to have the rows that came too late."""
     faults: tuple[Fault, ...] = ()
     """For tests."""
 
@@ -65,29 +69,44 @@ class Courier:
     def _deliver(
         self, batches: Iterator[pa.RecordBatch], plan: EpochPlan, task: Task
     ) -> list[pa.RecordBatch]:
-        witness = Witness(self.flow.arrival, self.flow.event_time)
-        trouble = Trouble(self.flow.on_error)
+        flow = self.flow
+        witness = Witness([Watched(s.arrival, s.event_time, s.partition) for s in flow.sources])
+        trouble = Trouble(flow.on_error)
         driver = endpoint(plan.driver, plan.token)
         where = {"epoch": plan.epoch, "run": plan.run, "partition": task.partition}
+        streams = Streams(flow, batches, witness)
+        late = LateRows(self.keep_late)
 
         def report() -> None:
-            driver.call("report", self.timeout_ms, **where, seen=witness.to_json())
+            seen = witness.to_json() | {"late": list(late.counts.items())}
+            driver.call("report", self.timeout_ms, **where, seen=seen)
 
-        data: Iterable[pa.RecordBatch] = witness.watch(batches)
         keyed = 0
-        for step in self.flow.steps:
+        for number, step in enumerate(flow.steps):
+            inputs = [streams.read(stream) for stream in flow.reads(number)]
             if isinstance(step, MapStep):
-                data = trouble.mapped(step, data)
+                streams.add(trouble.mapped(step, inputs[0]))
                 continue
             # The last keyed step has read all input, so what was seen of it can be told already.
             last = keyed + 1 == len(plan.steps)
+
+            def noted(rows: Late, step: KeyedStep = step, last: bool = last) -> None:
+                late.add(step, rows)
+                if last:
+                    report()
+
             with Exchange(plan, keyed, task, self.exchange_ms) as exchange:
-                data = through_hosts(step, exchange, data, trouble, report if last else None)
+                time = plan.steps[keyed].time
+                streams.add(through_hosts(step, exchange, inputs, time, trouble, noted))
             keyed += 1
-        done = [as_schema(batch, self.flow.output, "output") for batch in data]
+        done = [as_schema(batch, flow.output, "output") for batch in streams.last()]
+        if not keyed:
+            report()
         if trouble.letters:
             letters = dead_to_bytes(trouble.letters).decode()
             driver.call("dead_letters", self.timeout_ms, **where, letters=letters)
+        if late.kept:
+            driver.call("late_rows", self.timeout_ms, **where, rows=late.to_json())
         return done
 
     def _tell(self, plan: EpochPlan, failed: Exception) -> None:

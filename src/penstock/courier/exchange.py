@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from itertools import chain
 
 import numpy as np
 import numpy.typing as npt
@@ -15,8 +14,7 @@ import pyarrow.flight as fl
 from penstock.courier.split import split
 from penstock.courier.trouble import Trouble
 from penstock.faults import point
-from penstock.operators.aggregates import AggregatePlan, Combiner, pack
-from penstock.operators.operator import PARTIALS, ROWS, Answer
+from penstock.operators.operator import Answer, EpochTime
 from penstock.plan.epoch import EpochPlan, StepRoutes
 from penstock.plan.steps import KeyedStep
 from penstock.wire.flight import Endpoint
@@ -24,6 +22,10 @@ from penstock.wire.messages import CLOSE, ChannelHeader, dead_from_bytes
 
 _endpoints: dict[tuple[str, str], Endpoint] = {}
 """Connections that a warm worker keeps between tasks. A new run has a new token, so no mix-up."""
+
+
+Late = list[tuple[int, pa.RecordBatch]]
+"""(input, rows) that came behind a step's watermark."""
 
 
 def endpoint(location: str, token: str) -> Endpoint:
@@ -77,7 +79,7 @@ class Exchange:
                 self._begun.add(host)
             writer.write_batch(part)
 
-    def close(self, kind: str, meanwhile: Callable[[], None] | None) -> Answer:
+    def close(self, kind: str, meanwhile: Callable[[], None]) -> Answer:
         """Close the channels, saying what they brought, and gather the answers in the order of hosts.
 
         `meanwhile` is done while the hosts work.
@@ -86,8 +88,7 @@ class Exchange:
         for writer, _ in self._streams:
             writer.write_metadata(CLOSE + kind.encode())
             writer.done_writing()
-        if meanwhile is not None:
-            meanwhile()
+        meanwhile()
         answer = Answer()
         for _, reader in self._streams:
             for chunk in reader:
@@ -102,38 +103,24 @@ class Exchange:
 def through_hosts(
     step: KeyedStep,
     exchange: Exchange,
-    batches: Iterable[pa.RecordBatch],
+    inputs: Sequence[Iterable[pa.RecordBatch]],
+    time: EpochTime,
     trouble: Trouble,
-    meanwhile: Callable[[], None] | None = None,
+    meanwhile: Callable[[Late], None],
 ) -> list[pa.RecordBatch]:
-    """Take all batches through the hosts of a keyed step; give back what they answered."""
-    keyed = (trouble.without_null_keys(step, batch) for batch in batches)
-    if isinstance(step.plan, AggregatePlan):
-        kind = _send_combined(step.plan, exchange, keyed)
-    else:
-        kind = ROWS
-        for batch in keyed:
-            exchange.send(batch, step.codec.encode(batch).hashes)
-    answer = exchange.close(kind, meanwhile)
+    """Take all batches through the hosts of a keyed step; give back what they answered.
+
+    While the hosts work, `meanwhile` is called with the rows that came too late for the step.
+    """
+    sender = step.plan.sender(time)
+    for number, batches in enumerate(inputs):
+        for batch in batches:
+            fit = trouble.without_unfit(step, number, batch)
+            for outgoing in sender.add(number, fit):
+                exchange.send(*outgoing)
+    kind, rest = sender.finish()
+    for outgoing in rest:
+        exchange.send(*outgoing)
+    answer = exchange.close(kind, lambda: meanwhile(sender.late))
     trouble.letters.extend(answer.dead)
     return answer.batches
-
-
-def _send_combined(
-    plan: AggregatePlan, exchange: Exchange, batches: Iterable[pa.RecordBatch]
-) -> str:
-    """Combine before sending where that shrinks what is sent, else send the rows; says which."""
-    combiner = Combiner(plan)
-    seen: list[pa.RecordBatch] = []
-    rest = iter(batches)
-    for batch in rest:
-        seen.append(batch)
-        if combiner.combines:
-            combiner.add(batch)
-        if not combiner.combines:
-            for raw in chain(seen, rest):
-                exchange.send(combiner.raw(raw), plan.codec.encode(raw).hashes)
-            return ROWS
-    keys, partials = combiner.finish()
-    exchange.send(pack(plan.codec, keys, partials), keys.hashes)
-    return PARTIALS

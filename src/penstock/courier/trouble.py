@@ -9,8 +9,9 @@ from typing import Any
 import pyarrow as pa
 
 from penstock.errors import FlowError, NullKeyError, PenstockError, StepError
-from penstock.operators.operator import DeadLetter
-from penstock.plan.steps import KeyedStep, MapStep, OnError
+from penstock.operators.operator import DeadLetter, OnError
+from penstock.plan.steps import KeyedStep, MapStep
+from penstock.state.buffers import fixed_array
 
 
 def row_text(batch: pa.RecordBatch, row: int) -> str:
@@ -25,29 +26,26 @@ class Trouble:
         self._sets_aside = on_error == "dead_letter"
         self.letters: list[DeadLetter] = []
 
-    def without_null_keys(self, step: KeyedStep, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """The rows that have a key."""
-        nulls = step.codec.null_rows(batch)
-        if nulls is None:
+    def without_unfit(self, step: KeyedStep, input: int, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """The rows that a step can take."""
+        unfit = step.plan.unfit(input, batch)
+        if unfit is None:
             return batch
-        rows = nulls.nonzero()[0]
-        names = ", ".join(step.keys)
+        rows = unfit.rows.nonzero()[0]
         if not self._sets_aside:
             row = row_text(batch, int(rows[0]))
             raise NullKeyError(
-                f"step {step.id}: {len(rows)} row(s) have a null in the key ({names}), "
-                f"for example {row}",
-                hint="filter them out or fill them in before key_by, or start the flow with "
+                f"step {step.id}: {len(rows)} row(s) have {unfit.reason}, for example {row}",
+                hint="filter them out or fill them in before the step, or start the flow with "
                 'on_error="dead_letter" to set them aside',
                 step=step.id,
                 key="null",
                 row=row,
             )
         self.letters.extend(
-            DeadLetter(step.id, "null", row_text(batch, int(i)), f"null in the key ({names})")
-            for i in rows
+            DeadLetter(step.id, "null", row_text(batch, int(i)), unfit.reason) for i in rows
         )
-        return batch.filter(pa.array(~nulls))
+        return batch.filter(fixed_array(~unfit.rows, pa.bool_()))
 
     def mapped(self, step: MapStep, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """The step's function over all batches; a row it fails on is found by halving."""

@@ -6,7 +6,10 @@ Free of Spark: how the epoch's output is written comes in as a function.
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable
+
+import pyarrow as pa
 
 from penstock.config import Settings
 from penstock.courier.witness import Seen
@@ -24,12 +27,17 @@ from penstock.errors import CheckpointError, HostLostError, StaleRunError
 from penstock.faults import point
 from penstock.model import StepId
 from penstock.operators.operator import DeadLetter, EpochTime
+from penstock.plan import watermarks
 from penstock.plan.epoch import EpochPlan, StepRoutes
 from penstock.plan.steps import FlowPlan
 from penstock.state.store import Manifest, Store
 
 Write = Callable[[EpochPlan], None]
 """Run the epoch's couriers under this plan and put the output into the sink; raise if that fails."""
+
+
+LateSink = Callable[[int, dict[tuple[str, int], pa.Table]], None]
+"""Takes an epoch and, by step and input, its rows that came behind the watermark."""
 
 
 class EpochRunner:
@@ -53,11 +61,16 @@ class EpochRunner:
         self._version: int | None = None
         self._base, self._layout = -1, ""
         self._watermarks: dict[str, int | None] = {step.id: None for step in flow.keyed}
+        self._event_times: watermarks.Known = {}
+        self._started_ms = int(clock_ms())
+        self.on_late: LateSink = lambda epoch, rows: None
+        """Called before an epoch is durable, with the rows that came too late in it, if any did."""
 
-    def run(self, epoch: int, partitions: int, write: Write, final_steps: int = 0) -> EpochProgress:
+    def run(self, epoch: int, partitions: int, write: Write, closing: int = 0) -> EpochProgress:
         """Run an epoch to its manifest. When this returns, the epoch is in the sink and durable.
 
-        `final_steps` is for the end of a bounded input: so many of the first steps close for good.
+        `closing` is for the end of a bounded input, which takes an epoch for each step on a row's
+        way: in the n-th of them all steps close for good that rows reach as their n-th or before.
         """
         if self._version is None:
             self._resume_before(epoch)
@@ -66,7 +79,7 @@ class EpochRunner:
             try:
                 self._registry.expect(epoch, run)
                 self._relocation.settle(epoch - 1, epoch, run)
-                plan = self._plan(epoch, run, partitions, int(started_ms), final_steps)
+                plan = self._plan(epoch, run, partitions, int(started_ms), closing)
                 write(plan)
                 written_ms = self._clock_ms()
                 point("driver.written", epoch=epoch, run=run)
@@ -80,6 +93,9 @@ class EpochRunner:
                     raise told from failed
         point("driver.sealed", epoch=epoch, run=plan.run)
         seen, dead = self._registry.seen(), self._registry.dead_letters()
+        late = self._registry.late_rows()
+        if late:
+            self.on_late(epoch, late)
         self._commit(plan, sealed, seen, dead)
         point("driver.committed", epoch=epoch, run=plan.run)
         self._relocation.sealed(sealed)
@@ -95,9 +111,15 @@ class EpochRunner:
             latency=latency_of(seen, written_ms),
             watermark_ms=plan.steps[0].time.watermark_ms if plan.steps else None,
             dead_letters=len(dead),
+            late_rows=_late_counts(seen),
             hosts=tuple(host_progress(s.host, s.vitals) for s in sealed),
             migration=migration_progress(self._relocation.taken(), [s.vitals for s in sealed]),
         )
+
+    def next_epoch(self) -> int:
+        """The epoch after the newest one that is durable."""
+        newest = max(self._store.epochs(), default=-1) if self._version is None else self._version
+        return newest + 1
 
     @property
     def upkeep_trouble(self) -> str:
@@ -122,20 +144,21 @@ class EpochRunner:
             manifest = self._store.chain(epoch - 1).manifest
             self._base, self._layout = manifest.base, manifest.layout
             self._watermarks = dict(manifest.watermarks)
+            self._event_times = watermarks.from_json(manifest.event_times)
         self._relocation.begin(manifest)
         self._version = epoch - 1
 
-    def _plan(
-        self, epoch: int, run: int, partitions: int, now_ms: int, final_steps: int
-    ) -> EpochPlan:
+    def _plan(self, epoch: int, run: int, partitions: int, now_ms: int, closing: int) -> EpochPlan:
         steps = tuple(
             StepRoutes(
                 step=StepId(step.id),
                 routes=routes,
                 endpoints=self._fleet.endpoints(routes.hosts),
-                time=EpochTime(epoch, now_ms, self._watermarks[step.id], number < final_steps),
+                time=EpochTime(
+                    epoch, now_ms, self._watermarks[step.id], self._flow.depths[step.id] <= closing
+                ),
             )
-            for number, step in enumerate(self._flow.keyed)
+            for step in self._flow.keyed
             for routes in [self._relocation.routes(step.id)]
         )
         return EpochPlan(epoch, run, partitions, steps, self._registry.location, self._token)
@@ -149,7 +172,7 @@ class EpochRunner:
     ) -> None:
         if dead:
             self._store.write_dead_letters(plan.epoch, dead)
-        watermarks = self._next_watermarks(seen)
+        event_times, ahead = self._next_watermarks(seen)
         layout = self._upkeep.newest_layout()
         if layout is not None:
             self._base, self._layout = layout
@@ -161,21 +184,27 @@ class EpochRunner:
                 layout=self._layout,
                 deltas=tuple(s.delta for s in sealed if s.delta.rows),
                 routes={step.step: step.routes.to_json() for step in plan.steps},
-                watermarks=watermarks,
+                watermarks=ahead,
                 rows=sum(s.rows for s in seen),
                 sealed_at_ms=int(self._clock_ms()),
                 placements=self._relocation.placements(),
+                event_times=watermarks.to_json(event_times),
             )
         )
-        self._version, self._watermarks = plan.epoch, watermarks
+        self._version, self._watermarks, self._event_times = plan.epoch, ahead, event_times
 
-    def _next_watermarks(self, seen: list[Seen]) -> dict[str, int | None]:
-        """The first step's watermark follows the rows; each later one lags the one before it."""
-        times = [s.max_event_ms for s in seen if s.max_event_ms is not None]
-        ahead = max(times) - self._flow.delay_ms if times else None
-        result: dict[str, int | None] = {}
-        for step in self._flow.keyed:
-            now = self._watermarks[step.id]
-            result[step.id] = max((t for t in (now, ahead) if t is not None), default=None)
-            ahead = now
-        return result
+    def _next_watermarks(self, seen: list[Seen]) -> tuple[watermarks.Known, dict[str, int | None]]:
+        """How far the sources have come, and what that means for each step in the next epoch."""
+        now_ms = int(self._clock_ms())
+        sources = tuple(source.time for source in self._flow.sources)
+        newest = [time for courier in seen for time in courier.event_ms]
+        known = watermarks.advance(sources, self._event_times, newest, now_ms)
+        bounds = watermarks.source_watermarks(sources, known, now_ms, self._started_ms)
+        return known, watermarks.step_watermarks(self._flow.graph, bounds, self._watermarks)
+
+
+def _late_counts(seen: list[Seen]) -> dict[str, int]:
+    counts: Counter[str] = Counter()
+    for courier in seen:
+        counts.update(dict(courier.late))
+    return dict(counts)

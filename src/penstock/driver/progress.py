@@ -56,6 +56,8 @@ class EpochProgress:
     latency: Latency | None
     watermark_ms: int | None
     dead_letters: int
+    late_rows: dict[str, int]
+    """step -> rows that came behind its watermark, if any did."""
     hosts: tuple[HostProgress, ...]
     migration: MigrationProgress = MigrationProgress()
 

@@ -7,6 +7,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import pyarrow as pa
+
+from penstock.courier.late_rows import late_tables
 from penstock.courier.witness import Seen
 from penstock.errors import HostLostError, PenstockError, from_wire
 from penstock.operators.operator import DeadLetter
@@ -36,6 +39,7 @@ class Registry(TokenServer):
         self._hosts: dict[str, HostRecord] = {}
         self._seen: dict[int, Seen] = {}
         self._dead: dict[int, list[DeadLetter]] = {}
+        self._late: dict[int, list[list[object]]] = {}
         self._run: tuple[int, int] = (-1, 0)
         self._trouble: PenstockError | None = None
         self.on_host_lost: Callable[[int, int], None] = lambda epoch, run: None
@@ -45,6 +49,7 @@ class Registry(TokenServer):
             "heartbeat": self._heartbeat,
             "report": self._report,
             "dead_letters": self._dead_letters,
+            "late_rows": self._late_rows,
             "trouble": self._note_trouble,
         }
 
@@ -62,7 +67,7 @@ class Registry(TokenServer):
         """From now on, keep the reports of this run and refuse all others."""
         with self.changed:
             self._run, self._trouble = (epoch, run), None
-            self._seen, self._dead = {}, {}
+            self._seen, self._dead, self._late = {}, {}, {}
 
     def seen(self) -> list[Seen]:
         """What the couriers of this run saw, by partition."""
@@ -73,6 +78,11 @@ class Registry(TokenServer):
         """What the couriers of this run set aside, by partition."""
         with self.changed:
             return [letter for partition in sorted(self._dead) for letter in self._dead[partition]]
+
+    def late_rows(self) -> dict[tuple[str, int], pa.Table]:
+        """(step, input) -> rows that came behind its watermark in this run."""
+        with self.changed:
+            return late_tables(self._late[partition] for partition in sorted(self._late))
 
     def trouble(self) -> PenstockError | None:
         """The last error that a courier of this run ended with; Spark's own account is less clear."""
@@ -101,6 +111,12 @@ class Registry(TokenServer):
         with self.changed:
             if (facts["epoch"], facts["run"]) == self._run:
                 self._dead[facts["partition"]] = dead_from_bytes(facts["letters"].encode())
+        return True
+
+    def _late_rows(self, facts: dict[str, Any]) -> bool:
+        with self.changed:
+            if (facts["epoch"], facts["run"]) == self._run:
+                self._late[facts["partition"]] = facts["rows"]
         return True
 
     def _note_trouble(self, facts: dict[str, Any]) -> bool:

@@ -5,34 +5,60 @@ from __future__ import annotations
 import pyarrow as pa
 
 from penstock.model import SLA
-from penstock.operators.aggregates import AggregatePlan
-from penstock.plan.steps import FlowPlan, MapStep
+from penstock.plan.steps import FlowPlan, MapStep, Step
+
+_GAP = " " * 12
 
 
 def explained(plan: FlowPlan, bound: SLA | None) -> str:
-    """The flow from source to output, a step a line, with where each runs."""
-    lines = [f"source      spark    {_columns(plan.input)}"]
-    if plan.arrival:
-        lines.append(f"            latency is measured from column {plan.arrival}")
-    if plan.event_time:
-        lines.append(
-            f"            event time is column {plan.event_time}, up to {plan.delay_ms} ms late"
-        )
-    for step in plan.steps:
-        if isinstance(step, MapStep):
-            name = getattr(step.function, "__name__", type(step.function).__name__)
-            lines.append(f"{step.id:<12}couriers {name} -> {_columns(step.output)}")
-            continue
-        key = f"by {', '.join(step.keys)}" if step.keys else "global"
-        if isinstance(step.plan, AggregatePlan):
-            what = ", ".join(f"{n}={a}" for n, a in step.plan.aggregates.items())
-            where = "combined in couriers, merged on hosts"
-        else:
-            what, where = type(step.plan.processor).__name__, "on hosts"
-        lines.append(f"{step.id:<12}hosts    {key}, {step.slots} slots: {what} ({where})")
-        lines.append(f"            -> {_columns(step.output)}")
+    """The flow from sources to output, a step a line, with where each runs."""
+    lines = [line for number in range(len(plan.sources)) for line in _source(plan, number)]
+    for number, step in enumerate(plan.steps):
+        lines += _step(step, _read(plan, number))
     lines.append(f"sla         {bound}" if bound else "sla         none")
     return "\n".join(lines)
+
+
+def _source(plan: FlowPlan, number: int) -> list[str]:
+    source = plan.sources[number]
+    lines = [f"{_name(plan, number):<12}spark    {_columns(source.schema)}"]
+    if source.arrival:
+        lines.append(f"{_GAP}latency is measured from column {source.arrival}")
+    if source.event_time:
+        text = f"event time is column {source.event_time}, up to {source.delay_ms} ms late"
+        if source.partition:
+            text += f", for each {source.partition}"
+        if source.idle_ms is not None:
+            text += f", idle after {source.idle_ms} ms"
+        lines.append(_GAP + text)
+    return lines
+
+
+def _step(step: Step, reads: str) -> list[str]:
+    if isinstance(step, MapStep):
+        name = getattr(step.function, "__name__", type(step.function).__name__)
+        return [f"{step.id:<12}couriers {reads}{name} -> {_columns(step.output)}"]
+    key = f"by {', '.join(step.keys)}" if step.keys else "global"
+    merges = "partial states merge" if step.plan.merges else "state does not merge"
+    return [
+        f"{step.id:<12}hosts    {reads}{key}, {step.slots} slots: {step.plan} ({merges})",
+        f"{_GAP}-> {_columns(step.output)}",
+    ]
+
+
+def _read(plan: FlowPlan, number: int) -> str:
+    """What a step reads, where that is not what stands above it."""
+    reads, above = plan.reads(number), len(plan.sources) + number - 1
+    if reads == (above,):
+        return ""
+    return f"({', '.join(_name(plan, stream) for stream in reads)}) "
+
+
+def _name(plan: FlowPlan, stream: int) -> str:
+    sources = len(plan.sources)
+    if stream < sources:
+        return "source" if sources == 1 else f"source-{stream + 1}"
+    return plan.steps[stream - sources].id
 
 
 def _columns(schema: pa.Schema) -> str:

@@ -1,20 +1,24 @@
-"""The steps of a flow, compiled: schemas known, ready to be shipped to couriers and hosts."""
+"""The steps of a flow, compiled: schemas known, ready to be shipped to couriers and hosts.
+
+Streams are numbered: first the sources, then what each step gives. A step names the streams that it
+reads; by default the one before it. All sources come in one stream of rows, each tagged with its
+source (see `operators.tagged`), since a flow is one Spark query.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
+from functools import cached_property
+from typing import Any
 
 import pyarrow as pa
 
-from penstock.operators.aggregate_step import AggregateOperator
-from penstock.operators.aggregates import AggregatePlan
-from penstock.operators.operator import Operator
-from penstock.operators.process_step import ProcessOperator, ProcessPlan
+from penstock.operators.operator import OnError, Operator, StepPlan
+from penstock.operators.tagged import TaggedSchema
+from penstock.plan.watermarks import SourceTime
 from penstock.state.keys import KeyCodec
 
-OnError = Literal["fail", "dead_letter"]
 BatchFunction = Callable[[pa.RecordBatch], Any]
 
 
@@ -26,6 +30,7 @@ class MapStep:
     function: BatchFunction
     input: pa.Schema
     output: pa.Schema
+    reads: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -34,8 +39,10 @@ class KeyedStep:
 
     id: str
     slots: int
-    plan: AggregatePlan | ProcessPlan
+    plan: StepPlan
     on_error: OnError = "fail"
+    reads: tuple[int, ...] = ()
+    """The streams it reads, in the order of the plan's inputs; none: the one before it."""
 
     @property
     def keys(self) -> list[str]:
@@ -52,33 +59,89 @@ class KeyedStep:
     @property
     def has_timers(self) -> bool:
         """Whether the step needs epochs even when its stream is quiet."""
-        return isinstance(self.plan, ProcessPlan) and self.plan.has_timers
+        return self.plan.has_timers
 
     def operator(self) -> Operator:
         """A new, empty operator for one host."""
-        if isinstance(self.plan, AggregatePlan):
-            return AggregateOperator(self.plan, self.slots, self.id)
-        return ProcessOperator(self.plan, self.slots, self.id, on_error=self.on_error)
+        return self.plan.operator(self.slots, self.id, self.on_error)
 
 
 Step = MapStep | KeyedStep
 
 
 @dataclass(frozen=True)
+class SourcePlan:
+    """One source of a flow: its columns, and which of them tell the time."""
+
+    schema: pa.Schema
+    event_time: str | None = None
+    delay_ms: int = 0
+    """How far out of order event times may be."""
+    partition: str | None = None
+    """The column that says which partition of the source a row came from."""
+    idle_ms: int | None = None
+    """A partition that brings nothing for so long does not hold back the watermark."""
+    arrival: str | None = None
+
+    @property
+    def time(self) -> SourceTime | None:
+        """How its watermark goes; None: it has none."""
+        if self.event_time is None:
+            return None
+        return SourceTime(self.delay_ms, self.idle_ms, self.partition is not None)
+
+
+@dataclass(frozen=True)
 class FlowPlan:
     """A whole flow, ready to run."""
 
-    input: pa.Schema
-    steps: tuple[Step, ...]
-    arrival: str | None = None
-    event_time: str | None = None
-    delay_ms: int = 0
+    sources: tuple[SourcePlan, ...]
+    steps: tuple[Step, ...] = ()
     on_error: OnError = "fail"
 
     @property
     def output(self) -> pa.Schema:
-        return self.steps[-1].output if self.steps else self.input
+        return self.steps[-1].output if self.steps else self.sources[0].schema
 
     @property
     def keyed(self) -> tuple[KeyedStep, ...]:
         return tuple(step for step in self.steps if isinstance(step, KeyedStep))
+
+    @cached_property
+    def tagged(self) -> TaggedSchema | None:
+        """How the rows of several sources share a stream; None: there is one source."""
+        if len(self.sources) == 1:
+            return None
+        return TaggedSchema(tuple(source.schema for source in self.sources))
+
+    def reads(self, step: int) -> tuple[int, ...]:
+        """The streams that a step reads."""
+        return self.steps[step].reads or (len(self.sources) + step - 1 if step else 0,)
+
+    def schema_of(self, stream: int) -> pa.Schema:
+        """The columns of a stream."""
+        sources = len(self.sources)
+        return (
+            self.sources[stream].schema if stream < sources else self.steps[stream - sources].output
+        )
+
+    @cached_property
+    def graph(self) -> tuple[tuple[str, tuple[int | str, ...]], ...]:
+        """Each keyed step with what it reads, through stateless ones: sources or keyed steps."""
+        made: list[tuple[int | str, ...]] = [(number,) for number in range(len(self.sources))]
+        found = []
+        for number, step in enumerate(self.steps):
+            read = tuple(dict.fromkeys(s for stream in self.reads(number) for s in made[stream]))
+            if isinstance(step, KeyedStep):
+                found.append((step.id, read))
+                read = (step.id,)
+            made.append(read)
+        return tuple(found)
+
+    @cached_property
+    def depths(self) -> dict[str, int]:
+        """How many keyed steps rows have passed when they leave one."""
+        depths: dict[str, int] = {}
+        for step, reads in self.graph:
+            depths[step] = 1 + max((depths[r] for r in reads if isinstance(r, str)), default=0)
+        return depths

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.util import InheritableThread
@@ -75,6 +76,10 @@ class Start:
     migration: Migration
     settings: Settings
     trigger: dict[str, Any]
+    close: bool
+    """When all that is there has been read, the input has ended."""
+    late_rows: dict[str, Sink]
+    """Input of a step (see `late_name`) -> where rows go that came behind its watermark."""
     name: str | None
     temporary: bool
     """The checkpoint folder is Penstock's own and goes when the query ends."""
@@ -124,6 +129,7 @@ class FlowQuery:
             start.settings,
         )
         self._registry.on_host_lost = self._give_up_run
+        self._runner.on_late = self._write_late
         self._registry.actions |= control.actions(self)
         self._state: State = "starting"
         self._error: BaseException | None = None
@@ -261,14 +267,20 @@ class FlowQuery:
             shutil.rmtree(self._start.checkpoint, ignore_errors=True)
 
     def _output(self, source: DataFrame) -> DataFrame:
-        """The source with couriers on it. They learn the epoch's plan when their task starts."""
+        """The source with couriers on it. They learn the epoch's plan when their task starts.
+
+        A flow without steps needs none: Spark does it all.
+        """
         flow = self._start.flow
+        if not flow.steps:
+            return source
         settings = self._start.settings
         courier = Courier(
             flow,
             task.current,
             settings.rpc_timeout_ms,
             settings.exchange_timeout_ms,
+            bool(self._start.late_rows),
             settings.faults,
         )
         return source.mapInArrow(courier.__call__, spark_schema(flow.output))
@@ -299,6 +311,8 @@ class FlowQuery:
         failure = streaming.exception()
         if failure is not None and self._error is None and not self._stopping.is_set():
             self._error = PenstockError(f"Spark ended the query: {failure}")
+        if self._start.close and self._error is None and not self._stopping.is_set():
+            self._close_flow()
 
     def _on_batch(self, df: DataFrame, batch_id: int) -> None:
         """Spark's callback for one micro-batch: one epoch."""
@@ -311,7 +325,7 @@ class FlowQuery:
                     raise StoppedBetweenEpochs(private.stop_signal(str(streaming.runId)))
             self._epoch(df, batch_id)
 
-    def _epoch(self, df: DataFrame, epoch: int, final_steps: int = 0) -> None:
+    def _epoch(self, df: DataFrame, epoch: int, closing: int = 0) -> None:
         def write(plan: EpochPlan) -> None:
             context = df.sparkSession.sparkContext
             context.setLocalProperty(task.PLAN, plan.to_text())
@@ -325,7 +339,7 @@ class FlowQuery:
 
         try:
             partitions = private.partition_count(df)
-            self._progress.append(self._runner.run(epoch, partitions, write, final_steps))
+            self._progress.append(self._runner.run(epoch, partitions, write, closing))
         except BaseException as failed:
             self._error = failed
             raise
@@ -344,16 +358,40 @@ class FlowQuery:
 
     def _run_bounded(self) -> None:
         """A static DataFrame is one epoch, and then one for each step that has something to close."""
-        start = self._start
-        self._epoch(private.pinned(self._output(start.source)), 0)
+        self._epoch(private.pinned(self._output(self._start.source)), 0)
+        self._close_flow()
+
+    def _close_flow(self) -> None:
+        """The input has ended: an epoch for each step on a row's way closes what is open."""
+        start, spark = self._start, self._spark
         if not any(step.has_timers for step in start.flow.keyed):
             return
-        spark = self._spark
-        nothing = spark.createDataFrame(spark.sparkContext.parallelize([], 1), start.source.schema)
-        for closing in range(1, len(start.flow.keyed) + 1):
+        rows: Any = spark.sparkContext.parallelize([], 1)
+        nothing = spark.createDataFrame(rows, start.source.schema)
+        first = self._runner.next_epoch()
+        for closing in range(1, max(start.flow.depths.values()) + 1):
             if self._stopping.is_set():
                 return
-            self._epoch(private.pinned(self._output(nothing)), closing, final_steps=closing)
+            df = private.pinned(self._output(nothing))
+            self._epoch(df, first + closing - 1, closing)
+        self._store.close_flow()
+
+    def _write_late(self, epoch: int, rows: dict[tuple[str, int], pa.Table]) -> None:
+        """Rows that came behind a step's watermark go to its sink, before the epoch is durable."""
+        inputs = {step.id: len(step.plan.inputs) for step in self._start.flow.keyed}
+        for (step, number), table in rows.items():
+            sink = self._start.late_rows.get(late_name(step, number, inputs[step]))
+            if sink is not None:
+                sink.write(self._spark.createDataFrame(table), epoch, self._start.flow_id)
+
+
+def late_name(step: str, input: int, inputs: int) -> str:
+    """What rows that were late for an input of a step are called.
+
+    >>> late_name("window-1", 0, 1), late_name("join-2", 1, 2)
+    ('window-1', 'join-2.right')
+    """
+    return step if inputs == 1 else f"{step}.{('left', 'right')[input]}"
 
 
 def _until(condition: Callable[[], bool]) -> None:

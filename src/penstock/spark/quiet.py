@@ -20,9 +20,9 @@ _LINES = 40
 
 @contextmanager
 def quiet_session(
-    app: str, cores: int, conf: dict[str, str] | None = None
+    app: str, cores: int, conf: dict[str, str] | None = None, master: str | None = None
 ) -> Iterator[SparkSession]:
-    """A local session that ends with the block, in a process that has none yet.
+    """A session that ends with the block, in a process that has none yet: local, or a master's.
 
     What Spark and its workers write to stderr goes to a file; its end is shown if the block fails.
     Ctrl-C raises KeyboardInterrupt and does nothing else.
@@ -31,7 +31,7 @@ def quiet_session(
         log = Path(folder, "stderr")
         try:
             with _stderr_to(log):
-                spark = session(app, cores=cores, conf=conf)
+                spark = session(app, cores=None if master else cores, master=master, conf=conf)
             keep_jobs_on_interrupt()
             try:
                 yield spark

@@ -132,7 +132,9 @@ def held(df: DataFrame, use: Callable[[DataFrame], None]) -> None:
     What reads only some partitions (show, limit) or merges them (coalesce) would otherwise leave
     part of the epoch undone.
     """
-    kept = df.persist(StorageLevel.MEMORY_AND_DISK)
+    # A new DataFrame each time: one that was cached before would go on reading that cache, which is
+    # gone when an epoch is run again.
+    kept = df.select("*").persist(StorageLevel.MEMORY_AND_DISK)
     try:
         kept.write.format("noop").mode("append").save()
         # From here on a courier that ran again, for a lost block, would not know its partition.

@@ -10,17 +10,18 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as F  # noqa: N812 - as everywhere in PySpark
 
 from penstock.config import Settings
 from penstock.errors import CheckpointError, FlowError, SettingError
 from penstock.model import milliseconds
+from penstock.operators.operator import OnError
 from penstock.plan.migration import Migration
-from penstock.plan.steps import FlowPlan, KeyedStep, OnError
+from penstock.plan.steps import FlowPlan, KeyedStep
 from penstock.spark.cores import check_cores
+from penstock.spark.inputs import one_stream, ticking
 from penstock.spark.private import keep_jobs_on_interrupt
-from penstock.spark.query import FlowQuery, Start
+from penstock.spark.query import FlowQuery, Start, late_name
+from penstock.spark.sinks import Sink
 from penstock.state.store import FORMAT, READABLE, Store
 from penstock.state.table import HASH
 
@@ -35,7 +36,9 @@ def start(
     hosts: int | dict[str, int],
     migration: str | Migration,
     on_error: OnError,
+    late_rows: Sink | dict[str, Sink] | None,
     trigger: str | None,
+    close: bool,
     name: str | None,
     settings: Settings,
 ) -> FlowQuery:
@@ -44,34 +47,34 @@ def start(
         raise FlowError(
             "the flow has no sink", hint='give start(sink=ps.to("parquet", path=...)) or the like'
         )
-    if not flow.plan.keyed:
-        raise FlowError(
-            "the flow has no keyed step",
-            hint="add key_by(...).aggregate(...) or .process(...); without state, plain Spark does",
-        )
     if on_error not in ("fail", "dead_letter"):
         raise FlowError(f"on_error={on_error!r} is unknown", hint='use "fail" or "dead_letter"')
     chosen = Migration.parse(migration)
     plan = _with_errors(flow.plan, on_error)
+    source = one_stream([source.df for source in flow.graph.sources], plan.tagged)
+    if close and (source.isStreaming and trigger != "available_now"):
+        raise SettingError(
+            "close=True ends the input when all that is there now has been read",
+            hint='give trigger="available_now" with it',
+        )
     counts = _host_counts(plan, hosts)
-    check_cores(flow.source, sum(counts.values()))
+    check_cores(source, sum(counts.values()))
     temporary = checkpoint is None
     if checkpoint is None:
-        if flow.source.isStreaming:
+        if source.isStreaming:
             raise SettingError(
                 "a streaming flow needs a checkpoint folder",
                 hint='give start(checkpoint="some/folder"); it continues from there next time',
             )
         checkpoint = tempfile.mkdtemp(prefix="penstock-")
     store = Store(f"{checkpoint.rstrip('/')}/penstock")
-    flow_id = _claim(store, plan, bounded=not flow.source.isStreaming)
-    source = flow.source
+    flow_id = _claim(store, plan, bounded=not source.isStreaming)
     keep_jobs_on_interrupt()
     timers = any(step.has_timers for step in plan.keyed)
     # A run over what is there now is never quiet, and a clock would make one epoch of all of it:
     # Spark's rate source does not know that trigger.
     if source.isStreaming and timers and trigger != "available_now":
-        source = _ticking(source)
+        source = ticking(source)
     return FlowQuery(
         Start(
             flow=plan,
@@ -84,6 +87,8 @@ def start(
             migration=chosen,
             settings=settings,
             trigger=_trigger(trigger),
+            close=close,
+            late_rows=_late_sinks(plan, late_rows),
             name=name,
             temporary=temporary,
         )
@@ -96,6 +101,30 @@ def _with_errors(plan: FlowPlan, on_error: OnError) -> FlowPlan:
         for step in plan.steps
     )
     return replace(plan, steps=steps, on_error=on_error)
+
+
+def _late_sinks(plan: FlowPlan, sinks: Sink | dict[str, Sink] | None) -> dict[str, Sink]:
+    """Input of a step (see `late_name`) -> where rows go that came behind its watermark."""
+    if sinks is None:
+        return {}
+    names = [
+        late_name(step.id, number, len(step.plan.inputs))
+        for step in plan.keyed
+        for number in range(len(step.plan.inputs))
+    ]
+    if not isinstance(sinks, dict):
+        if len(names) > 1:
+            raise SettingError(
+                f"late_rows is one sink, but rows can be late for {', '.join(names)}",
+                hint=f'give a sink for each that matters: late_rows={{"{names[0]}": ...}}',
+            )
+        sinks = dict.fromkeys(names, sinks)
+    if unknown := set(sinks) - set(names):
+        raise SettingError(
+            f"late_rows names unknown steps {sorted(unknown)}",
+            hint=f"rows can be late for {', '.join(names)} (see flow.explain())",
+        )
+    return sinks
 
 
 def _host_counts(plan: FlowPlan, hosts: int | dict[str, int]) -> dict[str, int]:
@@ -119,22 +148,6 @@ def _trigger(trigger: str | None) -> dict[str, Any]:
     if trigger == "available_now":
         return {"availableNow": True}
     return {"processingTime": f"{milliseconds(trigger)} milliseconds"}
-
-
-def _ticking(source: DataFrame) -> DataFrame:
-    """The source with a clock beside it that brings no rows but lets epochs happen when it is quiet.
-
-    The filter is one that Spark cannot see through: a branch known to be empty would have no tasks,
-    and an epoch without tasks has nowhere to send what its timers say.
-    """
-    clock = (
-        source.sparkSession.readStream.format("rate")
-        .options(rowsPerSecond=1, numPartitions=1)
-        .load()
-        .where(F.col("value") < 0)
-    )
-    nothing = [F.lit(None).cast(field.dataType).alias(field.name) for field in source.schema]
-    return source.union(clock.select(*nothing))
 
 
 def _claim(store: Store, plan: FlowPlan, bounded: bool) -> str:
@@ -161,6 +174,11 @@ def _claim(store: Store, plan: FlowPlan, bounded: bool) -> str:
             f"{store.uri} has state format {found.get('format')}, this Penstock writes {FORMAT}",
             hint="open it with the release that wrote it, or start from a new checkpoint folder",
         )
+    if found.get("closed"):
+        raise CheckpointError(
+            f"{store.uri} is of a flow whose input has ended: all its windows are closed",
+            hint="start it from a new checkpoint folder",
+        )
     _compare(store.uri, found["steps"], json.loads(json.dumps(facts["steps"])))
     return str(found["id"])
 
@@ -185,11 +203,11 @@ def _compare(uri: str, old: list[dict[str, Any]], new: list[dict[str, Any]]) -> 
 
 def _step_facts(step: KeyedStep) -> dict[str, Any]:
     schema: pa.Schema = step.operator().table.schema
-    keys = [step.plan.input_schema.field(name) for name in step.keys]
+    null = " or null" if step.codec.nulls else ""
     return {
         "id": step.id,
         "slots": step.slots,
-        "keys": [[field.name, str(field.type)] for field in keys],
+        "keys": [[field.name, f"{field.type}{null}"] for field in step.codec.schema],
         # The types once more, for whoever reads the state without the flow.
         "key_schema": base64.b64encode(step.codec.schema.serialize()).decode(),
         "state": [[f.name, str(f.type)] for f in schema if f.name != HASH and "~" not in f.name],

@@ -1,0 +1,75 @@
+"""What `explain` prints."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+from penstock.operators.aggregates import AggregatePlan, count
+from penstock.operators.join_plan import Interval, JoinPlan
+from penstock.operators.top_plan import TopPlan
+from penstock.operators.window_plan import window_aggregate_plan
+from penstock.operators.windows import tumbling
+from penstock.plan.explain import explained
+from penstock.plan.steps import FlowPlan, KeyedStep, MapStep, SourcePlan
+
+AUCTION = pa.schema(
+    [("id", pa.int64()), ("at", pa.timestamp("us")), ("expires", pa.timestamp("us"))]
+)
+BID = pa.schema([("auction", pa.int64()), ("at", pa.timestamp("us")), ("price", pa.int64())])
+
+
+def test_a_graph_is_told_step_by_step() -> None:
+    bound = Interval("at", "at", 0, "expires")
+    joined = JoinPlan(AUCTION, BID, (("id", "auction"),), "inner", bound)
+    top = TopPlan(joined.output, ["id"], 1, "price desc", until="expires")
+    windows = window_aggregate_plan(BID, ["auction"], {"n": count()}, tumbling("1s"), "at")
+    plan = FlowPlan(
+        (SourcePlan(AUCTION, "at", 5), SourcePlan(BID, "at", 5, "auction", 60_000)),
+        (
+            KeyedStep("join-1", 64, joined, reads=(0, 1)),
+            KeyedStep("top-2", 64, top, reads=(2,)),
+            KeyedStep("window-3", 16, windows, reads=(1,)),
+        ),
+    )
+    lines = explained(plan, None).splitlines()
+    assert lines[0].startswith("source-1    spark    id int64, at timestamp[us]")
+    assert lines[3].strip() == (
+        "event time is column at, up to 5 ms late, for each auction, idle after 60000 ms"
+    )
+    assert lines[4] == (
+        "join-1      hosts    (source-1, source-2) by id, 64 slots: inner join, at from at + 0 ms "
+        "to expires (state does not merge)"
+    )
+    assert lines[6] == (
+        "top-2       hosts    by id, 64 slots: first 1 by price desc (partial states merge)"
+    )
+    assert lines[8] == (
+        "window-3    hosts    (source-2) by auction, 16 slots: tumbling 1 s: n=count(*) "
+        "(partial states merge)"
+    )
+    assert lines[-1] == "sla         none"
+
+
+def test_a_chain_needs_no_names_of_streams() -> None:
+    def keep(batch: pa.RecordBatch) -> pa.RecordBatch:
+        return batch
+
+    step = AggregatePlan(BID, ["auction"], {"n": count()})
+    plan = FlowPlan(
+        (SourcePlan(BID),), (MapStep("map-1", keep, BID, BID), KeyedStep("aggregate-2", 8, step))
+    )
+    lines = explained(plan, None).splitlines()
+    assert lines[1].startswith("map-1       couriers keep -> auction int64")
+    assert lines[2] == (
+        "aggregate-2 hosts    by auction, 8 slots: n=count(*) (partial states merge)"
+    )
+
+
+def test_streams_and_depths_follow_the_graph() -> None:
+    step = AggregatePlan(BID, ["auction"], {"n": count()})
+    top = TopPlan(step.output, ["auction"], 1, "n desc")
+    plan = FlowPlan((SourcePlan(BID),), (KeyedStep("a", 8, step), KeyedStep("t", 8, top)))
+    assert plan.graph == (("a", (0,)), ("t", ("a",)))
+    assert plan.depths == {"a": 1, "t": 2}
+    assert plan.reads(0) == (0,)
+    assert plan.reads(1) == (1,)
