@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
+from penstock.cli_nexmark import nexmark
 from penstock.errors import PenstockError, SettingError
 
 if TYPE_CHECKING:
@@ -39,6 +40,7 @@ state = typer.Typer(
 app.add_typer(state, name="state")
 ctl = typer.Typer(help="Look at a running query, and steer it.", no_args_is_help=True)
 app.add_typer(ctl, name="ctl")
+app.add_typer(nexmark, name="nexmark")
 
 CheckpointFolder = Annotated[
     str, typer.Argument(metavar="CHECKPOINT", help="The folder given to start(checkpoint=...).")
@@ -133,7 +135,7 @@ def demo(
 @app.command()
 def bench(
     name: Annotated[
-        str, typer.Argument(metavar="NAME", help="Which benchmark: pipeline or migration.")
+        str, typer.Argument(metavar="NAME", help="Which benchmark: pipeline, migration or nexmark.")
     ],
     json_file: Annotated[
         str | None, typer.Option("--json", metavar="FILE", help="Write the report there.")

@@ -3,6 +3,7 @@
     PenstockError                 base: catch this one
     ├── FlowError                 the flow as written cannot work (column, schema, slots, step)
     ├── SettingError              a setting or the machine does not fit (cores, folder, port, Java)
+    ├── InputError                a file of events cannot be read: names file, line and column
     ├── CheckpointError           a checkpoint that does not match the flow, or is damaged
     ├── StoreError                the store does not take what must be written; nothing was committed
     ├── StepError                 user code failed: names step, key and row
@@ -58,6 +59,10 @@ class FlowError(PenstockError):
 
 class SettingError(PenstockError):
     """A setting, or the machine, does not fit."""
+
+
+class InputError(PenstockError):
+    """A file of events is not there, or not as it must be."""
 
 
 class CheckpointError(PenstockError):

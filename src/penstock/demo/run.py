@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import signal
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,6 +19,7 @@ from penstock.demo.exact import Totals, rows_taken
 from penstock.demo.meter import Meter
 from penstock.model import SLA
 from penstock.spark.quiet import quiet_session
+from penstock.terminal import cleaned_up, telling
 from penstock.workloads.steady import steady
 
 _SLA = SLA(latency_ms=1000, window_ms=1000)
@@ -49,8 +48,8 @@ def run(load: Load) -> bool:
     console = Console(highlight=False, soft_wrap=True)
     console.print(f"Keyed sums and counts of generated rows, for {load.seconds} s: {load}.")
     totals = Totals(load.keys)
-    with _cleaned_up(console) as resources:
-        with _telling(console) as tell:
+    with cleaned_up(console) as resources:
+        with telling(console) as tell:
             checkpoint = resources.enter_context(
                 tempfile.TemporaryDirectory(prefix="penstock-demo-", ignore_cleanup_errors=True)
             )
@@ -113,27 +112,3 @@ def _watch(query: ps.FlowQuery, load: Load, console: Console) -> float:
             if elapsed >= load.seconds or not query.is_active:
                 return reading.worst_ms
             pause.wait(min(_FRAME_S, load.seconds - elapsed))
-
-
-@contextmanager
-def _telling(console: Console) -> Iterator[Callable[[str], None]]:
-    """A way to say what is being done: with a spinner on a terminal, line by line elsewhere."""
-    if not console.is_terminal:
-        yield lambda text: console.print(f"{text} ...")
-        return
-    with console.status("") as status:
-        yield status.update
-
-
-@contextmanager
-def _cleaned_up(console: Console) -> Iterator[ExitStack]:
-    """What is opened inside is closed at the end, which takes seconds; no Ctrl-C cuts it short."""
-    with ExitStack() as resources:
-        try:
-            yield resources
-        except KeyboardInterrupt:
-            console.print("\nStopping")
-            raise
-        finally:
-            signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -1,0 +1,88 @@
+"""What is generated. The same values give the same events, on any machine."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from penstock.errors import SettingError
+
+Shape = Literal["flat", "burst", "sine", "step"]
+Hot = Literal["canonical", "zipf"]
+
+PEOPLE, AUCTIONS, BIDS = 1, 3, 46
+"""Of each 50 events so many are a new person, a new auction, a bid; in this order."""
+ROUND = PEOPLE + AUCTIONS + BIDS
+MOST_EVENTS = 9_000_000_000
+MOST_RATE = 10_000_000
+MOST_IN_PERIOD = 3_000_000_000
+"""What integers of 64 bits can count exactly, see `shapes.py`."""
+
+
+@dataclass(frozen=True)
+class NexmarkConfig:
+    """What to generate; the defaults are those of the canonical generator.
+
+    >>> NexmarkConfig(events=100, shape="saw")
+    Traceback (most recent call last):
+    ...
+    penstock.errors.SettingError: 'saw' is no shape. What to do: take one of flat, burst, sine, step
+    """
+
+    events: int
+    """Persons, auctions and bids together."""
+    seed: int = 1
+    rate: int = 10_000
+    """Events in a second of event time, where the shape's factor is 1."""
+    shape: Shape = "flat"
+    """How the rate changes over a period; see `shapes.py`."""
+    period_s: int = 60
+    """How long a shape takes until it begins again."""
+    hot: Hot = "canonical"
+    """canonical: the hot auction, bidder and seller are new ones every few thousand events.
+    zipf: the hot ones stay the same, the first `hot_set` of their kind, drawn by Zipf's law."""
+    disorder_ms: int = 0
+    """Events leave the generator up to so much later than they happen: files are out of order."""
+    base_ms: int = 1_436_918_400_000
+    """When event 0 happens: 2015-07-15T00:00:00Z."""
+
+    hot_auction_ratio: int = 2
+    """All bids but one in so many go to a hot auction."""
+    hot_bidder_ratio: int = 4
+    hot_seller_ratio: int = 4
+    in_flight: int = 100
+    """Auctions that are open at a time, on average."""
+    active_people: int = 1_000
+    """Only the newest so many people bid and sell."""
+    hot_set: int = 100
+    """Only for zipf: how many hot auctions, bidders and sellers there are."""
+    zipf_exponent: float = 1.0
+    person_bytes: int = 200
+    auction_bytes: int = 500
+    bid_bytes: int = 100
+
+    def __post_init__(self) -> None:
+        if self.shape not in get_args(Shape):
+            shapes = ", ".join(get_args(Shape))
+            raise SettingError(f"{self.shape!r} is no shape", hint=f"take one of {shapes}")
+        if self.hot not in get_args(Hot):
+            raise SettingError(
+                f"{self.hot!r} is no kind of hot keys", hint="take canonical or zipf"
+            )
+        _within("events", self.events, 0, MOST_EVENTS)
+        _within("rate", self.rate, 1, MOST_RATE)
+        _within("period_s", self.period_s, 1, 86_400)
+        _within("rate × period_s", self.rate * self.period_s, 1, MOST_IN_PERIOD)
+        _within("disorder_ms", self.disorder_ms, 0, 86_400_000)
+        _within("seed", self.seed, -(2**63), 2**64 - 1)
+        for name in ("hot_auction_ratio", "hot_bidder_ratio", "hot_seller_ratio"):
+            _within(name, getattr(self, name), 1, 1_000_000)
+        for name in ("in_flight", "active_people", "hot_set"):
+            _within(name, getattr(self, name), 1, 10_000_000)
+        for name in ("person_bytes", "auction_bytes", "bid_bytes"):
+            _within(name, getattr(self, name), 0, 100_000)
+
+
+def _within(name: str, value: int, low: int, high: int) -> None:
+    if not low <= value <= high:
+        raise SettingError(f"{name} is {value}", hint=f"{name} must be from {low:,} to {high:,}")

@@ -1,0 +1,131 @@
+"""Writes rows to one file, Parquet or NDJSON by its suffix; the file appears when it is whole."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from penstock.errors import SettingError
+
+SUFFIXES = (".parquet", ".ndjson")
+_LINES = 50_000
+"""Rows that become text together."""
+Write = Callable[[pa.RecordBatch], None]
+
+
+def check_output(path: Path) -> None:
+    """Refuse a file that could not be written, before hours of work are spent on its rows."""
+    if path.suffix not in SUFFIXES:
+        raise SettingError(
+            f"cannot tell from the name {path} how to write it",
+            hint=f"let the name end in {' or '.join(SUFFIXES)}",
+        )
+    if path.is_dir():
+        raise SettingError(f"{path} is a folder", hint="name a file to write")
+    if not path.parent.is_dir():
+        raise SettingError(
+            f"cannot write {path}: there is no folder {path.parent}", hint="make the folder first"
+        )
+    if not os.access(path.parent, os.W_OK):
+        raise SettingError(
+            f"cannot write {path}: this user may not write to {path.parent}",
+            hint="choose another folder, or ask for the right to write there",
+        )
+
+
+@contextmanager
+def rows_file(path: Path, schema: pa.Schema) -> Iterator[Write]:
+    """A way to write batches of this schema. The file takes the place of an older one at the end."""
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    opened = _parquet if path.suffix == ".parquet" else _ndjson
+    try:
+        with opened(part, schema) as write:
+            yield write
+        part.replace(path)
+    except OSError as refused:
+        raise SettingError(
+            f"cannot write {path}: {refused}", hint="check the folder and its free space"
+        ) from refused
+    finally:
+        with contextlib.suppress(OSError):
+            part.unlink(missing_ok=True)
+
+
+@contextmanager
+def _parquet(part: Path, schema: pa.Schema) -> Iterator[Write]:
+    with pq.ParquetWriter(part, schema) as writer:
+        yield lambda batch: writer.write_batch(batch.cast(schema))
+
+
+@contextmanager
+def _ndjson(part: Path, schema: pa.Schema) -> Iterator[Write]:
+    with part.open("wb") as file:
+        yield lambda batch: _write_lines(file, batch.cast(schema))
+
+
+def _write_lines(file: BinaryIO, batch: pa.RecordBatch) -> None:
+    for start in range(0, len(batch), _LINES):
+        lines = json_lines(batch.slice(start, _LINES))
+        # The bytes of a text column are its values one behind the other: the lines of the file.
+        file.write(lines.buffers()[2][: pc.sum(pc.binary_length(lines)).as_py()])
+
+
+def json_lines(batch: pa.RecordBatch) -> pa.Array:
+    """Each row as a JSON object on a line of its own. Columns are made to text as a whole.
+
+    >>> json_lines(pa.RecordBatch.from_pydict({"id": [1], "name": ["Bo"]})).to_pylist()
+    ['{"id":1,"name":"Bo"}\\n']
+    """
+    pieces: list[pa.Array | pa.Scalar] = []
+    for number, field in enumerate(batch.schema):
+        name = json.dumps(field.name, ensure_ascii=False)
+        begin = f"{'{' if number == 0 else ','}{name}:"
+        pieces += [pa.scalar(begin), _json_values(batch.column(number))]
+    return pc.binary_join_element_wise(*pieces, pa.scalar("}\n"), pa.scalar(""))
+
+
+def _json_values(column: pa.Array) -> pa.Array:
+    """The values of a column as JSON; null where there is none, or none that JSON can write."""
+    kind = column.type
+    if pa.types.is_timestamp(kind):
+        text = _quoted(_iso(column))
+    elif pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        text = _json_strings(column.cast(pa.string()))
+    elif pa.types.is_floating(kind):
+        finite = pc.if_else(pc.is_finite(column), column, pa.scalar(None, kind))
+        text = finite.cast(pa.string())
+    elif pa.types.is_integer(kind) or pa.types.is_boolean(kind) or pa.types.is_decimal(kind):
+        text = column.cast(pa.string())
+    else:
+        raise TypeError(f"no query gives {kind}: there is no JSON form of it")
+    return pc.fill_null(text, "null")
+
+
+def _iso(column: pa.Array) -> pa.Array:
+    """Times in UTC: to the millisecond, or to the microsecond where that says more."""
+    zoneless = column.cast(pa.timestamp("us", column.type.tz)).cast(pa.timestamp("us"))
+    text = pc.replace_substring(zoneless.cast(pa.string()), " ", "T")
+    return pc.binary_join_element_wise(pc.replace_substring_regex(text, "000$", ""), "Z", "")
+
+
+def _json_strings(column: pa.Array) -> pa.Array:
+    """Text in quotes. Control characters are rare: rows with one are written by `json` instead."""
+    escaped = pc.replace_substring(pc.replace_substring(column, "\\", "\\\\"), '"', '\\"')
+    odd = pc.fill_null(pc.match_substring_regex(column, r"[\x00-\x1f]"), False)
+    if not pc.any(odd).as_py():
+        return _quoted(escaped)
+    written = [json.dumps(text, ensure_ascii=False) for text in column.filter(odd).to_pylist()]
+    return pc.replace_with_mask(_quoted(escaped), odd, pa.array(written, pa.string()))
+
+
+def _quoted(column: pa.Array) -> pa.Array:
+    return pc.binary_join_element_wise('"', column, '"', "")

@@ -1,0 +1,1 @@
+"""One module for each query: its SQL, and its flow."""
