@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from penstock.bench import migration, migration_plots, pipeline
+from penstock.bench import migration, migration_plots, nexmark, nexmark_plots, pipeline
 from penstock.bench.goals import Goal
 from penstock.bench.report import Report, Show
 from penstock.errors import SettingError
@@ -27,16 +27,17 @@ class Bench:
 BENCHES = {
     "pipeline": Bench(pipeline.run, pipeline.GOALS),
     "migration": Bench(migration.run, migration.GOALS, migration_plots.draw),
+    "nexmark": Bench(nexmark.run, nexmark.GOALS, nexmark_plots.draw),
 }
 
 
 def find(name: str) -> Bench:
     """The benchmark of that name.
 
-    >>> find("nosuch")
+    >>> find("nosuch")  # doctest: +ELLIPSIS
     Traceback (most recent call last):
     ...
-    penstock.errors.SettingError: there is no benchmark 'nosuch'. What to do: choose from: pipeline, migration
+    penstock.errors.SettingError: there is no benchmark 'nosuch'. What to do: choose from: pipeline, ...
     """
     if name not in BENCHES:
         raise SettingError(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -34,12 +34,12 @@ def spread(spark: SparkSession, rows: int, keys: int) -> DataFrame:
 
 
 @contextmanager
-def bench_session() -> Iterator[SparkSession]:
+def bench_session(cores: int = 8, more: Mapping[str, str] | None = None) -> Iterator[SparkSession]:
     """The session that all sides share, with a place for their checkpoints."""
     # Removed after the session: Spark's upkeep of its state stores may write to a folder once more.
     with tempfile.TemporaryDirectory(prefix="penstock-bench-", ignore_cleanup_errors=True) as place:
-        conf = {"spark.sql.shuffle.partitions": "2", _PLACE: place}
-        with quiet_session("penstock-bench", 8, conf) as spark:
+        conf = {"spark.sql.shuffle.partitions": "2", _PLACE: place, **(more or {})}
+        with quiet_session("penstock-bench", cores, conf) as spark:
             yield spark
 
 

@@ -1,0 +1,137 @@
+"""What `penstock bench nexmark` makes of its runs, and its picture. No bench is run here."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from penstock.bench import nexmark, nexmark_native, nexmark_sql
+from penstock.bench.nexmark_plots import draw
+from penstock.errors import PenstockError, SettingError
+from penstock.workloads.nexmark.catalog import TITLES, find
+from penstock.workloads.nexmark.columns import SCHEMAS
+from penstock.workloads.nexmark.config import NexmarkConfig
+from penstock.workloads.nexmark.files import chunked
+from penstock.workloads.nexmark.generator import generate
+from penstock.workloads.nexmark.run import Replay
+
+
+def progress(batch: int, took_ms: int, **more: Any) -> dict[str, Any]:
+    return {"batchId": batch, "durationMs": {"triggerExecution": took_ms}, **more}
+
+
+def results() -> dict[str, Any]:
+    """As `nexmark.measure` collects them: made up, over three decades."""
+    chance = np.random.default_rng(7)
+    found = {}
+    for name in TITLES:
+        speed = chance.lognormal(12, 1)
+        rates = {"penstock": [speed, speed * 1.1, speed * 0.9]}
+        if name not in ("q4", "q6"):
+            rates["native"] = [speed / 2, speed / 4, speed / 3]
+            rates["native_hdfs"] = [speed, speed / 2.2, speed / 9]
+        found[name] = {"native_refused": None, **nexmark.compared(rates)}
+    return found
+
+
+def test_every_query_has_a_native_form_on_the_streams_that_the_flow_reads() -> None:
+    assert list(nexmark_sql.NATIVE) == list(TITLES)
+    assert set(nexmark_sql.INSTEAD) < set(TITLES)
+    for name, native in [*nexmark_sql.NATIVE.items(), *nexmark_sql.INSTEAD.items()]:
+        read = set(re.findall(r"(?:FROM|JOIN) (person|auction|bid)\b", native.sql))
+        assert read == set(find(name).needs), name
+
+
+def test_ratios_are_of_the_sides_of_a_round() -> None:
+    ratios = nexmark.ratios(results())
+    assert len(ratios) == len(TITLES) - 2 + 2
+    assert {"q0_vs_native", "q22_vs_native"} < set(ratios)
+    assert ratios["q3_vs_native"] == pytest.approx(2.7)
+    assert ratios["geomean_vs_native"] == pytest.approx(2.7)
+    assert ratios["geomean_vs_better_native"] == pytest.approx(2.42)
+    assert set(nexmark.GOALS) <= set(ratios)
+
+
+def test_nothing_that_native_runs_has_no_mean() -> None:
+    assert nexmark.ratios({"q4": nexmark.compared({"penstock": [1.0]})}) == {}
+
+
+def test_warm_batches_and_a_trigger_without_events_do_not_count() -> None:
+    told = [progress(0, 900), progress(1, 300), progress(2, 100), progress(3, 50), progress(4, 70)]
+    took_ms = nexmark.batch_times(told, 4)
+    assert took_ms == [900, 300, 100, 50]
+    assert nexmark.events_per_second([10, 10, 10, 5], took_ms, warm=2) == 100
+
+
+def test_a_batch_that_was_forgotten_is_an_error() -> None:
+    with pytest.raises(PenstockError, match=r"nothing of its batches \[0\]"):
+        nexmark.batch_times([progress(1, 5)], 2)
+
+
+def test_rows_of_a_batch_are_those_of_the_streams_that_the_query_reads(tmp_path: Path) -> None:
+    generate(NexmarkConfig(1000), tmp_path / "events", "parquet")
+    needs = {stream: schema.names for stream, schema in SCHEMAS.items()}
+    info = chunked(tmp_path / "events", tmp_path / "batches", 300, needs, parts=2)
+    for name, share in (("q0", 46), ("q3", 4), ("q20", 49)):
+        rows = nexmark.batch_rows(Replay(find(name), tmp_path / "batches", info, 300))
+        assert rows == [6 * share, 6 * share, 6 * share, 2 * share]
+
+
+def side(state: bool | None, turns: list[str], name: str) -> nexmark.Turn:
+    def turn() -> list[dict[str, Any]] | None:
+        turns.append(name)
+        return None if state is None else [progress(0, 5, stateOperators=[{}] if state else [])]
+
+    return turn
+
+
+@pytest.mark.parametrize(
+    ("state", "sides"),
+    [
+        (True, ["penstock", "native", "native_hdfs"]),
+        (False, ["penstock", "native"]),
+        (None, ["penstock"]),
+    ],
+)
+def test_who_competes_is_known_after_a_round(state: bool | None, sides: list[str]) -> None:
+    turns: list[str] = []
+    names = ("penstock", "native", "native_hdfs")
+    assert nexmark._first_round({name: side(state, turns, name) for name in names}) == sides
+    assert turns[:2] == ["penstock", "native"]
+
+
+def test_a_refusal_is_told_in_a_line() -> None:
+    told = "Distinct aggregations are not supported on streaming.;\nAggregate [a#1]\n+- Project"
+    assert nexmark_native.reason(told) == "Distinct aggregations are not supported on streaming."
+
+
+def test_the_scale_has_batches_to_measure() -> None:
+    for scale in (nexmark.QUICK, nexmark.FULL):
+        assert scale.batches > scale.warm
+
+
+def test_the_picture_shows_something(tmp_path: Path) -> None:
+    from PIL import Image
+
+    (file,) = draw({"bench": "nexmark", "results": results()}, tmp_path / "images")
+    assert file.name == "nexmark.png"
+    assert file.stat().st_size < 100_000
+    pixels = np.asarray(Image.open(file).convert("RGB")) / 255
+    assert pixels.shape[1] == 1200
+    for half in np.array_split(pixels, 2, axis=1):
+        assert half.var() > 0.001
+
+
+def test_a_picture_without_native_sides(tmp_path: Path) -> None:
+    alone = {"q4": nexmark.compared({"penstock": [1e5, 2e5]})}
+    assert len(draw({"bench": "nexmark", "results": alone}, tmp_path)) == 1
+    assert draw({"bench": "nexmark", "results": {}}, tmp_path) == []
+
+
+def test_another_bench_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(SettingError, match="no report of bench nexmark but of 'pipeline'"):
+        draw({"bench": "pipeline", "results": {}}, tmp_path)
