@@ -30,11 +30,13 @@ from penstock.driver.progress import EpochProgress
 from penstock.driver.registry import Registry
 from penstock.driver.relocation import Relocation
 from penstock.faults import InjectedFault
+from penstock.operators.operator import CHANGE
 from penstock.plan.epoch import EpochPlan
 from penstock.plan.migration import Migration
 from penstock.plan.steps import FlowPlan, KeyedStep
 from penstock.state.reader import StateReader
 from penstock.state.table import KEY
+from tests.plain_rows import Row, arrow_batch, net, plain
 from tests.thread_hosts import ADDRESS, MortalServer, ThreadHosts, open_store
 
 ATTEMPTS = 4
@@ -49,7 +51,6 @@ SETTINGS = Settings(
 
 NEVER = 1 << 62
 
-Row = dict[str, Any]
 Partitions = Sequence[Sequence[Row]]
 
 
@@ -76,9 +77,13 @@ class MiniCluster:
         """Bytes that a host may hold between epochs; for hosts that are started from now on."""
         self.sink: dict[int, list[Row]] = {}
         """epoch -> the rows that it gave."""
+        self.late: dict[int, dict[tuple[str, int], list[Row]]] = {}
+        """epoch -> (step, input) -> the rows that came too late for it."""
         self.now_ms = 1_000
         self.epoch = 0
         """The next epoch."""
+        self.started_ms = 0
+        """When the driver began that ran the last epoch."""
         self.reads = 1
         """How many Spark jobs the sink makes of an epoch's output."""
         self.deaths: Counter[str] = Counter()
@@ -99,14 +104,27 @@ class MiniCluster:
 
     # Epochs
 
-    def run(self, parts: Partitions) -> EpochProgress:
-        """Run the next epoch once, with these rows by partition; raises what the query would."""
-        progress = self.runner.run(self.epoch, len(parts), lambda plan: self._write(plan, parts))
+    def run(self, parts: Partitions, closing: int = 0) -> EpochProgress:
+        """Run the next epoch once, with these rows by partition; raises what the query would.
+
+        `closing` counts the epochs after the end of the input, as `EpochRunner.run` takes it.
+        """
+
+        def write(plan: EpochPlan) -> None:
+            self._write(plan, parts)
+
+        self.started_ms = self.runner._started_ms
+        progress = self.runner.run(self.epoch, len(parts), write, closing)
         self.epoch += 1
         return progress
 
     def run_through(
-        self, parts: Partitions, faults: Callable[[], int], upkeep: bool = False, tries: int = 8
+        self,
+        parts: Partitions,
+        faults: Callable[[], int],
+        upkeep: bool = False,
+        tries: int = 8,
+        closing: int = 0,
     ) -> EpochProgress:
         """Run the next epoch, and start the driver again when a fault has ended it.
 
@@ -116,7 +134,7 @@ class MiniCluster:
         for left in reversed(range(tries)):
             before = faults()
             try:
-                progress = self.run(parts)
+                progress = self.run(parts, closing)
             except BaseException as failed:
                 if not left or faults() == before:
                     raise
@@ -137,8 +155,10 @@ class MiniCluster:
             task.exception()
 
     def output(self, epoch: int) -> list[tuple[Any, ...]]:
-        """The rows of an epoch, in a fixed order."""
-        return sorted((tuple(row.values()) for row in self.sink[epoch]), key=repr)
+        """The rows of an epoch, in a fixed order; of changes what is left of them, and how often."""
+        return (
+            net(self.sink[epoch]) if CHANGE in self.flow.output.names else plain(self.sink[epoch])
+        )
 
     def keys(self, step: str) -> set[Any]:
         """The keys of a step that have state which has not expired, as the store tells."""
@@ -146,21 +166,18 @@ class MiniCluster:
         table = of.operator().table
         reader = StateReader(open_store(self.store), step, table.codec, table.schema, table.slots)
         reader.refresh(self.epoch - 1)
-        found: set[Any] = set()
+        found: Counter[Any] = Counter()
         for slot in range(table.slots):
             after: int | None = None
             while True:
                 piece, after = reader.scan(slot, after, 1000)
                 keys = of.codec.as_tuples(of.codec.from_storage(piece.column(KEY)))
-                assert not found & {key[0] for key in keys}, "a key twice"
-                found |= {
-                    key[0]
-                    for key, row in zip(keys, piece.to_pylist(), strict=True)
-                    if lives(row, self.now_ms)
-                }
+                living = [lives(row, self.now_ms) for row in piece.to_pylist()]
+                found.update(key for key, alive in zip(keys, living, strict=True) if alive)
                 if after is None:
                     break
-        return found
+        assert all(times == 1 for times in found.values()), "a key twice"
+        return {key[0] if len(key) == 1 else key for key in found}
 
     def _step(self, step: str) -> KeyedStep:
         return next(one for one in self.flow.keyed if one.id == step)
@@ -235,6 +252,7 @@ class MiniCluster:
             self.settings,
             clock_ms=lambda: self.now_ms,
         )
+        self.runner.on_late = self._keep_late
         self.relocation.start_hosts()
 
     def _end_driver(self) -> None:
@@ -248,6 +266,9 @@ class MiniCluster:
                 exchange._endpoints.pop((place, token)).close()
 
     # Spark
+
+    def _keep_late(self, epoch: int, rows: dict[tuple[str, int], pa.Table]) -> None:
+        self.late[epoch] = {where: table.to_pylist() for where, table in rows.items()}
 
     def _write(self, plan: EpochPlan, parts: Partitions) -> None:
         """What a sink does: run the job, and keep its output in place of an earlier one."""
@@ -302,14 +323,11 @@ class MiniCluster:
             lambda: (EpochPlan.from_text(text), task),
             self.settings.rpc_timeout_ms,
             self.settings.exchange_timeout_ms,
+            keep_late=True,
         )
         half = (len(part) + 1) // 2
-        batches = [
-            pa.RecordBatch.from_pylist(list(rows), self.flow.input)
-            for rows in (part[:half], part[half:])
-            if rows
-        ]
         try:
+            batches = [arrow_batch(self.flow, rows) for rows in (part[:half], part[half:]) if rows]
             rows = [row for batch in courier(iter(batches)) for row in batch.to_pylist()]
         except BaseException as failed:
             with suppress(Exception):

@@ -10,11 +10,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from penstock.driver.progress import EpochProgress
 from penstock.faults import FAULT_POINTS, Armed, Fault, armed
 from penstock.plan.migration import Migration
 from penstock.plan.steps import FlowPlan
-from tests.cluster import SETTINGS, MiniCluster, Partitions, Row, cluster
+from tests.cluster import SETTINGS, MiniCluster, Partitions, cluster
 from tests.ledger import CHAIN, LEDGER, OPS, SLOTS, SUMS, ChainTwin, LedgerTwin, SumsTwin, Twin
+from tests.plain_rows import Row
 
 FLOWS: dict[str, tuple[FlowPlan, Callable[[], Twin]]] = {
     "sums": (SUMS, SumsTwin),
@@ -102,6 +104,7 @@ class Turn:
     gap_ms: int = 1000
     reads: int = 1
     rows: int = 20
+    closing: int = 0
 
 
 class Trial:
@@ -121,8 +124,11 @@ class Trial:
         for request in turn.requests:
             self.ask(request)
         self.cluster.reads = turn.reads
-        parts = some_rows(self.name, random.Random(turn.seed), turn.rows, turn.partitions)
-        return self.epoch(parts, turn.mishaps, turn.gap_ms)
+        return self.epoch(self.rows(turn), turn.mishaps, turn.gap_ms, turn.closing)
+
+    def rows(self, turn: Turn) -> list[list[Row]]:
+        """The rows of a turn by partition."""
+        return some_rows(self.name, random.Random(turn.seed), turn.rows, turn.partitions)
 
     def ask(self, request: Request) -> None:
         on = self.cluster
@@ -146,7 +152,13 @@ class Trial:
             slots = {slot % SLOTS for slot in request.slots}
             on.relocation.move(step, slots, hosts[number % len(hosts)])
 
-    def epoch(self, parts: Partitions, mishaps: tuple[Mishap, ...] = (), gap_ms: int = 1000) -> int:
+    def epoch(
+        self,
+        parts: Partitions,
+        mishaps: tuple[Mishap, ...] = (),
+        gap_ms: int = 1000,
+        closing: int = 0,
+    ) -> int:
         """Run an epoch through all its mishaps and compare what it gave."""
         on = self.cluster
         on.now_ms += gap_ms
@@ -155,18 +167,26 @@ class Trial:
         mishaps = tuple(mishap for mishap in mishaps if mishap.how != "slow")
         with armed(*slow), armed(*(mishap.fault(on) for mishap in mishaps)) as faults:
             upkeep = any(mishap.point in _UPKEEP for mishap in mishaps)
-            progress = on.run_through(parts, lambda: len(faults.fired), upkeep)
-        expected = self.twin.epoch((row for part in parts for row in part), on.now_ms)
+            progress = on.run_through(parts, lambda: len(faults.fired), upkeep, closing=closing)
+        expected = self.expected([row for part in parts for row in part], closing)
         given = on.output(epoch)
         assert given == expected, (
             f"epoch {epoch} after {told(faults)}: {difference(given, expected)}"
         )
+        self.compare(progress)
         self._count(faults, mishaps, on.deaths["driver"] - died)
         moved = progress.migration
         self.moved["slots"] += sum(len(h.slots) for h in moved.handovers if h.why != "start")
         self.moved["fetched keys"] += moved.fetched_keys
         self.moved["evicted"] += moved.evicted
         return progress.runs
+
+    def expected(self, rows: list[Row], closing: int) -> list[tuple[Any, ...]]:
+        """What the epoch must give, in the order of `MiniCluster.output`."""
+        return self.twin.epoch(rows, self.cluster.now_ms)
+
+    def compare(self, progress: EpochProgress) -> None:
+        """See that what else is told of an epoch is right."""
 
     def settle(self) -> None:
         """Let epochs pass until every slot is where it should be, and see that hosts are too."""

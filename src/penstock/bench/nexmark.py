@@ -1,9 +1,9 @@
 """`penstock bench nexmark`: NEXMark's queries on Penstock beside Spark's own streaming.
 
 The events are generated once and cut into batches of Parquet files that both sides read, in one
-session, into the `noop` sink, durability on: Penstock with two hosts for each keyed step, Spark
-with RocksDB in two shuffle partitions, and once more with its default store. The sides take turns.
-Speed is the events of the streams that a query reads, over what Spark tells that the triggers took
+session, into the `noop` sink, durability on: Penstock with two hosts for each keyed step, Spark in two
+shuffle partitions, once with RocksDB and once with its default store. Penstock is held against the
+better of the two. The sides take turns. Speed is the events of the streams that a query reads, over what Spark tells that the triggers took
 which read them. A query that Spark's own streaming takes in no form is measured on Penstock alone.
 """
 
@@ -39,7 +39,7 @@ _MOST_S = 900.0
 """So long may a side take for all batches."""
 
 _STORES = {"native": sides.ROCKSDB, "native_hdfs": sides.HDFS}
-"""Where Spark's own streaming keeps its state; `native` is what Penstock is held against."""
+"""Where Spark's own streaming keeps its state; Penstock is held against the better one."""
 
 Progress = dict[str, Any]
 """What Spark tells of a trigger."""
@@ -57,7 +57,7 @@ class Scale:
     batch_rows: int = 100_000
     warm: int = 2
     """Batches of each run that come first and do not count."""
-    rounds: int = 3
+    rounds: int = 2
     seed: int = 1
 
     @property
@@ -70,11 +70,11 @@ QUICK = Scale(events=120_000, batch_rows=20_000, rounds=1)
 
 
 def run(show: Show, quick: bool = False) -> Report:
-    """Run everything; takes about an hour, ten minutes when quick."""
+    """Run everything; takes about half an hour, ten minutes when quick."""
     scale = QUICK if quick else FULL
     settings = asdict(scale) | {"hosts": HOSTS, "partitions": PARTS, "sink": "noop"}
     results = measure(TITLES, scale, show)
-    return Report("nexmark", settings | {"store": "rocksdb"}, results, ratios(results))
+    return Report("nexmark", settings, results, ratios(results))
 
 
 def measure(names: Iterable[str], scale: Scale, show: Show) -> dict[str, Any]:
@@ -94,17 +94,17 @@ def measure(names: Iterable[str], scale: Scale, show: Show) -> dict[str, Any]:
 def ratios(results: dict[str, Any]) -> dict[str, float]:
     """Each query's speed over that of Spark's own streaming, and their geometric mean.
 
-    Then the mean once more where each query is held against the better of Spark's two stores.
+    Then the mean once more where each query is held against Spark with RocksDB.
 
-    >>> doubled = {"vs_native": {"median": 2.0}, "vs_better_native": {"median": 1.0}}
+    >>> doubled = {"vs_native": {"median": 2.0}, "vs_rocksdb": {"median": 4.0}}
     >>> ratios({"q1": doubled, "q4": {}})
-    {'q1_vs_native': 2.0, 'geomean_vs_native': 2.0, 'geomean_vs_better_native': 1.0}
+    {'q1_vs_native': 2.0, 'geomean_vs_native': 2.0, 'geomean_vs_rocksdb': 4.0}
     """
     found = {}
     paired = {name: result for name, result in results.items() if "vs_native" in result}
     for name, result in paired.items():
         found[f"{name}_vs_native"] = float(result["vs_native"]["median"])
-    for which in ("vs_native", "vs_better_native") if paired else ():
+    for which in ("vs_native", "vs_rocksdb") if paired else ():
         mean = statistics.geometric_mean(result[which]["median"] for result in paired.values())
         found[f"geomean_{which}"] = mean
     return found
@@ -154,14 +154,14 @@ def compared(rates: dict[str, list[float]]) -> dict[str, Any]:
     """Events a second of each side by round, and what the sides of a round make of each other.
 
     >>> rates = {"penstock": [4.0, 9.0], "native": [2.0, 3.0], "native_hdfs": [4.0, 1.0]}
-    >>> [compared(rates)[name]["rounds"] for name in ("vs_native", "vs_better_native")]
-    [[2.0, 3.0], [1.0, 3.0]]
+    >>> [compared(rates)[name]["rounds"] for name in ("vs_native", "vs_rocksdb")]
+    [[1.0, 3.0], [2.0, 3.0]]
     """
     figures = dict(rates)
     if "native" in rates:
         native = rates["native"]
         better = [max(both) for both in zip(native, rates.get("native_hdfs", native), strict=True)]
-        for name, theirs in (("vs_native", native), ("vs_better_native", better)):
+        for name, theirs in (("vs_native", better), ("vs_rocksdb", native)):
             pairs = zip(rates["penstock"], theirs, strict=True)
             figures[name] = [ours / other for ours, other in pairs]
     return {
@@ -217,6 +217,5 @@ def _penstock(spark: SparkSession, replay: Replay) -> list[Progress]:
 
 def _line(rates: dict[str, float]) -> str:
     told = ", ".join(f"{side} {rate:,.0f} events/s" for side, rate in rates.items())
-    return told + (
-        f": {rates['penstock'] / rates['native']:.2f} times" if "native" in rates else ""
-    )
+    others = [rate for side, rate in rates.items() if side != "penstock"]
+    return told + (f": {rates['penstock'] / max(others):.2f} times" if others else "")

@@ -46,7 +46,7 @@ class Relocation:
         self._topologies: dict[str, Topology] = {}
         self._sources: dict[HostId, dict[int, HostId | None]] = {}
         self._copies: dict[str, set[HostId]] = {step.id: set() for step in steps}
-        self._partial: dict[str, int] = {step.id: 0 for step in steps}
+        self._awaited: dict[str, int] = {step.id: 0 for step in steps}
         self._handovers: list[Handover] = []
         self._lock = threading.RLock()
         self._begun = threading.Event()
@@ -182,7 +182,7 @@ class Relocation:
             sources[slot] = handover.source
         if handover.source is not None:
             self._copies[handover.step].add(handover.source)
-            self._partial[handover.step] = 1
+            self._awaited[handover.step] = 1
 
     def _tell(self, version: int) -> None:
         """Tell every host whose slots, or whose pace, are not what it was told last."""
@@ -202,7 +202,7 @@ class Relocation:
     def _retire(self) -> None:
         """End hosts that left. Where slots arrive whole, they are needed until all is there."""
         for step, topology in self._topologies.items():
-            if self.migration.whole and self._partial[step]:
+            if self.migration.whole and self._awaited[step]:
                 continue
             with self._lock:
                 for host in topology.retired():
@@ -212,11 +212,11 @@ class Relocation:
 
     def sealed(self, sealed: Iterable[SealedHost]) -> None:
         """An epoch is committed: see whether all state has arrived, and free the copies of it."""
-        partial = dict.fromkeys(self._steps, 0)
+        awaited = dict.fromkeys(self._steps, 0)
         for one in sealed:
-            partial[one.host.rsplit("/", 1)[0]] += one.vitals.partial_slots
-        self._partial = partial
+            awaited[one.host.rsplit("/", 1)[0]] += one.vitals.awaited_slots
+        self._awaited = awaited
         for step, copies in self._copies.items():
-            if copies and not partial[step]:
+            if copies and not awaited[step]:
                 self._fleet.release(copies)
                 copies.clear()

@@ -271,6 +271,7 @@ class HostMachine:
             entries=len(table) - self.copies.entries,
             state_bytes=table.nbytes,
             partial_slots=int(np.count_nonzero(self.residence.partial)),
+            awaited_slots=self.residence.awaited,
             left_behind=self.copies.left_behind,
             **asdict(moved),
         )

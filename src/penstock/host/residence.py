@@ -52,6 +52,11 @@ class Residence:
     def any_partial(self) -> bool:
         return bool(self.partial.any())
 
+    @property
+    def awaited(self) -> int:
+        """How many slots are partial and have a source: a previous host is still needed for them."""
+        return sum(self._source[slot] is not None for slot in np.flatnonzero(self.partial).tolist())
+
     def assign(self, order: Assignment) -> Array:
         """Own these slots from now on. Returns those that come anew, and must not be in the table."""
         owned = np.zeros(len(self.owned), np.bool_)

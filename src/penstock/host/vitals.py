@@ -34,6 +34,8 @@ class HostVitals(MovedState):
     """Time spent applying channels during the epoch."""
     entries: int
     state_bytes: int
+    awaited_slots: int = 0
+    """Partial slots that a previous host is asked for; of the others the store has everything."""
 
 
 @dataclass
