@@ -130,6 +130,7 @@ def epoch(number: int, handovers: list[Handover]) -> EpochProgress:
         latency=Latency(10.0, 9.0, 20.0),
         watermark_ms=None,
         dead_letters=0,
+        late_rows={},
         hosts=(HostProgress("sum/0", 12_345, 6_700_000, 900, 8.0),),
         migration=MigrationProgress(
             handovers=tuple(handovers),
