@@ -13,8 +13,10 @@ _SETTINGS = {
     # The default manager forks a process for each of a trigger's two log writes: 45-60 ms instead of 6-12.
     "spark.sql.streaming.checkpointFileManagerClass": "org.apache.spark.sql.execution.streaming"
     ".checkpointing.FileSystemBasedCheckpointFileManager",
-    # A courier works batch by batch: fewer and larger ones cost less each.
-    "spark.sql.execution.arrow.maxRecordsPerBatch": "100000",
+    # A courier works batch by batch: fewer and larger ones cost less each. With a limit in bytes Spark
+    # adds up the size of the whole batch anew for every row that it puts in.
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "25000",
+    "spark.sql.execution.arrow.maxBytesPerBatch": "2147483647",
     # Over TCP the tail of a batch waits for an acknowledgement, on its way to Python and back: some
     # 20 ms an epoch that a Unix socket does not cost.
     "spark.python.unix.domain.socket.enabled": "true",
