@@ -9,15 +9,15 @@ from typing import Any
 
 import pyarrow as pa
 
-from penstock.operators import aggregates
-from penstock.operators.aggregates import Aggregate, AggregatePlan
-from penstock.operators.distinct_step import DistinctPlan
-from penstock.operators.join_plan import Interval, InWindow, JoinPlan, Regular
+from penstock.operators.aggregate import aggregates
+from penstock.operators.aggregate.aggregates import Aggregate, AggregatePlan
+from penstock.operators.join.plan import Interval, InWindow, JoinPlan, Regular
 from penstock.operators.operator import OnError, StepPlan
 from penstock.operators.tagged import INPUT
-from penstock.operators.top_plan import TopPlan
-from penstock.operators.window_plan import window_aggregate_plan
-from penstock.operators.windows import hopping, session_window, tumbling
+from penstock.operators.top.distinct import DistinctPlan
+from penstock.operators.top.plan import TopPlan
+from penstock.operators.window.plan import window_aggregate_plan
+from penstock.operators.window.windows import hopping, session_window, tumbling
 from penstock.plan.steps import FlowPlan, KeyedStep, SourcePlan
 from tests.event_rows import (
     CLICKS,

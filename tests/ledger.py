@@ -9,10 +9,10 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
-from penstock.operators import aggregates
-from penstock.operators.aggregates import AggregatePlan
-from penstock.operators.process_step import ProcessPlan
-from penstock.operators.processor import KeyedProcessor
+from penstock.operators.aggregate import aggregates
+from penstock.operators.aggregate.aggregates import AggregatePlan
+from penstock.operators.process.processor import KeyedProcessor
+from penstock.operators.process.step import ProcessPlan
 from penstock.plan.steps import FlowPlan, KeyedStep, SourcePlan
 
 Row = dict[str, Any]

@@ -14,8 +14,9 @@ def test_every_public_name_is_there_and_is_documented() -> None:
 
 def test_the_public_names_are_these() -> None:
     assert set(ps.__all__) == {
-        "SLA", "CheckpointError", "Flow", "FlowError", "FlowQuery", "HostLostError", "KeyedFlow",
+        "CHANGE", "SLA", "CheckpointError", "Flow", "FlowError", "FlowQuery", "HostLostError", "KeyedFlow",
         "KeyedProcessor", "Migration", "NullKeyError", "PenstockError", "ProtocolError", "QueryStatus", "Row",
-        "SettingError", "Settings", "StepError", "StoreError", "approx_distinct", "avg", "collect",
-        "configure", "count", "first", "flow", "foreach_batch", "last", "max", "min", "session", "sum", "to",
+        "SettingError", "Settings", "StepError", "StoreError", "Window", "WindowedFlow", "approx_distinct", "avg",
+        "collect", "configure", "count", "count_distinct", "first", "flow", "foreach_batch", "hopping", "last", "max",
+        "min", "session", "session_window", "sum", "to", "tumbling",
     }  # fmt: skip

@@ -12,13 +12,13 @@ A flow is a source DataFrame, steps with keyed state, and a sink:
 
 The map, along the way of a record and then of a decision:
 
-    flows.py     what a user writes
+    flows.py     what a user writes; keyed_flows.py after key_by and window
     plan/        the compiled steps, and the plan of an epoch
     spark/       sessions, the epoch callback, host jobs, sinks: the only place that knows Spark
     courier/     inside Spark tasks: slots, split, exchange with hosts
     wire/        messages, and Arrow Flight with a token
     host/        the host: a pure machine, its server, its life
-    operators/   what runs on hosts: aggregates, processors
+    operators/   steps: aggregates, windows, joins, top-N, processors; each a plan, a sender, an operator
     state/       keys, the columnar table, the store
     driver/      the registry of hosts, the fleet, the epoch protocol
 """
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     )
     from penstock.flows import Flow, KeyedFlow, WindowedFlow, flow
     from penstock.model import SLA
-    from penstock.operators.aggregates import (
+    from penstock.operators.aggregate.aggregates import (
         approx_distinct,
         avg,
         count,
@@ -53,8 +53,8 @@ if TYPE_CHECKING:
         sum,
     )
     from penstock.operators.operator import CHANGE
-    from penstock.operators.processor import KeyedProcessor
-    from penstock.operators.windows import Window, hopping, session_window, tumbling
+    from penstock.operators.process.processor import KeyedProcessor
+    from penstock.operators.window.windows import Window, hopping, session_window, tumbling
     from penstock.plan.migration import Migration
     from penstock.spark.query import FlowQuery, QueryStatus
     from penstock.spark.session import configure, session
@@ -76,7 +76,7 @@ _HOMES = {
     ),
     "flows": ("Flow", "KeyedFlow", "WindowedFlow", "flow"),
     "model": ("SLA",),
-    "operators.aggregates": (
+    "operators.aggregate.aggregates": (
         "approx_distinct",
         "avg",
         "count",
@@ -88,8 +88,8 @@ _HOMES = {
         "sum",
     ),
     "operators.operator": ("CHANGE",),
-    "operators.processor": ("KeyedProcessor",),
-    "operators.windows": ("Window", "hopping", "session_window", "tumbling"),
+    "operators.process.processor": ("KeyedProcessor",),
+    "operators.window.windows": ("Window", "hopping", "session_window", "tumbling"),
     "plan.migration": ("Migration",),
     "spark.query": ("FlowQuery", "QueryStatus"),
     "spark.session": ("configure", "session"),

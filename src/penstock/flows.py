@@ -16,11 +16,11 @@ from penstock.errors import FlowError
 from penstock.flow_graph import Graph, Source
 from penstock.keyed_flows import KeyedFlow, WindowedFlow
 from penstock.model import SLA, milliseconds
-from penstock.operators.aggregates import Aggregate
-from penstock.operators.join_plan import Interval, InWindow, JoinPlan, Regular
+from penstock.operators.aggregate.aggregates import Aggregate
+from penstock.operators.join.plan import Interval, InWindow, JoinPlan, Regular
 from penstock.operators.operator import Emit, OnError, StepPlan
-from penstock.operators.processor import KeyedProcessor
-from penstock.operators.windows import Window
+from penstock.operators.process.processor import KeyedProcessor
+from penstock.operators.window.windows import Window
 from penstock.plan.explain import explained
 from penstock.plan.migration import Migration
 from penstock.plan.select import Select

@@ -10,14 +10,14 @@ import pyarrow as pa
 
 from penstock.errors import FlowError
 from penstock.model import milliseconds
-from penstock.operators.aggregates import Aggregate, AggregatePlan
-from penstock.operators.distinct_step import DistinctPlan
+from penstock.operators.aggregate.aggregates import Aggregate, AggregatePlan
 from penstock.operators.operator import Emit, StepPlan
-from penstock.operators.process_step import ProcessPlan
-from penstock.operators.processor import KeyedProcessor
-from penstock.operators.top_plan import TopPlan
-from penstock.operators.window_plan import window_aggregate_plan
-from penstock.operators.windows import Window
+from penstock.operators.process.processor import KeyedProcessor
+from penstock.operators.process.step import ProcessPlan
+from penstock.operators.top.distinct import DistinctPlan
+from penstock.operators.top.plan import TopPlan
+from penstock.operators.window.plan import window_aggregate_plan
+from penstock.operators.window.windows import Window
 from penstock.spark.schema import declared
 
 if TYPE_CHECKING:

@@ -45,8 +45,8 @@ import pyarrow as pa
 
 from penstock.faults import FAULT_POINTS, Fault, InjectedFault, armed
 from penstock.operators.operator import ROWS, DeadLetter, EpochTime
-from penstock.operators.process_step import ProcessOperator, ProcessPlan
-from penstock.operators.processor import KeyedProcessor
+from penstock.operators.process.processor import KeyedProcessor
+from penstock.operators.process.step import ProcessOperator, ProcessPlan
 from penstock.state.collection_state import ListState, MapState
 from penstock.state.ddl import schema_of
 from penstock.state.rows import Row

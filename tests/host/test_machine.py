@@ -12,8 +12,8 @@ from penstock.errors import ProtocolError, StaleRunError
 from penstock.host.machine import HostMachine
 from penstock.host.need import NeedKeys, NeedSlots
 from penstock.host.residence import Residence
-from penstock.operators.aggregate_step import AggregateOperator
-from penstock.operators.aggregates import AggregatePlan, count, sum
+from penstock.operators.aggregate.aggregates import AggregatePlan, count, sum
+from penstock.operators.aggregate.step import AggregateOperator
 from penstock.operators.operator import ROWS, EpochTime
 from penstock.plan.assignment import Assignment, Incoming
 from penstock.state.keys import int_keys, slots_of

@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 from hypothesis import strategies as st
 
-from penstock.operators.join_plan import JoinPlan
+from penstock.operators.join.plan import JoinPlan
 from penstock.operators.operator import EpochTime, Operator, Outgoing, Unfit
 from penstock.operators.tagged import INPUT, TaggedSchema
 from tests.operators.trials import MISHAPS, Epoch, Row

@@ -9,8 +9,8 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.operators.operator import Answer, Operator
-from penstock.operators.process_step import ProcessOperator, ProcessPlan
-from penstock.operators.processor import KeyedProcessor
+from penstock.operators.process.processor import KeyedProcessor
+from penstock.operators.process.step import ProcessOperator, ProcessPlan
 from penstock.state.rows import Row
 
 SCHEMA = pa.schema([("user", pa.string()), ("n", pa.int64())])

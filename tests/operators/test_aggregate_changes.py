@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import penstock.operators.aggregates as ps
+import penstock.operators.aggregate.aggregates as ps
 from penstock.errors import FlowError
-from penstock.operators.aggregates import Aggregate, AggregatePlan
+from penstock.operators.aggregate.aggregates import Aggregate, AggregatePlan
 from penstock.operators.changes import differing
 from tests.operators.trials import Epoch, Row, bag, epochs_of, net, run
 

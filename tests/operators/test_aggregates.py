@@ -17,10 +17,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import penstock.operators.aggregates as ps
+import penstock.operators.aggregate.aggregates as ps
 from penstock.errors import FlowError, ProtocolError
-from penstock.operators.aggregate_step import AggregateOperator
-from penstock.operators.aggregates import Aggregate, AggregatePlan, Combiner, pack
+from penstock.operators.aggregate.aggregates import Aggregate, AggregatePlan, Combiner, pack
+from penstock.operators.aggregate.step import AggregateOperator
 from penstock.operators.operator import EpochTime
 
 Row = dict[str, Any]

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from penstock.errors import StepError
 from penstock.operators.operator import EpochTime
-from penstock.operators.process_step import ProcessOperator
-from penstock.operators.processor import KeyedProcessor
+from penstock.operators.process.processor import KeyedProcessor
+from penstock.operators.process.step import ProcessOperator
 from tests.operators.processors import SLOTS, as_dict, batch, export, operator, rows_of
 
 

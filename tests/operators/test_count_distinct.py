@@ -13,13 +13,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import penstock.operators.aggregates as ps
-from penstock.operators.aggregate_step import AggregateOperator
-from penstock.operators.aggregates import AggregatePlan
-from penstock.operators.distinct_sets import SetColumn
+import penstock.operators.aggregate.aggregates as ps
+from penstock.operators.aggregate.aggregates import AggregatePlan
+from penstock.operators.aggregate.distinct_sets import SetColumn
+from penstock.operators.aggregate.step import AggregateOperator
 from penstock.operators.operator import EpochTime
-from penstock.operators.window_plan import window_aggregate_plan
-from penstock.operators.windows import hopping, session_window, tumbling
+from penstock.operators.window.plan import window_aggregate_plan
+from penstock.operators.window.windows import hopping, session_window, tumbling
 from tests.operators.trials import Epoch, Row, epochs_of, run
 
 CONDITIONS = [f"c{n}" for n in range(10)]
@@ -155,7 +155,7 @@ def test_a_failure_in_between_loses_no_value(monkeypatch: pytest.MonkeyPatch) ->
         raise MemoryError
 
     with monkeypatch.context() as patched:
-        patched.setattr("penstock.operators.value_sets.ValueSets.append", full)
+        patched.setattr("penstock.operators.aggregate.value_sets.ValueSets.append", full)
         with pytest.raises(MemoryError):
             operator.apply("rows", [rows])
     operator.apply("rows", [rows])

@@ -13,9 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.errors import FlowError, ProtocolError
-from penstock.operators.distinct_step import DistinctPlan
 from penstock.operators.operator import EpochTime
-from penstock.operators.windows import hopping, session_window, tumbling
+from penstock.operators.top.distinct import DistinctPlan
+from penstock.operators.window.windows import hopping, session_window, tumbling
 from tests.operators.trials import MISHAPS, Epoch, Row, bag, epochs_of, run
 
 SCHEMA = pa.schema([("k", pa.string()), ("v", pa.int64()), ("at", pa.timestamp("ms"))])

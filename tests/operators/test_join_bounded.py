@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.operators import interval_join
-from penstock.operators.join_plan import Interval, InWindow, JoinPlan
+from penstock.operators.join import interval_join
+from penstock.operators.join.plan import Interval, InWindow, JoinPlan
 from penstock.operators.operator import EpochTime
-from penstock.operators.windows import hopping, tumbling
+from penstock.operators.window.windows import hopping, tumbling
 from penstock.state.bags import Bags
 from penstock.state.buffers import Array
 from tests.operators.join_trials import (

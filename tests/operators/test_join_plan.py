@@ -10,9 +10,9 @@ import pyarrow as pa
 import pytest
 
 from penstock.errors import FlowError, ProtocolError
-from penstock.operators.join_plan import Interval, InWindow, JoinPlan, Regular
+from penstock.operators.join.plan import Interval, InWindow, JoinPlan, Regular
 from penstock.operators.operator import CHANGE, EpochTime
-from penstock.operators.windows import session_window, tumbling
+from penstock.operators.window.windows import session_window, tumbling
 
 TIME = pa.timestamp("us", "UTC")
 LEFT = pa.schema(

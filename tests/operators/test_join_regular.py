@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.operators.join_plan import JoinPlan, Regular
+from penstock.operators.join.plan import JoinPlan, Regular
 from penstock.operators.operator import CHANGE, EpochTime
 from penstock.state.bags import Bags
 from tests.operators.join_trials import (

@@ -13,7 +13,7 @@ from pyspark.sql import Row as SparkRow
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 from pyspark.sql.streaming.tws_tester import TwsTester
 
-from penstock.operators.processor import KeyedProcessor
+from penstock.operators.process.processor import KeyedProcessor
 from penstock.state.rows import Row
 from penstock.testing import ProcessorTester
 

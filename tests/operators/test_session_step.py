@@ -13,12 +13,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import penstock.operators.aggregates as ps
+import penstock.operators.aggregate.aggregates as ps
 from penstock.errors import ProtocolError
-from penstock.operators import session_sender
 from penstock.operators.operator import EpochTime
-from penstock.operators.window_plan import SessionPlan, window_aggregate_plan
-from penstock.operators.windows import Window, hopping, session_window
+from penstock.operators.window import session_sender
+from penstock.operators.window.plan import SessionPlan, window_aggregate_plan
+from penstock.operators.window.windows import Window, hopping, session_window
 from tests.operators.trials import Epoch, run
 from tests.operators.window_model import Place, SessionModel, overlap
 from tests.operators.window_trials import (

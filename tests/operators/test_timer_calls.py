@@ -10,7 +10,7 @@ import pytest
 
 from penstock.errors import StepError
 from penstock.operators.operator import Answer, EpochTime
-from penstock.operators.processor import KeyedProcessor
+from penstock.operators.process.processor import KeyedProcessor
 from penstock.testing import ProcessorTester
 from tests.operators.processors import SCHEMA, batch, export, operator, rows_of
 

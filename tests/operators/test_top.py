@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 
 from penstock.errors import FlowError, ProtocolError
 from penstock.operators.operator import EpochTime
-from penstock.operators.top_order import coarse_codes, parse_order
-from penstock.operators.top_plan import TopPlan
-from penstock.operators.windows import hopping, session_window, tumbling
+from penstock.operators.top.order import coarse_codes, parse_order
+from penstock.operators.top.plan import TopPlan
+from penstock.operators.window.windows import hopping, session_window, tumbling
 from tests.operators.trials import Epoch, Row, bag, epochs_of, net, run
 
 SCHEMA = pa.schema(

@@ -13,12 +13,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import penstock.operators.aggregates as ps
+import penstock.operators.aggregate.aggregates as ps
 from penstock.errors import FlowError, ProtocolError
 from penstock.operators.operator import EpochTime
-from penstock.operators.pane_combiner import PairIndex
-from penstock.operators.window_plan import WindowPlan, window_aggregate_plan
-from penstock.operators.windows import Window, hopping, tumbling
+from penstock.operators.window.pane_combiner import PairIndex
+from penstock.operators.window.plan import WindowPlan, window_aggregate_plan
+from penstock.operators.window.windows import Window, hopping, tumbling
 from tests.operators.trials import Epoch, run
 from tests.operators.window_model import Model, Place
 from tests.operators.window_trials import (

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from penstock.errors import FlowError
 from penstock.operators.operator import EpochTime
-from penstock.operators.windows import (
+from penstock.operators.window.windows import (
     NO_HORIZON,
     UTC_TIME,
     Window,

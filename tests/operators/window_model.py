@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from penstock.operators.windows import Window
+from penstock.operators.window.windows import Window
 from tests.operators.trials import Epoch, Row
 
 Place = tuple[Any, ...]

@@ -8,7 +8,7 @@ from collections import Counter
 import pyarrow as pa
 from hypothesis import strategies as st
 
-import penstock.operators.aggregates as ps
+import penstock.operators.aggregate.aggregates as ps
 from tests.operators.trials import MISHAPS, Epoch, Row
 from tests.operators.window_model import Given, Place
 

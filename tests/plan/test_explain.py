@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from penstock.operators.aggregates import AggregatePlan, count
-from penstock.operators.join_plan import Interval, JoinPlan
-from penstock.operators.top_plan import TopPlan
-from penstock.operators.window_plan import window_aggregate_plan
-from penstock.operators.windows import tumbling
+from penstock.operators.aggregate.aggregates import AggregatePlan, count
+from penstock.operators.join.plan import Interval, JoinPlan
+from penstock.operators.top.plan import TopPlan
+from penstock.operators.window.plan import window_aggregate_plan
+from penstock.operators.window.windows import tumbling
 from penstock.plan.explain import explained
 from penstock.plan.steps import FlowPlan, KeyedStep, MapStep, SourcePlan
 

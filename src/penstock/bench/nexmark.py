@@ -1,10 +1,11 @@
 """`penstock bench nexmark`: NEXMark's queries on Penstock beside Spark's own streaming.
 
 The events are generated once and cut into batches of Parquet files that both sides read, in one
-session, into the `noop` sink, durability on: Penstock with two hosts for each keyed step, Spark in two
-shuffle partitions, once with RocksDB and once with its default store. Penstock is held against the
-better of the two. The sides take turns. Speed is the events of the streams that a query reads, over what Spark tells that the triggers took
-which read them. A query that Spark's own streaming takes in no form is measured on Penstock alone.
+session, into the `noop` sink, durability on: Penstock with two hosts for each keyed step, Spark in
+two shuffle partitions, once with RocksDB and once with its default store. Penstock is held against
+the better of the two. The sides take turns. Speed is the events of the streams that a query reads,
+over what Spark tells that the triggers took which read them. A query that Spark's own streaming
+takes in no form is measured on Penstock alone.
 """
 
 from __future__ import annotations

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from penstock.operators.combiner import Combiner, pack
+from penstock.operators.aggregate.combiner import Combiner, pack
 from penstock.operators.operator import PARTIALS, ROWS, Outgoing, Unfit
 from penstock.state.keys import KeyCodec
 
 if TYPE_CHECKING:
-    from penstock.operators.aggregate_plan import AggregatePlan
+    from penstock.operators.aggregate.plan import AggregatePlan
 
 
 def without_key(codec: KeyCodec, names: Sequence[str], batch: pa.RecordBatch) -> Unfit | None:

@@ -24,7 +24,7 @@ import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 
-from penstock.operators.processor import KeyedProcessor
+from penstock.operators.process.processor import KeyedProcessor
 from penstock.state.keyed import StateHandle
 
 Numbers = npt.NDArray[np.int64]

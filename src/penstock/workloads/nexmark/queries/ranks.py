@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import penstock as ps
 
 if TYPE_CHECKING:
-    from penstock.operators.aggregates import Aggregate
+    from penstock.operators.aggregate.aggregates import Aggregate
 
 DAY = "date_format(date_time, 'yyyy-MM-dd') AS day"
 RANKS = (

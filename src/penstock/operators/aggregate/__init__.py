@@ -1,0 +1,1 @@
+"""Aggregates per key: accumulators, their combination in couriers, their state on hosts."""

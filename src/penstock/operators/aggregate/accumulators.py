@@ -1,0 +1,282 @@
+"""Accumulators: the pieces of state that aggregates are made of.
+
+An aggregate is computed from one or two of them, and two aggregates may share one (a sum and an
+average of the same column). Each owns some columns of state. It folds rows into them (`update`) and
+states that couriers or functions have combined (`merge`); a combined state travels as Arrow columns
+in which null stands for "nothing seen", so that merging is like updating.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+import numpy as np
+import pyarrow as pa
+
+from penstock.operators.aggregate import kernels
+from penstock.state.buffers import (
+    Array,
+    fixed_array,
+    fixed_values,
+    one_chunk,
+    physical,
+    valid_mask,
+)
+from penstock.state.columns import Column
+
+State = Callable[[str], Array]
+"""Gives the live values of a state column, by entry."""
+
+
+class Accumulator(Protocol):
+    """One piece of state. A frozen value: equal ones are kept once."""
+
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        """Its columns of state, in a table or a combiner."""
+        ...
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """The input columns that it reads."""
+        ...
+
+    @property
+    def combined(self) -> tuple[Column, ...]:
+        """Those of its columns that a combined state is made of."""
+        ...
+
+    def update(self, state: State, entries: Array, batch: pa.RecordBatch) -> None:
+        """Fold in rows: row i belongs to entries[i]."""
+        ...
+
+    def merge(self, state: State, entries: Array, combined: pa.RecordBatch) -> None:
+        """Fold in combined states: row i belongs to entries[i]."""
+        ...
+
+    def seen(self, state: State, entries: Array | slice) -> Array | None:
+        """Which entries hold a value; None: all do."""
+        ...
+
+
+def is_fast(type: pa.DataType) -> bool:
+    """Whether values of this type are folded by compiled code."""
+    dtype = physical(type)
+    return dtype is not None and dtype != np.uint64
+
+
+def carried(type: pa.DataType) -> pa.DataType:
+    """The type of a state column for values of a fast type: int64 or float64 beneath."""
+    if pa.types.is_temporal(type) and type.bit_width == 64:
+        return type
+    return pa.float64() if pa.types.is_floating(type) else pa.int64()
+
+
+def numbers(array: pa.Array, dtype: type[np.int64 | np.float64] | None = None) -> Array:
+    """The values of a fixed-width array as int64 or float64; anything where they are null."""
+    values = fixed_values(array)
+    if dtype is None:
+        dtype = np.float64 if values.dtype.kind == "f" else np.int64
+    if values.dtype == np.uint64 and dtype is np.int64:
+        return values.view(np.int64)
+    return values.astype(dtype, copy=False)
+
+
+def named(kind: str, column: str | None, by: str | None = None, where: str | None = None) -> str:
+    """What an aggregate, and its state, is called.
+
+    >>> named("last", "city", by="at", where="paid"), named("count", None)
+    ('last(city by at where paid)', 'count(*)')
+    """
+    by = f" by {by}" if by else ""
+    return f"{kind}({column or '*'}{by}{f' where {where}' if where else ''})"
+
+
+def true_rows(batch: pa.RecordBatch, where: str | None) -> Array | None:
+    """Where this column of bools is true, null counting as false; None: no column, all rows."""
+    if where is None:
+        return None
+    column = one_chunk(batch.column(where))
+    values, valid = fixed_values(column), valid_mask(column)
+    return values if valid is None else values & valid
+
+
+def chosen(
+    batch: pa.RecordBatch, names: tuple[str, ...], where: str | None, entries: Array
+) -> tuple[Array, list[pa.Array]]:
+    """Of the rows in which `where` is true: the entries, and the columns of these names."""
+    arrays = [one_chunk(batch.column(name)) for name in names]
+    mask = true_rows(batch, where)
+    if mask is None:
+        return entries, arrays
+    rows = np.flatnonzero(mask)
+    places = fixed_array(rows, pa.int64())
+    return entries[rows], [array.take(places) for array in arrays]
+
+
+def with_where(names: tuple[str | None, ...], where: str | None) -> tuple[str, ...]:
+    """The columns that are read: these, and that of the condition."""
+    return tuple(name for name in (*names, where) if name is not None)
+
+
+@dataclass(frozen=True)
+class Count:
+    """The number of rows, or of rows in which a column is not null."""
+
+    column: str | None = None
+    where: str | None = None
+
+    @property
+    def name(self) -> str:
+        return named("count", self.column, where=self.where)
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        return with_where((self.column,), self.where)
+
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        return (Column(self.name, pa.int64()),)
+
+    combined = columns
+
+    def update(self, state: State, entries: Array, batch: pa.RecordBatch) -> None:
+        valid = both(
+            None if self.column is None else valid_mask(one_chunk(batch.column(self.column))),
+            true_rows(batch, self.where),
+        )
+        kernels.count_rows(state(self.name), entries if valid is None else entries[valid])
+
+    def merge(self, state: State, entries: Array, combined: pa.RecordBatch) -> None:
+        kernels.add_counts(state(self.name), entries, numbers(combined.column(self.name)))
+
+    def seen(self, state: State, entries: Array | slice) -> Array | None:
+        return None
+
+
+@dataclass(frozen=True)
+class Sum:
+    """The sum of a column of numbers, as int64 (wrapping around) or as float64."""
+
+    column: str
+    number: Literal["int", "float"]
+    where: str | None = None
+
+    @property
+    def name(self) -> str:
+        name = named("sum", self.column, where=self.where)
+        return name if self.number == "int" else f"float {name}"
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        return with_where((self.column,), self.where)
+
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        return (*self.combined, Column(f"{self.name} seen", pa.bool_()))
+
+    @property
+    def combined(self) -> tuple[Column, ...]:
+        return (Column(self.name, pa.int64() if self.number == "int" else pa.float64()),)
+
+    def update(self, state: State, entries: Array, batch: pa.RecordBatch) -> None:
+        entries, arrays = chosen(batch, (self.column,), self.where, entries)
+        self.fold(state, entries, arrays[0])
+
+    def merge(self, state: State, entries: Array, combined: pa.RecordBatch) -> None:
+        self.fold(state, entries, combined.column(self.name))
+
+    def seen(self, state: State, entries: Array | slice) -> Array | None:
+        mask: Array = state(f"{self.name} seen")[entries]
+        return mask
+
+    def fold(self, state: State, entries: Array, array: pa.Array) -> None:
+        """Add values: value i to the sum of entries[i]."""
+        values = numbers(array, np.int64 if self.number == "int" else np.float64)
+        valid = valid_mask(array)
+        if valid is not None:
+            entries, values = entries[valid], values[valid]
+        kernels.add(state(self.name), state(f"{self.name} seen"), entries, values)
+
+
+@dataclass(frozen=True)
+class Pick:
+    """One value of a column: the least, the greatest, the first or the last, in compiled code.
+
+    First and last go by the order of processing, or by a second column.
+    """
+
+    kind: Literal["min", "max", "first", "last"]
+    column: str
+    type: pa.DataType
+    by: str | None = None
+    by_type: pa.DataType | None = None
+    where: str | None = None
+
+    @property
+    def name(self) -> str:
+        return named(self.kind, self.column, self.by, self.where)
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        return with_where((self.column, self.by), self.where)
+
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        return (*self.combined, Column(f"{self.name} seen", pa.bool_()))
+
+    @property
+    def combined(self) -> tuple[Column, ...]:
+        value = Column(self.name, carried(self.type))
+        if self.by is None:
+            return (value,)
+        return (value, Column(f"{self.name} rank", carried(self.by_type)))
+
+    def update(self, state: State, entries: Array, batch: pa.RecordBatch) -> None:
+        names = with_where((self.column, self.by), None)
+        self._fold(state, *chosen(batch, names, self.where, entries))
+
+    def merge(self, state: State, entries: Array, combined: pa.RecordBatch) -> None:
+        self._fold(state, entries, [combined.column(column.name) for column in self.combined])
+
+    def seen(self, state: State, entries: Array | slice) -> Array | None:
+        mask: Array = state(f"{self.name} seen")[entries]
+        return mask
+
+    def _fold(self, state: State, entries: Array, arrays: list[pa.Array]) -> None:
+        values = [numbers(array) for array in arrays]
+        valid = _all_valid(arrays)
+        if valid is not None:
+            entries, values = entries[valid], [value[valid] for value in values]
+        held, seen = state(self.name), state(f"{self.name} seen")
+        if self.by is None:
+            _PLAIN[self.kind](held, seen, entries, values[0])
+        else:
+            kernel = kernels.put_first_by if self.kind == "first" else kernels.put_last_by
+            kernel(held, state(f"{self.name} rank"), seen, entries, values[0], values[1])
+
+
+_PLAIN = {
+    "min": kernels.least,
+    "max": kernels.greatest,
+    "first": kernels.put_first,
+    "last": kernels.put_last,
+}
+
+
+def _all_valid(arrays: list[pa.Array]) -> Array | None:
+    """True in rows without a null; None when there is no null at all."""
+    valid = None
+    for array in arrays:
+        valid = both(valid, valid_mask(array))
+    return valid
+
+
+def both(one: Array | None, other: Array | None) -> Array | None:
+    """Where both masks are true; None stands for a mask that is true everywhere."""
+    if one is None or other is None:
+        return other if one is None else one
+    mask: Array = one & other
+    return mask

@@ -1,0 +1,140 @@
+"""The courier's side of aggregates: combine rows of one key before they are sent.
+
+>>> from penstock.operators.aggregate.aggregates import AggregatePlan, sum
+>>> schema = pa.schema([("k", pa.int64()), ("v", pa.int64())])
+>>> plan = AggregatePlan(schema, ["k"], {"total": sum("v")})
+>>> combiner = Combiner(plan)
+>>> combiner.add(pa.RecordBatch.from_pydict({"k": [7, 8, 7], "v": [1, 2, 3]}, schema))
+>>> keys, partials = combiner.finish()
+>>> pack(plan.codec, keys, partials).to_pylist()
+[{'__key': 7, 'sum(v)': 4}, {'__key': 8, 'sum(v)': 2}]
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+
+from penstock.errors import ProtocolError
+from penstock.operators.aggregate.sketch import Distinct
+from penstock.state.buffers import Array
+from penstock.state.key_index import key_index
+from penstock.state.keys import KeyCodec, Keys
+from penstock.state.table import KEY
+
+if TYPE_CHECKING:
+    from penstock.operators.aggregate.plan import AggregatePlan
+
+_LOOK_FROM, _LOOK_TO = 15_000, 20_000
+"""The rows by which a combiner judges whether it is worth its while."""
+_MOSTLY_NEW = 0.95
+"""Combining is given up when this share of those rows had keys not seen before."""
+
+
+class Combiner:
+    """Combines the rows of one task. Add batches, then `finish`; after that it is as new.
+
+    Where nearly every row has a key of its own, combining is wasted work: early on, `combines`
+    turns False. Then forget the combiner and send every batch, the ones added included, as
+    `raw(batch)` gives it. With an `approx_distinct`, whose state is larger than many rows,
+    `combines` is False from the start. Batches must hold no row with a null in its key.
+    """
+
+    combines: bool
+    """Whether adding makes sense; look after each `add`."""
+    rows: int
+    """Rows added."""
+
+    def __init__(self, plan: AggregatePlan) -> None:
+        self.plan = plan
+        self._index = key_index(plan.codec.layout)
+        self._worth = not any(isinstance(a, Distinct) for a in plan.accumulators)
+        self._reset()
+
+    @property
+    def groups(self) -> int:
+        """Distinct keys among the rows added."""
+        return self._index.size
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        """Take in raw rows. May turn `combines` to False, and has then not taken in all of them."""
+        for stop in (_LOOK_FROM, _LOOK_TO):
+            if self.rows < stop <= self.rows + batch.num_rows:
+                head = stop - self.rows
+                self._add(batch.slice(0, head))
+                batch = batch.slice(head)
+                self._judge()
+        if batch.num_rows and (self.combines or not self._worth):
+            self._add(batch)
+
+    def raw(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """The rows with only the columns that a host needs: input of the kind "rows"."""
+        return batch.select(self.plan.raw_names)
+
+    def finish(self) -> tuple[Keys, pa.RecordBatch]:
+        """The distinct keys and their combined states: packed, they make input of "partials"."""
+        if self._worth and not self.combines:
+            raise ProtocolError(
+                "a combiner that gave up was asked for its states",
+                hint="send the raw rows of every batch instead",
+            )
+        keys = self._index.keys(np.arange(self.groups))
+        everything = slice(0, self.groups)
+        arrays = []
+        for accumulator in self.plan.accumulators:
+            seen = accumulator.seen(self._state, everything)
+            arrays += [
+                column.to_arrow(self._state(column.name)[everything], seen)
+                for column in accumulator.combined
+            ]
+        partials = pa.RecordBatch.from_arrays(arrays, schema=self.plan.partial_schema)
+        self._index.clear()
+        self._reset()
+        return keys, partials
+
+    def _reset(self) -> None:
+        self.combines, self.rows = self._worth, 0
+        self._values = {column.name: column.empty(0) for column in self.plan.columns}
+        self._look, self._new = 0, 1.0
+
+    def _judge(self) -> None:
+        if self.rows == _LOOK_FROM:
+            self._look = self.groups
+        elif self._worth:
+            self._new = (self.groups - self._look) / (_LOOK_TO - _LOOK_FROM)
+            self.combines = self._new < _MOSTLY_NEW
+
+    def _add(self, batch: pa.RecordBatch) -> None:
+        before = self.groups
+        self._index.reserve(before + int(self._new * batch.num_rows))
+        entries = self._entries(batch)
+        room = self._index.room
+        for column in self.plan.columns:
+            old = self._values[column.name]
+            if len(old) < room:
+                new = column.empty(room)
+                new[:before] = old[:before]
+                self._values[column.name] = new
+        for accumulator in self.plan.accumulators:
+            accumulator.update(self._state, entries, batch)
+        self.rows += batch.num_rows
+
+    def _entries(self, batch: pa.RecordBatch) -> Array:
+        return self._index.upsert(self.plan.codec.encode(batch))
+
+    def _state(self, name: str) -> Array:
+        return self._values[name]
+
+
+def pack(codec: KeyCodec, keys: Keys, partials: pa.RecordBatch) -> pa.RecordBatch:
+    """Combined states with their keys before them, for the wire."""
+    schema = pa.schema([pa.field(KEY, codec.storage_type), *partials.schema])
+    return pa.RecordBatch.from_arrays([codec.to_storage(keys), *partials.columns], schema=schema)
+
+
+def unpack(codec: KeyCodec, batch: pa.RecordBatch) -> tuple[Keys, pa.RecordBatch]:
+    """Undo `pack`."""
+    keys = codec.from_storage(batch.column(KEY))
+    return keys, batch.select([name for name in batch.schema.names if name != KEY])

@@ -1,0 +1,131 @@
+"""The plan of a step that keeps aggregates: its state and its output."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from penstock.errors import FlowError
+from penstock.operators import senders
+from penstock.operators.aggregate import step as aggregate_step
+from penstock.operators.aggregate.accumulators import Accumulator, State
+from penstock.operators.aggregate.parts import Aggregate, compiled, one_field
+from penstock.operators.aggregate.signed_accumulators import SignedCount
+from penstock.operators.operator import CHANGE, Emit, EpochTime, OnError, Operator, Sender, Unfit
+from penstock.state.buffers import Array
+from penstock.state.columns import Column
+from penstock.state.keys import KeyCodec
+from penstock.state.table import KEY
+
+__all__ = ["Aggregate", "AggregatePlan"]
+
+
+class AggregatePlan:
+    """The aggregates of one step, checked against its input. Picklable: couriers and hosts get it.
+
+    If the input has a column `_change`, rows may be taken back. With `emit="changes"` the output has
+    one too, at the end.
+
+    >>> plan = AggregatePlan(
+    ...     pa.schema([("user", pa.string()), ("spent", pa.int32())]),
+    ...     ["user"], {"total": Aggregate("sum", "spent"), "mean": Aggregate("avg", "spent")})
+    >>> [f"{field.name} {field.type}" for field in plan.output]
+    ['user string', 'total int64', 'mean double']
+    >>> [column.name for column in plan.columns]
+    ['sum(spent)', 'sum(spent) seen', 'count(spent)']
+    """
+
+    codec: KeyCodec
+    output: pa.Schema
+    """Key columns, then the aggregates, in the order given."""
+    columns: list[Column]
+    """The state per key, as it is in a combiner; for a table see `AggregateState`."""
+    partial_schema: pa.Schema
+    """Of combined states, without the key; null stands for nothing seen."""
+    packed_schema: pa.Schema
+    """The same behind the key, as it goes over the wire."""
+    raw_names: list[str]
+    """The input columns that a host needs of a row: the key's and those of the aggregates."""
+    signed: bool
+    """Whether the input is a stream of changes; a key is there as long as a row of it is."""
+
+    def __init__(
+        self,
+        input_schema: pa.Schema,
+        key_names: Sequence[str],
+        aggregates: dict[str, Aggregate],
+        emit: Emit = "update",
+        nulls: bool = False,
+    ) -> None:
+        self.input_schema, self.key_names = input_schema, list(key_names)
+        self.aggregates, self.emit, self.nulls = dict(aggregates), emit, nulls
+        keys = pa.schema([one_field(input_schema, name, "the key") for name in key_names])
+        self.codec = KeyCodec(keys, nulls)
+        self._check()
+        self._parts = compiled(aggregates.values(), input_schema)
+        results = [
+            pa.field(name, part.type) for name, part in zip(aggregates, self._parts, strict=True)
+        ]
+        change = [pa.field(CHANGE, pa.int8())] if emit == "changes" else []
+        self.output = pa.schema([*keys, *results, *change])
+        self.signed = CHANGE in input_schema.names
+        parts: list[Accumulator] = [a for part in self._parts for a in part.accumulators]
+        if self.signed:
+            parts.append(SignedCount())
+        self.accumulators = list(dict.fromkeys(parts))
+        self.columns = [column for a in self.accumulators for column in a.columns]
+        self.partial_schema = pa.schema(
+            [(c.name, c.storage_type) for a in self.accumulators for c in a.combined]
+        )
+        self.packed_schema = pa.schema([(KEY, self.codec.storage_type), *self.partial_schema])
+        inputs = [name for a in self.accumulators for name in a.inputs]
+        self.raw_names = list(dict.fromkeys([*key_names, *inputs])) or input_schema.names[:1]
+
+    def __str__(self) -> str:
+        return ", ".join(f"{name}={what}" for name, what in self.aggregates.items())
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        given = (self.input_schema, self.key_names, self.aggregates, self.emit, self.nulls)
+        return (AggregatePlan, given)
+
+    @property
+    def inputs(self) -> tuple[pa.Schema, ...]:
+        return (self.input_schema,)
+
+    merges = True
+    has_timers = False
+
+    def unfit(self, input: int, batch: pa.RecordBatch) -> Unfit | None:
+        """Rows without a key."""
+        return senders.without_key(self.codec, self.key_names, batch)
+
+    def sender(self, time: EpochTime) -> Sender:
+        """Combines before sending where that pays."""
+        return senders.CombiningSender(self)
+
+    def operator(self, slots: int, step_id: str, on_error: OnError) -> Operator:
+        """The host's part."""
+        return aggregate_step.AggregateOperator(self, slots, step_id)
+
+    def results(self, state: State, entries: Array) -> list[pa.Array]:
+        """The values of the aggregates for these entries, in the order of the output."""
+        return [part.result(state, entries) for part in self._parts]
+
+    def _check(self) -> None:
+        for name in self.aggregates:
+            if name in self.key_names:
+                raise FlowError(
+                    f"{name!r} is a key column and an aggregate", hint="rename the aggregate"
+                )
+        if CHANGE in (*self.key_names, *self.aggregates):
+            raise FlowError(
+                f"{CHANGE!r} says whether a row is put in or taken back",
+                hint="use another name for the key column or the aggregate",
+            )
+        if self.emit not in ("update", "changes"):
+            raise FlowError(
+                f"an aggregate without a window cannot emit on {self.emit!r}",
+                hint='use "update" or "changes", or a window',
+            )

@@ -1,0 +1,140 @@
+"""Counts and sums of a stream of changes, in which rows are also taken back.
+
+Such rows have a column `_change`: 1, or -1 for one that is taken back. A sum is null when as many
+values were taken back as were put in.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from penstock.operators.aggregate import kernels
+from penstock.operators.aggregate.accumulators import (
+    State,
+    Sum,
+    both,
+    chosen,
+    named,
+    numbers,
+    true_rows,
+    with_where,
+)
+from penstock.operators.aggregate.object_accumulators import DecimalSum
+from penstock.operators.operator import CHANGE
+from penstock.state.buffers import Array, fixed_array, one_chunk, valid_mask
+from penstock.state.columns import Column
+
+
+@dataclass(frozen=True)
+class SignedCount:
+    """The number of rows that are there, or of those in which a column is not null."""
+
+    column: str | None = None
+    where: str | None = None
+
+    @property
+    def name(self) -> str:
+        return named("count", self.column, where=self.where)
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        return with_where((self.column, CHANGE), self.where)
+
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        return (Column(self.name, pa.int64()),)
+
+    combined = columns
+
+    def update(self, state: State, entries: Array, batch: pa.RecordBatch) -> None:
+        signs = _signs(batch.column(CHANGE))
+        valid = both(
+            None if self.column is None else valid_mask(one_chunk(batch.column(self.column))),
+            true_rows(batch, self.where),
+        )
+        if valid is not None:
+            entries, signs = entries[valid], signs[valid]
+        kernels.add_counts(state(self.name), entries, signs)
+
+    def merge(self, state: State, entries: Array, combined: pa.RecordBatch) -> None:
+        kernels.add_counts(state(self.name), entries, numbers(combined.column(self.name)))
+
+    def seen(self, state: State, entries: Array | slice) -> Array | None:
+        return None
+
+
+@dataclass(frozen=True)
+class SignedSum:
+    """The sum of the values that are there, and how many those are."""
+
+    sum: Sum | DecimalSum
+
+    @property
+    def name(self) -> str:
+        return self.sum.name
+
+    @property
+    def rows(self) -> str:
+        """The column with the number of values."""
+        return f"{self.name} rows"
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        return (*self.sum.inputs, CHANGE)
+
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        return (*self.sum.columns, Column(self.rows, pa.int64()))
+
+    @property
+    def combined(self) -> tuple[Column, ...]:
+        return (*self.sum.combined, Column(self.rows, pa.int64()))
+
+    def update(self, state: State, entries: Array, batch: pa.RecordBatch) -> None:
+        names = (self.sum.column, CHANGE)
+        entries, (values, change) = chosen(batch, names, self.sum.where, entries)
+        valid, signs = valid_mask(values), _signs(change)
+        if valid is not None:
+            entries, signs = entries[valid], signs[valid]
+            values = values.drop_null()
+        self.sum.fold(state, entries, _times(values, signs))
+        kernels.add_counts(state(self.rows), entries, signs)
+
+    def merge(self, state: State, entries: Array, combined: pa.RecordBatch) -> None:
+        self.sum.merge(state, entries, combined)
+        kernels.add_counts(state(self.rows), entries, numbers(combined.column(self.rows)))
+
+    def seen(self, state: State, entries: Array | slice) -> Array | None:
+        return None
+
+    def there(self, state: State, entries: Array) -> Array:
+        """Which of these entries have a sum."""
+        mask: Array = state(self.rows)[entries] > 0
+        return mask
+
+    def settle(self, state: State, entries: Array) -> None:
+        """Where no value is left, nothing is left of rounding errors, infinities and NaN either."""
+        held = state(self.name)
+        empty = entries[state(self.rows)[entries] == 0]
+        held[empty] = None if held.dtype == object else 0
+
+
+def _signs(change: pa.Array | pa.ChunkedArray) -> Array:
+    array = one_chunk(change)
+    values, valid = numbers(array, np.int64), valid_mask(array)
+    return values if valid is None else np.where(valid, values, 0)
+
+
+def _times(values: pa.Array, signs: Array) -> pa.Array:
+    """Values without nulls, as often as they are put in or taken back."""
+    if pa.types.is_decimal(values.type):
+        import pyarrow.compute as pc
+
+        whole = values.cast(pa.decimal256(56, values.type.scale))
+        return pc.multiply(whole, fixed_array(signs, pa.int64()).cast(pa.decimal256(19, 0)))
+    if pa.types.is_floating(values.type):
+        return fixed_array(numbers(values) * signs, pa.float64())
+    return fixed_array(numbers(values, np.int64) * signs, pa.int64())

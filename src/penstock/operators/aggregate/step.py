@@ -1,0 +1,142 @@
+"""The operator that a host runs for a step with aggregates."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+
+from penstock.errors import ProtocolError
+from penstock.operators.aggregate.combiner import unpack
+from penstock.operators.aggregate.signed_accumulators import SignedCount, SignedSum
+from penstock.operators.aggregate.table_state import AggregateState
+from penstock.operators.changes import differing, signs
+from penstock.operators.operator import PARTIALS, ROWS, Answer, EpochTime
+from penstock.state.buffers import Array, fixed_array
+from penstock.state.keys import Keys
+from penstock.state.table import ColumnTable
+
+if TYPE_CHECKING:
+    from penstock.operators.aggregate.plan import AggregatePlan
+
+_ROWS_PER_BATCH = 1 << 18
+
+
+class AggregateOperator:
+    """Keeps a plan's aggregates per key; gives what changed when the epoch closes.
+
+    Channels bring "partials" (packed states of a `Combiner`) or "rows" (what its `raw` gives).
+
+    >>> from penstock.operators.aggregate.aggregates import AggregatePlan, count
+    >>> schema = pa.schema([("word", pa.string())])
+    >>> step = AggregateOperator(AggregatePlan(schema, ["word"], {"n": count()}), 16, "words")
+    >>> words = pa.RecordBatch.from_pydict({"word": ["a", "b", "a"]}, schema)
+    >>> step.apply("rows", [words]).batches
+    []
+    >>> step.close().batches[0].to_pylist()
+    [{'word': 'a', 'n': 2}, {'word': 'b', 'n': 1}]
+    """
+
+    def __init__(self, plan: AggregatePlan, slots: int, step_id: str) -> None:
+        self.plan, self.step_id = plan, step_id
+        self._state = AggregateState(plan)
+        self.table = ColumnTable(plan.codec, self._state.columns, slots)
+        self._state.bind(self.table)
+        self.output: pa.Schema = plan.output
+
+    def keys(self, kind: str, batches: list[pa.RecordBatch]) -> list[Keys]:
+        """The keys of these batches."""
+        if kind == PARTIALS:
+            return [unpack(self.plan.codec, batch)[0] for batch in batches]
+        return [self.plan.codec.encode(batch) for batch in batches]
+
+    def due(self, time: EpochTime) -> dict[str, int]:
+        """Nothing falls due by time alone."""
+        return {}
+
+    def open(self, time: EpochTime) -> Answer:
+        """Nothing falls due by time alone."""
+        self._state.tidy()
+        return Answer()
+
+    def apply(self, kind: str, batches: list[pa.RecordBatch]) -> Answer:
+        """Take in one closed channel, whole or not at all."""
+        if kind not in (PARTIALS, ROWS):
+            raise ProtocolError(
+                f"step {self.step_id!r} cannot take input of the kind {kind!r}",
+                hint="couriers and hosts must run the same version of Penstock",
+            )
+        mark = self.table.savepoint()
+        try:
+            for batch in batches:
+                if kind == PARTIALS:
+                    self._merge(batch)
+                else:
+                    self._update(batch)
+        except BaseException:
+            self.table.undo(mark)
+            raise
+        return Answer()
+
+    def close(self) -> Answer:
+        """What the epoch changed: keys with their aggregates as they are now, or changes."""
+        touched = self.table.touched()
+        if self.plan.signed:
+            self._settle(touched)
+        if self.plan.emit == "changes":
+            return Answer(list(self._changes(touched)))
+        return Answer(list(self._rows(touched)))
+
+    def shutdown(self) -> None:
+        """Nothing is held outside the table."""
+
+    def rollback(self) -> None:
+        """Back to the last sealed version."""
+        self.table.rollback()
+
+    def _merge(self, batch: pa.RecordBatch) -> None:
+        keys, partials = unpack(self.plan.codec, batch)
+        entries = self.table.upsert(keys)
+        for accumulator in self.plan.accumulators:
+            accumulator.merge(self._state, entries, partials)
+
+    def _update(self, batch: pa.RecordBatch) -> None:
+        entries = self.table.upsert(self.plan.codec.encode(batch))
+        for accumulator in self.plan.accumulators:
+            accumulator.update(self._state, entries, batch)
+
+    def _settle(self, touched: Array) -> None:
+        """Rows were taken back: keys of which none is left are gone."""
+        here = touched[self.table.present(touched)]
+        none = here[self._state(SignedCount().name)[here] == 0]
+        self.table.remove(none)
+        for accumulator in self.plan.accumulators:
+            if isinstance(accumulator, SignedSum):
+                accumulator.settle(self._state, here)
+
+    def _rows(self, entries: Array) -> Iterator[pa.RecordBatch]:
+        entries = entries[self.table.present(entries)]
+        for start in range(0, len(entries), _ROWS_PER_BATCH):
+            some = entries[start : start + _ROWS_PER_BATCH]
+            columns = self.plan.codec.decode(self.table.keys(some))
+            columns += self.plan.results(self._state, some)
+            yield pa.RecordBatch.from_arrays(columns, schema=self.output)
+
+    def _changes(self, entries: Array) -> Iterator[pa.RecordBatch]:
+        """What is taken back, then what is put in, of as many entries as go into a batch."""
+        for start in range(0, len(entries), _ROWS_PER_BATCH // 2):
+            some = entries[start : start + _ROWS_PER_BATCH // 2]
+            was, here = self.table.was_present(some), self.table.present(some)
+            old = self.plan.results(self._state.before(some), np.arange(len(some)))
+            new = self.plan.results(self._state, some)
+            changed = (was != here) | differing(old, new)
+            for sign, results, rows in ((-1, old, was & changed), (1, new, here & changed)):
+                places = np.flatnonzero(rows)
+                if len(places):
+                    taken = fixed_array(places, pa.int64())
+                    columns = self.plan.codec.decode(self.table.keys(some[places]))
+                    columns += [column.take(taken) for column in results]
+                    columns.append(signs(sign, len(places)))
+                    yield pa.RecordBatch.from_arrays(columns, schema=self.output)

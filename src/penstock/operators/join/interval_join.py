@@ -1,0 +1,129 @@
+"""A join of rows whose times are within bounds of each other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+
+from penstock.operators.due import limits, stamp
+from penstock.operators.entry_groups import ends_of, grouped
+from penstock.operators.join import kernels
+from penstock.operators.join.bounds import Get, Interval
+from penstock.operators.join.expiring_join import DUE, ExpiringJoin
+from penstock.operators.join.matched import MATCHED, mark, with_column
+from penstock.operators.join.step import LEFT, RIGHT
+from penstock.operators.operator import EpochTime
+from penstock.state.bags import Bags
+from penstock.state.buffers import Array, fixed_array, fixed_values
+
+if TYPE_CHECKING:
+    from penstock.operators.join.plan import JoinPlan
+
+_CANDIDATES = 4
+"""So many stored rows per new one are looked at one by one; if there are more, by sorting."""
+_FEW_CANDIDATES = 64
+"""And so many in all."""
+
+
+class IntervalJoin(ExpiringJoin):
+    """Left rows wait until the watermark is past their last time, right rows until it is past the
+    last left time that they match."""
+
+    def __init__(self, plan: JoinPlan, slots: int, step_id: str) -> None:
+        assert isinstance(plan.bound, Interval)
+        self.bound = plan.bound
+        self._outer = plan.how == "left"
+        self.exact = (self._outer, False)
+        left = plan.left.append(pa.field(MATCHED, pa.bool_())) if self._outer else plan.left
+        bags = (Bags("left", left), Bags("right", plan.right))
+        super().__init__(plan, slots, step_id, bags, self.due_columns)
+
+    def due(self, time: EpochTime) -> dict[str, int]:
+        """Entries with rows that the watermark is past."""
+        return {name: limit for limit in limits(time, "event").values() for name in DUE}
+
+    def _stamps(self, input: int, get: Get) -> Array:
+        last = self.bound.last(get) if input == LEFT else self.bound.awaited(get)
+        return stamp(last // 1000 + (self.plan.lateness_ms + 1))
+
+    def _gone(
+        self, input: int, entries: Array, owner: Array, ids: Array, over: Array
+    ) -> Iterator[pa.RecordBatch]:
+        """Left rows of a left join that met no right row."""
+        if not self._outer or input == RIGHT:
+            return iter(())
+        ids = ids[over]
+        ids = ids[~fixed_values(self.bags[LEFT].values(MATCHED, ids))]
+        return self._alone(self._columns(LEFT, ids), np.arange(len(ids)))
+
+    def _take(self, input: int, entries: Array, rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        at, ids = self._matches(input, entries, rows)
+        yield from self._pairs(input, rows, at, ids)
+        if self._outer and input == RIGHT:
+            mark(self.bags[LEFT], entries[at], ids, True)
+        elif self._outer:
+            matched = np.bincount(at, minlength=rows.num_rows) > 0
+            rows = with_column(rows, MATCHED, fixed_array(matched, pa.bool_()))
+        self._store(input, entries, rows)
+
+    def _matches(self, input: int, entries: Array, rows: pa.RecordBatch) -> tuple[Array, Array]:
+        """(new row, id of a row of the other side) for all that are within the bounds."""
+        other, bound = self.bags[1 - input], self.bound
+        counts = other.counts(entries)
+        if int(counts.sum()) > _CANDIDATES * len(entries) + _FEW_CANDIDATES:
+            return self._sorted_matches(input, entries, rows, counts)
+        at, ids = other.ids(entries)
+        theirs = self._columns(1 - input, ids)
+        if input == LEFT:
+            first, last = bound.first(rows.column)[at], bound.last(rows.column)[at]
+            times = bound.right_times(theirs)
+        else:
+            first, last = bound.first(theirs), bound.last(theirs)
+            times = bound.right_times(rows.column)[at]
+        inside = (first <= times) & (times <= last)
+        return (at, ids) if inside.all() else (at[inside], ids[inside])
+
+    def _sorted_matches(
+        self, input: int, entries: Array, rows: pa.RecordBatch, counts: Array
+    ) -> tuple[Array, Array]:
+        """The same for large bags, of which only a few rows may match."""
+        other, bound = self.bags[1 - input], self.bound
+        some = np.flatnonzero(counts)
+        groups = grouped(entries[some])
+        order = some[groups.order]
+        owner, ids = other.ids(groups.entries)
+        mine, theirs = groups.ends, ends_of(np.bincount(owner, minlength=len(groups.entries)))
+        at = fixed_array(order, pa.int64())
+        stored = self._columns(1 - input, ids)
+
+        def new(name: str) -> pa.Array:
+            return rows.column(name).take(at)
+
+        if input == LEFT:
+            first, last, times = bound.first(new), bound.last(new), bound.right_times(stored)
+            left, right = _within(first, last, mine, times, theirs)
+            return order[left], ids[right]
+        first, last, times = bound.first(stored), bound.last(stored), bound.right_times(new)
+        left, right = _within(first, last, theirs, times, mine)
+        return order[right], ids[left]
+
+
+def _within(
+    first: Array, last: Array, lefts: Array, times: Array, rights: Array
+) -> tuple[Array, Array]:
+    """As `interval_pairs`, for rows that are in no order within their group."""
+    by_first, by_time = _order(first, lefts), _order(times, rights)
+    left, right = kernels.interval_pairs(
+        first[by_first], last[by_first], lefts, times[by_time], rights
+    )
+    return by_first[left], by_time[right]
+
+
+def _order(values: Array, ends: Array) -> Array:
+    """Places by value within each group; mostly they are in order already."""
+    if kernels.in_order(values, ends):
+        return np.arange(len(values))
+    return np.lexsort((values, np.repeat(np.arange(len(ends) - 1), np.diff(ends))))

@@ -1,0 +1,245 @@
+"""The plan of a join: what it takes, what it keeps, what it gives."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cached_property
+from typing import Any, Literal
+
+import pyarrow as pa
+
+from penstock.errors import FlowError
+from penstock.operators.join.bounds import STARTS, Bound, Interval, InWindow, Regular
+from penstock.operators.join.equal_rows import EqualRows
+from penstock.operators.join.interval_join import IntervalJoin
+from penstock.operators.join.regular_join import RegularJoin
+from penstock.operators.join.sender import JoinSender
+from penstock.operators.join.step import LEFT, RIGHT, JoinOperator
+from penstock.operators.join.window_join import WindowJoin
+from penstock.operators.operator import CHANGE, EpochTime, OnError, Unfit
+from penstock.operators.tagged import TaggedSchema
+from penstock.operators.window.windows import WINDOW_START
+from penstock.state.buffers import fixed_values
+from penstock.state.keys import KeyCodec, Keys
+
+__all__ = ["How", "InWindow", "Interval", "JoinPlan", "Regular"]
+
+How = Literal["inner", "left"]
+
+
+class JoinPlan:
+    """A join of two inputs by equal keys, within a bound. Picklable: couriers and hosts get it.
+
+    >>> people = pa.schema([("id", pa.int64()), ("name", pa.string())])
+    >>> sales = pa.schema([("id", pa.int64()), ("seller", pa.int64()), ("name", pa.string())])
+    >>> plan = JoinPlan(people, sales, (("id", "seller"),), "left", Regular())
+    >>> plan.output.names
+    ['id', 'name', 'id_right', 'seller', 'name_right', '_change']
+    """
+
+    output: pa.Schema
+    """The left columns, the right ones, those of the window, and "_change" in a stream of changes."""
+    changes: bool
+    """Whether the output is a stream of changes."""
+    equal: list[EqualRows | None]
+    """For each side how to find equal rows, if that is needed: to leave them out, or take them back."""
+    kept: list[list[str]]
+    """The columns of each side that stand in the output, in order."""
+
+    def __init__(
+        self,
+        left: pa.Schema,
+        right: pa.Schema,
+        on: tuple[tuple[str, str], ...],
+        how: How,
+        bound: Bound,
+        suffix: str = "_right",
+        distinct: bool = False,
+        lateness_ms: int = 0,
+    ) -> None:
+        self.left, self.right, self.on, self.how, self.bound = left, right, tuple(on), how, bound
+        self.suffix, self.distinct, self.lateness_ms = suffix, distinct, lateness_ms
+        self._keys = _key_schema(left, right, self.on)
+        self._check()
+        added = bound.check(left, right)
+        changing = CHANGE in left.names or CHANGE in right.names
+        self.changes = isinstance(bound, Regular) and (how == "left" or changing)
+        shared = {right for left, right in self.on if left == right}
+        self.kept = [
+            [name for name in left.names if name != CHANGE],
+            [name for name in right.names if name != CHANGE and name not in shared],
+        ]
+        self.output = self._output(added)
+        self.equal = [self._comparison(schema) for schema in self.inputs]
+
+    def __str__(self) -> str:
+        return f"{self.how} join, {self.bound}"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (
+            JoinPlan,
+            (
+                self.left, self.right, self.on, self.how, self.bound, self.suffix, self.distinct,
+                self.lateness_ms,
+            ),
+        )  # fmt: skip
+
+    @property
+    def inputs(self) -> tuple[pa.Schema, ...]:
+        return self.left, self.right
+
+    @property
+    def key_names(self) -> list[str]:
+        """As the left side names them."""
+        return list(self._keys.names)
+
+    @cached_property
+    def codec(self) -> KeyCodec:
+        """The key, and the start of the window if rows are joined by window. Left rows without a
+        key must come out of a left join: there, null is a key, which no right row has."""
+        windowed = isinstance(self.bound, InWindow)
+        fields = [*self._keys, pa.field(WINDOW_START, pa.int64())] if windowed else self._keys
+        return KeyCodec(pa.schema(fields), self.how == "left")
+
+    @cached_property
+    def whole_keys(self) -> KeyCodec:
+        """Of the key alone, in which no null can match."""
+        return KeyCodec(self._keys)
+
+    @cached_property
+    def _null_keys(self) -> KeyCodec:
+        return KeyCodec(self._keys, nulls=True)
+
+    @cached_property
+    def tagged(self) -> TaggedSchema:
+        """How rows of both sides go to the hosts."""
+        if not isinstance(self.bound, InWindow):
+            return TaggedSchema(self.inputs)
+        start = pa.field(STARTS, pa.int64())
+        return TaggedSchema((self.left.append(start), self.right.append(start)))
+
+    @property
+    def merges(self) -> bool:
+        """Rows on either side of a key must meet in one place."""
+        return False
+
+    @property
+    def has_timers(self) -> bool:
+        """Whether rows without a match are given, and others forgotten, when time has passed."""
+        return not isinstance(self.bound, Regular) or self.bound.ttl_ms is not None
+
+    def unfit(self, input: int, batch: pa.RecordBatch) -> Unfit | None:
+        """Rows without the event time that the bound needs, or that cannot be told apart."""
+        times, equal = self.bound.times(), self.equal[input]
+        if times is not None and batch.column(times[input]).null_count:
+            nulls = fixed_values(batch.column(times[input]).is_null())
+            return Unfit(nulls, f"a null in the event time ({times[input]})")
+        odd = None if equal is None else equal.odd_rows(batch)
+        if odd is not None:
+            return Unfit(odd, "a null inside a nested column")
+        if self.how == "left" and input == LEFT:
+            columns = self.key_columns(input, batch)
+            keys = pa.RecordBatch.from_arrays(columns, schema=self._null_keys.schema)
+            odd = self._null_keys.null_rows(keys)
+        names = ", ".join(self.key_names)
+        return None if odd is None else Unfit(odd, f"a null inside the key ({names})")
+
+    def sender(self, time: EpochTime) -> JoinSender:
+        """Sends the rows of both sides by their keys."""
+        return JoinSender(self, time)
+
+    def operator(self, slots: int, step_id: str, on_error: OnError) -> JoinOperator:
+        """The host's part. No user code runs in it that could fail on a row."""
+        kinds: dict[type, Callable[[JoinPlan, int, str], JoinOperator]]
+        kinds = {Regular: RegularJoin, InWindow: WindowJoin, Interval: IntervalJoin}
+        return kinds[type(self.bound)](self, slots, step_id)
+
+    def key_columns(self, input: int, batch: pa.RecordBatch) -> list[pa.Array]:
+        """The key of one side's rows, in the order of the pairs."""
+        return [batch.column(pair[input]) for pair in self.on]
+
+    def keys(self, input: int, batch: pa.RecordBatch) -> Keys:
+        """The keys in the step's table of rows as they come to a host."""
+        columns = self.key_columns(input, batch)
+        if isinstance(self.bound, InWindow):
+            columns.append(batch.column(STARTS))
+        return self.codec.encode(pa.RecordBatch.from_arrays(columns, schema=self.codec.schema))
+
+    def _output(self, added: list[pa.Field]) -> pa.Schema:
+        fields = [self.left.field(name) for name in self.kept[LEFT]]
+        taken = set(self.kept[LEFT])
+        for name in self.kept[RIGHT]:
+            field = self.right.field(name)
+            if name in taken:
+                field = field.with_name(name + self.suffix)
+            fields.append(field.with_nullable(True) if self.how == "left" else field)
+            taken.add(field.name)
+        fields += added
+        if self.changes:
+            fields.append(pa.field(CHANGE, pa.int8()))
+        names = [field.name for field in fields]
+        twice = next((name for name in names if names.count(name) > 1), None)
+        if twice is not None:
+            raise FlowError(
+                f"column {twice!r} would stand twice in the output of the join",
+                hint="rename it on one side before the join, or choose another suffix",
+            )
+        return pa.schema(fields)
+
+    def _comparison(self, schema: pa.Schema) -> EqualRows | None:
+        if not self.distinct and CHANGE not in schema.names:
+            return None
+        return EqualRows(pa.schema([field for field in schema if field.name != CHANGE]))
+
+    def _check(self) -> None:
+        if self.how not in ("inner", "left"):
+            raise FlowError(
+                f"there is no join {self.how!r}",
+                hint='choose "inner" or "left"; for a right join, swap the sides',
+            )
+        if self.lateness_ms < 0 or (self.lateness_ms and isinstance(self.bound, Regular)):
+            raise FlowError(
+                f"this join cannot take a lateness of {self.lateness_ms} ms",
+                hint="give a positive one, to a join by window or by interval",
+            )
+        if self.distinct and not isinstance(self.bound, InWindow):
+            raise FlowError(
+                "only a join by window can leave out rows that are there already",
+                hint="use distinct() on the inputs of this join instead",
+            )
+        for side, schema in (("left", self.left), ("right", self.right)):
+            if CHANGE in schema.names and not isinstance(self.bound, Regular):
+                raise FlowError(
+                    f"the {side} side of this join is a stream of changes",
+                    hint="a join by window or by interval needs rows that stay: let the step before "
+                    'give rows when they are final (emit="close"), or join without a bound',
+                )
+
+
+def _key_schema(left: pa.Schema, right: pa.Schema, on: tuple[tuple[str, str], ...]) -> pa.Schema:
+    """The key's columns by their left names; FlowError if the two sides do not fit together."""
+    if not on:
+        raise FlowError("the join has no key", hint="name the columns that must be equal")
+    fields = []
+    for names in on:
+        pair = []
+        for side, schema, name in zip(("left", "right"), (left, right), names, strict=True):
+            if schema.names.count(name) != 1:
+                raise FlowError(
+                    f"the {side} side of the join has no column {name!r} to join on, or several",
+                    hint=f"its columns are {', '.join(schema.names)}",
+                )
+            pair.append(schema.field(name))
+        if pair[0].type != pair[1].type:
+            raise FlowError(
+                f"the join compares {names[0]!r} of type {pair[0].type} "
+                f"with {names[1]!r} of type {pair[1].type}",
+                hint="cast one of them before the join",
+            )
+        fields.append(pair[0])
+    if len({field.name for field in fields}) < len(fields):
+        raise FlowError(
+            "a left column stands twice in the join's key",
+            hint="compare the right columns with each other before the join",
+        )
+    return pa.schema(fields)

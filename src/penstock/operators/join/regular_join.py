@@ -1,0 +1,182 @@
+"""A join of all rows of a key, of streams whose rows may be taken back.
+
+Every row has a weight, 1 or -1. The weight of a pair is the product of its rows', so what has come
+out in the end is the join of what has gone in, in whatever order it came: a row that is taken back
+before it came is kept with weight -1 until then.
+
+In a left join, a left row without a match comes out with nulls for the right side. It is taken back
+when its key gets its first right row, and put in again when the last one is taken back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+
+from penstock.operators.due import limits, stamp
+from penstock.operators.entry_groups import distinct
+from penstock.operators.join import kernels
+from penstock.operators.join.bounds import Get, Regular
+from penstock.operators.join.equal_rows import HASH
+from penstock.operators.join.expiring_join import DUE, ExpiringJoin
+from penstock.operators.join.matched import MATCHED, mark, with_column
+from penstock.operators.join.step import LEFT, RIGHT, Columns
+from penstock.operators.operator import CHANGE, EpochTime
+from penstock.state.bags import Bags
+from penstock.state.buffers import Array, fixed_array, fixed_values
+from penstock.state.columns import Column
+
+if TYPE_CHECKING:
+    from penstock.operators.join.plan import JoinPlan
+
+_RIGHTS = "__rights"
+"""The sum of the weights of a key's right rows: whether its left rows have a match."""
+_UNTIL = "__until"
+"""When a row has outlived its TTL, as due columns hold it."""
+
+
+class RegularJoin(ExpiringJoin):
+    """Keeps the rows of both sides, for ever or for the TTL."""
+
+    def __init__(self, plan: JoinPlan, slots: int, step_id: str) -> None:
+        assert isinstance(plan.bound, Regular)
+        self._ttl_ms, self._outer = plan.bound.ttl_ms, plan.how == "left"
+        self.exact = (False, self._outer)
+        bags = []
+        for input, (name, schema) in enumerate(zip(("left", "right"), plan.inputs, strict=True)):
+            if plan.equal[input] is not None:
+                schema = schema.append(pa.field(HASH, pa.int64()))
+            if self._outer and input == LEFT:
+                schema = schema.append(pa.field(MATCHED, pa.bool_()))
+            if self._ttl_ms is not None:
+                schema = schema.append(pa.field(_UNTIL, pa.int64()))
+            bags.append(Bags(name, schema))
+        columns = [] if self._ttl_ms is None else list(self.due_columns)
+        if self._outer:
+            columns.append(Column(_RIGHTS, pa.int64()))
+        super().__init__(plan, slots, step_id, (bags[LEFT], bags[RIGHT]), columns)
+
+    def due(self, time: EpochTime) -> dict[str, int]:
+        """Entries with rows that have outlived their TTL. The end of the input is not that."""
+        return {} if self._ttl_ms is None else dict.fromkeys(DUE, _limit(time))
+
+    def _stamps(self, input: int, get: Get) -> Array:
+        return fixed_values(get(_UNTIL))
+
+    def _gone(
+        self, input: int, entries: Array, owner: Array, ids: Array, over: Array
+    ) -> Iterator[pa.RecordBatch]:
+        """Rows go silently: nothing that they gave is taken back."""
+        if self.exact[input]:
+            np.subtract.at(
+                self.table.column(_RIGHTS), entries[owner[over]], self._weights(input, ids[over])
+            )
+        return iter(())
+
+    def _take(self, input: int, entries: Array, rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        at, ids = self._living(1 - input, *self.bags[1 - input].ids(entries))
+        weights = np.ones(rows.num_rows, np.int64)
+        if CHANGE in rows.schema.names:
+            weights = fixed_values(rows.column(CHANGE)).astype(np.int64)
+        products = weights[at] * self._weights(1 - input, ids) if self.plan.changes else weights
+        yield from self._pairs(input, rows, at, ids, self._changes(products))
+        if self._outer and input == RIGHT:
+            yield from self._turned(entries, weights)
+        touched = entries
+        rows, kept = self._settled(input, entries, rows, weights)
+        if self._outer and input == LEFT:
+            alone = np.flatnonzero(~fixed_values(rows.column(MATCHED)))
+            yield from self._alone(rows.column, alone, self._changes(weights[alone]))
+        if kept is not None:
+            rows, entries = rows.take(fixed_array(kept, pa.int64())), entries[kept]
+        self._store(input, entries, rows)
+        if kept is not None:
+            self._drop_empty(touched)
+
+    def _store(self, input: int, entries: Array, rows: pa.RecordBatch) -> None:
+        bags = self.bags[input]
+        if self._ttl_ms is None:
+            bags.append(entries, rows)
+            return
+        assert self._time is not None
+        until = stamp(np.full(len(entries), self._time.now_ms + self._ttl_ms))
+        rows = with_column(rows, _UNTIL, fixed_array(until, pa.int64()))
+        super()._store(input, entries, rows)
+
+    def _turned(self, entries: Array, weights: Array) -> Iterator[pa.RecordBatch]:
+        """Left rows that got their first match or lost their last one, by these new right rows."""
+        left, some = self.bags[LEFT], distinct(entries)
+        before = self.table.column(_RIGHTS)[some]
+        np.add.at(self.table.column(_RIGHTS), entries, weights)
+        after = self.table.column(_RIGHTS)[some]
+        for matched in (True, False):
+            turned = some[((before > 0) != matched) & ((after > 0) == matched)]
+            owner, ids = self._living(LEFT, *left.ids(turned))
+            others = fixed_values(left.values(MATCHED, ids)) != matched
+            owner, ids = owner[others], ids[others]
+            weights = self._weights(LEFT, ids) * (-1 if matched else 1)
+            rows = np.arange(len(ids))
+            yield from self._alone(self._columns(LEFT, ids), rows, self._changes(weights))
+            mark(left, turned[owner], ids, matched)
+
+    def _settled(
+        self, input: int, entries: Array, rows: pa.RecordBatch, weights: Array
+    ) -> tuple[pa.RecordBatch, Array | None]:
+        """New rows with their marks, and which of them stay (None: all), after rows that are equal
+        but for the opposite weight have cancelled each other. A row that cancels one whose nulls
+        are out takes those back."""
+        bags, outer = self.bags[input], self._outer and input == LEFT
+        matched = np.ones(rows.num_rows, np.bool_)
+        if outer:
+            matched = self.table.column(_RIGHTS)[entries] > 0
+        kept, equal = None, self.plan.equal[input]
+        if equal is not None:
+            rows = with_column(rows, HASH, equal.hashes(rows))
+            found = equal.find(bags, entries, rows)
+            stored = len(found.ids)
+            flags = np.ones(stored, np.bool_)
+            if outer:
+                flags = fixed_values(bags.values(MATCHED, found.ids))
+            flags = np.append(flags, matched)
+            signs = np.append(self._weights(input, found.ids), weights)
+            numbers = np.append(found.stored, found.new)
+            gone = kernels.cancel(numbers, signs, flags, found.groups, stored)
+            matched, kept = flags[stored:], np.flatnonzero(~gone[stored:])
+            self._take_out(bags, found.entries[gone[:stored]], found.ids[gone[:stored]])
+        if outer:
+            rows = with_column(rows, MATCHED, fixed_array(matched, pa.bool_()))
+        return rows, kept
+
+    def _take_out(self, bags: Bags, entries: Array, ids: Array) -> None:
+        if len(ids):
+            touched = distinct(entries)
+            owner, held = bags.ids(touched)
+            stay = ~np.isin(held, ids)
+            bags.keep(touched, owner[stay], held[stay])
+
+    def _living(self, input: int, owner: Array, ids: Array) -> tuple[Array, Array]:
+        """Without rows that have outlived their TTL but have not been taken out yet."""
+        if self._ttl_ms is None or not len(ids):
+            return owner, ids
+        assert self._time is not None
+        still = fixed_values(self.bags[input].values(_UNTIL, ids)) > _limit(self._time)
+        return owner[still], ids[still]
+
+    def _weights(self, input: int, ids: Array) -> Array:
+        if self.plan.equal[input] is None:
+            return np.ones(len(ids), np.int64)
+        return fixed_values(self.bags[input].values(CHANGE, ids)).astype(np.int64)
+
+    def _changes(self, weights: Array) -> Columns | None:
+        if not self.plan.changes:
+            return None
+        return lambda low, high: [fixed_array(weights[low:high].astype(np.int8), pa.int8())]
+
+
+def _limit(time: EpochTime) -> int:
+    """Rows that are kept until this time, as due columns hold it, are over."""
+    (limit,) = limits(EpochTime(time.epoch, time.now_ms), "processing").values()
+    return limit

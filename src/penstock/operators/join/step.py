@@ -1,0 +1,178 @@
+"""What the operators of all joins share: two bags of rows per key, and pairs of them."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+
+from penstock.errors import ProtocolError
+from penstock.operators.join.bounds import Get
+from penstock.operators.operator import ROWS, Answer, EpochTime
+from penstock.state.bags import Bags
+from penstock.state.buffers import Array, fixed_array
+from penstock.state.columns import Column
+from penstock.state.keys import Keys
+from penstock.state.table import ColumnTable
+
+if TYPE_CHECKING:
+    from penstock.operators.join.plan import JoinPlan
+
+LEFT, RIGHT = 0, 1
+_ROWS_PER_BATCH = 1 << 17
+Columns = Callable[[int, int], list[pa.Array]]
+"""Columns of output rows, from one number of theirs to another."""
+
+
+class JoinOperator(ABC):
+    """One join on one host: each row of a channel meets the other side's rows of its key, then joins
+    its own side's. All state is in the table: a bag of rows per side."""
+
+    def __init__(
+        self,
+        plan: JoinPlan,
+        slots: int,
+        step_id: str,
+        bags: tuple[Bags, Bags],
+        columns: Sequence[Column],
+    ) -> None:
+        self.plan, self.step_id, self.bags = plan, step_id, bags
+        self.output: pa.Schema = plan.output
+        self.table = ColumnTable(plan.codec, [*(b.column for b in bags), *columns], slots)
+        for some in bags:
+            some.bind(self.table)
+        self._time: EpochTime | None = None
+
+    def keys(self, kind: str, batches: list[pa.RecordBatch]) -> list[Keys]:
+        """The keys of both sides' rows."""
+        parts = (part for batch in batches for part in self.plan.tagged.unpack(batch))
+        return [self.plan.keys(input, rows) for input, rows in parts]
+
+    @abstractmethod
+    def due(self, time: EpochTime) -> dict[str, int]:
+        """Entries with rows that can go."""
+
+    def open(self, time: EpochTime) -> Answer:
+        """Let rows go that can match no more; give left ones that never did. When the input ends,
+        the others go at the end of the epoch: the rows that it brings may still match."""
+        self._time = time
+        for some in self.bags:
+            some.tidy()
+        return self._expired(replace(time, final=False))
+
+    def apply(self, kind: str, batches: list[pa.RecordBatch]) -> Answer:
+        """Take in one closed channel, whole or not at all."""
+        if kind != ROWS:
+            raise ProtocolError(
+                f"step {self.step_id!r} cannot take input of the kind {kind!r}",
+                hint="couriers and hosts must run the same version of Penstock",
+            )
+        parts: tuple[list[pa.RecordBatch], ...] = ([], [])
+        for batch in batches:
+            for input, rows in self.plan.tagged.unpack(batch):
+                parts[input].append(rows)
+        given: list[pa.RecordBatch] = []
+        with self._whole_or_not():
+            for input in (RIGHT, LEFT):
+                if parts[input]:
+                    rows = parts[input][0]
+                    if len(parts[input]) > 1:
+                        rows = pa.concat_batches(parts[input])
+                    entries = self.table.upsert(self.plan.keys(input, rows))
+                    given += self._take(input, entries, rows)
+        return Answer(given)
+
+    def close(self) -> Answer:
+        """Nothing, unless the input has ended."""
+        if self._time is None or not self._time.final:
+            return Answer()
+        return self._expired(self._time)
+
+    def rollback(self) -> None:
+        """Back to the last sealed version."""
+        self.table.rollback()
+        self._time = None
+
+    def shutdown(self) -> None:  # noqa: B027
+        """Nothing is held outside the table."""
+
+    # -- what the kinds of joins differ in
+
+    @abstractmethod
+    def _expire(self, time: EpochTime) -> Iterator[pa.RecordBatch]:
+        """Forget rows whose time has come; gives the output that is due with it."""
+
+    @abstractmethod
+    def _take(self, input: int, entries: Array, rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        """Let rows of one side meet the other side's, then store them; their entries are touched."""
+
+    # -- making output
+
+    def _pairs(
+        self, input: int, new: pa.RecordBatch, rows: Array, ids: Array, more: Columns | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """Output of pairs: row rows[i] of a side's new rows with row ids[i] of the other side's bag."""
+        other = self.bags[1 - input]
+        all_once = len(rows) == new.num_rows and bool((rows == np.arange(len(rows))).all())
+
+        def columns(low: int, high: int) -> list[pa.Array]:
+            at = fixed_array(rows[low:high], pa.int64())
+            mine = [new.column(name) for name in self.plan.kept[input]]
+            if all_once:
+                mine = [column.slice(low, high - low) for column in mine]
+            else:
+                mine = [column.take(at) for column in mine]
+            theirs = [other.values(name, ids[low:high]) for name in self.plan.kept[1 - input]]
+            return mine + theirs if input == LEFT else theirs + mine
+
+        return self._batches(len(rows), columns, more)
+
+    def _alone(
+        self, lefts: Get, rows: Array, more: Columns | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """Output of these left rows, of columns that `lefts` gives by name, with no right row."""
+        names, others = self.plan.kept[LEFT], self.plan.kept[RIGHT]
+        types = self.output.types[len(names) : len(names) + len(others)]
+
+        def columns(low: int, high: int) -> list[pa.Array]:
+            at = fixed_array(rows[low:high], pa.int64())
+            found = [lefts(name).take(at) for name in names]
+            return found + [pa.nulls(high - low, type) for type in types]
+
+        return self._batches(len(rows), columns, more)
+
+    def _batches(
+        self, rows: int, columns: Columns, more: Columns | None
+    ) -> Iterator[pa.RecordBatch]:
+        for low in range(0, rows, _ROWS_PER_BATCH):
+            high = min(rows, low + _ROWS_PER_BATCH)
+            arrays = columns(low, high) + ([] if more is None else more(low, high))
+            yield pa.RecordBatch.from_arrays(arrays, schema=self.output)
+
+    def _columns(self, input: int, ids: Array) -> Get:
+        """The columns of stored rows."""
+        bags = self.bags[input]
+        return lambda name: bags.values(name, ids)
+
+    def _drop_empty(self, entries: Array) -> None:
+        """Remove those of these entries that have no row left."""
+        held = self.bags[LEFT].counts(entries) + self.bags[RIGHT].counts(entries)
+        self.table.remove(entries[(held == 0) & self.table.present(entries)])
+
+    def _expired(self, time: EpochTime) -> Answer:
+        with self._whole_or_not():
+            return Answer(list(self._expire(time)))
+
+    @contextmanager
+    def _whole_or_not(self) -> Iterator[None]:
+        mark = self.table.savepoint()
+        try:
+            yield
+        except BaseException:
+            self.table.undo(mark)
+            raise

@@ -1,0 +1,87 @@
+"""A join of rows of one window: an entry holds both sides' rows of one key and window."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+
+from penstock.operators.due import due_column, due_entries, limits, stamp
+from penstock.operators.join.bounds import STARTS, InWindow
+from penstock.operators.join.equal_rows import HASH, EqualRows
+from penstock.operators.join.matched import with_column
+from penstock.operators.join.step import LEFT, RIGHT, Columns, JoinOperator
+from penstock.operators.operator import EpochTime
+from penstock.operators.window.windows import WINDOW_START, time_array
+from penstock.state.bags import Bags
+from penstock.state.buffers import Array, fixed_array, fixed_values
+
+if TYPE_CHECKING:
+    from penstock.operators.join.plan import JoinPlan
+
+_DUE = due_column("event")
+
+
+class WindowJoin(JoinOperator):
+    """All rows of an entry match each other; it goes when the window is over for late rows too."""
+
+    def __init__(self, plan: JoinPlan, slots: int, step_id: str) -> None:
+        assert isinstance(plan.bound, InWindow)
+        self.window = plan.bound.window
+        self._time_type = plan.output.field(WINDOW_START).type
+        schemas = list(plan.inputs)
+        if plan.distinct:
+            schemas = [schema.append(pa.field(HASH, pa.int64())) for schema in schemas]
+        bags = (Bags("left", schemas[LEFT]), Bags("right", schemas[RIGHT]))
+        super().__init__(plan, slots, step_id, bags, [_DUE])
+
+    def due(self, time: EpochTime) -> dict[str, int]:
+        """Windows that are over."""
+        return limits(time, "event")
+
+    def _expire(self, time: EpochTime) -> Iterator[pa.RecordBatch]:
+        entries = due_entries(self.table, self.due(time))
+        if not len(entries):
+            return
+        if self.plan.how == "left":
+            lonely = entries[self.bags[RIGHT].counts(entries) == 0]
+            starts = self.plan.codec.decode(self.table.keys(lonely))[-1]
+            owner, ids = self.bags[LEFT].ids(lonely)
+            bounds = self._bounds(fixed_values(starts)[owner])
+            yield from self._alone(self._columns(LEFT, ids), np.arange(len(ids)), bounds)
+        self.table.remove(entries)
+
+    def _take(self, input: int, entries: Array, rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        starts = fixed_values(rows.column(STARTS))
+        rows = rows.select(self.plan.inputs[input].names)
+        equal = self.plan.equal[input]
+        if equal is not None:
+            rows, fresh = self._unseen(equal, input, entries, rows)
+            entries, starts = entries[fresh], starts[fresh]
+        at, ids = self.bags[1 - input].ids(entries)
+        yield from self._pairs(input, rows, at, ids, self._bounds(starts[at]))
+        self.bags[input].append(entries, rows)
+        end_ms = -(-(starts + self.window.size_us) // 1000)
+        self.table.column(_DUE.name)[entries] = stamp(end_ms + self.plan.lateness_ms)
+
+    def _unseen(
+        self, equal: EqualRows, input: int, entries: Array, rows: pa.RecordBatch
+    ) -> tuple[pa.RecordBatch, Array]:
+        """The rows that are the first of their kind in their entry, and where they stood."""
+        keyed = with_column(rows, HASH, equal.hashes(rows))
+        found = equal.find(self.bags[input], entries, keyed)
+        # equal rows of one batch may still be of different windows
+        kinds = np.stack([np.append(found.stored, found.new), np.append(found.entries, entries)])
+        _, first = np.unique(kinds, axis=1, return_index=True)
+        fresh = np.sort(first[first >= len(found.stored)]) - len(found.stored)
+        return keyed.take(fixed_array(fresh, pa.int64())), fresh
+
+    def _bounds(self, starts: Array) -> Columns:
+        def columns(low: int, high: int) -> list[pa.Array]:
+            some = starts[low:high]
+            ends = some + self.window.size_us
+            return [time_array(some, self._time_type), time_array(ends, self._time_type)]
+
+        return columns

@@ -1,0 +1,1 @@
+"""Processors: users' own logic per key, with state and timers."""

@@ -1,0 +1,108 @@
+"""Calls of a processor's `handle_batch`: all rows of one slot at once, on the table itself."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from penstock.errors import FlowError, StepError
+from penstock.operators.process.calls import Caller, Results
+from penstock.operators.process.evidence import json_text
+from penstock.state.buffers import one_chunk
+from penstock.state.keyed import Timers
+from penstock.state.keys import Keys, slots_of
+
+
+class BatchCalls:
+    """Calls `handle_batch`. The operator undoes what a failed channel has changed so far; a failed
+    call among others is undone here, and its rows are halved until the bad ones stand alone."""
+
+    def __init__(self, caller: Caller) -> None:
+        self._method = caller.processor.handle_batch  # type: ignore[attr-defined]
+        self._cells, self._output = caller.cells, caller.output.schema
+        self._evidence, self._sets_aside = caller.evidence, caller.sets_aside
+        self._timers = Timers(0, None)
+        self._results = Results()
+
+    def rows(self, batch: pa.RecordBatch, timers: Timers) -> Results:
+        """One call per slot, with its rows in order of arrival."""
+        self._timers, self._results = timers, Results()
+        keys = self._cells.codec.encode(batch)
+        slots = slots_of(keys.hashes, self._cells.table.slots)
+        order = np.argsort(slots, kind="stable")
+        cuts = np.flatnonzero(np.diff(slots[order])) + 1
+        parts = np.split(order, cuts)
+        for rows in parts:
+            whole = len(parts) == 1
+            part = batch if whole else batch.take(pa.array(rows))
+            self._serve(part, keys if whole else keys.take(rows))
+        return self._results
+
+    def _serve(self, batch: pa.RecordBatch, keys: Keys) -> None:
+        error = self._call(batch, keys)
+        if error is None:
+            return
+        if isinstance(error, FlowError):
+            raise self._failure(batch, keys, error) from error
+        if batch.num_rows > 1:
+            half = batch.num_rows // 2
+            self._serve(batch.slice(0, half), keys.take(np.arange(half)))
+            self._serve(batch.slice(half), keys.take(np.arange(half, batch.num_rows)))
+            if self._sets_aside:
+                return
+            # every row passes in a smaller batch: all there is to blame is the batch
+        failure = self._failure(batch, keys, error)
+        if not self._sets_aside:
+            raise failure from error
+        self._results.dead.append(self._evidence.letter(failure.key, failure.row, error))
+
+    def _call(self, batch: pa.RecordBatch, keys: Keys) -> Exception | None:
+        """One call; on an error the table is as it was before."""
+        table = self._cells.table
+        mark = table.savepoint()
+        try:
+            with self._cells.batch(batch, keys):
+                given = self._method(batch, self._timers)
+            self._results.batches += conformed(given, self._output)
+        except Exception as error:
+            table.undo(mark)
+            return error
+        return None
+
+    def _failure(self, batch: pa.RecordBatch, keys: Keys, error: Exception) -> StepError:
+        if batch.num_rows == 1:
+            key = json_text(self._cells.codec.one(keys, 0))
+            return self._evidence.failure(
+                self._method, key, "row", json_text(batch.to_pylist()[0]), error
+            )
+        return self._evidence.failure(
+            self._method, "", "a batch of", f"{batch.num_rows} rows", error
+        )
+
+
+def conformed(given: Any, output: pa.Schema) -> list[pa.RecordBatch]:
+    """What `handle_batch` gave, as batches of the step's output."""
+    if given is None:
+        return []
+    if not isinstance(given, (pa.RecordBatch, pa.Table)):
+        raise TypeError(f"{type(given).__name__} was given: give a RecordBatch, a Table or None")
+    if set(given.schema.names) != set(output.names) or len(given.schema) != len(output):
+        raise TypeError(
+            f"the columns {', '.join(given.schema.names)} were given, not {', '.join(output.names)}"
+        )
+    arrays = []
+    for field in output:
+        column = one_chunk(given.column(field.name))
+        try:
+            arrays.append(column if column.type == field.type else column.cast(field.type))
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+            raise TypeError(
+                f"the column {field.name!r} takes {field.type}, not {column.type}: {error}"
+            ) from error
+        if column.null_count and not field.nullable:
+            raise TypeError(f"the column {field.name!r} must not be null")
+    if not given.num_rows:
+        return []
+    return [pa.RecordBatch.from_arrays(arrays, schema=output)]

@@ -1,0 +1,103 @@
+"""One call of a processor at a time, undone if it fails; what calls give, and what they cost."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+
+from penstock.operators.operator import Answer, DeadLetter
+from penstock.operators.process.evidence import Evidence
+from penstock.operators.process.processor import KeyedProcessor
+from penstock.state.cells import Cells
+from penstock.state.keyed import StateHandle
+from penstock.state.keys import Keys
+from penstock.state.values import RowForm, python_values
+
+AT_ONCE = 4096
+"""Rows, or timers, that are Python objects at a time; unless one key has more rows."""
+
+
+@dataclass
+class Results:
+    """What calls gave: rows, and what was set aside."""
+
+    rows: list[tuple[Any, ...]] = field(default_factory=list)
+    batches: list[pa.RecordBatch] = field(default_factory=list)
+    dead: list[DeadLetter] = field(default_factory=list)
+
+    def flush(self, form: RowForm) -> None:
+        """Turn the rows into a batch."""
+        if self.rows:
+            self.batches.append(form.batch(self.rows))
+            self.rows.clear()
+
+    def answer(self) -> Answer:
+        whole = len(self.batches) < 2
+        return Answer(self.batches if whole else [pa.concat_batches(self.batches)], self.dead)
+
+
+@dataclass(frozen=True)
+class Caller:
+    """Makes calls of a processor for single keys, on the cells of the handle."""
+
+    processor: KeyedProcessor
+    handle: StateHandle
+    output: RowForm
+    evidence: Evidence
+    sets_aside: bool
+    """Bad rows become dead letters, and do not end the step."""
+
+    @property
+    def cells(self) -> Cells:
+        return self.handle.cells
+
+    def attempt(
+        self, at: int, call: Callable[[], Iterable[Any] | None], keep: bool = True
+    ) -> list[tuple[Any, ...]]:
+        """One call for key number `at`; undone if it fails, or is not to be kept."""
+        mark = self.cells.begin(at)
+        answer: Iterable[Any] | None = None
+        try:
+            answer = call()
+            rows = [] if answer is None else [self.output.write(row) for row in answer]
+        except BaseException:
+            give_up(answer)
+            self.cells.undo(mark)
+            raise
+        if not keep:
+            self.cells.undo(mark)
+        return rows
+
+    def names(self, keys: Keys) -> list[tuple[Any, ...]]:
+        """Keys as user code gets them."""
+        columns = [python_values(column) for column in self.cells.codec.decode(keys)]
+        return list(zip(*columns, strict=True)) if columns else [()] * len(keys)
+
+
+def give_up(answer: Any) -> None:
+    """End a generator of user code now, so that what it does at its end is undone with the rest."""
+    # the error that made us give up is the one to tell, not what comes now
+    with suppress(Exception):
+        if hasattr(answer, "close"):
+            answer.close()
+
+
+@contextmanager
+def collector_paused() -> Iterator[None]:
+    """Keep the garbage collector away from objects that are about to die by reference count.
+
+    Otherwise it goes through the rows of many calls again and again and promotes them, which costs
+    as much as the calls themselves.
+    """
+    running = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if running:
+            gc.enable()

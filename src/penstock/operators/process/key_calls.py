@@ -1,0 +1,133 @@
+"""Calls of a processor for the rows of one key after another."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from operator import length_hint
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from penstock.errors import FlowError
+from penstock.operators.process.calls import AT_ONCE, Caller, Results, collector_paused, give_up
+from penstock.operators.process.evidence import json_text
+from penstock.state.buffers import Array
+from penstock.state.cells import distinct
+from penstock.state.keyed import Timers
+from penstock.state.keys import Keys
+from penstock.state.rows import Row
+from penstock.state.values import RowForm
+
+
+class KeyCalls:
+    """Calls `handle_input_rows`, for a piece of a channel at a time.
+
+    What the calls change reaches the table piece by piece: it is for the operator to undo the
+    pieces before one that fails.
+    """
+
+    def __init__(self, caller: Caller, input: pa.Schema) -> None:
+        self._caller, self._cells, self._input = caller, caller.cells, RowForm(input)
+        self._method = caller.processor.handle_input_rows
+        self._timers = Timers(0, None)
+        self._results = Results()
+
+    def rows(self, batch: pa.RecordBatch, timers: Timers) -> Results:
+        """One call per key, in order of first appearance, with the key's rows in order."""
+        self._timers, self._results = timers, Results()
+        codec = self._cells.codec
+        every = codec.encode(batch)
+        groups, first = distinct(codec, every)
+        keys = every.take(first)
+        if len(first) < len(groups):
+            batch = batch.take(pa.array(np.argsort(groups, kind="stable")))
+        ends = np.cumsum(np.bincount(groups, minlength=len(first)))
+        key = row = 0
+        while key < len(keys):
+            last = max(int(np.searchsorted(ends, row + AT_ONCE, "right")), key + 1)
+            end = int(ends[last - 1])
+            with collector_paused():
+                chosen = keys.take(np.arange(key, last))
+                self._piece(chosen, batch.slice(row, end - row), ends[key:last] - row)
+                self._results.flush(self._caller.output)
+            key, row = last, end
+        return self._results
+
+    def _piece(self, keys: Keys, batch: pa.RecordBatch, ends: Array) -> None:
+        """Serve these keys, whose rows lie one after the other in the batch."""
+        cells, timers, given = self._cells, self._timers, self._results.rows
+        method, write = self._method, self._caller.output.write
+        rows = self._input.rows(batch.columns, batch.num_rows)
+        names = self._caller.names(keys)
+        start = 0
+        with cells.work(keys, cells.table.find(keys)):
+            for at, (key, end) in enumerate(zip(names, ends.tolist(), strict=True)):
+                mark, before, answer = cells.begin(at), len(given), None
+                feed = iter(rows[start:end])
+                try:
+                    answer = method(key, feed, timers)
+                    if answer is not None:
+                        for row in answer:
+                            given.append(write(row))
+                except Exception as error:
+                    give_up(answer)
+                    cells.undo(mark)
+                    del given[before:]
+                    self._without_bad_rows(at, key, rows[start:end], feed, error)
+                start = end
+
+    def _without_bad_rows(
+        self,
+        at: int,
+        key: tuple[Any, ...],
+        rows: list[Row],
+        feed: Iterator[Row],
+        error: Exception,
+    ) -> None:
+        """A call with these rows failed: set the row to blame aside and call again, until it passes
+        or no row is left. Or end the step."""
+        evidence, whose = self._caller.evidence, json_text(key)
+        while True:
+            read = len(rows) - length_hint(feed)
+            if not self._caller.sets_aside or isinstance(error, FlowError):
+                text = _text(rows[read - 1]) if read else None
+                raise evidence.failure(self._method, whose, "row", text, error) from error
+            bad, error = self._to_blame(at, key, rows, read, error)
+            self._results.dead.append(evidence.letter(whose, _text(rows.pop(bad)), error))
+            if not rows:
+                return
+            feed = iter(rows)
+            try:
+                call = partial(self._method, key, feed, self._timers)
+                self._results.rows += self._caller.attempt(at, call)
+                return
+            except Exception as another:
+                error = another
+
+    def _to_blame(
+        self, at: int, key: tuple[Any, ...], rows: list[Row], read: int, error: Exception
+    ) -> tuple[int, Exception]:
+        """Which row a failed call failed on, and how.
+
+        It is the last one read; unless the call had read them all, as with `list(rows)`: then it is
+        the last row of the shortest beginning of the rows that fails.
+        """
+        if read < len(rows):
+            return max(read - 1, 0), error
+        passes, fails = 0, len(rows)
+        attempt = fails - 1  # most often a call did fail on the last row that it read
+        while fails - passes > 1:
+            call = partial(self._method, key, iter(rows[:attempt]), self._timers)
+            try:
+                self._caller.attempt(at, call, keep=False)
+                passes = attempt
+            except Exception as earlier:
+                fails, error = attempt, earlier
+            attempt = (passes + fails) // 2
+        return fails - 1, error
+
+
+def _text(row: Row) -> str:
+    return json_text(Row.as_dict(row))  # a column may be named as_dict

@@ -1,0 +1,87 @@
+"""Calls of a processor for timers that have expired."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Mapping
+from typing import Any
+
+from penstock.errors import FlowError
+from penstock.operators.process.calls import AT_ONCE, Caller, Results, collector_paused
+from penstock.operators.process.evidence import json_text
+from penstock.state.keyed import ExpiredTimer, Timers
+from penstock.state.timers import TimeKind, TimerQueue
+
+Limits = Mapping[TimeKind, int | None]
+"""Up to which time, inclusive, timers of each kind are due; None: none of them."""
+
+
+class TimerCalls:
+    """Calls `handle_expired_timer`. What calls change reaches the table when all have passed."""
+
+    def __init__(self, caller: Caller, queue: TimerQueue) -> None:
+        self._caller, self._queue, self._cells = caller, queue, caller.cells
+        self._method = caller.processor.handle_expired_timer
+        self._names: list[tuple[Any, ...]] = []
+        self._results = Results()
+
+    def expired(self, due: Limits, again: Limits, timers: Timers) -> Results:
+        """One call per timer that is due, in order of expiry and then of key.
+
+        A timer that a handler registers fires in the same opening if it is due by `again` and
+        later than the one being handled: so a handler can catch up, but not turn in circles.
+        """
+        self._results = results = Results()
+        cells, queue = self._cells, self._queue
+        entries = queue.due(due)
+        if not len(entries):
+            return results
+        keys = cells.table.keys(entries)
+        self._names, order = self._caller.names(keys), cells.codec.to_storage(keys).to_pylist()
+        with cells.work(keys, entries):
+            agenda = [
+                (expiry, order[at], kind, at)
+                for at, of_key in enumerate(queue.fetch())
+                for expiry, kind in of_key
+                if _is_due(expiry, kind, due)
+            ]
+            heapq.heapify(agenda)
+            while agenda:
+                with collector_paused():
+                    for _ in range(min(AT_ONCE, len(agenda))):
+                        expiry, place, kind, at = heapq.heappop(agenda)
+                        for more, of in self._fire(at, ExpiredTimer(expiry, kind), timers):
+                            if more > expiry and _is_due(more, of, again):
+                                heapq.heappush(agenda, (more, place, of, at))
+                    results.flush(self._caller.output)
+        return results
+
+    def _fire(self, at: int, expired: ExpiredTimer, timers: Timers) -> list[tuple[int, TimeKind]]:
+        """One call, unless an earlier one has deleted the timer; returns the timers it registered.
+
+        The timer is gone when its handler runs, and stays so when the handler fails.
+        """
+        self._cells.begin(at)
+        if not self._queue.delete(expired.expiry_ms, expired.kind):
+            return []
+        known, key = self._queue.timers(), self._names[at]
+        try:
+            self._results.rows += self._caller.attempt(
+                at, lambda: self._method(key, timers, expired)
+            )
+        except Exception as error:
+            self._failed(key, expired, error)
+        left = self._queue.timers()
+        return [] if left is known else [timer for timer in left if timer not in known]
+
+    def _failed(self, key: tuple[Any, ...], expired: ExpiredTimer, error: Exception) -> None:
+        evidence, whose = self._caller.evidence, json_text(key)
+        timer = json_text({"expiry_ms": expired.expiry_ms, "time": expired.kind})
+        if not self._caller.sets_aside or isinstance(error, FlowError):
+            raise evidence.failure(self._method, whose, "timer", timer, error) from error
+        self._results.dead.append(evidence.letter(whose, timer, error))
+
+
+def _is_due(expiry: int, kind: TimeKind, limits: Limits) -> bool:
+    limit = limits[kind]
+    return limit is not None and expiry <= limit

@@ -1,0 +1,169 @@
+"""The plan of a step that keeps the first n rows of each key."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from penstock.errors import FlowError
+from penstock.operators.operator import CHANGE, Emit, EpochTime, OnError, Operator, Sender, Unfit
+from penstock.operators.top import sender as top_sender
+from penstock.operators.top import step as top_step
+from penstock.operators.top.order import By, parse_order
+from penstock.operators.window.row_windows import (
+    RowWindows,
+    key_fields,
+    unfit_rows,
+    without_changes,
+)
+from penstock.operators.window.windows import Window, event_times, time_field
+from penstock.state.buffers import Array
+from penstock.state.keys import KeyCodec
+
+
+class TopPlan:
+    """The first n rows of each key, or of each key and window, in an order; picklable.
+
+    `by` is an order such as "price desc, at": nulls are smallest, and what it leaves open is decided
+    by all other columns, ascending, so that nothing depends on the order of arrival. With `ties`,
+    rows that are equal to the n-th in `by` are kept too. `rank` names a column for the place of a
+    row, from 1 on; with `ties` equal rows have the same one.
+
+    What is given, and when (`emit`):
+
+    - "changes": each epoch what it puts in and takes back, in a column `_change`;
+    - "update", for n = 1 only: each epoch the rows that took a key's place;
+    - "close": the rows of a key once, when it is over, which is then forgotten. A window is over when
+      the watermark has reached its end (plus the lateness); a key with `until`, a column of times,
+      when the watermark is after the greatest of them.
+
+    >>> schema = pa.schema([("user", pa.string()), ("score", pa.int64())])
+    >>> plan = TopPlan(schema, ["user"], 2, "score desc", rank="place")
+    >>> plan.output.names
+    ['user', 'score', 'place', '_change']
+    """
+
+    codec: KeyCodec
+    output: pa.Schema
+    merges = True
+
+    def __init__(
+        self,
+        input_schema: pa.Schema,
+        key_names: Sequence[str],
+        n: int,
+        by: str | Sequence[str],
+        *,
+        ties: bool = False,
+        rank: str | None = None,
+        until: str | None = None,
+        window: Window | None = None,
+        on: str | None = None,
+        lateness_ms: int = 0,
+        emit: Emit | None = None,
+        nulls: bool = False,
+    ) -> None:
+        self.input_schema, self.key_names = input_schema, list(key_names)
+        self.n, self.by, self.ties, self.rank = n, by, ties, rank
+        self.until, self.window, self.on = until, window, on
+        self.lateness_ms, self.nulls = lateness_ms, nulls
+        closes = until is not None or window is not None
+        self.emit: Emit = emit or ("close" if closes else "changes")
+        self._check(closes)
+        keys = key_fields(input_schema, self.key_names, "top")
+        self.user_codec = self.codec = KeyCodec(keys, nulls)
+        self.windows: RowWindows | None = None
+        self.rows, bounds = input_schema, []
+        if window is not None:
+            self.windows = RowWindows(input_schema, window, on, lateness_ms, "top")
+            bounds = self.windows.bounds
+            self.codec = KeyCodec(pa.schema([*keys, bounds[0]]), nulls)
+            self.rows = self.windows.sent
+        more = [pa.field(rank, pa.int64())] if rank is not None else []
+        more += [pa.field(CHANGE, pa.int8())] if self.emit == "changes" else []
+        self.output = pa.schema([*input_schema, *bounds, *more])
+        self.order: tuple[By, ...] = parse_order(by, input_schema)
+        used = {*self.key_names, *(one.column for one in self.order)}
+        self.rest = tuple(By(name) for name in input_schema.names if name not in used)
+        """What decides where the order does not."""
+
+    rows: pa.Schema
+    """Of the rows that are sent and kept."""
+
+    def __str__(self) -> str:
+        by = self.by if isinstance(self.by, str) else ", ".join(self.by)
+        ties = " with ties" if self.ties else ""
+        within = f" of each window, {self.window}" if self.window is not None else ""
+        return f"first {self.n}{ties} by {by}{within}"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        names = ("ties", "rank", "until", "window", "on", "lateness_ms", "emit", "nulls")
+        options = {name: getattr(self, name) for name in names}
+        return (_plan, (self.input_schema, self.key_names, self.n, self.by, options))
+
+    @property
+    def inputs(self) -> tuple[pa.Schema, ...]:
+        return (self.input_schema,)
+
+    @property
+    def has_timers(self) -> bool:
+        """Whether keys are over at some time."""
+        return self.until is not None or self.window is not None
+
+    def unfit(self, input: int, batch: pa.RecordBatch) -> Unfit | None:
+        """Rows without a key or a time."""
+        times = [name for name in (self.on, self.until) if name is not None]
+        return unfit_rows(self.user_codec, self.key_names, times, batch)
+
+    def sender(self, time: EpochTime) -> Sender:
+        """Leaves out what cannot be among the first n of a key."""
+        return top_sender.TopSender(self, time)
+
+    def operator(self, slots: int, step_id: str, on_error: OnError) -> Operator:
+        """The host's part."""
+        return top_step.TopOperator(self, slots, step_id)
+
+    def over_ms(self, batch: pa.RecordBatch) -> Array:
+        """For each row with an `until`: from which watermark on its key is over."""
+        assert self.until is not None
+        # the watermark must be after the time, which may be a fraction of a millisecond
+        over: Array = event_times(batch.column(self.until)) // 1000 + 1 + self.lateness_ms
+        return over
+
+    def _check(self, closes: bool) -> None:
+        without_changes(self.input_schema, "top")
+        if self.n < 1:
+            raise FlowError(f"top needs at least one row, not {self.n}", hint="use n=1 or more")
+        if self.until is not None:
+            time_field(self.input_schema, self.until, "until")
+            if self.window is not None:
+                raise FlowError(
+                    "top got both a window and until", hint="a window is over by itself"
+                )
+        if self.window is None and (self.on is not None or (self.lateness_ms and not closes)):
+            raise FlowError(
+                "top got an event time or a lateness without a window",
+                hint="give it a window too, or leave them out",
+            )
+        if self.rank is not None and self.rank in (*self.input_schema.names, CHANGE):
+            raise FlowError(
+                f"there is a column {self.rank!r} already", hint="give the rank another name"
+            )
+        if self.emit == "close" and not closes:
+            raise FlowError(
+                "a top without a window never closes",
+                hint='use emit="changes", a window, or until="..."',
+            )
+        if self.emit == "update" and (self.n > 1 or self.ties):
+            raise FlowError(
+                'top can emit on "update" only with n=1 and without ties',
+                hint='use emit="changes": a row that falls out is then taken back',
+            )
+        if self.emit not in ("close", "update", "changes"):
+            raise FlowError(f"emit={self.emit!r} is not known", hint='use "changes" or "close"')
+
+
+def _plan(schema: pa.Schema, keys: list[str], n: int, by: Any, options: dict[str, Any]) -> TopPlan:
+    return TopPlan(schema, keys, n, by, **options)

@@ -1,0 +1,235 @@
+"""The operator that a host runs for a top-n."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+
+from penstock.errors import ProtocolError
+from penstock.operators.changes import signs
+from penstock.operators.due import Clock, due_column, due_entries, limits, stamp
+from penstock.operators.entry_groups import numbered
+from penstock.operators.operator import ROWS, Answer, EpochTime
+from penstock.operators.ordering import run_starts
+from penstock.operators.top import kernels
+from penstock.operators.top.order import coarse_codes
+from penstock.operators.top.rows import MixedRows
+from penstock.operators.top.sender import MOST
+from penstock.operators.window.windows import WINDOW_START
+from penstock.state.bags import Bags
+from penstock.state.buffers import Array, fixed_array
+from penstock.state.columns import Column
+from penstock.state.keys import Keys
+from penstock.state.table import ColumnTable
+
+if TYPE_CHECKING:
+    from penstock.operators.top.plan import TopPlan
+
+_BAR = "__bar"
+"""The state column with the code of a key's n-th row: whoever is behind it need not be looked at."""
+_ENTRIES_PER_BATCH = 1 << 16
+
+
+class TopOperator:
+    """Keeps the first rows of each key as a bag, in their order.
+
+    >>> from penstock.operators.top.plan import TopPlan
+    >>> schema = pa.schema([("user", pa.string()), ("score", pa.int64())])
+    >>> step = TopPlan(schema, ["user"], 1, "score desc").operator(16, "best", "fail")
+    >>> rows = pa.RecordBatch.from_pydict({"user": ["a", "b", "a"], "score": [1, 2, 3]}, schema)
+    >>> _ = step.open(EpochTime(0, 0)), step.apply("rows", [rows])
+    >>> step.close().batches[0].to_pylist()
+    [{'user': 'a', 'score': 3, '_change': 1}, {'user': 'b', 'score': 2, '_change': 1}]
+    """
+
+    def __init__(self, plan: TopPlan, slots: int, step_id: str) -> None:
+        self.plan, self.step_id, self.output = plan, step_id, plan.output
+        self._clock: Clock = "event" if plan.window is None else plan.window.clock
+        self._bags = Bags("rows", plan.rows)
+        self._due = due_column(self._clock) if plan.has_timers else None
+        due = [] if self._due is None else [self._due]
+        columns = [self._bags.column, Column(_BAR, pa.int64()), *due]
+        self.table = ColumnTable(plan.codec, columns, slots)
+        self._bags.bind(self.table)
+        self._time = EpochTime(0, 0)
+        self._over = np.empty(0, np.int64)
+
+    def keys(self, kind: str, batches: list[pa.RecordBatch]) -> list[Keys]:
+        """The keys of these batches."""
+        return [self.plan.codec.encode(batch) for batch in batches]
+
+    def due(self, time: EpochTime) -> dict[str, int]:
+        """Keys and windows that are over."""
+        return {} if self._due is None else limits(time, self._clock)
+
+    def open(self, time: EpochTime) -> Answer:
+        """Give or forget what is over; at the end of the input only `close` does, after all rows."""
+        self._bags.tidy()
+        self._time, self._over = time, np.empty(0, np.int64)
+        return Answer() if time.final else self._finish(time)
+
+    def apply(self, kind: str, batches: list[pa.RecordBatch]) -> Answer:
+        """Take in one closed channel, whole or not at all."""
+        if kind != ROWS:
+            raise ProtocolError(
+                f"step {self.step_id!r} cannot take input of the kind {kind!r}",
+                hint="couriers and hosts must run the same version of Penstock",
+            )
+        mark = self.table.savepoint()
+        try:
+            for batch in batches:
+                self._take_in(batch)
+        except BaseException:
+            self.table.undo(mark)
+            raise
+        return Answer()
+
+    def close(self) -> Answer:
+        """What the epoch changed, unless rows are given when their key is over."""
+        if self.plan.emit == "close":
+            return self._finish(self._time) if self._time.final else Answer()
+        touched = self.table.touched()
+        touched = touched[self.table.present(touched)]
+        chunks = range(0, len(touched), _ENTRIES_PER_BATCH)
+        parts = (self._changes(touched[i : i + _ENTRIES_PER_BATCH]) for i in chunks)
+        return Answer([batch for part in parts for batch in part])
+
+    def rollback(self) -> None:
+        """Back to the last sealed version."""
+        self.table.rollback()
+
+    def shutdown(self) -> None:
+        """Nothing is held outside the table."""
+
+    # -- rows come in
+
+    def _take_in(self, batch: pa.RecordBatch) -> None:
+        plan, first = self.plan, self.plan.order[0]
+        keys = plan.codec.encode(batch)
+        codes = coarse_codes(batch.column(first.column), first.descending)
+        entries = self.table.find(keys)
+        if plan.until is not None:
+            self._postpone(batch, entries)
+        cells, bars = self.table.column(self._bags.column.name), self.table.column(_BAR)
+        rows = kernels.contenders(entries, codes, cells, bars, plan.n)
+        if not len(rows):
+            return
+        entries = entries[rows]
+        unknown = rows[entries < 0]
+        if len(unknown):
+            entries[entries < 0] = self.table.upsert(keys.take(unknown))
+            self._set_due(batch, unknown, entries, rows)
+        distinct, counts, groups = numbered(entries)
+        if plan.n <= MOST and len(distinct) < len(rows):
+            leading = kernels.leaders(groups, counts, codes[rows], plan.n)
+            rows, groups = rows[leading], groups[leading]
+        self._merge(batch, rows, distinct, groups)
+
+    def _merge(self, batch: pa.RecordBatch, rows: Array, entries: Array, groups: Array) -> None:
+        """Put rows of a batch, row i of entries[groups[i]], among those that are there."""
+        plan, bags = self.plan, self._bags
+        owner, ids = bags.ids(entries)
+        old = len(ids)
+        groups = np.concatenate([owner, groups])
+        both = MixedRows(bags, ids, batch, rows)
+        order = both.first(plan.n, plan.order, plan.rest, groups, plan.ties)
+        # only where a new row is kept has anything changed
+        changed = np.zeros(len(entries), np.bool_)
+        changed[groups[order[order >= old]]] = True
+        order = order[changed[groups[order]]]
+        if not len(order):
+            return
+        new = order >= old
+        row_ids = np.empty(len(order), np.int64)
+        row_ids[~new] = ids[order[~new]]
+        row_ids[new] = bags.put(batch, rows[order[new] - old])
+        changed_entries = entries[changed]
+        self.table.touch(changed_entries)
+        owner = (np.cumsum(changed) - 1)[groups[order]]
+        bags.keep(changed_entries, owner, row_ids)
+        self._raise_bars(changed_entries, owner, row_ids)
+
+    def _raise_bars(self, entries: Array, owner: Array, ids: Array) -> None:
+        counts = np.bincount(owner, minlength=len(entries))
+        full = counts >= self.plan.n
+        last = (np.cumsum(counts) - counts + self.plan.n - 1)[full]
+        first = self.plan.order[0]
+        values = self._bags.values(first.column, ids[last])
+        self.table.column(_BAR)[entries[full]] = coarse_codes(values, first.descending)
+
+    def _postpone(self, batch: pa.RecordBatch, entries: Array) -> None:
+        """A key is over after the latest time of its rows, also of those that are not kept."""
+        assert self._due is not None
+        due = stamp(self.plan.over_ms(batch))
+        rows = kernels.later(entries, due, self.table.column(self._due.name))
+        if len(rows):
+            self.table.touch(entries[rows])
+            kernels.raise_times(entries[rows], due[rows], self.table.column(self._due.name))
+
+    def _set_due(self, batch: pa.RecordBatch, unknown: Array, entries: Array, rows: Array) -> None:
+        """New entries are over at some time."""
+        if self._due is None:
+            return
+        new = np.searchsorted(rows, unknown)
+        some = batch.take(fixed_array(unknown, pa.int64()))
+        windows = self.plan.windows
+        times = self.plan.over_ms(some) if windows is None else windows.due_ms(some[WINDOW_START])
+        kernels.raise_times(entries[new], stamp(times), self.table.column(self._due.name))
+
+    # -- rows go out
+
+    def _finish(self, time: EpochTime) -> Answer:
+        """Forget what is over; give its rows first if that is when they are given."""
+        over = due_entries(self.table, self.due(time))
+        if not len(over):
+            return Answer()
+        given = []
+        if self.plan.emit == "close":
+            for start in range(0, len(over), _ENTRIES_PER_BATCH):
+                owner, ids = self._bags.ids(over[start : start + _ENTRIES_PER_BATCH])
+                if len(ids):
+                    given.append(self._output(ids, self._ranks(owner, ids), None))
+        self.table.remove(over)
+        self._over = over
+        return Answer(given)
+
+    def _changes(self, entries: Array) -> Iterator[pa.RecordBatch]:
+        """What was taken back of these entries since the last seal, then what was put in."""
+        old_owner, old = self._bags.before(entries)
+        if len(self._over):
+            # rows of keys that were over when the epoch began were not taken back
+            there = ~np.isin(entries[old_owner], self._over)
+            old_owner, old = old_owner[there], old[there]
+        owner, new = self._bags.ids(entries)
+        old_ranks, new_ranks = self._ranks(old_owner, old), self._ranks(owner, new)
+        gone = kernels.missing(old, old_ranks, new, new_ranks)
+        came = kernels.missing(new, new_ranks, old, old_ranks)
+        if gone.any() and self.plan.emit == "changes":
+            yield self._output(old[gone], old_ranks[gone], -1)
+        if came.any():
+            yield self._output(new[came], new_ranks[came], 1)
+
+    def _ranks(self, owner: Array, ids: Array) -> Array:
+        """The rank of each row among those of its owner; zeros if nobody asks for it."""
+        plan = self.plan
+        if plan.rank is None or not len(ids):
+            return np.zeros(len(ids), np.int64)
+        starts = np.ones(len(ids), np.bool_)
+        if plan.ties:
+            columns = [(self._bags.values(by.column, ids), by.descending) for by in plan.order]
+            starts = run_starts(columns, owner, np.arange(len(ids)))
+        ranks: Array = kernels.places(owner, starts, plan.ties) + 1
+        return ranks
+
+    def _output(self, ids: Array, ranks: Array, sign: int | None) -> pa.RecordBatch:
+        columns = self._bags.rows(ids).columns
+        if self.plan.windows is not None:
+            columns.append(self.plan.windows.ends(columns[-1]))
+        if self.plan.rank is not None:
+            columns.append(fixed_array(ranks, pa.int64()))
+        if self.plan.emit == "changes":
+            columns.append(signs(sign or 1, len(ids)))
+        return pa.RecordBatch.from_arrays(columns, schema=self.output)

@@ -1,0 +1,1 @@
+"""Windows: tumbling, hopping and sessions."""

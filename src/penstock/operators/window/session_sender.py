@@ -1,0 +1,67 @@
+"""The courier's side of sessions: rows of a key that are near each other go as one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+
+from penstock.operators.aggregate.combiner import pack
+from penstock.operators.operator import PARTIALS, EpochTime, Outgoing
+from penstock.operators.window import session_kernels as kernels
+from penstock.operators.window.passing_state import PassingState
+from penstock.operators.window.sender import Late, timely
+from penstock.state.buffers import Array, fixed_array
+from penstock.state.key_index import key_index
+
+if TYPE_CHECKING:
+    from penstock.operators.window.plan import SessionPlan
+
+START, END = "__start", "__end"
+"""The bounds of a session, on the wire and in bags: microseconds since 1970."""
+_ENOUGH = 1 << 18
+"""Rows that are made sessions of at once."""
+
+
+class SessionSender:
+    """Makes sessions of its own rows; the host merges them with those that it has."""
+
+    def __init__(self, plan: SessionPlan, time: EpochTime) -> None:
+        self._plan, self._time = plan, time
+        self._horizon = plan.window.horizon(time, plan.lateness_ms)
+        self._rows: list[pa.RecordBatch] = []
+        self._times: list[Array] = []
+        self.late: Late = []
+
+    def add(self, input: int, batch: pa.RecordBatch) -> Iterator[Outgoing]:
+        """Gives nothing before there are many rows: the more, the fewer sessions."""
+        batch, times = timely(self._plan, self._time, self._horizon, batch, self.late)
+        if batch.num_rows:
+            self._rows.append(batch.select(self._plan.inner.raw_names))
+            self._times.append(times)
+        if sum(map(len, self._times)) >= _ENOUGH:
+            yield self._sessions()
+
+    def finish(self) -> tuple[str, Iterable[Outgoing]]:
+        """What is left."""
+        return PARTIALS, [self._sessions()] if self._rows else []
+
+    def _sessions(self) -> Outgoing:
+        plan = self._plan
+        rows, times = pa.concat_batches(self._rows), np.concatenate(self._times)
+        self._rows, self._times = [], []
+        index = key_index(plan.codec.layout)
+        users = index.upsert(plan.codec.encode(rows))
+        sorted_already = bool((times[1:] >= times[:-1]).all())
+        order = np.empty(0, np.int64) if sorted_already else np.argsort(times)
+        gap = plan.window.size_us
+        groups, owners, starts, ends = kernels.group_rows(users, index.size, times, order, gap)
+        state = PassingState(plan.inner, len(owners))
+        state.update(groups, rows)
+        bounds = [fixed_array(starts, pa.int64()), fixed_array(ends, pa.int64())]
+        schema = pa.schema([(START, pa.int64()), (END, pa.int64()), *plan.inner.partial_schema])
+        sessions = pa.RecordBatch.from_arrays(bounds + state.combined(), schema=schema)
+        keys = index.keys(owners)
+        return Outgoing(pack(plan.codec, keys, sessions), keys.hashes)

@@ -1,0 +1,294 @@
+"""The operator that a host runs for aggregates of sessions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from penstock.errors import ProtocolError
+from penstock.operators.aggregate.combiner import unpack
+from penstock.operators.changes import differing, signs
+from penstock.operators.due import due_column, due_entries, limits, stamp
+from penstock.operators.operator import PARTIALS, Answer, EpochTime
+from penstock.operators.window import session_kernels as kernels
+from penstock.operators.window.passing_state import PassingState
+from penstock.operators.window.session_sender import END, START
+from penstock.operators.window.step import AGAIN, GIVEN, NONE_DUE, ONCE, ROWS_PER_BATCH
+from penstock.operators.window.windows import time_array
+from penstock.state.bags import Bags
+from penstock.state.buffers import Array, fixed_array, fixed_values
+from penstock.state.keys import Keys
+from penstock.state.table import ColumnTable
+
+if TYPE_CHECKING:
+    from penstock.operators.window.plan import SessionPlan
+
+
+class _Sessions(NamedTuple):
+    """Sessions of some entries, by entry and start."""
+
+    entries: Array
+    """All of the entries."""
+    owner: Array
+    """Of each session, the place of its entry among them."""
+    ids: Array
+    """Of each session, its row in the bags."""
+
+    def where(self, mask: Array) -> _Sessions:
+        return _Sessions(self.entries, self.owner[mask], self.ids[mask])
+
+
+class SessionOperator:
+    """Keeps the sessions of each key in a bag, as combined states, until they close.
+
+    A session is a row of the bag that never changes: rows that come into it make a new one. An entry
+    falls due with its first session. What a final epoch closes is given at its end, so that its own
+    rows count.
+    """
+
+    def __init__(self, plan: SessionPlan, slots: int, step_id: str) -> None:
+        self.plan, self.step_id = plan, step_id
+        self._stays = plan.emit == "close" and plan.lateness_ms > 0
+        given = [(GIVEN, pa.int8())] if self._stays else []
+        self._schema = pa.schema(
+            [(START, pa.int64()), (END, pa.int64()), *given, *plan.inner.partial_schema]
+        )
+        self._bags = Bags("sessions", self._schema)
+        columns = [self._bags.column, due_column(plan.window.clock)]
+        self.table = ColumnTable(plan.codec, columns, slots)
+        self._bags.bind(self.table)
+        self.output: pa.Schema = plan.output
+        self._due = columns[1].name
+        self._limits: dict[str, int] = {}
+        self._final = False
+
+    def keys(self, kind: str, batches: list[pa.RecordBatch]) -> list[Keys]:
+        """The keys of these batches."""
+        return [unpack(self.plan.codec, batch)[0] for batch in batches]
+
+    def due(self, time: EpochTime) -> dict[str, int]:
+        """Keys with a session that ends, or goes."""
+        return limits(time, self.plan.window.clock)
+
+    def open(self, time: EpochTime) -> Answer:
+        """Give the sessions that have closed, and forget those that take no more rows."""
+        self._bags.tidy()
+        self._limits, self._final = self.due(time), time.final
+        return Answer() if time.final else Answer(self._closed())
+
+    def apply(self, kind: str, batches: list[pa.RecordBatch]) -> Answer:
+        """Take in one closed channel, whole or not at all."""
+        if kind != PARTIALS:
+            raise ProtocolError(
+                f"step {self.step_id!r} cannot take input of the kind {kind!r}",
+                hint="couriers and hosts must run the same version of Penstock",
+            )
+        mark = self.table.savepoint()
+        try:
+            for batch in batches:
+                self._take_in(batch)
+        except BaseException:
+            self.table.undo(mark)
+            raise
+        return Answer()
+
+    def close(self) -> Answer:
+        """Give what late rows have changed, or whatever has changed; at the very end, all."""
+        touched = self.table.touched()
+        touched = touched[self.table.present(touched)]
+        batches: list[pa.RecordBatch] = []
+        if self.plan.emit == "update":
+            batches += self._rows(self._changed(touched)[1])
+        elif self.plan.emit == "changes":
+            batches += self._changes(touched)
+        elif self._stays and not self._final:
+            found = self._sessions(touched)
+            again = self._given(found) == AGAIN
+            batches += self._rows(found.where(again))
+            self.table.touch(touched)
+            self._keep(self._marked(found, again))
+        if self._final:
+            batches += self._closed()
+        return Answer(batches)
+
+    def shutdown(self) -> None:
+        """Nothing is held outside the table and its bags."""
+
+    def rollback(self) -> None:
+        """Back to the last sealed version."""
+        self.table.rollback()
+
+    # -- rows come in
+
+    def _take_in(self, batch: pa.RecordBatch) -> None:
+        keys, partials = unpack(self.plan.codec, batch)
+        rows = self.table.upsert(keys)
+        scratch = np.zeros(len(self.table.column(self._due)), np.int32)
+        entries, places = kernels.distinct(rows, scratch)
+        old = self._sessions(entries)
+        places = np.concatenate([old.owner, places])
+        starts = np.concatenate([self._times(START, old), fixed_values(partials.column(START))])
+        ends = np.concatenate([self._times(END, old), fixed_values(partials.column(END))])
+        order = kernels.by_place(np.argsort(starts), places, len(entries))
+        became, owner, begin, end, fresh = kernels.merge_sessions(
+            order, places, starts, ends, len(old.ids)
+        )
+        ids = np.empty(len(owner), np.int64)
+        ids[became[: len(old.ids)]] = old.ids
+        ids[fresh] = self._merged(old, partials, became, fresh, begin[fresh], end[fresh])
+        self._keep(_Sessions(entries, owner, ids))
+
+    def _merged(
+        self,
+        old: _Sessions,
+        partials: pa.RecordBatch,
+        became: Array,
+        fresh: Array,
+        begin: Array,
+        end: Array,
+    ) -> Array:
+        """Put down the sessions that are not as they were; returns their ids."""
+        number = np.cumsum(fresh) - 1
+        before, now = became[: len(old.ids)], became[len(old.ids) :]
+        state = PassingState(self.plan.inner, len(begin))
+        used = fresh[before]
+        state.merge(number[before[used]], self._bags.rows(old.ids[used]))
+        state.merge(number[now], partials)
+        columns = [fixed_array(begin, pa.int64()), fixed_array(end, pa.int64())]
+        if self._stays:
+            ended = self._stamps(end) <= self._limit
+            columns.append(fixed_array(np.where(ended, AGAIN, 0), pa.int8()))
+        columns += state.combined()
+        return self._bags.put(pa.RecordBatch.from_arrays(columns, schema=self._schema))
+
+    # -- sessions close
+
+    def _closed(self) -> list[pa.RecordBatch]:
+        """Forget what is due, and give it where that is when rows are given."""
+        entries = due_entries(self.table, self._limits)
+        found = self._sessions(entries)
+        ended = self._stamps(self._times(END, found)) <= self._limit
+        gone = self._last_stamps(found) <= self._limit
+        batches: list[pa.RecordBatch] = []
+        if self.plan.emit == "close":
+            given = self._given(found) == ONCE if self._stays else np.zeros_like(gone)
+            batches += self._rows(found.where(ended & ~given))
+        self.table.touch(entries)
+        if self._stays:
+            found = self._marked(found, ended & ~gone)
+        self._keep(found.where(~gone))
+        self.table.remove(entries[self._bags.counts(entries) == 0])
+        return batches
+
+    def _marked(self, found: _Sessions, given: Array) -> _Sessions:
+        """The same sessions, where those that were given say so."""
+        rows = self._bags.rows(found.ids[given])
+        columns = rows.columns
+        columns[2] = fixed_array(np.full(rows.num_rows, ONCE), pa.int8())
+        ids = found.ids.copy()
+        ids[given] = self._bags.put(pa.RecordBatch.from_arrays(columns, schema=self._schema))
+        return found._replace(ids=ids)
+
+    def _keep(self, found: _Sessions) -> None:
+        """Entries, which are touched, have these sessions and fall due with the first of them."""
+        self._bags.keep(found.entries, found.owner, found.ids)
+        if self._stays:
+            open = self._given(found) == 0
+            ends = self._stamps(self._times(END, found))
+            stamps = np.where(open, ends, ends + self.plan.lateness_ms)
+        elif self.plan.emit == "close":
+            stamps = self._stamps(self._times(END, found))
+        else:
+            stamps = self._last_stamps(found)
+        due = kernels.first_due(found.owner, stamps, len(found.entries))
+        self.table.column(self._due)[found.entries] = due
+
+    # -- reading sessions
+
+    @property
+    def _limit(self) -> int:
+        """What the column of due entries is up to in this epoch."""
+        return self._limits.get(self._due, NONE_DUE)
+
+    def _sessions(self, entries: Array) -> _Sessions:
+        return _Sessions(entries, *self._bags.ids(entries))
+
+    def _times(self, name: str, found: _Sessions) -> Array:
+        return fixed_values(self._bags.values(name, found.ids))
+
+    def _given(self, found: _Sessions) -> Array:
+        return fixed_values(self._bags.values(GIVEN, found.ids))
+
+    def _stamps(self, ends: Array) -> Array:
+        """When sessions close, as the column has it."""
+        return stamp(-(-ends // 1000))
+
+    def _last_stamps(self, found: _Sessions) -> Array:
+        """When the last late rows of sessions may have come."""
+        return self._stamps(self._times(END, found)) + self.plan.lateness_ms
+
+    def _changed(self, entries: Array) -> tuple[_Sessions, _Sessions]:
+        """The sessions that were there at the last seal and became others since, and the others.
+        Those that have closed became none."""
+        was, now = _Sessions(entries, *self._bags.before(entries)), self._sessions(entries)
+        closed = self._last_stamps(was) <= self._limit
+        if self._final:
+            closed[:] = False
+        return was.where(~np.isin(was.ids, now.ids) & ~closed), now.where(
+            ~np.isin(now.ids, was.ids)
+        )
+
+    # -- rows go out
+
+    def _rows(self, found: _Sessions) -> Iterator[pa.RecordBatch]:
+        for at in range(0, len(found.ids), ROWS_PER_BATCH):
+            piece = slice(at, at + ROWS_PER_BATCH)
+            some = _Sessions(found.entries, found.owner[piece], found.ids[piece])
+            yield pa.RecordBatch.from_arrays(self._columns(some), schema=self.output)
+
+    def _changes(self, entries: Array) -> Iterator[pa.RecordBatch]:
+        was, now = self._changed(entries)
+        old, new = self._columns(was), self._columns(now)
+        same_old, same_new = self._unchanged(was, now, old, new)
+        for sign, columns, same in ((-1, old, same_old), (1, new, same_new)):
+            places = np.flatnonzero(~same)
+            for at in range(0, len(places), ROWS_PER_BATCH):
+                taken = fixed_array(places[at : at + ROWS_PER_BATCH], pa.int64())
+                some = [column.take(taken) for column in columns]
+                some.append(signs(sign, len(taken)))
+                yield pa.RecordBatch.from_arrays(some, schema=self.output)
+
+    def _unchanged(
+        self, was: _Sessions, now: _Sessions, old: list[pa.Array], new: list[pa.Array]
+    ) -> tuple[Array, Array]:
+        """Which old and which new rows are the same."""
+        owners = np.concatenate([was.owner, now.owner])
+        starts = np.concatenate([self._times(START, was), self._times(START, now)])
+        order = np.lexsort((starts, owners))
+        one, other = order[:-1], order[1:]
+        pairs = (owners[one] == owners[other]) & (starts[one] == starts[other])
+        # sorting is stable, so the old one comes first
+        before, after = one[pairs], other[pairs] - len(was.ids)
+        before_rows, after_rows = fixed_array(before, pa.int64()), fixed_array(after, pa.int64())
+        keys = len(self.plan.key_names)
+        equal = ~differing(
+            [column.take(before_rows) for column in old[keys:]],
+            [column.take(after_rows) for column in new[keys:]],
+        )
+        same = np.zeros(len(was.ids), np.bool_), np.zeros(len(now.ids), np.bool_)
+        same[0][before[equal]] = True
+        same[1][after[equal]] = True
+        return same
+
+    def _columns(self, found: _Sessions) -> list[pa.Array]:
+        """Key columns, window_start, window_end and aggregates of these sessions."""
+        rows = self._bags.rows(found.ids)
+        state = PassingState(self.plan.inner, rows.num_rows)
+        state.merge(np.arange(rows.num_rows), rows)
+        keys = self.plan.codec.decode(self.table.keys(found.entries[found.owner]))
+        type = self.plan.time_type
+        bounds = [time_array(fixed_values(rows.column(name)), type) for name in (START, END)]
+        return [*keys, *bounds, *state.results()]

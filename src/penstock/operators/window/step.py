@@ -1,0 +1,208 @@
+"""The operator that a host runs for aggregates of tumbling and hopping windows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+
+from penstock.errors import ProtocolError
+from penstock.operators.aggregate.combiner import unpack
+from penstock.operators.aggregate.table_state import AggregateState
+from penstock.operators.changes import differing, signs
+from penstock.operators.due import due_column, due_entries, limits
+from penstock.operators.operator import PARTIALS, ROWS, Answer, EpochTime
+from penstock.operators.window import kernels
+from penstock.operators.window.windows import event_times, time_array
+from penstock.state.buffers import Array, fixed_array
+from penstock.state.columns import Column
+from penstock.state.keys import Keys
+from penstock.state.table import ColumnTable
+from penstock.state.timers import LIMIT
+
+if TYPE_CHECKING:
+    from penstock.operators.window.plan import WindowPlan
+
+GIVEN = "__given"
+"""The state column of windows that stay for late rows: 0 before their row was given, then ONCE, and
+AGAIN as soon as late rows have changed them."""
+ONCE, AGAIN = 1, 2
+NONE_DUE = -1
+"""No entry is due at or before this."""
+ROWS_PER_BATCH = 1 << 18
+
+
+class WindowOperator:
+    """Keeps a plan's aggregates per key and window, until the window closes.
+
+    An entry knows when it falls due: at the window's end if its row is given then, and when the
+    last late rows may have come. What a final epoch closes is given at its end, so that its own
+    rows count.
+    """
+
+    def __init__(self, plan: WindowPlan, slots: int, step_id: str) -> None:
+        self.plan, self.step_id = plan, step_id
+        self._state = AggregateState(plan.inner)
+        extra = [due_column(plan.window.clock)]
+        if plan.stays:
+            extra.append(Column(GIVEN, pa.int8()))
+        self.table = ColumnTable(plan.codec, [*self._state.columns, *extra], slots)
+        self._state.bind(self.table)
+        self.output: pa.Schema = plan.output
+        self._due = f"__due_{plan.window.clock}"
+        waits = plan.emit == "close"
+        self._first_due_us = plan.window.size_us + (0 if waits else plan.lateness_ms * 1000)
+        self._limits: dict[str, int] = {}
+        self._final = False
+
+    def keys(self, kind: str, batches: list[pa.RecordBatch]) -> list[Keys]:
+        """The keys of these batches."""
+        if kind == PARTIALS:
+            return [unpack(self.plan.codec, batch)[0] for batch in batches]
+        return [self.plan.codec.encode(batch) for batch in batches]
+
+    def due(self, time: EpochTime) -> dict[str, int]:
+        """Windows that end, or go."""
+        return limits(time, self.plan.window.clock)
+
+    def open(self, time: EpochTime) -> Answer:
+        """Give the windows that have closed, and forget those that take no more rows."""
+        self._state.tidy()
+        self._limits, self._final = self.due(time), time.final
+        return Answer() if time.final else Answer(self._closed())
+
+    def apply(self, kind: str, batches: list[pa.RecordBatch]) -> Answer:
+        """Take in one closed channel, whole or not at all."""
+        if kind not in (PARTIALS, ROWS):
+            raise ProtocolError(
+                f"step {self.step_id!r} cannot take input of the kind {kind!r}",
+                hint="couriers and hosts must run the same version of Penstock",
+            )
+        mark = self.table.savepoint()
+        try:
+            for batch in batches:
+                self._take_in(kind, batch)
+        except BaseException:
+            self.table.undo(mark)
+            raise
+        return Answer()
+
+    def close(self) -> Answer:
+        """Give what late rows have changed, or whatever has changed; at the very end, all."""
+        touched = self.table.touched()
+        touched = touched[self.table.present(touched)]
+        batches: list[pa.RecordBatch] = []
+        if self.plan.emit == "update":
+            batches += self._rows(touched)
+        elif self.plan.emit == "changes":
+            batches += self._changes(touched)
+        elif self.plan.stays and not self._final:
+            again = touched[self.table.column(GIVEN)[touched] == AGAIN]
+            batches += self._rows(again)
+            self.table.touch(again)
+            self.table.column(GIVEN)[again] = ONCE
+        if self._final:
+            batches += self._closed()
+        return Answer(batches)
+
+    def shutdown(self) -> None:
+        """Nothing is held outside the table."""
+
+    def rollback(self) -> None:
+        """Back to the last sealed version."""
+        self.table.rollback()
+
+    def _take_in(self, kind: str, batch: pa.RecordBatch) -> None:
+        table, inner = self.table, self.plan.inner
+        if kind == PARTIALS:
+            keys, partials = unpack(inner.codec, batch)
+            entries = table.upsert(keys)
+            for accumulator in inner.accumulators:
+                accumulator.merge(self._state, entries, partials)
+        else:
+            keys = inner.codec.encode(batch)
+            entries = table.upsert(keys)
+            for accumulator in inner.accumulators:
+                accumulator.update(self._state, entries, batch)
+        stamps = self._stamps(keys)
+        due = table.column(self._due)
+        if not self.plan.stays:
+            kernels.put_due(due, entries, stamps)
+        else:
+            limit = self._limit
+            stay = self.plan.lateness_ms
+            given = table.column(GIVEN)
+            kernels.put_due_or_give(due, given, entries, stamps, limit, stay, ONCE, AGAIN)
+
+    def _closed(self) -> list[pa.RecordBatch]:
+        """Forget what is due, and give it where that is when rows are given."""
+        table, plan = self.table, self.plan
+        due = due_entries(table, self._limits)
+        if plan.emit != "close":
+            table.remove(due)
+            return []
+        if not plan.stays:
+            batches = list(self._rows(due))
+            table.remove(due)
+            return batches
+        batches = list(self._rows(due[table.column(GIVEN)[due] != ONCE]))
+        lasts = self._stamps(table.keys(due)) + plan.lateness_ms
+        gone = lasts <= self._limit
+        table.remove(due[gone])
+        stay = due[~gone]
+        table.touch(stay)
+        table.column(GIVEN)[stay] = ONCE
+        table.column(self._due)[stay] = lasts[~gone]
+        return batches
+
+    @property
+    def _limit(self) -> int:
+        """What the column of due entries is up to in this epoch."""
+        return self._limits.get(self._due, NONE_DUE)
+
+    def _stamps(self, keys: Keys) -> Array:
+        """When the windows of these keys first fall due, as the column has it."""
+        starts = self._starts(keys)
+        out: Array = kernels.closing_stamps(starts, self._first_due_us, LIMIT)
+        return out
+
+    def _starts(self, keys: Keys) -> Array:
+        values = keys.ints
+        if values is None:
+            # a key ends with its window
+            values = kernels.last_words(keys.offsets, keys.data)
+        return event_times(fixed_array(values, self.plan.time_type))
+
+    def _rows(self, entries: Array) -> Iterator[pa.RecordBatch]:
+        for some in _pieces(entries):
+            columns = self._bounds(some) + self.plan.inner.results(self._state, some)
+            yield pa.RecordBatch.from_arrays(columns, schema=self.output)
+
+    def _changes(self, entries: Array) -> Iterator[pa.RecordBatch]:
+        """What is taken back, then what is put in, of as many entries as go into a batch."""
+        for some in _pieces(entries):
+            was = self.table.was_present(some)
+            old = self.plan.inner.results(self._state.before(some), np.arange(len(some)))
+            new = self.plan.inner.results(self._state, some)
+            changed = ~was | differing(old, new)
+            for sign, results, rows in ((-1, old, was & changed), (1, new, changed)):
+                places = np.flatnonzero(rows)
+                if len(places):
+                    taken = fixed_array(places, pa.int64())
+                    columns = self._bounds(some[places])
+                    columns += [column.take(taken) for column in results]
+                    columns.append(signs(sign, len(places)))
+                    yield pa.RecordBatch.from_arrays(columns, schema=self.output)
+
+    def _bounds(self, entries: Array) -> list[pa.Array]:
+        """Key columns, window_start and window_end."""
+        *keys, starts = self.plan.codec.decode(self.table.keys(entries))
+        ends = event_times(starts) + self.plan.window.size_us
+        return [*keys, starts, time_array(ends, self.plan.time_type)]
+
+
+def _pieces(entries: Array) -> Iterator[Array]:
+    for at in range(0, len(entries), ROWS_PER_BATCH):
+        yield entries[at : at + ROWS_PER_BATCH]
