@@ -16,7 +16,8 @@ def test_the_public_names_are_these() -> None:
     assert set(ps.__all__) == {
         "CHANGE", "SLA", "CheckpointError", "Flow", "FlowError", "FlowQuery", "HostLostError", "KeyedFlow",
         "KeyedProcessor", "Migration", "NullKeyError", "PenstockError", "ProtocolError", "QueryStatus", "Row",
-        "SettingError", "Settings", "StepError", "StoreError", "Window", "WindowedFlow", "approx_distinct", "avg",
-        "collect", "configure", "count", "count_distinct", "first", "flow", "foreach_batch", "hopping", "last", "max",
-        "min", "session", "session_window", "sum", "to", "tumbling",
+        "SettingError", "Settings", "StepError", "StoreError", "Window", "WindowedFlow",
+        "approx_distinct", "avg", "collect", "configure", "count", "count_distinct", "first", "flow",
+        "foreach_batch", "hopping", "last", "max", "min", "session", "session_window", "sum", "to",
+        "tumbling",
     }  # fmt: skip

@@ -104,6 +104,37 @@ def test_a_closed_checkpoint_is_not_continued(
         flow.start(ps.collect(), checkpoint=f"{checkpoint}-2", close=True)
 
 
+def test_a_flow_that_died_while_closing_goes_on_with_that(
+    spark: SparkSession, tmp_path: Path, checkpoint: str
+) -> None:
+    write_files(tmp_path / "in", [batch(("a", 1, 1), ("b", 2, 1), ("b", 3, 1))])
+    counts = (
+        ps.flow(stream(spark, tmp_path / "in"), event_time="at")
+        .key_by("k")
+        .window(ps.tumbling("10s"))
+        .aggregate(n=ps.count())
+    )
+    flow = counts.key_by("window_start").top(1, by="n desc", until="window_end")
+    sink, fails = ps.collect(), [True]
+
+    def save(df: Any, epoch: int) -> None:
+        # epoch 0 reads, 1 closes the windows, 2 closes the top
+        if epoch == 2 and fails:
+            fails.clear()
+            raise RuntimeError("the sink is away")
+        sink.write(df, epoch, "")
+
+    options: dict[str, Any] = {"checkpoint": checkpoint, "trigger": "available_now", "close": True}
+    with pytest.raises(Exception, match="the sink is away"):
+        flow.start(ps.foreach_batch(save), **options).await_termination(60)
+    assert sink.rows() == []
+    write_files(tmp_path / "in", [batch(("c", 4, 1))], start=1)
+    flow.start(ps.foreach_batch(save), **options).await_termination(60)
+    assert found(sink, "k", "window_start", "n") == [("b", at(0), 2)]
+    with pytest.raises(ps.CheckpointError, match="input has ended"):
+        flow.start(ps.foreach_batch(save), **options)
+
+
 def test_two_sources_join_within_an_interval(
     spark: SparkSession, tmp_path: Path, checkpoint: str
 ) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -131,3 +133,51 @@ def test_answers_do_not_depend_on_scaling(
     session: SparkSession, name: str, events: Path, tmp_path: Path
 ) -> None:
     check(name, result(session, name, events, tmp_path, 2, 700, moving), events)
+
+
+class Upheaval:
+    """Moves slots after every epoch, and kills a host once."""
+
+    def __init__(self) -> None:
+        self.killed: str | None = None
+
+    def __call__(self, query: ps.FlowQuery, epoch: int) -> None:
+        try:
+            for step in query.placements():
+                hosts = [host for host in query.status.hosts if host.startswith(f"{step}/")]
+                if hosts:
+                    query.move(step, range(epoch % 3, 64, 2), to=hosts[epoch % len(hosts)])
+            if epoch >= 1 and self.killed is None:
+                self.killed, pid = sorted(query.status.hosts.items())[epoch % 2]
+                os.kill(pid, signal.SIGKILL)
+        except ps.SettingError:
+            if query.is_active:
+                raise
+
+
+@pytest.mark.parametrize(
+    ("name", "seed", "count", "batch_rows", "hosts"),
+    [
+        ("q4", 11, 6_000, 900, 3),
+        ("q7", 12, 8_000, 1_000, 2),
+        ("q8", 13, 9_000, 90, 2),
+        ("q11", 14, 5_000, 450, 2),
+        ("q16", 15, 7_000, 875, 3),
+        ("q19", 16, 4_000, 600, 2),
+    ],
+)
+def test_answers_survive_moves_and_the_death_of_a_host(
+    session: SparkSession,
+    tmp_path: Path,
+    name: str,
+    seed: int,
+    count: int,
+    batch_rows: int,
+    hosts: int,
+) -> None:
+    """Each with a seed, a size, batches and hosts of its own."""
+    events = tmp_path / "generated"
+    generate(NexmarkConfig(events=count, seed=seed, rate=200, disorder_ms=seed * 50), events)
+    upheaval = Upheaval()
+    check(name, result(session, name, events, tmp_path, hosts, batch_rows, upheaval), events)
+    assert upheaval.killed

@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.util import InheritableThread
@@ -34,6 +33,7 @@ from penstock.plan.steps import FlowPlan, KeyedStep
 from penstock.spark import control, private, task
 from penstock.spark.cores import check_cores
 from penstock.spark.host_jobs import SparkHostJobs
+from penstock.spark.late import LateWriter
 from penstock.spark.schema import spark_schema
 from penstock.spark.sinks import Sink
 from penstock.state.store import Store
@@ -78,8 +78,8 @@ class Start:
     trigger: dict[str, Any]
     close: bool
     """When all that is there has been read, the input has ended."""
-    late_rows: dict[str, Sink]
-    """Input of a step (see `late_name`) -> where rows go that came behind its watermark."""
+    late_rows: dict[tuple[str, int], Sink]
+    """(step, input) -> where rows go that came behind its watermark."""
     name: str | None
     temporary: bool
     """The checkpoint folder is Penstock's own and goes when the query ends."""
@@ -129,7 +129,7 @@ class FlowQuery:
             start.settings,
         )
         self._registry.on_host_lost = self._give_up_run
-        self._runner.on_late = self._write_late
+        self._runner.on_late = LateWriter(self._spark, start.late_rows, start.flow_id)
         self._registry.actions |= control.actions(self)
         self._state: State = "starting"
         self._error: BaseException | None = None
@@ -286,6 +286,9 @@ class FlowQuery:
         return source.mapInArrow(courier.__call__, spark_schema(flow.output))
 
     def _stream(self) -> None:
+        if self._store.closing:
+            self._close_flow()
+            return
         start = self._start
         writer = (
             self._output(start.source)
@@ -368,30 +371,15 @@ class FlowQuery:
             return
         rows: Any = spark.sparkContext.parallelize([], 1)
         nothing = spark.createDataFrame(rows, start.source.schema)
-        first = self._runner.next_epoch()
-        for closing in range(1, max(start.flow.depths.values()) + 1):
+        # Said in the store, so that a start after a crash goes on with it, and reads nothing more.
+        done = self._runner.next_epoch()
+        first = self._store.begin_closing(done)
+        for epoch in range(done, first + max(start.flow.depths.values())):
             if self._stopping.is_set():
                 return
             df = private.pinned(self._output(nothing))
-            self._epoch(df, first + closing - 1, closing)
+            self._epoch(df, epoch, closing=epoch - first + 1)
         self._store.close_flow()
-
-    def _write_late(self, epoch: int, rows: dict[tuple[str, int], pa.Table]) -> None:
-        """Rows that came behind a step's watermark go to its sink, before the epoch is durable."""
-        inputs = {step.id: len(step.plan.inputs) for step in self._start.flow.keyed}
-        for (step, number), table in rows.items():
-            sink = self._start.late_rows.get(late_name(step, number, inputs[step]))
-            if sink is not None:
-                sink.write(self._spark.createDataFrame(table), epoch, self._start.flow_id)
-
-
-def late_name(step: str, input: int, inputs: int) -> str:
-    """What rows that were late for an input of a step are called.
-
-    >>> late_name("window-1", 0, 1), late_name("join-2", 1, 2)
-    ('window-1', 'join-2.right')
-    """
-    return step if inputs == 1 else f"{step}.{('left', 'right')[input]}"
 
 
 def _until(condition: Callable[[], bool]) -> None:

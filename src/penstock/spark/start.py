@@ -19,8 +19,9 @@ from penstock.plan.migration import Migration
 from penstock.plan.steps import FlowPlan, KeyedStep
 from penstock.spark.cores import check_cores
 from penstock.spark.inputs import one_stream, ticking
+from penstock.spark.late import late_sinks
 from penstock.spark.private import keep_jobs_on_interrupt
-from penstock.spark.query import FlowQuery, Start, late_name
+from penstock.spark.query import FlowQuery, Start
 from penstock.spark.sinks import Sink
 from penstock.state.store import FORMAT, READABLE, Store
 from penstock.state.table import HASH
@@ -88,7 +89,7 @@ def start(
             settings=settings,
             trigger=_trigger(trigger),
             close=close,
-            late_rows=_late_sinks(plan, late_rows),
+            late_rows=late_sinks(plan, late_rows),
             name=name,
             temporary=temporary,
         )
@@ -101,30 +102,6 @@ def _with_errors(plan: FlowPlan, on_error: OnError) -> FlowPlan:
         for step in plan.steps
     )
     return replace(plan, steps=steps, on_error=on_error)
-
-
-def _late_sinks(plan: FlowPlan, sinks: Sink | dict[str, Sink] | None) -> dict[str, Sink]:
-    """Input of a step (see `late_name`) -> where rows go that came behind its watermark."""
-    if sinks is None:
-        return {}
-    names = [
-        late_name(step.id, number, len(step.plan.inputs))
-        for step in plan.keyed
-        for number in range(len(step.plan.inputs))
-    ]
-    if not isinstance(sinks, dict):
-        if len(names) > 1:
-            raise SettingError(
-                f"late_rows is one sink, but rows can be late for {', '.join(names)}",
-                hint=f'give a sink for each that matters: late_rows={{"{names[0]}": ...}}',
-            )
-        sinks = dict.fromkeys(names, sinks)
-    if unknown := set(sinks) - set(names):
-        raise SettingError(
-            f"late_rows names unknown steps {sorted(unknown)}",
-            hint=f"rows can be late for {', '.join(names)} (see flow.explain())",
-        )
-    return sinks
 
 
 def _host_counts(plan: FlowPlan, hosts: int | dict[str, int]) -> dict[str, int]:

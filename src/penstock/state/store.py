@@ -82,8 +82,21 @@ class Store:
     def write_flow(self, facts: dict[str, Any]) -> None:
         self.files.write("flow.json", json.dumps(facts, indent=1).encode())
 
+    def begin_closing(self, epoch: int) -> int:
+        """The flow's input has ended; from this epoch on everything closes. If that was said before,
+        the epoch said first counts. Returns it."""
+        facts = self.read_flow() or {}
+        if "closing" not in facts:
+            self.write_flow(facts | {"closing": epoch})
+        return int(facts.get("closing", epoch))
+
+    @property
+    def closing(self) -> bool:
+        """Whether the flow's input has ended."""
+        return "closing" in (self.read_flow() or {})
+
     def close_flow(self) -> None:
-        """The flow's input has ended, for good."""
+        """Everything is closed, for good."""
         self.write_flow((self.read_flow() or {}) | {"closed": True})
 
     def read_control(self) -> dict[str, Any] | None:
