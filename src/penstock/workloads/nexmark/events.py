@@ -2,7 +2,7 @@
 
 Event n is a person, an auction or a bid by its place in its round of fifty. Everything about it
 follows from the seed and n. One thing differs from nexmark-flink, which adds the first person's id
-twice to bidders, so that most bidders are never born; here, as in Beam, they are people.
+twice to bidders, so that most bidders are never born; here they are people.
 """
 
 from __future__ import annotations
