@@ -91,7 +91,11 @@ def measure(names: Iterable[str], scale: Scale, show: Show) -> dict[str, Any]:
         needs = {stream: SCHEMAS[stream].names for stream in STREAMS}
         info = chunked(events, batches, scale.batch_rows, needs, parts=PARTS)
         show("starting Spark")
-        kept = {"spark.sql.streaming.numRecentProgressUpdates": str(scale.batches + 10)}
+        kept = {
+            "spark.sql.streaming.numRecentProgressUpdates": str(scale.batches + 10),
+            # Spark's default store holds the state of joins in the JVM's memory.
+            "spark.driver.memory": "4g",
+        }
         with sides.bench_session(_CORES, SETTINGS | kept) as spark:
             return {name: _query(spark, name, batches, info, scale, show) for name in names}
 
