@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 
 import numpy as np
 
@@ -56,10 +56,10 @@ class EpochProgress:
     latency: Latency | None
     watermark_ms: int | None
     dead_letters: int
-    late_rows: dict[str, int]
-    """step -> rows that came behind its watermark, if any did."""
     hosts: tuple[HostProgress, ...]
     migration: MigrationProgress = MigrationProgress()
+    late_rows: dict[str, int] = field(default_factory=dict)
+    """step -> rows that came behind its watermark, if any did."""
 
 
 def host_progress(host: str, vitals: HostVitals) -> HostProgress:
