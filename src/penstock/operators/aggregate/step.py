@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from penstock.errors import ProtocolError
-from penstock.operators.aggregate.combiner import unpack
 from penstock.operators.aggregate.signed_accumulators import SignedCount, SignedSum
 from penstock.operators.aggregate.table_state import AggregateState
 from penstock.operators.changes import differing, signs
 from penstock.operators.operator import PARTIALS, ROWS, Answer, EpochTime
+from penstock.operators.table_operator import TableOperator
 from penstock.state.buffers import Array, fixed_array
 from penstock.state.keys import Keys
 from penstock.state.table import ColumnTable
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
 _ROWS_PER_BATCH = 1 << 18
 
 
-class AggregateOperator:
+class AggregateOperator(TableOperator):
     """Keeps a plan's aggregates per key; gives what changed when the epoch closes.
 
     Channels bring "partials" (packed states of a `Combiner`) or "rows" (what its `raw` gives).
@@ -39,6 +38,8 @@ class AggregateOperator:
     [{'word': 'a', 'n': 2}, {'word': 'b', 'n': 1}]
     """
 
+    kinds = (PARTIALS, ROWS)
+
     def __init__(self, plan: AggregatePlan, slots: int, step_id: str) -> None:
         self.plan, self.step_id = plan, step_id
         self._state = AggregateState(plan)
@@ -48,9 +49,7 @@ class AggregateOperator:
 
     def keys(self, kind: str, batches: list[pa.RecordBatch]) -> list[Keys]:
         """The keys of these batches."""
-        if kind == PARTIALS:
-            return [unpack(self.plan.codec, batch)[0] for batch in batches]
-        return [self.plan.codec.encode(batch) for batch in batches]
+        return [self._state.keys(kind, batch) for batch in batches]
 
     def due(self, time: EpochTime) -> dict[str, int]:
         """Nothing falls due by time alone."""
@@ -59,25 +58,6 @@ class AggregateOperator:
     def open(self, time: EpochTime) -> Answer:
         """Nothing falls due by time alone."""
         self._state.tidy()
-        return Answer()
-
-    def apply(self, kind: str, batches: list[pa.RecordBatch]) -> Answer:
-        """Take in one closed channel, whole or not at all."""
-        if kind not in (PARTIALS, ROWS):
-            raise ProtocolError(
-                f"step {self.step_id!r} cannot take input of the kind {kind!r}",
-                hint="couriers and hosts must run the same version of Penstock",
-            )
-        mark = self.table.savepoint()
-        try:
-            for batch in batches:
-                if kind == PARTIALS:
-                    self._merge(batch)
-                else:
-                    self._update(batch)
-        except BaseException:
-            self.table.undo(mark)
-            raise
         return Answer()
 
     def close(self) -> Answer:
@@ -89,23 +69,10 @@ class AggregateOperator:
             return Answer(list(self._changes(touched)))
         return Answer(list(self._rows(touched)))
 
-    def shutdown(self) -> None:
-        """Nothing is held outside the table."""
-
-    def rollback(self) -> None:
-        """Back to the last sealed version."""
-        self.table.rollback()
-
-    def _merge(self, batch: pa.RecordBatch) -> None:
-        keys, partials = unpack(self.plan.codec, batch)
-        entries = self.table.upsert(keys)
-        for accumulator in self.plan.accumulators:
-            accumulator.merge(self._state, entries, partials)
-
-    def _update(self, batch: pa.RecordBatch) -> None:
-        entries = self.table.upsert(self.plan.codec.encode(batch))
-        for accumulator in self.plan.accumulators:
-            accumulator.update(self._state, entries, batch)
+    def _take_in(self, kind: str, batches: list[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            self._state.take_in(kind, batch)
+        return iter(())
 
     def _settle(self, touched: Array) -> None:
         """Rows were taken back: keys of which none is left are gone."""

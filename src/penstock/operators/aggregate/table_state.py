@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
+
 from penstock.operators.aggregate.accumulators import State
+from penstock.operators.aggregate.combiner import unpack
 from penstock.operators.aggregate.distinct_sets import DistinctSet
 from penstock.operators.aggregate.value_sets import ValueSets
+from penstock.operators.operator import PARTIALS
 from penstock.state.buffers import Array
 from penstock.state.columns import Column
+from penstock.state.keys import Keys
 from penstock.state.table import ColumnTable
 
 if TYPE_CHECKING:
@@ -25,6 +30,7 @@ class AggregateState:
     columns: list[Column]
 
     def __init__(self, plan: AggregatePlan) -> None:
+        self._plan = plan
         sets = [a.name for a in plan.accumulators if isinstance(a, DistinctSet)]
         self._sets = {name: ValueSets(name) for name in sets}
         self.columns = [
@@ -37,6 +43,26 @@ class AggregateState:
         self._table = table
         for sets in self._sets.values():
             sets.bind(table)
+
+    def keys(self, kind: str, batch: pa.RecordBatch) -> Keys:
+        """The keys of a batch of a channel."""
+        codec = self._plan.codec
+        return unpack(codec, batch)[0] if kind == PARTIALS else codec.encode(batch)
+
+    def take_in(self, kind: str, batch: pa.RecordBatch) -> tuple[Keys, Array]:
+        """Fold in a batch, of rows or of combined states; gives its keys and their entries."""
+        plan = self._plan
+        if kind == PARTIALS:
+            keys, partials = unpack(plan.codec, batch)
+            entries = self._table.upsert(keys)
+            for accumulator in plan.accumulators:
+                accumulator.merge(self, entries, partials)
+        else:
+            keys = plan.codec.encode(batch)
+            entries = self._table.upsert(keys)
+            for accumulator in plan.accumulators:
+                accumulator.update(self, entries, batch)
+        return keys, entries
 
     def __call__(self, name: str) -> Any:
         """The live values of a state column, by entry; or a `ValueSets`."""

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 
-from penstock.errors import ProtocolError
 from penstock.operators.join.bounds import Get
-from penstock.operators.operator import ROWS, Answer, EpochTime
+from penstock.operators.operator import Answer, EpochTime
+from penstock.operators.table_operator import TableOperator, whole_or_not
 from penstock.state.bags import Bags
 from penstock.state.buffers import Array, fixed_array
 from penstock.state.columns import Column
@@ -29,7 +28,7 @@ Columns = Callable[[int, int], list[pa.Array]]
 """Columns of output rows, from one number of theirs to another."""
 
 
-class JoinOperator(ABC):
+class JoinOperator(TableOperator):
     """One join on one host: each row of a channel meets the other side's rows of its key, then joins
     its own side's. All state is in the table: a bag of rows per side."""
 
@@ -65,28 +64,6 @@ class JoinOperator(ABC):
             some.tidy()
         return self._expired(replace(time, final=False))
 
-    def apply(self, kind: str, batches: list[pa.RecordBatch]) -> Answer:
-        """Take in one closed channel, whole or not at all."""
-        if kind != ROWS:
-            raise ProtocolError(
-                f"step {self.step_id!r} cannot take input of the kind {kind!r}",
-                hint="couriers and hosts must run the same version of Penstock",
-            )
-        parts: tuple[list[pa.RecordBatch], ...] = ([], [])
-        for batch in batches:
-            for input, rows in self.plan.tagged.unpack(batch):
-                parts[input].append(rows)
-        given: list[pa.RecordBatch] = []
-        with self._whole_or_not():
-            for input in (RIGHT, LEFT):
-                if parts[input]:
-                    rows = parts[input][0]
-                    if len(parts[input]) > 1:
-                        rows = pa.concat_batches(parts[input])
-                    entries = self.table.upsert(self.plan.keys(input, rows))
-                    given += self._take(input, entries, rows)
-        return Answer(given)
-
     def close(self) -> Answer:
         """Nothing, unless the input has ended."""
         if self._time is None or not self._time.final:
@@ -95,11 +72,21 @@ class JoinOperator(ABC):
 
     def rollback(self) -> None:
         """Back to the last sealed version."""
-        self.table.rollback()
+        super().rollback()
         self._time = None
 
-    def shutdown(self) -> None:  # noqa: B027
-        """Nothing is held outside the table."""
+    def _take_in(self, kind: str, batches: list[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        parts: tuple[list[pa.RecordBatch], ...] = ([], [])
+        for batch in batches:
+            for input, rows in self.plan.tagged.unpack(batch):
+                parts[input].append(rows)
+        for input in (RIGHT, LEFT):
+            if parts[input]:
+                rows = parts[input][0]
+                if len(parts[input]) > 1:
+                    rows = pa.concat_batches(parts[input])
+                entries = self.table.upsert(self.plan.keys(input, rows))
+                yield from self._take(input, entries, rows)
 
     # -- what the kinds of joins differ in
 
@@ -165,14 +152,5 @@ class JoinOperator(ABC):
         self.table.remove(entries[(held == 0) & self.table.present(entries)])
 
     def _expired(self, time: EpochTime) -> Answer:
-        with self._whole_or_not():
+        with whole_or_not(self.table):
             return Answer(list(self._expire(time)))
-
-    @contextmanager
-    def _whole_or_not(self) -> Iterator[None]:
-        mark = self.table.savepoint()
-        try:
-            yield
-        except BaseException:
-            self.table.undo(mark)
-            raise

@@ -27,6 +27,7 @@ from penstock.operators.process.key_calls import KeyCalls
 from penstock.operators.process.processor import KeyedProcessor
 from penstock.operators.process.timer_calls import Limits, TimerCalls
 from penstock.operators.senders import RowSender, without_key
+from penstock.operators.table_operator import whole_or_not
 from penstock.state.ddl import schema_of
 from penstock.state.keyed import StateHandle, Timers
 from penstock.state.keys import KeyCodec, Keys
@@ -167,7 +168,7 @@ class ProcessOperator:
         self.handle.cells.now_ms = time.now_ms
         self._timers = timers = Timers(time.now_ms, time.watermark_ms)
         due, limits = _limits(time)
-        with self._whole_or_not():
+        with whole_or_not(self.table):
             self._purge()
             if self._timer_calls is None:
                 return Answer()
@@ -185,7 +186,7 @@ class ProcessOperator:
         batch = batches[0] if len(batches) == 1 else pa.concat_batches(batches)
         if batch.schema.names != self._input.names:
             batch = batch.select(self._input.names)
-        with self._whole_or_not():
+        with whole_or_not(self.table):
             return self._calls.rows(batch, self._timers).answer()
 
     def close(self) -> Answer:
@@ -206,18 +207,9 @@ class ProcessOperator:
         """For tools and tests: state and timers of one key, inside; changes are kept."""
         cells = self.handle.cells
         keys = cells.codec.from_values(key)
-        with self._whole_or_not(), cells.work(keys, self.table.find(keys)):
+        with whole_or_not(self.table), cells.work(keys, self.table.find(keys)):
             cells.begin(0)
             yield self.handle
-
-    @contextmanager
-    def _whole_or_not(self) -> Iterator[None]:
-        mark = self.table.savepoint()
-        try:
-            yield
-        except BaseException:
-            self.table.undo(mark)
-            raise
 
     def _purge(self) -> None:
         cells = self.handle.cells

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from penstock.errors import FlowError, ProtocolError
+from penstock.errors import FlowError
 from penstock.operators.due import due_column, due_entries, limits, stamp
 from penstock.operators.operator import ROWS, Answer, EpochTime, OnError, Outgoing, Unfit
+from penstock.operators.table_operator import TableOperator
 from penstock.operators.window.row_windows import (
     RowWindows,
     key_fields,
@@ -148,7 +149,7 @@ class DistinctSender:
         return ROWS, ()
 
 
-class DistinctOperator:
+class DistinctOperator(TableOperator):
     """Knows which keys have come; gives the rows of those that had not, at once."""
 
     def __init__(self, plan: DistinctPlan, slots: int, step_id: str) -> None:
@@ -179,30 +180,12 @@ class DistinctOperator:
             self.table.remove(over)
         return Answer()
 
-    def apply(self, kind: str, batches: list[pa.RecordBatch]) -> Answer:
-        """Take in one closed channel, whole or not at all; gives the rows of new keys."""
-        if kind != ROWS:
-            raise ProtocolError(
-                f"step {self.step_id!r} cannot take input of the kind {kind!r}",
-                hint="couriers and hosts must run the same version of Penstock",
-            )
-        mark = self.table.savepoint()
-        try:
-            return Answer([self._given(rows) for rows in map(self._new, batches) if rows.num_rows])
-        except BaseException:
-            self.table.undo(mark)
-            raise
-
     def close(self) -> Answer:
         """Everything was given already."""
         return Answer()
 
-    def rollback(self) -> None:
-        """Back to the last sealed version."""
-        self.table.rollback()
-
-    def shutdown(self) -> None:
-        """Nothing is held outside the table."""
+    def _take_in(self, kind: str, batches: list[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        return (self._given(rows) for rows in map(self._new, batches) if rows.num_rows)
 
     def _new(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """The first row of each key that is not in the table, which then is."""

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from penstock.errors import ProtocolError
 from penstock.operators.changes import signs
 from penstock.operators.due import Clock, due_column, due_entries, limits, stamp
 from penstock.operators.entry_groups import numbered
-from penstock.operators.operator import ROWS, Answer, EpochTime
+from penstock.operators.operator import Answer, EpochTime
 from penstock.operators.ordering import run_starts
+from penstock.operators.table_operator import TableOperator
 from penstock.operators.top import kernels
 from penstock.operators.top.order import coarse_codes
 from penstock.operators.top.rows import MixedRows
@@ -33,7 +33,7 @@ _BAR = "__bar"
 _ENTRIES_PER_BATCH = 1 << 16
 
 
-class TopOperator:
+class TopOperator(TableOperator):
     """Keeps the first rows of each key as a bag, in their order.
 
     >>> from penstock.operators.top.plan import TopPlan
@@ -71,22 +71,6 @@ class TopOperator:
         self._time, self._over = time, np.empty(0, np.int64)
         return Answer() if time.final else self._finish(time)
 
-    def apply(self, kind: str, batches: list[pa.RecordBatch]) -> Answer:
-        """Take in one closed channel, whole or not at all."""
-        if kind != ROWS:
-            raise ProtocolError(
-                f"step {self.step_id!r} cannot take input of the kind {kind!r}",
-                hint="couriers and hosts must run the same version of Penstock",
-            )
-        mark = self.table.savepoint()
-        try:
-            for batch in batches:
-                self._take_in(batch)
-        except BaseException:
-            self.table.undo(mark)
-            raise
-        return Answer()
-
     def close(self) -> Answer:
         """What the epoch changed, unless rows are given when their key is over."""
         if self.plan.emit == "close":
@@ -97,16 +81,14 @@ class TopOperator:
         parts = (self._changes(touched[i : i + _ENTRIES_PER_BATCH]) for i in chunks)
         return Answer([batch for part in parts for batch in part])
 
-    def rollback(self) -> None:
-        """Back to the last sealed version."""
-        self.table.rollback()
-
-    def shutdown(self) -> None:
-        """Nothing is held outside the table."""
-
     # -- rows come in
 
-    def _take_in(self, batch: pa.RecordBatch) -> None:
+    def _take_in(self, kind: str, batches: list[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            self._compete(batch)
+        return iter(())
+
+    def _compete(self, batch: pa.RecordBatch) -> None:
         plan, first = self.plan, self.plan.order[0]
         keys = plan.codec.encode(batch)
         codes = coarse_codes(batch.column(first.column), first.descending)

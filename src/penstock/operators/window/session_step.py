@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from penstock.errors import ProtocolError
 from penstock.operators.aggregate.combiner import unpack
 from penstock.operators.changes import differing, signs
 from penstock.operators.due import due_column, due_entries, limits, stamp
 from penstock.operators.operator import PARTIALS, Answer, EpochTime
+from penstock.operators.table_operator import TableOperator
 from penstock.operators.window import session_kernels as kernels
 from penstock.operators.window.passing_state import PassingState
 from penstock.operators.window.session_sender import END, START
@@ -41,13 +41,15 @@ class _Sessions(NamedTuple):
         return _Sessions(self.entries, self.owner[mask], self.ids[mask])
 
 
-class SessionOperator:
+class SessionOperator(TableOperator):
     """Keeps the sessions of each key in a bag, as combined states, until they close.
 
     A session is a row of the bag that never changes: rows that come into it make a new one. An entry
     falls due with its first session. What a final epoch closes is given at its end, so that its own
     rows count.
     """
+
+    kinds = (PARTIALS,)
 
     def __init__(self, plan: SessionPlan, slots: int, step_id: str) -> None:
         self.plan, self.step_id = plan, step_id
@@ -79,22 +81,6 @@ class SessionOperator:
         self._limits, self._final = self.due(time), time.final
         return Answer() if time.final else Answer(self._closed())
 
-    def apply(self, kind: str, batches: list[pa.RecordBatch]) -> Answer:
-        """Take in one closed channel, whole or not at all."""
-        if kind != PARTIALS:
-            raise ProtocolError(
-                f"step {self.step_id!r} cannot take input of the kind {kind!r}",
-                hint="couriers and hosts must run the same version of Penstock",
-            )
-        mark = self.table.savepoint()
-        try:
-            for batch in batches:
-                self._take_in(batch)
-        except BaseException:
-            self.table.undo(mark)
-            raise
-        return Answer()
-
     def close(self) -> Answer:
         """Give what late rows have changed, or whatever has changed; at the very end, all."""
         touched = self.table.touched()
@@ -114,16 +100,14 @@ class SessionOperator:
             batches += self._closed()
         return Answer(batches)
 
-    def shutdown(self) -> None:
-        """Nothing is held outside the table and its bags."""
-
-    def rollback(self) -> None:
-        """Back to the last sealed version."""
-        self.table.rollback()
-
     # -- rows come in
 
-    def _take_in(self, batch: pa.RecordBatch) -> None:
+    def _take_in(self, kind: str, batches: list[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            self._merge(batch)
+        return iter(())
+
+    def _merge(self, batch: pa.RecordBatch) -> None:
         keys, partials = unpack(self.plan.codec, batch)
         rows = self.table.upsert(keys)
         scratch = np.zeros(len(self.table.column(self._due)), np.int32)

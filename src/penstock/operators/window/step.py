@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from penstock.errors import ProtocolError
-from penstock.operators.aggregate.combiner import unpack
 from penstock.operators.aggregate.table_state import AggregateState
 from penstock.operators.changes import differing, signs
 from penstock.operators.due import due_column, due_entries, limits
 from penstock.operators.operator import PARTIALS, ROWS, Answer, EpochTime
+from penstock.operators.table_operator import TableOperator
 from penstock.operators.window import kernels
 from penstock.operators.window.windows import event_times, time_array
 from penstock.state.buffers import Array, fixed_array
@@ -34,13 +33,15 @@ NONE_DUE = -1
 ROWS_PER_BATCH = 1 << 18
 
 
-class WindowOperator:
+class WindowOperator(TableOperator):
     """Keeps a plan's aggregates per key and window, until the window closes.
 
     An entry knows when it falls due: at the window's end if its row is given then, and when the
     last late rows may have come. What a final epoch closes is given at its end, so that its own
     rows count.
     """
+
+    kinds = (PARTIALS, ROWS)
 
     def __init__(self, plan: WindowPlan, slots: int, step_id: str) -> None:
         self.plan, self.step_id = plan, step_id
@@ -59,9 +60,7 @@ class WindowOperator:
 
     def keys(self, kind: str, batches: list[pa.RecordBatch]) -> list[Keys]:
         """The keys of these batches."""
-        if kind == PARTIALS:
-            return [unpack(self.plan.codec, batch)[0] for batch in batches]
-        return [self.plan.codec.encode(batch) for batch in batches]
+        return [self._state.keys(kind, batch) for batch in batches]
 
     def due(self, time: EpochTime) -> dict[str, int]:
         """Windows that end, or go."""
@@ -72,22 +71,6 @@ class WindowOperator:
         self._state.tidy()
         self._limits, self._final = self.due(time), time.final
         return Answer() if time.final else Answer(self._closed())
-
-    def apply(self, kind: str, batches: list[pa.RecordBatch]) -> Answer:
-        """Take in one closed channel, whole or not at all."""
-        if kind not in (PARTIALS, ROWS):
-            raise ProtocolError(
-                f"step {self.step_id!r} cannot take input of the kind {kind!r}",
-                hint="couriers and hosts must run the same version of Penstock",
-            )
-        mark = self.table.savepoint()
-        try:
-            for batch in batches:
-                self._take_in(kind, batch)
-        except BaseException:
-            self.table.undo(mark)
-            raise
-        return Answer()
 
     def close(self) -> Answer:
         """Give what late rows have changed, or whatever has changed; at the very end, all."""
@@ -107,25 +90,13 @@ class WindowOperator:
             batches += self._closed()
         return Answer(batches)
 
-    def shutdown(self) -> None:
-        """Nothing is held outside the table."""
+    def _take_in(self, kind: str, batches: list[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            self._put_due(*self._state.take_in(kind, batch))
+        return iter(())
 
-    def rollback(self) -> None:
-        """Back to the last sealed version."""
-        self.table.rollback()
-
-    def _take_in(self, kind: str, batch: pa.RecordBatch) -> None:
-        table, inner = self.table, self.plan.inner
-        if kind == PARTIALS:
-            keys, partials = unpack(inner.codec, batch)
-            entries = table.upsert(keys)
-            for accumulator in inner.accumulators:
-                accumulator.merge(self._state, entries, partials)
-        else:
-            keys = inner.codec.encode(batch)
-            entries = table.upsert(keys)
-            for accumulator in inner.accumulators:
-                accumulator.update(self._state, entries, batch)
+    def _put_due(self, keys: Keys, entries: Array) -> None:
+        table = self.table
         stamps = self._stamps(keys)
         due = table.column(self._due)
         if not self.plan.stays:
