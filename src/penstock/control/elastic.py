@@ -1,0 +1,71 @@
+"""What a user asks of the control plane: a policy and its limits."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from dataclasses import dataclass, replace
+from typing import Any
+
+from penstock.control.decision import Bounds, Policy
+from penstock.control.policies.parse import parse
+from penstock.errors import SettingError
+from penstock.model import SLA, milliseconds
+
+
+@dataclass(frozen=True)
+class Elastic:
+    """How the hosts of a flow's steps follow the load. `Flow.elastic` makes it.
+
+    >>> elastic = Elastic(policy="switch(0.3)", at_most=8)
+    >>> elastic.bounds(SLA(1000, 1000)).margin
+    0.3
+    """
+
+    policy: str | Policy = "switch"
+    at_least: int = 1
+    """Hosts that a step has at least."""
+    at_most: int = 8
+    """Hosts that a step has at most."""
+    margin: float | None = None
+    """The share of a host's service rate that is not counted on. None: what the policy says, or 0.2."""
+    alert: str | float | None = None
+    """A latency above it is a sign of trouble: text with a unit, or seconds. None: half the bound."""
+    delta: str | float = "100ms"
+    """Length of the time slots that arrivals and completions are counted in."""
+    dry_run: bool = False
+    """Only tell what would be done."""
+
+    def __post_init__(self) -> None:
+        parse(self.policy)
+        if milliseconds(self.delta) < 1:
+            raise SettingError(f"a delta of {self.delta!r}", hint="use some milliseconds, as 100ms")
+        if self.alert is not None:
+            milliseconds(self.alert)
+
+    def bounds(self, sla: SLA, share: float = 1.0) -> Bounds:
+        """What each step must keep to."""
+        margin = self.margin if self.margin is not None else parse(self.policy)[1]
+        return Bounds(
+            sla,
+            alert=None if self.alert is None else float(milliseconds(self.alert)),
+            margin=0.2 if margin is None else margin,
+            at_least=self.at_least,
+            at_most=self.at_most,
+            share=share,
+        )
+
+    def make_policy(self) -> Policy:
+        """A policy object for one step, of its own."""
+        return deepcopy(parse(self.policy)[0])
+
+    @property
+    def policy_text(self) -> str:
+        """
+        >>> Elastic().policy_text
+        'switch'
+        """
+        return self.policy if isinstance(self.policy, str) else type(self.policy).__name__
+
+    def changed(self, **changes: Any) -> Elastic:
+        """With other settings; those that are None stay."""
+        return replace(self, **{name: new for name, new in changes.items() if new is not None})

@@ -1,0 +1,132 @@
+"""DRS: as many hosts as an M/M/k queue needs to stay within the bound.
+
+DRS asks how many hosts there should be; which slots go where is found as switch does. It counts on
+arrivals being spread evenly over hosts, and with DRS-LB they are helped to be.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from penstock.control.decision import Bounds, Decision, Treatment, after, new_host
+from penstock.control.erlang import hosts_needed
+from penstock.control.load import service_rates
+from penstock.control.policies.health import observed
+from penstock.control.policies.moves import moves
+from penstock.control.project import fitting
+from penstock.control.strategies import balance, scale_in, scale_out
+from penstock.control.vitals import Vitals
+from penstock.errors import SettingError
+from penstock.model import HostId
+
+
+class Drs:
+    """Scales to the smallest number of hosts whose expected sojourn is within the step's bound.
+
+    All hosts are taken to be as fast as the mean of them, less the margin of the bounds. With `unit`
+    a decision brings one host more or less, otherwise all that is needed. Fewer hosts must have been
+    enough for `patience` decisions in a row: noise shall not take a host away and bring it back.
+
+    >>> from penstock.model import SLA, StepId
+    >>> vitals = Vitals.even(StepId("sum"), [300.0] * 4, hosts=1, service_rate=1_000.0)
+    >>> decision = Drs().decide(vitals, Bounds(SLA(1000, 1000)))
+    >>> print(decision.treatments[0])
+    scale out: slots 0-1 from sum/0 to new/1
+    >>> print(decision.reasons[0])
+    arrivals of 1,200/s at service rates of 1,000/s, less a margin of 20 %, need 2 hosts for 1,000 ms; \
+there is 1
+    """
+
+    def __init__(self, unit: bool = True, patience: int = 5) -> None:
+        if patience < 1:
+            raise SettingError(f"a patience of {patience} decisions", hint="use 1 or more")
+        self.unit, self.patience = unit, patience
+        self._enough = 0
+        """For how many decisions in a row fewer hosts would have been enough."""
+
+    def __str__(self) -> str:
+        return "drs"
+
+    def decide(self, vitals: Vitals, bounds: Bounds) -> Decision:
+        found, served = observed(vitals, bounds), service_rates(vitals)
+        if served is None:
+            return found
+        rate, service_rate = float(vitals.rate.sum()), float(served.mean())
+        most = min(bounds.at_most, len(vitals.owner))
+        needed = hosts_needed(rate, (1 - bounds.margin) * service_rate, bounds.latency_ms, most)
+        wanted = max(most if needed is None else needed, min(bounds.at_least, most))
+        present = len(vitals.hosts)
+        self._enough = self._enough + 1 if wanted < present else 0
+        if wanted > present or self._enough >= self.patience:
+            self._enough = 0
+            found = replace(found, treatments=self._towards(wanted, vitals, bounds))
+        else:
+            found = self._unscaled(found, vitals, bounds)
+        if found.treatments or needed is None or wanted > present:
+            need = f"more than {_count(most)}" if needed is None else _count(needed)
+            reason = (
+                f"arrivals of {rate:,.0f}/s at service rates of {service_rate:,.0f}/s, less a margin "
+                f"of {100 * bounds.margin:.0f} %, need {need} for {bounds.latency_ms:,.0f} ms; "
+                f"there {'is' if present == 1 else 'are'} {present}"
+                + ("" if found.treatments or wanted == present else ", and none can be divided")
+            )
+            found = replace(found, reasons=(reason, *found.reasons))
+        return found
+
+    def _unscaled(self, found: Decision, vitals: Vitals, bounds: Bounds) -> Decision:
+        """What to decide where the number of hosts stays as it is."""
+        return found
+
+    def _towards(self, wanted: int, vitals: Vitals, bounds: Bounds) -> tuple[Treatment, ...]:
+        """One host more or less, or all the way."""
+        then, last = vitals, None
+        for number in range(1, 1 + abs(wanted - len(vitals.hosts))):
+            if wanted > len(then.hosts):
+                found = _one_more(then, bounds, new_host(number))
+            else:
+                found = scale_in(then, bounds, fitting(then))
+            if found is None:
+                break
+            if self.unit:
+                return (found,)
+            then, last = after(then, [found]), found
+        return () if last is None else moves(vitals, then.hosts, then.owner, last.reason)
+
+
+class DrsLb(Drs):
+    """DRS that balances, as switch would, where it does not scale and a host is severe.
+
+    >>> from penstock.model import SLA, StepId
+    >>> rates = [700.0, 150.0, 10.0, 10.0]
+    >>> vitals = Vitals.even(StepId("sum"), rates, hosts=2, service_rate=1_000.0, latency_ms=900.0)
+    >>> print(DrsLb().decide(vitals, Bounds(SLA(1000, 1000))).treatments[0])
+    balance: slots 1 from sum/0 to sum/1
+    """
+
+    def __str__(self) -> str:
+        return "drs_lb"
+
+    def _unscaled(self, found: Decision, vitals: Vitals, bounds: Bounds) -> Decision:
+        if found.health != "severe":
+            return found
+        treatment = balance(vitals, bounds, fitting(vitals))
+        if treatment is None:
+            return found
+        return replace(found, treatments=(treatment,), reasons=(treatment.reason,))
+
+
+def _one_more(vitals: Vitals, bounds: Bounds, name: HostId) -> Treatment | None:
+    """The division of the busiest host of those that can be divided."""
+    projection, served = fitting(vitals), service_rates(vitals)
+    assert served is not None, "decide went on without"
+    for source in np.argsort(-vitals.host_rate / served, kind="stable").tolist():
+        treatment = scale_out(vitals, bounds, projection, source)
+        if treatment is not None:
+            return replace(treatment, target=name)
+    return None
+
+
+def _count(hosts: int) -> str:
+    return f"{hosts} host" if hosts == 1 else f"{hosts} hosts"

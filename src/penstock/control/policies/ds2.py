@@ -1,0 +1,142 @@
+"""DS2 as Flink's autoscaler has it: as many hosts as are busy to a target, whatever the latency.
+
+What it takes from there: arrivals are averaged over a window; what waits is to be caught up with in
+some time; near the target nothing is done; after a change there is a time to settle; hosts leave only
+after fewer have been enough for a while, and no more of them than could be spared all that while;
+slots are spread anew, as many for each host in contiguous ranges, whatever arrives for them.
+
+Two settings differ. Where Flink has minutes there are seconds here, because no job is restarted for a
+change. And Flink acts only outside of 0.3 around the target, which is when hosts are busy all the time.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from dataclasses import replace
+
+import numpy as np
+
+from penstock.control.decision import Bounds, Decision, Treatment, new_host
+from penstock.control.load import service_rates
+from penstock.control.policies.health import observed
+from penstock.control.policies.moves import moves
+from penstock.control.vitals import Vitals
+from penstock.errors import SettingError
+
+
+class Ds2:
+    """Scales so that hosts are busy to `target`. Knows no latency and no skew.
+
+    Nothing is done while they are busy to the target, `boundary` more or less, and for `settle_ms`
+    after a change or the start. Arrivals are averaged over `window_ms`, what waits is to be worked
+    off within `catch_up_ms`, and fewer hosts must have been enough for `scale_in_ms`.
+
+    >>> from dataclasses import replace
+    >>> from penstock.model import SLA, StepId
+    >>> vitals = Vitals.even(StepId("sum"), [300.0] * 4, hosts=1, service_rate=1_000.0)
+    >>> policy, bounds = Ds2(), Bounds(SLA(1000, 1000))
+    >>> policy.decide(vitals, bounds).treatments
+    ()
+    >>> decision = policy.decide(replace(vitals, now_ms=5_000.0), bounds)
+    >>> print(decision.treatments[0])
+    scale out: slots 2-3 from sum/0 to new/1
+    >>> print(decision.reasons[0])
+    arrivals of 1,200/s, and 0/s to catch up with, keep the hosts busy to 120 % (1 at 1,000/s); 70 % \
+needs 2, 1 to 4 are allowed
+    """
+
+    def __init__(
+        self,
+        target: float = 0.7,
+        boundary: float = 0.1,
+        window_ms: float = 15_000.0,
+        settle_ms: float = 5_000.0,
+        scale_in_ms: float = 60_000.0,
+        catch_up_ms: float = 30_000.0,
+    ) -> None:
+        if not (0 < target <= 1 and 0 <= boundary < target):
+            raise SettingError(
+                f"a target of {target:g}, {boundary:g} more or less",
+                hint="use a target above 0, of at most 1, as in ds2(0.7), and a boundary below it",
+            )
+        if not (window_ms > 0 and catch_up_ms > 0):
+            raise SettingError(
+                f"arrivals over {window_ms:g} ms, and {catch_up_ms:g} ms to catch up",
+                hint="use more than 0 for both",
+            )
+        self.target, self.boundary = target, boundary
+        self.settle_ms, self.scale_in_ms, self.catch_up_ms = settle_ms, scale_in_ms, catch_up_ms
+        self._arrivals = _Mean(window_ms)
+        self._changed_ms: float | None = None
+        """When the number of hosts changed last, or the first decision."""
+        self._fewer: tuple[float, int] | None = None
+        """Since when fewer hosts have been enough, and how many were needed most since then."""
+
+    def __str__(self) -> str:
+        return f"ds2({self.target:g})"
+
+    def decide(self, vitals: Vitals, bounds: Bounds) -> Decision:
+        found, served = observed(vitals, bounds), service_rates(vitals)
+        now, present = vitals.now_ms, len(vitals.hosts)
+        arrivals = self._arrivals.add(now, float(vitals.rate.sum()))
+        waiting = float(vitals.backlog.sum()) * 1000.0 / self.catch_up_ms
+        if self._changed_ms is None:
+            self._changed_ms = now
+        if served is None:
+            return found
+        service_rate = float(served.mean())
+        busy = (arrivals + waiting) / (service_rate * present)
+        near = abs(busy - self.target) <= self.boundary
+        needed = present if near else math.ceil(present * busy / self.target)
+        most = min(bounds.at_most, len(vitals.owner))
+        wanted = min(max(needed, bounds.at_least), most)
+        if present <= most:
+            wanted = self._patiently(now, present, wanted)
+        if now - self._changed_ms < self.settle_ms or wanted == present >= needed:
+            return found
+        reason = (
+            f"arrivals of {arrivals:,.0f}/s, and {waiting:,.0f}/s to catch up with, keep the hosts "
+            f"busy to {100 * busy:.0f} % ({present} at {service_rate:,.0f}/s); "
+            f"{100 * self.target:.0f} % needs {needed}, {bounds.at_least} to {most} are allowed"
+        )
+        if wanted == present:
+            return replace(found, reasons=(reason,))
+        if self._fewer is not None:
+            reason += f", and {wanted} were enough for the last {self.scale_in_ms / 1000:g} s"
+        self._changed_ms, self._fewer = now, None
+        treatments = _spread(vitals, wanted, reason)
+        return replace(found, treatments=treatments, reasons=(reason,))
+
+    def _patiently(self, now: float, present: int, wanted: int) -> int:
+        """What is wanted, but not fewer than there are before that has been enough for a while."""
+        if wanted >= present:
+            self._fewer = None
+            return wanted
+        since, highest = self._fewer or (now, wanted)
+        self._fewer = since, max(highest, wanted)
+        return self._fewer[1] if now - since >= self.scale_in_ms else present
+
+
+class _Mean:
+    """The mean of what was told within a window."""
+
+    def __init__(self, window_ms: float) -> None:
+        self._window_ms = window_ms
+        self._told: deque[tuple[float, float]] = deque()
+        self._sum = 0.0
+
+    def add(self, now_ms: float, value: float) -> float:
+        self._told.append((now_ms, value))
+        self._sum += value
+        while self._told[0][0] <= now_ms - self._window_ms:
+            self._sum -= self._told.popleft()[1]
+        return max(self._sum, 0.0) / len(self._told)
+
+
+def _spread(vitals: Vitals, wanted: int, reason: str) -> tuple[Treatment, ...]:
+    """All slots anew, in contiguous ranges; of too many hosts the last ones leave."""
+    present, slots = vitals.hosts, len(vitals.owner)
+    new = (new_host(number) for number in range(1, 1 + wanted - len(present)))
+    owner = np.arange(slots) * wanted // slots
+    return moves(vitals, (*present[:wanted], *new), owner, reason)

@@ -1,0 +1,150 @@
+"""Policies by name: what users and the command line write, and the policy objects that it means.
+
+    switch                  projects latencies, scales and balances (StreamSwitch)
+    switch(0.2)             with a safety margin of 20 % of every host's service rate
+    switch(0.2, unit)       one treatment per decision, as in the paper
+    static(4)               4 hosts, whatever comes
+    autoflow                moves slots from the busiest host to the idlest, never scales (AutoFlow)
+    autoflow(5s, 0.2)       by what arrived in 5 s, where the two differ by 20 % or more
+    drs, drs(0.2)           as many hosts as M/M/k asks for (DRS), with a safety margin
+    drs_lb, drs_lb(0.2)     the same, and balances where it need not scale
+    ds2, ds2(0.7)           as many hosts as are busy 70 % of the time (DS2, Flink's autoscaler)
+
+Users may hand in an object, or a class, of their own instead.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+from penstock.control.decision import Policy
+from penstock.errors import PenstockError, SettingError
+from penstock.model import milliseconds
+
+Parsed = tuple[Policy, float | None]
+"""A policy, and the safety margin that was named with it, if one was."""
+
+_TEXT = re.compile(r"\s*([a-z0-9_-]+)\s*(?:\(([^()]*)\)\s*)?", re.IGNORECASE)
+_FORMS = (
+    "switch", "switch(0.2)", "switch(0.2, unit)", "static(4)", "autoflow", "autoflow(5s, 0.2)",
+    "drs(0.2)", "drs_lb(0.2)", "ds2", "ds2(0.7)",
+)  # fmt: skip
+_HINT = f"write {', '.join(_FORMS)}, or give an object with a method decide(vitals, bounds)"
+
+
+def names() -> tuple[str, ...]:
+    """The policies that there are.
+
+    >>> names()
+    ('switch', 'static', 'autoflow', 'drs', 'drs_lb', 'ds2')
+    """
+    return tuple(_MAKERS)
+
+
+def parse(text: str | Policy | type[Policy]) -> Parsed:
+    """The policy that a text names, and the margin for `Bounds` if it names one. A new object each time.
+
+    An object of the user's own is handed back as it is, a class is called without arguments. Steps
+    share no policy, so for a flow of several keyed steps a class serves better than an object.
+
+    >>> policy, margin = parse("drs_lb(0.3)")
+    >>> str(policy), margin
+    ('drs_lb', 0.3)
+    >>> parse("magic")
+    Traceback (most recent call last):
+    ...
+    penstock.errors.SettingError: 'magic' is no policy. What to do: write switch, switch(0.2), \
+switch(0.2, unit), static(4), autoflow, autoflow(5s, 0.2), drs(0.2), drs_lb(0.2), ds2, ds2(0.7), or \
+give an object with a method decide(vitals, bounds)
+    """
+    if not isinstance(text, str):
+        if not callable(getattr(text, "decide", None)):
+            raise SettingError(f"{text!r} is no policy", hint=_HINT)
+        return (text() if isinstance(text, type) else text), None
+    match = _TEXT.fullmatch(text)
+    name = match[1].lower().replace("-", "_") if match else ""
+    if match is None or name not in _MAKERS:
+        raise SettingError(f"{text!r} is no policy", hint=_HINT)
+    words = match[2].strip() if match[2] is not None else ""
+    arguments = [word.strip() for word in words.split(",")] if words else []
+    try:
+        return _MAKERS[name](*arguments)
+    except (TypeError, ValueError, PenstockError) as error:
+        told = f": {error.message}" if isinstance(error, PenstockError) else ""
+        raise SettingError(f"{text!r} is no policy{told}", hint=_HINT) from error
+
+
+def policy(text: str | Policy | type[Policy]) -> Policy:
+    """The policy alone, for whom a margin does not matter.
+
+    >>> print(policy("static(4)"))
+    static(4)
+    """
+    return parse(text)[0]
+
+
+# Policies are imported where they are made: some bring numba along, which who only writes a flow
+# should not have to wait for.
+
+
+def _switch(*words: str) -> Parsed:
+    from penstock.control.policies.switch import Switch
+
+    unit = words[-1:] == ("unit",)
+    margin = words[:-1] if unit else words
+    if len(margin) > 1:
+        raise SettingError(f"{', '.join(margin)} is more than a margin")
+    return Switch(unit=unit), _margin(*margin)
+
+
+def _static(hosts: str) -> Parsed:
+    from penstock.control.policies.static import Static
+
+    return Static(int(hosts)), None
+
+
+def _autoflow(window: str | None = None, factor: str | None = None) -> Parsed:
+    from penstock.control.policies.autoflow import AutoFlow
+
+    given: dict[str, float] = {}
+    if window is not None:
+        given["window_ms"] = milliseconds(window)
+    if factor is not None:
+        given["factor"] = float(factor)
+    return AutoFlow(**given), None
+
+
+def _drs(margin: str | None = None) -> Parsed:
+    from penstock.control.policies.drs import Drs
+
+    return Drs(), _margin(margin)
+
+
+def _drs_lb(margin: str | None = None) -> Parsed:
+    from penstock.control.policies.drs import DrsLb
+
+    return DrsLb(), _margin(margin)
+
+
+def _ds2(target: str | None = None) -> Parsed:
+    from penstock.control.policies.ds2 import Ds2
+
+    return Ds2() if target is None else Ds2(target=float(target)), None
+
+
+def _margin(text: str | None = None) -> float | None:
+    margin = None if text is None else float(text)
+    if margin is not None and not 0 <= margin < 1:
+        raise SettingError(f"a margin of {margin:g} is not from 0 to below 1")
+    return margin
+
+
+_MAKERS: dict[str, Callable[..., Parsed]] = {
+    "switch": _switch,
+    "static": _static,
+    "autoflow": _autoflow,
+    "drs": _drs,
+    "drs_lb": _drs_lb,
+    "ds2": _ds2,
+}
