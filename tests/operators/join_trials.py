@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from penstock.operators.join.plan import JoinPlan
 from penstock.operators.operator import EpochTime, Operator, Outgoing, Unfit
 from penstock.operators.tagged import INPUT, TaggedSchema
+from penstock.state.keys import Keys
 from tests.operators.trials import MISHAPS, Epoch, Row
 
 Tagged = tuple[int, Row]
@@ -30,8 +31,11 @@ class OneStream:
     def unfit(self, input: int, batch: pa.RecordBatch) -> Unfit | None:
         return None
 
-    def sender(self, time: EpochTime) -> OneSender:
+    def sender(self, time: EpochTime, two_stage: bool = False) -> OneSender:
         return OneSender(self, time)
+
+    def sent_keys(self, batch: pa.RecordBatch) -> Keys:
+        return self.plan.sent_keys(batch)
 
     def operator(self, slots: int, step_id: str, on_error: Any) -> Operator:
         return self.plan.operator(slots, step_id, on_error)

@@ -22,6 +22,7 @@ from penstock.state.table import ColumnTable
 
 Row = dict[str, Any]
 Mishap = Literal["", "rollback", "failure", "exported", "deltas", "evicted"]
+Stages = Literal["none", "some", "all"]
 MISHAPS: list[Mishap] = ["", "rollback", "failure", "exported", "deltas", "evicted"]
 
 
@@ -56,10 +57,17 @@ def epochs_of(rows: st.SearchStrategy[Row], most: int = 4) -> st.SearchStrategy[
     return st.lists(epoch, min_size=1, max_size=most)
 
 
-def run(plan: StepPlan, epochs: list[Epoch], cut: int = 3, raw: bool = False) -> Outcome:
+def run(
+    plan: StepPlan,
+    epochs: list[Epoch],
+    cut: int = 3,
+    raw: bool = False,
+    two_stage: Stages = "none",
+) -> Outcome:
     """Run all epochs; rows of a channel come in batches of `cut` rows.
 
     With `raw`, every other channel brings all rows as they are, whatever the plan's sender would do.
+    With `two_stage`, all channels, or all others, are of two stages.
     """
     operator, outcome = plan.operator(8, "step", "fail"), Outcome()
     deltas: list[pa.Table] = []
@@ -74,7 +82,7 @@ def run(plan: StepPlan, epochs: list[Epoch], cut: int = 3, raw: bool = False) ->
             operator.table.evict(0)
             operator.table.install(operator.table.codec.from_storage(whole["__key"]), whole)
         time = EpochTime(number, epoch.now_ms, epoch.watermark_ms, epoch.final)
-        channels, late = _sent(plan, epoch, time, cut, raw)
+        channels, late = _sent(plan, epoch, time, cut, raw, two_stage)
         if epoch.mishap == "rollback":
             operator.open(time)
             for kind, batches in channels[: len(channels) // 2 + 1]:
@@ -114,11 +122,12 @@ def _plain(value: Any) -> Any:
 
 
 def _sent(
-    plan: StepPlan, epoch: Epoch, time: EpochTime, cut: int, raw: bool
+    plan: StepPlan, epoch: Epoch, time: EpochTime, cut: int, raw: bool, two_stage: Stages
 ) -> tuple[list[tuple[str, list[pa.RecordBatch]]], list[Row]]:
     channels, late = [], []
     for number, rows in enumerate(epoch.channels):
-        sender = RowSender(plan.codec) if raw and number % 2 else plan.sender(time)
+        stages = two_stage == "all" or (two_stage == "some" and number % 2 == 0)
+        sender = RowSender(plan.codec) if raw and number % 2 else plan.sender(time, stages)
         sent = []
         for start in range(0, len(rows), cut):
             batch = pa.RecordBatch.from_pylist(rows[start : start + cut], plan.inputs[0])

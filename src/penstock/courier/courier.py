@@ -16,6 +16,7 @@ import pyarrow as pa
 from penstock.courier.exchange import Exchange, Late, Task, endpoint, through_hosts
 from penstock.courier.late_rows import LateRows
 from penstock.courier.streams import Streams
+from penstock.courier.tally import Tally, told_of
 from penstock.courier.trouble import Trouble, as_schema, told
 from penstock.courier.witness import Watched, Witness
 from penstock.errors import PenstockError, to_wire
@@ -76,9 +77,10 @@ class Courier:
         where = {"epoch": plan.epoch, "run": plan.run, "partition": task.partition}
         streams = Streams(flow, batches, witness)
         late = LateRows(self.keep_late)
+        tallies: list[Tally] = []
 
         def report() -> None:
-            seen = witness.to_json() | {"late": list(late.counts.items())}
+            seen = witness.to_json() | {"late": list(late.counts.items())} | told_of(tallies)
             driver.call("report", self.timeout_ms, **where, seen=seen)
 
         keyed = 0
@@ -87,7 +89,8 @@ class Courier:
             if isinstance(step, MapStep):
                 streams.add(trouble.mapped(step, inputs[0]))
                 continue
-            # The last keyed step has read all input, so what was seen of it can be told already.
+            # The last keyed step has read all input and sent all records: what was seen and
+            # counted can be told already, while its hosts work.
             last = keyed + 1 == len(plan.steps)
 
             def noted(rows: Late, step: KeyedStep = step, last: bool = last) -> None:
@@ -95,9 +98,10 @@ class Courier:
                 if last:
                     report()
 
-            with Exchange(plan, keyed, task, self.exchange_ms) as exchange:
-                time = plan.steps[keyed].time
-                streams.add(through_hosts(step, exchange, inputs, time, trouble, noted))
+            routes = plan.steps[keyed]
+            tallies.append(Tally(step, routes.watched))
+            with Exchange(plan, keyed, task, self.exchange_ms, tallies[-1]) as exchange:
+                streams.add(through_hosts(step, exchange, inputs, routes, trouble, noted))
             keyed += 1
         done = [as_schema(batch, flow.output, "output") for batch in streams.last()]
         if not keyed:

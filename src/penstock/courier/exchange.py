@@ -12,9 +12,10 @@ import pyarrow as pa
 import pyarrow.flight as fl
 
 from penstock.courier.split import split
+from penstock.courier.tally import Tally
 from penstock.courier.trouble import Trouble
 from penstock.faults import point
-from penstock.operators.operator import Answer, EpochTime
+from penstock.operators.operator import Answer
 from penstock.plan.epoch import EpochPlan, StepRoutes
 from penstock.plan.steps import KeyedStep
 from penstock.wire.flight import Endpoint
@@ -51,8 +52,11 @@ class Exchange:
     channels to know when the epoch's input is complete.
     """
 
-    def __init__(self, plan: EpochPlan, step: int, task: Task, timeout_ms: int) -> None:
+    def __init__(
+        self, plan: EpochPlan, step: int, task: Task, timeout_ms: int, tally: Tally
+    ) -> None:
         self._routes: StepRoutes = plan.steps[step]
+        self._tally = tally
         header = ChannelHeader.of(plan, step, task.partition, task.attempt)
         self._where = header.where
         self._streams: list[tuple[fl.FlightStreamWriter, fl.FlightStreamReader]] = []
@@ -71,8 +75,9 @@ class Exchange:
         self._stack.__exit__(*raised)  # type: ignore[arg-type]
 
     def send(self, batch: pa.RecordBatch, hashes: npt.NDArray[np.uint64]) -> None:
-        """Send each row to the host that owns its slot."""
-        for host, part in split(batch, hashes, self._routes.routes):
+        """Send each row to the host that owns its slot, and count it."""
+        slots = self._tally.note(batch, hashes)
+        for host, part in split(batch, slots, self._routes.routes):
             writer = self._streams[host][0]
             if host not in self._begun:
                 writer.begin(part.schema)
@@ -104,7 +109,7 @@ def through_hosts(
     step: KeyedStep,
     exchange: Exchange,
     inputs: Sequence[Iterable[pa.RecordBatch]],
-    time: EpochTime,
+    routes: StepRoutes,
     trouble: Trouble,
     meanwhile: Callable[[Late], None],
 ) -> list[pa.RecordBatch]:
@@ -112,7 +117,7 @@ def through_hosts(
 
     While the hosts work, `meanwhile` is called with the rows that came too late for the step.
     """
-    sender = step.plan.sender(time)
+    sender = step.plan.sender(routes.time, routes.two_stage)
     for number, batches in enumerate(inputs):
         for batch in batches:
             fit = trouble.without_unfit(step, number, batch)

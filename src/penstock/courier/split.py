@@ -11,7 +11,6 @@ from numba import njit
 
 from penstock.plan.epoch import RouteTable
 from penstock.state.buffers import fixed_array
-from penstock.state.keys import slots_of
 
 
 @njit(cache=True, nogil=True)
@@ -33,15 +32,18 @@ def _order_by_owner(
 
 
 def split(
-    batch: pa.RecordBatch, hashes: npt.NDArray[np.uint64], routes: RouteTable
+    batch: pa.RecordBatch, slots: npt.NDArray[np.int32], routes: RouteTable
 ) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """(host index, its rows) for each host that gets any; order within a host is kept."""
+    """(host index, its rows) for each host that gets any; order within a host is kept.
+
+    `slots` has the slot of each row.
+    """
     if batch.num_rows == 0:
         return
     if len(routes.hosts) == 1:
         yield 0, batch
         return
-    owner = routes.owner[slots_of(hashes, len(routes.owner))]
+    owner = routes.owner[slots]
     order, bounds = _order_by_owner(owner, len(routes.hosts))
     sorted_batch = batch.take(fixed_array(order, pa.int64()))
     for host in range(len(routes.hosts)):

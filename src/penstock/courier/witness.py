@@ -11,6 +11,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.control.hot_keys import HotKeyCount
+from penstock.courier.tally import Counts, counts_from_text
 from penstock.errors import FlowError
 from penstock.state.buffers import fixed_values
 
@@ -40,15 +42,27 @@ class Seen:
     late: dict[str, int] = field(default_factory=dict)
     """step -> how many rows were too late for it."""
 
+    loads: dict[str, Counts] = field(default_factory=dict)
+    """step -> records sent to its hosts, by slot (see `Tally`).
+
+    When each of them arrived is not told: what a step is sent may be combined, or made by the step
+    before it. Whoever needs times spreads a slot's count over the arrivals of the whole task.
+    """
+
+    hot: tuple[HotKeyCount, ...] = ()
+    """The most frequent keys of the slots that the epoch's plan had watched."""
+
     @staticmethod
     def from_json(facts: dict[str, Any]) -> Seen:
-        """From what `Witness.to_json` told, with the counts of late rows put in as pairs."""
+        """From what `Witness.to_json` told, with late rows (as pairs), loads and hot keys put in."""
         return Seen(
             facts["rows"],
             tuple(facts["arrivals_ms"]),
             tuple(facts["counts"]),
             tuple((number, name, time) for number, name, time in facts["event_ms"]),
             dict(facts["late"]),
+            {step: counts_from_text(text) for step, text in facts["loads"].items()},
+            tuple(HotKeyCount(*told) for told in facts["hot"]),
         )
 
 
@@ -120,6 +134,8 @@ class Witness:
             "counts": counts,
             "event_ms": [[*place, time] for place, time in sorted(self._newest.items())],
             "late": [],
+            "loads": {},
+            "hot": [],
         }
 
     def _histogram(self) -> tuple[list[int], list[int]]:

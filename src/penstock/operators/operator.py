@@ -109,8 +109,18 @@ class StepPlan(Protocol):
         """Rows of an input that the step cannot take; None, quickly, when there are none."""
         ...
 
-    def sender(self, time: EpochTime) -> Sender:
-        """The courier's part of the step, for one task."""
+    def sender(self, time: EpochTime, two_stage: bool = False) -> Sender:
+        """The courier's part of the step, for one task.
+
+        With `two_stage` it combines the rows of each key even where that is not worth it to the
+        task: a key that is more than a host can take then costs its host as little as any other.
+        What comes out is the same, also when only some tasks do so. Where nothing `merges`, the
+        flag says nothing.
+        """
+        ...
+
+    def sent_keys(self, batch: pa.RecordBatch) -> Keys:
+        """The keys of a batch, or of some rows of one, that a sender gave."""
         ...
 
     def operator(self, slots: int, step_id: str, on_error: OnError) -> Operator:

@@ -36,19 +36,26 @@ class RowSender:
 
 
 class CombiningSender:
-    """Combines the rows of each key first where that shrinks what is sent, else sends the rows."""
+    """Combines the rows of each key first where that shrinks what is sent, else sends the rows.
 
-    def __init__(self, plan: AggregatePlan) -> None:
-        self._plan = plan
-        self._combiner = Combiner(plan)
+    With `always` it combines in any case.
+    """
+
+    def __init__(self, plan: AggregatePlan, always: bool = False) -> None:
+        self._plan, self._always = plan, always
+        self._combiner = Combiner(plan, always)
         self._unsent: list[pa.RecordBatch] = []
         self.late: list[tuple[int, pa.RecordBatch]] = []
 
     def add(self, input: int, batch: pa.RecordBatch) -> Iterator[Outgoing]:
         combiner = self._combiner
-        self._unsent.append(batch)
+        if not self._always:
+            self._unsent.append(batch)
         if combiner.combines:
-            combiner.add(batch)
+            for piece in combiner.pieces(batch):
+                combiner.add(piece)
+                if combiner.full:
+                    yield self._combined()
         if not combiner.combines:
             for raw in self._unsent:
                 yield Outgoing(combiner.raw(raw), self._plan.codec.encode(raw).hashes)
@@ -58,5 +65,8 @@ class CombiningSender:
         if not self._combiner.combines:
             return ROWS, ()
         self._unsent.clear()
+        return PARTIALS, [self._combined()]
+
+    def _combined(self) -> Outgoing:
         keys, partials = self._combiner.finish()
-        return PARTIALS, [Outgoing(pack(self._plan.codec, keys, partials), keys.hashes)]
+        return Outgoing(pack(self._plan.codec, keys, partials), keys.hashes)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import json
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -60,6 +61,36 @@ class StepRoutes:
     endpoints: tuple[str, ...]
     """Flight locations, in the order of `routes.hosts`."""
     time: EpochTime
+    watched: tuple[int, ...] = ()
+    """Slots whose keys couriers count: one of them may be hotter than a host can take."""
+    two_stage: bool = False
+    """Whether couriers combine the rows of each key whatever that costs them: a key is then one
+    record of each task for its host. Only where the step's state merges; elsewhere it says nothing."""
+
+    def to_json(self) -> dict[str, object]:
+        """A plan goes to every task as a Spark property: what says nothing is left out."""
+        facts: dict[str, object] = {
+            "step": self.step,
+            "routes": self.routes.to_json(),
+            "endpoints": list(self.endpoints),
+            "time": time_to_json(self.time),
+        }
+        if self.watched:
+            facts["watched"] = list(self.watched)
+        if self.two_stage:
+            facts["two_stage"] = True
+        return facts
+
+    @staticmethod
+    def from_json(facts: dict[str, Any]) -> StepRoutes:
+        return StepRoutes(
+            StepId(facts["step"]),
+            RouteTable.from_json(facts["routes"]),
+            tuple(facts["endpoints"]),
+            time_from_json(facts["time"]),
+            tuple(facts.get("watched", ())),
+            facts.get("two_stage", False),
+        )
 
 
 @dataclass(frozen=True)
@@ -84,15 +115,7 @@ class EpochPlan:
                 "partitions": self.partitions,
                 "driver": self.driver,
                 "token": self.token,
-                "steps": [
-                    {
-                        "step": s.step,
-                        "routes": s.routes.to_json(),
-                        "endpoints": list(s.endpoints),
-                        "time": time_to_json(s.time),
-                    }
-                    for s in self.steps
-                ],
+                "steps": [step.to_json() for step in self.steps],
             }
         )
 
@@ -100,20 +123,11 @@ class EpochPlan:
     def from_text(text: str) -> EpochPlan:
         facts = json.loads(text)
         try:
-            steps = tuple(
-                StepRoutes(
-                    StepId(s["step"]),
-                    RouteTable.from_json(s["routes"]),
-                    tuple(s["endpoints"]),
-                    time_from_json(s["time"]),
-                )
-                for s in facts["steps"]
-            )
             return EpochPlan(
                 facts["epoch"],
                 facts["run"],
                 facts["partitions"],
-                steps,
+                tuple(StepRoutes.from_json(step) for step in facts["steps"]),
                 facts["driver"],
                 facts["token"],
             )

@@ -12,6 +12,8 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -31,6 +33,8 @@ _LOOK_FROM, _LOOK_TO = 15_000, 20_000
 """The rows by which a combiner judges whether it is worth its while."""
 _MOSTLY_NEW = 0.95
 """Combining is given up when this share of those rows had keys not seen before."""
+_MOST_BYTES = 1 << 26
+"""About what a combiner that never gives up may hold: a sketch takes hundreds of bytes per key."""
 
 
 class Combiner:
@@ -40,6 +44,9 @@ class Combiner:
     turns False. Then forget the combiner and send every batch, the ones added included, as
     `raw(batch)` gives it. With an `approx_distinct`, whose state is larger than many rows,
     `combines` is False from the start. Batches must hold no row with a null in its key.
+
+    With `always` it never gives up, whatever the keys are like. Give it batches in `pieces` then,
+    and `finish` whenever it is `full`.
     """
 
     combines: bool
@@ -47,16 +54,27 @@ class Combiner:
     rows: int
     """Rows added."""
 
-    def __init__(self, plan: AggregatePlan) -> None:
-        self.plan = plan
+    def __init__(self, plan: AggregatePlan, always: bool = False) -> None:
+        self.plan, self._always = plan, always
         self._index = key_index(plan.codec.layout)
-        self._worth = not any(isinstance(a, Distinct) for a in plan.accumulators)
+        self._worth = always or not any(isinstance(a, Distinct) for a in plan.accumulators)
+        width = sum(column.width * column.dtype.itemsize for column in plan.columns)
+        self._most = max(_MOST_BYTES // max(width, 1), 1) if always else sys.maxsize
         self._reset()
 
     @property
     def groups(self) -> int:
         """Distinct keys among the rows added."""
         return self._index.size
+
+    @property
+    def full(self) -> bool:
+        """Whether it should be finished before more is added."""
+        return self.groups >= self._most
+
+    def pieces(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        """The batch in parts that do not overfill it."""
+        return (batch.slice(at, self._most) for at in range(0, batch.num_rows, self._most))
 
     def add(self, batch: pa.RecordBatch) -> None:
         """Take in raw rows. May turn `combines` to False, and has then not taken in all of them."""
@@ -104,7 +122,7 @@ class Combiner:
             self._look = self.groups
         elif self._worth:
             self._new = (self.groups - self._look) / (_LOOK_TO - _LOOK_FROM)
-            self.combines = self._new < _MOSTLY_NEW
+            self.combines = self._always or self._new < _MOSTLY_NEW
 
     def _add(self, batch: pa.RecordBatch) -> None:
         before = self.groups

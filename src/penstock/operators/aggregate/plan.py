@@ -16,7 +16,7 @@ from penstock.operators.aggregate.signed_accumulators import SignedCount
 from penstock.operators.operator import CHANGE, Emit, EpochTime, OnError, Operator, Sender, Unfit
 from penstock.state.buffers import Array
 from penstock.state.columns import Column
-from penstock.state.keys import KeyCodec
+from penstock.state.keys import KeyCodec, Keys
 from penstock.state.table import KEY
 
 __all__ = ["Aggregate", "AggregatePlan"]
@@ -101,9 +101,14 @@ class AggregatePlan:
         """Rows without a key."""
         return senders.without_key(self.codec, self.key_names, batch)
 
-    def sender(self, time: EpochTime) -> Sender:
-        """Combines before sending where that pays."""
-        return senders.CombiningSender(self)
+    def sender(self, time: EpochTime, two_stage: bool = False) -> Sender:
+        """Combines before sending where that pays, or always."""
+        return senders.CombiningSender(self, two_stage)
+
+    def sent_keys(self, batch: pa.RecordBatch) -> Keys:
+        """Of rows or of combined states."""
+        combined = batch.schema.equals(self.packed_schema)
+        return self.codec.from_storage(batch.column(KEY)) if combined else self.codec.encode(batch)
 
     def operator(self, slots: int, step_id: str, on_error: OnError) -> Operator:
         """The host's part."""

@@ -144,9 +144,14 @@ class JoinPlan:
         names = ", ".join(self.key_names)
         return None if odd is None else Unfit(odd, f"a null inside the key ({names})")
 
-    def sender(self, time: EpochTime) -> JoinSender:
+    def sender(self, time: EpochTime, two_stage: bool = False) -> JoinSender:
         """Sends the rows of both sides by their keys."""
         return JoinSender(self, time)
+
+    def sent_keys(self, batch: pa.RecordBatch) -> Keys:
+        """A sender gives batches of one side each."""
+        ((input, rows),) = self.tagged.unpack(batch)
+        return self.keys(input, rows)
 
     def operator(self, slots: int, step_id: str, on_error: OnError) -> JoinOperator:
         """The host's part. No user code runs in it that could fail on a row."""

@@ -104,9 +104,13 @@ class ProcessPlan:
         """Rows without a key."""
         return without_key(self.codec, self.key_names, batch)
 
-    def sender(self, time: EpochTime) -> RowSender:
+    def sender(self, time: EpochTime, two_stage: bool = False) -> RowSender:
         """All rows go to the processor."""
         return RowSender(self.codec)
+
+    def sent_keys(self, batch: pa.RecordBatch) -> Keys:
+        """Of the rows as they came."""
+        return self.codec.encode(batch)
 
     def operator(self, slots: int, step_id: str, on_error: OnError) -> ProcessOperator:
         """The host's part."""

@@ -99,9 +99,13 @@ class DistinctPlan:
         times = [] if self.on is None else [self.on]
         return unfit_rows(self.user_codec, self.key_names, times, batch)
 
-    def sender(self, time: EpochTime) -> DistinctSender:
-        """Sends the first row of each key, where there are many of a key."""
-        return DistinctSender(self, time)
+    def sender(self, time: EpochTime, two_stage: bool = False) -> DistinctSender:
+        """Sends the first row of each key, where there are many of a key, or in any case."""
+        return DistinctSender(self, time, two_stage)
+
+    def sent_keys(self, batch: pa.RecordBatch) -> Keys:
+        """Of rows that may be the first of their key."""
+        return self.codec.encode(batch)
 
     def operator(self, slots: int, step_id: str, on_error: OnError) -> DistinctOperator:
         """The host's part."""
@@ -116,10 +120,13 @@ def _plan(schema: pa.Schema, keys: list[str], ttl_ms: int | None, window: Window
 
 
 class DistinctSender:
-    """Leaves out rows whose key the task has sent already, unless hardly any key comes again."""
+    """Leaves out rows whose key the task has sent already, unless hardly any key comes again.
 
-    def __init__(self, plan: DistinctPlan, time: EpochTime) -> None:
-        self._plan, self._time = plan, time
+    With `always`, even then.
+    """
+
+    def __init__(self, plan: DistinctPlan, time: EpochTime, always: bool = False) -> None:
+        self._plan, self._time, self._always = plan, time, always
         self._index = key_index(plan.codec.layout)
         self._rows, self._looks = 0, True
         self.late: list[tuple[int, pa.RecordBatch]] = []
@@ -138,7 +145,8 @@ class DistinctSender:
         highest = np.maximum.accumulate(np.append(before - 1, entries))
         first = np.flatnonzero(entries > highest[:-1])
         self._rows += batch.num_rows
-        if self._rows >= _JUDGED_FROM and self._index.size > self._rows * _MOSTLY_NEW:
+        mostly_new = self._index.size > self._rows * _MOSTLY_NEW
+        if self._rows >= _JUDGED_FROM and mostly_new and not self._always:
             self._looks = False
             self._index.clear()
         if len(first) == batch.num_rows:

@@ -20,7 +20,7 @@ from penstock.operators.window.row_windows import (
 )
 from penstock.operators.window.windows import Window, event_times, time_field
 from penstock.state.buffers import Array
-from penstock.state.keys import KeyCodec
+from penstock.state.keys import KeyCodec, Keys
 
 
 class TopPlan:
@@ -117,9 +117,14 @@ class TopPlan:
         times = [name for name in (self.on, self.until) if name is not None]
         return unfit_rows(self.user_codec, self.key_names, times, batch)
 
-    def sender(self, time: EpochTime) -> Sender:
+    def sender(self, time: EpochTime, two_stage: bool = False) -> Sender:
         """Leaves out what cannot be among the first n of a key."""
-        return top_sender.TopSender(self, time)
+        kind = top_sender.GatheringTopSender if two_stage else top_sender.TopSender
+        return kind(self, time)
+
+    def sent_keys(self, batch: pa.RecordBatch) -> Keys:
+        """Of rows that may be among the first n."""
+        return self.codec.encode(batch)
 
     def operator(self, slots: int, step_id: str, on_error: OnError) -> Operator:
         """The host's part."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -11,6 +11,8 @@ import pyarrow as pa
 from penstock.operators.operator import ROWS, EpochTime, Outgoing
 from penstock.operators.top import kernels
 from penstock.operators.top.order import coarse_codes
+from penstock.operators.top.rows import MixedRows
+from penstock.state.bags import Bags
 from penstock.state.buffers import Array, fixed_array
 from penstock.state.key_index import key_index
 from penstock.state.keys import Keys
@@ -23,6 +25,8 @@ MOST = 256
 _JUDGED_FROM = 20_000
 """After so many rows a sender judges whether leaving rows out is worth its while."""
 _MOSTLY_KEPT = 0.9
+_ENOUGH = 1 << 18
+"""Rows of which a sender that gathers sends the first of each key."""
 
 
 class TopSender:
@@ -67,13 +71,65 @@ class TopSender:
         return batch.filter(mask), batch.filter(fixed_array(~late, pa.bool_()))
 
     def _leading(self, batch: pa.RecordBatch, keys: Keys) -> Array:
-        plan, first = self._plan, self._plan.order[0]
-        index = key_index(plan.codec.layout)
-        index.reserve(batch.num_rows // 4)
-        groups = index.upsert(keys)
+        groups = self._groups(keys)
+        return self._with_latest(batch, groups, self._leaders(batch, groups))
+
+    def _groups(self, keys: Keys) -> Array:
+        """The keys, numbered as they come."""
+        index = key_index(self._plan.codec.layout)
+        index.reserve(len(keys) // 4)
+        groups: Array = index.upsert(keys)
+        return groups
+
+    def _leaders(self, batch: pa.RecordBatch, groups: Array) -> Array:
+        first = self._plan.order[0]
         codes = coarse_codes(batch.column(first.column), first.descending)
-        counts = np.bincount(groups, minlength=index.size)
-        rows: Array = kernels.leaders(groups, counts, codes, plan.n)
-        if plan.until is not None:
-            rows = kernels.with_latest(groups, index.size, plan.over_ms(batch), rows)
+        rows: Array = kernels.leaders(groups, np.bincount(groups), codes, self._plan.n)
         return rows
+
+    def _with_latest(self, batch: pa.RecordBatch, groups: Array, rows: Array) -> Array:
+        """The rows, and for each key one that says when it is over."""
+        if self._plan.until is None or not len(groups):
+            return rows
+        times = self._plan.over_ms(batch)
+        kept: Array = kernels.with_latest(groups, int(groups.max()) + 1, times, rows)
+        return kept
+
+
+class GatheringTopSender(TopSender):
+    """Gathers many rows before it looks at them, and sends exactly the first n of each key.
+
+    Costs the courier a sort, and a host the fewest rows however many a key has.
+    """
+
+    def __init__(self, plan: TopPlan, time: EpochTime) -> None:
+        super().__init__(plan, time)
+        self._none = Bags("rows", plan.rows)
+        self._gathered: list[pa.RecordBatch] = []
+
+    def add(self, input: int, batch: pa.RecordBatch) -> Iterator[Outgoing]:
+        """Gives nothing before there are many rows."""
+        late, batch = self._on_time(batch)
+        if late is not None:
+            self.late.append((input, late))
+        self._gathered.append(batch)
+        if sum(rows.num_rows for rows in self._gathered) >= _ENOUGH:
+            yield self._first()
+
+    def finish(self) -> tuple[str, Iterable[Outgoing]]:
+        """What is left."""
+        return ROWS, [self._first()] if self._gathered else []
+
+    def _first(self) -> Outgoing:
+        plan = self._plan
+        batch = pa.concat_batches(self._gathered)
+        self._gathered = []
+        keys = plan.codec.encode(batch)
+        groups = self._groups(keys)
+        rows = np.arange(len(keys))
+        if self._looks:  # most rows need not be sorted
+            rows = self._leaders(batch, groups)
+        mixed = MixedRows(self._none, rows[:0], batch, rows)
+        rows = rows[mixed.first(plan.n, plan.order, plan.rest, groups[rows], plan.ties)]
+        rows = self._with_latest(batch, groups, np.sort(rows))
+        return Outgoing(batch.take(fixed_array(rows, pa.int64())), keys.hashes[rows])

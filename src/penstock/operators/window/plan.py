@@ -25,7 +25,8 @@ from penstock.operators.window import session_sender, session_step
 from penstock.operators.window import step as window_step
 from penstock.operators.window.row_windows import unfit_rows, without_changes
 from penstock.operators.window.windows import WINDOW_END, WINDOW_START, Window, bounds_type
-from penstock.state.keys import KeyCodec
+from penstock.state.keys import KeyCodec, Keys
+from penstock.state.table import KEY
 
 
 def window_aggregate_plan(
@@ -143,9 +144,13 @@ class WindowPlan(_Windowed):
         self.stays = self.emit == "close" and self.lateness_ms > 0
         """Whether windows stay for late rows after they were given."""
 
-    def sender(self, time: EpochTime) -> Sender:
+    def sender(self, time: EpochTime, two_stage: bool = False) -> Sender:
         """Combines the rows of each key and pane before they go to their windows."""
-        return window_sender.WindowSender(self, time)
+        return window_sender.WindowSender(self, time, two_stage)
+
+    def sent_keys(self, batch: pa.RecordBatch) -> Keys:
+        """Keys and windows, of rows or of combined states."""
+        return self.inner.sent_keys(batch)
 
     def operator(self, slots: int, step_id: str, on_error: OnError) -> Operator:
         """The host's part."""
@@ -163,9 +168,13 @@ class SessionPlan(_Windowed):
         self.codec = self.user_codec = self.inner.codec
         self.output = self._output(self.inner)
 
-    def sender(self, time: EpochTime) -> Sender:
-        """Makes sessions of its own rows first."""
+    def sender(self, time: EpochTime, two_stage: bool = False) -> Sender:
+        """Makes sessions of its own rows first, whatever `two_stage` says."""
         return session_sender.SessionSender(self, time)
+
+    def sent_keys(self, batch: pa.RecordBatch) -> Keys:
+        """The keys that the sessions are of."""
+        return self.codec.from_storage(batch.column(KEY))
 
     def operator(self, slots: int, step_id: str, on_error: OnError) -> Operator:
         """The host's part."""

@@ -25,12 +25,12 @@ Late = list[tuple[int, pa.RecordBatch]]
 
 
 class WindowSender:
-    """Takes late rows out, finds panes, combines where that shrinks what is sent."""
+    """Takes late rows out, finds panes, combines where that shrinks what is sent, or `always`."""
 
-    def __init__(self, plan: WindowPlan, time: EpochTime) -> None:
-        self._plan, self._time = plan, time
+    def __init__(self, plan: WindowPlan, time: EpochTime, always: bool = False) -> None:
+        self._plan, self._time, self._always = plan, time, always
         self._horizon = plan.window.horizon(time, plan.lateness_ms)
-        self._combiner = PaneCombiner(plan)
+        self._combiner = PaneCombiner(plan, always)
         self._names = [n for n in plan.inner.raw_names if n != plan.start_name]
         fields = [plan.inner.input_schema.field(n) for n in (*self._names, plan.start_name)]
         self._schema = pa.schema(fields)
@@ -38,13 +38,18 @@ class WindowSender:
         self.late: Late = []
 
     def add(self, input: int, batch: pa.RecordBatch) -> Iterator[Outgoing]:
-        """Give rows at once only when combining them is not worth it."""
+        """Give rows at once only when combining them is not worth it, states when they are many."""
         batch, times = timely(self._plan, self._time, self._horizon, batch, self.late)
         panes = time_array(self._plan.window.panes(times), self._plan.time_type)
         columns = [*(batch.column(name) for name in self._names), panes]
-        self._unsent.append(pa.RecordBatch.from_arrays(columns, schema=self._schema))
+        rows = pa.RecordBatch.from_arrays(columns, schema=self._schema)
+        if not self._always:
+            self._unsent.append(rows)
         if self._combiner.combines:
-            self._combiner.add(self._unsent[-1])
+            for piece in self._combiner.pieces(rows):
+                self._combiner.add(piece)
+                if self._combiner.full:
+                    yield self._combined()
         if not self._combiner.combines:
             for rows in self._unsent:
                 yield self._in_windows(rows)
@@ -55,6 +60,9 @@ class WindowSender:
         if not self._combiner.combines:
             return ROWS, ()
         self._unsent.clear()
+        return PARTIALS, [self._combined()]
+
+    def _combined(self) -> Outgoing:
         columns, panes, partials = self._combiner.finish_panes()
         codec = self._plan.codec
         rows, starts = self._plan.window.spread(panes, self._horizon)
@@ -63,7 +71,7 @@ class WindowSender:
             columns, partials = [column.take(taken) for column in columns], partials.take(taken)
         columns.append(time_array(starts, self._plan.time_type))
         keys = codec.encode(pa.RecordBatch.from_arrays(columns, schema=codec.schema))
-        return PARTIALS, [Outgoing(pack(codec, keys, partials), keys.hashes)]
+        return Outgoing(pack(codec, keys, partials), keys.hashes)
 
     def _in_windows(self, rows: pa.RecordBatch) -> Outgoing:
         panes = event_times(rows.column(self._plan.start_name))

@@ -1,0 +1,130 @@
+"""What couriers count of what they send, against counting one by one."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+
+import numpy as np
+import pyarrow as pa
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import penstock.operators.aggregate.aggregates as ps
+from penstock.control.hot_keys import HotKeyCount
+from penstock.courier.tally import TOLD, Tally, counts_from_text, counts_to_text, told_of
+from penstock.courier.witness import Seen, Watched, Witness
+from penstock.operators.aggregate.plan import AggregatePlan
+from penstock.operators.join.plan import JoinPlan, Regular
+from penstock.operators.operator import EpochTime, StepPlan
+from penstock.operators.process.step import ProcessPlan
+from penstock.operators.window.plan import window_aggregate_plan
+from penstock.operators.window.windows import tumbling
+from penstock.plan.steps import KeyedStep
+from penstock.state.keys import slots_of
+from tests.operators.processors import Summed
+
+SLOTS = 3
+SCHEMA = pa.schema([("user", pa.string()), ("n", pa.int64())])
+ROWS = ProcessPlan(SCHEMA, ["user"], Summed())
+batches = st.lists(st.lists(st.integers(0, 12), max_size=30), max_size=4)
+
+
+def batch_of(users: list[str]) -> pa.RecordBatch:
+    return pa.record_batch({"user": users, "n": range(len(users))}, SCHEMA)
+
+
+def noted(plan: StepPlan, batches: list[pa.RecordBatch], watched: tuple[int, ...]) -> Tally:
+    """What is counted of these batches by the time that all were sent."""
+    tally, sender = Tally(KeyedStep("step", SLOTS, plan), watched), plan.sender(EpochTime(0, 0))
+    sent = [out for batch in batches for out in sender.add(0, batch)]
+    for batch, hashes in [*sent, *sender.finish()[1]]:
+        assert np.array_equal(tally.note(batch, hashes), slots_of(hashes, SLOTS))
+    return tally
+
+
+@settings(max_examples=60, deadline=None)
+@given(batches, st.sets(st.integers(0, SLOTS - 1)))
+def test_slots_and_keys_are_counted(users: list[list[int]], watched: set[int]) -> None:
+    tally = noted(
+        ROWS, [batch_of([f"u{n}" for n in some]) for some in users], tuple(sorted(watched))
+    )
+    rows = Counter(f"user=u{n}" for some in users for n in some)
+    names = sorted(rows)
+    keys = ROWS.codec.encode(batch_of([name.removeprefix("user=") for name in names]))
+    slots = dict(zip(names, slots_of(keys.hashes, SLOTS).tolist(), strict=True))
+    by_slot = [sum(rows[name] for name in names if slots[name] == s) for s in range(SLOTS)]
+    assert tally.counts.tolist() == by_slot
+    hot = tally.hot()
+    assert all(told.count == rows[told.key] and slots[told.key] == told.slot for told in hot)
+    for slot in range(SLOTS):
+        told = [key for key in hot if key.slot == slot]
+        assert [key.count for key in told] == sorted((key.count for key in told), reverse=True)
+        assert len(told) <= TOLD
+        if slot not in watched:
+            assert not told
+            continue
+        assert len(told) >= min(1, by_slot[slot])
+        heavy = {name for name in names if slots[name] == slot and 4 * rows[name] > by_slot[slot]}
+        assert heavy <= {key.key for key in told}
+
+
+def test_keys_are_named_whatever_is_sent() -> None:
+    all_slots = tuple(range(SLOTS))
+    rows = pa.record_batch({"user": ["ann"] * 4 + ["bob"], "n": [7, 7, 7, 8, 7]}, SCHEMA)
+    at = pa.array([1_500] * 5, pa.timestamp("ms"))
+    timed = rows.append_column("at", at)
+    cases: list[tuple[StepPlan, pa.RecordBatch, set[tuple[str, int]]]] = [
+        (ROWS, rows, {("user=ann", 4), ("user=bob", 1)}),
+        (ProcessPlan(SCHEMA, [], Summed()), rows, {("(the only key)", 5)}),
+        (
+            AggregatePlan(SCHEMA, ["user", "n"], {"m": ps.count()}),
+            rows,
+            {("user=ann, n=7", 1), ("user=ann, n=8", 1), ("user=bob, n=7", 1)},
+        ),
+        (
+            AggregatePlan(SCHEMA, ["user"], {"m": ps.approx_distinct("n")}),
+            rows,
+            {("user=ann", 4), ("user=bob", 1)},
+        ),
+        (
+            window_aggregate_plan(timed.schema, ["n"], {"m": ps.count()}, tumbling("1s"), "at"),
+            timed,
+            {(f"n={n}, window_start=1970-01-01T00:00:01", 1) for n in (7, 8)},
+        ),
+        (
+            JoinPlan(SCHEMA, SCHEMA, (("user", "user"),), "inner", Regular()),
+            rows,
+            {("user=ann", 4), ("user=bob", 1)},
+        ),
+    ]
+    for plan, batch, wanted in cases:
+        hot = noted(plan, [batch], all_slots).hot()
+        assert {(told.key, told.count) for told in hot} == wanted, str(plan)
+
+
+def test_long_keys_are_cut_and_still_differ() -> None:
+    tally = noted(ROWS, [batch_of(["x" * 1000 + end for end in "abb"])], tuple(range(SLOTS)))
+    keys = {told.key: told.count for told in tally.hot()}
+    assert sorted(keys.values()) == [1, 2]
+    assert all(len(key) < 220 for key in keys)
+
+
+def test_the_driver_learns_it() -> None:
+    """By way of JSON, all steps in one report."""
+    tallies = [noted(ROWS, [batch_of(["a", "b", "a"])], (0, 1, 2)), noted(ROWS, [], (0,))]
+    tallies[1].step = "second"
+    facts = Witness([Watched()]).to_json() | told_of(tallies)
+    seen = Seen.from_json(json.loads(json.dumps(facts)))
+    assert {step: counts.sum() for step, counts in seen.loads.items()} == {"step": 3, "second": 0}
+    assert seen.loads["step"].dtype == np.int64
+    assert HotKeyCount("step", tallies[0].hot()[0].slot, "user=a", 2) in seen.hot
+    plain = Seen.from_json(Witness([Watched()]).to_json())
+    assert (plain.loads, plain.hot) == ({}, ())
+
+
+def test_counts_stay_small_as_text() -> None:
+    counts = np.arange(64) * 1_000_003
+    assert counts_from_text(counts_to_text(counts)).tolist() == counts.tolist()
+    assert len(counts_to_text(counts)) == 344
+    assert counts_from_text(counts_to_text(np.array([2**40]))).tolist() == [2**32 - 1]
