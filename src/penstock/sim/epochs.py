@@ -1,0 +1,128 @@
+"""An engine of epochs, one right after the other.
+
+An epoch takes all that has arrived when it begins. Its steps work one after the other, each as long
+as its slowest host, and all its records complete when the last of them is done.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock.sim.fleet import Fleet
+from penstock.sim.kernels import latency_bin
+from penstock.sim.ledger import Ledger
+
+Array = npt.NDArray[Any]
+
+
+@dataclass(frozen=True, eq=False)
+class Intake:
+    """The records of an epoch, by the time slots that they arrived in."""
+
+    first: int
+    """The first of those time slots."""
+    records: Array
+    """By time slot and slot."""
+    arrival_ms: Array
+    """When those of each time slot arrived, on average."""
+
+    def age_ms(self, now_ms: float) -> float:
+        """How long ago its records arrived, on average."""
+        counts = self.records.sum(axis=1)
+        return float(counts @ (now_ms - self.arrival_ms)) / max(1, int(counts.sum()))
+
+    def split(self, fan_out: float, shares: Sequence[float], before: int) -> Intake:
+        """What a following step gets of it: whole records, as even as can be.
+
+        `before` is how many the step before it had put out earlier.
+        """
+        totals = before + np.concatenate([[0], np.cumsum(self.records.sum(axis=1))])
+        by_then = np.floor(totals[:, None] * (fan_out * np.asarray(shares)) + 1e-6)
+        return Intake(self.first, np.diff(by_then, axis=0).astype(np.int64), self.arrival_ms)
+
+
+class Source:
+    """Hands out the records of a trace as they arrive, each once.
+
+    >>> source = Source(np.array([[4], [2]]), delta_ms=100.0)
+    >>> one, two = source.take(50.0), source.take(200.0)
+    >>> one.records.tolist(), one.arrival_ms.tolist()
+    ([[2]], [25.0])
+    >>> two.first, two.records.tolist(), two.arrival_ms.tolist()
+    (0, [[2], [2]], [75.0, 150.0])
+    """
+
+    def __init__(self, counts: Array, delta_ms: float) -> None:
+        self._counts, self._delta_ms = counts, delta_ms
+        self._until_ms = 0.0
+        self._taken = np.zeros(counts.shape[1], dtype=np.int64)
+        """Of the time slot that `_until_ms` is in."""
+
+    def take(self, until_ms: float) -> Intake:
+        """All that arrived since the last time, up to this one."""
+        delta = self._delta_ms
+        until_ms = min(until_ms, len(self._counts) * delta)
+        first, last = int(self._until_ms / delta), int(until_ms / delta)
+        records = self._counts[first : last + 1].astype(np.int64)
+        starts = np.arange(first, first + len(records)) * delta
+        middle = (np.maximum(starts, self._until_ms) + np.minimum(starts + delta, until_ms)) / 2
+        taken = np.zeros_like(self._taken)
+        if last < len(self._counts):
+            # Of the time slot that is going on, what has arrived; whole records only.
+            taken = (self._counts[last] * ((until_ms - last * delta) / delta)).astype(np.int64)
+            records[-1] = taken
+        if len(records):
+            records[0] -= self._taken
+        self._until_ms, self._taken = until_ms, taken
+        return Intake(first, records, middle)
+
+
+def slowest_ms(fleet: Fleet, intake: Intake, began_ms: float | None = None) -> float:
+    """How long a step works on its records: as long as its slowest host.
+
+    With the pauses that are not over when the epoch begins, if that is told.
+    """
+    records = host_records(fleet, intake)
+    busy_ms = records * 1000.0 / fleet.service_rate
+    if began_ms is not None:
+        busy_ms += np.maximum(0.0, fleet.paused_ms - began_ms)
+    # A host that gives or gets slots but has nothing to do holds nobody up.
+    return float(np.max(busy_ms, where=records > 0, initial=0.0))
+
+
+def host_records(fleet: Fleet, intake: Intake) -> Array:
+    """What each host gets of it."""
+    return np.bincount(fleet.owner, intake.records.sum(axis=0), len(fleet.hosts))
+
+
+@dataclass(frozen=True)
+class Spent:
+    """What an epoch took, as far as one step is concerned."""
+
+    own_ms: float
+    """The step's own work."""
+    all_ms: float
+    """That of all steps together."""
+    share: float
+    """The step's part of the bound: it is answerable for as much of the time that nobody works."""
+
+
+def complete(ledger: Ledger, intake: Intake, done_ms: float, spent: Spent) -> None:
+    """Enter the records of a step as completed."""
+    m = int(np.ceil(done_ms / ledger.delta_ms)) - 1
+    if m >= len(ledger.completed):
+        return
+    latency_ms = done_ms - intake.arrival_ms
+    count, sums = intake.records.sum(axis=0), latency_ms @ intake.records
+    own = spent.own_ms * count + spent.share * (sums - spent.all_ms * count)
+    ledger.completed[m] += count
+    ledger.latency[m] += own.astype(np.float32)
+    ledger.carried[m] += (sums - own).astype(np.float32)
+    row = ledger.histogram[int(m * ledger.delta_ms / ledger.series_ms)]
+    for records, latency in zip(intake.records.sum(axis=1).tolist(), latency_ms, strict=True):
+        row[latency_bin(latency)] += records

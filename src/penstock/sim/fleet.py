@@ -1,0 +1,183 @@
+"""The hosts of one simulated step, and treatments that take time.
+
+A treatment gives slots another home. A slot moves when its home is up: at once, or, where that is a
+new host, when it has started. The hosts that give or get slots then pause together. A treatment is
+done when every slot is at home and every pause is over; a host that was scaled in leaves when it
+owns nothing more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock.control.decision import Treatment, is_new
+from penstock.control.vitals import Floats, Work
+from penstock.errors import ProtocolError
+from penstock.model import HostId, StepId
+from penstock.sim.plane import Plane
+
+Array = npt.NDArray[Any]
+
+
+class Fleet:
+    """Who owns what. `hosts` are those that are up; `owner` and the other arrays are by their order.
+
+    >>> plane = Plane(start_host_ms=1000, switch_ms=300)
+    >>> fleet = Fleet(StepId("sum"), 4, 1, plane, np.random.default_rng(1))
+    >>> out = Treatment("scale_out", (2, 3), HostId("sum/0"), HostId("new/1"), "")
+    >>> [str(treatment) for treatment in fleet.begin([out], now_ms=0)]
+    ['scale out: slots 2-3 from sum/0 to sum/1']
+    >>> fleet.settle(900), fleet.owner.tolist()
+    (False, [0, 0, 0, 0])
+    >>> fleet.settle(1000), fleet.owner.tolist(), fleet.paused_ms.tolist()
+    (False, [0, 0, 1, 1], [1300.0, 1300.0])
+    >>> fleet.settle(1300), fleet.hosts
+    (True, ('sum/0', 'sum/1'))
+    """
+
+    hosts: tuple[HostId, ...]
+    owner: Array
+    """Per slot: which of `hosts`."""
+    service_rate: Floats
+    paused_ms: Floats
+    """Until when each host does nothing."""
+    worked: Floats
+    """Records that each host did and has not told of: `work` takes the whole ones away."""
+    treating: bool
+
+    def __init__(
+        self,
+        step: StepId,
+        slots: int,
+        hosts: int,
+        plane: Plane,
+        random: np.random.Generator,
+        service_rate: float | None = None,
+    ) -> None:
+        self._step, self._plane, self._random = step, plane, random
+        self._ordinary = plane.service_rate if service_rate is None else service_rate
+        self._started = 0
+        self._speed: dict[HostId, float] = {}
+        self._starting: dict[HostId, float] = {}
+        """When each host that is not up yet will be."""
+        self._leaving: set[HostId] = set()
+        self.hosts = tuple(self._new() for _ in range(hosts))
+        self.owner = np.arange(slots, dtype=np.int64) * hosts // slots
+        self.service_rate = np.array([self._speed[host] for host in self.hosts])
+        self.paused_ms, self.worked = np.zeros(hosts), np.zeros(hosts)
+        self._home = [self.hosts[n] for n in self.owner]
+        self.treating = False
+        self._until = 0.0
+
+    @property
+    def size(self) -> int:
+        """Hosts that are paid for: those that start and those that leave are, too."""
+        return len(self.hosts) + len(self._starting)
+
+    def work(self, silent: Collection[HostId] = ()) -> dict[HostId, Work]:
+        """What each host did since it was last asked, but for those that do not answer."""
+        whole = np.floor(self.worked)
+        if silent:
+            whole[[host in silent for host in self.hosts]] = 0.0
+        self.worked -= whole
+        records, rates = whole.astype(np.int64).tolist(), self.service_rate.tolist()
+        told = dict(zip(self.hosts, map(_work, records, rates), strict=True))
+        return {host: work for host, work in told.items() if host not in silent} if silent else told
+
+    def begin(self, treatments: Sequence[Treatment], now_ms: float) -> tuple[Treatment, ...]:
+        """Start the hosts that are wanted and give slots their new homes. `settle` does the rest.
+
+        Returns the treatments with the names that the new hosts have got.
+        """
+        if self.treating:
+            raise ProtocolError("treatments while others are under way", hint="wait for settle")
+        names: dict[HostId, HostId] = {}
+        named = []
+        for treatment in treatments:
+            source, target = (
+                names.get(host, host) for host in (treatment.source, treatment.target)
+            )
+            if source == target:
+                raise ProtocolError(f"{treatment}", hint="a policy must name two different hosts")
+            if is_new(target):
+                target = names[treatment.target] = self._new()
+                self._starting[target] = now_ms + self._plane.start_host_ms
+            for slot in treatment.slots:
+                if self._home[slot] != source:
+                    raise ProtocolError(
+                        f"{treatment}, but slot {slot} is at {self._home[slot]}",
+                        hint="a policy must move slots from where they are",
+                    )
+                self._home[slot] = target
+            if treatment.kind == "scale_in":
+                self._leaving.add(source)
+            named.append(replace(treatment, source=source, target=target))
+        self.treating, self._until = True, now_ms
+        return tuple(named)
+
+    def settle(self, now_ms: float) -> bool:
+        """What can change by now changes. True once, when all that was begun is done."""
+        if not self.treating:
+            return False
+        up = [host for host, at in self._starting.items() if at <= now_ms]
+        if up:
+            self._change((*self.hosts, *up))
+            for host in up:
+                del self._starting[host]
+        self._move(now_ms)
+        owning = {self.hosts[n] for n in np.unique(self.owner)}
+        gone = {host for host in self._leaving if host not in owning}
+        if now_ms < self._until:
+            return False
+        if gone:
+            self._change(tuple(host for host in self.hosts if host not in gone))
+            self._leaving -= gone
+        self.treating = bool(self._starting)
+        return not self.treating
+
+    def _move(self, now_ms: float) -> None:
+        index = {host: n for n, host in enumerate(self.hosts)}
+        home = np.array([index.get(host, -1) for host in self._home])
+        moving = np.flatnonzero((home != self.owner) & (home >= 0))
+        if not len(moving):
+            return
+        touched = np.concatenate([self.owner[moving], home[moving]])
+        moved = np.bincount(touched, minlength=len(self.hosts))
+        pause = self._plane.switch_ms + moved * self._plane.move_slot_ms
+        until = np.where(moved > 0, now_ms + pause, 0.0)
+        self.paused_ms = np.maximum(self.paused_ms, until)
+        self._until = max(self._until, float(until.max()))
+        self.owner = self.owner.copy()
+        self.owner[moving] = home[moving]
+
+    def _change(self, hosts: tuple[HostId, ...]) -> None:
+        """Have these hosts instead, each with what it has now."""
+        before = {host: n for n, host in enumerate(self.hosts)}
+        after = {host: n for n, host in enumerate(hosts)}
+        place = np.array([after.get(host, -1) for host in self.hosts])
+        self.owner = place[self.owner]
+        self.paused_ms, self.worked = (
+            np.array([values[before[host]] if host in before else 0.0 for host in hosts])
+            for values in (self.paused_ms, self.worked)
+        )
+        self.service_rate = np.array([self._speed[host] for host in hosts])
+        self.hosts = hosts
+
+    def _new(self) -> HostId:
+        host = HostId(f"{self._step}/{self._started}")
+        self._started += 1
+        other = self._random.random() < self._plane.beta
+        self._speed[host] = self._ordinary * (self._plane.alpha if other else 1.0)
+        return host
+
+
+@lru_cache(maxsize=10_000)
+def _work(records: int, service_rate: float) -> Work:
+    """Kept, since every host tells of it at every look, and mostly of one of a few numbers."""
+    return Work(records, records * 1000.0 / service_rate)

@@ -1,0 +1,99 @@
+"""What a simulated step did, time slot by time slot."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock.control.vitals import Floats
+from penstock.model import SLA
+from penstock.sim.kernels import LATENCY_BINS, quantiles
+from penstock.sim.success import success_rates
+
+Array = npt.NDArray[Any]
+
+_SERIES_MS = 1000.0
+
+
+@dataclass(frozen=True, eq=False)
+class Series:
+    """A run over time: one value for each second; nan where nothing completed."""
+
+    rate: Floats
+    """Records that arrived."""
+    hosts: Floats
+    """At the end of the second; hosts that start are paid for and count."""
+    mean_ms: Floats
+    p99_ms: Floats
+    """To within a tenth."""
+
+
+class Ledger:
+    """Records as they arrived and completed, by time slot and slot, and their latencies."""
+
+    def __init__(self, arrived: Array, delta_ms: float, age_ms: Array | None = None) -> None:
+        length, slots = arrived.shape
+        self.delta_ms = delta_ms
+        self.arrived = arrived
+        self.age_ms: Floats = np.zeros(length) if age_ms is None else age_ms
+        """Per time slot: what the records that arrive in it have behind them from steps before."""
+        self.completed = np.zeros((length, slots))
+        self.latency = np.zeros((length, slots), dtype=np.float32)
+        """Sums of milliseconds in this step, of what completed."""
+        self.carried = np.zeros((length, slots), dtype=np.float32)
+        """Sums of milliseconds in the steps before it, of what completed here."""
+        seconds = int(np.ceil(length * delta_ms / _SERIES_MS))
+        self.series_ms = _SERIES_MS
+        self.histogram = np.zeros((seconds, LATENCY_BINS), dtype=np.float32)
+        self._hosts = [(0.0, 0)]
+        """Since when the step has had how many hosts."""
+
+    def arrive(self, first: int, records: Array) -> None:
+        """Records that arrived in the time slots from `first` on."""
+        self.arrived[first : first + len(records)] += records
+
+    def note_hosts(self, size: int, since_ms: float) -> None:
+        """From this moment on the step has so many hosts."""
+        if self._hosts[-1][1] != size:
+            self._hosts.append((since_ms, size))
+
+    def average_hosts(self, from_ms: float = 0.0) -> float:
+        """Over time, from a moment on."""
+        end_ms = len(self.arrived) * self.delta_ms
+        starts = np.clip([since_ms for since_ms, _ in self._hosts], from_ms, end_ms)
+        sizes = np.array([size for _, size in self._hosts])
+        return float(sizes @ np.diff(starts, append=end_ms)) / (end_ms - from_ms)
+
+    def success(
+        self, sla: SLA, first: int = 0, last: int | None = None, end_to_end: bool = False
+    ) -> Floats:
+        """The success rate of each slot over some time slots, of this step or of all up to it."""
+        rows = slice(first, last)
+        latency = self.latency[rows]
+        return success_rates(
+            self.arrived[rows],
+            self.completed[rows],
+            latency + self.carried[rows] if end_to_end else latency,
+            self.delta_ms,
+            sla,
+            age_ms=self.age_ms[rows] if end_to_end else None,
+        )
+
+    def series(self) -> Series:
+        """Latencies are those of all steps up to this one."""
+        seconds = len(self.histogram)
+        second = (np.arange(len(self.arrived)) * self.delta_ms / _SERIES_MS).astype(np.int64)
+        arrived, completed, latency_ms, carried_ms = (
+            np.bincount(second, values.sum(axis=1, dtype=np.float64), seconds)
+            for values in (self.arrived, self.completed, self.latency, self.carried)
+        )
+        mean_ms = np.full(seconds, np.nan)
+        np.divide(latency_ms + carried_ms, completed, out=mean_ms, where=completed > 0)
+        ends_ms = np.arange(1, seconds + 1) * _SERIES_MS
+        changes = np.searchsorted([since_ms for since_ms, _ in self._hosts], ends_ms) - 1
+        hosts = np.array([float(size) for _, size in self._hosts])[changes]
+        p99_ms: Floats = quantiles(self.histogram, 0.99)
+        return Series(arrived.astype(np.float64), hosts, mean_ms, p99_ms)

@@ -1,0 +1,81 @@
+"""What comes out of a simulated run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from penstock.control.entry import Entry
+from penstock.control.vitals import Floats
+from penstock.sim.ledger import Series
+
+
+@dataclass(frozen=True, eq=False)
+class Outcome:
+    """One step over a run, by what its records really took."""
+
+    step: str
+    success_by_slot: Floats
+    """The share of windows in which each slot kept the SLA."""
+    hosts: float
+    """On average, over time."""
+    treatments: dict[str, int]
+    """How many of each kind were done."""
+    arrived: int
+    completed: float
+    """Records in all; what arrived and did not complete waits at the end."""
+    series: Series
+    journal: tuple[Entry, ...] = field(repr=False, default=())
+    decisions: int = 0
+    """How often the policy was asked."""
+    decide_us: float = 0.0
+    """Microseconds that examining and deciding took on average, by the clock of this machine."""
+    decide_worst_us: float = 0.0
+
+    @property
+    def success(self) -> float:
+        """The success rate: the mean over slots."""
+        return float(self.success_by_slot.mean())
+
+    def to_json(self) -> dict[str, Any]:
+        """The figures, without series and journal."""
+        return {
+            "step": self.step,
+            "success": round(self.success, 6),
+            "success_of_worst_slot": round(float(self.success_by_slot.min()), 6),
+            "hosts": round(self.hosts, 4),
+            "treatments": self.treatments,
+            "arrived": self.arrived,
+            "completed": round(self.completed),
+            "decisions": self.decisions,
+            "decide_us": round(self.decide_us, 1),
+            "decide_worst_us": round(self.decide_worst_us, 1),
+        }
+
+
+@dataclass(frozen=True, eq=False)
+class FlowOutcome:
+    """Several steps with one end-to-end bound over a run."""
+
+    steps: dict[str, Outcome]
+    """Each against its part of the bound, as it stood at the end."""
+    success_by_slot: Floats
+    """From the arrival at the first step to the completion at the last; by the slots of that one."""
+    shares: tuple[tuple[float, dict[str, float]], ...]
+    """The time in milliseconds from which on each step had which part of the bound."""
+
+    @property
+    def success(self) -> float:
+        return float(self.success_by_slot.mean())
+
+    @property
+    def hosts(self) -> float:
+        return sum(outcome.hosts for outcome in self.steps.values())
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "success": round(self.success, 6),
+            "hosts": round(self.hosts, 4),
+            "shares": self.shares[-1][1],
+            "steps": {name: outcome.to_json() for name, outcome in self.steps.items()},
+        }

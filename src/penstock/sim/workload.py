@@ -1,0 +1,117 @@
+"""Workloads for the simulator, by name or as text: a load over time and over slots.
+
+    exchange                        a day of a stock exchange: 14,854,215 orders in 4 hours
+    sine, burst, ramp, steady       a shape of that kind with values of its own
+    hotspot                         a steady load of which a moving part is hot
+    sine(30000, 10000, 600s)        any shape, as `penstock.workloads.shapes` reads it
+    wordcount                       sentences that go up and down, split into words that are counted
+
+Each comes with the service rate and the hosts that it is meant for.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from penstock.control.vitals import Floats
+from penstock.errors import SettingError
+from penstock.model import StepId
+from penstock.sim.plane import Following
+from penstock.sim.trace import Trace
+from penstock.workloads.shapes import Shape, shape
+from penstock.workloads.skews import Skew, skew
+
+
+@dataclass(frozen=True)
+class Workload:
+    """Arrivals at a first step, and the steps that follow it, if any do."""
+
+    trace: Trace = field(repr=False)
+    service_rate: float
+    """Records a second of a host of the first step."""
+    hosts: int = 1
+    """In the beginning, of the first step."""
+    step: str = "step"
+    following: tuple[Following, ...] = ()
+
+
+_SHAPES = {
+    "sine": ("sine(30000, 10000, 600s)", "uniform", 4000.0),
+    "burst": ("burst(4000, 5, 60s, 60s, 300s)", "uniform", 2000.0),
+    "ramp": ("ramp(2000, 20000, 300s)", "uniform", 2000.0),
+    "steady": ("steady(10000)", "uniform", 2000.0),
+    "hotspot": ("steady(10000)", "hotspot(0.5, 5, 1, 60s)", 3000.0),
+}
+_EXCHANGE_RATE = 200.0
+"""Orders a second of a host: about 8 of them are then enough on average."""
+_WORDS = 10.0
+"""In a sentence."""
+
+
+def names() -> tuple[str, ...]:
+    """The workloads that have a name.
+
+    >>> names()
+    ('exchange', 'sine', 'burst', 'ramp', 'steady', 'hotspot', 'wordcount')
+    """
+    return ("exchange", *_SHAPES, "wordcount")
+
+
+def workload(
+    text: str,
+    slots: int = 64,
+    delta_ms: float = 100.0,
+    seconds: float | None = None,
+    over: str | Skew | None = None,
+    seed: int = 1,
+) -> Workload:
+    """The workload of this name, or of a shape's text, for so long and over so many slots.
+
+    `seconds` None: a whole day for the exchange, else 20 minutes. `over` is how uneven it is, as
+    `penstock.workloads.skews` reads it; None: as that workload has it.
+
+    >>> sine = workload("sine(1000, 500, 60s)", slots=8, seconds=60)
+    >>> round(sine.trace.total, -4), sine.trace.slots
+    (60000, 8)
+    """
+    if text == "exchange":
+        from penstock.workloads.exchange.trace import slot_trace
+
+        counts = slot_trace(slots, round(delta_ms), seed)
+        whole = Trace(delta_ms, counts)
+        trace = whole if seconds is None else whole.cut(to_s=seconds)
+        return Workload(trace, _EXCHANGE_RATE)
+    seconds = 1200.0 if seconds is None else seconds
+    if text == "wordcount":
+        sentences = shaped(
+            shape("sine(15000, 3750, 300s)"), skew("uniform"), slots, delta_ms, seconds, seed
+        )
+        words = tuple(skew(over or "zipf(0.2)").weights(slots).tolist())
+        count = Following(StepId("count"), slots, _WORDS, words, service_rate=9_000.0, hosts=20)
+        return Workload(sentences, 1_800.0, 10, "split", (count,))
+    load, uneven, rate = _SHAPES.get(text, (text, "uniform", 1000.0))
+    try:
+        found = shape(load)
+    except SettingError as error:
+        raise SettingError(
+            f"{text!r} is no workload", hint=f"name one of {', '.join(names())}, or {error.hint}"
+        ) from error
+    return Workload(shaped(found, skew(over or uneven), slots, delta_ms, seconds, seed), rate)
+
+
+def shaped(
+    load: Shape, over: Skew, slots: int, delta_ms: float, seconds: float, seed: int
+) -> Trace:
+    """Poisson arrivals, by seed, of this shape over time and this skew over slots."""
+    ends_ms = np.arange(1, round(seconds * 1000 / delta_ms) + 1) * delta_ms
+    expected = np.diff(load.cumulative(ends_ms), prepend=0)
+    middle_s: Floats = np.asarray((ends_ms - delta_ms / 2) / 1000.0, dtype=np.float64)
+    phases = over.phase(middle_s)
+    weights = np.empty((len(ends_ms), slots))
+    for phase in np.unique(phases):
+        at = np.flatnonzero(phases == phase)
+        weights[at] = over.weights(slots, float(middle_s[at[0]]))
+    rates = expected[:, None] * weights * (1000.0 / delta_ms)
+    return Trace.of_rates(rates, delta_ms, seed)
