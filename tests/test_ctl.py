@@ -13,6 +13,7 @@ from typing import Any, cast
 import pytest
 
 from penstock import cli
+from penstock.control.entry import Entry
 from penstock.ctl import RunningQuery
 from penstock.driver.progress import (
     EpochProgress,
@@ -37,6 +38,9 @@ HOSTS = [HostId("sum/0"), HostId("sum/1")]
 class StandIn:
     """A query as far as `penstock ctl` sees it: slots that really move, and nothing else."""
 
+    is_elastic = False
+    journal: tuple[Entry, ...] = ()
+
     def __init__(self, *steps: str) -> None:
         self._migration = Migration.parse("lazy")
         self.topologies = {
@@ -44,6 +48,7 @@ class StandIn:
             for step in steps
         }
         self.scaled: list[tuple[str, int]] = []
+        self.steered: list[dict[str, Any]] = []
         self.progress: list[EpochProgress] = []
         self.boundary(-1)
 
@@ -77,6 +82,10 @@ class StandIn:
 
     def scale(self, step: str, hosts: int) -> None:
         self.scaled.append((step, hosts))
+
+    def steer(self, **changes: Any) -> dict[str, Any]:
+        self.steered.append({name: new for name, new in changes.items() if new is not None})
+        return {"steered": True}
 
 
 Serve = Callable[..., StandIn]
@@ -203,6 +212,22 @@ def test_migration(serve: Serve, tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert run("migration", str(tmp_path), "Batched( 8 )") == 0
     assert capsys.readouterr().out == "migration is now batched(8)\n"
     assert query.migration == Migration.parse("batched(8)")
+
+
+def test_steer(serve: Serve, tmp_path: Path) -> None:
+    query = serve("sum")
+    changes: dict[str, Any] = {"latency_ms": 1500, "window_ms": 5000, "alert_ms": 300}
+    changes |= {"margin": 0.3, "at_least": 2, "at_most": 6, "policy": "drs", "dry_run": False}
+    assert RunningQuery(str(tmp_path)).steer(**changes) == {"steered": True}
+    seconds = {"latency": 1.5, "window": 5.0, "alert": 0.3}
+    limits = {"margin": 0.3, "at_least": 2, "at_most": 6}
+    assert query.steered == [seconds | limits | {"policy": "drs", "dry_run": False}]
+
+
+def test_journal(serve: Serve, tmp_path: Path) -> None:
+    query = serve("sum")
+    query.journal = tuple(Entry(float(n), n, "sum", "done", f"epoch {n}") for n in range(5))
+    assert RunningQuery(str(tmp_path)).journal(2) == list(query.journal[3:])
 
 
 @pytest.mark.parametrize(

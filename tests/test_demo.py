@@ -29,7 +29,7 @@ BOUND = SLA(latency_ms=1000, window_ms=1000)
 def epoch(number: int, rows: int = 100, latency_ms: float = 50.0) -> EpochProgress:
     """One of epochs that follow each other every 200 ms."""
     latency = Latency(latency_ms, latency_ms, latency_ms * 2) if rows else None
-    hosts = tuple(HostProgress(f"sum/{n}", 5, 2048, rows // 2, busy_ms=20.0) for n in range(2))
+    hosts = tuple(HostProgress(f"sum/{n}", 5, 2048, rows // 2, useful_ms=20.0) for n in range(2))
     return EpochProgress(
         epoch=number,
         runs=1,

@@ -17,15 +17,15 @@ from __future__ import annotations
 import signal
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from typing import Annotated, NoReturn
 
 import typer
 
+from penstock.cli_ctl import ctl
 from penstock.cli_nexmark import nexmark
+from penstock.cli_options import AsJson, CheckpointFolder, StepName, show
+from penstock.cli_simulate import simulate
 from penstock.errors import PenstockError, SettingError
-
-if TYPE_CHECKING:
-    from rich.console import RenderableType
 
 app = typer.Typer(
     name="penstock",
@@ -38,17 +38,9 @@ state = typer.Typer(
     help="Look into a checkpoint: no Spark, no running query.", no_args_is_help=True
 )
 app.add_typer(state, name="state")
-ctl = typer.Typer(help="Look at a running query, and steer it.", no_args_is_help=True)
 app.add_typer(ctl, name="ctl")
 app.add_typer(nexmark, name="nexmark")
-
-CheckpointFolder = Annotated[
-    str, typer.Argument(metavar="CHECKPOINT", help="The folder given to start(checkpoint=...).")
-]
-StepName = Annotated[
-    str | None, typer.Option(metavar="STEP", help="Which step; the only one if there is one.")
-]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+app.command()(simulate)
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
@@ -135,7 +127,10 @@ def demo(
 @app.command()
 def bench(
     name: Annotated[
-        str, typer.Argument(metavar="NAME", help="Which benchmark: pipeline, migration or nexmark.")
+        str,
+        typer.Argument(
+            metavar="NAME", help="Which benchmark: pipeline, migration, nexmark or switch."
+        ),
     ],
     json_file: Annotated[
         str | None, typer.Option("--json", metavar="FILE", help="Write the report there.")
@@ -180,7 +175,7 @@ def state_ls(checkpoint: CheckpointFolder, as_json: AsJson = False) -> None:
     from penstock.state.inspect import Checkpoint
 
     overview = Checkpoint(checkpoint).overview()
-    _print(view.as_json(overview) if as_json else view.draw_overview(overview))
+    show(view.as_json(overview) if as_json else view.draw_overview(overview))
     if any(step.damaged for step in overview.steps):
         raise typer.Exit(1)
 
@@ -205,13 +200,13 @@ def state_show(
     step = found.chosen(step)
     if not key:
         entries = found.entries(step, epoch, limit)
-        _print(view.as_json(entries) if as_json else view.draw_entries(entries))
+        show(view.as_json(entries) if as_json else view.draw_entries(entries))
         return
     history = found.history(step, key, epoch)
     if history is None:
         typer.echo(f"{step} has no entry for the key {','.join(key)}", err=True)
         raise typer.Exit(1)
-    _print(view.as_json(history) if as_json else view.draw_history(history))
+    show(view.as_json(history) if as_json else view.draw_history(history))
 
 
 @state.command("slots")
@@ -231,72 +226,4 @@ def state_slots(
     found = Checkpoint(checkpoint)
     steps = found.steps if step is None else [found.chosen(step)]
     slots = [found.slots(one) for one in steps]
-    _print(view.as_json(slots) if as_json else Group(*map(view.draw_slots, slots)))
-
-
-@ctl.command("status")
-def ctl_status(checkpoint: CheckpointFolder, as_json: AsJson = False) -> None:
-    """Show a running query: its hosts, their slots, and what state moved."""
-    from penstock import ctl_view as view
-    from penstock.ctl import RunningQuery
-
-    answer = RunningQuery(checkpoint).status()
-    _print(view.as_json(answer) if as_json else view.draw_status(answer))
-
-
-@ctl.command("move")
-def ctl_move(
-    checkpoint: CheckpointFolder,
-    slots: Annotated[str, typer.Option(metavar="SLOTS", help="Which slots, such as 0-15,20.")],
-    to: Annotated[str, typer.Option(metavar="HOST", help="The host, as ctl status names it.")],
-    step: StepName = None,
-) -> None:
-    """Let slots live on a host, from the next epoch on."""
-    from penstock.ctl import RunningQuery
-    from penstock.plan.slots import slots_to_text
-
-    step, moved = RunningQuery(checkpoint).move(slots, to, step)
-    typer.echo(f"slots {slots_to_text(moved)} of {step} move to {to} from the next epoch on")
-
-
-@ctl.command("scale")
-def ctl_scale(
-    checkpoint: CheckpointFolder,
-    hosts: Annotated[int, typer.Option(min=1, metavar="N", help="How many hosts.")],
-    step: StepName = None,
-) -> None:
-    """Let a step have so many hosts; slots move when new ones are up."""
-    from penstock.ctl import RunningQuery
-
-    step = RunningQuery(checkpoint).scale(hosts, step)
-    typer.echo(f"{step} goes to {hosts} {'host' if hosts == 1 else 'hosts'}")
-
-
-@ctl.command("migration")
-def ctl_migration(
-    checkpoint: CheckpointFolder,
-    strategy: Annotated[
-        str,
-        typer.Argument(
-            metavar="STRATEGY",
-            help="lazy, lazy(16) for a trickle of 16 MB/s, all_at_once, batched(8), fluid, pause.",
-        ),
-    ],
-) -> None:
-    """Choose how state follows slots that change hands."""
-    from penstock.ctl import RunningQuery
-
-    typer.echo(f"migration is now {RunningQuery(checkpoint).migrate_by(strategy)}")
-
-
-def _print(what: RenderableType) -> None:
-    """Print it as wide as the terminal, or as wide as it likes where there is none."""
-    from rich.console import Console
-
-    console = Console()
-    if isinstance(what, str):
-        typer.echo(what)
-    elif console.is_terminal:
-        console.print(what)
-    else:
-        Console(width=240).print(what)
+    show(view.as_json(slots) if as_json else Group(*map(view.draw_slots, slots)))

@@ -2,16 +2,21 @@
 
 A query says in `control.json` of its checkpoint where its driver listens, and with which token it
 is to be asked. What is asked for takes effect at the query's next epoch boundary.
+
+Its journal is in the checkpoint too, so that it can be read when the query runs no more.
 """
 
 from __future__ import annotations
 
 import socket
+import time
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 from urllib.parse import urlsplit
 
 import psutil
 
+from penstock.control.entry import Entry
 from penstock.errors import HostLostError, SettingError
 from penstock.plan.slots import slots_from_text
 from penstock.state.inspect import open_checkpoint
@@ -22,21 +27,46 @@ _LOOK_MS = 10_000
 """For a look at a query: it answers at once, whatever it is doing."""
 _ORDER_MS = 180_000
 """For an order: a query that has just been started takes it when its first epoch begins."""
+_FOLLOW_S = 1.0
+"""Between two looks for new entries of a journal."""
+_FOLLOW_LAST = 200
+"""Entries asked for at such a look: more than come in a second."""
 
 
 class RunningQuery:
     """The query that runs on a checkpoint. A `SettingError` says why there is none."""
 
     def __init__(self, checkpoint: str) -> None:
-        store, facts = open_checkpoint(checkpoint)
+        self._store, facts = open_checkpoint(checkpoint)
         self._checkpoint = checkpoint
         self._slots: dict[str, int] = {step["id"]: step["slots"] for step in facts["steps"]}
-        self._control = _control(checkpoint, store)
+        self._control = _control(checkpoint, self._store)
 
     def status(self) -> dict[str, Any]:
-        """The query's status, its placements, and the progress of its newest epoch (or None)."""
+        """The query's status, its placements, the progress of its newest epoch (or None), and what
+        control makes of it (or None)."""
         found: dict[str, Any] = self._ask("control_status", _LOOK_MS)
         return found
+
+    def journal(self, last: int) -> list[Entry]:
+        """The newest entries of the journal since the query was started, oldest first."""
+        told = self._ask("control_journal", _LOOK_MS, last=last)
+        return [Entry.from_json(entry) for entry in told["entries"]]
+
+    def has_ended(self) -> bool:
+        """Whether the query that was found has ended as it should, and no other one runs."""
+        return self._store.read_control() is None
+
+    def steer(self, **changes: Any) -> dict[str, Any]:
+        """Change what control keeps to; returns what is in force then.
+
+        The changes are `latency_ms`, `window_ms`, `alert_ms`, `margin`, `at_least`, `at_most`,
+        `policy` and `dry_run`. Those that are None stay as they are. A query that is not elastic
+        refuses.
+        """
+        wanted = {name: value for name, value in changes.items() if value is not None}
+        control: dict[str, Any] = self._ask("control_steer", _LOOK_MS, **wanted)
+        return control
 
     def move(self, slots: str, to: str, step: str | None = None) -> tuple[str, tuple[int, ...]]:
         """Let slots, given as text such as 0-15,20, live on a host; returns the step and slots."""
@@ -79,6 +109,60 @@ class RunningQuery:
             ) from silent
         finally:
             endpoint.close()
+
+
+def journal(checkpoint: str, last: int) -> list[Entry]:
+    """The newest entries of a checkpoint's journal, oldest first, whether a query runs or not.
+
+    A running query tells those since it was started; earlier ones are in the checkpoint.
+    """
+    told = _told(checkpoint, last)
+    if len(told) >= last:
+        return told
+    kept = _kept(checkpoint, last)
+    earlier = [entry for entry in kept if not told or entry.time_ms < told[0].time_ms]
+    return [*earlier, *told][-last:]
+
+
+def followed(
+    checkpoint: str, shown: Sequence[Entry], pause: Callable[[float], object] = time.sleep
+) -> Iterator[Entry]:
+    """The entries that come after those shown, as they come. Without end: also when the query has
+    ended, since it may be started again."""
+    while True:
+        pause(_FOLLOW_S)
+        newest = _told(checkpoint, _FOLLOW_LAST) or _kept(checkpoint, _FOLLOW_LAST)
+        for entry in after(shown, newest):
+            shown = [entry]
+            yield entry
+
+
+def after(shown: Sequence[Entry], told: Sequence[Entry]) -> list[Entry]:
+    """Those told that come after the last one shown; by their time, if that one is not among them.
+
+    >>> a, b, c = (Entry(time, None, "sum", "done", "") for time in (1.0, 2.0, 3.0))
+    >>> after([a, b], [b, c]) == [c], after([b], [a, c]) == [c]
+    (True, True)
+    """
+    if not shown:
+        return list(told)
+    known = [at for at, entry in enumerate(told) if entry == shown[-1]]
+    if known:
+        return list(told[known[-1] + 1 :])
+    return [entry for entry in told if entry.time_ms > shown[-1].time_ms]
+
+
+def _told(checkpoint: str, last: int) -> list[Entry]:
+    try:
+        return RunningQuery(checkpoint).journal(last)
+    except SettingError:
+        return []  # none runs, or it does not answer: the checkpoint has its entries too
+
+
+def _kept(checkpoint: str, last: int) -> list[Entry]:
+    store, _ = open_checkpoint(checkpoint)
+    kept = store.journal_entries(files=last)  # there is an entry in each, or several
+    return [Entry.from_json(entry) for entry in kept][-last:]
 
 
 def _control(checkpoint: str, store: Store) -> dict[str, Any]:

@@ -9,6 +9,8 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from penstock.gauges import health, milliseconds_text, promise
+from penstock.model import SLA
 from penstock.plan.placement import placements_from_json
 from penstock.plan.slots import slots_to_text
 
@@ -21,18 +23,71 @@ def as_json(answer: dict[str, Any]) -> str:
 
 def draw_status(answer: dict[str, Any]) -> RenderableType:
     """A glance at a query, from what `RunningQuery.status` gives."""
-    status, progress = answer["status"], answer["progress"]
-    parts: list[RenderableType] = [_head(status)]
+    status, progress, control = answer["status"], answer["progress"], answer.get("control")
+    parts: list[RenderableType] = [draw_head(status)]
     if status["message"] != status["state"]:
         parts.append(Text(status["message"], "yellow"))
-    parts += [Text(), _hosts(answer)]
+    parts += [Text(), draw_hosts(answer)]
+    if control is not None:
+        parts += [Text(), draw_control(control)]
+        parts += [Text(), hot_keys] if (hot_keys := draw_hot_keys(control)) else []
     if progress is not None:
         parts += [Text(f"\nstate that moved in epoch {progress['epoch']}", "bold")]
         parts += [_migration(progress["migration"])]
     return Group(*parts)
 
 
-def _head(status: dict[str, Any]) -> Text:
+def draw_control(control: dict[str, Any]) -> RenderableType:
+    """What control keeps to, from what `RunningQuery.steer` gives, and how each step fares."""
+    facts = Table.grid(padding=(0, 2, 0, 0))
+    facts.add_column(style="dim", no_wrap=True)
+    facts.add_column(overflow="fold")
+    facts.add_row("SLA", promise(sla_of(control)))
+    facts.add_row("policy", draw_policy(control))
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("step", style="cyan", overflow="fold")
+    table.add_column("health")
+    for title in ("hosts", "at least", "at most", "alert", "margin", "share of the bound"):
+        table.add_column(title, justify="right")
+    table.add_column("under way", overflow="fold", style="yellow")
+    for name, step in control["steps"].items():
+        table.add_row(
+            Text(name),
+            health(step["health"]),
+            f"{len(step['hosts']):,}" if step["hosts"] else "-",
+            f"{step['at_least']:,}",
+            f"{step['at_most']:,}",
+            milliseconds_text(step["alert_ms"]),
+            f"{step['margin']:.0%}",
+            f"{step['share']:.0%}",
+            Text(step["treating"] or ""),
+        )
+    return Group(facts, Text(), table)
+
+
+def draw_policy(control: dict[str, Any]) -> Text:
+    dry = ("  dry run: it only tells", "yellow") if control["dry_run"] else ""
+    return Text.assemble(control["policy"], dry)
+
+
+def draw_hot_keys(control: dict[str, Any]) -> RenderableType | None:
+    """The keys that alone are too much for a host, under a title; None if there are none."""
+    table = Table(box=None, show_header=False, pad_edge=False)
+    table.add_column(style="cyan", no_wrap=True)
+    table.add_column(overflow="fold")
+    for name, step in control["steps"].items():
+        for hot in step["hot_keys"]:
+            what = f" in slot {hot['slot']}, {hot['rate']:,.0f} records/s: {hot['text']}"
+            table.add_row(Text(name), Text.assemble((hot["key"], "bold red"), what))
+    return Group(Text("hot keys", "bold"), table) if table.row_count else None
+
+
+def sla_of(control: dict[str, Any]) -> SLA:
+    return SLA(control["sla"]["latency_ms"], control["sla"]["window_ms"])
+
+
+def draw_head(status: dict[str, Any]) -> Text:
+    """The query in one line: its state, epoch and migration, and whether slots are in place."""
     epoch = "no epoch yet" if status["epoch"] is None else f"epoch {status['epoch']}"
     pending = status["pending_slots"]
     waiting = (f"{_count(pending, 'slot')} pending", "yellow") if pending else ("all in place", "")
@@ -43,7 +98,7 @@ def _head(status: dict[str, Any]) -> Text:
     )
 
 
-def _hosts(answer: dict[str, Any]) -> Table:
+def draw_hosts(answer: dict[str, Any]) -> Table:
     """A row for each host that is up, owns slots or did something in the newest epoch."""
     pids = answer["status"]["hosts"]
     newest = {h["host"]: h for h in answer["progress"]["hosts"]} if answer["progress"] else {}

@@ -12,9 +12,9 @@ from rich.table import Table
 from rich.text import Text
 
 from penstock.demo.meter import Reading
+from penstock.gauges import latency_gauge
 from penstock.model import SLA
 
-_BARS = "▁▂▃▄▅▆▇█"
 _WIDTH = 86
 
 
@@ -76,29 +76,8 @@ def _latency(reading: Reading, sla: SLA) -> RenderableType:
     found = reading.latency
     if found is None:
         return Text("no rows in the last second", "dim")
-    colour = _colour(found.mean_ms, sla)
-    grid = Table.grid(expand=True, padding=(0, 2, 0, 0))
-    grid.add_column(style="dim", no_wrap=True)
-    grid.add_column(ratio=1)
-    grid.add_column(justify="right", no_wrap=True)
-    p50, p99 = (Text(f"{ms:,.0f} ms", "bold") for ms in (found.p50_ms, found.p99_ms))
-    percentiles = Text.assemble(("p50 ", "dim"), p50, ("    p99 ", "dim"), p99)
-    grid.add_row("latency", percentiles, Text("over the last second", "dim"))
-    headroom = ProgressBar(
-        total=sla.latency_ms,
-        completed=min(found.mean_ms, sla.latency_ms),
-        complete_style=colour,
-        finished_style=colour,
-    )
-    average = Text(f"{found.mean_ms:,.0f} ms", f"bold {colour}")
-    grid.add_row("average", headroom, Text.assemble(average, f" of {sla.latency_ms:,} ms"))
-    kept = reading.worst_ms <= sla.latency_ms
-    worst = Text(f"at worst {reading.worst_ms:,.0f} ms", "dim" if kept else "red")
-    grid.add_row("history", _sparkline(reading.history_ms, sla), worst)
-    latency, window = (f"{ms / 1000:g} s" for ms in (sla.latency_ms, sla.window_ms))
-    verdict = Text("kept", "bold green") if kept else Text("missed", "bold red")
-    grid.add_row("SLA", f"average latency at most {latency} over any {window}", verdict)
-    return grid
+    span, history_ms = "over the last second", reading.history_ms
+    return latency_gauge(found, span, found.mean_ms, history_ms, reading.worst_ms, sla)
 
 
 def _hosts(reading: Reading, pids: Mapping[str, int]) -> RenderableType:
@@ -116,21 +95,6 @@ def _hosts(reading: Reading, pids: Mapping[str, int]) -> RenderableType:
             f"{host.taken:,}",
         )
     return table
-
-
-def _sparkline(history_ms: tuple[float, ...], sla: SLA) -> Text:
-    top = max(*history_ms, 1.0, sla.latency_ms / 4)
-    text = Text(no_wrap=True, overflow="crop")
-    for value in history_ms:
-        bar = _BARS[min(len(_BARS) - 1, int(value / top * len(_BARS)))]
-        text.append(bar, _colour(value, sla))
-    return text
-
-
-def _colour(latency_ms: float, sla: SLA) -> str:
-    if latency_ms > sla.latency_ms:
-        return "red"
-    return "yellow" if latency_ms > sla.latency_ms / 2 else "green"
 
 
 def _bytes(size: int) -> str:

@@ -81,7 +81,7 @@ class Meter:
         last = [e for e in self._recent if _done(e) > _done(newest) - _WINDOW_MS]
         span_ms = _done(newest) - min(e.started_ms for e in last)
         busy = {
-            host.host: sum(h.busy_ms for e in last for h in e.hosts if h.host == host.host)
+            host.host: sum(h.useful_ms for e in last for h in e.hosts if h.host == host.host)
             for host in newest.hosts
         }
         return Reading(
