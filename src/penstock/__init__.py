@@ -20,7 +20,9 @@ The map, along the way of a record and then of a decision:
     host/        the host: a pure machine, its server, its life
     operators/   steps: aggregates, windows, joins, top-N, processors; each a plan, a sender, an operator
     state/       keys, the columnar table, the store
-    driver/      the registry of hosts, the fleet, the epoch protocol
+    driver/      the registry of hosts, the fleet, the epoch protocol, the live control loop
+    control/     examine, diagnose, treat: pure; policies; the journal
+    sim/         the same control code over a simulated data plane
 """
 
 from importlib import import_module
@@ -28,6 +30,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from penstock.config import Settings
+    from penstock.control.decision import Bounds, Decision, Policy, Treatment, new_host
+    from penstock.control.elastic import Elastic
+    from penstock.control.vitals import Vitals
     from penstock.errors import (
         CheckpointError,
         FlowError,
@@ -63,6 +68,9 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "config": ("Settings",),
+    "control.decision": ("Bounds", "Decision", "Policy", "Treatment", "new_host"),
+    "control.elastic": ("Elastic",),
+    "control.vitals": ("Vitals",),
     "errors": (
         "CheckpointError",
         "FlowError",
@@ -111,7 +119,10 @@ def __getattr__(name: str) -> Any:
 __all__ = [
     "CHANGE",
     "SLA",
+    "Bounds",
     "CheckpointError",
+    "Decision",
+    "Elastic",
     "Flow",
     "FlowError",
     "FlowQuery",
@@ -121,6 +132,7 @@ __all__ = [
     "Migration",
     "NullKeyError",
     "PenstockError",
+    "Policy",
     "ProtocolError",
     "QueryStatus",
     "Row",
@@ -128,6 +140,8 @@ __all__ = [
     "Settings",
     "StepError",
     "StoreError",
+    "Treatment",
+    "Vitals",
     "Window",
     "WindowedFlow",
     "approx_distinct",
@@ -143,10 +157,10 @@ __all__ = [
     "last",
     "max",
     "min",
+    "new_host",
     "session",
     "session_window",
     "sum",
     "to",
     "tumbling",
 ]
-__version__ = "0.1.0"

@@ -53,5 +53,9 @@ class Settings:
     keep_epochs: int = 100
     """How many versions of the state are kept to look at; the newest two always are."""
 
+    host_rates: tuple[float, ...] = ()
+    """For trials: records a second that hosts take at most, by their number, the figures repeating.
+    Empty: as fast as they can."""
+
     faults: tuple[Fault, ...] = ()
     """For tests: where processes of this flow shall fail (see `penstock.testing`)."""

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import pyarrow as pa
 
 from penstock.config import Settings
+from penstock.control.decision import Policy
+from penstock.control.elastic import Elastic
 from penstock.errors import FlowError
 from penstock.flow_graph import Graph, Source
 from penstock.keyed_flows import KeyedFlow, WindowedFlow
@@ -48,6 +50,7 @@ class Flow:
 
     graph: Graph
     bound: SLA | None = None
+    elasticity: Elastic | None = None
     sink: Sink | None = None
     time: str | None = None
     """The column of event times, as long as there is one that windows can go by."""
@@ -194,6 +197,16 @@ class Flow:
         if bound.latency_ms <= 0 or bound.window_ms <= 0:
             raise FlowError("an SLA needs durations above zero", hint='for example latency="1s"')
         return replace(self, bound=bound)
+
+    def elastic(self, policy: str | Policy = "switch", **settings: Any) -> Flow:
+        """Let the hosts of each step follow the load, so that the SLA is kept with few of them.
+
+        `policy` is "switch", or another one by name, or your own (see `Policy`). Settings are those
+        of `Elastic`: `at_least` and `at_most` hosts of a step, the `margin` of service rates that is
+        not counted on, the `alert` latency, and `dry_run`, which only tells what would be done.
+        Without this a step keeps the hosts that it was started with.
+        """
+        return replace(self, elasticity=Elastic(policy, **settings))
 
     def to(self, format: str, **options: Any) -> Flow:
         """Send the output to a Spark batch writer. See `penstock.to`."""

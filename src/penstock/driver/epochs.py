@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from penstock.config import Settings
 from penstock.courier.witness import Seen
+from penstock.driver.control_loop import ControlLoop
 from penstock.driver.fleet import Fleet, SealedHost
 from penstock.driver.progress import (
     EpochProgress,
@@ -53,10 +54,11 @@ class EpochRunner:
         token: str,
         settings: Settings,
         clock_ms: Callable[[], float] = lambda: time.time() * 1000,
+        control: ControlLoop | None = None,
     ) -> None:
         self._flow, self._fleet, self._registry, self._store = flow, fleet, registry, store
         self._token, self._settings, self._clock_ms = token, settings, clock_ms
-        self._relocation = relocation
+        self._relocation, self._control = relocation, control
         self._upkeep = Upkeep(store, fleet, settings)
         self._version: int | None = None
         self._base, self._layout = -1, ""
@@ -80,6 +82,8 @@ class EpochRunner:
                 self._registry.expect(epoch, run)
                 self._relocation.settle(epoch - 1, epoch, run)
                 plan = self._plan(epoch, run, partitions, int(started_ms), closing)
+                if self._control is not None:
+                    self._control.begin(plan, started_ms)
                 write(plan)
                 written_ms = self._clock_ms()
                 point("driver.written", epoch=epoch, run=run)
@@ -100,6 +104,8 @@ class EpochRunner:
         point("driver.committed", epoch=epoch, run=plan.run)
         self._relocation.sealed(sealed)
         self._upkeep.committed(epoch, self._base, self._relocation.owners())
+        if self._control is not None:
+            self._control.sealed(plan, seen, sealed, written_ms, self._clock_ms())
         return EpochProgress(
             epoch=epoch,
             runs=plan.run + 1,
@@ -128,6 +134,8 @@ class EpochRunner:
 
     def stop(self) -> None:
         """No more epochs will come."""
+        if self._control is not None:
+            self._control.stop()
         self._upkeep.stop()
 
     def _resume_before(self, epoch: int) -> None:
@@ -149,6 +157,7 @@ class EpochRunner:
         self._version = epoch - 1
 
     def _plan(self, epoch: int, run: int, partitions: int, now_ms: int, closing: int) -> EpochPlan:
+        control = self._control
         steps = tuple(
             StepRoutes(
                 step=StepId(step.id),
@@ -157,6 +166,8 @@ class EpochRunner:
                 time=EpochTime(
                     epoch, now_ms, self._watermarks[step.id], self._flow.depths[step.id] <= closing
                 ),
+                watched=() if control is None else control.hot_keys(step.id).watched,
+                two_stage=control is not None and control.hot_keys(step.id).two_stage,
             )
             for step in self._flow.keyed
             for routes in [self._relocation.routes(step.id)]

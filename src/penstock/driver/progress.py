@@ -29,7 +29,7 @@ class HostProgress:
     entries: int
     state_bytes: int
     rows: int
-    busy_ms: float
+    useful_ms: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,7 +63,7 @@ class EpochProgress:
 
 
 def host_progress(host: str, vitals: HostVitals) -> HostProgress:
-    return HostProgress(host, vitals.entries, vitals.state_bytes, vitals.rows, vitals.busy_ms)
+    return HostProgress(host, vitals.entries, vitals.state_bytes, vitals.rows, vitals.useful_ms)
 
 
 def migration_progress(

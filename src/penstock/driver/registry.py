@@ -44,6 +44,8 @@ class Registry(TokenServer):
         self._trouble: PenstockError | None = None
         self.on_host_lost: Callable[[int, int], None] = lambda epoch, run: None
         """Called with the epoch and run of a courier that says that it has lost a host."""
+        self.on_report: Callable[[list[Seen]], None] = lambda seen: None
+        """Called with the reports of the run's couriers so far, whenever one has come."""
         self.actions = {
             "register": self._register,
             "heartbeat": self._heartbeat,
@@ -105,6 +107,7 @@ class Registry(TokenServer):
         with self.changed:
             if (facts["epoch"], facts["run"]) == self._run:
                 self._seen[facts["partition"]] = Seen.from_json(facts["seen"])
+                self.on_report(list(self._seen.values()))
         return True
 
     def _dead_letters(self, facts: dict[str, Any]) -> bool:

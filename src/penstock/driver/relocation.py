@@ -7,10 +7,12 @@ they take effect at the next epoch boundary.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from itertools import count, islice
 from typing import Any
 
 from penstock.config import Settings
+from penstock.control.decision import Treatment, is_new
 from penstock.driver.fleet import Fleet, SealedHost
 from penstock.errors import SettingError
 from penstock.faults import point
@@ -50,6 +52,8 @@ class Relocation:
         self._handovers: list[Handover] = []
         self._lock = threading.RLock()
         self._begun = threading.Event()
+        self.on_lost: Callable[[HostId, str, list[int], int], None] = lambda *lost: None
+        """Called at a boundary with a host that died, its step, its slots and the next epoch."""
 
     def start_hosts(self) -> None:
         for step, hosts in self._wanted.items():
@@ -88,14 +92,38 @@ class Relocation:
                     f"step {step} cannot have {hosts} hosts",
                     hint=f"give 1 to {topology.slots}: each owns at least one slot",
                 )
-            wanted, number = now[:hosts], 0
-            while len(wanted) < hosts:
-                name = HostId(f"{step}/{number}")
-                if name not in wanted and not self._fleet.knows(name):
-                    self._fleet.add(name, self._steps[step])
-                    wanted.append(name)
-                number += 1
-            topology.scale(wanted)
+            names = self._free_names(step, hosts - len(now[:hosts]))
+            topology.scale(now[:hosts] + names)
+            self._start(step, names)
+
+    def treat(self, step: str, treatments: Sequence[Treatment]) -> dict[HostId, HostId]:
+        """Do a decision's treatments, together; returns the names that its new hosts got."""
+        topology = self._topology(step)
+        with self._lock:
+            hosts = topology.hosts
+            unnamed = list(dict.fromkeys(t.target for t in treatments if is_new(t.target)))
+            names = dict(zip(unnamed, self._free_names(step, len(unnamed)), strict=True))
+            leaving = {t.source for t in treatments if t.kind == "scale_in"}
+            hosts = [host for host in hosts if host not in leaving] + list(names.values())
+            # If this is refused no host must have been started for it.
+            topology.treat(hosts, [(t.slots, names.get(t.target, t.target)) for t in treatments])
+            self._start(step, names.values())
+        return names
+
+    def stay(self, step: str) -> None:
+        """Give up what is pending in a step: its slots stay where they are."""
+        topology = self._topology(step)
+        with self._lock:
+            topology.stay()
+
+    def _free_names(self, step: str, hosts: int) -> list[HostId]:
+        """Names for so many hosts that nobody has."""
+        names = (HostId(f"{step}/{number}") for number in count())
+        return list(islice((name for name in names if not self._fleet.knows(name)), hosts))
+
+    def _start(self, step: str, hosts: Iterable[HostId]) -> None:
+        for host in hosts:
+            self._fleet.add(host, self._steps[step])
 
     def _topology(self, step: str) -> Topology:
         if step not in self._steps:
@@ -123,10 +151,16 @@ class Relocation:
         with self._lock:
             return sum(topology.pending for topology in self._topologies.values())
 
+    def pending_of(self, step: str) -> int:
+        """The same, of one step."""
+        with self._lock:
+            return self._topologies[step].pending
+
     def hosts(self, step: str) -> list[HostId]:
         """The hosts that a step should have."""
-        topology = self._topologies.get(step)
-        return list(self._wanted[step]) if topology is None else topology.hosts
+        with self._lock:
+            topology = self._topologies.get(step)
+            return list(self._wanted[step]) if topology is None else topology.hosts
 
     def owners(self) -> list[tuple[str, HostId, list[int]]]:
         """(step, host, its slots) of all hosts that own any."""
@@ -146,14 +180,20 @@ class Relocation:
 
     def settle(self, version: int, epoch: int, run: int) -> None:
         """Give every slot a ready owner, and move what is to move, as of a sealed version."""
-        lost = self._fleet.lost()
+        told = self._fleet.lost()
         for step, topology in self._topologies.items():
-            with self._lock:
-                for host in lost:
+            # The fleet does not miss a host that died before it was told of its slots.
+            owners = topology.routes.hosts
+            untold = set(owners) - set(self._fleet.ready(owners)) - set(told)
+            lost = [host for host in told if host.rsplit("/", 1)[0] == step] + sorted(untold)
+            for host in lost:
+                self.on_lost(host, step, topology.slots_of(host), epoch)
+                with self._lock:
                     topology.lost(host)
             if not topology.routes.hosts and not lost:
                 # the beginning: hosts that come a little later would be given slots twice
-                self._fleet.wait_for(topology.hosts, len(topology.hosts))
+                hosts = self.hosts(step)
+                self._fleet.wait_for(hosts, len(hosts))
             self._fleet.revive(self.hosts(step))
             self._advance(topology, version)
         point("driver.assign", epoch=epoch, run=run)
@@ -169,7 +209,7 @@ class Relocation:
                     self._note(handover)
                 if not topology.homeless:
                     return
-            self._fleet.wait_for(topology.hosts, 1)
+            self._fleet.wait_for(self.hosts(topology.step), 1)
 
     def _known(self, topology: Topology) -> list[HostId]:
         """Hosts of a step that may own or have owned slots."""

@@ -88,6 +88,7 @@ class HostMachine:
         self._memory_limit = memory_limit
         self._next_due: dict[str, int] | None = None
         self._moved = MovedSoFar()
+        self._spent_s = 0.0
 
     # -- slots change hands
 
@@ -200,6 +201,10 @@ class HostMachine:
         self._moved.wait_ms += ms
         self._moved.fetches += fetches
 
+    def spent(self, seconds: float) -> None:
+        """Note time that went into channels outside of `close_channel`: reading, answering."""
+        self._spent_s += seconds
+
     # -- channels and epochs
 
     def close_channel(
@@ -265,9 +270,10 @@ class HostMachine:
         self._sealed = True
         table = self.operator.table
         moved, self._moved = self._moved, MovedSoFar()
+        spent_s, self._spent_s = self._spent_s, 0.0
         vitals = HostVitals(
             rows=current.rows,
-            busy_ms=current.busy_s * 1000,
+            useful_ms=(current.busy_s + spent_s) * 1000,
             entries=len(table) - self.copies.entries,
             state_bytes=table.nbytes,
             partial_slots=int(np.count_nonzero(self.residence.partial)),

@@ -14,6 +14,7 @@ from penstock.config import Settings
 from penstock.errors import HostLostError, PenstockError
 from penstock.faults import arm
 from penstock.host.machine import HostMachine
+from penstock.host.pace import rate_of
 from penstock.host.server import HostServer
 from penstock.plan.steps import KeyedStep
 from penstock.state.store import Store
@@ -50,6 +51,7 @@ def run_host(order: HostOrder) -> None:
         tag=secrets.token_hex(3),
         timeout_ms=order.settings.rpc_timeout_ms,
         on_stop=ended.set,
+        rate=rate_of(order.host, order.settings.host_rates),
     )
     driver = Endpoint(order.driver, order.token)
     try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict
@@ -19,6 +20,7 @@ from penstock.faults import point
 from penstock.host import serve
 from penstock.host.fetch import Fetcher
 from penstock.host.machine import HostMachine
+from penstock.host.pace import Pace
 from penstock.host.trickle import Trickle
 from penstock.host.vitals import HostVitals
 from penstock.operators.operator import Answer
@@ -52,6 +54,7 @@ class HostServer(TokenServer):
         tag: str,
         timeout_ms: int,
         on_stop: Callable[[], None],
+        rate: float | None = None,
     ) -> None:
         super().__init__(address, 0, token)
         self._machine = machine
@@ -68,6 +71,7 @@ class HostServer(TokenServer):
         self._on_stop = on_stop
         self._timeout_s = timeout_ms / 1000
         self._ended = threading.Event()
+        self._pace = Pace(rate, self._ended.wait)
         self._fetcher = Fetcher(machine, self._lock, self._reader, token, timeout_ms, self._where)
         self._trickle = Trickle(machine, self._lock, self._fetcher, self._where)
         self.actions = {
@@ -98,18 +102,28 @@ class HostServer(TokenServer):
     ) -> None:
         with telling_errors():
             header = ChannelHeader.from_bytes(descriptor.command)
+            # Of the time on the wire only what this thread worked is useful, not its waiting.
+            began = time.thread_time()
             staged, kind = _stage(reader)
             if kind is None:
                 return
+            self._spent(began)
             where = self._where | header.where
             point("host.channel", **where)
             answer = self._close(header, kind, staged)
             point("host.applied", **where)
+            began = time.thread_time()
             writer.begin(self._machine.operator.output)
             for batch in answer.batches:
                 writer.write_batch(batch)
             if answer.dead:
                 writer.write_metadata(dead_to_bytes(answer.dead))
+            self._spent(began)
+
+    def _spent(self, since: float) -> None:
+        worked = time.thread_time() - since
+        with self._lock:
+            self._machine.spent(worked)
 
     def _close(self, header: ChannelHeader, kind: str, staged: list[pa.RecordBatch]) -> Answer:
         """Close a channel as soon as all state that it needs is here."""
@@ -117,7 +131,11 @@ class HostServer(TokenServer):
             with self._lock:
                 need = self._machine.needs(header, kind, staged)
                 if need is None:
+                    began = time.perf_counter()
                     answer = self._machine.close_channel(header, kind, staged)
+                    records = sum(batch.num_rows for batch in staged)
+                    held = self._pace.hold(records, time.perf_counter() - began)
+                    self._machine.spent(held)
                     complete = self._machine.complete
                     if complete is not None:
                         self._begin_seal(*complete, header.partitions)

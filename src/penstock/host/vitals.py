@@ -30,8 +30,9 @@ class HostVitals(MovedState):
 
     rows: int
     """Rows (or partial states) taken in during the epoch."""
-    busy_ms: float
-    """Time spent applying channels during the epoch."""
+    useful_ms: float
+    """Time spent on them: reading, applying and answering channels, and no waiting. What it took to
+    send the last answers of an epoch is told with the next one."""
     entries: int
     state_bytes: int
     awaited_slots: int = 0

@@ -90,6 +90,11 @@ class Topology:
         place[used] = np.arange(len(used), dtype=np.int32)
         return RouteTable(tuple(self._names[n] for n in used), place[self._owner])
 
+    def slots_of(self, host: HostId) -> list[int]:
+        """The slots that a host owns now."""
+        found: list[int] = np.flatnonzero(self._owner == self._numbers.get(host, -2)).tolist()
+        return found
+
     @property
     def homeless(self) -> int:
         """Slots without a ready owner. If there are any, no epoch can run: wait for a host."""
@@ -102,21 +107,43 @@ class Topology:
 
     def move(self, slots: Iterable[int], to: HostId) -> None:
         """Ask that these slots live on `to` from a next boundary on."""
-        chosen = np.array(sorted(set(slots)), dtype=np.int64)
+        chosen = self._checked_slots(slots)
         number = self._numbers.get(to, _NONE)
         if number not in self._wanted:
             raise SettingError(
                 f"step {self.step} has no host {to!r}",
                 hint=f"its hosts are {', '.join(self.hosts)}",
             )
-        wrong = chosen[(chosen < 0) | (chosen >= self.slots)]
-        if len(wrong):
-            raise SettingError(
-                f"step {self.step} has no slot {wrong[0]}",
-                hint=f"its slots are {slots_to_text(range(self.slots))}",
-            )
         homes = self._home.copy()
         homes[chosen] = number
+        self._resettle(homes, _MOVE)
+
+    def treat(self, hosts: Sequence[HostId], moves: Iterable[tuple[Iterable[int], HostId]]) -> None:
+        """Ask for these hosts, and that these slots live there; all other slots stay at home.
+
+        A host that is not among them leaves, so what it has must be moved away with the same call.
+        """
+        wanted = self._checked(hosts)
+        homes = self._home.copy()
+        for slots, to in moves:
+            homes[self._checked_slots(slots)] = self._number(to)
+        stranded = np.flatnonzero(~np.isin(homes, wanted))
+        if len(stranded):
+            raise SettingError(
+                f"step {self.step}: slot {stranded[0]} would be on a host that leaves",
+                hint="move all slots of a host that leaves",
+            )
+        why = _MOVE if set(wanted) == set(self._wanted) else _SCALE
+        self._wanted = wanted
+        self._known.update(wanted)
+        self._resettle(homes, why)
+
+    def stay(self) -> None:
+        """Give up what is pending: slots that have an owner stay there, hosts that own none leave."""
+        owned = self._owner != _NONE
+        homes = np.where(owned, self._owner, self._home)
+        self._wanted = sorted(set(homes.tolist()))
+        self._known.update(self._wanted)
         self._resettle(homes, _MOVE)
 
     def scale(self, hosts: Sequence[HostId]) -> None:
@@ -286,6 +313,16 @@ class Topology:
                 hint=f"give 1 to {self.slots} different hosts: each owns at least one slot",
             )
         return [self._number(host) for host in hosts]
+
+    def _checked_slots(self, slots: Iterable[int]) -> Array:
+        chosen = np.array(sorted(set(slots)), dtype=np.int64)
+        wrong = chosen[(chosen < 0) | (chosen >= self.slots)]
+        if len(wrong):
+            raise SettingError(
+                f"step {self.step} has no slot {wrong[0]}",
+                hint=f"its slots are {slots_to_text(range(self.slots))}",
+            )
+        return chosen
 
     def _number(self, host: HostId) -> int:
         if host not in self._numbers:

@@ -10,6 +10,9 @@ if TYPE_CHECKING:
     from penstock.spark.query import FlowQuery
 
 
+_STEERED = ("margin", "at_least", "at_most", "policy", "dry_run")
+
+
 def actions(query: FlowQuery) -> dict[str, Callable[[dict[str, Any]], Any]]:
     """The actions to add to the driver's Flight service."""
 
@@ -19,6 +22,7 @@ def actions(query: FlowQuery) -> dict[str, Callable[[dict[str, Any]], Any]]:
             "status": asdict(query.status),
             "placements": query.placements(),
             "progress": asdict(newest[0]) if newest else None,
+            "control": query.control.facts() if query.is_elastic else None,
         }
 
     def move(order: dict[str, Any]) -> dict[str, Any]:
@@ -33,7 +37,20 @@ def actions(query: FlowQuery) -> dict[str, Callable[[dict[str, Any]], Any]]:
         query.migration = order["migration"]
         return {"migration": str(query.migration)}
 
+    def steer(order: dict[str, Any]) -> dict[str, Any]:
+        # Durations come in milliseconds; users write them as text or in seconds.
+        told = {name: order.get(name) for name in _STEERED}
+        for name in ("latency", "window", "alert"):
+            ms = order.get(f"{name}_ms")
+            told[name] = None if ms is None else ms / 1000
+        return query.steer(**told)
+
+    def journal(order: dict[str, Any]) -> dict[str, Any]:
+        return {"entries": [entry.to_json() for entry in query.journal[-order["last"] :]]}
+
     return {
+        "control_steer": steer,
+        "control_journal": journal,
         "control_status": status,
         "control_move": move,
         "control_scale": scale,

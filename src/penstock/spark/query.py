@@ -7,43 +7,40 @@ import os
 import secrets
 import shutil
 import threading
+import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.util import InheritableThread
 
-from penstock.config import Settings
-from penstock.courier.courier import Courier
+from penstock.control.decision import Policy
+from penstock.control.entry import Entry
+from penstock.driver.control_loop import ControlLoop
 from penstock.driver.epochs import EpochRunner
 from penstock.driver.fleet import Fleet
+from penstock.driver.journal_writer import JournalWriter
 from penstock.driver.progress import EpochProgress
 from penstock.driver.registry import Registry
 from penstock.driver.relocation import Relocation
 from penstock.errors import PenstockError, SettingError
 from penstock.faults import arm
 from penstock.host.main import HostOrder
-from penstock.plan.epoch import EpochPlan
+from penstock.model import milliseconds
 from penstock.plan.migration import Migration
-from penstock.plan.steps import FlowPlan, KeyedStep
-from penstock.spark import control, private, task
+from penstock.plan.steps import KeyedStep
+from penstock.spark import control, private
 from penstock.spark.cores import check_cores
+from penstock.spark.epoch_stream import EpochStream, Start
 from penstock.spark.host_jobs import SparkHostJobs
 from penstock.spark.late import LateWriter
-from penstock.spark.schema import spark_schema
-from penstock.spark.sinks import Sink
 from penstock.state.store import Store
 from penstock.wire.flight import own_address
 
 State = Literal["starting", "running", "stopped", "finished", "failed"]
-
-
-class StoppedBetweenEpochs(Exception):
-    """Ends a stopping query's callback before it has begun its epoch."""
 
 
 @dataclass(frozen=True)
@@ -62,28 +59,7 @@ class QueryStatus:
     """Slots that have not reached the host where they should be."""
 
 
-@dataclass(frozen=True)
-class Start:
-    """Everything `Flow.start` has settled."""
-
-    flow: FlowPlan
-    source: DataFrame
-    sink: Sink
-    store: str
-    checkpoint: str
-    flow_id: str
-    hosts: dict[str, int]
-    migration: Migration
-    settings: Settings
-    trigger: dict[str, Any]
-    close: bool
-    """When all that is there has been read, the input has ended."""
-    late_rows: dict[tuple[str, int], Sink]
-    """(step, input) -> where rows go that came behind its watermark."""
-    name: str | None
-    temporary: bool
-    """The checkpoint folder is Penstock's own and goes when the query ends."""
-
+_JOURNAL_KEPT = 1_000
 
 _active: weakref.WeakSet[FlowQuery] = weakref.WeakSet()
 
@@ -119,6 +95,8 @@ class FlowQuery:
             start.flow.keyed, start.hosts, self._fleet, start.settings, start.migration
         )
         self._store = Store(start.store)
+        self._journal_writer = JournalWriter(self._store)
+        self._control = self._make_control()
         self._runner = EpochRunner(
             start.flow,
             self._fleet,
@@ -127,18 +105,19 @@ class FlowQuery:
             self._store,
             self._token,
             start.settings,
+            control=self._control,
         )
-        self._registry.on_host_lost = self._give_up_run
+        self._stopping = threading.Event()
+        self._progress: deque[EpochProgress] = deque(maxlen=start.settings.progress_kept)
+        self._epochs = EpochStream(
+            start, self.run_id, self._runner, self._store, self._stopping, self._progress.append
+        )
+        self._registry.on_host_lost = self._epochs.give_up_run
         self._runner.on_late = LateWriter(self._spark, start.late_rows, start.flow_id)
         self._registry.actions |= control.actions(self)
         self._state: State = "starting"
         self._error: BaseException | None = None
-        self._progress: deque[EpochProgress] = deque(maxlen=start.settings.progress_kept)
-        self._between_epochs = threading.Lock()
-        self._stopping = threading.Event()
         self._done = threading.Event()
-        self._streaming: StreamingQuery | None = None
-        self._launched = threading.Event()
         self._driver = InheritableThread(
             target=self._drive, name=f"penstock-{self.run_id}", daemon=True
         )
@@ -186,11 +165,11 @@ class FlowQuery:
 
     def spark_query(self) -> StreamingQuery:
         """Spark's own query behind this one; waits until it is started."""
-        while not self._launched.wait(0.1):
+        while not self._epochs.launched.wait(0.1):
             if self._done.is_set():
                 raise self._error or PenstockError("this query has no Spark query behind it")
-        assert self._streaming is not None
-        return self._streaming
+        assert self._epochs.streaming is not None
+        return self._epochs.streaming
 
     def move(self, step: str, slots: Iterable[int], to: str) -> None:
         """Let these slots of a step live on the host `to`, from the next epoch on.
@@ -226,7 +205,78 @@ class FlowQuery:
         """Resident bytes of each host's process."""
         return self._fleet.memory()
 
+    @property
+    def control(self) -> ControlLoop:
+        """What keeps the SLA: its settings, its journal, and `steer` to change them."""
+        if self._control is None:
+            raise SettingError(
+                "this query keeps its hosts: nothing is controlled",
+                hint='start it with flow.sla(latency="1s").elastic()',
+            )
+        return self._control
+
+    @property
+    def is_elastic(self) -> bool:
+        """Whether hosts follow the load."""
+        return self._control is not None
+
+    def steer(
+        self,
+        *,
+        latency: str | float | None = None,
+        window: str | float | None = None,
+        alert: str | float | None = None,
+        margin: float | None = None,
+        at_least: int | None = None,
+        at_most: int | None = None,
+        policy: str | Policy | None = None,
+        dry_run: bool | None = None,
+    ) -> dict[str, Any]:
+        """Change the SLA, the policy or its limits from the next decision on; tells what holds then."""
+        self._must_run()
+        control = self.control
+        if at_most is not None:
+            hosts = sum(min(step.slots, at_most) for step in self._start.flow.keyed)
+            check_cores(self._start.source, hosts)
+        sla = control.sla
+        if latency is not None:
+            sla = replace(sla, latency_ms=milliseconds(latency))
+        if window is not None:
+            sla = replace(sla, window_ms=milliseconds(window))
+        if sla.latency_ms <= 0 or sla.window_ms <= 0:
+            raise SettingError("an SLA needs durations above zero", hint='for example "1s"')
+        return control.steer(
+            sla,
+            alert=alert,
+            margin=margin,
+            at_least=at_least,
+            at_most=at_most,
+            policy=policy,
+            dry_run=dry_run,
+        )
+
+    @property
+    def journal(self) -> list[Entry]:
+        """What was decided, why, and what came of it; oldest first."""
+        return [] if self._control is None else self._control.journal.last(_JOURNAL_KEPT)
+
     # How it runs
+
+    def _make_control(self) -> ControlLoop | None:
+        start = self._start
+        if start.elastic is None or start.sla is None or not start.flow.keyed:
+            return None
+        control = ControlLoop(
+            start.flow.keyed,
+            start.sla,
+            start.elastic,
+            self._relocation,
+            start.settings,
+            lambda: time.time() * 1000,
+            self._journal_writer,
+        )
+        self._registry.on_report = control.reported
+        return control
 
     def launch(self) -> FlowQuery:
         _active.add(self)
@@ -242,13 +292,14 @@ class FlowQuery:
             self._store.write_control(facts)
             self._state = "running"
             if self._start.source.isStreaming:
-                self._stream()
+                self._epochs.stream()
             else:
-                self._run_bounded()
+                self._epochs.run_bounded()
             self._state = "stopped" if self._stopping.is_set() else "finished"
         except BaseException as failed:
-            self._error = self._error or failed
+            self._error = self._epochs.error or failed
         finally:
+            self._error = self._error or self._epochs.error
             if self._error is not None:
                 self._state = "failed"
             self._clean_up()
@@ -258,6 +309,7 @@ class FlowQuery:
     def _clean_up(self) -> None:
         try:
             self._runner.stop()
+            self._journal_writer.stop()
             self._fleet.stop()
             self._registry.shutdown()
             self._store.remove_control()
@@ -266,124 +318,6 @@ class FlowQuery:
         if self._start.temporary:
             shutil.rmtree(self._start.checkpoint, ignore_errors=True)
 
-    def _output(self, source: DataFrame) -> DataFrame:
-        """The source with couriers on it. They learn the epoch's plan when their task starts.
-
-        A flow without steps needs none: Spark does it all.
-        """
-        flow = self._start.flow
-        if not flow.steps:
-            return source
-        settings = self._start.settings
-        courier = Courier(
-            flow,
-            task.current,
-            settings.rpc_timeout_ms,
-            settings.exchange_timeout_ms,
-            bool(self._start.late_rows),
-            settings.faults,
-        )
-        return source.mapInArrow(courier.__call__, spark_schema(flow.output))
-
-    def _stream(self) -> None:
-        if self._store.closing:
-            self._close_flow()
-            return
-        start = self._start
-        writer = (
-            self._output(start.source)
-            .writeStream.foreachBatch(self._on_batch)
-            .option("checkpointLocation", start.checkpoint)
-        )
-        if start.name:
-            writer = writer.queryName(start.name)
-        if start.trigger:
-            writer = writer.trigger(**start.trigger)
-        streaming = writer.start()
-        self._streaming = streaming
-        self._launched.set()
-        # Event-driven for the common cases, and a poll for a query that ends by itself.
-        while streaming.isActive and not self._stopping.wait(0.1):
-            pass
-        if streaming.isActive:
-            with self._between_epochs:
-                stopper = InheritableThread(target=streaming.stop, daemon=True)
-                stopper.start()
-                _until(lambda: not streaming.isActive)
-            stopper.join()
-        failure = streaming.exception()
-        if failure is not None and self._error is None and not self._stopping.is_set():
-            self._error = PenstockError(f"Spark ended the query: {failure}")
-        if self._start.close and self._error is None and not self._stopping.is_set():
-            self._close_flow()
-
-    def _on_batch(self, df: DataFrame, batch_id: int) -> None:
-        """Spark's callback for one micro-batch: one epoch."""
-        with self._between_epochs:
-            if self._stopping.is_set():
-                self._launched.wait()
-                streaming = self._streaming
-                assert streaming is not None
-                if not streaming.isActive:
-                    raise StoppedBetweenEpochs(private.stop_signal(str(streaming.runId)))
-            self._epoch(df, batch_id)
-
-    def _epoch(self, df: DataFrame, epoch: int, closing: int = 0) -> None:
-        def write(plan: EpochPlan) -> None:
-            context = df.sparkSession.sparkContext
-            context.setLocalProperty(task.PLAN, plan.to_text())
-            tag = self._tag(plan.epoch, plan.run)
-            context.addJobTag(tag)
-            try:
-                self._start.sink.write(df, epoch, self._start.flow_id)
-            finally:
-                context.removeJobTag(tag)
-                context.setLocalProperty(task.PLAN, None)  # type: ignore[arg-type]
-
-        try:
-            partitions = private.partition_count(df)
-            self._progress.append(self._runner.run(epoch, partitions, write, closing))
-        except BaseException as failed:
-            self._error = failed
-            raise
-
-    def _give_up_run(self, epoch: int, run: int) -> None:
-        """A courier has lost a host: what is left of the run is in vain, and so are its retries."""
-        self._spark.sparkContext.cancelJobsWithTag(self._tag(epoch, run))
-
-    def _tag(self, epoch: int, run: int) -> str:
-        """Marks the Spark jobs of one run of an epoch."""
-        return f"penstock-{self.run_id}-{epoch}-{run}"
-
     def _must_run(self) -> None:
         if self._done.is_set():
             raise SettingError("this query has ended", hint="start the flow again")
-
-    def _run_bounded(self) -> None:
-        """A static DataFrame is one epoch, and then one for each step that has something to close."""
-        self._epoch(private.pinned(self._output(self._start.source)), 0)
-        self._close_flow()
-
-    def _close_flow(self) -> None:
-        """The input has ended: an epoch for each step on a row's way closes what is open."""
-        start, spark = self._start, self._spark
-        if not any(step.has_timers for step in start.flow.keyed):
-            return
-        rows: Any = spark.sparkContext.parallelize([], 1)
-        nothing = spark.createDataFrame(rows, start.source.schema)
-        # Said in the store, so that a start after a crash goes on with it, and reads nothing more.
-        done = self._runner.next_epoch()
-        first = self._store.begin_closing(done)
-        for epoch in range(done, first + max(start.flow.depths.values())):
-            if self._stopping.is_set():
-                return
-            df = private.pinned(self._output(nothing))
-            self._epoch(df, epoch, closing=epoch - first + 1)
-        self._store.close_flow()
-
-
-def _until(condition: Callable[[], bool]) -> None:
-    """Wait for Spark to have taken a change that it tells of in no other way."""
-    pause = threading.Event()
-    while not condition():
-        pause.wait(0.005)

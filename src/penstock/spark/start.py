@@ -18,10 +18,11 @@ from penstock.operators.operator import OnError
 from penstock.plan.migration import Migration
 from penstock.plan.steps import FlowPlan, KeyedStep
 from penstock.spark.cores import check_cores
+from penstock.spark.epoch_stream import Start
 from penstock.spark.inputs import one_stream, ticking
 from penstock.spark.late import late_sinks
 from penstock.spark.private import keep_jobs_on_interrupt
-from penstock.spark.query import FlowQuery, Start
+from penstock.spark.query import FlowQuery
 from penstock.spark.sinks import Sink
 from penstock.state.store import FORMAT, READABLE, Store
 from penstock.state.table import HASH
@@ -59,7 +60,13 @@ def start(
             hint='give trigger="available_now" with it',
         )
     counts = _host_counts(plan, hosts)
-    check_cores(source, sum(counts.values()))
+    most = dict(counts)
+    if flow.elasticity is not None:
+        if flow.bound is None:
+            raise FlowError("an elastic flow needs an SLA", hint='add .sla(latency="1s")')
+        most = {s.id: min(s.slots, flow.elasticity.at_most) for s in plan.keyed}
+        counts = {id: min(max(n, flow.elasticity.at_least), most[id]) for id, n in counts.items()}
+    check_cores(source, sum(most.values()))
     temporary = checkpoint is None
     if checkpoint is None:
         if source.isStreaming:
@@ -87,6 +94,8 @@ def start(
             hosts=counts,
             migration=chosen,
             settings=settings,
+            sla=flow.bound,
+            elastic=flow.elasticity,
             trigger=_trigger(trigger),
             close=close,
             late_rows=late_sinks(plan, late_rows),

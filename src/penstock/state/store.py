@@ -7,6 +7,7 @@
     <root>/layouts/<version>-<tag>.json       the snapshots and runs that make up a version
     <root>/manifests/<epoch>.json             the epoch is durable: its deltas, routes, watermarks
     <root>/dead_letters/<epoch>.jsonl         rows set aside in the epoch
+    <root>/journal/<time>-<number>.jsonl      what the control plane decided and did
     <root>/control.json                       how to reach the query that runs on this checkpoint
 
 A manifest names its own epoch's deltas and the layout that it builds on, so its size does not grow
@@ -216,6 +217,20 @@ class Store:
         return Chain(newest, layout, (*manifests, newest) if newest.base < version else ())
 
     # Dead letters
+
+    def write_journal(self, name: str, entries: Sequence[dict[str, Any]]) -> None:
+        """Keep entries of the journal; files are read in the order of their names."""
+        lines = "".join(json.dumps(entry) + "\n" for entry in entries)
+        self.files.write_patiently(f"journal/{name}.jsonl", lines.encode())
+
+    def journal_files(self) -> list[str]:
+        """The names of the journal's files, oldest first."""
+        return sorted(found.name for found in self.files.below("journal"))
+
+    def journal_entries(self, files: int = 1_000) -> list[dict[str, Any]]:
+        """The entries of the newest files of the journal, oldest first."""
+        texts = [self.files.read(name) or b"" for name in self.journal_files()[-files:]]
+        return [json.loads(line) for text in texts for line in text.splitlines()]
 
     def write_dead_letters(self, epoch: int, letters: Sequence[DeadLetter]) -> None:
         lines = "".join(json.dumps({"epoch": epoch} | asdict(x)) + "\n" for x in letters)

@@ -1,0 +1,37 @@
+"""Hosts as slow as they are told to be, so that a small machine can stand for many."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+
+class Pace:
+    """Makes a host take no more than so many records a second. None: as fast as it can.
+
+    >>> waited = []
+    >>> Pace(1_000, waited.append).hold(records=500, spent_s=0.1)
+    0.4
+    >>> waited
+    [0.4]
+    """
+
+    def __init__(self, rate: float | None, wait: Callable[[float], object]) -> None:
+        self._rate, self._wait = rate, wait
+
+    def hold(self, records: int, spent_s: float) -> float:
+        """Wait until so many records have taken their time; returns the seconds waited."""
+        if self._rate is None:
+            return 0.0
+        rest = max(0.0, records / self._rate - spent_s)
+        if rest:
+            self._wait(rest)
+        return rest
+
+
+def rate_of(host: str, rates: Sequence[float]) -> float | None:
+    """The rate of a host by its number, the rates repeating; None if there are none.
+
+    >>> rate_of("sum/4", (100.0, 50.0, 75.0)), rate_of("sum/4", ())
+    (50.0, None)
+    """
+    return rates[int(host.rsplit("/", 1)[1]) % len(rates)] if rates else None

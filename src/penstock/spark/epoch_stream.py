@@ -1,0 +1,200 @@
+"""The epochs of a started flow, driven by Spark: micro-batches of a stream, or one of a static input."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark.sql import DataFrame
+from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.util import InheritableThread
+
+from penstock.config import Settings
+from penstock.control.elastic import Elastic
+from penstock.courier.courier import Courier
+from penstock.driver.epochs import EpochRunner
+from penstock.driver.progress import EpochProgress
+from penstock.errors import PenstockError
+from penstock.model import SLA
+from penstock.plan.epoch import EpochPlan
+from penstock.plan.migration import Migration
+from penstock.plan.steps import FlowPlan
+from penstock.spark import private, task
+from penstock.spark.schema import spark_schema
+from penstock.spark.sinks import Sink
+from penstock.state.store import Store
+
+
+class StoppedBetweenEpochs(Exception):
+    """Ends a stopping query's callback before it has begun its epoch."""
+
+
+@dataclass(frozen=True)
+class Start:
+    """Everything `Flow.start` has settled."""
+
+    flow: FlowPlan
+    source: DataFrame
+    sink: Sink
+    store: str
+    checkpoint: str
+    flow_id: str
+    hosts: dict[str, int]
+    migration: Migration
+    settings: Settings
+    sla: SLA | None
+    elastic: Elastic | None
+    """How hosts follow the load; None: they do not."""
+    trigger: dict[str, Any]
+    close: bool
+    """When all that is there has been read, the input has ended."""
+    late_rows: dict[tuple[str, int], Sink]
+    """(step, input) -> where rows go that came behind its watermark."""
+    name: str | None
+    temporary: bool
+    """The checkpoint folder is Penstock's own and goes when the query ends."""
+
+
+class EpochStream:
+    """Runs all epochs of one started flow, in the thread that calls `stream` or `run_bounded`.
+
+    `stopping` ends it between two epochs; `error` is what an epoch, or Spark, failed with.
+    """
+
+    def __init__(
+        self,
+        start: Start,
+        run_id: str,
+        runner: EpochRunner,
+        store: Store,
+        stopping: threading.Event,
+        on_progress: Callable[[EpochProgress], None],
+    ) -> None:
+        self._start, self._run_id, self._runner, self._store = start, run_id, runner, store
+        self._stopping, self._on_progress = stopping, on_progress
+        self._spark = start.source.sparkSession
+        self._between_epochs = threading.Lock()
+        self.streaming: StreamingQuery | None = None
+        self.launched = threading.Event()
+        """Spark's query has been started, and is `streaming`."""
+        self.error: BaseException | None = None
+
+    def _output(self, source: DataFrame) -> DataFrame:
+        """The source with couriers on it. They learn the epoch's plan when their task starts.
+
+        A flow without steps needs none: Spark does it all.
+        """
+        flow = self._start.flow
+        if not flow.steps:
+            return source
+        settings = self._start.settings
+        courier = Courier(
+            flow,
+            task.current,
+            settings.rpc_timeout_ms,
+            settings.exchange_timeout_ms,
+            bool(self._start.late_rows),
+            settings.faults,
+        )
+        return source.mapInArrow(courier.__call__, spark_schema(flow.output))
+
+    def stream(self) -> None:
+        if self._store.closing:
+            self._close_flow()
+            return
+        start = self._start
+        writer = (
+            self._output(start.source)
+            .writeStream.foreachBatch(self._on_batch)
+            .option("checkpointLocation", start.checkpoint)
+        )
+        if start.name:
+            writer = writer.queryName(start.name)
+        if start.trigger:
+            writer = writer.trigger(**start.trigger)
+        streaming = writer.start()
+        self.streaming = streaming
+        self.launched.set()
+        # Event-driven for the common cases, and a poll for a query that ends by itself.
+        while streaming.isActive and not self._stopping.wait(0.1):
+            pass
+        if streaming.isActive:
+            with self._between_epochs:
+                stopper = InheritableThread(target=streaming.stop, daemon=True)
+                stopper.start()
+                _until(lambda: not streaming.isActive)
+            stopper.join()
+        failure = streaming.exception()
+        if failure is not None and self.error is None and not self._stopping.is_set():
+            self.error = PenstockError(f"Spark ended the query: {failure}")
+        if self._start.close and self.error is None and not self._stopping.is_set():
+            self._close_flow()
+
+    def _on_batch(self, df: DataFrame, batch_id: int) -> None:
+        """Spark's callback for one micro-batch: one epoch."""
+        with self._between_epochs:
+            if self._stopping.is_set():
+                self.launched.wait()
+                streaming = self.streaming
+                assert streaming is not None
+                if not streaming.isActive:
+                    raise StoppedBetweenEpochs(private.stop_signal(str(streaming.runId)))
+            self._epoch(df, batch_id)
+
+    def _epoch(self, df: DataFrame, epoch: int, closing: int = 0) -> None:
+        def write(plan: EpochPlan) -> None:
+            context = df.sparkSession.sparkContext
+            context.setLocalProperty(task.PLAN, plan.to_text())
+            tag = self._tag(plan.epoch, plan.run)
+            context.addJobTag(tag)
+            try:
+                self._start.sink.write(df, epoch, self._start.flow_id)
+            finally:
+                context.removeJobTag(tag)
+                context.setLocalProperty(task.PLAN, None)  # type: ignore[arg-type]
+
+        try:
+            partitions = private.partition_count(df)
+            self._on_progress(self._runner.run(epoch, partitions, write, closing))
+        except BaseException as failed:
+            self.error = failed
+            raise
+
+    def give_up_run(self, epoch: int, run: int) -> None:
+        """A courier has lost a host: what is left of the run is in vain, and so are its retries."""
+        self._spark.sparkContext.cancelJobsWithTag(self._tag(epoch, run))
+
+    def _tag(self, epoch: int, run: int) -> str:
+        """Marks the Spark jobs of one run of an epoch."""
+        return f"penstock-{self._run_id}-{epoch}-{run}"
+
+    def run_bounded(self) -> None:
+        """A static DataFrame is one epoch, and then one for each step that has something to close."""
+        self._epoch(private.pinned(self._output(self._start.source)), 0)
+        self._close_flow()
+
+    def _close_flow(self) -> None:
+        """The input has ended: an epoch for each step on a row's way closes what is open."""
+        start, spark = self._start, self._spark
+        if not any(step.has_timers for step in start.flow.keyed):
+            return
+        rows: Any = spark.sparkContext.parallelize([], 1)
+        nothing = spark.createDataFrame(rows, start.source.schema)
+        # Said in the store, so that a start after a crash goes on with it, and reads nothing more.
+        done = self._runner.next_epoch()
+        first = self._store.begin_closing(done)
+        for epoch in range(done, first + max(start.flow.depths.values())):
+            if self._stopping.is_set():
+                return
+            df = private.pinned(self._output(nothing))
+            self._epoch(df, epoch, closing=epoch - first + 1)
+        self._store.close_flow()
+
+
+def _until(condition: Callable[[], bool]) -> None:
+    """Wait for Spark to have taken a change that it tells of in no other way."""
+    pause = threading.Event()
+    while not condition():
+        pause.wait(0.005)

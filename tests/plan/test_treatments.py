@@ -1,0 +1,68 @@
+"""What treatments ask of a topology: hosts come and go, and only the named slots move."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.errors import SettingError
+from penstock.plan.placement import Handover
+from tests.plan.test_topology import LAZY, STEP, A, B, C, owners, started
+
+
+def test_a_scale_out_moves_only_its_slots_and_waits_for_the_new_host() -> None:
+    topology = started(A, B)
+    topology.treat([A, B, C], [((1, 4), C)])
+    assert topology.advance(0, [A, B], LAZY) == []
+    assert (topology.pending, owners(topology)) == (2, [A, A, A, B, B, B])
+    assert topology.advance(1, [A, B, C], LAZY) == [
+        Handover(STEP, (1,), A, C, "scale"),
+        Handover(STEP, (4,), B, C, "scale"),
+    ]
+    assert (topology.pending, owners(topology)) == (0, [A, C, A, B, C, B])
+
+
+def test_a_scale_in_leaves_the_other_hosts_alone() -> None:
+    topology = started(A, B, C)
+    topology.treat([A, C], [((2, 3), A)])
+    topology.advance(0, [A, B, C], LAZY)
+    assert owners(topology) == [A, A, A, A, C, C]
+    assert topology.retired() == [B]
+
+
+def test_a_balance() -> None:
+    topology = started(A, B)
+    topology.treat([A, B], [((0,), B)])
+    assert topology.advance(0, [A, B], LAZY) == [Handover(STEP, (0,), A, B, "move")]
+
+
+def test_treatments_of_one_decision_follow_each_other() -> None:
+    topology = started(A, B)
+    topology.treat([A, B, C], [((0, 1), C), ((1,), B)])
+    topology.advance(0, [A, B, C], LAZY)
+    assert owners(topology) == [C, B, A, B, B, B]
+
+
+def test_no_slot_may_stay_on_a_host_that_leaves() -> None:
+    topology = started(A, B)
+    with pytest.raises(SettingError, match="slot 4 would be on a host that leaves"):
+        topology.treat([A], [((3,), A)])
+    assert (topology.hosts, topology.pending) == ([A, B], 0)
+
+
+def test_what_is_pending_can_be_given_up() -> None:
+    topology = started(A, B)
+    topology.treat([A, B, C], [((0, 1, 2), C), ((5,), A)])
+    topology.advance(0, [A, B], LAZY)
+    topology.stay()
+    assert (topology.pending, topology.hosts, topology.retired()) == (0, [A, B], [C])
+    assert topology.advance(1, [A, B, C], LAZY) == []
+    assert owners(topology) == [A, A, A, B, B, A]
+
+
+def test_a_host_that_died_while_slots_were_on_their_way_keeps_its_home() -> None:
+    topology = started(A, B)
+    topology.treat([A, B, C], [((0, 1), C)])
+    topology.lost(A)
+    topology.stay()
+    topology.advance(1, [B, C], LAZY)
+    assert topology.homeless == 0
