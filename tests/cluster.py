@@ -21,15 +21,19 @@ from typing import Any
 import pyarrow as pa
 
 from penstock.config import Settings
+from penstock.control.elastic import Elastic
+from penstock.control.entry import Entry
 from penstock.courier import exchange
 from penstock.courier.courier import Courier
 from penstock.courier.exchange import Task
+from penstock.driver.control_loop import ControlLoop
 from penstock.driver.epochs import EpochRunner
 from penstock.driver.fleet import Fleet
 from penstock.driver.progress import EpochProgress
 from penstock.driver.registry import Registry
 from penstock.driver.relocation import Relocation
 from penstock.faults import InjectedFault
+from penstock.model import SLA
 from penstock.operators.operator import CHANGE
 from penstock.plan.epoch import EpochPlan
 from penstock.plan.migration import Migration
@@ -37,7 +41,7 @@ from penstock.plan.steps import FlowPlan, KeyedStep
 from penstock.state.reader import StateReader
 from penstock.state.table import KEY
 from tests.plain_rows import Row, arrow_batch, net, plain
-from tests.thread_hosts import ADDRESS, MortalServer, ThreadHosts, open_store
+from tests.thread_hosts import ADDRESS, Birth, MortalServer, ThreadHosts, open_store
 
 ATTEMPTS = 4
 """Spark's `spark.task.maxFailures`."""
@@ -49,6 +53,7 @@ SETTINGS = Settings(
     keep_epochs=3,
 )
 
+SECOND = SLA(1000, 1000)
 NEVER = 1 << 62
 
 Partitions = Sequence[Sequence[Row]]
@@ -69,8 +74,15 @@ class MiniCluster:
         settings: Settings = SETTINGS,
         migration: str = "lazy",
         memory_limit: int | None = None,
+        elastic: Elastic | None = None,
+        sla: SLA = SECOND,
     ) -> None:
         self.flow, self.store, self.settings = flow, store, settings
+        self.elastic, self.sla = elastic, sla
+        self.control: ControlLoop | None = None
+        """Decides where hosts and slots go, if the flow is elastic."""
+        self.journal: list[tuple[int, Entry]] = []
+        """What control told, and which driver's it was: the first is 0."""
         self.hosts = {step.id: hosts for step in flow.keyed}
         self.migration = Migration.parse(migration)
         self.memory_limit = memory_limit
@@ -88,6 +100,8 @@ class MiniCluster:
         """How many Spark jobs the sink makes of an epoch's output."""
         self.deaths: Counter[str] = Counter()
         """host -> how often it was ended; "driver" -> how often that died."""
+        self.births: dict[str, Birth] = {}
+        """host -> what becomes of it whenever this driver starts it; all others come up."""
         self.ended_by: BaseException | None = None
         """What the query last ended with."""
         self.attempts = 0
@@ -219,6 +233,7 @@ class MiniCluster:
         """Kill the driver and, with it, all hosts; start anew on the same store."""
         self.deaths["driver"] += 1
         self._doomed = False
+        self.births = {}
         self._end_driver()
         self._start_driver()
 
@@ -242,6 +257,7 @@ class MiniCluster:
         self.relocation = Relocation(
             self.flow.keyed, self.hosts, self.fleet, self.settings, self.migration
         )
+        self.control = self._make_control()
         self.runner = EpochRunner(
             self.flow,
             self.fleet,
@@ -251,9 +267,26 @@ class MiniCluster:
             self.token,
             self.settings,
             clock_ms=lambda: self.now_ms,
+            control=self.control,
         )
         self.runner.on_late = self._keep_late
         self.relocation.start_hosts()
+
+    def _make_control(self) -> ControlLoop | None:
+        if self.elastic is None:
+            return None
+        driver = self.deaths["driver"]
+        control = ControlLoop(
+            self.flow.keyed,
+            self.sla,
+            self.elastic,
+            self.relocation,
+            self.settings,
+            lambda: self.now_ms,
+            lambda entry: self.journal.append((driver, entry)),
+        )
+        self.registry.on_report = control.reported
+        return control
 
     def _end_driver(self) -> None:
         self.jobs.close()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 import threading
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import pyarrow.flight as fl
 
@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from tests.cluster import MiniCluster
 
 ADDRESS = "127.0.0.1"
+
+Birth = Literal["dies", "waits"]
+"""How a host does not come up: its job fails before it registers, or finds no core to run on."""
 
 
 def open_store(uri: str) -> Store:
@@ -69,6 +72,7 @@ class ThreadHosts:
         self._cluster, self._registry, self._token = cluster, registry, token
         self._servers: dict[str, MortalServer] = {}
         self._starting: dict[str, Future[None]] = {}
+        self._unborn: set[str] = set()
         self._starter = ThreadPoolExecutor(4, thread_name_prefix="starter")
         self._lock = threading.Lock()
 
@@ -83,7 +87,7 @@ class ThreadHosts:
 
     def running(self, host: str) -> bool:
         starting = self._starting.get(host)
-        if starting is None or not starting.done():
+        if starting is None or not starting.done() or host in self._unborn:
             return starting is not None
         if host in self.live and self._registry.host(host) is None:
             self.kill(host)  # its next heartbeat would tell it that nobody counts on it
@@ -104,6 +108,7 @@ class ThreadHosts:
     def kill(self, host: str) -> None:
         """End a host as SIGKILL would."""
         with self._lock:
+            self._unborn.discard(host)
             server = self._servers.pop(host, None)
         if server is None:
             return
@@ -120,6 +125,13 @@ class ThreadHosts:
         self.kill_all()
 
     def _start(self, host: str, step: KeyedStep) -> None:
+        birth = self._cluster.births.get(host)
+        if birth == "dies":
+            raise RuntimeError(f"the executor of {host} was lost")
+        if birth == "waits":
+            with self._lock:
+                self._unborn.add(host)
+            return
         server = MortalServer(
             HostMachine(step.operator(), memory_limit=self._cluster.memory_limit),
             open_store(self._cluster.store),

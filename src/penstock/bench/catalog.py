@@ -7,7 +7,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from penstock.bench import migration, migration_plots, nexmark, nexmark_plots, pipeline
+from penstock.bench import (
+    migration,
+    migration_plots,
+    nexmark,
+    nexmark_plots,
+    pipeline,
+    switch,
+    switch_plots,
+)
 from penstock.bench.goals import Goal
 from penstock.bench.report import Report, Show
 from penstock.errors import SettingError
@@ -28,6 +36,7 @@ BENCHES = {
     "pipeline": Bench(pipeline.run, pipeline.GOALS),
     "migration": Bench(migration.run, migration.GOALS, migration_plots.draw),
     "nexmark": Bench(nexmark.run, nexmark.GOALS, nexmark_plots.draw),
+    "switch": Bench(switch.run, switch.GOALS, switch_plots.draw),
 }
 
 

@@ -32,6 +32,13 @@ class Treating:
     since_ms: float
     latency_ms: float
     """The worst host's, when they began."""
+    vitals: Vitals | None = None
+    """What they were decided on."""
+
+    @property
+    def grows(self) -> bool:
+        """Whether new hosts are part of it."""
+        return any(treatment.kind == "scale_out" for treatment in self.treatments)
 
     def __str__(self) -> str:
         return "; ".join(str(treatment) for treatment in self.treatments)
@@ -80,14 +87,18 @@ class StepControl:
         epoch_cost_ms: float = 0.0,
         epoch: int | None = None,
         expected_ms: Floats | None = None,
+        revise: bool = False,
     ) -> Decision | None:
         """What should be done now; None while that cannot be told, or a treatment is under way.
+
+        With `revise`, what began has not taken effect yet: only a decision for still more hosts is
+        given, which takes its place.
 
         Treatments that would leave the step with more hosts than it may have, or fewer, are refused.
         `expected_ms` is, per host, the latency that what it works on just now will have at least, if
         that is known: a host that is about to be late is as good a reason as one that is.
         """
-        if self.treating is not None:
+        if self.treating is not None and not revise:
             return None
         vitals = self.examiner.vitals(now_ms, hosts, owner, epoch_cost_ms)
         if expected_ms is not None:
@@ -96,7 +107,10 @@ class StepControl:
         if not vitals.valid:
             return None
         self._tell_outcome(vitals, epoch)
-        decision = self.decision = self.policy.decide(vitals, self._bounds)
+        decision = self.policy.decide(vitals, self._bounds)
+        if revise and not any(t.kind == "scale_out" for t in decision.treatments):
+            return None
+        self.decision = decision
         self.journal.decided(vitals, self._bounds, decision, epoch=epoch, dry_run=self.dry_run)
         wrong = self._out_of_bounds(decision.treatments, len(hosts))
         if wrong:
@@ -107,11 +121,14 @@ class StepControl:
     def began(
         self, treatments: Sequence[Treatment], now_ms: float, epoch: int | None = None
     ) -> None:
-        """The shell has begun to carry these out; new hosts have their names by now."""
-        worst = self._worst()
-        self.treating = Treating(tuple(treatments), now_ms, worst)
+        """The shell has begun to carry these out; new hosts have their names by now.
+
+        What began before and has not taken effect is given up for it.
+        """
+        worst, revised = self._worst(), self.treating is not None
+        self.treating = Treating(tuple(treatments), now_ms, worst, self.vitals)
         self._before = None
-        self.journal.add(began(self.step, now_ms, treatments, worst, epoch=epoch))
+        self.journal.add(began(self.step, now_ms, treatments, worst, revised=revised, epoch=epoch))
 
     def completed(
         self, now_ms: float, hosts: Sequence[HostId] = (), epoch: int | None = None

@@ -36,16 +36,24 @@ def began(
     treatments: Treatments,
     latency_ms: float,
     *,
+    revised: bool = False,
     epoch: int | None = None,
 ) -> Entry:
     """The data plane took up these treatments; `latency_ms` is the step's at this moment.
+
+    If `revised`, they take the place of what began before and had not taken effect.
 
     >>> move = Treatment("balance", (1, 2), HostId("sum/0"), HostId("sum/1"), "")
     >>> began(StepId("sum"), 0.0, [move], 640.0).text
     'balance: slots 1-2 from sum/0 to sum/1. latency 640 ms'
     """
-    facts = {"treatments": _told(treatments), "latency_ms": finite(latency_ms)}
-    text = _story(treatments, f"latency {milliseconds_text(latency_ms)}")
+    facts = {
+        "treatments": _told(treatments),
+        "latency_ms": finite(latency_ms),
+        "revised": revised,
+    }
+    instead = "instead of what began before. " if revised else ""
+    text = instead + _story(treatments, f"latency {milliseconds_text(latency_ms)}")
     return Entry(now_ms, epoch, step, "began", text, facts)
 
 

@@ -28,6 +28,8 @@ _LONGEST_MS = 600_000.0
 _PEAK_BIN_MS = 1_000.0
 """How exactly it is remembered when a peak was."""
 _FIRST_HOSTS = 16
+_NEWEST = 3
+"""So many time slots are looked at to see a burst begin."""
 _NO_SLOTS: Ints = np.arange(0)
 
 
@@ -179,6 +181,7 @@ class Examiner:
         latency *= self.delta_ms
         per_second = 1000.0 / self.delta_ms
         missing = self._what_is_missing()
+        newest, length = self._arrivals.newest(_NEWEST)
         return Vitals(
             step=self.step,
             now_ms=now_ms,
@@ -191,6 +194,8 @@ class Examiner:
             service_rate=self._service.of(hosts),
             backlog=self._fifo.backlog(),
             peak_rate=self._arrivals.peak * per_second,
+            newest_rate=newest * per_second,
+            newest_ms=length * self.delta_ms,
             epoch_cost_ms=epoch_cost_ms,
             valid=not missing,
             missing=missing,

@@ -65,7 +65,7 @@ class Arrivals:
         self._ring = np.zeros((_rows(window), slots))
         self._begin: int | None = None
         """Arrivals are known of the time slots after this one."""
-        self._newest = 0
+        self._newest, self._horizon = 0, 0.0
 
     @property
     def window(self) -> float:
@@ -91,7 +91,18 @@ class Arrivals:
             self._ring, self._begin, self._newest, newest, horizon, self._window, first, counts,
             self._bins, self._bin, self.rate, self.peak,
         )  # fmt: skip
-        self._newest = newest
+        self._newest, self._horizon = newest, horizon
+
+    def newest(self, time_slots: int) -> tuple[Floats, float]:
+        """The rates over so many of the newest time slots, and how long that is: the last of them may
+        not be over. As long as that much has not been seen, `rate` over the window."""
+        before = self._newest - time_slots
+        if self._begin is None or before < self._begin or time_slots >= self._window:
+            return self.rate, self._window
+        length = self._horizon - before
+        ring = self._ring
+        arrived = ring[self._newest % len(ring)] - ring[before % len(ring)]
+        return arrived / length, length
 
 
 class Completions:

@@ -54,6 +54,11 @@ class Vitals:
     """Per slot: records that are known to have arrived and have not completed."""
     peak_rate: Floats
     """Per slot: the highest `rate` of late (see `Examiner`); for who must not be hasty."""
+    newest_rate: Floats | None = None
+    """Per slot: `rate` over the newest few time slots alone: noisy, but the first to tell of a burst.
+    None: the same as `rate`."""
+    newest_ms: float = 0.0
+    """The time that `newest_rate` is of."""
     epoch_cost_ms: float = 0.0
     """What an epoch costs however little it brings; 0 for an engine without epochs."""
     valid: bool = True

@@ -26,6 +26,7 @@ from penstock.control.entry import Entry
 from penstock.control.epoch_cost import EpochCost
 from penstock.control.hot_keys import HotKeys
 from penstock.control.journal import Journal
+from penstock.control.patience import patience_ms
 from penstock.control.vitals import Floats, Work
 from penstock.courier.witness import Seen
 from penstock.driver.arrivals import Arrivals, arrivals_of
@@ -39,6 +40,8 @@ from penstock.plan.steps import KeyedStep
 
 _WARM_EPOCHS = 5
 """The first epochs of a start pay for what is loaded and compiled: nothing is decided on them."""
+_USUAL_START_MS = 1_500.0
+"""From a decision until a new host works, before that was ever measured."""
 _SHARE_EPOCHS = 50
 """So many epochs are looked back on, and go by, before the shares of steps are moved."""
 
@@ -79,6 +82,9 @@ class ControlLoop:
             step.id: HotKeys(StepId(step.id), step.slots, step.plan.merges) for step in steps
         }
         self._cost = EpochCost()
+        self._start_ms = _USUAL_START_MS
+        self._asked = dict[str, int]()
+        """step -> slots that its newest treatment moves."""
         self._epochs = 0
         self._kept: dict[str, list[bool]] = {step.id: [] for step in steps}
         self._stuck: dict[str, tuple[int, float]] = {}
@@ -99,6 +105,18 @@ class ControlLoop:
             if self._plan is None or self._plan.epoch != plan.epoch:
                 self._since_ms, self._started_ms = self._started_ms, started_ms
             self._plan = plan
+
+    def wait_for_hosts(self) -> None:
+        """Before an epoch begins: wait for new hosts, where that is quicker than doing without."""
+        with self._lock:
+            now_ms = self._clock_ms()
+            worth = {
+                step: patience_ms(control.treating, self._started_ms, now_ms, self._start_ms)
+                for step, control in self._controls.items()
+            }
+        for step, ms in worth.items():
+            if ms > 0:
+                self._relocation.wait_for_new(step, ms)
 
     def reported(self, seen: Sequence[Seen]) -> None:
         """So far these couriers of the run have told what they read; returns at once."""
@@ -175,16 +193,20 @@ class ControlLoop:
     def _decide(self, routes: StepRoutes, epoch: int, expected: bool = False) -> None:
         """Look at a step and begin what is decided, unless something is under way there."""
         step = routes.step
-        control = self._controls[step]
-        if control.treating is not None or self._relocation.pending_of(step):
-            return
-        if self._epochs < _WARM_EPOCHS:
+        control, pending = self._controls[step], self._relocation.pending_of(step)
+        # Hosts that are still coming up have been given nothing: more of them can be asked for.
+        treating = control.treating
+        grows = treating is not None and treating.grows
+        revise = grows and 0 < pending == self._asked.get(step)
+        if (pending and not revise) or self._epochs < _WARM_EPOCHS:
             return
         hosts, owner = self._places(step, routes)
         expected_ms = self._expected(step, hosts, owner) if expected else None
         now_ms = self._clock_ms()
         try:
-            decision = control.decide(now_ms, hosts, owner, self._cost.ms, epoch, expected_ms)
+            decision = control.decide(
+                now_ms, hosts, owner, self._cost.ms, epoch, expected_ms, revise
+            )
         except Exception as error:
             # A policy may be the user's own. Its trouble is no reason to end the flow.
             why = f"deciding failed: {error!r}"
@@ -210,10 +232,13 @@ class ControlLoop:
     def _treat(self, control: StepControl, treatments: Sequence[Treatment], epoch: int) -> None:
         try:
             names = self._relocation.treat(control.step, treatments)
-        except PenstockError as refused:
-            control.began(treatments, self._clock_ms(), epoch)
-            control.failed(str(refused), self._clock_ms(), epoch)
+        except PenstockError as error:
+            why = str(error)
+            wanted = "; ".join(str(treatment) for treatment in treatments)
+            now_ms = self._clock_ms()
+            self.journal.add(refused(control.step, now_ms, why, wanted=wanted, epoch=epoch))
             return
+        self._asked[control.step] = self._relocation.pending_of(control.step)
         for host in names.values():
             control.examiner.forget_host(host)  # one of this name may have been there before
         named = [
@@ -232,6 +257,8 @@ class ControlLoop:
         pending = self._relocation.pending_of(step)
         if not pending:
             self._stuck.pop(step, None)
+            if control.treating is not None and control.treating.grows:
+                self._start_ms += (now_ms - control.treating.since_ms - self._start_ms) / 4
             control.completed(now_ms, self._relocation.hosts(step), epoch)
             return
         slots, since_ms = self._stuck.get(step, (0, now_ms))

@@ -79,6 +79,8 @@ class EpochRunner:
         started_ms = self._clock_ms()
         for run in range(self._settings.epoch_runs):
             try:
+                if self._control is not None:
+                    self._control.wait_for_hosts()
                 self._registry.expect(epoch, run)
                 self._relocation.settle(epoch - 1, epoch, run)
                 plan = self._plan(epoch, run, partitions, int(started_ms), closing)

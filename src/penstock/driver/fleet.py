@@ -141,6 +141,15 @@ class Fleet:
             with self._registry.changed:
                 self._registry.changed.wait(0.1)
 
+    def wait_shortly(self, hosts: Sequence[HostId], most_ms: float) -> None:
+        """Wait until these hosts are ready, or so long; whoever is missing then comes later."""
+        deadline = time.monotonic() + most_ms / 1000
+        with self._registry.changed:
+            while len(self.ready(hosts)) < len(hosts):
+                left = deadline - time.monotonic()
+                if left <= 0 or not self._registry.changed.wait(left):
+                    return
+
     def endpoints(self, hosts: tuple[HostId, ...]) -> tuple[str, ...]:
         return tuple(self._told[host].record.location for host in hosts)
 

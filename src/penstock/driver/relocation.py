@@ -110,6 +110,10 @@ class Relocation:
             self._start(step, names.values())
         return names
 
+    def wait_for_new(self, step: str, most_ms: float) -> None:
+        """Wait until all hosts that a step should have are ready, but not longer than this."""
+        self._fleet.wait_shortly(self.hosts(step), most_ms)
+
     def stay(self, step: str) -> None:
         """Give up what is pending in a step: its slots stay where they are."""
         topology = self._topology(step)

@@ -2,30 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 
 class Pace:
     """Makes a host take no more than so many records a second. None: as fast as it can.
 
-    >>> waited = []
-    >>> Pace(1_000, waited.append).hold(records=500, spent_s=0.1)
-    0.4
-    >>> waited
-    [0.4]
+    >>> Pace(1_000).rest(records=500, spent_s=0.1), Pace(None).rest(500, 0.1)
+    (0.4, 0.0)
     """
 
-    def __init__(self, rate: float | None, wait: Callable[[float], object]) -> None:
-        self._rate, self._wait = rate, wait
+    def __init__(self, rate: float | None) -> None:
+        self._rate = rate
 
-    def hold(self, records: int, spent_s: float) -> float:
-        """Wait until so many records have taken their time; returns the seconds waited."""
-        if self._rate is None:
-            return 0.0
-        rest = max(0.0, records / self._rate - spent_s)
-        if rest:
-            self._wait(rest)
-        return rest
+    def rest(self, records: int, spent_s: float) -> float:
+        """The seconds that are left until so many records have taken their time."""
+        return 0.0 if self._rate is None else max(0.0, records / self._rate - spent_s)
 
 
 def rate_of(host: str, rates: Sequence[float]) -> float | None:

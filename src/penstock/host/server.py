@@ -71,7 +71,9 @@ class HostServer(TokenServer):
         self._on_stop = on_stop
         self._timeout_s = timeout_ms / 1000
         self._ended = threading.Event()
-        self._pace = Pace(rate, self._ended.wait)
+        self._pace = Pace(rate)
+        self._turn = threading.Lock()
+        """Held by the channel that a host with a set pace works on."""
         self._fetcher = Fetcher(machine, self._lock, self._reader, token, timeout_ms, self._where)
         self._trickle = Trickle(machine, self._lock, self._fetcher, self._where)
         self.actions = {
@@ -134,13 +136,18 @@ class HostServer(TokenServer):
                     began = time.perf_counter()
                     answer = self._machine.close_channel(header, kind, staged)
                     records = sum(batch.num_rows for batch in staged)
-                    held = self._pace.hold(records, time.perf_counter() - began)
-                    self._machine.spent(held)
+                    rest = self._pace.rest(records, time.perf_counter() - began)
+                    self._machine.spent(rest)
                     complete = self._machine.complete
                     if complete is not None:
                         self._begin_seal(*complete, header.partitions)
-                    return answer
+                    break
             self._fetcher.bring(need)
+        if rest:
+            # One channel at a time; who asks for copies of slots need not wait for it.
+            with self._turn:
+                self._ended.wait(rest)
+        return answer
 
     def do_get(self, context: fl.ServerCallContext, ticket: fl.Ticket) -> fl.FlightDataStream:
         """Entries of slots that this host gave away, for the host that owns them now."""

@@ -119,12 +119,13 @@ class Topology:
         self._resettle(homes, _MOVE)
 
     def treat(self, hosts: Sequence[HostId], moves: Iterable[tuple[Iterable[int], HostId]]) -> None:
-        """Ask for these hosts, and that these slots live there; all other slots stay at home.
+        """Ask for these hosts, and that these slots live there; all others stay where they are.
 
-        A host that is not among them leaves, so what it has must be moved away with the same call.
+        What has not moved yet for an earlier request is given up. A host that is not among them
+        leaves, so what it has must be moved away with the same call.
         """
         wanted = self._checked(hosts)
-        homes = self._home.copy()
+        homes = np.where(self._owner != _NONE, self._owner, self._home)
         for slots, to in moves:
             homes[self._checked_slots(slots)] = self._number(to)
         stranded = np.flatnonzero(~np.isin(homes, wanted))

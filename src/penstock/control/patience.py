@@ -1,0 +1,33 @@
+"""How long an epoch should wait for hosts that are about to be there."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from penstock.control.controller import Treating
+from penstock.control.decision import after
+
+_WORTH_MS = 100.0
+"""A gain below this is not worth waiting for."""
+
+
+def patience_ms(
+    treating: Treating | None, read_ms: float, now_ms: float, usual_start_ms: float
+) -> float:
+    """Milliseconds that the next epoch of a step may wait for the hosts of a treatment under way.
+
+    What has arrived since the last epoch read its rows, at `read_ms`, would take the present hosts
+    some time, and the hosts of the treatment less. If these are there sooner than that gains, and
+    usually they are, waiting is the quicker way; but it is never worth more than the gain.
+    """
+    if treating is None or not treating.grows or treating.vitals is None:
+        return 0.0
+    vitals, waiting_s = treating.vitals, (now_ms - read_ms) / 1000.0
+    then = after(vitals, treating.treatments)
+    times = []
+    for one in (vitals, then):
+        served = np.where(one.service_rate > 0, one.service_rate, np.nanmean(vitals.service_rate))
+        times.append(float(np.max(one.host_rate * waiting_s / served)))
+    gain_ms = 1000.0 * (times[0] - times[1])
+    left_ms = max(0.0, treating.since_ms + usual_start_ms - now_ms)
+    return gain_ms if gain_ms > _WORTH_MS and left_ms < gain_ms else 0.0

@@ -1,0 +1,186 @@
+"""What `penstock bench switch` makes of its runs. No bench is run here, and no Spark."""
+
+from __future__ import annotations
+
+import pickle
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from penstock.bench import live_scenarios, switch, switch_sweeps
+from penstock.bench.decide_time import BRANCHES, measure
+from penstock.bench.live_outcome import LiveOutcome
+from penstock.bench.live_scenarios import BALANCER
+from penstock.bench.switch_projection import errors, simulated
+from penstock.bench.switch_sim import Load, Scenario, run_one
+from penstock.model import SLA, StepId
+from penstock.sim.plane import Following, Plane
+from penstock.workloads.shapes import shape
+from penstock.workloads.skews import skew
+
+
+def exchange(policy: str, success: float, hosts: float, latency_ms: int = 1000) -> dict[str, Any]:
+    return {
+        "policy": policy,
+        "latency_ms": latency_ms,
+        "window_ms": 1000,
+        "success": success,
+        "hosts": hosts,
+    }
+
+
+def live(name: str, success: float, policy: str = "switch", uneven: Any = ()) -> LiveOutcome:
+    return LiveOutcome(
+        *(name, policy, success, success, 2.0, 10, 5, 250.0, {}, list(uneven), {}, [], [], {})
+    )
+
+
+EXCHANGE = [
+    exchange("switch(0.2)", 0.991, 8.0),
+    exchange("switch(0.2)", 0.5, 1.0, latency_ms=5000),
+    exchange("switch(0.2, unit)", 0.96, 8.4),
+    exchange("static(8)", 0.95, 8.0),
+    exchange("static(10)", 0.97, 10.0),
+    exchange("static(16)", 0.99, 16.0),
+    exchange("drs(0.4)", 0.1, 8.0),
+    exchange("drs_lb(0.2)", 0.9, 5.0),
+    exchange("drs_lb(0.3)", 0.95, 8.3),
+]
+LIVE = [
+    live("burst", 0.99),
+    live("burst", 0.98),
+    live("sine", 0.97),
+    live("hotspot 50% on 3", 0.9, BALANCER, (1.02, 1.1)),
+    live("hotspot 80% on 3", 0.9, BALANCER, (1.12, 1.04)),
+    live("hotspot 80% on 3", 0.9, "switch", (1.3,)),
+]
+
+
+def test_ratios() -> None:
+    found = switch.ratios(EXCHANGE, 7.5, LIVE)
+    assert found == {
+        "sim_success_switch_0.2": 0.991,
+        # static(10) is the cheapest that is good enough
+        "sim_hosts_vs_best_static": 0.8,
+        # drs_lb(0.3) has the nearest number of hosts
+        "sim_success_minus_drs_lb": pytest.approx(0.041),
+        # of several runs the worst counts
+        "live_success_burst": 0.98,
+        "live_success_sine": 0.97,
+        "live_max_over_mean_load_after_hotspot": 1.12,
+        "decide_ms_10k_slots_1k_hosts": 7.5,
+    }
+    assert set(switch.GOALS) <= set(found)
+    assert all(goal.met(found[name]) for name, goal in switch.GOALS.items())
+
+
+def test_what_was_not_run_has_no_ratio() -> None:
+    assert switch.ratios([], 1.0, []) == {"decide_ms_10k_slots_1k_hosts": 1.0}
+    weak = [one for one in EXCHANGE if not one["policy"].startswith("static(1")]
+    assert "sim_hosts_vs_best_static" not in switch.ratios(weak, 1.0, [])
+
+
+def test_the_report_tells_hotspots_by_policy() -> None:
+    report = switch.report({"exchange": EXCHANGE}, (1.0, []), [], LIVE)
+    assert report.results["hotspot_worst_by_policy"] == {BALANCER: 1.12, "switch": 1.3}
+    assert '"bench": "switch"' in report.to_json()
+
+
+def test_scenarios_are_what_is_asked_for() -> None:
+    every = switch_sweeps.scenarios(switch_sweeps.FULL)
+    assert len(set(every)) == len(every)
+    assert pickle.loads(pickle.dumps(every)) == every
+    quick = switch_sweeps.scenarios(switch_sweeps.QUICK)
+    assert {one.group for one in quick} == {one.group for one in every}
+    policies = {one.policy for one in every if one.group == "exchange"}
+    assert {"switch(0.1)", "switch(0.5)", "drs(0.1)", "drs_lb(0.5)", "ds2", "autoflow"} <= policies
+    assert {f"static({n})" for n in range(4, 17)} <= policies
+    slas = {one.sla for one in every if one.group == "exchange"}
+    assert slas == {SLA(1000, 1000), SLA(1000, 5000), SLA(5000, 1000)}
+    assert all(one.load.seconds == 14_400 for one in every if one.group == "exchange")
+    parameters = [dict(one.facts) for one in every if one.group == "parameters"]
+    assert {one["alert_ms"] for one in parameters} == {20, 50, 100, 200, 500}
+    assert {one["delta_ms"] for one in parameters} == {20, 50, 100, 200, 500}
+
+
+def test_live_scenarios_name_loads_that_there_are() -> None:
+    for one in (*live_scenarios.FULL, *live_scenarios.QUICK):
+        skew(one.skew)
+        assert one.at_most <= live_scenarios.CORES - 2
+        if one.load != "exchange":
+            assert shape(one.load).cumulative(one.seconds * 1000) > 0
+    hotspots = [one for one in live_scenarios.FULL if one.name.startswith("hotspot")]
+    assert {(one.at_least, one.at_most) for one in hotspots} == {(3, 3), (5, 5)}
+    length_s = sum(one.seconds for one in live_scenarios.FULL)
+    assert length_s < 15 * 60, "live runs must not take longer"
+
+
+def test_a_run_keeps_what_it_is_asked_to() -> None:
+    load = Load(30.0, (("steady(1600)", "hotspot(0.7, 2)"),), slots=8)
+    scenario = Scenario(
+        *("hotspots", "switch(0.2)", load, Plane(1_000.0, alpha=2.0, beta=1.0)),
+        hosts=2,
+        at_most=3,
+        facts=(("share", 0.7),),
+        keep_slots=True,
+        timeline_s=5,
+        keep_kinds=True,
+    )
+    result = run_one(scenario)
+    assert (result["share"], result["policy"], result["window_ms"]) == (0.7, "switch(0.2)", 1000)
+    assert len(result["by_slot"]) == 8
+    assert len(result["timeline"]["hosts"]) == 6
+    assert result["success"] == pytest.approx(sum(result["by_slot"]) / 8, abs=1e-4)
+    again = run_one(replace(scenario, keep_kinds=False))
+    for told in (result, again):
+        del told["cpu_s"], told["decide_us"], told["decide_worst_us"]
+    result.pop("other_share")
+    assert again == result
+
+
+def test_loads_of_hosts_add_up_to_what_arrives() -> None:
+    load = Load(20.0, (("steady(900)", "hotspot(0.9, 3)"),), slots=12)
+    scenario = Scenario(
+        *("hotspots", "switch(0.2)", load, Plane(1_000.0)),
+        hosts=3,
+        at_least=3,
+        at_most=3,
+        keep_loads=True,
+    )
+    result = run_one(scenario)
+    assert sum(map(sum, result["loads"])) == result["arrived"] == load.trace().total
+    stays = run_one(replace(scenario, policy="static(3)"))
+    assert stays["loads"][0][-1] == max(host[-1] for host in stays["loads"]) > 700
+
+
+def test_a_run_of_two_steps() -> None:
+    load = Load(20.0, (("steady(400)", "uniform"),), slots=4)
+    count = Following(StepId("count"), 4, 2.0, hosts=2)
+    scenario = Scenario(
+        *("flow", "switch(0.2)", load, Plane(1_000.0), SLA(2000, 1000)),
+        following=(count,),
+        shares=(0.25, 0.75),
+    )
+    result = run_one(scenario)
+    assert result["shares"] == {"split": 0.25, "count": 0.75}
+    assert set(result["steps"]) == {"split", "count"}
+
+
+def test_decisions_are_timed_where_each_branch_does_what_it_says() -> None:
+    p99_ms, told = measure(looks=30, slots=200, hosts=20)
+    assert 0 < p99_ms < 1000
+    assert [one["branch"] for one in told] == [branch.name for branch in BRANCHES]
+    good, balance, scale_out, many = (one["treatments"] for one in told)
+    assert set(good) == {"scale_in"}
+    assert set(balance) == {"balance"}
+    assert set(scale_out) == {"scale_out"}
+    assert sum(many.values()) > 1
+
+
+def test_epochs_are_projected_by_epochs() -> None:
+    found = simulated(20.0, utilisations=(0.3, 0.6))
+    assert [one.engine for one in found] == ["continuous", "continuous", "epochs", "epochs"]
+    told = errors(found)
+    assert told["epochs"]["epochs"] < 0.2 < told["epochs"]["mm1"]
+    assert told["continuous"]["mm1"] < 1.5

@@ -1,0 +1,34 @@
+"""Whether an epoch waits for hosts that are about to be there."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.control.controller import Treating
+from penstock.control.decision import Kind, Treatment, new_host
+from penstock.control.patience import patience_ms
+from penstock.control.vitals import Vitals
+from penstock.model import StepId
+
+
+def treated(kind: Kind = "scale_out") -> Treating:
+    """A step whose two slots, of 1,000 records/s each, are about to be divided among two hosts."""
+    vitals = Vitals.even(StepId("sum"), [1000.0, 1000.0], 1, service_rate=1000.0)
+    target = new_host(1) if kind == "scale_out" else vitals.hosts[0]
+    out = Treatment(kind, (1,), vitals.hosts[0], target, "")
+    return Treating((out,), 0.0, 0.0, vitals)
+
+
+def test_waiting_is_worth_what_the_new_host_saves() -> None:
+    # In a second 2,000 records came: two seconds of work for one host, one for each of two.
+    assert patience_ms(treated(), 0.0, 1_000.0, usual_start_ms=1_500.0) == pytest.approx(1_000.0)
+
+
+def test_a_host_that_takes_longer_than_it_saves_is_not_waited_for() -> None:
+    assert patience_ms(treated(), 0.0, 1_000.0, usual_start_ms=9_000.0) == 0.0
+    assert patience_ms(treated(), 0.0, 50.0, usual_start_ms=0.0) == 0.0
+
+
+def test_there_is_nothing_to_wait_for() -> None:
+    assert patience_ms(treated("balance"), 0.0, 1_000.0, usual_start_ms=0.0) == 0.0
+    assert patience_ms(None, 0.0, 1_000.0, usual_start_ms=0.0) == 0.0

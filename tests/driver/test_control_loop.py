@@ -1,0 +1,438 @@
+"""The control loop with a data plane that only pretends."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any, cast
+
+import numpy as np
+import pytest
+
+from penstock.config import Settings
+from penstock.control.decision import Bounds, Treatment, is_new, new_host
+from penstock.control.elastic import Elastic
+from penstock.control.vitals import Vitals
+from penstock.courier.witness import Seen
+from penstock.driver import control_loop
+from penstock.driver.control_loop import ControlLoop
+from penstock.driver.fleet import SealedHost
+from penstock.driver.relocation import Relocation
+from penstock.errors import PenstockError, SettingError
+from penstock.host.vitals import HostVitals
+from penstock.model import SLA, HostId, StepId
+from penstock.operators.operator import EpochTime
+from penstock.plan.epoch import EpochPlan, RouteTable, StepRoutes
+from penstock.plan.steps import FlowPlan
+from penstock.state.store import DeltaRef
+from tests.control_trial import Obedient, Watchful
+from tests.ledger import CHAIN, SLOTS, SUMS
+
+A, B = HostId("sums/0"), HostId("sums/1")
+MOVE = Treatment("balance", (0, 1), A, B, "")
+OUT = Treatment("scale_out", (2, 3), A, new_host(1), "")
+PARTITIONS = 2
+LOAD = np.arange(1, SLOTS + 1)
+
+
+@dataclass
+class PretendedRelocation:
+    """Notes what it is asked; slots are on their way until the test says otherwise."""
+
+    steps: dict[str, list[HostId]]
+    pending: dict[str, int] = field(default_factory=dict)
+    treated: list[Treatment] = field(default_factory=list)
+    stayed: list[str] = field(default_factory=list)
+    refuses: str = ""
+    on_lost: Callable[[HostId, str, list[int], int], None] = lambda *lost: None
+
+    def hosts(self, step: str) -> list[HostId]:
+        return list(self.steps[step])
+
+    def pending_of(self, step: str) -> int:
+        return self.pending.get(step, 0)
+
+    def treat(self, step: str, treatments: Sequence[Treatment]) -> dict[HostId, HostId]:
+        if self.refuses:
+            raise SettingError(self.refuses, hint="ask for something else")
+        self.treated += treatments
+        self.pending[step] = sum(len(one.slots) for one in treatments)
+        new = [one.target for one in treatments if is_new(one.target)]
+        names = {host: HostId(f"{step}/{number}") for number, host in enumerate(new, 7)}
+        self.steps[step] += names.values()
+        return names
+
+    def stay(self, step: str) -> None:
+        self.stayed.append(step)
+        self.pending[step] = 0
+
+
+class Pretence:
+    """A flow's control, and everything that it would be told."""
+
+    def __init__(self, flow: FlowPlan, elastic: Elastic, settings: Settings) -> None:
+        self.flow, self.now_ms, self.epoch = flow, 10_000.0, 0
+        hosts = {step.id: [HostId(f"{step.id}/{n}") for n in range(2)] for step in flow.keyed}
+        self.relocation = PretendedRelocation(hosts)
+        self.loop = ControlLoop(
+            flow.keyed,
+            SLA(1000, 1000),
+            elastic,
+            cast("Relocation", self.relocation),
+            settings,
+            lambda: self.now_ms,
+        )
+
+    def plan(self, run: int = 0) -> EpochPlan:
+        steps = tuple(
+            StepRoutes(
+                StepId(step.id),
+                RouteTable.even(self.relocation.hosts(step.id)[:2], SLOTS),
+                ("", ""),
+                EpochTime(self.epoch, int(self.now_ms), None),
+            )
+            for step in self.flow.keyed
+        )
+        return EpochPlan(self.epoch, run, PARTITIONS, steps, "", "")
+
+    def seen(self, partitions: int = PARTITIONS) -> list[Seen]:
+        """What couriers report: all partitions alike, each with `LOAD` for every step."""
+        loads = {step.id: LOAD for step in self.flow.keyed}
+        time = int(self.now_ms) - 50
+        one = Seen(int(LOAD.sum()), (time,), (int(LOAD.sum()),), loads=loads)
+        return [one] * partitions
+
+    def begin(self, run: int = 0) -> EpochPlan:
+        plan = self.plan(run)
+        self.loop.begin(plan, self.now_ms)
+        return plan
+
+    def report(self, partitions: int = PARTITIONS) -> None:
+        """Couriers report; when this returns, it has been looked at."""
+        self.loop.reported(self.seen(partitions))
+        self.loop._early.submit(lambda: None).result()
+
+    def seal(self, plan: EpochPlan, useful_ms: dict[str, float] | None = None) -> None:
+        """The epoch is done, a second after it began."""
+        seen = self.seen()
+        self.now_ms += 1000
+        sealed = [
+            SealedHost(
+                host,
+                cast("DeltaRef", None),
+                HostVitals(
+                    rows=100,
+                    useful_ms=(useful_ms or {}).get(routes.step, 10.0),
+                    entries=0,
+                    state_bytes=0,
+                ),
+            )
+            for routes in plan.steps
+            for host in routes.routes.hosts
+        ]
+        self.loop.sealed(plan, seen, sealed, self.now_ms, self.now_ms)
+        self.epoch += 1
+
+    def pass_epoch(self, useful_ms: dict[str, float] | None = None) -> None:
+        plan = self.begin()
+        self.report()
+        self.seal(plan, useful_ms)
+
+    def vitals(self, step: str = "sums") -> Vitals:
+        vitals = self.loop._controls[step].vitals
+        assert vitals is not None
+        return vitals
+
+    def told(self, *events: str) -> list[tuple[str, int | None]]:
+        """Events of the journal and their epochs, without decisions; only these, if any are named."""
+        wanted = events or ("began", "done", "failed", "refused", "host lost")
+        return [(e.event, e.epoch) for e in self.loop.journal.last(1000) if e.event in wanted]
+
+
+@contextmanager
+def pretending(
+    policy: Any, flow: FlowPlan = SUMS, settings: Settings | None = None, **elastic: Any
+) -> Iterator[Pretence]:
+    pretence = Pretence(flow, Elastic(policy, **elastic), settings or Settings())
+    try:
+        yield pretence
+    finally:
+        pretence.loop.stop()
+
+
+@pytest.fixture(autouse=True)
+def warm(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(control_loop, "_WARM_EPOCHS", 0)
+
+
+def ordered(*treatments: Treatment) -> Obedient:
+    policy = Obedient()
+    policy.orders = {"sums": lambda vitals, bounds: treatments}
+    return policy
+
+
+def test_an_epoch_is_looked_at_when_all_have_reported_and_when_it_is_done() -> None:
+    policy = Watchful()
+    with pretending(policy) as on:
+        on.pass_epoch()
+        before = policy.asked["sums"]
+        plan = on.begin()
+        on.report(partitions=1)
+        assert policy.asked["sums"] == before, "decided on half of it"
+        on.report()
+        assert policy.asked["sums"] == before + 1
+        on.report()
+        assert policy.asked["sums"] == before + 1, "a courier that was tried again counts once"
+        on.seal(plan)
+        assert policy.asked["sums"] == before + 2
+
+
+def test_nothing_is_decided_on_the_first_epochs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(control_loop, "_WARM_EPOCHS", 3)
+    policy = Watchful()
+    with pretending(policy) as on:
+        on.pass_epoch()
+        on.pass_epoch()
+        assert not policy.asked
+        on.pass_epoch()
+        assert policy.asked
+
+
+def test_what_is_expected_of_an_epoch_is_known_while_it_is_worked_on() -> None:
+    """Nobody has finished anything late yet, but the hosts have got more than they can take."""
+    with pretending(Watchful()) as on:
+        on.pass_epoch()
+        on.pass_epoch({"sums": 4_000.0})
+        on.begin()
+        on.report()
+        records = PARTITIONS * np.array([LOAD[:4].sum(), LOAD[4:].sum()])
+        work_ms = 1000 * records / on.vitals().service_rate
+        assert (on.vitals().latency_ms >= work_ms + 50).all()
+
+
+def test_a_run_that_is_repeated_does_not_count_its_arrivals_twice() -> None:
+    with pretending(Watchful()) as once, pretending(Watchful()) as again:
+        for on in (once, again):
+            on.pass_epoch()
+            plan = on.begin()
+            on.report()
+            if on is again:
+                plan = on.begin(run=1)
+                on.report()
+                plan = on.begin(run=2)
+            on.seal(plan)
+            on.pass_epoch()
+        assert again.vitals().rate.tolist() == once.vitals().rate.tolist()
+        assert again.vitals().latency_ms.tolist() == once.vitals().latency_ms.tolist()
+        assert again.vitals().rate.any()
+        assert not again.vitals().backlog.any()
+
+
+def test_reports_of_a_run_that_was_given_up_are_not_looked_at() -> None:
+    policy = Watchful()
+    with pretending(policy) as on:
+        on.pass_epoch()
+        before = policy.asked["sums"]
+        busy = threading.Event()
+        on.loop._early.submit(busy.wait)
+        on.begin()
+        on.loop.reported(on.seen())
+        on.begin(run=1)
+        busy.set()
+        on.loop._early.submit(lambda: None).result()
+        assert policy.asked["sums"] == before
+
+
+def test_the_end_of_a_treatment_is_noticed_with_the_next_epoch() -> None:
+    policy = ordered(MOVE)
+    with pretending(policy) as on:
+        on.pass_epoch()
+        assert on.relocation.treated == [MOVE]
+        asked = policy.asked["sums"]
+        on.pass_epoch()
+        assert on.told() == [("began", 0)]
+        assert policy.asked["sums"] == asked, "asked while a treatment is under way"
+        on.relocation.pending.clear()
+        on.pass_epoch()
+        assert on.told() == [("began", 0), ("done", 2)]
+        assert policy.asked["sums"] == asked + 1
+
+
+def test_nothing_is_decided_while_slots_are_on_their_way_for_another_reason() -> None:
+    policy = Watchful()
+    with pretending(policy) as on:
+        on.relocation.pending["sums"] = 3
+        on.pass_epoch()
+        assert not policy.asked
+        on.relocation.pending.clear()
+        on.pass_epoch()
+        assert policy.asked["sums"]
+        assert on.told() == []
+
+
+def test_a_new_host_is_journalled_under_its_name_and_nothing_is_known_of_it() -> None:
+    onward = Treatment("balance", (3,), new_host(1), B, "")
+    with pretending(ordered(OUT, onward)) as on:
+        control = on.loop._controls["sums"]
+        control.examiner._service._rates[HostId("sums/7")] = 5.0  # of one that left long ago
+        on.pass_epoch()
+        assert control.treating is not None
+        assert control.treating.treatments == (
+            replace(OUT, target=HostId("sums/7")),
+            replace(onward, source=HostId("sums/7")),
+        )
+        on.relocation.pending.clear()
+        on.pass_epoch()
+        assert on.vitals().hosts == (A, B, "sums/7")
+        assert np.isnan(on.vitals().service_rate).tolist() == [False, False, True]
+
+
+def test_what_the_data_plane_refuses_is_told_and_the_policy_is_asked_again() -> None:
+    policy = ordered(MOVE)
+    with pretending(policy) as on:
+        on.relocation.refuses = "no core is free"
+        on.pass_epoch()
+        assert on.told() == [("refused", 0)]
+        asked = policy.asked["sums"]
+        on.pass_epoch()
+        assert policy.asked["sums"] > asked
+
+
+@pytest.mark.parametrize("treated", [True, False])
+def test_slots_that_do_not_move_for_long_stay_where_they_are(treated: bool) -> None:
+    """Long is as long as a host may take to come up, since the last slot has moved."""
+    policy = ordered(MOVE) if treated else Watchful()
+    with pretending(policy, settings=Settings(host_start_ms=4_000)) as on:
+        on.pass_epoch()
+        for pending in (3, 3, 3, 3, 2, 2, 2, 2, 2):
+            on.relocation.pending["sums"] = pending
+            on.pass_epoch()
+            assert not on.relocation.stayed
+        on.pass_epoch()
+        assert on.relocation.stayed == ["sums"]
+        assert on.told() == ([("began", 0), ("failed", 10)] if treated else [("refused", 10)])
+        asked = policy.asked["sums"]
+        on.pass_epoch()
+        assert policy.asked["sums"] > asked
+
+
+def test_a_lost_host_is_journalled_and_nothing_is_known_of_the_next() -> None:
+    with pretending(Watchful()) as on:
+        on.pass_epoch()
+        on.relocation.on_lost(B, "sums", [4, 5, 6, 7], 1)
+        (lost,) = on.loop.journal.last(1)
+        assert (lost.event, lost.epoch, lost.facts["host"]) == ("host lost", 1, B)
+        assert lost.facts["slots"] == "4-7"
+        assert np.isnan(on.loop._controls["sums"].examiner.vitals(0, [B], [0] * 8).service_rate[0])
+        on.pass_epoch()
+        assert on.vitals().valid
+
+
+def test_a_dry_run_treats_nothing() -> None:
+    with pretending(ordered(MOVE), dry_run=True) as on:
+        on.pass_epoch()
+        assert on.relocation.treated == []
+        assert on.told() == []
+        decided = on.loop.journal.last(1)[0]
+        assert (decided.event, decided.facts["dry_run"]) == ("decided", True)
+
+
+def test_the_step_that_misses_its_share_of_the_bound_gets_more_of_it() -> None:
+    with pretending("static(2)", CHAIN) as on:
+        alert_ms = on.loop._controls["ledger"].bounds.alert_ms
+        for _ in range(control_loop._SHARE_EPOCHS):
+            on.pass_epoch({"ledger": 900.0, "by-op": 10.0})
+        shares = {step: c.bounds.share for step, c in on.loop._controls.items()}
+        assert shares["ledger"] > 0.5 > shares["by-op"]
+        assert sum(shares.values()) == pytest.approx(1)
+        assert {c.bounds.alert_ms for c in on.loop._controls.values()} == {alert_ms}
+        changed = [e for e in on.loop.journal.last(1000) if e.event == "setting"]
+        assert [(e.step, e.facts["name"]) for e in changed] == [
+            ("ledger", "share"),
+            ("by-op", "share"),
+        ]
+
+
+def test_shares_stay_where_all_keep_theirs() -> None:
+    with pretending("static(2)", CHAIN) as on:
+        for _ in range(control_loop._SHARE_EPOCHS):
+            on.pass_epoch({"ledger": 100.0, "by-op": 100.0})
+        assert {c.bounds.share for c in on.loop._controls.values()} == {0.5}
+
+
+@pytest.mark.parametrize("policy", ["switch", "autoflow", "drs_lb", "ds2", "static(2)"])
+def test_facts_are_json(policy: str) -> None:
+    with pretending(policy, CHAIN) as on:
+        json.dumps(on.loop.facts(), allow_nan=False)
+        for _ in range(3):
+            on.pass_epoch({"by-op": 0.0})
+            facts = json.loads(json.dumps(on.loop.facts(), allow_nan=False))
+        assert facts["policy"] == policy
+        assert on.told("refused") == []
+        step = facts["steps"]["ledger"]
+        assert step["share"] == 0.5
+        assert [host["host"] for host in step["hosts"]][:2] == ["ledger/0", "ledger/1"]
+        for entry in on.loop.journal.last(1000):
+            json.dumps(entry.to_json(), allow_nan=False)
+
+
+def test_facts_tell_what_is_under_way() -> None:
+    with pretending(ordered(MOVE)) as on:
+        assert on.loop.facts()["steps"]["sums"]["treating"] is None
+        on.pass_epoch()
+        treating = on.loop.facts()["steps"]["sums"]["treating"]
+        assert treating == "balance: slots 0-1 from sums/0 to sums/1"
+
+
+def test_steering_changes_what_is_named_and_nothing_else() -> None:
+    policy = Watchful()
+    with pretending(policy, CHAIN, at_most=4) as on:
+        on.loop.steer(SLA(500, 3000), at_least=2, alert="100ms")
+        for control in on.loop._controls.values():
+            bounds = control.bounds
+            assert (bounds.latency_ms, bounds.at_least, bounds.at_most) == (250, 2, 4)
+            assert bounds.alert_ms == 100
+            assert control.examiner.window_ms == 3000
+            assert control.policy is policy
+        on.loop.steer(policy="static(3)")
+        policies = [control.policy for control in on.loop._controls.values()]
+        assert [str(policy) for policy in policies] == ["static(3)", "static(3)"]
+        assert policies[0] is not policies[1]
+        told = [(e.step, e.facts["name"]) for e in on.loop.journal.last(100)]
+        assert told == [
+            (step, name)
+            for name in ("sla", "at_least", "alert", "policy")
+            for step in ("ledger", "by-op")
+        ]
+
+
+@pytest.mark.parametrize(
+    "change", [{"at_least": 9}, {"margin": 1.5}, {"policy": "magic"}, {"alert": "soon"}]
+)
+def test_what_cannot_be_is_refused_and_all_stays_as_it_was(change: dict[str, Any]) -> None:
+    with pretending(Watchful()) as on:
+        before, bounds = on.loop.elastic, on.loop._controls["sums"].bounds
+        with pytest.raises(PenstockError):
+            on.loop.steer(SLA(1, 1), **change)
+        assert on.loop.elastic == before
+        assert on.loop.sla == SLA(1000, 1000)
+        assert on.loop._controls["sums"].bounds == bounds
+        assert len(on.loop.journal) == 0
+        on.pass_epoch()
+        json.dumps(on.loop.facts(), allow_nan=False)
+
+
+def test_a_policy_that_fails_is_journalled_and_asked_again() -> None:
+    class Broken(Watchful):
+        def treatments(self, vitals: Vitals, bounds: Bounds) -> Sequence[Treatment]:
+            raise ZeroDivisionError
+
+    policy = Broken()
+    with pretending(policy) as on:
+        on.pass_epoch()
+        on.pass_epoch()
+        assert policy.asked["sums"] >= 2
+        assert on.told() == [("refused", 0)], "the same is told once"
