@@ -40,7 +40,7 @@ from penstock.plan.steps import KeyedStep
 
 _WARM_EPOCHS = 5
 """The first epochs of a start pay for what is loaded and compiled: nothing is decided on them."""
-_USUAL_START_MS = 1_500.0
+_USUAL_START_MS = 500.0
 """From a decision until a new host works, before that was ever measured."""
 _SHARE_EPOCHS = 50
 """So many epochs are looked back on, and go by, before the shares of steps are moved."""

@@ -5,10 +5,14 @@ that to each worker: a second or two of a core before a host registers, and agai
 after an epoch that failed, since a worker does not outlive a failed task. Forked from this one they
 begin at once, and share the memory of what was loaded.
 
-Only modules are loaded: no thread, connection or file is opened before the fork.
+Modules are loaded and compiled kernels called once: no thread, connection or file is opened before
+the fork.
 """
 
 from __future__ import annotations
+
+import sys
+import zipimport
 
 import pyarrow.compute
 import pyarrow.flight
@@ -17,8 +21,24 @@ from pyspark.daemon import manager
 
 import penstock.courier.courier
 import penstock.host.main
+from penstock.host.rehearsal import rehearse
 
 LOADED = (pyarrow.compute, pyarrow.flight, pyspark.worker, penstock.courier, penstock.host)
 
+
+def forget_archives() -> None:
+    """Let go of the importers of Spark's zip file, one for each of its packages.
+
+    With its first task a worker invalidates all importers, and those of a zip file read its whole
+    directory again, each of them: a quarter of a second of a core. They are made anew, from what is
+    cached, should anything more be imported.
+    """
+    for place, importer in list(sys.path_importer_cache.items()):
+        if isinstance(importer, zipimport.zipimporter):
+            del sys.path_importer_cache[place]
+
+
 if __name__ == "__main__":
+    rehearse()
+    forget_archives()
     manager()

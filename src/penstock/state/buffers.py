@@ -67,6 +67,9 @@ def one_chunk(column: pa.Array | pa.ChunkedArray) -> pa.Array:
         return column
     if column.num_chunks == 1:
         return column.chunk(0)
+    if column.num_chunks == 0:
+        # Arrow would make an empty array of a list, and import pandas for it: half a second of a host.
+        return pa.nulls(0, column.type)
     joined = column.combine_chunks()
     return joined if isinstance(joined, pa.Array) else pa.concat_arrays(joined.chunks)
 

@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from penstock.operators.operator import DeadLetter, EpochTime
 from penstock.plan.epoch import EpochPlan, time_from_json, time_to_json
+from penstock.state.buffers import one_chunk
 
 CLOSE = b"close "
 """With the kind of the batches behind it, ends a channel's input. Without it the stream broke off, and
@@ -94,7 +95,7 @@ class CopyTicket:
         facts = json.loads(data[4:end])
         keys = None
         if len(data) > end:
-            keys = pa.ipc.open_stream(data[end:]).read_all().column("keys").combine_chunks()
+            keys = one_chunk(pa.ipc.open_stream(data[end:]).read_all().column("keys"))
         return CopyTicket(
             facts["kind"], facts["version"], tuple(facts["slots"]), facts["limits"], keys
         )

@@ -1,0 +1,98 @@
+"""A host's first epochs, played through in memory, so that the real ones do not pay for them.
+
+Compiled kernels are read from their cache when they are first called: about a second of a core for
+all that a host needs. Played through before Spark's daemon forks its workers, each of them has the
+kernels from the start.
+"""
+
+from __future__ import annotations
+
+import secrets
+
+import numpy as np
+import pyarrow as pa
+
+from penstock.courier.split import split
+from penstock.courier.tally import Tally
+from penstock.host.machine import HostMachine
+from penstock.host.need import NeedKeys
+from penstock.model import HostId
+from penstock.operators.aggregate.aggregates import AggregatePlan, count, max, min, sum
+from penstock.operators.operator import EpochTime
+from penstock.plan.assignment import Assignment, Incoming
+from penstock.plan.epoch import RouteTable
+from penstock.plan.steps import KeyedStep
+from penstock.state.buffers import fixed_array
+from penstock.state.compaction import compact
+from penstock.state.manifest import Manifest
+from penstock.state.reader import StateReader
+from penstock.state.store import Store
+from penstock.wire.messages import ChannelHeader
+
+_SLOTS = 4
+_ROWS = 64
+
+
+def rehearse() -> None:
+    """Call the kernels that nearly every flow needs. Opens no thread, connection or file."""
+    number = fixed_array(np.arange(_ROWS), pa.int64())
+    words = number.cast(pa.string())
+    for key in (number, words):
+        columns = {"key": key, "v": number, "x": number.cast(pa.float64())}
+        rows = pa.record_batch(columns)
+        totals = {"n": count(), "s": sum("v"), "low": min("v"), "high": max("x")}
+        plan = AggregatePlan(rows.schema, ["key"], totals)
+        _epochs(KeyedStep(f"rehearsal-{key.type}", _SLOTS, plan), rows)
+
+
+def _epochs(step: KeyedStep, rows: pa.RecordBatch) -> None:
+    """Two epochs, then the slots go to another host, which asks for their entries."""
+    store = Store(f"memory://{secrets.token_hex(4)}")
+    first, second = (HostMachine(step.operator()) for _ in range(2))
+    every = tuple(range(_SLOTS))
+    first.assign(Assignment(-1, every))
+    for epoch in range(2):
+        _channel(step, first, epoch, rows)
+        delta, _ = first.seal(epoch, 0, 1)
+        ref = store.write_delta(epoch, 0, step.id, "rehearsal/0", delta)
+        store.write_manifest(Manifest(epoch, 0, -1, "", (ref,), {}, {}, 0, 0))
+    first.assign(Assignment(1, ()))
+    second.assign(Assignment(1, every, (Incoming(every, "nowhere"),)))
+    header, kind, sent = _sent(step, 2, rows)
+    need = second.needs(header, kind, sent)
+    assert isinstance(need, NeedKeys)
+    table = first.operator.table
+    for _, keys in need.parts:
+        found, _ = first.copies.of_keys(keys, 1)
+        second.install(need.changes, keys, found)
+    second.close_channel(header, kind, sent)
+    second.seal(2, 0, 1)
+    compact(
+        store, step.id, table.codec, table.schema, np.arange(_SLOTS), 1, "rehearsal", lambda: None
+    )
+    reader = StateReader(store, step.id, table.codec, table.schema, _SLOTS)
+    reader.refresh(1)
+    for _, keys in need.parts:
+        reader.find(keys)
+
+
+def _channel(step: KeyedStep, host: HostMachine, epoch: int, rows: pa.RecordBatch) -> None:
+    header, kind, sent = _sent(step, epoch, rows)
+    host.needs(header, kind, sent)
+    host.close_channel(header, kind, sent)
+
+
+def _sent(
+    step: KeyedStep, epoch: int, rows: pa.RecordBatch
+) -> tuple[ChannelHeader, str, list[pa.RecordBatch]]:
+    """What a courier sends of these rows, cut for two hosts."""
+    time = EpochTime(epoch, 0)
+    header = ChannelHeader(epoch, 0, step.id, 0, epoch, 1, time)
+    sender, tally = step.plan.sender(time), Tally(step)
+    routes = RouteTable.even([HostId("a"), HostId("b")], _SLOTS)
+    going = list(sender.add(0, rows))
+    kind, rest = sender.finish()
+    parts = []
+    for batch, hashes in [*going, *rest]:
+        parts += [part for _, part in split(batch, tally.note(batch, hashes), routes)]
+    return header, kind, parts
