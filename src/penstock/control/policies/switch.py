@@ -25,8 +25,9 @@ from penstock.control.strategies import (
 )
 from penstock.control.vitals import Vitals
 
-_MOST = 32
-"""Hosts that one decision deals with, those that are worst off first: the others come next."""
+_MOST, _WORK = 64, 16_384
+"""Hosts that one decision deals with, those that are worst off first: the others come next. Each takes
+as long as the step has hosts, so that there are fewer of them where there are very many hosts."""
 _WORTHWHILE = 0.1
 """By so much must a balance that cures nobody lower the worst, so as to be worth the pause."""
 _LOOKS = 32
@@ -107,7 +108,8 @@ class Switch:
         # What all hosts together cannot take will not be worked off: then no backlog is worth a move.
         hopeless = found.rate.sum() >= found.capacity.sum() and len(vitals.hosts) >= bounds.at_most
         draft, reasons = Draft(found, found.arrivals if hopeless else found.load), []
-        for _ in range(1 if self.unit else _MOST):
+        most = min(_MOST, max(1, _WORK // len(vitals.hosts)))
+        for _ in range(1 if self.unit else most):
             source = draft.worst()
             if source is not None:
                 if source < len(vitals.hosts) and source not in draft.sources:
