@@ -168,8 +168,8 @@ def test_a_run_of_two_steps() -> None:
 
 
 def test_decisions_are_timed_where_each_branch_does_what_it_says() -> None:
-    p99_ms, told = measure(looks=30, slots=200, hosts=20)
-    assert 0 < p99_ms < 1000
+    slowest_ms, told = measure(looks=30, slots=200, hosts=20)
+    assert slowest_ms == max(one["p50_ms"] for one in told) > 0
     assert [one["branch"] for one in told] == [branch.name for branch in BRANCHES]
     good, balance, scale_out, many = (one["treatments"] for one in told)
     assert set(good) == {"scale_in"}
