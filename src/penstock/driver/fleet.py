@@ -82,6 +82,7 @@ class Fleet:
     def add(self, host: HostId, step: KeyedStep) -> None:
         """Start a host. It can be given slots once it is `ready`."""
         self._steps[host] = step
+        self._restarts.pop(host, None)  # one of this name may have been there before
         self._jobs.start(host, step)
 
     def remove(self, host: HostId) -> None:

@@ -15,6 +15,7 @@ from penstock.config import Settings
 from penstock.errors import CheckpointError, FlowError, SettingError
 from penstock.model import milliseconds
 from penstock.operators.operator import OnError
+from penstock.plan.epoch import RouteTable
 from penstock.plan.migration import Migration
 from penstock.plan.steps import FlowPlan, KeyedStep
 from penstock.spark.cores import check_cores
@@ -60,12 +61,11 @@ def start(
             hint='give trigger="available_now" with it',
         )
     counts = _host_counts(plan, hosts)
-    most = dict(counts)
+    most = counts
     if flow.elasticity is not None:
         if flow.bound is None:
             raise FlowError("an elastic flow needs an SLA", hint='add .sla(latency="1s")')
         most = {s.id: min(s.slots, flow.elasticity.at_most) for s in plan.keyed}
-        counts = {id: min(max(n, flow.elasticity.at_least), most[id]) for id, n in counts.items()}
     check_cores(source, sum(most.values()))
     temporary = checkpoint is None
     if checkpoint is None:
@@ -77,6 +77,12 @@ def start(
         checkpoint = tempfile.mkdtemp(prefix="penstock-")
     store = Store(f"{checkpoint.rstrip('/')}/penstock")
     flow_id = _claim(store, plan, bounded=not source.isStreaming)
+    if flow.elasticity is not None:
+        least = flow.elasticity.at_least
+        counts = {
+            step: min(max(n, least), most[step])
+            for step, n in (counts | _hosts_before(store)).items()
+        }
     keep_jobs_on_interrupt()
     timers = any(step.has_timers for step in plan.keyed)
     # A run over what is there now is never quiet, and a clock would make one epoch of all of it:
@@ -126,6 +132,15 @@ def _host_counts(plan: FlowPlan, hosts: int | dict[str, int]) -> dict[str, int]:
             hint=f"the keyed steps are {', '.join(counts)} (see flow.explain())",
         )
     return counts
+
+
+def _hosts_before(store: Store) -> dict[str, int]:
+    """How many hosts each step had when the flow last ran: an elastic one had reasons for that."""
+    newest = max(store.epochs(), default=None)
+    if newest is None:
+        return {}
+    routes = store.chain(newest).manifest.routes
+    return {step: len(RouteTable.from_json(facts).hosts) for step, facts in routes.items()}
 
 
 def _trigger(trigger: str | None) -> dict[str, Any]:

@@ -1,0 +1,130 @@
+"""The control plane on Spark: hosts follow the load, whoever dies meanwhile, and nothing is lost."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - as everywhere in PySpark
+
+import penstock as ps
+from penstock.config import Settings
+from penstock.control.entry import Entry
+from penstock.workloads.shaped import KeyedRows, shaped
+from penstock.workloads.skews import Uniform
+from tests.spark.test_faults import await_condition
+
+STEP, KEYS, HOST_RATE = "aggregate-1", 3_000, 300.0
+SETTINGS = Settings(host_rates=(HOST_RATE,), progress_kept=10_000)
+
+
+def rows(spark: SparkSession, rate: str) -> DataFrame:
+    return shaped(spark, rate, keys=KEYS, slots=16)
+
+
+def sums(source: DataFrame, **settings: Any) -> ps.Flow:
+    flow = ps.flow(source, arrival="arrival").key_by("k", slots=16)
+    return flow.aggregate(s=ps.sum("v"), n=ps.count()).sla("1s").elastic(at_most=4, **settings)
+
+
+def told(query: ps.FlowQuery, event: str) -> list[Entry]:
+    return [entry for entry in query.journal if entry.event == event]
+
+
+def kinds(entries: list[Entry]) -> set[str]:
+    return {one["kind"] for entry in entries for one in entry.facts["treatments"]}
+
+
+def expected(count: int) -> dict[int, tuple[int, int]]:
+    """The sum and number of the values of each key, of so many rows."""
+    number = np.arange(count)
+    content = KeyedRows(KEYS, Uniform(), slots=16)
+    k = content.chosen_keys(number, np.zeros(count, np.int64))
+    values, counts = np.bincount(k, number % 1000, KEYS), np.bincount(k, minlength=KEYS)
+    return {key: (int(values[key]), int(counts[key])) for key in np.flatnonzero(counts).tolist()}
+
+
+def test_a_load_gets_the_hosts_it_needs_and_a_dead_one_loses_nothing(
+    spark: SparkSession, checkpoint: str
+) -> None:
+    """First it is only told what would be done; then it is done, and a host dies in the middle."""
+    sink = ps.collect()
+    flow = sums(rows(spark, "steady(500)"), dry_run=True)
+    query = flow.start(sink, checkpoint=checkpoint, hosts=1, settings=SETTINGS)
+    try:
+        await_condition(lambda: "scale_out" in kinds(told(query, "decided")), 120)
+        assert "dry run, would scale out" in told(query, "decided")[-1].text
+        assert (told(query, "began"), len(query.status.hosts)) == ([], 1)
+        query.steer(dry_run=False)
+        await_condition(lambda: bool(told(query, "began")), 60)
+        os.kill(next(iter(query.status.hosts.values())), signal.SIGKILL)
+        await_condition(lambda: bool(told(query, "host lost")), 60)
+        await_condition(lambda: bool(told(query, "done")), 60)
+        await_condition(lambda: len(query.status.hosts) > 1, 60)
+        epoch = query.progress[-1].epoch
+        await_condition(lambda: query.progress[-1].epoch > epoch + 2, 60)
+    finally:
+        query.stop()
+    assert query.exception() is None
+    found = {k: (r["s"], r["n"]) for k, r in sink.latest("k").items()}
+    assert found == expected(sum(p.rows for p in query.progress))
+    again = flow.start(ps.collect(), checkpoint=checkpoint, hosts=1, settings=SETTINGS)
+    try:
+        await_condition(lambda: bool(again.progress), 60)
+        assert len(again.progress[0].hosts) == len(query.progress[-1].hosts) > 1
+    finally:
+        again.stop()
+
+
+class Echo(ps.KeyedProcessor):
+    """Gives every row back."""
+
+    output_schema = "k long, v long"
+
+    def handle_input_rows(self, key: Any, rows: Any, timers: Any) -> Iterator[Any]:
+        yield from ((key[0], row.v) for row in rows)
+
+
+@pytest.mark.parametrize("merges", [True, False])
+def test_a_key_that_is_too_much_for_a_host_is_named(
+    spark: SparkSession, checkpoint: str, merges: bool
+) -> None:
+    hot = F.when(F.col("v") % 10 < 9, 7).otherwise(F.col("k")).alias("k")
+    source = rows(spark, "steady(500)").select("arrival", hot, "v")
+    keyed = ps.flow(source, arrival="arrival").key_by("k", slots=16)
+    flow = keyed.aggregate(n=ps.approx_distinct("v")) if merges else keyed.process(Echo())
+    flow = flow.sla("1s").elastic(at_most=2)
+    query = flow.start(ps.to("noop"), checkpoint=checkpoint, hosts=1, settings=SETTINGS)
+    try:
+        await_condition(lambda: bool(told(query, "hot key")), 120)
+        entry = told(query, "hot key")[-1]
+        assert entry.facts["key"] == "k=7"
+        facts = query.control.facts()["steps"]
+        [shown] = next(iter(facts.values()))["hot_keys"]
+        assert (shown["key"], shown["two_stage"]) == ("k=7", merges)
+        if not merges:
+            assert "no treatment helps" in entry.text
+            return
+        assert "split in two stages" in entry.text
+        await_condition(
+            lambda: sum(h.rows for h in query.progress[-1].hosts) < 0.5 * query.progress[-1].rows,
+            60,
+        )
+    finally:
+        query.stop()
+
+
+def test_what_cannot_be_controlled(spark: SparkSession, checkpoint: str) -> None:
+    source = rows(spark, "steady(10)")
+    keyed = ps.flow(source, arrival="arrival").key_by("k").aggregate(n=ps.count())
+    with pytest.raises(ps.FlowError, match="needs an SLA"):
+        keyed.elastic().start(ps.to("noop"), checkpoint=checkpoint)
+    with pytest.raises(ps.SettingError, match="task slots"):
+        keyed.sla("1s").elastic(at_most=64).start(ps.to("noop"), checkpoint=checkpoint)
+    with pytest.raises(ps.SettingError, match="policy"):
+        keyed.elastic("nosuch")
