@@ -15,6 +15,7 @@ import pytest
 from penstock.config import Settings
 from penstock.control.decision import Bounds, Treatment, is_new, new_host
 from penstock.control.elastic import Elastic
+from penstock.control.sharing import SHARE_EPOCHS
 from penstock.control.vitals import Vitals
 from penstock.courier.witness import Seen
 from penstock.driver import control_loop
@@ -343,7 +344,7 @@ def test_a_dry_run_treats_nothing() -> None:
 def test_the_step_that_misses_its_share_of_the_bound_gets_more_of_it() -> None:
     with pretending("static(2)", CHAIN) as on:
         alert_ms = on.loop._controls["ledger"].bounds.alert_ms
-        for _ in range(control_loop._SHARE_EPOCHS):
+        for _ in range(SHARE_EPOCHS):
             on.pass_epoch({"ledger": 900.0, "by-op": 10.0})
         shares = {step: c.bounds.share for step, c in on.loop._controls.items()}
         assert shares["ledger"] > 0.5 > shares["by-op"]
@@ -358,7 +359,7 @@ def test_the_step_that_misses_its_share_of_the_bound_gets_more_of_it() -> None:
 
 def test_shares_stay_where_all_keep_theirs() -> None:
     with pretending("static(2)", CHAIN) as on:
-        for _ in range(control_loop._SHARE_EPOCHS):
+        for _ in range(SHARE_EPOCHS):
             on.pass_epoch({"ledger": 100.0, "by-op": 100.0})
         assert {c.bounds.share for c in on.loop._controls.values()} == {0.5}
 

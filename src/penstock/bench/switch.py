@@ -52,7 +52,9 @@ def run(show: Show, quick: bool = False) -> Report:
 def decided_in(show: Show, quick: bool = False) -> tuple[float, list[dict[str, Any]]]:
     """How long decisions take: the 99th percentile, and what is behind it."""
     decide_ms, decided = decide_time.measure(50 if quick else 250)
-    show(f"deciding for 10,000 slots on 1,000 hosts: {decide_ms:.1f} ms in the slowest branch (median)")
+    show(
+        f"deciding for 10,000 slots on 1,000 hosts: {decide_ms:.1f} ms in the slowest branch (median)"
+    )
     return decide_ms, decided
 
 

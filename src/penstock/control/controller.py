@@ -11,14 +11,16 @@ is decided; neither on vitals that lack a sample.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from penstock.control.decision import Bounds, Decision, Policy, Treatment, is_new
-from penstock.control.entries import began, done, failed, outcome, refused
+from penstock.control.entries import began, done, failed, hot_key, outcome, refused
 from penstock.control.examine import Examiner
+from penstock.control.hot_keys import HotKeyCount, HotKeys
 from penstock.control.journal import Journal
 from penstock.control.vitals import Floats, Ints, Vitals
 from penstock.model import HostId, StepId
@@ -57,10 +59,12 @@ class StepControl:
         journal: Journal,
         delta_ms: float = 100.0,
         dry_run: bool = False,
+        merges: bool = False,
     ) -> None:
         self.step, self.policy, self.journal, self.dry_run = step, policy, journal, dry_run
         self.examiner = Examiner(step, slots, bounds.sla.window_ms, delta_ms)
         self._bounds = bounds
+        self.hot = HotKeys(step, slots, merges)
         self.treating: Treating | None = None
         self.vitals: Vitals | None = None
         """As of the last look."""
@@ -166,6 +170,27 @@ class StepControl:
         if min(now, bounds.at_least) <= then <= max(now, bounds.at_most):
             return ""
         return f"{then} hosts are not from {bounds.at_least} to {bounds.at_most}"
+
+    def find_hot_keys(
+        self, counts: Iterable[HotKeyCount], load: Ints, epoch: int | None = None
+    ) -> None:
+        """An epoch is done: see which keys of the slots that no host can take are to blame.
+
+        `counts` are those of the slots in `hot.watched`, `load` all records of the epoch by slot.
+        """
+        self.hot.note(counts, load)
+        vitals, decision = self.vitals, self.decision
+        if vitals is None or decision is None or not vitals.valid:
+            return
+        now_ms, margin = vitals.now_ms, self._bounds.margin
+        fastest = float(np.nanmax(vitals.service_rate, initial=0.0)) or math.nan
+        found = self.hot.look(
+            now_ms, decision.hot_slots, vitals.rate, fastest, margin, self.dry_run
+        )
+        for key in found:
+            self.journal.add(
+                hot_key(self.step, now_ms, key.slot, key.key, key.rate, key.text, epoch=epoch)
+            )
 
     def _tell_outcome(self, vitals: Vitals, epoch: int | None) -> None:
         """A window after treatments were done: what they brought."""

@@ -7,7 +7,6 @@ epoch ends. When it is sealed, what it took is known too. Treatments take effect
 
 from __future__ import annotations
 
-import math
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -17,16 +16,16 @@ from typing import Any
 import numpy as np
 
 from penstock.config import Settings
-from penstock.control.budget import Budget
 from penstock.control.controller import StepControl
 from penstock.control.decision import Treatment
 from penstock.control.elastic import Elastic
-from penstock.control.entries import host_lost, hot_key, refused, setting
+from penstock.control.entries import host_lost, refused, setting
 from penstock.control.entry import Entry
 from penstock.control.epoch_cost import EpochCost
 from penstock.control.hot_keys import HotKeys
 from penstock.control.journal import Journal
 from penstock.control.patience import patience_ms
+from penstock.control.sharing import Sharing
 from penstock.control.vitals import Floats, Work
 from penstock.courier.witness import Seen
 from penstock.driver.arrivals import Arrivals, arrivals_of
@@ -42,8 +41,6 @@ _WARM_EPOCHS = 5
 """The first epochs of a start pay for what is loaded and compiled: nothing is decided on them."""
 _USUAL_START_MS = 500.0
 """From a decision until a new host works, before that was ever measured."""
-_SHARE_EPOCHS = 50
-"""So many epochs are looked back on, and go by, before the shares of steps are moved."""
 
 
 class ControlLoop:
@@ -62,7 +59,7 @@ class ControlLoop:
         self._relocation, self._settings, self._clock_ms = relocation, settings, clock_ms
         self.sla, self.elastic = sla, elastic
         self.journal = Journal(sink=sink)
-        self._budget = Budget([StepId(step.id) for step in steps])
+        self._sharing = Sharing([StepId(step.id) for step in steps])
         self._delta_ms = float(milliseconds(elastic.delta))
         self._slots = {step.id: step.slots for step in steps}
         self._controls = {
@@ -74,19 +71,16 @@ class ControlLoop:
                 journal=self.journal,
                 delta_ms=self._delta_ms,
                 dry_run=elastic.dry_run,
+                merges=step.plan.merges,
             )
             for step in steps
         }
         self._set_bounds()
-        self._hot = {
-            step.id: HotKeys(StepId(step.id), step.slots, step.plan.merges) for step in steps
-        }
         self._cost = EpochCost()
         self._start_ms = _USUAL_START_MS
         self._asked = dict[str, int]()
         """step -> slots that its newest treatment moves."""
         self._epochs = 0
-        self._kept: dict[str, list[bool]] = {step.id: [] for step in steps}
         self._stuck: dict[str, tuple[int, float]] = {}
         """step -> slots that are not where they should be, and since when it is just so many."""
         self._plan: EpochPlan | None = None
@@ -168,7 +162,9 @@ class ControlLoop:
             for routes in plan.steps:
                 self._notice_end(routes.step, plan.epoch)
                 self._decide(routes, plan.epoch)
-                self._find_hot_keys(routes.step, seen, plan.epoch)
+                counts = [count for task in seen for count in task.hot]
+                load = self._arrivals[routes.step].by_slot.astype(np.int64)
+                self._controls[routes.step].find_hot_keys(counts, load, plan.epoch)
 
     def stop(self) -> None:
         """No more epochs will come."""
@@ -283,52 +279,25 @@ class ControlLoop:
             now_ms = self._clock_ms()
             self.journal.add(host_lost(control.step, now_ms, host, slots, why, epoch=epoch))
 
-    # -- hot keys
-
     def hot_keys(self, step: str) -> HotKeys:
         """The keys of a step that are too much for a host, and what couriers shall do about them."""
-        return self._hot[step]
-
-    def _find_hot_keys(self, step: str, seen: Sequence[Seen], epoch: int) -> None:
-        control, hot = self._controls[step], self._hot[step]
-        counts = [count for task in seen for count in task.hot]
-        hot.note(counts, self._arrivals[step].by_slot.astype(np.int64))
-        vitals, decision = control.vitals, control.decision
-        if vitals is None or decision is None or not vitals.valid:
-            return
-        fastest = float(np.nanmax(vitals.service_rate, initial=0.0)) or math.nan
-        slots, margin, dry = decision.hot_slots, control.bounds.margin, self.elastic.dry_run
-        for key in hot.look(vitals.now_ms, slots, vitals.rate, fastest, margin, dry):
-            now_ms = self._clock_ms()
-            self.journal.add(
-                hot_key(control.step, now_ms, key.slot, key.key, key.rate, key.text, epoch=epoch)
-            )
+        return self._controls[step].hot
 
     # -- an end-to-end bound over several steps
 
     def _share(self, plan: EpochPlan, spent_ms: dict[str, float], written_ms: float) -> None:
-        """Note whether each step kept its share of the bound; now and then move the shares."""
-        if len(self._controls) == 1:
-            return
-        arrivals = self._arrivals[plan.steps[0].step]
-        rest = arrivals.age_ms + written_ms - self._started_ms - sum(spent_ms.values())
-        for step, share in self._budget.shares.items():
-            latency_ms = spent_ms[step] + share * max(0.0, rest)
-            self._kept[step].append(latency_ms <= share * self.sla.latency_ms)
-        if len(next(iter(self._kept.values()))) >= _SHARE_EPOCHS:
-            before = dict(self._budget.shares)
-            self._budget.update({step: sum(k) / len(k) for step, k in self._kept.items()})
-            self._kept = {step: [] for step in self._kept}
+        """Note how the steps did; now and then their shares are moved."""
+        latency_ms = self._arrivals[plan.steps[0].step].age_ms + written_ms - self._started_ms
+        changed = self._sharing.note(spent_ms, latency_ms, self.sla.latency_ms)
+        if changed:
             self._set_bounds()
-            for step, share in self._budget.shares.items():
-                if share != before[step]:
-                    old, new = round(before[step], 3), round(share, 3)
-                    now_ms = self._clock_ms()
-                    self.journal.add(setting(StepId(step), now_ms, "share", old, new))
+        for step, (old, new) in changed.items():
+            now_ms = self._clock_ms()
+            self.journal.add(setting(step, now_ms, "share", round(old, 3), round(new, 3)))
 
     def _set_bounds(self) -> None:
         for step, control in self._controls.items():
-            share = self._budget.shares[StepId(step)]
+            share = self._sharing.shares[StepId(step)]
             # Latency is measured from arrival to sink, so the alert is not shared.
             alert_ms = self.elastic.bounds(self.sla).alert_ms
             control.bounds = replace(self.elastic.bounds(self.sla, share), alert=alert_ms / share)
@@ -363,4 +332,4 @@ class ControlLoop:
     def facts(self) -> dict[str, Any]:
         """What is known and in force, as JSON values."""
         with self._lock:
-            return control_facts(self.sla, self.elastic, self._controls, self._hot)
+            return control_facts(self.sla, self.elastic, self._controls)

@@ -9,23 +9,22 @@ from typing import Any
 
 from penstock.control.controller import StepControl
 from penstock.control.elastic import Elastic
-from penstock.control.hot_keys import HotKeys
 from penstock.model import SLA
 
 
 def control_facts(
-    sla: SLA, elastic: Elastic, controls: Mapping[str, StepControl], hot: Mapping[str, HotKeys]
+    sla: SLA, elastic: Elastic, controls: Mapping[str, StepControl]
 ) -> dict[str, Any]:
     """The SLA, the policy, and each step with its bounds, its hosts and what is under way."""
     return {
         "sla": asdict(sla),
         "policy": elastic.policy_text,
         "dry_run": elastic.dry_run,
-        "steps": {step: _step_facts(control, hot[step]) for step, control in controls.items()},
+        "steps": {step: _step_facts(control) for step, control in controls.items()},
     }
 
 
-def _step_facts(control: StepControl, hot: HotKeys) -> dict[str, Any]:
+def _step_facts(control: StepControl) -> dict[str, Any]:
     bounds, decision = control.bounds, control.decision
     return {
         "health": None if decision is None else decision.health,
@@ -38,7 +37,7 @@ def _step_facts(control: StepControl, hot: HotKeys) -> dict[str, Any]:
         "hosts": []
         if decision is None
         else [{k: _plain(v) for k, v in host._asdict().items()} for host in decision.hosts],
-        "hot_keys": [key.to_json() for key in hot.keys],
+        "hot_keys": [key.to_json() for key in control.hot.keys],
     }
 
 
