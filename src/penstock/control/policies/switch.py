@@ -123,7 +123,9 @@ class Switch:
             reasons.append(words.too_few(vitals, bounds, draft.load.hosts))
         if not self.unit and draft.severe:
             reasons.append(words.others_wait(draft.severe))
-        if found.health == "severe" and draft.load.hosts > len(vitals.hosts):
+        # What is learnt while a query warms up, slowly, would not hold.
+        grew = found.health == "severe" and draft.load.hosts > len(vitals.hosts)
+        if grew and self._peaks.ready:
             self._lessons.note(vitals.now_ms, len(vitals.hosts), found.load.rate.sum())
         expected = partial(words.relieved, vitals, found, draft.load.latency_ms)
         return draft.treatments(vitals, expected), reasons
