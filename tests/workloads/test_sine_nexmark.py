@@ -97,6 +97,7 @@ def start_ms() -> int:
     return (int(time.time()) - 35) // 10 * 10_000
 
 
+@pytest.mark.slow
 def test_q2_live(spark: SparkSession, checkpoint: str, start_ms: int) -> None:
     rows = ran(spark, "q2", start_ms, checkpoint, lambda rows: len(rows) > 0)
     bids = arrived("bid", start_ms, int(time.time() * 1000))
@@ -117,6 +118,7 @@ def test_q5_live(spark: SparkSession, checkpoint: str, start_ms: int) -> None:
     assert expected <= got
 
 
+@pytest.mark.slow
 def test_q8_live(spark: SparkSession, checkpoint: str, start_ms: int) -> None:
     rows = ran(spark, "q8", start_ms, checkpoint, lambda rows: len(rows) > 0)
     people = arrived("person", start_ms, start_ms + 10_000)

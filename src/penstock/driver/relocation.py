@@ -52,6 +52,8 @@ class Relocation:
         self._handovers: list[Handover] = []
         self._lock = threading.RLock()
         self._begun = threading.Event()
+        self._died: set[HostId] = set()
+        """Hosts that died under the epoch that is being tried."""
         self.on_lost: Callable[[HostId, str, list[int], int], None] = lambda *lost: None
         """Called at a boundary with a host that died, its step, its slots and the next epoch."""
 
@@ -184,12 +186,15 @@ class Relocation:
 
     def settle(self, version: int, epoch: int, run: int) -> None:
         """Give every slot a ready owner, and move what is to move, as of a sealed version."""
+        if run == 0:
+            self._died.clear()
         told = self._fleet.lost()
         for step, topology in self._topologies.items():
             # The fleet does not miss a host that died before it was told of its slots.
             owners = topology.routes.hosts
             untold = set(owners) - set(self._fleet.ready(owners)) - set(told)
             lost = [host for host in told if host.rsplit("/", 1)[0] == step] + sorted(untold)
+            self._died.update(lost)
             for host in lost:
                 self.on_lost(host, step, topology.slots_of(host), epoch)
                 with self._lock:
@@ -208,6 +213,8 @@ class Relocation:
         while True:
             with self._lock:
                 ready = self._fleet.ready(self._known(topology))
+                # A host that died under this epoch may be back at once, and may die of it again.
+                ready = [host for host in ready if host not in self._died] or ready
                 handovers = topology.advance(version, ready, self.migration)
                 for handover in handovers:
                     self._note(handover)
