@@ -214,7 +214,9 @@ class Relocation:
             with self._lock:
                 ready = self._fleet.ready(self._known(topology))
                 # A host that died under this epoch may be back at once, and may die of it again.
-                ready = [host for host in ready if host not in self._died] or ready
+                others = [host for host in ready if host not in self._died]
+                if set(others) & set(topology.hosts):
+                    ready = others
                 handovers = topology.advance(version, ready, self.migration)
                 for handover in handovers:
                     self._note(handover)
