@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import os
+import signal
 from typing import Any
 
 from penstock.control.entry import Entry
@@ -138,3 +139,8 @@ class SteeredQuery:
 
     def _newest(self, last: int) -> dict[str, Any]:
         return {"entries": [entry.to_json() for entry in self.journal[-last:]]}
+
+
+def interruptible() -> None:
+    """For a process that is to be interrupted: what runs in the background may have that ignored."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)

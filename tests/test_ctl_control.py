@@ -18,7 +18,7 @@ from penstock import cli
 from penstock.control.entry import Entry
 from penstock.ctl import followed, journal
 from penstock.state.store import Store
-from tests.steered_query import SteeredQuery, epoch, host, hot_key, step
+from tests.steered_query import SteeredQuery, epoch, host, hot_key, interruptible, step
 
 Serve = Callable[..., SteeredQuery]
 
@@ -261,7 +261,12 @@ def test_ctrl_c_ends_following(serve: Serve, tmp_path: Path) -> None:
     query.journal = [entry(1)]
     command = [sys.executable, "-m", "penstock", "ctl", "journal", str(tmp_path), "--follow"]
     process = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=interruptible,
+        start_new_session=True,
     )
     assert process.stdout is not None
     assert process.stdout.readline().rstrip("\n") == entry(1).line()

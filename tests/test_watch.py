@@ -21,7 +21,7 @@ from penstock.state.store import Store
 from penstock.watch import Watcher, watch
 from penstock.watch_history import History
 from penstock.watch_page import Look, draw, line
-from tests.steered_query import SteeredQuery, epoch, host, hot_key, step
+from tests.steered_query import SteeredQuery, epoch, host, hot_key, interruptible, step
 
 Serve = Callable[..., SteeredQuery]
 
@@ -276,6 +276,7 @@ def test_ctrl_c(serve: Serve, tmp_path: Path) -> None:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        preexec_fn=interruptible,
         start_new_session=True,
     )
     assert process.stdout is not None
