@@ -35,8 +35,15 @@ $(READY): requirements.lock pyproject.toml
 demo: setup ## run the demo (SECONDS=30)
 	$(BIN)/penstock demo --seconds $(SECONDS)
 
+# Those that run on Spark mostly wait, so the others run beside them.
+SPARK_TESTS := tests/spark tests/workloads tests/test_demo.py tests/test_recovery.py
+SPARK_LOG := .venv/spark-tests.log
+
 test: setup ## run the tests, without the slow ones
-	$(BIN)/python -m pytest --durations=10
+	@$(BIN)/python -m pytest --durations=10 $(SPARK_TESTS) > $(SPARK_LOG) 2>&1 & spark=$$!; \
+	$(BIN)/python -m pytest --durations=10 $(addprefix --ignore=,$(SPARK_TESTS)); others=$$?; \
+	wait $$spark; on_spark=$$?; cat $(SPARK_LOG); \
+	[ $$others -eq 0 ] && [ $$on_spark -eq 0 ]
 
 test-all: setup ## run all tests
 	$(BIN)/python -m pytest --durations=20 -m ""

@@ -73,7 +73,7 @@ def test_a_fault_at_each_point_while_slots_move_to_new_hosts(tmp_path: Path, poi
         flow.check()
 
 
-@pytest.mark.parametrize("point", FAULT_POINTS[::3])
+@pytest.mark.parametrize("point", list(FAULT_POINTS)[::3])
 def test_a_host_of_a_treatment_dies_at_each_third_point(tmp_path: Path, point: str) -> None:
     """Where slots leave, or where they come: out to new hosts, back in again, out again, back."""
     needs = NEEDS.get(point, {}) | {"settings": OFTEN}
