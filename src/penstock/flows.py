@@ -5,7 +5,6 @@ Every method returns a new flow; nothing runs before `start`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -16,10 +15,11 @@ from penstock.control.decision import Policy
 from penstock.control.elastic import Elastic
 from penstock.errors import FlowError
 from penstock.flow_graph import Graph, Source
+from penstock.flow_joins import On, Span, join_bound, key_pairs
 from penstock.keyed_flows import KeyedFlow, WindowedFlow
 from penstock.model import SLA, milliseconds
 from penstock.operators.aggregate.aggregates import Aggregate
-from penstock.operators.join.plan import Interval, InWindow, JoinPlan, Regular
+from penstock.operators.join.plan import JoinPlan
 from penstock.operators.operator import Emit, OnError, StepPlan
 from penstock.operators.process.processor import KeyedProcessor
 from penstock.operators.window.windows import Window
@@ -40,8 +40,6 @@ if TYPE_CHECKING:
     from penstock.spark.query import FlowQuery
 
 __all__ = ["Flow", "KeyedFlow", "WindowedFlow", "flow"]
-
-On = str | Sequence[str] | Mapping[str, str]
 
 
 @dataclass(frozen=True)
@@ -66,7 +64,7 @@ class Flow:
             raise FlowError("key_by needs a column", hint="use global_ for a step without a key")
         _check_slots(slots)
         for column in columns:
-            self._must_have(column, "to key by")
+            self.must_have(column, "to key by")
         return KeyedFlow(self, columns, slots, nulls)
 
     def window(
@@ -108,7 +106,7 @@ class Flow:
         *,
         how: Literal["inner", "left"] = "inner",
         window: Window | None = None,
-        between: tuple[str | float, str | float] | None = None,
+        between: Span | None = None,
         ttl: str | float | None = None,
         left_time: str | None = None,
         right_time: str | None = None,
@@ -133,33 +131,12 @@ class Flow:
         rows of a side count once in each window.
         """
         _check_slots(slots)
-        pairs = _pairs(on)
-        for here, there in pairs:
-            self._must_have(here, "to join on")
-            other._must_have(there, "to join on, on the other side")
-        if window is not None and between is not None:
-            raise FlowError("a join got both a window and between", hint="use one of them")
-        if ttl is not None and (window is not None or between is not None):
-            raise FlowError(
-                "a join that is bounded by event time needs no ttl",
-                hint="leave ttl out: rows go when the watermark has passed them",
-            )
-        bound: Regular | InWindow | Interval
-        if window is None and between is None:
-            bound = Regular(None if ttl is None else milliseconds(ttl))
-        else:
-            mine, its = self.time_column(left_time), other.time_column(right_time)
-            if window is not None:
-                bound = InWindow(window, mine, its)
-            else:
-                assert between is not None
-                bound = Interval(mine, its, _signed_ms(between[0]), self._upper(between[1]))
         plan = JoinPlan(
             self.schema,
             other.schema,
-            pairs,
+            key_pairs(self, other, on),
             how,
-            bound,
+            join_bound(self, other, window, between, ttl, left_time, right_time),
             suffix=suffix,
             distinct=distinct,
             lateness_ms=milliseconds(lateness),
@@ -186,17 +163,14 @@ class Flow:
         """Keep these columns, in this order; `new="old"` renames one."""
         chosen = {**{column: column for column in columns}, **renamed}
         for column in chosen.values():
-            self._must_have(column, "to select")
+            self.must_have(column, "to select")
         if not chosen:
             raise FlowError("select needs a column", hint="name those to keep")
         return self.map_batches(Select(tuple(chosen.items())))
 
     def sla(self, latency: str | float, window: str | float = "1s") -> Flow:
         """Ask for an average latency of at most `latency` over any `window`."""
-        bound = SLA(milliseconds(latency), milliseconds(window))
-        if bound.latency_ms <= 0 or bound.window_ms <= 0:
-            raise FlowError("an SLA needs durations above zero", hint='for example latency="1s"')
-        return replace(self, bound=bound)
+        return replace(self, bound=SLA(milliseconds(latency), milliseconds(window)))
 
     def elastic(self, policy: str | Policy = "switch", **settings: Any) -> Flow:
         """Let the hosts of each step follow the load, so that the SLA is kept with few of them.
@@ -289,15 +263,11 @@ class Flow:
                     hint='name its column: ps.flow(df, event_time="ts"), or the `on` of a window',
                 )
             return self.time
-        self._must_have(name, "of times")
+        self.must_have(name, "of times")
         return name
 
-    def _upper(self, bound: str | float) -> int | str:
-        if isinstance(bound, str) and bound in self.schema.names:
-            return bound
-        return _signed_ms(bound)
-
-    def _must_have(self, column: str, purpose: str) -> None:
+    def must_have(self, column: str, purpose: str) -> None:
+        """Refuse a column that is not here."""
         if column not in self.schema.names:
             raise FlowError(
                 f"there is no column {column!r} {purpose}",
@@ -362,25 +332,6 @@ def flow(
     idle_ms = None if idle is None else milliseconds(idle)
     plan = SourcePlan(schema, event_time, milliseconds(delay), partition, idle_ms, arrival)
     return Flow(Graph((Source(source, plan),)), time=event_time)
-
-
-def _pairs(on: On) -> tuple[tuple[str, str], ...]:
-    if isinstance(on, str):
-        return ((on, on),)
-    pairs = tuple(on.items()) if isinstance(on, Mapping) else tuple((name, name) for name in on)
-    if not pairs:
-        raise FlowError("a join needs a column to join on", hint='for example on={"id": "auction"}')
-    return pairs
-
-
-def _signed_ms(bound: str | float) -> int:
-    if isinstance(bound, str) and bound.startswith("-"):
-        return -milliseconds(bound[1:])
-    return (
-        -milliseconds(-bound)
-        if isinstance(bound, int | float) and bound < 0
-        else milliseconds(bound)
-    )
 
 
 def _check_slots(slots: int) -> None:

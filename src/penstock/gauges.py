@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.panel import Panel
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
@@ -14,6 +15,20 @@ from penstock.model import SLA
 
 _BARS = "▁▂▃▄▅▆▇█"
 _HEALTH = {"good": "green", "moderate": "yellow", "severe": "red"}
+
+
+def page(
+    parts: Sequence[RenderableType], title: str, width: int, padding: tuple[int, int]
+) -> Panel:
+    """Parts below each other, framed."""
+    return Panel(
+        Group(*parts),
+        title=Text(title, "bold"),
+        title_align="left",
+        border_style="blue",
+        padding=padding,
+        width=width,
+    )
 
 
 class Sparkline:

@@ -50,5 +50,9 @@ class SLA:
     latency_ms: int
     window_ms: int
 
+    def __post_init__(self) -> None:
+        if self.latency_ms <= 0 or self.window_ms <= 0:
+            raise FlowError("an SLA needs durations above zero", hint='for example latency="1s"')
+
     def __str__(self) -> str:
         return f"average latency <= {self.latency_ms} ms over any {self.window_ms} ms"

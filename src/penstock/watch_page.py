@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from rich.console import Group, RenderableType
-from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
@@ -18,6 +17,7 @@ from penstock.gauges import (
     health_colour,
     latency_gauge,
     milliseconds_text,
+    page,
     percentiles,
 )
 from penstock.model import SLA
@@ -69,14 +69,7 @@ def draw(title: str, look: Look, width: int) -> RenderableType:
             parts += [_step_head(name, step), _hosts(step["hosts"]), Text()]
         parts += [hot_keys, Text()] if (hot_keys := draw_hot_keys(control)) else []
         parts.append(_journal(look.entries))
-    return Panel(
-        Group(*parts),
-        title=Text(title, "bold"),
-        title_align="left",
-        border_style="blue",
-        padding=(0, 2),
-        width=min(width, _WIDTH),
-    )
+    return page(parts, title, min(width, _WIDTH), padding=(0, 2))
 
 
 def line(look: Look) -> str:

@@ -6,7 +6,7 @@ The story of a treatment has these entries, the first made by `decision_entry`, 
                 what the treatments are expected to bring
     began       when the data plane took them up, and the latency at that moment
     done        when they were in force, and how long that took (or failed, and why)
-    outcome     a window later: the latency before and after, beside what was expected
+    outcome     a window later: the latency before and after
 
 What repeats itself is told once: `worth_telling`.
 """

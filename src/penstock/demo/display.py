@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from rich.console import Group, RenderableType
+from rich.console import RenderableType
 from rich.padding import Padding
-from rich.panel import Panel
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
 from penstock.demo.meter import Reading
-from penstock.gauges import latency_gauge
+from penstock.gauges import latency_gauge, page
 from penstock.model import SLA
 
 _WIDTH = 86
@@ -37,14 +36,7 @@ def draw(
         parts.append(Text("waiting for the first epoch", "dim"))
     else:
         parts += [_figures(reading), Text(), _latency(reading, sla), Text(), _hosts(reading, pids)]
-    return Panel(
-        Group(*parts),
-        title=Text(title, "bold"),
-        title_align="left",
-        border_style="blue",
-        padding=(1, 2),
-        width=min(width, _WIDTH),
-    )
+    return page(parts, title, min(width, _WIDTH), padding=(1, 2))
 
 
 def line(reading: Reading | None, sla: SLA, elapsed_s: float) -> str:

@@ -218,6 +218,12 @@ class Store:
 
     # Dead letters
 
+    def write_dead_letters(self, epoch: int, letters: Sequence[DeadLetter]) -> None:
+        lines = "".join(json.dumps({"epoch": epoch} | asdict(x)) + "\n" for x in letters)
+        self.files.write_patiently(f"dead_letters/{epoch:012d}.jsonl", lines.encode())
+
+    # The journal
+
     def write_journal(self, name: str, entries: Sequence[dict[str, Any]]) -> None:
         """Keep entries of the journal; files are read in the order of their names."""
         lines = "".join(json.dumps(entry) + "\n" for entry in entries)
@@ -231,10 +237,6 @@ class Store:
         """The entries of the newest files of the journal, oldest first."""
         texts = [self.files.read(name) or b"" for name in self.journal_files()[-files:]]
         return [json.loads(line) for text in texts for line in text.splitlines()]
-
-    def write_dead_letters(self, epoch: int, letters: Sequence[DeadLetter]) -> None:
-        lines = "".join(json.dumps({"epoch": epoch} | asdict(x)) + "\n" for x in letters)
-        self.files.write_patiently(f"dead_letters/{epoch:012d}.jsonl", lines.encode())
 
     def lacks(self, file: str) -> CheckpointError:
         """What to raise when a file of a version that should be there is missing."""
