@@ -39,7 +39,6 @@ class PretendedRelocation:
     treated: list[Treatment] = field(default_factory=list)
     stayed: list[str] = field(default_factory=list)
     refuses: str = ""
-    waited: list[tuple[str, float]] = field(default_factory=list)
     on_lost: Callable[[HostId, str, list[int], int], None] = lambda *lost: None
 
     def hosts(self, step: str) -> list[HostId]:
@@ -57,9 +56,6 @@ class PretendedRelocation:
         names = {host: HostId(f"{step}/{number}") for number, host in enumerate(new, 7)}
         self.steps[step] += names.values()
         return names
-
-    def wait_for_new(self, step: str, most_ms: float) -> None:
-        self.waited.append((step, most_ms))
 
     def stay(self, step: str) -> None:
         self.stayed.append(step)

@@ -142,15 +142,6 @@ def test_more_hosts_can_be_asked_for_until_slots_move() -> None:
         assert on.told() == [("began", 0), ("began", 2)], "slots have begun to move"
 
 
-def test_an_epoch_waits_for_hosts_where_that_is_quicker() -> None:
-    with pretending(ordered(OUT)) as on:
-        on.pass_epoch({"sums": 900.0})
-        on.now_ms += 1_000
-        on.loop.wait_for_hosts()
-        [(step, most_ms)] = on.relocation.waited
-        assert (step, most_ms > 0) == ("sums", True)
-
-
 def test_nothing_is_decided_while_slots_are_on_their_way_for_another_reason() -> None:
     policy = Watchful()
     with pretending(policy) as on:
