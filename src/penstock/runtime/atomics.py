@@ -1,0 +1,178 @@
+"""Shared memory that workers touch without locks: counters, flags, cells and queues.
+
+CPython has no atomic integers, but one call into C that neither runs Python code nor gives up the
+interpreter lock is atomic: no other thread runs between its beginning and its end. Each operation
+here is one such call (plus arithmetic on values that the calling thread alone has):
+
+    counter     a seek relative to the position of an (empty) `BytesIO`: adds, gives the sum
+    flag        a `heapreplace` on a heap of one: puts a value there, gives the one before
+    cells       item access of a list
+    queue       append and popleft of a deque
+
+Structures take these from an `Atomics` object, so that another one can be put in its place which
+notes, or interleaves at will, each step on shared memory.
+"""
+
+from __future__ import annotations
+
+import io
+from collections import deque
+from functools import partial
+from heapq import heapreplace
+from operator import setitem
+from typing import Any, Final, Protocol
+
+
+class Empty:
+    """The type of `EMPTY`: nothing there, in a cell or a queue (None is a value like any other)."""
+
+    def __repr__(self) -> str:
+        return "EMPTY"
+
+
+EMPTY: Final = Empty()
+
+
+class Counter(Protocol):
+    """An integer that is never below zero."""
+
+    def load(self) -> int:
+        """The value now."""
+        ...
+
+    def fetch_add(self, number: int) -> int:
+        """Add `number`, which may be negative; gives the value before."""
+        ...
+
+
+class Flag(Protocol):
+    """Set by one at a time, cleared by the one who set it."""
+
+    def test_and_set(self) -> bool:
+        """Set it; tells whether it had been set before. Never waits."""
+        ...
+
+    def clear(self) -> object:
+        """Only by whoever set it."""
+        ...
+
+
+class Cells(Protocol):
+    """A fixed number of places for values, all `EMPTY` in the beginning."""
+
+    def load(self, index: int, /) -> Any:
+        """What is there, maybe `EMPTY`."""
+        ...
+
+    def store(self, index: int, value: Any, /) -> None:
+        """Put a value, or `EMPTY`, there."""
+        ...
+
+
+class Queue(Protocol):
+    """First in, first out; any number of threads at both ends; unbounded."""
+
+    def put(self, value: Any, /) -> None:
+        """Add at the end."""
+        ...
+
+    def take(self) -> Any:
+        """The first one, which is removed, or `EMPTY`."""
+        ...
+
+    def peek(self) -> Any:
+        """The first one, which stays (another thread may take it at once), or `EMPTY`."""
+        ...
+
+    def __len__(self) -> int: ...
+
+
+class Atomics:
+    """Makes what workers share.
+
+    >>> atomics = Atomics()
+    >>> counter, flag, cells, queue = (
+    ...     atomics.counter(3), atomics.flag(), atomics.cells(2), atomics.queue()
+    ... )
+    >>> counter.fetch_add(2), counter.fetch_add(-1), counter.load()
+    (3, 5, 4)
+    >>> flag.test_and_set(), flag.test_and_set()
+    (False, True)
+    >>> cells.store(1, "b")
+    >>> cells.load(0), cells.load(1)
+    (EMPTY, 'b')
+    >>> queue.put("a")
+    >>> queue.peek(), len(queue), queue.take(), queue.take()
+    ('a', 1, 'a', EMPTY)
+    """
+
+    def counter(self, value: int = 0) -> Counter:
+        """A counter that begins with `value`."""
+        return _SeekCounter(value)
+
+    def flag(self) -> Flag:
+        """A flag that is clear."""
+        return _HeapFlag()
+
+    def cells(self, size: int) -> Cells:
+        """So many empty cells."""
+        return _ListCells(size)
+
+    def queue(self) -> Queue:
+        """An empty queue."""
+        return _DequeQueue()
+
+
+class _SeekCounter:
+    __slots__ = ("_seek", "load")
+
+    def __init__(self, value: int) -> None:
+        position = io.BytesIO()
+        position.seek(value)
+        self._seek = position.seek
+        self.load = position.tell
+
+    def fetch_add(self, number: int) -> int:
+        return self._seek(number, 1) - number
+
+
+class _HeapFlag:
+    __slots__ = ("clear", "test_and_set")
+
+    def __init__(self) -> None:
+        heap = [False]
+        self.test_and_set = partial(heapreplace, heap, True)
+        self.clear = partial(heapreplace, heap, False)
+
+
+class _ListCells:
+    __slots__ = ("load", "store")
+
+    def __init__(self, size: int) -> None:
+        values: list[Any] = [EMPTY] * size
+        self.load = values.__getitem__
+        self.store = partial(setitem, values)
+
+
+class _DequeQueue:
+    __slots__ = ("_popleft", "_values", "put")
+
+    def __init__(self) -> None:
+        self._values: deque[Any] = deque()
+        self._popleft = self._values.popleft
+        self.put = self._values.append
+
+    def take(self) -> Any:
+        try:
+            return self._popleft()
+        except IndexError:
+            return EMPTY
+
+    def peek(self) -> Any:
+        try:
+            return self._values[0]
+        except IndexError:
+            return EMPTY
+
+    def __len__(self) -> int:
+        return len(self._values)

@@ -1,0 +1,102 @@
+"""The stages of a chain, from its entry to its exit, and what is under way in them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from penstock.runtime.atomics import Atomics
+from penstock.runtime.crew import Crew
+from penstock.runtime.failures import Failure, Halt
+from penstock.runtime.operators import Mark, Operator
+from penstock.runtime.scheduler import Scheduler
+from penstock.runtime.schedules import Schedule
+from penstock.runtime.stages import Exit, Inlet, Stage
+from penstock.runtime.structures import QueueKind, ReorderKind, reorder_for, worklist_for
+
+_OUTSIDE = (1, 0)
+"""The place of an error that no item had: behind all others."""
+
+
+@dataclass(frozen=True)
+class Making:
+    """How a chain is made."""
+
+    operators: Sequence[Operator]
+    workers: int
+    schedule: Schedule
+    queue: QueueKind
+    reorder: ReorderKind
+    buffer: int
+    slice: float
+    clock: Callable[[], float]
+    atomics: Atomics
+
+
+class Chain:
+    """One chain, empty in the beginning. After an error it is left as it is, and not used again."""
+
+    def __init__(self, making: Making, crew: Crew) -> None:
+        operators, atomics = making.operators, making.atomics
+        self.halt = Halt()
+        self.exit = Exit(operators[-1].size, atomics)
+        self._failures: list[tuple[tuple[int, int], BaseException]] = []
+        self._room = making.buffer
+        inlet: Inlet = self.exit
+        stages: list[Stage] = []
+        for place in reversed(range(len(operators))):
+            operator = operators[place]
+            # Each worker may take one beyond the bound: see SharedWorklist.consume.
+            size = making.buffer + making.workers
+            inlet = Stage(
+                place,
+                operator,
+                worklist_for(operator, making.queue, atomics),
+                reorder_for(operator, making.reorder, size, atomics),
+                making.buffer,
+                inlet,
+                crew,
+                self.halt,
+                atomics,
+            )
+            stages.insert(0, inlet)
+        self.first, self._stages = stages[0], tuple(stages)
+        self.scheduler = Scheduler(stages, self.exit, making.schedule, making.slice, making.clock)
+
+    def feed(self, item: Any) -> None:
+        """Take in an item or a mark. By one thread. Wakes nobody."""
+        if isinstance(item, Mark):
+            self.first.feed_mark(item)
+        else:
+            self.first.feed(self.first.prepare((item,))[0])
+
+    def feed_ahead(self, place: int, items: Sequence[Any]) -> None:
+        """Take in items at a later operator, while the chain is empty. Wakes nobody."""
+        stage = self._stages[place]
+        for prepared in stage.prepare(items):
+            stage.feed(prepared)
+
+    def has_room(self) -> bool:
+        """Whether fewer items are at the first operator than its outputs have places."""
+        return self.first.fed.load() - self.first.sent.load() < self._room
+
+    def is_empty(self) -> bool:
+        """Whether all that was fed has left."""
+        # In the order of the chain: once a stage has sent everything, the next one gets no more.
+        return all(stage.sent.load() == stage.fed.load() for stage in self._stages)
+
+    def fail(self, error: BaseException) -> None:
+        """Note an error, and let nothing new be begun."""
+        if isinstance(error, Failure):
+            self._failures.append((error.order, error.error))
+        else:
+            self._failures.append((_OUTSIDE, error))
+        self.halt.on = True
+
+    def earliest_error(self) -> BaseException:
+        """That of the item that came first into the chain, of those known to have failed.
+
+        What is later in the chain came earlier into it.
+        """
+        return min(self._failures, key=lambda failure: failure[0])[1]

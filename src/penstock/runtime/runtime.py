@@ -1,0 +1,295 @@
+"""A chain of operators on several workers, with the output that a serial run would have given.
+
+    feed -> worklist -> workers -> reorder buffer -> worklist -> workers -> ... -> sink
+               operator 0                              operator 1
+
+A worker asks the scheduler for an operator, works on what waits there for a time slice, hands the
+outputs to the operator's reorder buffer, which fills the next worklist in order, and asks again. No
+worker waits for another; one that finds nothing to do rests until there is something.
+"""
+
+from __future__ import annotations
+
+import time
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from penstock.errors import SettingError
+from penstock.runtime.atomics import Atomics
+from penstock.runtime.chain import Chain, Making
+from penstock.runtime.crew import Bell, Crew
+from penstock.runtime.failures import Halted
+from penstock.runtime.operators import Operator
+from penstock.runtime.scheduler import Meter
+from penstock.runtime.schedules import Schedule, schedule
+from penstock.runtime.structures import QueueKind, ReorderKind
+
+_SLICE_MS = 1.0
+"""Long against the cost of a decision, some microseconds, and short against a latency SLA."""
+
+
+class Runtime:
+    """Runs a chain of operators. Used by one thread at a time.
+
+    `workers` counts the caller of `run`, so with one worker there are no threads. `buffer` is the
+    number of outputs of one operator that may wait for their turn, and the number of items that may
+    wait for the first operator.
+
+    >>> from penstock.runtime.operators import keyed, stateless
+    >>> def count(word, seen):
+    ...     seen.append(word)
+    ...     return [(word, len(seen))]
+    >>> words = stateless("words", str.split)
+    >>> counts = keyed("counts", count, key=lambda word: word, parts=4, make_state=list)
+    >>> runtime = Runtime([words, counts], workers=3)
+    >>> runtime.run(["a b a", "", "b c"])
+    [('a', 1), ('b', 1), ('a', 2), ('b', 2), ('c', 1)]
+    >>> [(meter.name, meter.records_in, meter.records_out) for meter in runtime.meters]
+    [('words', 3, 5), ('counts', 5, 5)]
+    >>> runtime.close()
+    """
+
+    def __init__(
+        self,
+        operators: Sequence[Operator],
+        *,
+        workers: int = 1,
+        schedule: str | Schedule = "ct",
+        queue: QueueKind = "hybrid",
+        reorder: ReorderKind = "nonblocking",
+        buffer: int = 1024,
+        slice_ms: float = _SLICE_MS,
+        clock: Callable[[], float] = time.perf_counter,
+        atomics: Atomics | None = None,
+    ) -> None:
+        if not operators or workers < 1 or buffer < 1:
+            raise SettingError(
+                "a runtime needs an operator, a worker and a place in its buffer",
+                hint="at least one of each",
+            )
+        slice = slice_ms / 1000
+        self._workers, self._clock = workers, clock
+        self._making = Making(
+            tuple(operators),
+            workers,
+            _as_schedule(schedule, slice),
+            queue,
+            reorder,
+            buffer,
+            slice,
+            clock,
+            atomics or Atomics(),
+        )
+        self._active = self._making.atomics.counter(0)
+        """Threads that may be at work."""
+        self._bell = Bell()
+        """The caller's."""
+        self._is_open = False
+        self._feeding = False
+        self._crew = Crew()
+        # Threads know the runtime only weakly: one that nobody uses any more ends them.
+        weakref.finalize(self, self._crew.send_home)
+        self._chain = Chain(self._making, self._crew)
+
+    @property
+    def meters(self) -> tuple[Meter, ...]:
+        """What each operator has done, since the beginning or since the last error."""
+        return self._chain.scheduler.meters()
+
+    def run(
+        self, items: Iterable[Any], ahead: Mapping[int, Sequence[Any]] | None = None
+    ) -> list[Any]:
+        """Feed all items, and give all outputs, marks included, in serial order.
+
+        `ahead` has, by the place of an operator in the chain, items that come to it before all
+        others do.
+
+        The caller is one of the workers. An error in an operator ends the run: nothing new is
+        begun, all workers come back, the runtime is empty (what operators keep is theirs), and the
+        error of the earliest item that is known to have failed is raised.
+        """
+        self._check_closed()
+        outputs: list[Any] = []
+        self._chain.exit.sink = outputs.append
+        self._staff(self._workers - 1)
+        try:
+            # The last ones first: what an operator gives must come behind what is ahead of it.
+            for place, some in sorted((ahead or {}).items(), reverse=True):
+                self._chain.feed_ahead(place, some)
+            self._run(iter(items))
+        except BaseException as error:
+            self._chain.fail(error)
+        self._raise_failure()
+        return outputs
+
+    def open(self, sink: Callable[[Any], None]) -> None:
+        """Begin a stream: all workers are threads, and `sink` gets outputs in serial order."""
+        self._check_closed()
+        self._chain.exit.sink = sink
+        self._is_open = True
+        self._staff(self._workers)
+
+    def submit(self, item: Any) -> None:
+        """Feed one item to the stream; waits while the first operator has too many waiting."""
+        self._check_open()
+        chain = self._chain
+        if not chain.has_room():
+            self._feeding = True
+            self._await(lambda: chain.halt.on or chain.has_room(), watch=True)
+            self._feeding = False
+        if chain.halt.on:
+            self._end_stream()
+        chain.feed(item)
+        if self._crew.idle:
+            self._crew.wake()
+
+    def finish(self) -> None:
+        """Wait until everything submitted has been sent, and end the stream; raises its error."""
+        self._check_open()
+        self._await(lambda: self._chain.halt.on or self._complete(), watch=True)
+        self._end_stream()
+
+    def stop(self) -> None:
+        """End the stream now: what is under way is dropped."""
+        self._check_open()
+        self._chain.halt.on = True
+        self._is_open = False
+        self._settle()
+        self.close()
+
+    def close(self) -> None:
+        """End the threads. The next run starts others."""
+        if self._is_open:
+            self.stop()
+        self._crew.dismiss()
+
+    def _staff(self, number: int) -> None:
+        self._crew.hire(number, _serving(weakref.ref(self), self._crew))
+
+    def _run(self, items: Iterator[Any]) -> None:
+        chain = self._chain
+        self._feeding = True
+        while not chain.halt.on:
+            if self._feeding and chain.has_room():
+                self._feeding = self._feed_some(items)
+            if not self._take_turn():
+                if not self._feeding and self._complete():
+                    return
+                self._await(self._something_to_do)
+
+    def _feed_some(self, items: Iterator[Any]) -> bool:
+        """Feed while there is room; False if there are no more items."""
+        chain = self._chain
+        while chain.has_room():
+            try:
+                item = next(items)
+            except StopIteration:
+                return False
+            chain.feed(item)
+            # The first one is for the caller itself.
+            if self._crew.idle and len(chain.first.worklist) > 1:
+                self._crew.wake()
+        return True
+
+    def _something_to_do(self) -> bool:
+        chain = self._chain
+        return (
+            chain.halt.on
+            or chain.scheduler.ready()
+            or (chain.has_room() if self._feeding else self._complete())
+        )
+
+    def _complete(self) -> bool:
+        """Whether all that was fed has left, and no thread is at work."""
+        return not self._active.load() and self._chain.is_empty()
+
+    def _take_turn(self) -> bool:
+        """Work on one operator for a time slice; False if there is nothing to do."""
+        chain = self._chain
+        turn = chain.scheduler.begin()
+        if turn is None:
+            return False
+        if turn.more and self._crew.idle:
+            self._crew.wake()
+        began = self._clock()
+        pieces, records = 0, 0.0
+        try:
+            pieces, records = turn.stage.work(turn.budget)
+        except Halted:
+            return False
+        except BaseException as error:
+            chain.fail(error)
+            return False
+        finally:
+            chain.scheduler.end(turn, pieces, records, self._clock() - began)
+        if self._crew.watchers and self._feeding and chain.has_room():
+            self._crew.ring(self._bell)
+        return True
+
+    def _serve(self, bell: Bell) -> None:
+        """What a thread does when its bell has been rung: take turns until there are none."""
+        while True:
+            self._active.fetch_add(1)
+            while not self._chain.halt.on and self._take_turn():
+                pass
+            self._active.fetch_add(-1)
+            self._crew.rest(bell)
+            to_do = not self._chain.halt.on and self._chain.scheduler.ready()
+            if not (to_do and self._crew.leave(bell)):
+                break
+        if self._chain.halt.on or self._feeding or self._complete():
+            self._crew.ring(self._bell)
+
+    def _await(self, condition: Callable[[], bool], *, watch: bool = False) -> None:
+        """Let the caller rest until the condition holds; a worker, unless it only watches."""
+        while not condition():
+            self._crew.rest(self._bell, watch=watch)
+            if not (condition() and self._crew.leave(self._bell)):
+                self._bell.wait()
+
+    def _raise_failure(self) -> None:
+        """After a failure: be empty, and raise the earliest error."""
+        self._feeding = False
+        if self._chain.halt.on:
+            failed = self._chain
+            self._settle()
+            raise failed.earliest_error()
+
+    def _settle(self) -> None:
+        """Wait for the threads, and be empty."""
+        # An interrupt may have come while the caller was at rest.
+        self._crew.leave(self._bell)
+        self._bell = Bell()
+        self._await(lambda: not self._active.load(), watch=True)
+        self._chain = Chain(self._making, self._crew)
+
+    def _end_stream(self) -> None:
+        self._is_open = False
+        try:
+            self._raise_failure()
+        finally:
+            self.close()
+
+    def _check_open(self) -> None:
+        if not self._is_open:
+            raise SettingError("the runtime has no open stream", hint="open it")
+
+    def _check_closed(self) -> None:
+        if self._is_open:
+            raise SettingError("the runtime has an open stream", hint="finish or stop it")
+
+
+def _serving(runtime: weakref.ref[Runtime], crew: Crew) -> Callable[[Bell], bool]:
+    def serve(bell: Bell) -> bool:
+        served = None if crew.leaving else runtime()
+        if served is None:
+            return False
+        served._serve(bell)
+        return True
+
+    return serve
+
+
+def _as_schedule(given: str | Schedule, slice: float) -> Schedule:
+    return schedule(given, slice) if isinstance(given, str) else given

@@ -1,0 +1,104 @@
+"""What workers share: no step is lost, however threads are switched."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from penstock.runtime.atomics import EMPTY, Atomics
+
+THREADS, STEPS = 4, 5_000
+
+
+@pytest.fixture(autouse=True)
+def _forced_switches() -> Iterator[None]:
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(before)
+
+
+def _by_all(work: Callable[[int], None]) -> None:
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(THREADS)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+def test_a_counter_gives_each_number_once() -> None:
+    counter = Atomics().counter(7)
+    seen: list[list[int]] = [[] for _ in range(THREADS)]
+
+    def work(number: int) -> None:
+        for _ in range(STEPS):
+            seen[number].append(counter.fetch_add(1))
+
+    _by_all(work)
+    assert sorted(value for own in seen for value in own) == list(range(7, 7 + THREADS * STEPS))
+
+
+def test_a_counter_goes_up_and_down() -> None:
+    counter = Atomics().counter(0)
+
+    def work(number: int) -> None:
+        for _ in range(STEPS):
+            counter.fetch_add(3)
+            counter.fetch_add(-2)
+
+    _by_all(work)
+    assert counter.load() == THREADS * STEPS
+    assert counter.fetch_add(2**40) == THREADS * STEPS
+    assert counter.load() == THREADS * STEPS + 2**40
+
+
+def test_a_flag_has_one_owner() -> None:
+    flag = Atomics().flag()
+    inside = done = 0
+
+    def work(number: int) -> None:
+        nonlocal inside, done
+        for _ in range(STEPS):
+            if not flag.test_and_set():
+                inside += 1
+                assert inside == 1
+                done += 1
+                inside -= 1
+                flag.clear()
+
+    _by_all(work)
+    assert inside == 0
+    assert done > 0
+    assert not flag.test_and_set()
+
+
+def test_a_queue_gives_everything_once_and_in_order() -> None:
+    queue = Atomics().queue()
+    taken: list[list[tuple[int, int]]] = [[] for _ in range(THREADS)]
+
+    def work(number: int) -> None:
+        for step in range(STEPS):
+            queue.put((number, step))
+            if (found := queue.take()) is not EMPTY:
+                taken[number].append(found)
+
+    _by_all(work)
+    everything = [pair for own in taken for pair in own]
+    while (found := queue.take()) is not EMPTY:
+        everything.append(found)
+    assert len(everything) == len(set(everything)) == THREADS * STEPS
+    for own in taken:
+        for putter in range(THREADS):
+            steps = [step for number, step in own if number == putter]
+            assert steps == sorted(steps)
+    assert queue.peek() is EMPTY
+    assert len(queue) == 0
+
+
+def test_cells_are_empty_until_stored() -> None:
+    cells = Atomics().cells(3)
+    cells.store(1, None)
+    assert [cells.load(place) for place in range(3)] == [EMPTY, None, EMPTY]
