@@ -23,15 +23,16 @@ Row = dict[str, Any]
 def arrow_batch(flow: FlowPlan, rows: Sequence[Row]) -> pa.RecordBatch:
     """Rows as a courier gets them: of several sources, tagged and in any order."""
     if flow.tagged is None:
-        return _of_schema(rows, flow.sources[0].schema)
+        return of_schema(rows, flow.sources[0].schema)
     runs = groupby(rows, key=lambda row: int(row[INPUT]))
     return pa.concat_batches(
-        flow.tagged.pack(source, _of_schema(list(some), flow.sources[source].schema))
+        flow.tagged.pack(source, of_schema(list(some), flow.sources[source].schema))
         for source, some in runs
     )
 
 
-def _of_schema(rows: Sequence[Row], schema: pa.Schema) -> pa.RecordBatch:
+def of_schema(rows: Sequence[Row], schema: pa.Schema) -> pa.RecordBatch:
+    """Rows of one source as a batch."""
     in_ms = [
         field.with_type(pa.timestamp("ms", field.type.tz))
         if pa.types.is_timestamp(field.type)

@@ -52,6 +52,8 @@ class Flow:
     sink: Sink | None = None
     time: str | None = None
     """The column of event times, as long as there is one that windows can go by."""
+    one_host: bool = False
+    keeps_order: bool = False
 
     def key_by(self, *columns: str, slots: int = 64, nulls: bool = False) -> KeyedFlow:
         """Say which columns are the key of the next step, and into how many slots it is cut.
@@ -143,7 +145,9 @@ class Flow:
         )
         graph, left, right = self.graph.joined(other.graph)
         step = KeyedStep(graph.name("join"), slots, plan, reads=(left, right))
-        return self._on(replace(graph, steps=(*graph.steps, step)))
+        keeps_order = self.keeps_order or other.keeps_order
+        both = replace(self, keeps_order=keeps_order)
+        return both._on(replace(graph, steps=(*graph.steps, step)))
 
     def map_batches(
         self, function: BatchFunction, schema: pa.Schema | StructType | str | None = None
@@ -167,6 +171,32 @@ class Flow:
         if not chosen:
             raise FlowError("select needs a column", hint="name those to keep")
         return self.map_batches(Select(tuple(chosen.items())))
+
+    def ordered(self) -> Flow:
+        """Give the output in the order of arrival, for each partition of the source.
+
+        Wherever a row was worked on, what it caused leaves in the place that it came in; the output
+        is the same with one host as with many, after slots have moved and after retries. What an
+        epoch gives at its end (aggregates, changes, tops) goes by the first record of each key that
+        was sent in the epoch; what time makes due, such as windows that close and timers, comes
+        before the rows of its epoch, by time. Without this, order is kept for each key only.
+        """
+        return replace(self, keeps_order=True)
+
+    def on_one_host(self) -> Flow:
+        """Run all steps in one host, on as many cores as Spark gives a task (`spark.task.cpus`).
+
+        For flows of one source whose steps follow one another. Rows then cross the network once,
+        and what comes out is what one thread would have given that takes the rows one after the
+        other: in the order of arrival of each source partition, as with `ordered`. Such a flow
+        cannot be scaled or moved, and its state has to fit into the one host's memory.
+        """
+        if not self.plan.linear:
+            raise FlowError(
+                "a flow with a join cannot run on one host",
+                hint="on_one_host is for a chain of steps on one source",
+            )
+        return replace(self, one_host=True)
 
     def sla(self, latency: str | float, window: str | float = "1s") -> Flow:
         """Ask for an average latency of at most `latency` over any `window`."""
@@ -193,7 +223,7 @@ class Flow:
     @property
     def plan(self) -> FlowPlan:
         """The flow compiled."""
-        return self.graph.plan
+        return replace(self.graph.plan, ordered=self.keeps_order, one_host=self.one_host)
 
     @property
     def schema(self) -> pa.Schema:

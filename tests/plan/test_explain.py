@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pyarrow as pa
 
 from penstock.operators.aggregate.aggregates import AggregatePlan, count
@@ -59,6 +61,9 @@ def test_a_chain_needs_no_names_of_streams() -> None:
         (SourcePlan(BID),), (MapStep("map-1", keep, BID, BID), KeyedStep("aggregate-2", 8, step))
     )
     lines = explained(plan, None).splitlines()
+    assert not any(line.startswith("order") for line in lines)
+    ordered = explained(replace(plan, ordered=True), None).splitlines()
+    assert ordered[-2] == "order       of arrival, for each partition of the source"
     assert lines[1].startswith("map-1       couriers keep -> auction int64")
     assert lines[2] == (
         "aggregate-2 hosts    by auction, 8 slots: n=count(*) (partial states merge)"

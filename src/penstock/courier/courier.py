@@ -15,14 +15,17 @@ import pyarrow as pa
 
 from penstock.courier.exchange import Exchange, Late, Task, endpoint, through_hosts
 from penstock.courier.late_rows import LateRows
+from penstock.courier.one_host import through_one_host
 from penstock.courier.streams import Streams
 from penstock.courier.tally import Tally, told_of
 from penstock.courier.trouble import Trouble, as_schema, told
 from penstock.courier.witness import Watched, Witness
 from penstock.errors import PenstockError, to_wire
 from penstock.faults import Fault, arm
+from penstock.operators.operator import DeadLetter
 from penstock.plan.epoch import EpochPlan
 from penstock.plan.steps import FlowPlan, KeyedStep, MapStep
+from penstock.wire.flight import Endpoint
 from penstock.wire.messages import dead_to_bytes
 
 _settled = False
@@ -83,6 +86,13 @@ class Courier:
             seen = witness.to_json() | {"late": list(late.counts.items())} | told_of(tallies)
             driver.call("report", self.timeout_ms, **where, seen=seen)
 
+        if flow.one_host and flow.keyed:
+            source = streams.read(0)
+            given, aside = through_one_host(plan, task, source, self.keep_late, self.exchange_ms)
+            late.counts.update(aside.counts)
+            report()
+            self._set_aside(driver, where, aside.dead, aside.late)
+            return given
         keyed = 0
         for number, step in enumerate(flow.steps):
             inputs = [streams.read(stream) for stream in flow.reads(number)]
@@ -100,18 +110,30 @@ class Courier:
 
             routes = plan.steps[keyed]
             tallies.append(Tally(step, routes.watched))
-            with Exchange(plan, keyed, task, self.exchange_ms, tallies[-1]) as exchange:
+            with Exchange(
+                plan, keyed, task, self.exchange_ms, tallies[-1], flow.ordered
+            ) as exchange:
                 streams.add(through_hosts(step, exchange, inputs, routes, trouble, noted))
             keyed += 1
         done = [as_schema(batch, flow.output, "output") for batch in streams.last()]
         if not keyed:
             report()
-        if trouble.letters:
-            letters = dead_to_bytes(trouble.letters).decode()
-            driver.call("dead_letters", self.timeout_ms, **where, letters=letters)
-        if late.kept:
-            driver.call("late_rows", self.timeout_ms, **where, rows=late.to_json())
+        self._set_aside(driver, where, trouble.letters, late.to_json())
         return done
+
+    def _set_aside(
+        self,
+        driver: Endpoint,
+        where: dict[str, int],
+        dead: list[DeadLetter],
+        late: list[list[object]],
+    ) -> None:
+        """Let the driver have what did not go on."""
+        if dead:
+            letters = dead_to_bytes(dead).decode()
+            driver.call("dead_letters", self.timeout_ms, **where, letters=letters)
+        if late:
+            driver.call("late_rows", self.timeout_ms, **where, rows=late)
 
     def _tell(self, plan: EpochPlan, failed: Exception) -> None:
         """Let the driver have the error itself, not only Spark's account of it."""

@@ -16,6 +16,7 @@ from penstock.courier.tally import Tally
 from penstock.courier.trouble import Trouble
 from penstock.faults import point
 from penstock.operators.operator import Answer
+from penstock.operators.places import in_order, split_places, with_serial
 from penstock.plan.epoch import EpochPlan, StepRoutes
 from penstock.plan.steps import KeyedStep
 from penstock.wire.flight import Endpoint
@@ -50,13 +51,22 @@ class Exchange:
 
     Every host hears from every courier, also when there is nothing to send: a host counts closed
     channels to know when the epoch's input is complete.
+
+    If the flow is `ordered`, each record goes with its number in the stream of all that are sent;
+    answers come back with the places of their rows, and are put in order by them.
     """
 
     def __init__(
-        self, plan: EpochPlan, step: int, task: Task, timeout_ms: int, tally: Tally
+        self,
+        plan: EpochPlan,
+        step: int,
+        task: Task,
+        timeout_ms: int,
+        tally: Tally,
+        ordered: bool = False,
     ) -> None:
         self._routes: StepRoutes = plan.steps[step]
-        self._tally = tally
+        self._tally, self._ordered, self._serial = tally, ordered, 0
         header = ChannelHeader.of(plan, step, task.partition, task.attempt)
         self._where = header.where
         self._streams: list[tuple[fl.FlightStreamWriter, fl.FlightStreamReader]] = []
@@ -77,6 +87,8 @@ class Exchange:
     def send(self, batch: pa.RecordBatch, hashes: npt.NDArray[np.uint64]) -> None:
         """Send each row to the host that owns its slot, and count it."""
         slots = self._tally.note(batch, hashes)
+        if self._ordered:
+            batch, self._serial = with_serial(batch, self._serial), self._serial + batch.num_rows
         for host, part in split(batch, slots, self._routes.routes):
             writer = self._streams[host][0]
             if host not in self._begun:
@@ -85,7 +97,8 @@ class Exchange:
             writer.write_batch(part)
 
     def close(self, kind: str, meanwhile: Callable[[], None]) -> Answer:
-        """Close the channels, saying what they brought, and gather the answers in the order of hosts.
+        """Close the channels, saying what they brought, and gather the answers: in the order of hosts,
+        or of places.
 
         `meanwhile` is done while the hosts work.
         """
@@ -94,15 +107,17 @@ class Exchange:
             writer.write_metadata(CLOSE + kind.encode())
             writer.done_writing()
         meanwhile()
-        answer = Answer()
+        batches, dead = [], []
         for _, reader in self._streams:
             for chunk in reader:
                 if chunk.data is not None and chunk.data.num_rows:
-                    answer.batches.append(chunk.data)
+                    batches.append(chunk.data)
                 if chunk.app_metadata is not None:
-                    answer.dead.extend(dead_from_bytes(chunk.app_metadata.to_pybytes()))
+                    dead.extend(dead_from_bytes(chunk.app_metadata.to_pybytes()))
         point("courier.closed", **self._where)
-        return answer
+        if self._ordered:
+            batches = in_order(*split_places(batches))
+        return Answer(batches, dead)
 
 
 def through_hosts(

@@ -8,9 +8,10 @@ from typing import Literal, NamedTuple, Protocol
 
 import pyarrow as pa
 
+from penstock.operators.places import Places
 from penstock.state.buffers import Array
 from penstock.state.keys import KeyCodec, Keys
-from penstock.state.table import ColumnTable
+from penstock.state.step_table import StepTable
 
 ROWS, PARTIALS = "rows", "partials"
 """What the batches of a channel are: rows of the step's input, or partial states of it."""
@@ -52,6 +53,18 @@ class Answer:
 
     batches: list[pa.RecordBatch] = field(default_factory=list)
     dead: list[DeadLetter] = field(default_factory=list)
+    places: list[Places] = field(default_factory=list)
+    """Of the rows of each batch; none at all where the operator is not ordered."""
+
+    @staticmethod
+    def joined(answers: Iterable[Answer]) -> Answer:
+        """All of them in one, in this order."""
+        whole = Answer()
+        for answer in answers:
+            whole.batches.extend(answer.batches)
+            whole.dead.extend(answer.dead)
+            whole.places.extend(answer.places)
+        return whole
 
 
 class Outgoing(NamedTuple):
@@ -123,8 +136,10 @@ class StepPlan(Protocol):
         """The keys of a batch, or of some rows of one, that a sender gave."""
         ...
 
-    def operator(self, slots: int, step_id: str, on_error: OnError) -> Operator:
-        """The host's part of the step, with no state yet."""
+    def operator(
+        self, slots: int, step_id: str, on_error: OnError, ordered: bool = False
+    ) -> Operator:
+        """The host's part of the step, with no state yet. If `ordered`, its answers have places."""
         ...
 
 
@@ -150,8 +165,18 @@ class Operator(Protocol):
     `close`; after that either the table is sealed or everything is rolled back and run again.
     """
 
-    table: ColumnTable
+    @property
+    def table(self) -> StepTable:
+        """All state of the step on this host."""
+        ...
+
     output: pa.Schema
+    ordered: bool
+    """Whether answers say where each row belongs (see `operators.places`)."""
+    divisible: bool
+    """Whether a channel may be cut into pieces, applied one after the other, and the epoch gives the
+    same. If not, only rows of different keys may be kept apart: what a row causes depends on those
+    that come with it, such as the other side's in a join, or others of one call of a processor."""
 
     def keys(self, kind: str, batches: list[pa.RecordBatch]) -> list[Keys]:
         """The keys of a channel's batches: all that `apply` will look at in the table."""
@@ -166,8 +191,13 @@ class Operator(Protocol):
         """Fire what the epoch's times make due. The answer goes to the channel of partition 0."""
         ...
 
-    def apply(self, kind: str, batches: list[pa.RecordBatch]) -> Answer:
-        """Take in one closed channel, whole or not at all: on an exception nothing has changed."""
+    def apply(
+        self, kind: str, batches: list[pa.RecordBatch], places: Places | None = None
+    ) -> Answer:
+        """Take in one closed channel, whole or not at all: on an exception nothing has changed.
+
+        Where the step is `ordered`, `places` has the place of each record of all batches.
+        """
         ...
 
     def close(self) -> Answer:

@@ -86,6 +86,10 @@ class TaggedSchema:
         tags = fixed_array(np.full(rows, input, np.int8), pa.int8())
         return pa.RecordBatch.from_arrays([tags, *arrays], schema=self.schema)
 
+    def rows(self, input: int, batch: pa.RecordBatch) -> Array:
+        """Which rows of a batch are of an input, in their order."""
+        return np.flatnonzero(fixed_values(batch.column(0)) == input)
+
     def unpack(self, batch: pa.RecordBatch) -> list[tuple[int, pa.RecordBatch]]:
         """The rows of each input that has some, in the order of inputs; rows keep their order."""
         tags = fixed_values(batch.column(0))

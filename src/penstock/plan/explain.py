@@ -14,7 +14,9 @@ def explained(plan: FlowPlan, bound: SLA | None) -> str:
     """The flow from sources to output, a step a line, with where each runs."""
     lines = [line for number in range(len(plan.sources)) for line in _source(plan, number)]
     for number, step in enumerate(plan.steps):
-        lines += _step(step, _read(plan, number))
+        lines += _step(step, _read(plan, number), plan.one_host)
+    if plan.in_order:
+        lines.append("order       of arrival, for each partition of the source")
     lines.append(f"sla         {bound}" if bound else "sla         none")
     return "\n".join(lines)
 
@@ -34,14 +36,16 @@ def _source(plan: FlowPlan, number: int) -> list[str]:
     return lines
 
 
-def _step(step: Step, reads: str) -> list[str]:
+def _step(step: Step, reads: str, one_host: bool) -> list[str]:
+    where = "one host" if one_host else "hosts   "
     if isinstance(step, MapStep):
         name = getattr(step.function, "__name__", type(step.function).__name__)
-        return [f"{step.id:<12}couriers {reads}{name} -> {_columns(step.output)}"]
+        where = where if one_host else "couriers"
+        return [f"{step.id:<12}{where} {reads}{name} -> {_columns(step.output)}"]
     key = f"by {', '.join(step.keys)}" if step.keys else "global"
     merges = "partial states merge" if step.plan.merges else "state does not merge"
     return [
-        f"{step.id:<12}hosts    {reads}{key}, {step.slots} slots: {step.plan} ({merges})",
+        f"{step.id:<12}{where} {reads}{key}, {step.slots} slots: {step.plan} ({merges})",
         f"{_GAP}-> {_columns(step.output)}",
     ]
 

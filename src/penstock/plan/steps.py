@@ -61,9 +61,9 @@ class KeyedStep:
         """Whether the step needs epochs even when its stream is quiet."""
         return self.plan.has_timers
 
-    def operator(self) -> Operator:
-        """A new, empty operator for one host."""
-        return self.plan.operator(self.slots, self.id, self.on_error)
+    def operator(self, ordered: bool = False) -> Operator:
+        """A new, empty operator for one host; if `ordered`, its answers have places."""
+        return self.plan.operator(self.slots, self.id, self.on_error, ordered)
 
 
 Step = MapStep | KeyedStep
@@ -98,6 +98,21 @@ class FlowPlan:
     sources: tuple[SourcePlan, ...]
     steps: tuple[Step, ...] = ()
     on_error: OnError = "fail"
+    ordered: bool = False
+    """Whether rows leave in the order in which those that caused them came, per partition."""
+    one_host: bool = False
+    """All steps run in one host, on all its cores; the couriers only bring rows and take output."""
+
+    @property
+    def in_order(self) -> bool:
+        """Whether each step gives its output in the order of its input."""
+        return self.ordered or self.one_host
+
+    @property
+    def linear(self) -> bool:
+        """Whether each step reads the one before it, and nothing else."""
+        before = range(len(self.steps))
+        return len(self.sources) == 1 and all(self.reads(n) == (n,) for n in before)
 
     @property
     def output(self) -> pa.Schema:

@@ -110,9 +110,11 @@ class AggregatePlan:
         combined = batch.schema.equals(self.packed_schema)
         return self.codec.from_storage(batch.column(KEY)) if combined else self.codec.encode(batch)
 
-    def operator(self, slots: int, step_id: str, on_error: OnError) -> Operator:
+    def operator(
+        self, slots: int, step_id: str, on_error: OnError, ordered: bool = False
+    ) -> Operator:
         """The host's part."""
-        return aggregate_step.AggregateOperator(self, slots, step_id)
+        return aggregate_step.AggregateOperator(self, slots, step_id, ordered)
 
     def results(self, state: State, entries: Array) -> list[pa.Array]:
         """The values of the aggregates for these entries, in the order of the output."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -12,7 +12,8 @@ from penstock.operators.aggregate.signed_accumulators import SignedCount, Signed
 from penstock.operators.aggregate.table_state import AggregateState
 from penstock.operators.changes import differing, signs
 from penstock.operators.operator import PARTIALS, ROWS, Answer, EpochTime
-from penstock.operators.table_operator import TableOperator
+from penstock.operators.places import Places
+from penstock.operators.table_operator import Given, TableOperator, answer_of
 from penstock.state.buffers import Array, fixed_array
 from penstock.state.keys import Keys
 from penstock.state.table import ColumnTable
@@ -40,8 +41,11 @@ class AggregateOperator(TableOperator):
 
     kinds = (PARTIALS, ROWS)
 
-    def __init__(self, plan: AggregatePlan, slots: int, step_id: str) -> None:
-        self.plan, self.step_id = plan, step_id
+    def __init__(
+        self, plan: AggregatePlan, slots: int, step_id: str, ordered: bool = False
+    ) -> None:
+        super().__init__(step_id, ordered)
+        self.plan = plan
         self._state = AggregateState(plan)
         self.table = ColumnTable(plan.codec, self._state.columns, slots)
         self._state.bind(self.table)
@@ -58,6 +62,7 @@ class AggregateOperator(TableOperator):
     def open(self, time: EpochTime) -> Answer:
         """Nothing falls due by time alone."""
         self._state.tidy()
+        self._firsts.clear()
         return Answer()
 
     def close(self) -> Answer:
@@ -66,12 +71,14 @@ class AggregateOperator(TableOperator):
         if self.plan.signed:
             self._settle(touched)
         if self.plan.emit == "changes":
-            return Answer(list(self._changes(touched)))
-        return Answer(list(self._rows(touched)))
+            return answer_of(self._changes(touched))
+        return answer_of(self._rows(touched))
 
-    def _take_in(self, kind: str, batches: list[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            self._state.take_in(kind, batch)
+    def _take_in(
+        self, kind: str, batches: list[pa.RecordBatch], places: Sequence[Places | None]
+    ) -> Iterator[Given]:
+        for batch, where in zip(batches, places, strict=True):
+            self._note(*self._state.take_in(kind, batch), where)
         return iter(())
 
     def _settle(self, touched: Array) -> None:
@@ -83,15 +90,16 @@ class AggregateOperator(TableOperator):
             if isinstance(accumulator, SignedSum):
                 accumulator.settle(self._state, here)
 
-    def _rows(self, entries: Array) -> Iterator[pa.RecordBatch]:
+    def _rows(self, entries: Array) -> Iterator[Given]:
         entries = entries[self.table.present(entries)]
         for start in range(0, len(entries), _ROWS_PER_BATCH):
             some = entries[start : start + _ROWS_PER_BATCH]
             columns = self.plan.codec.decode(self.table.keys(some))
             columns += self.plan.results(self._state, some)
-            yield pa.RecordBatch.from_arrays(columns, schema=self.output)
+            batch = pa.RecordBatch.from_arrays(columns, schema=self.output)
+            yield Given(batch, self._first(some))
 
-    def _changes(self, entries: Array) -> Iterator[pa.RecordBatch]:
+    def _changes(self, entries: Array) -> Iterator[Given]:
         """What is taken back, then what is put in, of as many entries as go into a batch."""
         for start in range(0, len(entries), _ROWS_PER_BATCH // 2):
             some = entries[start : start + _ROWS_PER_BATCH // 2]
@@ -100,10 +108,11 @@ class AggregateOperator(TableOperator):
             new = self.plan.results(self._state, some)
             changed = (was != here) | differing(old, new)
             for sign, results, rows in ((-1, old, was & changed), (1, new, here & changed)):
-                places = np.flatnonzero(rows)
-                if len(places):
-                    taken = fixed_array(places, pa.int64())
-                    columns = self.plan.codec.decode(self.table.keys(some[places]))
+                found = np.flatnonzero(rows)
+                if len(found):
+                    taken = fixed_array(found, pa.int64())
+                    columns = self.plan.codec.decode(self.table.keys(some[found]))
                     columns += [column.take(taken) for column in results]
-                    columns.append(signs(sign, len(places)))
-                    yield pa.RecordBatch.from_arrays(columns, schema=self.output)
+                    columns.append(signs(sign, len(found)))
+                    batch = pa.RecordBatch.from_arrays(columns, schema=self.output)
+                    yield Given(batch, self._first(some[found]))

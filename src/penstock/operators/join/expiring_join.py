@@ -14,6 +14,8 @@ from penstock.operators.join import kernels
 from penstock.operators.join.bounds import Get
 from penstock.operators.join.step import JoinOperator
 from penstock.operators.operator import EpochTime
+from penstock.operators.places import Places
+from penstock.operators.table_operator import Given
 from penstock.state.buffers import Array
 from penstock.state.columns import Column
 
@@ -37,12 +39,12 @@ class ExpiringJoin(JoinOperator):
         """When rows of a side, of columns that `get` gives, can go: as due columns hold it."""
 
     def _gone(
-        self, input: int, entries: Array, owner: Array, ids: Array, over: Array
-    ) -> Iterator[pa.RecordBatch]:
-        """What to give when of the rows of these entries (see `Bags.ids`) those `over` go."""
+        self, input: int, entries: Array, owner: Array, ids: Array, places: Places | None
+    ) -> Iterator[Given]:
+        """What to give when these rows of these entries (see `Bags.ids`) go, and where it belongs."""
         return iter(())
 
-    def _expire(self, time: EpochTime) -> Iterator[pa.RecordBatch]:
+    def _expire(self, time: EpochTime) -> Iterator[Given]:
         stirred = []
         for input, (name, limit) in enumerate(self.due(time).items()):
             entries = due_entries(self.table, {name: limit})
@@ -53,7 +55,9 @@ class ExpiringJoin(JoinOperator):
             owner, ids = self.bags[input].ids(entries)
             stamps = self._stamps(input, self._columns(input, ids))
             over = stamps <= limit
-            yield from self._gone(input, entries, owner, ids, over)
+            going = owner[over]
+            places = self._due_places(stamps[over], entries[going], time.final)
+            yield from self._gone(input, entries, going, ids[over], places)
             still = ~over
             owner, stamps = owner[still], stamps[still]
             self.bags[input].keep(entries, owner, ids[still])

@@ -16,6 +16,8 @@ from penstock.operators.join.expiring_join import DUE, ExpiringJoin
 from penstock.operators.join.matched import MATCHED, mark, with_column
 from penstock.operators.join.step import LEFT, RIGHT
 from penstock.operators.operator import EpochTime
+from penstock.operators.places import Places, taken
+from penstock.operators.table_operator import Given
 from penstock.state.bags import Bags
 from penstock.state.buffers import Array, fixed_array, fixed_values
 
@@ -32,14 +34,14 @@ class IntervalJoin(ExpiringJoin):
     """Left rows wait until the watermark is past their last time, right rows until it is past the
     last left time that they match."""
 
-    def __init__(self, plan: JoinPlan, slots: int, step_id: str) -> None:
+    def __init__(self, plan: JoinPlan, slots: int, step_id: str, ordered: bool) -> None:
         assert isinstance(plan.bound, Interval)
         self.bound = plan.bound
         self._outer = plan.how == "left"
         self.exact = (self._outer, False)
         left = plan.left.append(pa.field(MATCHED, pa.bool_())) if self._outer else plan.left
         bags = (Bags("left", left), Bags("right", plan.right))
-        super().__init__(plan, slots, step_id, bags, self.due_columns)
+        super().__init__(plan, slots, step_id, ordered, bags, self.due_columns)
 
     def due(self, time: EpochTime) -> dict[str, int]:
         """Entries with rows that the watermark is past."""
@@ -50,18 +52,20 @@ class IntervalJoin(ExpiringJoin):
         return stamp(last // 1000 + (self.plan.lateness_ms + 1))
 
     def _gone(
-        self, input: int, entries: Array, owner: Array, ids: Array, over: Array
-    ) -> Iterator[pa.RecordBatch]:
+        self, input: int, entries: Array, owner: Array, ids: Array, places: Places | None
+    ) -> Iterator[Given]:
         """Left rows of a left join that met no right row."""
         if not self._outer or input == RIGHT:
             return iter(())
-        ids = ids[over]
-        ids = ids[~fixed_values(self.bags[LEFT].values(MATCHED, ids))]
-        return self._alone(self._columns(LEFT, ids), np.arange(len(ids)))
+        lonely = np.flatnonzero(~fixed_values(self.bags[LEFT].values(MATCHED, ids)))
+        columns = self._columns(LEFT, ids[lonely])
+        return self._alone(columns, np.arange(len(lonely)), taken(places, lonely))
 
-    def _take(self, input: int, entries: Array, rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    def _take(
+        self, input: int, entries: Array, rows: pa.RecordBatch, places: Places | None
+    ) -> Iterator[Given]:
         at, ids = self._matches(input, entries, rows)
-        yield from self._pairs(input, rows, at, ids)
+        yield from self._pairs(input, rows, places, at, ids)
         if self._outer and input == RIGHT:
             mark(self.bags[LEFT], entries[at], ids, True)
         elif self._outer:
@@ -89,7 +93,8 @@ class IntervalJoin(ExpiringJoin):
     def _sorted_matches(
         self, input: int, entries: Array, rows: pa.RecordBatch, counts: Array
     ) -> tuple[Array, Array]:
-        """The same for large bags, of which only a few rows may match."""
+        """The same for large bags, of which only a few rows may match. Where the step is ordered, also
+        in the same order: how large bags are may depend on which keys are on a host."""
         other, bound = self.bags[1 - input], self.bound
         some = np.flatnonzero(counts)
         groups = grouped(entries[some])
@@ -105,10 +110,15 @@ class IntervalJoin(ExpiringJoin):
         if input == LEFT:
             first, last, times = bound.first(new), bound.last(new), bound.right_times(stored)
             left, right = _within(first, last, mine, times, theirs)
-            return order[left], ids[right]
-        first, last, times = bound.first(stored), bound.last(stored), bound.right_times(new)
-        left, right = _within(first, last, theirs, times, mine)
-        return order[right], ids[left]
+            found, others = order[left], right
+        else:
+            first, last, times = bound.first(stored), bound.last(stored), bound.right_times(new)
+            left, right = _within(first, last, theirs, times, mine)
+            found, others = order[right], left
+        if self.ordered:
+            by_row = np.lexsort((others, found))
+            found, others = found[by_row], others[by_row]
+        return found, ids[others]
 
 
 def _within(

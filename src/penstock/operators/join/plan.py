@@ -153,11 +153,13 @@ class JoinPlan:
         ((input, rows),) = self.tagged.unpack(batch)
         return self.keys(input, rows)
 
-    def operator(self, slots: int, step_id: str, on_error: OnError) -> JoinOperator:
+    def operator(
+        self, slots: int, step_id: str, on_error: OnError, ordered: bool = False
+    ) -> JoinOperator:
         """The host's part. No user code runs in it that could fail on a row."""
-        kinds: dict[type, Callable[[JoinPlan, int, str], JoinOperator]]
+        kinds: dict[type, Callable[[JoinPlan, int, str, bool], JoinOperator]]
         kinds = {Regular: RegularJoin, InWindow: WindowJoin, Interval: IntervalJoin}
-        return kinds[type(self.bound)](self, slots, step_id)
+        return kinds[type(self.bound)](self, slots, step_id, ordered)
 
     def key_columns(self, input: int, batch: pa.RecordBatch) -> list[pa.Array]:
         """The key of one side's rows, in the order of the pairs."""

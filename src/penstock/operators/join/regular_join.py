@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.operators.due import limits, stamp
-from penstock.operators.entry_groups import distinct
+from penstock.operators.entry_groups import distinct, grouped
 from penstock.operators.join import kernels
 from penstock.operators.join.bounds import Get, Regular
 from penstock.operators.join.equal_rows import HASH
@@ -25,6 +25,8 @@ from penstock.operators.join.expiring_join import DUE, ExpiringJoin
 from penstock.operators.join.matched import MATCHED, mark, with_column
 from penstock.operators.join.step import LEFT, RIGHT, Columns
 from penstock.operators.operator import CHANGE, EpochTime
+from penstock.operators.places import Places, taken
+from penstock.operators.table_operator import Given
 from penstock.state.bags import Bags
 from penstock.state.buffers import Array, fixed_array, fixed_values
 from penstock.state.columns import Column
@@ -41,7 +43,7 @@ _UNTIL = "__until"
 class RegularJoin(ExpiringJoin):
     """Keeps the rows of both sides, for ever or for the TTL."""
 
-    def __init__(self, plan: JoinPlan, slots: int, step_id: str) -> None:
+    def __init__(self, plan: JoinPlan, slots: int, step_id: str, ordered: bool) -> None:
         assert isinstance(plan.bound, Regular)
         self._ttl_ms, self._outer = plan.bound.ttl_ms, plan.how == "left"
         self.exact = (False, self._outer)
@@ -57,7 +59,7 @@ class RegularJoin(ExpiringJoin):
         columns = [] if self._ttl_ms is None else list(self.due_columns)
         if self._outer:
             columns.append(Column(_RIGHTS, pa.int64()))
-        super().__init__(plan, slots, step_id, (bags[LEFT], bags[RIGHT]), columns)
+        super().__init__(plan, slots, step_id, ordered, (bags[LEFT], bags[RIGHT]), columns)
 
     def due(self, time: EpochTime) -> dict[str, int]:
         """Entries with rows that have outlived their TTL. The end of the input is not that."""
@@ -67,29 +69,31 @@ class RegularJoin(ExpiringJoin):
         return fixed_values(get(_UNTIL))
 
     def _gone(
-        self, input: int, entries: Array, owner: Array, ids: Array, over: Array
-    ) -> Iterator[pa.RecordBatch]:
+        self, input: int, entries: Array, owner: Array, ids: Array, places: Places | None
+    ) -> Iterator[Given]:
         """Rows go silently: nothing that they gave is taken back."""
         if self.exact[input]:
-            np.subtract.at(
-                self.table.column(_RIGHTS), entries[owner[over]], self._weights(input, ids[over])
-            )
+            rights = self.table.column(_RIGHTS)
+            np.subtract.at(rights, entries[owner], self._weights(input, ids))
         return iter(())
 
-    def _take(self, input: int, entries: Array, rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    def _take(
+        self, input: int, entries: Array, rows: pa.RecordBatch, places: Places | None
+    ) -> Iterator[Given]:
         at, ids = self._living(1 - input, *self.bags[1 - input].ids(entries))
         weights = np.ones(rows.num_rows, np.int64)
         if CHANGE in rows.schema.names:
             weights = fixed_values(rows.column(CHANGE)).astype(np.int64)
         products = weights[at] * self._weights(1 - input, ids) if self.plan.changes else weights
-        yield from self._pairs(input, rows, at, ids, self._changes(products))
+        yield from self._pairs(input, rows, places, at, ids, self._changes(products))
         if self._outer and input == RIGHT:
-            yield from self._turned(entries, weights)
+            yield from self._turned(entries, weights, places)
         touched = entries
         rows, kept = self._settled(input, entries, rows, weights)
         if self._outer and input == LEFT:
             alone = np.flatnonzero(~fixed_values(rows.column(MATCHED)))
-            yield from self._alone(rows.column, alone, self._changes(weights[alone]))
+            changes = self._changes(weights[alone])
+            yield from self._alone(rows.column, alone, taken(places, alone), changes)
         if kept is not None:
             rows, entries = rows.take(fixed_array(kept, pa.int64())), entries[kept]
         self._store(input, entries, rows)
@@ -106,20 +110,22 @@ class RegularJoin(ExpiringJoin):
         rows = with_column(rows, _UNTIL, fixed_array(until, pa.int64()))
         super()._store(input, entries, rows)
 
-    def _turned(self, entries: Array, weights: Array) -> Iterator[pa.RecordBatch]:
-        """Left rows that got their first match or lost their last one, by these new right rows."""
-        left, some = self.bags[LEFT], distinct(entries)
+    def _turned(self, entries: Array, weights: Array, places: Places | None) -> Iterator[Given]:
+        """Left rows that got their first match or lost their last one, by these new right rows: it
+        belongs to the first of their key, or to the last."""
+        left, (some, order, ends) = self.bags[LEFT], grouped(entries)
         before = self.table.column(_RIGHTS)[some]
         np.add.at(self.table.column(_RIGHTS), entries, weights)
         after = self.table.column(_RIGHTS)[some]
         for matched in (True, False):
-            turned = some[((before > 0) != matched) & ((after > 0) == matched)]
+            groups = np.flatnonzero(((before > 0) != matched) & ((after > 0) == matched))
+            turned, by = some[groups], order[ends[groups] if matched else ends[groups + 1] - 1]
             owner, ids = self._living(LEFT, *left.ids(turned))
             others = fixed_values(left.values(MATCHED, ids)) != matched
             owner, ids = owner[others], ids[others]
             weights = self._weights(LEFT, ids) * (-1 if matched else 1)
-            rows = np.arange(len(ids))
-            yield from self._alone(self._columns(LEFT, ids), rows, self._changes(weights))
+            lefts, rows = self._columns(LEFT, ids), np.arange(len(ids))
+            yield from self._alone(lefts, rows, taken(places, by[owner]), self._changes(weights))
             mark(left, turned[owner], ids, matched)
 
     def _settled(

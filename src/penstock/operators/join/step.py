@@ -12,7 +12,8 @@ import pyarrow as pa
 
 from penstock.operators.join.bounds import Get
 from penstock.operators.operator import Answer, EpochTime
-from penstock.operators.table_operator import TableOperator, whole_or_not
+from penstock.operators.places import Places, taken
+from penstock.operators.table_operator import Given, TableOperator, answer_of, whole_or_not
 from penstock.state.bags import Bags
 from penstock.state.buffers import Array, fixed_array
 from penstock.state.columns import Column
@@ -30,17 +31,26 @@ Columns = Callable[[int, int], list[pa.Array]]
 
 class JoinOperator(TableOperator):
     """One join on one host: each row of a channel meets the other side's rows of its key, then joins
-    its own side's. All state is in the table: a bag of rows per side."""
+    its own side's. All state is in the table: a bag of rows per side.
+
+    Right rows of a channel are there when its left rows come, so that left rows which have a match
+    are not given without one first: the channel cannot be divided. A pair belongs where the row
+    does that came to the other.
+    """
+
+    divisible = False
 
     def __init__(
         self,
         plan: JoinPlan,
         slots: int,
         step_id: str,
+        ordered: bool,
         bags: tuple[Bags, Bags],
         columns: Sequence[Column],
     ) -> None:
-        self.plan, self.step_id, self.bags = plan, step_id, bags
+        super().__init__(step_id, ordered)
+        self.plan, self.bags = plan, bags
         self.output: pa.Schema = plan.output
         self.table = ColumnTable(plan.codec, [*(b.column for b in bags), *columns], slots)
         for some in bags:
@@ -75,34 +85,48 @@ class JoinOperator(TableOperator):
         super().rollback()
         self._time = None
 
-    def _take_in(self, kind: str, batches: list[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def _take_in(
+        self, kind: str, batches: list[pa.RecordBatch], places: Sequence[Places | None]
+    ) -> Iterator[Given]:
         parts: tuple[list[pa.RecordBatch], ...] = ([], [])
-        for batch in batches:
+        wheres: tuple[list[Places], ...] = ([], [])
+        for batch, where in zip(batches, places, strict=True):
             for input, rows in self.plan.tagged.unpack(batch):
                 parts[input].append(rows)
+                if where is not None:
+                    wheres[input].append(where.take(self.plan.tagged.rows(input, batch)))
         for input in (RIGHT, LEFT):
             if parts[input]:
                 rows = parts[input][0]
                 if len(parts[input]) > 1:
                     rows = pa.concat_batches(parts[input])
                 entries = self.table.upsert(self.plan.keys(input, rows))
-                yield from self._take(input, entries, rows)
+                joined = Places.joined(wheres[input]) if self.ordered else None
+                yield from self._take(input, entries, rows, joined)
 
     # -- what the kinds of joins differ in
 
     @abstractmethod
-    def _expire(self, time: EpochTime) -> Iterator[pa.RecordBatch]:
+    def _expire(self, time: EpochTime) -> Iterator[Given]:
         """Forget rows whose time has come; gives the output that is due with it."""
 
     @abstractmethod
-    def _take(self, input: int, entries: Array, rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    def _take(
+        self, input: int, entries: Array, rows: pa.RecordBatch, places: Places | None
+    ) -> Iterator[Given]:
         """Let rows of one side meet the other side's, then store them; their entries are touched."""
 
     # -- making output
 
     def _pairs(
-        self, input: int, new: pa.RecordBatch, rows: Array, ids: Array, more: Columns | None = None
-    ) -> Iterator[pa.RecordBatch]:
+        self,
+        input: int,
+        new: pa.RecordBatch,
+        places: Places | None,
+        rows: Array,
+        ids: Array,
+        more: Columns | None = None,
+    ) -> Iterator[Given]:
         """Output of pairs: row rows[i] of a side's new rows with row ids[i] of the other side's bag."""
         other = self.bags[1 - input]
         all_once = len(rows) == new.num_rows and bool((rows == np.arange(len(rows))).all())
@@ -117,12 +141,13 @@ class JoinOperator(TableOperator):
             theirs = [other.values(name, ids[low:high]) for name in self.plan.kept[1 - input]]
             return mine + theirs if input == LEFT else theirs + mine
 
-        return self._batches(len(rows), columns, more)
+        return self._batches(len(rows), taken(places, rows), columns, more)
 
     def _alone(
-        self, lefts: Get, rows: Array, more: Columns | None = None
-    ) -> Iterator[pa.RecordBatch]:
-        """Output of these left rows, of columns that `lefts` gives by name, with no right row."""
+        self, lefts: Get, rows: Array, places: Places | None, more: Columns | None = None
+    ) -> Iterator[Given]:
+        """Output of these left rows, of columns that `lefts` gives by name, with no right row; the
+        places are those of the output."""
         names, others = self.plan.kept[LEFT], self.plan.kept[RIGHT]
         types = self.output.types[len(names) : len(names) + len(others)]
 
@@ -131,15 +156,16 @@ class JoinOperator(TableOperator):
             found = [lefts(name).take(at) for name in names]
             return found + [pa.nulls(high - low, type) for type in types]
 
-        return self._batches(len(rows), columns, more)
+        return self._batches(len(rows), places, columns, more)
 
     def _batches(
-        self, rows: int, columns: Columns, more: Columns | None
-    ) -> Iterator[pa.RecordBatch]:
+        self, rows: int, places: Places | None, columns: Columns, more: Columns | None
+    ) -> Iterator[Given]:
         for low in range(0, rows, _ROWS_PER_BATCH):
             high = min(rows, low + _ROWS_PER_BATCH)
             arrays = columns(low, high) + ([] if more is None else more(low, high))
-            yield pa.RecordBatch.from_arrays(arrays, schema=self.output)
+            batch = pa.RecordBatch.from_arrays(arrays, schema=self.output)
+            yield Given(batch, None if places is None else places.slice(low, high - low))
 
     def _columns(self, input: int, ids: Array) -> Get:
         """The columns of stored rows."""
@@ -153,4 +179,4 @@ class JoinOperator(TableOperator):
 
     def _expired(self, time: EpochTime) -> Answer:
         with whole_or_not(self.table):
-            return Answer(list(self._expire(time)))
+            return answer_of(self._expire(time))

@@ -14,6 +14,8 @@ from penstock.operators.join.equal_rows import HASH, EqualRows
 from penstock.operators.join.matched import with_column
 from penstock.operators.join.step import LEFT, RIGHT, Columns, JoinOperator
 from penstock.operators.operator import EpochTime
+from penstock.operators.places import Places, taken
+from penstock.operators.table_operator import Given
 from penstock.operators.window.windows import WINDOW_START, time_array
 from penstock.state.bags import Bags
 from penstock.state.buffers import Array, fixed_array, fixed_values
@@ -27,7 +29,7 @@ _DUE = due_column("event")
 class WindowJoin(JoinOperator):
     """All rows of an entry match each other; it goes when the window is over for late rows too."""
 
-    def __init__(self, plan: JoinPlan, slots: int, step_id: str) -> None:
+    def __init__(self, plan: JoinPlan, slots: int, step_id: str, ordered: bool) -> None:
         assert isinstance(plan.bound, InWindow)
         self.window = plan.bound.window
         self._time_type = plan.output.field(WINDOW_START).type
@@ -35,13 +37,13 @@ class WindowJoin(JoinOperator):
         if plan.distinct:
             schemas = [schema.append(pa.field(HASH, pa.int64())) for schema in schemas]
         bags = (Bags("left", schemas[LEFT]), Bags("right", schemas[RIGHT]))
-        super().__init__(plan, slots, step_id, bags, [_DUE])
+        super().__init__(plan, slots, step_id, ordered, bags, [_DUE])
 
     def due(self, time: EpochTime) -> dict[str, int]:
         """Windows that are over."""
         return limits(time, "event")
 
-    def _expire(self, time: EpochTime) -> Iterator[pa.RecordBatch]:
+    def _expire(self, time: EpochTime) -> Iterator[Given]:
         entries = due_entries(self.table, self.due(time))
         if not len(entries):
             return
@@ -50,18 +52,23 @@ class WindowJoin(JoinOperator):
             starts = self.plan.codec.decode(self.table.keys(lonely))[-1]
             owner, ids = self.bags[LEFT].ids(lonely)
             bounds = self._bounds(fixed_values(starts)[owner])
-            yield from self._alone(self._columns(LEFT, ids), np.arange(len(ids)), bounds)
+            stamps = self.table.column(_DUE.name)[lonely[owner]]
+            places = self._due_places(stamps, lonely[owner], time.final)
+            rows = np.arange(len(ids))
+            yield from self._alone(self._columns(LEFT, ids), rows, places, bounds)
         self.table.remove(entries)
 
-    def _take(self, input: int, entries: Array, rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    def _take(
+        self, input: int, entries: Array, rows: pa.RecordBatch, places: Places | None
+    ) -> Iterator[Given]:
         starts = fixed_values(rows.column(STARTS))
         rows = rows.select(self.plan.inputs[input].names)
         equal = self.plan.equal[input]
         if equal is not None:
             rows, fresh = self._unseen(equal, input, entries, rows)
-            entries, starts = entries[fresh], starts[fresh]
+            entries, starts, places = entries[fresh], starts[fresh], taken(places, fresh)
         at, ids = self.bags[1 - input].ids(entries)
-        yield from self._pairs(input, rows, at, ids, self._bounds(starts[at]))
+        yield from self._pairs(input, rows, places, at, ids, self._bounds(starts[at]))
         self.bags[input].append(entries, rows)
         end_ms = -(-(starts + self.window.size_us) // 1000)
         self.table.column(_DUE.name)[entries] = stamp(end_ms + self.plan.lateness_ms)

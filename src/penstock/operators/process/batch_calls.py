@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.errors import FlowError, StepError
+from penstock.operators.places import Places, taken
 from penstock.operators.process.calls import Caller, Results
 from penstock.operators.process.evidence import json_text
 from penstock.state.buffers import one_chunk
@@ -26,30 +27,38 @@ class BatchCalls:
         self._timers = Timers(0, None)
         self._results = Results()
 
-    def rows(self, batch: pa.RecordBatch, timers: Timers) -> Results:
-        """One call per slot, with its rows in order of arrival."""
+    def rows(self, batch: pa.RecordBatch, timers: Timers, places: Places | None = None) -> Results:
+        """One call per slot, with its rows in order of arrival.
+
+        Given the places of the rows, the results have places. What a call gives belongs row by row
+        to what it got, if that is as many; else all of it to the last row.
+        """
         self._timers, self._results = timers, Results()
         keys = self._cells.codec.encode(batch)
         slots = slots_of(keys.hashes, self._cells.table.slots)
         order = np.argsort(slots, kind="stable")
         cuts = np.flatnonzero(np.diff(slots[order])) + 1
         parts = np.split(order, cuts)
+        by_slot, begin = taken(places, order), 0
         for rows in parts:
             whole = len(parts) == 1
             part = batch if whole else batch.take(pa.array(rows))
-            self._serve(part, keys if whole else keys.take(rows))
+            where = None if by_slot is None else by_slot.slice(begin, len(rows))
+            self._serve(part, keys if whole else keys.take(rows), where)
+            begin += len(rows)
         return self._results
 
-    def _serve(self, batch: pa.RecordBatch, keys: Keys) -> None:
-        error = self._call(batch, keys)
+    def _serve(self, batch: pa.RecordBatch, keys: Keys, places: Places | None) -> None:
+        error = self._call(batch, keys, places)
         if error is None:
             return
         if isinstance(error, FlowError):
             raise self._failure(batch, keys, error) from error
         if batch.num_rows > 1:
             half = batch.num_rows // 2
-            self._serve(batch.slice(0, half), keys.take(np.arange(half)))
-            self._serve(batch.slice(half), keys.take(np.arange(half, batch.num_rows)))
+            for rows in (np.arange(half), np.arange(half, batch.num_rows)):
+                part = batch.slice(int(rows[0]), len(rows))
+                self._serve(part, keys.take(rows), taken(places, rows))
             if self._sets_aside:
                 return
             # every row passes in a smaller batch: all there is to blame is the batch
@@ -58,17 +67,20 @@ class BatchCalls:
             raise failure from error
         self._results.dead.append(self._evidence.letter(failure.key, failure.row, error))
 
-    def _call(self, batch: pa.RecordBatch, keys: Keys) -> Exception | None:
+    def _call(self, batch: pa.RecordBatch, keys: Keys, places: Places | None) -> Exception | None:
         """One call; on an error the table is as it was before."""
         table = self._cells.table
         mark = table.savepoint()
         try:
             with self._cells.batch(batch, keys):
                 given = self._method(batch, self._timers)
-            self._results.batches += conformed(given, self._output)
+            batches = conformed(given, self._output)
         except Exception as error:
             table.undo(mark)
             return error
+        self._results.batches += batches
+        if places is not None:
+            self._results.places += [_belonging(some, places) for some in batches]
         return None
 
     def _failure(self, batch: pa.RecordBatch, keys: Keys, error: Exception) -> StepError:
@@ -80,6 +92,13 @@ class BatchCalls:
         return self._evidence.failure(
             self._method, "", "a batch of", f"{batch.num_rows} rows", error
         )
+
+
+def _belonging(given: pa.RecordBatch, places: Places) -> Places:
+    """The places of what a call gave, for rows of these places."""
+    if given.num_rows == len(places):
+        return places
+    return places.take(np.full(given.num_rows, len(places) - 1))
 
 
 def conformed(given: Any, output: pa.Schema) -> list[pa.RecordBatch]:

@@ -8,9 +8,11 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from penstock.operators.operator import Answer, DeadLetter
+from penstock.operators.places import Places
 from penstock.operators.process.evidence import Evidence
 from penstock.operators.process.processor import KeyedProcessor
 from penstock.state.cells import Cells
@@ -27,18 +29,27 @@ class Results:
     """What calls gave: rows, and what was set aside."""
 
     rows: list[tuple[Any, ...]] = field(default_factory=list)
+    causes: list[int] = field(default_factory=list)
+    """Of each of the rows, the number of what caused it; empty where nobody asks for order."""
     batches: list[pa.RecordBatch] = field(default_factory=list)
+    places: list[Places] = field(default_factory=list)
+    """Of the rows of each batch; none where nobody asks for order."""
     dead: list[DeadLetter] = field(default_factory=list)
 
-    def flush(self, form: RowForm) -> None:
-        """Turn the rows into a batch."""
+    def flush(self, form: RowForm, places: Places | None) -> None:
+        """Turn the rows into a batch; `places` are those of what caused them, by number."""
         if self.rows:
             self.batches.append(form.batch(self.rows))
             self.rows.clear()
+            if places is not None:
+                self.places.append(places.take(np.array(self.causes)))
+                self.causes.clear()
 
     def answer(self) -> Answer:
-        whole = len(self.batches) < 2
-        return Answer(self.batches if whole else [pa.concat_batches(self.batches)], self.dead)
+        if len(self.batches) < 2:
+            return Answer(self.batches, self.dead, self.places)
+        places = [Places.joined(self.places)] if self.places else []
+        return Answer([pa.concat_batches(self.batches)], self.dead, places)
 
 
 @dataclass(frozen=True)
@@ -57,14 +68,23 @@ class Caller:
         return self.handle.cells
 
     def attempt(
-        self, at: int, call: Callable[[], Iterable[Any] | None], keep: bool = True
+        self,
+        at: int,
+        call: Callable[[], Iterable[Any] | None],
+        keep: bool = True,
+        note: Callable[[], None] | None = None,
     ) -> list[tuple[Any, ...]]:
-        """One call for key number `at`; undone if it fails, or is not to be kept."""
+        """One call for key number `at`; undone if it fails, or is not to be kept. `note` is called
+        for each row as it is given."""
         mark = self.cells.begin(at)
         answer: Iterable[Any] | None = None
+        rows = []
         try:
             answer = call()
-            rows = [] if answer is None else [self.output.write(row) for row in answer]
+            for row in () if answer is None else answer:
+                rows.append(self.output.write(row))
+                if note is not None:
+                    note()
         except BaseException:
             give_up(answer)
             self.cells.undo(mark)

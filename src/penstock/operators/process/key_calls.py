@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.errors import FlowError
+from penstock.operators.places import Places, taken
 from penstock.operators.process.calls import AT_ONCE, Caller, Results, collector_paused, give_up
 from penstock.operators.process.evidence import json_text
 from penstock.state.buffers import Array
@@ -32,17 +33,23 @@ class KeyCalls:
         self._caller, self._cells, self._input = caller, caller.cells, RowForm(input)
         self._method = caller.processor.handle_input_rows
         self._timers = Timers(0, None)
+        self._ordered = False
         self._results = Results()
 
-    def rows(self, batch: pa.RecordBatch, timers: Timers) -> Results:
-        """One call per key, in order of first appearance, with the key's rows in order."""
-        self._timers, self._results = timers, Results()
+    def rows(self, batch: pa.RecordBatch, timers: Timers, places: Places | None = None) -> Results:
+        """One call per key, in order of first appearance, with the key's rows in order.
+
+        Given the places of the rows, the results have places: those of the rows that calls had read
+        last when they gave theirs.
+        """
+        self._timers, self._ordered, self._results = timers, places is not None, Results()
         codec = self._cells.codec
         every = codec.encode(batch)
         groups, first = distinct(codec, every)
         keys = every.take(first)
         if len(first) < len(groups):
-            batch = batch.take(pa.array(np.argsort(groups, kind="stable")))
+            order = np.argsort(groups, kind="stable")
+            batch, places = batch.take(pa.array(order)), taken(places, order)
         ends = np.cumsum(np.bincount(groups, minlength=len(first)))
         key = row = 0
         while key < len(keys):
@@ -51,13 +58,15 @@ class KeyCalls:
             with collector_paused():
                 chosen = keys.take(np.arange(key, last))
                 self._piece(chosen, batch.slice(row, end - row), ends[key:last] - row)
-                self._results.flush(self._caller.output)
+                where = None if places is None else places.slice(row, end - row)
+                self._results.flush(self._caller.output, where)
             key, row = last, end
         return self._results
 
     def _piece(self, keys: Keys, batch: pa.RecordBatch, ends: Array) -> None:
         """Serve these keys, whose rows lie one after the other in the batch."""
-        cells, timers, given = self._cells, self._timers, self._results.rows
+        cells, timers, ordered = self._cells, self._timers, self._ordered
+        given, causes = self._results.rows, self._results.causes
         method, write = self._method, self._caller.output.write
         rows = self._input.rows(batch.columns, batch.num_rows)
         names = self._caller.names(keys)
@@ -68,27 +77,39 @@ class KeyCalls:
                 feed = iter(rows[start:end])
                 try:
                     answer = method(key, feed, timers)
-                    if answer is not None:
+                    if answer is not None and not ordered:
                         for row in answer:
                             given.append(write(row))
+                    elif answer is not None:
+                        last, unread = end - 1, partial(length_hint, feed)
+                        for row in answer:
+                            given.append(write(row))
+                            causes.append(last - unread())
+                        _from(causes, before, start)
                 except Exception as error:
                     give_up(answer)
                     cells.undo(mark)
-                    del given[before:]
-                    self._without_bad_rows(at, key, rows[start:end], feed, error)
+                    del given[before:], causes[before:]
+                    self._without_bad_rows(at, key, start, rows[start:end], feed, error)
                 start = end
 
     def _without_bad_rows(
         self,
         at: int,
         key: tuple[Any, ...],
+        first: int,
         rows: list[Row],
         feed: Iterator[Row],
         error: Exception,
     ) -> None:
-        """A call with these rows failed: set the row to blame aside and call again, until it passes
-        or no row is left. Or end the step."""
+        """A call with these rows, numbered from `first` on, failed: set the row to blame aside and
+        call again, until it passes or no row is left. Or end the step."""
         evidence, whose = self._caller.evidence, json_text(key)
+        numbers, causes = list(range(first, first + len(rows))), self._results.causes
+
+        def note() -> None:
+            causes.append(numbers[max(len(rows) - length_hint(feed) - 1, 0)])
+
         while True:
             read = len(rows) - length_hint(feed)
             if not self._caller.sets_aside or isinstance(error, FlowError):
@@ -96,14 +117,17 @@ class KeyCalls:
                 raise evidence.failure(self._method, whose, "row", text, error) from error
             bad, error = self._to_blame(at, key, rows, read, error)
             self._results.dead.append(evidence.letter(whose, _text(rows.pop(bad)), error))
+            del numbers[bad]
             if not rows:
                 return
-            feed = iter(rows)
+            feed, before = iter(rows), len(causes)
             try:
                 call = partial(self._method, key, feed, self._timers)
-                self._results.rows += self._caller.attempt(at, call)
+                given = self._caller.attempt(at, call, note=note if self._ordered else None)
+                self._results.rows += given
                 return
             except Exception as another:
+                del causes[before:]
                 error = another
 
     def _to_blame(
@@ -127,6 +151,13 @@ class KeyCalls:
                 fails, error = attempt, earlier
             attempt = (passes + fails) // 2
         return fails - 1, error
+
+
+def _from(causes: list[int], since: int, start: int) -> None:
+    """What a call gave before it had read any row belongs to its first one."""
+    while since < len(causes) and causes[since] < start:
+        causes[since] = start
+        since += 1
 
 
 def _text(row: Row) -> str:

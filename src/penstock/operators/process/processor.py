@@ -30,7 +30,8 @@ class KeyedProcessor:
 
     Calls come one at a time. A call that raises has changed nothing. State is what survives an
     epoch: attributes of the object are caches at most, since an epoch may be taken back and run
-    again, here or on another host.
+    again, here or on another host. A host with several cores has several copies of the object, for
+    different keys, each of which is called by one thread at a time.
 
     >>> class Count(KeyedProcessor):
     ...     output_schema = "word string, n long"

@@ -20,6 +20,7 @@ import pyarrow as pa
 
 from penstock.errors import FlowError, ProtocolError
 from penstock.operators.operator import ROWS, Answer, EpochTime, OnError, Unfit
+from penstock.operators.places import Places
 from penstock.operators.process.batch_calls import BatchCalls
 from penstock.operators.process.calls import Caller
 from penstock.operators.process.evidence import Evidence
@@ -27,7 +28,7 @@ from penstock.operators.process.key_calls import KeyCalls
 from penstock.operators.process.processor import KeyedProcessor
 from penstock.operators.process.timer_calls import Limits, TimerCalls
 from penstock.operators.senders import RowSender, without_key
-from penstock.operators.table_operator import whole_or_not
+from penstock.operators.table_operator import places_of, whole_or_not
 from penstock.state.ddl import schema_of
 from penstock.state.keyed import StateHandle, Timers
 from penstock.state.keys import KeyCodec, Keys
@@ -112,9 +113,11 @@ class ProcessPlan:
         """Of the rows as they came."""
         return self.codec.encode(batch)
 
-    def operator(self, slots: int, step_id: str, on_error: OnError) -> ProcessOperator:
+    def operator(
+        self, slots: int, step_id: str, on_error: OnError, ordered: bool = False
+    ) -> ProcessOperator:
         """The host's part."""
-        return ProcessOperator(self, slots, step_id, on_error)
+        return ProcessOperator(self, slots, step_id, on_error, ordered)
 
     @property
     def by_batch(self) -> bool:
@@ -130,8 +133,12 @@ class ProcessPlan:
 class ProcessOperator:
     """One `process` step on one host; see `operators.operator.Operator` for the protocol.
 
-    All that lasts from call to call is in the table, timers included, and the epoch's time.
+    All that lasts from call to call is in the table, timers included, and the epoch's time. A call
+    for a key gets all its rows of a channel, and one of `handle_batch` all of a slot: the channel
+    cannot be divided. Rows that a call gives belong where the row does that it had read last.
     """
+
+    divisible = False
 
     def __init__(
         self,
@@ -139,8 +146,9 @@ class ProcessOperator:
         slots: int,
         step_id: str,
         on_error: OnError = "fail",
+        ordered: bool = False,
     ) -> None:
-        self.output = plan.output
+        self.output, self.ordered = plan.output, ordered
         self.handle = StateHandle(plan.codec, plan.has_timers)
         # a copy, so that `init` leaves no state of one operator in the object of the plan
         self.processor = copy.copy(plan.processor)
@@ -176,22 +184,26 @@ class ProcessOperator:
             self._purge()
             if self._timer_calls is None:
                 return Answer()
-            return self._timer_calls.expired(due, limits, timers).answer()
+            return self._timer_calls.expired(due, limits, timers, self.ordered).answer()
 
-    def apply(self, kind: str, batches: list[pa.RecordBatch]) -> Answer:
+    def apply(
+        self, kind: str, batches: list[pa.RecordBatch], places: Places | None = None
+    ) -> Answer:
         """Take in the rows of one channel."""
         if kind != ROWS:
             raise ProtocolError(f"step {self._step} takes rows, not {kind}")
         if self._timers is None:
             raise ProtocolError(f"step {self._step} got rows before its epoch was opened")
+        each = places_of(self.ordered, batches, places)
         batches = [batch for batch in batches if batch.num_rows]
         if not batches:
             return Answer()
         batch = batches[0] if len(batches) == 1 else pa.concat_batches(batches)
         if batch.schema.names != self._input.names:
             batch = batch.select(self._input.names)
+        where = Places.joined([some for some in each if some is not None]) if self.ordered else None
         with whole_or_not(self.table):
-            return self._calls.rows(batch, self._timers).answer()
+            return self._calls.rows(batch, self._timers, where).answer()
 
     def close(self) -> Answer:
         """Nothing: a processor gives its rows when it is called."""

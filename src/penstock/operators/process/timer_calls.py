@@ -6,10 +6,14 @@ import heapq
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+
 from penstock.errors import FlowError
+from penstock.operators.places import Places
 from penstock.operators.process.calls import AT_ONCE, Caller, Results, collector_paused
 from penstock.operators.process.evidence import json_text
 from penstock.state.keyed import ExpiredTimer, Timers
+from penstock.state.keys import Keys
 from penstock.state.timers import TimeKind, TimerQueue
 
 Limits = Mapping[TimeKind, int | None]
@@ -24,14 +28,18 @@ class TimerCalls:
         self._method = caller.processor.handle_expired_timer
         self._names: list[tuple[Any, ...]] = []
         self._results = Results()
+        self._fired: list[tuple[int, int]] = []
+        """(expiry, place of its key) of timers whose rows have not been flushed."""
 
-    def expired(self, due: Limits, again: Limits, timers: Timers) -> Results:
+    def expired(self, due: Limits, again: Limits, timers: Timers, ordered: bool = False) -> Results:
         """One call per timer that is due, in order of expiry and then of key.
 
         A timer that a handler registers fires in the same opening if it is due by `again` and
-        later than the one being handled: so a handler can catch up, but not turn in circles.
+        later than the one being handled: so a handler can catch up, but not turn in circles. With
+        `ordered`, the results have places: by expiry, and then by the hash of the key.
         """
-        self._results = results = Results()
+        self._results, self._fired = Results(), []
+        results = self._results
         cells, queue = self._cells, self._queue
         entries = queue.due(due)
         if not len(entries):
@@ -53,7 +61,9 @@ class TimerCalls:
                         for more, of in self._fire(at, ExpiredTimer(expiry, kind), timers):
                             if more > expiry and _is_due(more, of, again):
                                 heapq.heappush(agenda, (more, place, of, at))
-                    results.flush(self._caller.output)
+                    results.flush(self._caller.output, self._places(keys) if ordered else None)
+                    results.causes.clear()
+                    self._fired.clear()
         return results
 
     def _fire(self, at: int, expired: ExpiredTimer, timers: Timers) -> list[tuple[int, TimeKind]]:
@@ -66,13 +76,19 @@ class TimerCalls:
             return []
         known, key = self._queue.timers(), self._names[at]
         try:
-            self._results.rows += self._caller.attempt(
-                at, lambda: self._method(key, timers, expired)
-            )
+            given = self._caller.attempt(at, lambda: self._method(key, timers, expired))
+            self._results.rows += given
+            self._results.causes += [len(self._fired)] * len(given)
+            self._fired.append((expired.expiry_ms, at))
         except Exception as error:
             self._failed(key, expired, error)
         left = self._queue.timers()
         return [] if left is known else [timer for timer in left if timer not in known]
+
+    def _places(self, keys: Keys) -> Places:
+        """The places of the timers fired since the last flush."""
+        expiries, at = np.array(self._fired, np.int64).reshape(-1, 2).T
+        return Places.of_due(expiries, keys.hashes[at])
 
     def _failed(self, key: tuple[Any, ...], expired: ExpiredTimer, error: Exception) -> None:
         evidence, whose = self._caller.evidence, json_text(key)

@@ -11,7 +11,8 @@ import pyarrow as pa
 from penstock.errors import FlowError
 from penstock.operators.due import due_column, due_entries, limits, stamp
 from penstock.operators.operator import ROWS, Answer, EpochTime, OnError, Outgoing, Unfit
-from penstock.operators.table_operator import TableOperator
+from penstock.operators.places import Places, taken
+from penstock.operators.table_operator import Given, TableOperator
 from penstock.operators.window.row_windows import (
     RowWindows,
     key_fields,
@@ -107,9 +108,11 @@ class DistinctPlan:
         """Of rows that may be the first of their key."""
         return self.codec.encode(batch)
 
-    def operator(self, slots: int, step_id: str, on_error: OnError) -> DistinctOperator:
+    def operator(
+        self, slots: int, step_id: str, on_error: OnError, ordered: bool = False
+    ) -> DistinctOperator:
         """The host's part."""
-        return DistinctOperator(self, slots, step_id)
+        return DistinctOperator(self, slots, step_id, ordered)
 
 
 def _plan(schema: pa.Schema, keys: list[str], ttl_ms: int | None, window: Window | None,
@@ -160,8 +163,9 @@ class DistinctSender:
 class DistinctOperator(TableOperator):
     """Knows which keys have come; gives the rows of those that had not, at once."""
 
-    def __init__(self, plan: DistinctPlan, slots: int, step_id: str) -> None:
-        self.plan, self.step_id = plan, step_id
+    def __init__(self, plan: DistinctPlan, slots: int, step_id: str, ordered: bool = False) -> None:
+        super().__init__(step_id, ordered)
+        self.plan = plan
         self.output = plan.output
         clock = "event" if plan.window is None else plan.window.clock
         due = due_column("processing" if plan.ttl_ms is not None else clock)
@@ -192,28 +196,36 @@ class DistinctOperator(TableOperator):
         """Everything was given already."""
         return Answer()
 
-    def _take_in(self, kind: str, batches: list[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        return (self._given(rows) for rows in map(self._new, batches) if rows.num_rows)
+    def _take_in(
+        self, kind: str, batches: list[pa.RecordBatch], places: Sequence[Places | None]
+    ) -> Iterator[Given]:
+        for batch, where in zip(batches, places, strict=True):
+            rows = self._new(batch)
+            if len(rows):
+                given = self._given(batch.take(fixed_array(rows, pa.int64())))
+                yield Given(given, taken(where, rows))
 
-    def _new(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+    def _new(self, batch: pa.RecordBatch) -> Array:
         """The first row of each key that is not in the table, which then is."""
         keys = self.plan.codec.encode(batch)
         unknown = np.flatnonzero(self.table.find(keys) < 0)
         if not len(unknown):
-            return batch.slice(0, 0)
+            return unknown
         entries = self.table.upsert(keys if len(unknown) == len(keys) else keys.take(unknown))
         entries, first = np.unique(entries, return_index=True)
-        batch = batch.take(fixed_array(unknown[np.sort(first)], pa.int64()))
+        rows = unknown[np.sort(first)]
         if self._due is not None:
-            self.table.column(self._due.name)[entries[np.argsort(first)]] = self._until(batch)
-        return batch
+            until = self._until(batch, rows)
+            self.table.column(self._due.name)[entries[np.argsort(first)]] = until
+        return rows
 
-    def _until(self, batch: pa.RecordBatch) -> Array:
+    def _until(self, batch: pa.RecordBatch, rows: Array) -> Array:
         windows = self.plan.windows
         if windows is not None:
-            return stamp(windows.due_ms(batch.column(WINDOW_START)))
+            starts = batch.column(WINDOW_START).take(fixed_array(rows, pa.int64()))
+            return stamp(windows.due_ms(starts))
         assert self.plan.ttl_ms is not None
-        return stamp(np.full(batch.num_rows, self._now_ms + self.plan.ttl_ms, np.int64))
+        return stamp(np.full(len(rows), self._now_ms + self.plan.ttl_ms, np.int64))
 
     def _given(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         windows = self.plan.windows

@@ -126,9 +126,11 @@ class TopPlan:
         """Of rows that may be among the first n."""
         return self.codec.encode(batch)
 
-    def operator(self, slots: int, step_id: str, on_error: OnError) -> Operator:
+    def operator(
+        self, slots: int, step_id: str, on_error: OnError, ordered: bool = False
+    ) -> Operator:
         """The host's part."""
-        return top_step.TopOperator(self, slots, step_id)
+        return top_step.TopOperator(self, slots, step_id, ordered)
 
     def over_ms(self, batch: pa.RecordBatch) -> Array:
         """For each row with an `until`: from which watermark on its key is over."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -13,7 +13,8 @@ from penstock.operators.due import Clock, due_column, due_entries, limits, stamp
 from penstock.operators.entry_groups import numbered
 from penstock.operators.operator import Answer, EpochTime
 from penstock.operators.ordering import run_starts
-from penstock.operators.table_operator import TableOperator
+from penstock.operators.places import Places
+from penstock.operators.table_operator import Given, TableOperator, answer_of
 from penstock.operators.top import kernels
 from penstock.operators.top.order import coarse_codes
 from penstock.operators.top.rows import MixedRows
@@ -45,8 +46,9 @@ class TopOperator(TableOperator):
     [{'user': 'a', 'score': 3, '_change': 1}, {'user': 'b', 'score': 2, '_change': 1}]
     """
 
-    def __init__(self, plan: TopPlan, slots: int, step_id: str) -> None:
-        self.plan, self.step_id, self.output = plan, step_id, plan.output
+    def __init__(self, plan: TopPlan, slots: int, step_id: str, ordered: bool = False) -> None:
+        super().__init__(step_id, ordered)
+        self.plan, self.output = plan, plan.output
         self._clock: Clock = "event" if plan.window is None else plan.window.clock
         self._bags = Bags("rows", plan.rows)
         self._due = due_column(self._clock) if plan.has_timers else None
@@ -68,6 +70,7 @@ class TopOperator(TableOperator):
     def open(self, time: EpochTime) -> Answer:
         """Give or forget what is over; at the end of the input only `close` does, after all rows."""
         self._bags.tidy()
+        self._firsts.clear()
         self._time, self._over = time, np.empty(0, np.int64)
         return Answer() if time.final else self._finish(time)
 
@@ -79,16 +82,18 @@ class TopOperator(TableOperator):
         touched = touched[self.table.present(touched)]
         chunks = range(0, len(touched), _ENTRIES_PER_BATCH)
         parts = (self._changes(touched[i : i + _ENTRIES_PER_BATCH]) for i in chunks)
-        return Answer([batch for part in parts for batch in part])
+        return answer_of(given for part in parts for given in part)
 
     # -- rows come in
 
-    def _take_in(self, kind: str, batches: list[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            self._compete(batch)
+    def _take_in(
+        self, kind: str, batches: list[pa.RecordBatch], places: Sequence[Places | None]
+    ) -> Iterator[Given]:
+        for batch, where in zip(batches, places, strict=True):
+            self._compete(batch, where)
         return iter(())
 
-    def _compete(self, batch: pa.RecordBatch) -> None:
+    def _compete(self, batch: pa.RecordBatch, where: Places | None) -> None:
         plan, first = self.plan, self.plan.order[0]
         keys = plan.codec.encode(batch)
         codes = coarse_codes(batch.column(first.column), first.descending)
@@ -98,12 +103,16 @@ class TopOperator(TableOperator):
         cells, bars = self.table.column(self._bags.column.name), self.table.column(_BAR)
         rows = kernels.contenders(entries, codes, cells, bars, plan.n)
         if not len(rows):
+            self._note(keys, entries, where)
             return
-        entries = entries[rows]
+        everyone, entries = entries, entries[rows]
         unknown = rows[entries < 0]
         if len(unknown):
             entries[entries < 0] = self.table.upsert(keys.take(unknown))
             self._set_due(batch, unknown, entries, rows)
+            everyone[rows] = entries
+        # also those that do not get in: who does may depend on which channel was first
+        self._note(keys, everyone, where)
         distinct, counts, groups = numbered(entries)
         if plan.n <= MOST and len(distinct) < len(rows):
             leading = kernels.leaders(groups, counts, codes[rows], plan.n)
@@ -171,14 +180,21 @@ class TopOperator(TableOperator):
         given = []
         if self.plan.emit == "close":
             for start in range(0, len(over), _ENTRIES_PER_BATCH):
-                owner, ids = self._bags.ids(over[start : start + _ENTRIES_PER_BATCH])
+                some = over[start : start + _ENTRIES_PER_BATCH]
+                owner, ids = self._bags.ids(some)
                 if len(ids):
-                    given.append(self._output(ids, self._ranks(owner, ids), None))
+                    rows = self._output(ids, self._ranks(owner, ids), None)
+                    given.append(Given(rows, self._closing(some[owner], time)))
         self.table.remove(over)
         self._over = over
-        return Answer(given)
+        return answer_of(given)
 
-    def _changes(self, entries: Array) -> Iterator[pa.RecordBatch]:
+    def _closing(self, entries: Array, time: EpochTime) -> Places | None:
+        """Where rows of keys belong that are over."""
+        assert self._due is not None
+        return self._due_places(self.table.column(self._due.name)[entries], entries, time.final)
+
+    def _changes(self, entries: Array) -> Iterator[Given]:
         """What was taken back of these entries since the last seal, then what was put in."""
         old_owner, old = self._bags.before(entries)
         if len(self._over):
@@ -190,9 +206,11 @@ class TopOperator(TableOperator):
         gone = kernels.missing(old, old_ranks, new, new_ranks)
         came = kernels.missing(new, new_ranks, old, old_ranks)
         if gone.any() and self.plan.emit == "changes":
-            yield self._output(old[gone], old_ranks[gone], -1)
+            rows = self._output(old[gone], old_ranks[gone], -1)
+            yield Given(rows, self._first(entries[old_owner[gone]]))
         if came.any():
-            yield self._output(new[came], new_ranks[came], 1)
+            rows = self._output(new[came], new_ranks[came], 1)
+            yield Given(rows, self._first(entries[owner[came]]))
 
     def _ranks(self, owner: Array, ids: Array) -> Array:
         """The rank of each row among those of its owner; zeros if nobody asks for it."""

@@ -152,9 +152,11 @@ class WindowPlan(_Windowed):
         """Keys and windows, of rows or of combined states."""
         return self.inner.sent_keys(batch)
 
-    def operator(self, slots: int, step_id: str, on_error: OnError) -> Operator:
+    def operator(
+        self, slots: int, step_id: str, on_error: OnError, ordered: bool = False
+    ) -> Operator:
         """The host's part."""
-        return window_step.WindowOperator(self, slots, step_id)
+        return window_step.WindowOperator(self, slots, step_id, ordered)
 
 
 class SessionPlan(_Windowed):
@@ -176,6 +178,8 @@ class SessionPlan(_Windowed):
         """The keys that the sessions are of."""
         return self.codec.from_storage(batch.column(KEY))
 
-    def operator(self, slots: int, step_id: str, on_error: OnError) -> Operator:
+    def operator(
+        self, slots: int, step_id: str, on_error: OnError, ordered: bool = False
+    ) -> Operator:
         """The host's part."""
-        return session_step.SessionOperator(self, slots, step_id)
+        return session_step.SessionOperator(self, slots, step_id, ordered)

@@ -26,7 +26,8 @@ _ENOUGH = 1 << 18
 
 
 class SessionSender:
-    """Makes sessions of its own rows; the host merges them with those that it has."""
+    """Makes sessions of its own rows; the host merges them with those that it has. They go in the order
+    of their first rows: in a flow that is ordered, that is where they belong."""
 
     def __init__(self, plan: SessionPlan, time: EpochTime) -> None:
         self._plan, self._time = plan, time
@@ -58,6 +59,10 @@ class SessionSender:
         order = np.empty(0, np.int64) if sorted_already else np.argsort(times)
         gap = plan.window.size_us
         groups, owners, starts, ends = kernels.group_rows(users, index.size, times, order, gap)
+        if not sorted_already:
+            by_row = _first_rows(groups, len(owners)).argsort()
+            owners, starts, ends = owners[by_row], starts[by_row], ends[by_row]
+            groups = by_row.argsort()[groups]
         state = PassingState(plan.inner, len(owners))
         state.update(groups, rows)
         bounds = [fixed_array(starts, pa.int64()), fixed_array(ends, pa.int64())]
@@ -65,3 +70,10 @@ class SessionSender:
         sessions = pa.RecordBatch.from_arrays(bounds + state.combined(), schema=schema)
         keys = index.keys(owners)
         return Outgoing(pack(plan.codec, keys, sessions), keys.hashes)
+
+
+def _first_rows(groups: Array, count: int) -> Array:
+    """The first row of each of so many groups."""
+    first = np.empty(count, np.int64)
+    first[groups[::-1]] = np.arange(len(groups))[::-1]
+    return first

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -12,7 +12,8 @@ from penstock.operators.aggregate.combiner import unpack
 from penstock.operators.changes import differing, signs
 from penstock.operators.due import due_column, due_entries, limits, stamp
 from penstock.operators.operator import PARTIALS, Answer, EpochTime
-from penstock.operators.table_operator import TableOperator
+from penstock.operators.places import Places
+from penstock.operators.table_operator import Given, TableOperator, answer_of
 from penstock.operators.window import session_kernels as kernels
 from penstock.operators.window.passing_state import PassingState
 from penstock.operators.window.session_sender import END, START
@@ -51,8 +52,9 @@ class SessionOperator(TableOperator):
 
     kinds = (PARTIALS,)
 
-    def __init__(self, plan: SessionPlan, slots: int, step_id: str) -> None:
-        self.plan, self.step_id = plan, step_id
+    def __init__(self, plan: SessionPlan, slots: int, step_id: str, ordered: bool = False) -> None:
+        super().__init__(step_id, ordered)
+        self.plan = plan
         self._stays = plan.emit == "close" and plan.lateness_ms > 0
         given = [(GIVEN, pa.int8())] if self._stays else []
         self._schema = pa.schema(
@@ -78,38 +80,42 @@ class SessionOperator(TableOperator):
     def open(self, time: EpochTime) -> Answer:
         """Give the sessions that have closed, and forget those that take no more rows."""
         self._bags.tidy()
+        self._firsts.clear()
         self._limits, self._final = self.due(time), time.final
-        return Answer() if time.final else Answer(self._closed())
+        return Answer() if time.final else answer_of(self._closed())
 
     def close(self) -> Answer:
         """Give what late rows have changed, or whatever has changed; at the very end, all."""
         touched = self.table.touched()
         touched = touched[self.table.present(touched)]
-        batches: list[pa.RecordBatch] = []
+        given: list[Given] = []
         if self.plan.emit == "update":
-            batches += self._rows(self._changed(touched)[1])
+            given += self._rows(self._changed(touched)[1], self._touching)
         elif self.plan.emit == "changes":
-            batches += self._changes(touched)
+            given += self._changes(touched)
         elif self._stays and not self._final:
             found = self._sessions(touched)
             again = self._given(found) == AGAIN
-            batches += self._rows(found.where(again))
+            given += self._rows(found.where(again), self._touching)
             self.table.touch(touched)
             self._keep(self._marked(found, again))
         if self._final:
-            batches += self._closed()
-        return Answer(batches)
+            given += self._closed()
+        return answer_of(given)
 
     # -- rows come in
 
-    def _take_in(self, kind: str, batches: list[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            self._merge(batch)
+    def _take_in(
+        self, kind: str, batches: list[pa.RecordBatch], places: Sequence[Places | None]
+    ) -> Iterator[Given]:
+        for batch, where in zip(batches, places, strict=True):
+            self._merge(batch, where)
         return iter(())
 
-    def _merge(self, batch: pa.RecordBatch) -> None:
+    def _merge(self, batch: pa.RecordBatch, where: Places | None) -> None:
         keys, partials = unpack(self.plan.codec, batch)
         rows = self.table.upsert(keys)
+        self._note(keys, rows, where)
         scratch = np.zeros(len(self.table.column(self._due)), np.int32)
         entries, places = kernels.distinct(rows, scratch)
         old = self._sessions(entries)
@@ -150,22 +156,22 @@ class SessionOperator(TableOperator):
 
     # -- sessions close
 
-    def _closed(self) -> list[pa.RecordBatch]:
+    def _closed(self) -> list[Given]:
         """Forget what is due, and give it where that is when rows are given."""
         entries = due_entries(self.table, self._limits)
         found = self._sessions(entries)
         ended = self._stamps(self._times(END, found)) <= self._limit
         gone = self._last_stamps(found) <= self._limit
-        batches: list[pa.RecordBatch] = []
+        out: list[Given] = []
         if self.plan.emit == "close":
             given = self._given(found) == ONCE if self._stays else np.zeros_like(gone)
-            batches += self._rows(found.where(ended & ~given))
+            out += self._rows(found.where(ended & ~given), self._closing)
         self.table.touch(entries)
         if self._stays:
             found = self._marked(found, ended & ~gone)
         self._keep(found.where(~gone))
         self.table.remove(entries[self._bags.counts(entries) == 0])
-        return batches
+        return out
 
     def _marked(self, found: _Sessions, given: Array) -> _Sessions:
         """The same sessions, where those that were given say so."""
@@ -227,23 +233,41 @@ class SessionOperator(TableOperator):
 
     # -- rows go out
 
-    def _rows(self, found: _Sessions) -> Iterator[pa.RecordBatch]:
+    def _touching(self, found: _Sessions) -> Places | None:
+        """Where sessions belong that the epoch has changed: with their key."""
+        return self._first(found.entries[found.owner])
+
+    def _closing(self, found: _Sessions) -> Places | None:
+        """Where sessions belong that close."""
+        if not self.ordered:
+            return None
+        stamps = self._stamps(self._times(END, found))
+        return self._due_places(stamps, found.entries[found.owner], self._final)
+
+    def _rows(
+        self, found: _Sessions, places: Callable[[_Sessions], Places | None]
+    ) -> Iterator[Given]:
+        """The rows of these sessions; `places` says where each belongs."""
         for at in range(0, len(found.ids), ROWS_PER_BATCH):
             piece = slice(at, at + ROWS_PER_BATCH)
             some = _Sessions(found.entries, found.owner[piece], found.ids[piece])
-            yield pa.RecordBatch.from_arrays(self._columns(some), schema=self.output)
+            batch = pa.RecordBatch.from_arrays(self._columns(some), schema=self.output)
+            yield Given(batch, places(some))
 
-    def _changes(self, entries: Array) -> Iterator[pa.RecordBatch]:
+    def _changes(self, entries: Array) -> Iterator[Given]:
         was, now = self._changed(entries)
         old, new = self._columns(was), self._columns(now)
         same_old, same_new = self._unchanged(was, now, old, new)
-        for sign, columns, same in ((-1, old, same_old), (1, new, same_new)):
-            places = np.flatnonzero(~same)
-            for at in range(0, len(places), ROWS_PER_BATCH):
-                taken = fixed_array(places[at : at + ROWS_PER_BATCH], pa.int64())
+        sides = ((-1, was, old, same_old), (1, now, new, same_new))
+        for sign, found, columns, same in sides:
+            other = np.flatnonzero(~same)
+            for at in range(0, len(other), ROWS_PER_BATCH):
+                rows = other[at : at + ROWS_PER_BATCH]
+                taken = fixed_array(rows, pa.int64())
                 some = [column.take(taken) for column in columns]
                 some.append(signs(sign, len(taken)))
-                yield pa.RecordBatch.from_arrays(some, schema=self.output)
+                batch = pa.RecordBatch.from_arrays(some, schema=self.output)
+                yield Given(batch, self._first(found.entries[found.owner[rows]]))
 
     def _unchanged(
         self, was: _Sessions, now: _Sessions, old: list[pa.Array], new: list[pa.Array]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -12,7 +12,8 @@ from penstock.operators.aggregate.table_state import AggregateState
 from penstock.operators.changes import differing, signs
 from penstock.operators.due import due_column, due_entries, limits
 from penstock.operators.operator import PARTIALS, ROWS, Answer, EpochTime
-from penstock.operators.table_operator import TableOperator
+from penstock.operators.places import Places
+from penstock.operators.table_operator import Given, TableOperator, answer_of
 from penstock.operators.window import kernels
 from penstock.operators.window.windows import event_times, time_array
 from penstock.state.buffers import Array, fixed_array
@@ -43,8 +44,9 @@ class WindowOperator(TableOperator):
 
     kinds = (PARTIALS, ROWS)
 
-    def __init__(self, plan: WindowPlan, slots: int, step_id: str) -> None:
-        self.plan, self.step_id = plan, step_id
+    def __init__(self, plan: WindowPlan, slots: int, step_id: str, ordered: bool = False) -> None:
+        super().__init__(step_id, ordered)
+        self.plan = plan
         self._state = AggregateState(plan.inner)
         extra = [due_column(plan.window.clock)]
         if plan.stays:
@@ -69,30 +71,35 @@ class WindowOperator(TableOperator):
     def open(self, time: EpochTime) -> Answer:
         """Give the windows that have closed, and forget those that take no more rows."""
         self._state.tidy()
+        self._firsts.clear()
         self._limits, self._final = self.due(time), time.final
-        return Answer() if time.final else Answer(self._closed())
+        return Answer() if time.final else answer_of(self._closed())
 
     def close(self) -> Answer:
         """Give what late rows have changed, or whatever has changed; at the very end, all."""
         touched = self.table.touched()
         touched = touched[self.table.present(touched)]
-        batches: list[pa.RecordBatch] = []
+        given: list[Given] = []
         if self.plan.emit == "update":
-            batches += self._rows(touched)
+            given += self._rows(touched, self._first)
         elif self.plan.emit == "changes":
-            batches += self._changes(touched)
+            given += self._changes(touched)
         elif self.plan.stays and not self._final:
             again = touched[self.table.column(GIVEN)[touched] == AGAIN]
-            batches += self._rows(again)
+            given += self._rows(again, self._first)
             self.table.touch(again)
             self.table.column(GIVEN)[again] = ONCE
         if self._final:
-            batches += self._closed()
-        return Answer(batches)
+            given += self._closed()
+        return answer_of(given)
 
-    def _take_in(self, kind: str, batches: list[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            self._put_due(*self._state.take_in(kind, batch))
+    def _take_in(
+        self, kind: str, batches: list[pa.RecordBatch], places: Sequence[Places | None]
+    ) -> Iterator[Given]:
+        for batch, where in zip(batches, places, strict=True):
+            keys, entries = self._state.take_in(kind, batch)
+            self._put_due(keys, entries)
+            self._note(keys, entries, where)
         return iter(())
 
     def _put_due(self, keys: Keys, entries: Array) -> None:
@@ -107,7 +114,7 @@ class WindowOperator(TableOperator):
             given = table.column(GIVEN)
             kernels.put_due_or_give(due, given, entries, stamps, limit, stay, ONCE, AGAIN)
 
-    def _closed(self) -> list[pa.RecordBatch]:
+    def _closed(self) -> list[Given]:
         """Forget what is due, and give it where that is when rows are given."""
         table, plan = self.table, self.plan
         due = due_entries(table, self._limits)
@@ -115,10 +122,10 @@ class WindowOperator(TableOperator):
             table.remove(due)
             return []
         if not plan.stays:
-            batches = list(self._rows(due))
+            given = list(self._rows(due, self._closing))
             table.remove(due)
-            return batches
-        batches = list(self._rows(due[table.column(GIVEN)[due] != ONCE]))
+            return given
+        given = list(self._rows(due[table.column(GIVEN)[due] != ONCE], self._closing))
         lasts = self._stamps(table.keys(due)) + plan.lateness_ms
         gone = lasts <= self._limit
         table.remove(due[gone])
@@ -126,7 +133,13 @@ class WindowOperator(TableOperator):
         table.touch(stay)
         table.column(GIVEN)[stay] = ONCE
         table.column(self._due)[stay] = lasts[~gone]
-        return batches
+        return given
+
+    def _closing(self, entries: Array) -> Places | None:
+        """Where the rows of windows that close belong."""
+        if not self.ordered:
+            return None
+        return self._due_places(self._stamps(self.table.keys(entries)), entries, self._final)
 
     @property
     def _limit(self) -> int:
@@ -146,12 +159,14 @@ class WindowOperator(TableOperator):
             values = kernels.last_words(keys.offsets, keys.data)
         return event_times(fixed_array(values, self.plan.time_type))
 
-    def _rows(self, entries: Array) -> Iterator[pa.RecordBatch]:
+    def _rows(self, entries: Array, places: Callable[[Array], Places | None]) -> Iterator[Given]:
+        """The rows of these entries; `places` says where each belongs."""
         for some in _pieces(entries):
             columns = self._bounds(some) + self.plan.inner.results(self._state, some)
-            yield pa.RecordBatch.from_arrays(columns, schema=self.output)
+            batch = pa.RecordBatch.from_arrays(columns, schema=self.output)
+            yield Given(batch, places(some))
 
-    def _changes(self, entries: Array) -> Iterator[pa.RecordBatch]:
+    def _changes(self, entries: Array) -> Iterator[Given]:
         """What is taken back, then what is put in, of as many entries as go into a batch."""
         for some in _pieces(entries):
             was = self.table.was_present(some)
@@ -159,13 +174,14 @@ class WindowOperator(TableOperator):
             new = self.plan.inner.results(self._state, some)
             changed = ~was | differing(old, new)
             for sign, results, rows in ((-1, old, was & changed), (1, new, changed)):
-                places = np.flatnonzero(rows)
-                if len(places):
-                    taken = fixed_array(places, pa.int64())
-                    columns = self._bounds(some[places])
+                found = np.flatnonzero(rows)
+                if len(found):
+                    taken = fixed_array(found, pa.int64())
+                    columns = self._bounds(some[found])
                     columns += [column.take(taken) for column in results]
-                    columns.append(signs(sign, len(places)))
-                    yield pa.RecordBatch.from_arrays(columns, schema=self.output)
+                    columns.append(signs(sign, len(found)))
+                    batch = pa.RecordBatch.from_arrays(columns, schema=self.output)
+                    yield Given(batch, self._first(some[found]))
 
     def _bounds(self, entries: Array) -> list[pa.Array]:
         """Key columns, window_start and window_end."""

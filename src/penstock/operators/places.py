@@ -1,0 +1,248 @@
+"""Places: where output rows belong, so that they leave in the order in which their causes came.
+
+A place is a pair of int64, compared as a pair. Rows that a record causes have the record's place:
+its source partition, and its serial number in the stream of records that the partition's courier
+sent to the step, before that was split among hosts. What an epoch gives once, at its end, has the
+first place of all records that touched its entry. What the times make due goes before all records,
+or after them when the input has ended: by time, then by the hash of the key. None of this depends
+on which host worked on a row, in which part, or when.
+
+Places go over the wire as columns beside the rows, and only in flows that are ordered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+from numba import njit
+
+from penstock.state.buffers import Array, fixed_array, fixed_values
+
+if TYPE_CHECKING:
+    from penstock.operators.operator import Answer
+
+SERIAL = "__serial"
+"""The column (int64) of records on their way to hosts, in flows that are ordered."""
+MAJOR, MINOR = "__major", "__minor"
+"""The columns (int64) of rows on their way back."""
+
+_FAR = 1 << 62
+_LATEST = 1 << 61
+"""Times further from 1970, in milliseconds, have one place: both signs fit beside all partitions."""
+_DENSE = 4
+"""So many serial numbers for each row are worth counting, rather than sorting the rows."""
+_ONE_BATCH = 1 << 30
+"""Rows of so many bytes go into one batch."""
+_PIECE = 1 << 16
+"""Of more than that, so many rows."""
+
+
+@dataclass(frozen=True, eq=False)
+class Places:
+    """The places of some rows.
+
+    >>> Places.of_records(3, np.array([7, 8]))
+    Places([(3, 7), (3, 8)])
+    """
+
+    major: Array
+    minor: Array
+
+    def __len__(self) -> int:
+        return len(self.major)
+
+    def __repr__(self) -> str:
+        pairs = zip(self.major.tolist(), self.minor.tolist(), strict=True)
+        return f"Places({list(pairs)})"
+
+    @staticmethod
+    def none() -> Places:
+        """Of no rows."""
+        return Places(np.empty(0, np.int64), np.empty(0, np.int64))
+
+    @staticmethod
+    def of_records(partition: int, serials: Array) -> Places:
+        """Of records that a partition's courier sent."""
+        return Places(np.full(len(serials), partition, np.int64), serials)
+
+    @staticmethod
+    def of_due(times_ms: Array, hashes: Array, final: bool = False) -> Places:
+        """Of what fell due at these times, for keys of these hashes: before all records, or when the
+        input has ended (`final`) after them.
+
+        >>> due, key = np.array([5]), np.array([1], np.uint64)
+        >>> before, after = Places.of_due(due, key), Places.of_due(due, key, final=True)
+        >>> before.major[0] < 0 < 2**31 < after.major[0]
+        np.True_
+        """
+        times = np.clip(times_ms, -_LATEST, _LATEST)
+        return Places(times + (_FAR if final else -_FAR), hashes.view(np.int64))
+
+    @staticmethod
+    def joined(some: Sequence[Places]) -> Places:
+        """Of the rows of all, one after the other."""
+        if len(some) < 2:
+            return some[0] if some else Places.none()
+        return Places(
+            np.concatenate([places.major for places in some]),
+            np.concatenate([places.minor for places in some]),
+        )
+
+    def take(self, rows: Array) -> Places:
+        """Of rows with these numbers."""
+        return Places(self.major[rows], self.minor[rows])
+
+    def slice(self, begin: int, rows: int) -> Places:
+        """Of so many rows, from one on."""
+        end = begin + rows
+        return Places(self.major[begin:end], self.minor[begin:end])
+
+    def split(self, batches: Iterable[pa.RecordBatch]) -> list[Places]:
+        """Of the rows of each batch, where these are of all batches in order."""
+        sizes = [batch.num_rows for batch in batches]
+        return [self.slice(int(e) - n, n) for e, n in zip(np.cumsum(sizes), sizes, strict=True)]
+
+    def order(self) -> Array | None:
+        """The stable order of the rows by place; None: they are in it already."""
+        major, minor = self.major, self.minor
+        level = major[1:] == major[:-1]
+        if bool((level | (major[1:] > major[:-1])).all()):
+            if bool((~level | (minor[1:] >= minor[:-1])).all()):
+                return None
+            if level.all():
+                return _order(minor)
+        return np.lexsort((minor, major))
+
+
+def _order(serials: Array) -> Array:
+    """The stable order of serial numbers, which mostly lie close together."""
+    least, most = int(serials.min()), int(serials.max())
+    if most - least < _DENSE * len(serials):
+        counted: Array = _counted(serials, least, most - least + 1)
+        return counted
+    return np.argsort(serials, kind="stable")
+
+
+@njit(cache=True, nogil=True)
+def _counted(serials, least, span):  # type: ignore[no-untyped-def]
+    """A stable counting sort."""
+    at = np.zeros(span + 1, np.int64)
+    for i in range(len(serials)):
+        at[serials[i] - least + 1] += 1
+    for i in range(span):
+        at[i + 1] += at[i]
+    order = np.empty(len(serials), np.int64)
+    for i in range(len(serials)):
+        place = serials[i] - least
+        order[at[place]] = i
+        at[place] += 1
+    return order
+
+
+def taken(places: Places | None, rows: Array) -> Places | None:
+    """The places of these rows, where there are places."""
+    return None if places is None else places.take(rows)
+
+
+def in_order(batches: Sequence[pa.RecordBatch], places: Sequence[Places]) -> list[pa.RecordBatch]:
+    """All rows by their places, those of one place in the order in which they stand.
+
+    They come in one batch, unless they are more than fit into one: so that what follows does not
+    see how many hosts, or parts of one, they come from.
+
+    >>> a, b = (pa.RecordBatch.from_pydict({"n": n}) for n in ([1, 4], [2, 3]))
+    >>> at = [Places.of_records(0, np.array(serials)) for serials in ([10, 40], [20, 30])]
+    >>> [batch.column("n").to_pylist() for batch in in_order([a, b], at)]
+    [[1, 2, 3, 4]]
+    """
+    some = [batch for batch in batches if batch.num_rows]
+    if not some:
+        return []
+    order = Places.joined([part for part in places if len(part)]).order()
+    if sum(batch.nbytes for batch in some) > _ONE_BATCH:
+        return some if order is None else list(_in_pieces(some, order))
+    whole = some[0] if len(some) == 1 else pa.concat_batches(some)
+    return [whole if order is None else whole.take(fixed_array(order, pa.int64()))]
+
+
+def _in_pieces(batches: list[pa.RecordBatch], order: Array) -> Iterator[pa.RecordBatch]:
+    """Rows of all batches in this order, some at a time: texts of all would not fit into one array."""
+    ends = np.cumsum([batch.num_rows for batch in batches])
+    for begin in range(0, len(order), _PIECE):
+        rows = order[begin : begin + _PIECE]
+        of = np.searchsorted(ends, rows, "right")
+        by_batch = np.argsort(of, kind="stable")
+        found = []
+        for number in np.unique(of):
+            batch = batches[number]
+            inside = rows[by_batch][of[by_batch] == number] - (ends[number] - batch.num_rows)
+            found.append(batch.take(fixed_array(inside, pa.int64())))
+        back = np.argsort(by_batch)
+        yield pa.concat_batches(found).take(fixed_array(back, pa.int64()))
+
+
+# -- records on their way to the hosts
+
+
+def with_serial(batch: pa.RecordBatch, first: int) -> pa.RecordBatch:
+    """Records with their serial numbers, from `first` on, in one more column."""
+    return _with(batch, {SERIAL: np.arange(first, first + batch.num_rows)})
+
+
+def split_serial(
+    batches: list[pa.RecordBatch], partition: int
+) -> tuple[list[pa.RecordBatch], Places | None]:
+    """What a courier sent, without serial numbers, and the places that they mean; None: it sent none,
+    since its flow is not ordered, or since there are no batches.
+
+    >>> sent = with_serial(pa.RecordBatch.from_pydict({"n": [1, 2]}), 40)
+    >>> split_serial([sent], 3)[1]
+    Places([(3, 40), (3, 41)])
+    """
+    if not batches or batches[0].schema.names[-1:] != [SERIAL]:
+        return batches, None
+    serials = np.concatenate([fixed_values(batch.column(SERIAL)) for batch in batches])
+    return [_without(batch, 1) for batch in batches], Places.of_records(partition, serials)
+
+
+# -- rows on their way back
+
+
+def placed(schema: pa.Schema) -> pa.Schema:
+    """The schema of rows that go back with their places."""
+    return pa.schema([*schema, *(pa.field(name, pa.int64()) for name in (MAJOR, MINOR))])
+
+
+def with_places(answer: Answer) -> list[pa.RecordBatch]:
+    """The batches of an answer with their places in two more columns; as they are if it has none."""
+    if not answer.places:
+        return answer.batches
+    return [
+        _with(batch, {MAJOR: places.major, MINOR: places.minor})
+        for batch, places in zip(answer.batches, answer.places, strict=True)
+    ]
+
+
+def split_places(
+    batches: Sequence[pa.RecordBatch],
+) -> tuple[list[pa.RecordBatch], list[Places]]:
+    """Undo `with_places`, for batches that have places."""
+    places = [Places(*(fixed_values(b.column(name)) for name in (MAJOR, MINOR))) for b in batches]
+    return [_without(batch, 2) for batch in batches], places
+
+
+def _with(batch: pa.RecordBatch, columns: dict[str, Array]) -> pa.RecordBatch:
+    for name, values in columns.items():
+        batch = batch.append_column(pa.field(name, pa.int64()), fixed_array(values, pa.int64()))
+    return batch
+
+
+def _without(batch: pa.RecordBatch, columns: int) -> pa.RecordBatch:
+    """The batch without its last columns; also one of no others keeps count of its rows."""
+    for _ in range(columns):
+        batch = batch.remove_column(batch.num_columns - 1)
+    return batch

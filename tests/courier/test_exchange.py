@@ -1,0 +1,112 @@
+"""What a courier sends to hosts, and in which order it gives what they answer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from penstock.courier import exchange
+from penstock.courier.exchange import Exchange, Task
+from penstock.courier.tally import Tally
+from penstock.model import HostId, StepId
+from penstock.operators.operator import Answer, EpochTime
+from penstock.operators.places import SERIAL, Places, with_places
+from penstock.operators.process.step import ProcessPlan
+from penstock.plan.epoch import EpochPlan, RouteTable, StepRoutes
+from penstock.plan.steps import KeyedStep
+from tests.operators.processors import SCHEMA, Summed
+
+SLOTS, HOSTS = 8, 3
+STEP = KeyedStep("step", SLOTS, ProcessPlan(SCHEMA, ["user"], Summed()))
+PLAN = EpochPlan(
+    0,
+    0,
+    1,
+    (
+        StepRoutes(
+            StepId("step"),
+            RouteTable.even([HostId(f"step/{n}") for n in range(HOSTS)], SLOTS),
+            tuple(f"host {n}" for n in range(HOSTS)),
+            EpochTime(0, 0),
+        ),
+    ),
+    "driver",
+    "token",
+)
+
+
+class Host:
+    """Writes down what it is sent, and gives it back."""
+
+    def __init__(self, ordered: bool) -> None:
+        self.ordered, self.got = ordered, list[pa.RecordBatch]()
+        self.words: list[bytes] = []
+
+    @contextmanager
+    def exchange(self, header: bytes, timeout_ms: int) -> Iterator[tuple[Any, Any]]:
+        writer = SimpleNamespace(
+            begin=lambda schema: None,
+            write_batch=self.got.append,
+            write_metadata=self.words.append,
+            done_writing=lambda: None,
+        )
+        yield writer, self.answers()
+
+    def answers(self) -> Iterator[Any]:
+        """All rows as they came; if ordered, the wrong way round, with their places."""
+        rows = pa.Table.from_batches(self.got).combine_chunks().to_batches()
+        for batch in rows:
+            answer = Answer([batch])
+            if self.ordered:
+                back = batch.take(pa.array(np.arange(batch.num_rows)[::-1]))
+                serials = back.column(SERIAL).to_numpy()
+                answer = Answer([back.select(SCHEMA.names)], [], [Places.of_records(0, serials)])
+            for sent in with_places(answer):
+                yield SimpleNamespace(data=sent, app_metadata=None)
+
+
+def through(
+    monkeypatch: pytest.MonkeyPatch, ordered: bool
+) -> tuple[list[Host], list[pa.RecordBatch], pa.Table]:
+    hosts = [Host(ordered) for _ in range(HOSTS)]
+    monkeypatch.setattr(exchange, "endpoint", lambda place, token: hosts[int(place[-1])])
+    sent = [
+        pa.RecordBatch.from_pydict(
+            {"user": [f"u{(7 * n) % 10}" for n in range(start, start + 20)],
+             "n": range(start, start + 20)}, SCHEMA,
+        )
+        for start in (0, 20)
+    ]  # fmt: skip
+    tally = Tally(STEP, ())
+    with Exchange(PLAN, 0, Task(0, 0), 1000, tally, ordered) as made:
+        for batch in sent:
+            made.send(batch, STEP.codec.encode(batch).hashes)
+        answer = made.close("rows", lambda: None)
+    assert sum(tally.counts) == 40
+    assert all(host.words == [b"close rows"] for host in hosts)
+    return hosts, answer.batches, pa.Table.from_batches(sent)
+
+
+def test_records_are_numbered_before_they_are_split(monkeypatch: pytest.MonkeyPatch) -> None:
+    hosts, given, sent = through(monkeypatch, ordered=True)
+    for host in hosts:
+        rows = pa.Table.from_batches(host.got)
+        assert rows.column(SERIAL).to_pylist() == rows.column("n").to_pylist()
+        assert 0 < rows.num_rows < 40
+    assert pa.Table.from_batches(given).equals(sent)
+    assert len(given) == 1
+
+
+def test_nothing_is_added_without_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    hosts, given, sent = through(monkeypatch, ordered=False)
+    assert all(batch.schema.equals(SCHEMA) for host in hosts for batch in host.got)
+    by_host = [row for host in hosts for batch in host.got for row in batch.to_pylist()]
+    rows = [row for batch in given for row in batch.to_pylist()]
+    assert rows == by_host
+    assert rows != sent.to_pylist()
