@@ -33,6 +33,7 @@ from penstock.driver.progress import EpochProgress
 from penstock.driver.registry import Registry
 from penstock.driver.relocation import Relocation
 from penstock.faults import InjectedFault
+from penstock.host.main import HostTask
 from penstock.model import SLA
 from penstock.operators.operator import CHANGE
 from penstock.plan.epoch import EpochPlan
@@ -41,7 +42,7 @@ from penstock.plan.steps import FlowPlan, KeyedStep
 from penstock.state.reader import StateReader
 from penstock.state.table import KEY
 from tests.plain_rows import Row, arrow_batch, net, plain
-from tests.thread_hosts import ADDRESS, Birth, MortalServer, ThreadHosts, open_store
+from tests.thread_hosts import ADDRESS, Birth, ThreadHosts, open_store
 
 ATTEMPTS = 4
 """Spark's `spark.task.maxFailures`."""
@@ -83,8 +84,9 @@ class MiniCluster:
         """Decides where hosts and slots go, if the flow is elastic."""
         self.journal: list[tuple[int, Entry]] = []
         """What control told, and which driver's it was: the first is 0."""
-        self.hosts = {step.id: hosts for step in flow.keyed}
-        self.migration = Migration.parse(migration)
+        most = 1 if flow.one_host else hosts
+        self.hosts = {step.id: min(most, step.slots) for step in flow.keyed}
+        self.migration = Migration.parse("pause" if flow.one_host else migration)
         self.memory_limit = memory_limit
         """Bytes that a host may hold between epochs; for hosts that are started from now on."""
         self.sink: dict[int, list[Row]] = {}
@@ -226,8 +228,8 @@ class MiniCluster:
         self.jobs.kill_all()
         raise InjectedFault("driver", where)
 
-    def bury(self, server: MortalServer) -> None:
-        self._undertaker.submit(server.end)
+    def bury(self, task: HostTask) -> None:
+        self._undertaker.submit(task.end)
 
     def restart(self) -> None:
         """Kill the driver and, with it, all hosts; start anew on the same store."""

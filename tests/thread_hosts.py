@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 import threading
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Literal
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import pyarrow.flight as fl
 
 from penstock.driver.registry import Registry
-from penstock.host.machine import HostMachine
+from penstock.host.main import HostOrder, HostTask, TaskOrder
 from penstock.host.server import HostServer
 from penstock.plan.steps import KeyedStep
 from penstock.state.store import Store
@@ -55,9 +54,9 @@ class MortalServer(HostServer):
     def die(self) -> None:
         """Break every call, also those that wait for slots to arrive."""
         self.dead = True
-        self._machine.needs = self._must_live  # type: ignore[method-assign, assignment]
+        self.machine.needs = self._must_live  # type: ignore[method-assign, assignment]
         with self._lock:
-            self._machine.residence.whole[:] = False
+            self.machine.residence.whole[:] = False
             self._lock.notify_all()
 
     def _must_live(self, *_: object) -> None:
@@ -66,11 +65,12 @@ class MortalServer(HostServer):
 
 
 class ThreadHosts:
-    """`HostJobs` on threads."""
+    """`HostJobs` on threads. Hosts of one task live and die together."""
 
     def __init__(self, cluster: MiniCluster, registry: Registry, token: str) -> None:
         self._cluster, self._registry, self._token = cluster, registry, token
         self._servers: dict[str, MortalServer] = {}
+        self._tasks: dict[str, HostTask] = {}
         self._starting: dict[str, Future[None]] = {}
         self._unborn: set[str] = set()
         self._starter = ThreadPoolExecutor(4, thread_name_prefix="starter")
@@ -82,8 +82,22 @@ class ThreadHosts:
             return [host for host, server in self._servers.items() if not server.dead]
 
     def start(self, host: str, step: KeyedStep) -> None:
-        self.kill(host)
-        self._starting[host] = self._starter.submit(self._start, host, step)
+        order = self._order(host, step)
+        together = [one.host for one in order.hosts]
+        if len(together) > 1 and self.running(host):
+            return
+        for one in together:
+            self.kill(one)
+        started = self._starter.submit(self._start, order)
+        self._starting |= dict.fromkeys(together, started)
+
+    def _order(self, host: str, step: KeyedStep) -> TaskOrder:
+        """What the task of a host runs: it alone, or those of all steps."""
+        cluster = self._cluster
+        steps = cluster.flow.keyed if cluster.flow.one_host else (step,)
+        hosts = tuple(HostOrder(f"{s.id}/{host.rsplit('/', 1)[1]}", s) for s in steps)
+        store, driver = cluster.store, self._registry.location
+        return TaskOrder(hosts, cluster.flow, store, driver, self._token, True, cluster.settings)
 
     def running(self, host: str) -> bool:
         starting = self._starting.get(host)
@@ -106,15 +120,20 @@ class ThreadHosts:
         self.kill(host)
 
     def kill(self, host: str) -> None:
-        """End a host as SIGKILL would."""
+        """End a host, and those that share its task, as SIGKILL would."""
         with self._lock:
             self._unborn.discard(host)
-            server = self._servers.pop(host, None)
-        if server is None:
+            task = self._tasks.get(host)
+            together = [] if task is None else task.hosts
+            servers = [self._servers.pop(one) for one in together if one in self._servers]
+            for one in together:
+                self._tasks.pop(one, None)
+        if task is None or not servers:
             return
-        server.die()
+        for server in servers:
+            server.die()
         self._cluster.deaths[host] += 1
-        self._cluster.bury(server)
+        self._cluster.bury(task)
 
     def kill_all(self) -> None:
         for host in self.live:
@@ -124,28 +143,21 @@ class ThreadHosts:
         self._starter.shutdown()
         self.kill_all()
 
-    def _start(self, host: str, step: KeyedStep) -> None:
-        birth = self._cluster.births.get(host)
-        if birth == "dies":
-            raise RuntimeError(f"the executor of {host} was lost")
-        if birth == "waits":
-            with self._lock:
-                self._unborn.add(host)
-            return
-        server = MortalServer(
-            HostMachine(step.operator(), memory_limit=self._cluster.memory_limit),
-            open_store(self._cluster.store),
-            step=step.id,
-            host=host,
-            address=ADDRESS,
-            token=self._token,
-            tag=secrets.token_hex(3),
-            timeout_ms=self._cluster.settings.rpc_timeout_ms,
-            on_stop=lambda: None,
-        )
+    def _start(self, order: TaskOrder) -> None:
+        for host in order.hosts:
+            birth = self._cluster.births.get(host.host)
+            if birth == "dies":
+                raise RuntimeError(f"the executor of {host.host} was lost")
+            if birth == "waits":
+                with self._lock:
+                    self._unborn.add(host.host)
+                return
+        limit = self._cluster.memory_limit
+        task = HostTask(order, ADDRESS, lambda: None, limit, MortalServer, open_store)
         with self._lock:
-            self._servers[host] = server
+            for host, server in zip(task.hosts, task.servers, strict=True):
+                assert isinstance(server, MortalServer)
+                self._servers[host], self._tasks[host] = server, task
         driver = Endpoint(self._registry.location, self._token)
-        facts = {"incarnation": f"{host}@{server.port}", "location": server.location, "pid": 0}
-        driver.call("register", self._cluster.settings.rpc_timeout_ms, host=host, **facts)
+        task.register(driver, self._cluster.settings.rpc_timeout_ms)
         driver.close()

@@ -6,8 +6,12 @@ They are read once, when a flow starts, and handed down; nothing deeper reads an
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from penstock.faults import Fault
+
+_PARTS_PER_WORKER = 4
+"""Enough for a worker to find another part when one is taken, also where keys are skewed."""
 
 
 @dataclass(frozen=True)
@@ -46,6 +50,22 @@ class Settings:
     """State that a host holds at most, between epochs; beyond it, entries that were not touched for
     longest are dropped and read again from the store when rows need them. None: no limit."""
 
+    host_cores: int | None = None
+    """Worker threads of a host. None: as many as Spark gives a task (`spark.task.cpus`)."""
+
+    host_parts: int | None = None
+    """Into how many parts a host cuts its slots, so that several workers find something to do. None:
+    one for a host with one worker, else four for each worker: each costs a call."""
+
+    chunk_rows: int = 8_192
+    """A chain on one host takes a channel in chunks of so many rows; a step on its own, where it has
+    several workers, in chunks of at least so many. Smaller ones spread work better and cost more
+    each; 1 is allowed."""
+
+    schedule: Literal["ct", "lp", "et", "qst"] = "ct"
+    """Which operator a host's worker turns to next: the one with the lowest throughput, the last in
+    the chain, the one that has longest to do, or the first whose output is not too long."""
+
     compact_epochs: int = 32
     """So many epochs' deltas are merged at a time, in the background. More of them make reading from
     the store slower, fewer make more work."""
@@ -59,3 +79,17 @@ class Settings:
 
     faults: tuple[Fault, ...] = ()
     """For tests: where processes of this flow shall fail (see `penstock.testing`)."""
+
+    @property
+    def workers(self) -> int:
+        """Worker threads of a host."""
+        return self.host_cores or 1
+
+    def parts(self, slots: int) -> int:
+        """Parts of a host's state, for a step with so many slots.
+
+        >>> Settings().parts(64), Settings(host_cores=2).parts(64), Settings(host_cores=4).parts(1)
+        (1, 8, 1)
+        """
+        wanted = self.host_parts or (1 if self.workers == 1 else _PARTS_PER_WORKER * self.workers)
+        return min(wanted, slots)

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from penstock.courier.late_rows import late_tables
 from penstock.courier.witness import Seen
-from penstock.errors import HostLostError, PenstockError, from_wire
+from penstock.errors import HostLostError, PenstockError, StaleRunError, from_wire
 from penstock.operators.operator import DeadLetter
 from penstock.wire.flight import TokenServer
 from penstock.wire.messages import dead_from_bytes
@@ -126,7 +126,10 @@ class Registry(TokenServer):
         with self.changed:
             if (facts["epoch"], facts["run"]) != self._run:
                 return True
-            self._trouble = from_wire(facts["error"])
-        if isinstance(self._trouble, HostLostError):
+            error = from_wire(facts["error"])
+            # Whoever comes to a run that was given up only knows that, not why it was.
+            if self._trouble is None or not isinstance(error, StaleRunError):
+                self._trouble = error
+        if isinstance(error, HostLostError):
             self.on_host_lost(facts["epoch"], facts["run"])
         return True

@@ -9,13 +9,13 @@ from penstock.errors import StaleRunError
 from penstock.host.residence import Residence
 from penstock.state.buffers import Array
 from penstock.state.keys import Keys, slots_of
-from penstock.state.table import ColumnTable
+from penstock.state.step_table import StepTable
 
 
 class Copies:
     """Reads the entries of slots given away. Nothing here changes them: their rows go elsewhere."""
 
-    def __init__(self, table: ColumnTable, residence: Residence) -> None:
+    def __init__(self, table: StepTable, residence: Residence) -> None:
         self._table, self._residence = table, residence
         self.entries = self.served = 0
 
@@ -65,7 +65,7 @@ class Copies:
         due = np.zeros(len(entries), np.bool_)
         after = {}
         for name, limit in limits.items():
-            values = table.column(name)[entries]
+            values = table.values(name, entries)
             due |= (values != 0) & (values <= limit)
             later = values[values > limit]
             if len(later):

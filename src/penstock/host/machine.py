@@ -32,6 +32,7 @@ from penstock.host.need import Need, NeedDue, NeedKeys, NeedSlots, Wanted
 from penstock.host.residence import Residence
 from penstock.host.vitals import HostVitals, MovedSoFar
 from penstock.operators.operator import Answer, EpochTime, Operator
+from penstock.operators.places import Places
 from penstock.plan.assignment import Assignment
 from penstock.state.key_index import key_index
 from penstock.state.keys import Keys, slots_of
@@ -208,9 +209,27 @@ class HostMachine:
     # -- channels and epochs
 
     def close_channel(
-        self, header: ChannelHeader, kind: str, batches: list[pa.RecordBatch]
+        self,
+        header: ChannelHeader,
+        kind: str,
+        batches: list[pa.RecordBatch],
+        places: Places | None = None,
     ) -> Answer:
         """Take in a channel whose input is complete, and answer it. `kind` says what it brought."""
+        kept = self.begin_channel(header)
+        if kept is not None:
+            return kept
+        began = self._clock()
+        answer = self.operator.apply(kind, batches, places)
+        answer = Answer.joined([self.fired(header), answer])
+        if self.ends_epoch(header):
+            answer = Answer.joined([answer, self.close_epoch()])
+        rows = sum(batch.num_rows for batch in batches)
+        self.keep(header, answer, rows, self._clock() - began)
+        return answer
+
+    def begin_channel(self, header: ChannelHeader) -> Answer | None:
+        """Let a channel in, opening its run if need be; gives what was kept if it closed before."""
         self._admit(header)
         run = self._run if self._run is not None else self._open(header)
         kept = run.kept.get(header.partition)
@@ -226,25 +245,38 @@ class HostMachine:
             raise StaleRunError(
                 f"epoch {header.epoch} has no open channel for partition {header.partition}"
             )
-        began = self._clock()
-        answer = self.operator.apply(kind, batches)
-        if header.partition == 0:
-            answer = _joined(run.fired, answer)
-        if len(run.kept) + 1 == run.partitions:
-            answer = _joined(answer, self._closed(run))
-        run.kept[header.partition] = _Kept(header.attempt, answer)
-        run.rows += sum(batch.num_rows for batch in batches)
-        run.busy_s += self._clock() - began
-        return answer
+        return None
 
-    def _closed(self, run: _Run) -> Answer:
+    def fired(self, header: ChannelHeader) -> Answer:
+        """What a channel gives before its rows: what fired when the epoch opened goes to one."""
+        assert self._run is not None
+        return self._run.fired if header.partition == 0 else Answer()
+
+    def ends_epoch(self, header: ChannelHeader) -> bool:
+        """Whether the epoch's input is complete with this channel."""
+        assert self._run is not None
+        return len(self._run.kept) + 1 == self._run.partitions
+
+    def keep(self, header: ChannelHeader, answer: Answer, rows: int, busy_s: float) -> None:
+        """A channel is closed: whoever closes it again gets this answer."""
+        assert self._run is not None
+        self._run.kept[header.partition] = _Kept(header.attempt, answer)
+        self._run.rows += rows
+        self._run.busy_s += busy_s
+
+    def close_epoch(self) -> Answer:
         """The epoch's own output. Without it the run is over: its last channel is applied already."""
         try:
             return self.operator.close()
         except BaseException:
-            assert self.version is not None
-            self.rollback(self.version, run.run)
+            self.give_up_run()
             raise
+
+    def give_up_run(self) -> None:
+        """Back to the version before the run that is open, if one is: nothing of it is to be used."""
+        if self._run is not None:
+            assert self.version is not None
+            self.rollback(self.version, self._run.run)
 
     @property
     def complete(self) -> tuple[int, int] | None:
@@ -356,7 +388,3 @@ class HostMachine:
             return f"host at version {self.version}"
         state = "sealed" if self._sealed else f"{len(self._run.kept)}/{self._run.partitions} closed"
         return f"host at version {self.version}, epoch {self._run.epoch}.{self._run.run} {state}"
-
-
-def _joined(first: Answer, second: Answer) -> Answer:
-    return Answer(first.batches + second.batches, first.dead + second.dead)

@@ -6,6 +6,7 @@ import os
 import secrets
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -13,20 +14,30 @@ import pyarrow as pa
 from penstock.config import Settings
 from penstock.errors import HostLostError, PenstockError
 from penstock.faults import arm
+from penstock.host.chain import Chain
 from penstock.host.machine import HostMachine
 from penstock.host.pace import rate_of
+from penstock.host.parted import PartedOperator
 from penstock.host.server import HostServer
-from penstock.plan.steps import KeyedStep
+from penstock.plan.steps import FlowPlan, KeyedStep
 from penstock.state.store import Store
 from penstock.wire.flight import Endpoint, own_address
 
 
 @dataclass(frozen=True)
 class HostOrder:
-    """Everything a host needs to begin. Spark ships it, with the user's code inside the step."""
+    """Which host is to begin, and the step that it serves, with the user's code inside."""
 
     host: str
     step: KeyedStep
+
+
+@dataclass(frozen=True)
+class TaskOrder:
+    """Everything that a task needs to begin, as Spark ships it: one host, or one of each step."""
+
+    hosts: tuple[HostOrder, ...]
+    flow: FlowPlan
     store: str
     driver: str
     token: str
@@ -34,40 +45,102 @@ class HostOrder:
     settings: Settings
 
 
-def run_host(order: HostOrder) -> None:
-    """Serve until the driver says stop or is gone. Blocks for the life of the host."""
-    pa.set_cpu_count(1)
-    arm(order.settings.faults)
+class HostTask:
+    """The hosts of one task, each behind its server."""
+
+    def __init__(
+        self,
+        order: TaskOrder,
+        address: str,
+        on_stop: Callable[[], None],
+        memory_limit: int | None,
+        make: type[HostServer] = HostServer,
+        open_store: Callable[[str], Store] = Store,
+    ) -> None:
+        self.hosts = [host.host for host in order.hosts]
+        one_host = order.flow.one_host
+        lock = threading.Condition() if one_host else None
+
+        def server(host: HostOrder) -> HostServer:
+            settings = order.settings
+            # A chain does not bring back what it has dropped: it keeps all.
+            limit = None if one_host else memory_limit
+            return make(
+                HostMachine(parted(host.step, order), memory_limit=limit),
+                open_store(order.store),
+                step=host.step.id,
+                host=host.host,
+                address=address,
+                token=order.token,
+                tag=secrets.token_hex(3),
+                timeout_ms=settings.rpc_timeout_ms,
+                on_stop=on_stop,
+                rate=rate_of(host.host, settings.host_rates),
+                lock=lock,
+            )
+
+        self.servers = [server(host) for host in order.hosts]
+        machines = [server.machine for server in self.servers]
+        self._chain = Chain(order.flow, machines, order.settings) if one_host else None
+        if self._chain is not None:
+            self.servers[0].lead(self._chain, self.servers)
+
+    def register(self, driver: Endpoint, timeout_ms: int) -> list[tuple[str, str]]:
+        """Make all hosts known to the driver, as these incarnations."""
+        known = []
+        for host, server in zip(self.hosts, self.servers, strict=True):
+            incarnation = f"{host}@{server.location}"
+            driver.call(
+                "register",
+                timeout_ms,
+                host=host,
+                incarnation=incarnation,
+                location=server.location,
+                pid=os.getpid(),
+            )
+            known.append((host, incarnation))
+        return known
+
+    def end(self) -> None:
+        """Stop serving."""
+        for server in self.servers:
+            server.end()
+        if self._chain is not None:
+            self._chain.end()
+
+    def shutdown(self) -> None:
+        """The task ends in good order: let user code close what it holds."""
+        for server in self.servers:
+            server.machine.operator.shutdown()
+
+
+def run_hosts(order: TaskOrder) -> None:
+    """Serve until the driver says stop or is gone. Blocks for the life of the hosts."""
+    settings = order.settings
+    pa.set_cpu_count(settings.workers)
+    arm(settings.faults)
     ended = threading.Event()
-    address = own_address(order.local)
-    operator = order.step.operator()
-    server = HostServer(
-        HostMachine(operator, memory_limit=_limit(order.settings)),
-        Store(order.store),
-        step=order.step.id,
-        host=order.host,
-        address=address,
-        token=order.token,
-        tag=secrets.token_hex(3),
-        timeout_ms=order.settings.rpc_timeout_ms,
-        on_stop=ended.set,
-        rate=rate_of(order.host, order.settings.host_rates),
-    )
+    task = HostTask(order, own_address(order.local), ended.set, _limit(settings))
     driver = Endpoint(order.driver, order.token)
     try:
-        incarnation = f"{order.host}@{address}:{server.port}"
-        driver.call(
-            "register",
-            order.settings.driver_lost_ms,
-            host=order.host,
-            incarnation=incarnation,
-            location=server.location,
-            pid=os.getpid(),
-        )
-        _keep_known(driver, order, incarnation, ended)
+        known = task.register(driver, settings.driver_lost_ms)
+        _keep_known(driver, settings, known, ended)
     finally:
-        server.end()
-        operator.shutdown()
+        task.end()
+        task.shutdown()
+
+
+def parted(step: KeyedStep, order: TaskOrder) -> PartedOperator:
+    """A step's operator, cut into parts that the host's workers share."""
+    settings = order.settings
+    return PartedOperator(
+        lambda: step.operator(order.flow.in_order),
+        settings.parts(step.slots),
+        # in a chain they are the chain's
+        workers=1 if order.flow.one_host else settings.workers,
+        chunk_rows=settings.chunk_rows,
+        schedule=settings.schedule,
+    )
 
 
 def _limit(settings: Settings) -> int | None:
@@ -75,19 +148,19 @@ def _limit(settings: Settings) -> int | None:
 
 
 def _keep_known(
-    driver: Endpoint, order: HostOrder, incarnation: str, ended: threading.Event
+    driver: Endpoint, settings: Settings, hosts: list[tuple[str, str]], ended: threading.Event
 ) -> None:
-    """Tell the driver that this host lives, until told to stop or the driver is gone."""
-    settings = order.settings
+    """Tell the driver that these (host, incarnation)s live, until told to stop or it is gone."""
     heard = time.monotonic()
     while not ended.wait(settings.heartbeat_ms / 1000):
         try:
-            known = driver.call(
-                "heartbeat", settings.driver_lost_ms, host=order.host, incarnation=incarnation
-            )
+            for host, incarnation in hosts:
+                known = driver.call(
+                    "heartbeat", settings.driver_lost_ms, host=host, incarnation=incarnation
+                )
+                if not known:
+                    return
             heard = time.monotonic()
-            if not known:
-                return
         except HostLostError:
             if (time.monotonic() - heard) * 1000 > settings.driver_lost_ms:
                 # The driver is gone. Spark may still wait for this task's result in a JVM that is

@@ -5,17 +5,17 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import psutil
 import pyarrow as pa
 import pyarrow.flight as fl
 
-from penstock.errors import HostLostError
+from penstock.errors import HostLostError, ProtocolError
 from penstock.faults import point
 from penstock.host import serve
 from penstock.host.fetch import Fetcher
@@ -24,12 +24,17 @@ from penstock.host.pace import Pace
 from penstock.host.trickle import Trickle
 from penstock.host.vitals import HostVitals
 from penstock.operators.operator import Answer
+from penstock.operators.places import placed, split_serial, with_places
 from penstock.plan.assignment import Assignment
 from penstock.state.compaction import compact
 from penstock.state.reader import StateReader
 from penstock.state.store import DeltaRef, Store
+from penstock.wire.chain import ChainHeader
 from penstock.wire.flight import TokenServer, telling_errors
 from penstock.wire.messages import CLOSE, ChannelHeader, dead_to_bytes
+
+if TYPE_CHECKING:
+    from penstock.host.chain import Chain
 
 
 class HostServer(TokenServer):
@@ -55,14 +60,15 @@ class HostServer(TokenServer):
         timeout_ms: int,
         on_stop: Callable[[], None],
         rate: float | None = None,
+        lock: threading.Condition | None = None,
     ) -> None:
         super().__init__(address, 0, token)
-        self._machine = machine
+        self.machine = machine
         self._store = store
         self._step, self._host = step, host
         self._tag = tag
         self._where = {"host": host, "step": step}
-        self._lock = threading.Condition()
+        self._lock = lock or threading.Condition()
         self._sealer = ThreadPoolExecutor(1, thread_name_prefix="sealer")
         self._compactor = ThreadPoolExecutor(
             1, thread_name_prefix="compactor", initializer=_work_softly
@@ -71,6 +77,8 @@ class HostServer(TokenServer):
         self._on_stop = on_stop
         self._timeout_s = timeout_ms / 1000
         self._ended = threading.Event()
+        self._chain: Chain | None = None
+        self._chained: Sequence[HostServer] = ()
         self._pace = Pace(rate)
         self._turn = threading.Lock()
         """Held by the channel that a host with a set pace works on."""
@@ -85,6 +93,10 @@ class HostServer(TokenServer):
             "stop": self._stop,
             "memory": lambda _: {"rss": psutil.Process().memory_info().rss},
         }
+
+    def lead(self, chain: Chain, servers: Sequence[HostServer]) -> None:
+        """Take channels of a whole chain of steps, of which these serve one each."""
+        self._chain, self._chained = chain, servers
 
     def end(self) -> None:
         """Stop serving, and everything in the background."""
@@ -103,44 +115,69 @@ class HostServer(TokenServer):
         writer: fl.MetadataRecordBatchWriter,
     ) -> None:
         with telling_errors():
-            header = ChannelHeader.from_bytes(descriptor.command)
+            chain = ChainHeader.from_bytes(descriptor.command)
             # Of the time on the wire only what this thread worked is useful, not its waiting.
             began = time.thread_time()
             staged, kind = _stage(reader)
             if kind is None:
                 return
             self._spent(began)
+            if chain is not None:
+                self._answer_chain(chain, staged, writer)
+                return
+            header = ChannelHeader.from_bytes(descriptor.command)
             where = self._where | header.where
             point("host.channel", **where)
             answer = self._close(header, kind, staged)
             point("host.applied", **where)
             began = time.thread_time()
-            writer.begin(self._machine.operator.output)
-            for batch in answer.batches:
+            operator = self.machine.operator
+            writer.begin(placed(operator.output) if operator.ordered else operator.output)
+            for batch in with_places(answer):
                 writer.write_batch(batch)
             if answer.dead:
                 writer.write_metadata(dead_to_bytes(answer.dead))
             self._spent(began)
 
+    def _answer_chain(
+        self,
+        header: ChainHeader,
+        staged: list[pa.RecordBatch],
+        writer: fl.MetadataRecordBatchWriter,
+    ) -> None:
+        chain = self._chain
+        if chain is None:
+            raise ProtocolError(f"{self._host} serves one step only")
+        where = self._where | header.steps[0].where
+        point("host.channel", **where)
+        with self._lock:
+            answer = chain.close_channel(header, staged)
+            for server, channel in zip(self._chained, header.steps, strict=True):
+                server.seal_if_complete(channel)
+        point("host.applied", **where)
+        writer.begin(chain.output)
+        for batch in answer.batches:
+            writer.write_batch(batch)
+        writer.write_metadata(answer.aside.to_bytes())
+
     def _spent(self, since: float) -> None:
         worked = time.thread_time() - since
         with self._lock:
-            self._machine.spent(worked)
+            self.machine.spent(worked)
 
     def _close(self, header: ChannelHeader, kind: str, staged: list[pa.RecordBatch]) -> Answer:
         """Close a channel as soon as all state that it needs is here."""
+        staged, places = split_serial(staged, header.partition)
         while True:
             with self._lock:
-                need = self._machine.needs(header, kind, staged)
+                need = self.machine.needs(header, kind, staged)
                 if need is None:
                     began = time.perf_counter()
-                    answer = self._machine.close_channel(header, kind, staged)
+                    answer = self.machine.close_channel(header, kind, staged, places)
                     records = sum(batch.num_rows for batch in staged)
                     rest = self._pace.rest(records, time.perf_counter() - began)
-                    self._machine.spent(rest)
-                    complete = self._machine.complete
-                    if complete is not None:
-                        self._begin_seal(*complete, header.partitions)
+                    self.machine.spent(rest)
+                    self.seal_if_complete(header)
                     break
             self._fetcher.bring(need)
         if rest:
@@ -153,11 +190,17 @@ class HostServer(TokenServer):
         """Entries of slots that this host gave away, for the host that owns them now."""
         with telling_errors():
             point("host.serve", **self._where)
-            return serve.answer(self._machine, self._lock, ticket.ticket)
+            return serve.answer(self.machine, self._lock, ticket.ticket)
+
+    def seal_if_complete(self, header: ChannelHeader) -> None:
+        """Begin to seal if all channels of the epoch have closed. The caller holds the lock."""
+        complete = self.machine.complete
+        if complete is not None:
+            self._begin_seal(*complete, header.partitions)
 
     def _begin_seal(self, epoch: int, run: int, partitions: int) -> None:
         """Write the delta while the sink still works, so that the driver's seal finds it done."""
-        delta, vitals = self._machine.seal(epoch, run, partitions)
+        delta, vitals = self.machine.seal(epoch, run, partitions)
 
         def write() -> tuple[DeltaRef, HostVitals]:
             where = self._where | {"epoch": epoch, "run": run}
@@ -187,7 +230,7 @@ class HostServer(TokenServer):
         assignment = Assignment.from_json(order["assignment"])
         point("host.assign", **self._where)
         with self._lock:
-            self._machine.assign(assignment)
+            self.machine.assign(assignment)
             self._trickle.mb_s = assignment.trickle_mb_s
             self._fetcher.trouble = None
             self._lock.notify_all()
@@ -196,7 +239,7 @@ class HostServer(TokenServer):
         return {}
 
     def _wait_for_slots(self) -> None:
-        whole, fetcher = self._machine.residence.whole, self._fetcher
+        whole, fetcher = self.machine.residence.whole, self._fetcher
         self._lock.wait_for(
             lambda: not whole.any() or fetcher.trouble is not None or self._ended.is_set(),
             self._timeout_s,
@@ -206,11 +249,11 @@ class HostServer(TokenServer):
 
     def _release(self, order: dict[str, Any]) -> dict[str, Any]:
         with self._lock:
-            self._machine.release()
+            self.machine.release()
         return {}
 
     def _compact(self, order: dict[str, Any]) -> dict[str, Any]:
-        table = self._machine.operator.table
+        table = self.machine.operator.table
         slots = np.array(order["slots"], np.int64)
 
         def check() -> None:
@@ -232,12 +275,12 @@ class HostServer(TokenServer):
         return done.result().to_json()
 
     def _reader(self) -> StateReader:
-        table = self._machine.operator.table
+        table = self.machine.operator.table
         return StateReader(self._store, self._step, table.codec, table.schema, table.slots)
 
     def _rollback(self, order: dict[str, Any]) -> dict[str, Any]:
         with self._lock:
-            self._machine.rollback(order["version"], order["run"])
+            self.machine.rollback(order["version"], order["run"])
             self._seal = None
         return {}
 

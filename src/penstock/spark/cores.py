@@ -14,16 +14,21 @@ def check_cores(source: DataFrame, hosts: int) -> None:
     elastic = context.getConf().get("spark.dynamicAllocation.enabled", "false") == "true"
     if elastic or context.getConf().get("spark.default.parallelism") is not None:
         return
-    cores = context.defaultParallelism
-    if cores < hosts + 1:
+    slots = context.defaultParallelism // task_cores(source)
+    if slots < hosts + 1:
         more = (
-            f"start the session with ps.session(cores={hosts + 2}) or more; in local mode there "
-            "may be more of them than the machine has"
+            f"start the session with ps.session(cores={(hosts + 2) * task_cores(source)}) or more; "
+            "in local mode there may be more of them than the machine has"
             if is_local(source.sparkSession)
             else "give the application more cores, or turn on dynamic allocation"
         )
         raise SettingError(
             f"{hosts} hosts and a courier need {hosts + 1} task slots, but the master "
-            f"{context.master} has {cores}",
+            f"{context.master} has {slots}",
             hint=f"use fewer hosts, or {more}",
         )
+
+
+def task_cores(source: DataFrame) -> int:
+    """The cores that Spark gives a task."""
+    return int(source.sparkSession.sparkContext.getConf().get("spark.task.cpus", "1"))

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pyspark import SparkContext
 from pyspark.util import InheritableThread
 
-from penstock.host.main import HostOrder, run_host
+from penstock.host.main import TaskOrder, run_hosts
 from penstock.plan.steps import KeyedStep
 
 _GRACE_S = 5.0
@@ -15,37 +15,45 @@ _GRACE_S = 5.0
 
 
 class _Job(InheritableThread):
-    """The thread that waits for one host's Spark job."""
+    """The thread that waits for one Spark job, of one host or of all of them."""
 
-    def __init__(self, sc: SparkContext, order: HostOrder, group: str) -> None:
+    def __init__(self, sc: SparkContext, order: TaskOrder, group: str) -> None:
         super().__init__(target=self._work, name=group, daemon=True)
         self._sc, self._order, self.group = sc, order, group
         self.failure = ""
 
     def _work(self) -> None:
         order = self._order
-        self._sc.setJobGroup(self.group, f"Penstock host {order.host}", interruptOnCancel=True)
+        names = ", ".join(host.host for host in order.hosts)
+        self._sc.setJobGroup(self.group, f"Penstock host {names}", interruptOnCancel=True)
         try:
-            self._sc.parallelize([0], 1).foreachPartition(lambda _: run_host(order))
+            self._sc.parallelize([0], 1).foreachPartition(lambda _: run_hosts(order))
         except Exception as ended:
             self.failure = str(ended).strip().split("\n")[0]
 
 
 class SparkHostJobs:
-    """Starts and ends hosts through Spark. See `driver.fleet.HostJobs`."""
+    """Starts and ends hosts through Spark. See `driver.fleet.HostJobs`.
+
+    `order` says what the task of a host is to run. Hosts that it names together share a job: they
+    start, die and end together.
+    """
 
     def __init__(
-        self, sc: SparkContext, run: str, order: Callable[[str, KeyedStep], HostOrder]
+        self, sc: SparkContext, run: str, order: Callable[[str, KeyedStep], TaskOrder]
     ) -> None:
         self._sc, self._run, self._order = sc, run, order
         self._jobs: dict[str, _Job] = {}
         self._started = 0
 
     def start(self, host: str, step: KeyedStep) -> None:
+        if self.running(host):
+            return
         self._started += 1
-        group = f"penstock-{self._run}-{host}-{self._started}"
-        self._jobs[host] = _Job(self._sc, self._order(host, step), group)
-        self._jobs[host].start()
+        order = self._order(host, step)
+        job = _Job(self._sc, order, f"penstock-{self._run}-{host}-{self._started}")
+        self._jobs |= {one.host: job for one in order.hosts}
+        job.start()
 
     def running(self, host: str) -> bool:
         return host in self._jobs and self._jobs[host].is_alive()

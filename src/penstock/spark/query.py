@@ -28,7 +28,7 @@ from penstock.driver.registry import Registry
 from penstock.driver.relocation import Relocation
 from penstock.errors import PenstockError, SettingError
 from penstock.faults import arm
-from penstock.host.main import HostOrder
+from penstock.host.main import HostOrder, TaskOrder
 from penstock.model import milliseconds
 from penstock.plan.migration import Migration
 from penstock.plan.steps import KeyedStep
@@ -84,9 +84,13 @@ class FlowQuery:
         self.run_id = secrets.token_hex(4)
         self._registry = Registry(own_address(local), start.settings.driver_port, self._token)
 
-        def order(host: str, step: KeyedStep) -> HostOrder:
-            return HostOrder(
-                host, step, start.store, self._registry.location, self._token, local, start.settings
+        def order(host: str, step: KeyedStep) -> TaskOrder:
+            hosts = [HostOrder(host, step)]
+            if start.flow.one_host:
+                hosts = [HostOrder(f"{step.id}/0", step) for step in start.flow.keyed]
+            location = self._registry.location
+            return TaskOrder(
+                tuple(hosts), start.flow, start.store, location, self._token, local, start.settings
             )
 
         jobs = SparkHostJobs(self._spark.sparkContext, self.run_id, order)
@@ -176,12 +180,12 @@ class FlowQuery:
 
         State follows as `migration` says. Hosts are named like "sum/0", as in `status.hosts`.
         """
-        self._must_run()
+        self._must_run(moving=True)
         self._relocation.move(step, slots, to)
 
     def scale(self, step: str, hosts: int) -> None:
         """Let a step have so many hosts. Returns at once: slots move when new hosts are up."""
-        self._must_run()
+        self._must_run(moving=True)
         others = sum(len(self._relocation.hosts(s.id)) for s in self._start.flow.keyed)
         more = hosts - len(self._relocation.hosts(step)) if step in self._start.hosts else 0
         if more > 0:
@@ -195,6 +199,7 @@ class FlowQuery:
 
     @migration.setter
     def migration(self, migration: str | Migration) -> None:
+        self._must_run(moving=True)
         self._relocation.migration = Migration.parse(migration)
 
     def placements(self) -> dict[str, list[dict[str, Any]]]:
@@ -316,6 +321,11 @@ class FlowQuery:
         if self._start.temporary:
             shutil.rmtree(self._start.checkpoint, ignore_errors=True)
 
-    def _must_run(self) -> None:
+    def _must_run(self, moving: bool = False) -> None:
         if self._done.is_set():
             raise SettingError("this query has ended", hint="start the flow again")
+        if moving and self._start.flow.one_host:
+            raise SettingError(
+                "this flow runs on one host: its slots cannot move",
+                hint="start it without on_one_host() to scale it or to move slots",
+            )

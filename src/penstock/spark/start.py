@@ -18,7 +18,7 @@ from penstock.operators.operator import OnError
 from penstock.plan.epoch import RouteTable
 from penstock.plan.migration import Migration
 from penstock.plan.steps import FlowPlan, KeyedStep
-from penstock.spark.cores import check_cores
+from penstock.spark.cores import check_cores, task_cores
 from penstock.spark.epoch_stream import Start
 from penstock.spark.inputs import one_stream, ticking
 from penstock.spark.late import late_sinks
@@ -61,12 +61,16 @@ def start(
             hint='give trigger="available_now" with it',
         )
     counts = _host_counts(plan, hosts)
+    if plan.one_host:
+        chosen = _for_one_host(flow, plan, counts)
     most = counts
     if flow.elasticity is not None:
         if flow.bound is None:
             raise FlowError("an elastic flow needs an SLA", hint='add .sla(latency="1s")')
         most = {s.id: min(s.slots, flow.elasticity.at_most) for s in plan.keyed}
-    check_cores(source, sum(most.values()))
+    check_cores(source, 1 if plan.one_host else sum(most.values()))
+    if settings.host_cores is None:
+        settings = replace(settings, host_cores=task_cores(source))
     temporary = checkpoint is None
     if checkpoint is None:
         if source.isStreaming:
@@ -109,6 +113,21 @@ def start(
             temporary=temporary,
         )
     ).launch()
+
+
+def _for_one_host(flow: Flow, plan: FlowPlan, counts: dict[str, int]) -> Migration:
+    """Give each step its one host; returns how its state comes when it starts: all at once."""
+    if not plan.linear:
+        raise FlowError(
+            "a flow with a join cannot run on one host",
+            hint="on_one_host is for a chain of steps on one source",
+        )
+    if flow.elasticity is not None:
+        raise FlowError(
+            "a flow on one host cannot be elastic", hint="leave out elastic() or on_one_host()"
+        )
+    counts.update(dict.fromkeys(counts, 1))
+    return Migration("pause")
 
 
 def _with_errors(plan: FlowPlan, on_error: OnError) -> FlowPlan:

@@ -115,6 +115,11 @@ class ColumnTable:
         """The live values of a column, by entry. Valid until the next upsert; touch, then write."""
         return self._values[name][: self._index.size]
 
+    def values(self, name: str, entries: Array) -> Array:
+        """The values of a column in these entries, copied."""
+        copied: Array = self._values[name][entries]
+        return copied
+
     def remove(self, entries: Array) -> None:
         """Make these entries not present. A later upsert of such a key revives it as a new one."""
         entries = _numbers(entries)

@@ -1,0 +1,150 @@
+"""All steps of a flow in one host: a chain of operators that the host's workers share.
+
+Couriers bring the rows of the source; maps, and what couriers else do before a keyed step, are done
+here, chunk by chunk, beside the keyed work itself. Each step still has a machine of its own, with its
+slots, its epochs and its part of the checkpoint: a channel opens, counts and closes in all of them at
+once, or in none. So whatever the driver asks of a host holds here unchanged.
+
+What the epoch's opening made due leaves a step before all rows of it; what a step gives once per
+epoch leaves it behind the rows of the epoch's last channel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import count
+
+import pyarrow as pa
+
+from penstock.config import Settings
+from penstock.courier.late_rows import LateRows
+from penstock.host.chain_stages import Beside, EpochEnd, KeyedStage, MapStage, Rows, SendStage
+from penstock.host.machine import HostMachine
+from penstock.host.parted import PartedOperator
+from penstock.operators.operator import Answer
+from penstock.plan.steps import FlowPlan, MapStep
+from penstock.runtime.operators import Operator as Stage
+from penstock.runtime.runtime import Runtime
+from penstock.runtime.scheduler import Meter
+from penstock.wire.chain import Aside, ChainHeader
+
+
+@dataclass(frozen=True)
+class ChainAnswer(Answer):
+    """What a channel gives at the end of the chain, and what did not get there."""
+
+    aside: Aside = field(default_factory=Aside)
+
+
+class Chain:
+    """Takes channels through all steps, one at a time, with all workers of the host.
+
+    `servers` are those of the keyed steps, in order. They share a lock, which the caller holds.
+    """
+
+    def __init__(self, flow: FlowPlan, machines: Sequence[HostMachine], settings: Settings) -> None:
+        self._machines, self._chunk_rows = machines, settings.chunk_rows
+        self.output = flow.output
+        self._sends: list[SendStage] = []
+        self._keyed: list[KeyedStage] = []
+        self._after: list[int] = []
+        """Which stage what a keyed step gives goes to."""
+        self._stages: list[Stage] = []
+        left = iter(machines)
+        for step in flow.steps:
+            if isinstance(step, MapStep):
+                self._stages.append(MapStage(step, flow.on_error))
+                continue
+            machine = next(left)
+            assert isinstance(machine.operator, PartedOperator)
+            *before, work = machine.operator.stages()
+            self._sends.append(SendStage(step, flow.on_error))
+            self._keyed.append(KeyedStage(len(self._keyed), work, machine))
+            self._stages += [self._sends[-1], *before, self._keyed[-1]]
+            self._after.append(len(self._stages))
+        self._runtime = Runtime(self._stages, workers=settings.workers, schedule=settings.schedule)
+
+    def close_channel(self, header: ChainHeader, batches: list[pa.RecordBatch]) -> ChainAnswer:
+        """Take in a channel whose input is complete, through all steps or none, and answer it."""
+        steps = list(zip(self._machines, header.steps, strict=True))
+        kept = [machine.begin_channel(channel) for machine, channel in steps]
+        if kept[0] is not None:
+            assert isinstance(kept[0], ChainAnswer)
+            return kept[0]
+        beside = self._begin(header)
+        marks = [machine.operator.table.savepoint() for machine in self._machines]
+        before = self._runtime.meters
+        try:
+            given = self._run(header, batches)
+        except BaseException:
+            self._undo(marks)
+            raise
+        answer = ChainAnswer(given, aside=_aside(beside, header.keep_late))
+        for (machine, channel), (rows, busy_s) in zip(steps, self._spent(before), strict=True):
+            machine.keep(channel, answer, rows, busy_s)
+        return answer
+
+    def _spent(self, before: Sequence[Meter]) -> list[tuple[int, float]]:
+        """Records and seconds of each keyed step since then, with all that leads up to it."""
+        spent, begin = [], 0
+        now = self._runtime.meters
+        for end in self._after:
+            worked = sum(now[n].worked - before[n].worked for n in range(begin, end))
+            records = now[end - 1].records_in - before[end - 1].records_in
+            spent.append((records, worked))
+            begin = end
+        return spent
+
+    def _begin(self, header: ChainHeader) -> Beside:
+        """Tell all stages which channel is under way."""
+        beside = Beside()
+        for stage in self._stages:
+            if isinstance(stage, MapStage | SendStage | KeyedStage):
+                stage.beside = beside
+        for send, keyed, channel in zip(self._sends, self._keyed, header.steps, strict=True):
+            send.time, send.partition = channel.time, channel.partition
+            keyed.closed = False
+        return beside
+
+    def _run(self, header: ChainHeader, batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
+        fired = len(self._keyed)
+        items: list[Rows | EpochEnd] = list(self._chunks(batches, fired + 1))
+        if self._machines[0].ends_epoch(header.steps[0]):
+            items.append(EpochEnd(fired + 1 + len(items)))
+        ahead: dict[int, list[Rows]] = {}
+        for place, (after, keyed) in enumerate(zip(self._after, self._keyed, strict=True)):
+            answer = self._machines[place].fired(header.steps[place])
+            # A step gets what the one before it fired first, then what became of all others'.
+            ahead[after] = keyed.rows(fired - place, answer)
+        given = ahead.pop(len(self._stages), [])
+        given += [item for item in self._runtime.run(items, ahead) if isinstance(item, Rows)]
+        return [batch for rows in given for batch in rows.batches]
+
+    def _chunks(self, batches: list[pa.RecordBatch], first: int) -> Iterator[Rows]:
+        """The channel's rows, cut where they are many."""
+        size, numbers = self._chunk_rows, count(first)
+        for batch in batches:
+            for begin in range(0, batch.num_rows, size):
+                yield Rows(next(numbers), [batch.slice(begin, size)])
+
+    def _undo(self, marks: Sequence[int]) -> None:
+        """Nothing of the channel is to be used."""
+        if any(stage.closed for stage in self._keyed):
+            # what an epoch gives once cannot be asked for twice
+            for machine in self._machines:
+                machine.give_up_run()
+            return
+        for machine, mark in zip(self._machines, marks, strict=True):
+            machine.operator.table.undo(mark)
+
+    def end(self) -> None:
+        """No more channels will come."""
+        self._runtime.close()
+
+
+def _aside(beside: Beside, keep_late: bool) -> Aside:
+    late = LateRows(keep_late)
+    for step, rows in beside.late:
+        late.add(step, rows)
+    return Aside(beside.dead, dict(late.counts), late.to_json())

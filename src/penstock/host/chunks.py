@@ -1,0 +1,119 @@
+"""What goes through a host's runtime: chunks of a channel, and the opening and closing of an epoch.
+
+Each of these is done to an operator, and gives an answer. In a step that is cut into parts, a chunk
+becomes pieces, one for each part that has rows in it; opening and closing are done to every part.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from penstock.operators.operator import Answer, EpochTime, Operator
+from penstock.operators.places import Places
+from penstock.runtime.operators import Mark
+
+_FEW = 1 << 16
+"""Rows that are rather copied into one batch than sent in several."""
+_MOST_BYTES = 1 << 30
+"""Arrow's arrays of texts hold twice as much."""
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """Some records of a channel, in the order in which they came: what `Operator.apply` takes.
+
+    >>> word = pa.RecordBatch.from_pydict({"word": ["a", "b", "c"]})
+    >>> [chunk.rows for chunk in Chunk("rows", [word, word]).cut(4)]
+    [4, 2]
+    """
+
+    kind: str
+    batches: list[pa.RecordBatch]
+    places: Places | None = None
+    """Of all records, where the step is ordered."""
+
+    @property
+    def rows(self) -> int:
+        return sum(batch.num_rows for batch in self.batches)
+
+    def on(self, operator: Operator) -> Answer:
+        """Let an operator take it in."""
+        return operator.apply(self.kind, self.batches, self.places)
+
+    def together(self) -> Chunk:
+        """The same records in one batch, unless they are too many for one."""
+        if len(self.batches) < 2:
+            return self
+        if self.rows > _FEW and sum(batch.nbytes for batch in self.batches) > _MOST_BYTES:
+            return self
+        return Chunk(self.kind, [pa.concat_batches(self.batches)], self.places)
+
+    def cut(self, rows: int) -> Iterator[Chunk]:
+        """The same records in chunks of so many rows, none of them empty; nothing is copied."""
+        taken: list[pa.RecordBatch] = []
+        begin = held = 0
+        for batch in self.batches:
+            at = 0
+            while at < batch.num_rows:
+                some = batch.slice(at, rows - held)
+                taken.append(some)
+                at, held = at + some.num_rows, held + some.num_rows
+                if held == rows:
+                    yield self._some(taken, begin, held)
+                    begin, held, taken = begin + held, 0, []
+        if held:
+            yield self._some(taken, begin, held)
+
+    def _some(self, batches: list[pa.RecordBatch], begin: int, rows: int) -> Chunk:
+        places = None if self.places is None else self.places.slice(begin, rows)
+        return Chunk(self.kind, batches, places)
+
+
+@dataclass(frozen=True)
+class Opening:
+    """An epoch opens at these times."""
+
+    time: EpochTime
+    rows = 0
+
+    def on(self, operator: Operator) -> Answer:
+        return operator.open(self.time)
+
+
+@dataclass(frozen=True)
+class Closing:
+    """The epoch's input is complete."""
+
+    rows = 0
+
+    def on(self, operator: Operator) -> Answer:
+        return operator.close()
+
+
+Work = Chunk | Opening | Closing
+"""What can be done to an operator, or to each of its parts."""
+
+
+@dataclass(frozen=True)
+class Parted:
+    """Work as it is cut: (part, what is to be done to it), each part at most once."""
+
+    rows: int
+    pieces: list[tuple[int, Work]]
+
+
+class ChannelEnd(Mark):
+    """Passes behind the chunks of a channel."""
+
+
+def joined(answers: Iterable[Answer]) -> Answer:
+    """All answers in one, in this order; rows that are few go into one batch, to cost less each."""
+    whole = Answer.joined(answers)
+    batches = whole.batches
+    if len(batches) < 2 or sum(batch.num_rows for batch in batches) > _FEW:
+        return whole
+    places = [Places.joined(whole.places)] if whole.places else []
+    return Answer([pa.concat_batches(batches)], whole.dead, places)

@@ -1,0 +1,185 @@
+"""What a step in parts is made of, for a runtime: cut by part, gather, apply.
+
+Any of the items is `Work` at first (see `chunks`); cut by part it is `Parted`; applied, an `Answer`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from penstock.errors import ProtocolError
+from penstock.host.chunks import Chunk, Parted, Work, joined
+from penstock.operators.operator import Answer, Operator
+from penstock.operators.places import Places
+from penstock.runtime.operators import Kind
+from penstock.state.buffers import Array, fixed_array
+from penstock.state.keys import slots_of
+from penstock.state.parted_table import by_part, part_numbers
+
+
+class _Stage:
+    """What the stages of a step have in common."""
+
+    kind: Kind = "stateless"
+    parts = 1
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def split(self, item: Any) -> Sequence[tuple[int, Any]]:
+        return [(0, item)]
+
+    def join(self, item: Any, results: list[Any]) -> Sequence[Any]:
+        return results
+
+    def size(self, item: Work | Parted | Answer) -> int:
+        if isinstance(item, Answer):
+            return sum(batch.num_rows for batch in item.batches)
+        return item.rows
+
+    def mark(self, mark: object) -> Sequence[Any]:
+        """Nothing is held back."""
+        return ()
+
+
+class Whole(_Stage):
+    """The only part of a step."""
+
+    kind: Kind = "global"
+
+    def __init__(self, operator: Operator) -> None:
+        super().__init__("step")
+        self._operator = operator
+
+    def work(self, part: int, piece: Work) -> Answer:
+        return piece.on(self._operator)
+
+    def join(self, item: Work, results: list[Answer]) -> Sequence[Answer]:
+        return _given(results)
+
+
+class Cut(_Stage):
+    """Cuts chunks by part: without state, so that several workers can do it to several chunks."""
+
+    def __init__(self, parts: Sequence[Operator]) -> None:
+        super().__init__("cut")
+        self._operator, self._parts = parts[0], len(parts)
+        self._slots = parts[0].table.slots
+        self._part_of = part_numbers(self._slots, len(parts))
+
+    def work(self, part: int, piece: Work) -> Parted:
+        if not isinstance(piece, Chunk):
+            return Parted(0, [(part, piece) for part in range(self._parts)])
+        batches = [batch for batch in piece.batches if batch.num_rows]
+        if not batches:
+            return Parted(0, [])
+        numbers = self._part_of[slots_of(self._hashes(piece.kind, batches), self._slots)]
+        order, runs = by_part(numbers, self._parts)
+        if len(runs) == 1:
+            return Parted(len(numbers), [(runs[0][0], piece)])
+        whole = batches[0] if len(batches) == 1 else pa.concat_batches(batches)
+        rows = whole.take(fixed_array(order, pa.int64()))
+        places = None if piece.places is None else piece.places.take(order)
+        return Parted(
+            len(numbers),
+            [
+                (part, _run(piece.kind, rows, places, begin, end - begin))
+                for part, begin, end in runs
+            ],
+        )
+
+    def join(self, item: Work, results: list[Parted]) -> Sequence[Parted]:
+        return [parted for parted in results if parted.pieces]
+
+    def _hashes(self, kind: str, batches: list[pa.RecordBatch]) -> Array:
+        keys = self._operator.keys(kind, batches)
+        if [len(some) for some in keys] != [batch.num_rows for batch in batches]:
+            raise ProtocolError(
+                "a batch does not have one key for each of its rows, in their order",
+                hint="couriers and hosts must run the same version of Penstock",
+            )
+        return np.concatenate([some.hashes for some in keys])
+
+
+class Gather(_Stage):
+    """Holds back pieces of a part until they are `enough` rows, or for ever: a call costs as much as
+    thousands of rows. The end of a channel brings out the rest."""
+
+    kind: Kind = "global"
+
+    def __init__(self, parts: int, enough: int | None) -> None:
+        super().__init__("gather")
+        self._enough, self._parts = enough, parts
+        self.forget()
+
+    def forget(self) -> None:
+        """A channel begins; the one before it may have failed."""
+        self._held: list[list[Chunk]] = [[] for _ in range(self._parts)]
+        self._rows = [0] * self._parts
+
+    def work(self, part: int, piece: Parted) -> Sequence[Parted]:
+        given = []
+        for number, chunk in piece.pieces:
+            if not isinstance(chunk, Chunk):
+                return [piece]
+            self._held[number].append(chunk)
+            self._rows[number] += chunk.rows
+            if self._enough is not None and self._rows[number] >= self._enough:
+                given.append(self._given([number]))
+        return given
+
+    def join(self, item: Parted, results: list[Sequence[Parted]]) -> Sequence[Parted]:
+        return results[0]
+
+    def mark(self, mark: object) -> Sequence[Parted]:
+        rest = [part for part, held in enumerate(self._held) if held]
+        return [self._given(rest)] if rest else ()
+
+    def _given(self, parts: Sequence[int]) -> Parted:
+        rows, pieces = 0, list[tuple[int, Work]]()
+        for part in parts:
+            rows, held = rows + self._rows[part], self._held[part]
+            places = [chunk.places for chunk in held if chunk.places is not None]
+            batches = [batch for chunk in held for batch in chunk.batches]
+            pieces.append(
+                (part, Chunk(held[0].kind, batches, Places.joined(places) if places else None))
+            )
+            self._rows[part], self._held[part] = 0, []
+        return Parted(rows, pieces)
+
+
+class Parts(_Stage):
+    """Applies what was cut, each piece to its part."""
+
+    kind: Kind = "keyed"
+
+    def __init__(self, operators: Sequence[Operator]) -> None:
+        super().__init__("parts")
+        self._operators = operators
+        self.parts = len(operators)
+
+    def split(self, item: Parted) -> Sequence[tuple[int, Work]]:
+        return item.pieces
+
+    def work(self, part: int, piece: Work) -> Answer:
+        if isinstance(piece, Chunk):
+            piece = piece.together()
+        return piece.on(self._operators[part])
+
+    def join(self, item: Parted, results: list[Answer]) -> Sequence[Answer]:
+        return _given(results)
+
+
+def _run(kind: str, rows: pa.RecordBatch, places: Places | None, begin: int, count: int) -> Chunk:
+    some = None if places is None else places.slice(begin, count)
+    return Chunk(kind, [rows.slice(begin, count)], some)
+
+
+def _given(results: list[Answer]) -> Sequence[Answer]:
+    """The answer to one item; none if there is nothing in it."""
+    answer = joined(results)
+    return [answer] if answer.batches or answer.dead else ()

@@ -1,0 +1,142 @@
+"""A keyed step on one host, cut into parts that several workers serve at a time.
+
+`PartedOperator` is an `Operator` like any other: the host machine does not see the parts. Beneath it
+are as many operators of the step as there are parts, each with its own table and its own slots
+(slot % parts), and a runtime whose workers apply them. Rows of a key stay in their order, since all
+of them are in one part and a part is never worked on twice at a time.
+
+For a chain of several steps in one host, `stages` gives the runtime operators that this is made of:
+they take `Chunk`s and give `Answer`s. Whoever builds the chain brings its own runtime, opens and
+closes the step's epochs between runs, or by `Opening` and `Closing` in the stream, and makes a
+failed run undone by `table.savepoint` and `table.undo`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+
+import pyarrow as pa
+
+from penstock.host.chunks import ChannelEnd, Chunk, Closing, Opening, Work, joined
+from penstock.host.part_stages import Cut, Gather, Parts, Whole
+from penstock.operators.operator import Answer, EpochTime, Operator
+from penstock.operators.places import Places
+from penstock.runtime.operators import Operator as Stage
+from penstock.runtime.runtime import Runtime
+from penstock.state.keys import Keys
+from penstock.state.parted_table import PartedTable
+from penstock.state.step_table import StepTable
+
+_CHUNKS_PER_WORKER = 4
+"""Into so many chunks at most a channel is cut: workers are done at about the same time."""
+_CHUNKS = 8
+"""A part with rows of so many chunks to do need not wait for the end of a channel."""
+
+
+class PartedOperator:
+    """One step on one host in parts; see `operators.operator.Operator` for the protocol.
+
+    `make` makes an empty operator of the step, once for each part: so a processor's `init` and
+    `close` are called once for each part. A channel is cut by part in chunks of `chunk_rows`, or
+    larger ones if there are enough for all workers, and then applied part by part. The answer has
+    its rows in no order but that of each key, with their places where the step is ordered: whoever
+    gathers the answers of hosts sorts them.
+
+    >>> from penstock.operators.aggregate.aggregates import AggregatePlan, count
+    >>> plan = AggregatePlan(pa.schema([("word", pa.string())]), ["word"], {"n": count()})
+    >>> make = lambda: plan.operator(16, "words", "fail")
+    >>> step = PartedOperator(make, parts=4, workers=2, chunk_rows=2)
+    >>> words = pa.RecordBatch.from_pydict({"word": ["a", "b", "a"]})
+    >>> _ = step.open(EpochTime(0, 0)), step.apply("rows", [words])
+    >>> sorted(row["n"] for batch in step.close().batches for row in batch.to_pylist())
+    [1, 2]
+    >>> step.shutdown()
+    """
+
+    table: StepTable
+    output: pa.Schema
+
+    def __init__(
+        self,
+        make: Callable[[], Operator],
+        parts: int,
+        *,
+        workers: int,
+        chunk_rows: int,
+        schedule: str = "ct",
+    ) -> None:
+        self.parts = tuple(make() for _ in range(parts))
+        first = self.parts[0]
+        self.output, self.ordered, self.divisible = first.output, first.ordered, first.divisible
+        tables = [part.table for part in self.parts]
+        self.table = tables[0] if parts == 1 else PartedTable(tables)
+        self._chunk_rows, self._chunks = chunk_rows, workers * _CHUNKS_PER_WORKER
+        stages = self.stages()
+        if parts > 1:
+            self._gather = Gather(parts, chunk_rows * _CHUNKS if self.divisible else None)
+            stages.insert(1, self._gather)
+        self._runtime = Runtime(stages, workers=workers if parts > 1 else 1, schedule=schedule)
+
+    def keys(self, kind: str, batches: list[pa.RecordBatch]) -> list[Keys]:
+        """The keys of a channel's batches."""
+        return self.parts[0].keys(kind, batches)
+
+    def due(self, time: EpochTime) -> dict[str, int]:
+        """What `open` will look at."""
+        return self.parts[0].due(time)
+
+    def open(self, time: EpochTime) -> Answer:
+        """Fire what is due in every part, or, on an exception, in none."""
+        return self._whole_or_not([Opening(time)])
+
+    def apply(
+        self, kind: str, batches: list[pa.RecordBatch], places: Places | None = None
+    ) -> Answer:
+        """Take in one closed channel, in all parts or in none."""
+        chunk = Chunk(kind, batches, places)
+        if len(self.parts) == 1:
+            return self._run([chunk])
+        if not chunk.rows:
+            # whatever there is to say against it, any part can say
+            return chunk.on(self.parts[0])
+        self._gather.forget()
+        rows = max(self._chunk_rows, chunk.rows // self._chunks)
+        return self._whole_or_not([*chunk.cut(rows), ChannelEnd()])
+
+    def close(self) -> Answer:
+        """The output of every part that is due once per epoch."""
+        return self._run([Closing()])
+
+    def rollback(self) -> None:
+        """Return to the last sealed version in every part."""
+        for part in self.parts:
+            part.rollback()
+        self.table.rollback()
+
+    def shutdown(self) -> None:
+        """The host ends: end the workers, and let user code of every part close what it holds."""
+        self._runtime.close()
+        with ExitStack() as stack:
+            for part in reversed(self.parts):
+                stack.callback(part.shutdown)
+
+    def stages(self) -> list[Stage]:
+        """Runtime operators of a chain that apply this step: `Chunk`s in, `Answer`s out.
+
+        A chunk gives one answer, or none if there is nothing in it; so do `Opening` and `Closing`.
+        """
+        if len(self.parts) == 1:
+            return [Whole(self.parts[0])]
+        return [Cut(self.parts), Parts(self.parts)]
+
+    def _whole_or_not(self, items: Sequence[Work | ChannelEnd]) -> Answer:
+        mark = self.table.savepoint()
+        try:
+            return self._run(items)
+        except BaseException:
+            self.table.undo(mark)
+            raise
+
+    def _run(self, items: Sequence[Work | ChannelEnd]) -> Answer:
+        return joined(item for item in self._runtime.run(items) if isinstance(item, Answer))
