@@ -1,0 +1,140 @@
+"""What workers share in a world: each method is one step of the worker that calls it.
+
+Counter, Flag, Cells and Queue are what an `Atomics` makes. The others stand for what the runtime
+shares besides, or watch what it does.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from penstock.runtime.atomics import EMPTY
+from tests.runtime.steps import Step
+
+if TYPE_CHECKING:
+    from tests.runtime.world import World
+
+
+@dataclass(frozen=True)
+class Counter:
+    world: World
+    place: int
+
+    def load(self) -> int:
+        return int(self.world.take(Step(self.place, "load", ())))
+
+    def fetch_add(self, number: int) -> int:
+        return int(self.world.take(Step(self.place, "fetch_add", (number,))))
+
+
+@dataclass(frozen=True)
+class Flag:
+    world: World
+    place: int
+
+    def test_and_set(self) -> bool:
+        return bool(self.world.take(Step(self.place, "test_and_set", ())))
+
+    def clear(self) -> None:
+        self.world.take(Step(self.place, "clear", ()))
+
+
+@dataclass(frozen=True)
+class Cells:
+    world: World
+    place: int
+
+    def load(self, index: int) -> Any:
+        return self.world.take(Step(self.place, "load_cell", (index,)))
+
+    def store(self, index: int, value: Any) -> None:
+        self.world.take(Step(self.place, "store_cell", (index, value)))
+
+
+@dataclass(frozen=True)
+class Queue:
+    world: World
+    place: int
+
+    def put(self, item: Any) -> None:
+        self.world.take(Step(self.place, "put", (item,)))
+
+    def take(self) -> Any:
+        return self.world.take(Step(self.place, "take", ()))
+
+    def peek(self) -> Any:
+        return self.world.take(Step(self.place, "peek", ()))
+
+    def __len__(self) -> int:
+        return int(self.world.take(Step(self.place, "length", ())))
+
+
+@dataclass(frozen=True)
+class Variable:
+    world: World
+    place: int
+
+    def load(self) -> Any:
+        return self.world.take(Step(self.place, "load", ()))
+
+    def store(self, value: Any) -> None:
+        self.world.take(Step(self.place, "store", (value,)))
+
+
+@dataclass(frozen=True)
+class Bell:
+    world: World
+    place: int
+
+    def wait(self) -> None:
+        self.world.take(Step(self.place, "wait", ()))
+
+    def ring(self) -> None:
+        self.world.take(Step(self.place, "ring", ()))
+
+
+@dataclass(frozen=True)
+class Bag:
+    """A deque, as far as those who rest need one."""
+
+    world: World
+    place: int
+
+    def append(self, item: Any) -> None:
+        self.world.take(Step(self.place, "put", (item,)))
+
+    def pop(self) -> Any:
+        if (last := self.world.take(Step(self.place, "pop", ()))) is EMPTY:
+            raise IndexError
+        return last
+
+    def remove(self, item: Any) -> None:
+        if not self.world.take(Step(self.place, "remove", (item,))):
+            raise ValueError
+
+    def __len__(self) -> int:
+        return int(self.world.take(Step(self.place, "length", ())))
+
+
+@dataclass(frozen=True)
+class Gate:
+    """See `World.gate`. The work is done between `enter` and `leave`: a worker may pause there."""
+
+    world: World
+    place: int
+
+    def enter(self, one: Any) -> None:
+        self.world.take(Step(self.place, "enter", (one,)))
+
+    def leave(self) -> None:
+        self.world.take(Step(self.place, "leave", ()))
+
+    def touch(self, one: Any) -> None:
+        """Enter and leave, in one step."""
+        self.world.take(Step(self.place, "touch", (one,)))
+
+    def due(self) -> tuple[Any, ...]:
+        """What has not entered yet. Not a step: for checks."""
+        due: tuple[Any, ...] = self.world.values[self.place][1]
+        return due
