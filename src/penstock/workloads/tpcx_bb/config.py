@@ -1,0 +1,59 @@
+"""What is generated. The same values give the same rows, on any machine."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from penstock.errors import SettingError
+
+_DAY_MOST = 1_000_000_000
+
+
+@dataclass(frozen=True)
+class TpcxBbConfig:
+    """What to generate.
+
+    >>> TpcxBbConfig(tickets=10, items=5)
+    Traceback (most recent call last):
+    ...
+    penstock.errors.SettingError: items is 5. What to do: items must be from 100 to 10,000,000
+    """
+
+    tickets: int = 0
+    """Purchases in stores; each has a few lines."""
+    sessions: int = 0
+    """Visits of the web shop; each is a few clicks."""
+    seed: int = 1
+    tickets_per_day: int = 5_000
+    sessions_per_day: int = 5_000
+    base_ms: int = 1_041_379_200_000
+    """When the first day begins: 2003-01-01T00:00:00Z."""
+
+    items: int = 10_000
+    categories: int = 10
+    item_exponent: float = 0.9
+    """Of Zipf's law: how much more the favourite items are bought and looked at than others."""
+    users: int = 50_000
+    user_exponent: float = 0.6
+    """Higher, and the busiest users never pause long enough for a session to end."""
+    stores: int = 50
+    store_exponent: float = 0.5
+    trend_days: int = 60
+    """For so long the prices of each category rise or fall, then they stay."""
+
+    def __post_init__(self) -> None:
+        _within("tickets", self.tickets, 0, _DAY_MOST)
+        _within("sessions", self.sessions, 0, _DAY_MOST)
+        _within("tickets_per_day", self.tickets_per_day, 1, _DAY_MOST)
+        _within("sessions_per_day", self.sessions_per_day, 1, _DAY_MOST)
+        _within("items", self.items, 100, 10_000_000)
+        _within("categories", self.categories, 1, self.items)
+        _within("users", self.users, 1, 100_000_000)
+        _within("stores", self.stores, 1, 100_000)
+        _within("trend_days", self.trend_days, 1, 36_500)
+        _within("seed", self.seed, -(2**63), 2**64 - 1)
+
+
+def _within(name: str, value: int, low: int, high: int) -> None:
+    if not low <= value <= high:
+        raise SettingError(f"{name} is {value}", hint=f"{name} must be from {low:,} to {high:,}")
