@@ -129,7 +129,7 @@ def bench(
     name: Annotated[
         str,
         typer.Argument(
-            metavar="NAME", help="Which benchmark: pipeline, migration, nexmark or switch."
+            metavar="NAME", help="Which benchmark: pipeline, migration, nexmark, switch or ordered."
         ),
     ],
     json_file: Annotated[

@@ -12,6 +12,8 @@ from penstock.bench import (
     migration_plots,
     nexmark,
     nexmark_plots,
+    ordered,
+    ordered_plots,
     pipeline,
     switch,
     switch_plots,
@@ -37,6 +39,7 @@ BENCHES = {
     "migration": Bench(migration.run, migration.GOALS, migration_plots.draw),
     "nexmark": Bench(nexmark.run, nexmark.GOALS, nexmark_plots.draw),
     "switch": Bench(switch.run, switch.GOALS, switch_plots.draw),
+    "ordered": Bench(ordered.run, ordered.GOALS, ordered_plots.draw),
 }
 
 

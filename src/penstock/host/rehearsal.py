@@ -18,7 +18,9 @@ from penstock.host.machine import HostMachine
 from penstock.host.need import NeedKeys
 from penstock.model import HostId
 from penstock.operators.aggregate.aggregates import AggregatePlan, count, max, min, sum
+from penstock.operators.first_places import FirstPlaces
 from penstock.operators.operator import EpochTime
+from penstock.operators.places import Places
 from penstock.plan.assignment import Assignment, Incoming
 from penstock.plan.epoch import RouteTable
 from penstock.plan.steps import KeyedStep
@@ -43,6 +45,7 @@ def rehearse() -> None:
         totals = {"n": count(), "s": sum("v"), "low": min("v"), "high": max("x")}
         plan = AggregatePlan(rows.schema, ["key"], totals)
         _epochs(KeyedStep(f"rehearsal-{key.type}", _SLOTS, plan), rows)
+    _order()
 
 
 def _epochs(step: KeyedStep, rows: pa.RecordBatch) -> None:
@@ -96,3 +99,11 @@ def _sent(
     for batch, hashes in [*going, *rest]:
         parts += [part for _, part in split(batch, tally.note(batch, hashes), routes)]
     return header, kind, parts
+
+
+def _order() -> None:
+    """What ordered flows need besides."""
+    entries = np.arange(2)
+    places = Places.of_records(0, np.array([1, 0]))
+    FirstPlaces().note(entries, entries.astype(np.uint64), places)
+    places.order()

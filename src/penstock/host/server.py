@@ -24,7 +24,7 @@ from penstock.host.pace import Pace
 from penstock.host.trickle import Trickle
 from penstock.host.vitals import HostVitals
 from penstock.operators.operator import Answer
-from penstock.operators.places import placed, split_serial, with_places
+from penstock.operators.places import split_serial, with_places
 from penstock.plan.assignment import Assignment
 from penstock.state.compaction import compact
 from penstock.state.reader import StateReader
@@ -131,9 +131,9 @@ class HostServer(TokenServer):
             answer = self._close(header, kind, staged)
             point("host.applied", **where)
             began = time.thread_time()
-            operator = self.machine.operator
-            writer.begin(placed(operator.output) if operator.ordered else operator.output)
-            for batch in with_places(answer):
+            batches = with_places(answer)
+            writer.begin(batches[0].schema if batches else self.machine.operator.output)
+            for batch in batches:
                 writer.write_batch(batch)
             if answer.dead:
                 writer.write_metadata(dead_to_bytes(answer.dead))

@@ -162,6 +162,9 @@ class Scheduler:
         """Begin a window: forget what was worked, and learn the selectivities of the last one."""
         for place, account in enumerate(self._accounts):
             account.worked = 0.0
+            if place + 1 < len(self._accounts) and not self._accounts[place + 1].pieces:
+                # how many records wait behind it cannot be told before one piece was worked on
+                continue
             came, went = account.records, self._given(place)
             before_came, before_went = account.rolled
             if came > before_came:
