@@ -155,9 +155,9 @@ class ThreadHosts:
         limit = self._cluster.memory_limit
         task = HostTask(order, ADDRESS, lambda: None, limit, MortalServer, open_store)
         with self._lock:
-            for host, server in zip(task.hosts, task.servers, strict=True):
+            for name, server in zip(task.hosts, task.servers, strict=True):
                 assert isinstance(server, MortalServer)
-                self._servers[host], self._tasks[host] = server, task
+                self._servers[name], self._tasks[name] = server, task
         driver = Endpoint(self._registry.location, self._token)
         task.register(driver, self._cluster.settings.rpc_timeout_ms)
         driver.close()

@@ -10,8 +10,8 @@ from typing import Literal
 
 from penstock.faults import Fault
 
-_PARTS_PER_WORKER = 4
-"""Enough for a worker to find another part when one is taken, also where keys are skewed."""
+_PARTS_PER_WORKER = 2
+"""Enough for a worker to find another part when one is taken; more cost a call each."""
 
 
 @dataclass(frozen=True)
@@ -55,9 +55,9 @@ class Settings:
 
     host_parts: int | None = None
     """Into how many parts a host cuts its slots, so that several workers find something to do. None:
-    one for a host with one worker, else four for each worker: each costs a call."""
+    one for a host with one worker, else two for each worker."""
 
-    chunk_rows: int = 8_192
+    chunk_rows: int = 65_536
     """A chain on one host takes a channel in chunks of so many rows; a step on its own, where it has
     several workers, in chunks of at least so many. Smaller ones spread work better and cost more
     each; 1 is allowed."""
@@ -89,7 +89,7 @@ class Settings:
         """Parts of a host's state, for a step with so many slots.
 
         >>> Settings().parts(64), Settings(host_cores=2).parts(64), Settings(host_cores=4).parts(1)
-        (1, 8, 1)
+        (1, 4, 1)
         """
         wanted = self.host_parts or (1 if self.workers == 1 else _PARTS_PER_WORKER * self.workers)
         return min(wanted, slots)

@@ -40,7 +40,8 @@ class ChainAnswer(Answer):
 class Chain:
     """Takes channels through all steps, one at a time, with all workers of the host.
 
-    `servers` are those of the keyed steps, in order. They share a lock, which the caller holds.
+    `machines` are those of the keyed steps, in order. Their servers share a lock, which the caller
+    holds.
     """
 
     def __init__(self, flow: FlowPlan, machines: Sequence[HostMachine], settings: Settings) -> None:

@@ -19,7 +19,7 @@ from penstock.plan.steps import KeyedStep, MapStep
 from penstock.runtime.operators import Kind, Mark
 from penstock.runtime.operators import Operator as Stage
 
-_NUMBER_BITS = 24
+_NUMBER_BITS = 32
 """Of a record's serial number, those for its own number in its chunk; the chunk's is above them."""
 
 

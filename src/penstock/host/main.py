@@ -7,6 +7,7 @@ import secrets
 import threading
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -110,8 +111,9 @@ class HostTask:
 
     def shutdown(self) -> None:
         """The task ends in good order: let user code close what it holds."""
-        for server in self.servers:
-            server.machine.operator.shutdown()
+        with ExitStack() as stack:
+            for server in reversed(self.servers):
+                stack.callback(server.machine.operator.shutdown)
 
 
 def run_hosts(order: TaskOrder) -> None:

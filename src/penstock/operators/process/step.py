@@ -150,8 +150,8 @@ class ProcessOperator:
     ) -> None:
         self.output, self.ordered = plan.output, ordered
         self.handle = StateHandle(plan.codec, plan.has_timers)
-        # a copy, so that `init` leaves no state of one operator in the object of the plan
-        self.processor = copy.copy(plan.processor)
+        # a copy, also of all that it holds: neither `init` nor a call of one part may reach another
+        self.processor = copy.deepcopy(plan.processor)
         evidence, sets_aside = Evidence(step_id), on_error == "dead_letter"
         try:
             self.processor.init(self.handle)

@@ -1,0 +1,124 @@
+"""Chains of steps, taken through epochs by `Chain` and, row by row, by plain lists and dicts."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from itertools import count
+from typing import Any
+
+import pyarrow as pa
+
+from penstock.config import Settings
+from penstock.host.chain import Chain, ChainAnswer
+from penstock.host.machine import HostMachine
+from penstock.host.parted import PartedOperator
+from penstock.operators.operator import EpochTime
+from penstock.plan.assignment import Assignment
+from penstock.plan.steps import FlowPlan, KeyedStep
+from penstock.wire.chain import ChainHeader
+from penstock.wire.messages import ChannelHeader
+from tests.host.chain_models import Values
+from tests.host.chain_steps import Spec, batch_of, model_of, values_of
+
+Partitions = Sequence[Sequence[Values]]
+
+
+class SerialChain:
+    """One thread that does it all, one row after the other."""
+
+    def __init__(self, specs: Sequence[Spec]) -> None:
+        self._steps = [model_of(spec) for spec in specs]
+        self._fired: list[list[Values]] = []
+
+    def open(self, now_ms: int) -> None:
+        self._fired = [step.open(now_ms) for step in self._steps]
+
+    def channel(self, partition: int, rows: Sequence[Values], now_ms: int, last: bool) -> Any:
+        stream = list(rows)
+        for number, step in enumerate(self._steps):
+            given = list(self._fired[number]) if partition == 0 else []
+            for place, row in enumerate(stream):
+                given += step.take(row, (partition, place), now_ms)
+            stream = given + (step.close() if last else [])
+        return stream
+
+    def epoch(
+        self, parts: Partitions, now_ms: int, turns: Sequence[int]
+    ) -> dict[int, list[Values]]:
+        """What each partition gives, where channels close in this order."""
+        self.open(now_ms)
+        return {
+            partition: self.channel(partition, parts[partition], now_ms, partition == turns[-1])
+            for partition in turns
+        }
+
+
+def parted(step: KeyedStep, settings: Settings) -> PartedOperator:
+    return PartedOperator(
+        lambda: step.operator(ordered=True),
+        settings.parts(step.slots),
+        workers=1,
+        chunk_rows=settings.chunk_rows,
+    )
+
+
+class OneHostChain:
+    """A host's chain, without its server."""
+
+    def __init__(self, flow: FlowPlan, settings: Settings) -> None:
+        self.flow = flow
+        self.machines = [HostMachine(parted(step, settings)) for step in flow.keyed]
+        for machine, step in zip(self.machines, flow.keyed, strict=True):
+            machine.assign(Assignment(-1, tuple(range(step.slots))))
+        self.chain = Chain(flow, self.machines, settings)
+        self.run = 0
+        self._attempts = count()
+
+    def header(
+        self,
+        time: EpochTime | Sequence[EpochTime],
+        partition: int,
+        partitions: int,
+        attempt: int | None = None,
+    ) -> ChainHeader:
+        times = [time] * len(self.machines) if isinstance(time, EpochTime) else time
+        attempt = next(self._attempts) if attempt is None else attempt
+        steps = tuple(
+            ChannelHeader(at.epoch, self.run, step.id, partition, attempt, partitions, at)
+            for step, at in zip(self.flow.keyed, times, strict=True)
+        )
+        return ChainHeader(steps, keep_late=True)
+
+    def channel(self, header: ChainHeader, batches: list[pa.RecordBatch]) -> ChainAnswer:
+        return self.chain.close_channel(header, batches)
+
+    def seal(self, epoch: int, partitions: int) -> list[pa.Table]:
+        return [machine.seal(epoch, self.run, partitions)[0] for machine in self.machines]
+
+    def roll_back(self, version: int) -> None:
+        for machine in self.machines:
+            machine.rollback(version, self.run)
+        self.run += 1
+
+    def deltas(self) -> list[pa.Table]:
+        """What has changed since the last seal, by step."""
+        return [machine.operator.table.delta() for machine in self.machines]
+
+    def end(self) -> None:
+        self.chain.end()
+        for machine in self.machines:
+            machine.operator.shutdown()
+
+
+def rows_of(answer: ChainAnswer) -> list[Values]:
+    return [row for batch in answer.batches for row in values_of(batch)]
+
+
+def cut(rows: Sequence[Values], size: int) -> list[pa.RecordBatch]:
+    """Rows in batches, as a source may bring them: also an empty one."""
+    return [batch_of(rows[at : at + size]) for at in range(0, len(rows) + 1, size)]
+
+
+def twin(model: SerialChain) -> SerialChain:
+    return copy.deepcopy(model)
