@@ -35,15 +35,17 @@ $(READY): requirements.lock pyproject.toml
 demo: setup ## run the demo (SECONDS=30)
 	$(BIN)/penstock demo --seconds $(SECONDS)
 
-# Those that run on Spark mostly wait, so the others run beside them.
+# Many tests mostly wait, for Spark or for what was killed: three groups of them run side by side.
 SPARK_TESTS := tests/spark tests/workloads tests/test_demo.py tests/test_recovery.py
-SPARK_LOG := .venv/spark-tests.log
+CLUSTER_TESTS := $(wildcard tests/test_control_*.py tests/test_exactly_*.py tests/test_o*.py) tests/host
+PYTEST := $(BIN)/python -m pytest --durations=10
 
 test: setup ## run the tests, without the slow ones
-	@$(BIN)/python -m pytest --durations=10 $(SPARK_TESTS) > $(SPARK_LOG) 2>&1 & spark=$$!; \
-	$(BIN)/python -m pytest --durations=10 $(addprefix --ignore=,$(SPARK_TESTS)); others=$$?; \
-	wait $$spark; on_spark=$$?; cat $(SPARK_LOG); \
-	[ $$others -eq 0 ] && [ $$on_spark -eq 0 ]
+	@$(PYTEST) $(SPARK_TESTS) > $(VENV)/spark-tests.log 2>&1 & spark=$$!; \
+	$(PYTEST) $(CLUSTER_TESTS) > $(VENV)/cluster-tests.log 2>&1 & cluster=$$!; \
+	$(PYTEST) $(addprefix --ignore=,$(SPARK_TESTS) $(CLUSTER_TESTS)); failed=$$?; \
+	wait $$cluster || failed=1; wait $$spark || failed=1; \
+	cat $(VENV)/cluster-tests.log $(VENV)/spark-tests.log; exit $$failed
 
 test-all: setup ## run all tests
 	$(BIN)/python -m pytest --durations=20 -m ""
