@@ -135,9 +135,7 @@ def test_a_host_with_several_cores_gives_the_same(
     inputs = tables(files=3, rows=500)
     write_files(tmp_path / "in", inputs)
     flow = ps.flow(stream(spark, tmp_path / "in")).key_by("g", slots=16)
-    _, sink = run(
-        flow.aggregate(n=ps.count(), total=ps.sum("n")), checkpoint, settings=MANY_CORES
-    )
+    _, sink = run(flow.aggregate(n=ps.count(), total=ps.sum("n")), checkpoint, settings=MANY_CORES)
     whole = pa.concat_tables(inputs).group_by("g").aggregate([("n", "count"), ("n", "sum")])
     assert {k: (row["n"], row["total"]) for k, row in sink.latest("g").items()} == {
         row["g"]: (row["n_count"], row["n_sum"]) for row in whole.to_pylist()
