@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from penstock.bench import pictures
-from penstock.errors import SettingError
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -30,12 +29,7 @@ def draw(report: dict[str, Any], folder: Path) -> list[Path]:
 
     The folder is made if it is not there. A picture of an earlier report is replaced.
     """
-    if report.get("bench") != "nexmark":
-        raise SettingError(
-            f"this is no report of bench nexmark but of {report.get('bench')!r}",
-            hint="give one that `penstock bench nexmark --json FILE` wrote",
-        )
-    results = report["results"]
+    results = pictures.results_of(report, "nexmark")
     drawings = {"nexmark.png": lambda: _speeds(results)} if results else {}
     return pictures.save(drawings, folder)
 

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.bench import ordered_plots_operators, ordered_plots_queries, pictures
 from penstock.bench.ordered_trials import Tell
-from penstock.errors import SettingError
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -41,12 +40,7 @@ def draw(report: dict[str, Any], folder: Path) -> list[Path]:
 
     The folder is made if it is not there. Pictures of an earlier report are replaced.
     """
-    if report.get("bench") != "ordered":
-        raise SettingError(
-            f"this is no report of bench ordered but of {report.get('bench')!r}",
-            hint="give one that `penstock bench ordered --json FILE` wrote",
-        )
-    results = report["results"]
+    results = pictures.results_of(report, "ordered")
     return pictures.save(
         {
             name: partial(drawing, results[group])

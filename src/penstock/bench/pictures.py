@@ -38,6 +38,17 @@ _STYLE: dict[Any, Any] = {
 _DPI, _WIDTH_INCHES, _ROW_INCHES, _TITLE_INCHES = 120, 10.0, 2.7, 1.1
 
 
+def results_of(report: dict[str, Any], bench: str) -> dict[str, Any]:
+    """What a report of this bench tells; any other is refused."""
+    if report.get("bench") != bench:
+        raise SettingError(
+            f"this is no report of bench {bench} but of {report.get('bench')!r}",
+            hint=f"give one that `penstock bench {bench} --json FILE` wrote",
+        )
+    results: dict[str, Any] = report["results"]
+    return results
+
+
 def save(drawings: Mapping[str, Callable[[], Figure]], folder: Path) -> list[Path]:
     """Draw them into PNG files of these names in this folder, which is made if it is not there.
 

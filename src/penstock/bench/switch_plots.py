@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 from penstock.bench import pictures, switch_plots_exchange, switch_plots_live, switch_plots_sweeps
 from penstock.bench.switch_drawing import Run
 from penstock.bench.switch_sweeps import SWITCH
-from penstock.errors import SettingError
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -46,12 +45,7 @@ def draw(report: dict[str, Any], folder: Path) -> list[Path]:
 
     The folder is made if it is not there. Pictures of an earlier report are replaced.
     """
-    if report.get("bench") != "switch":
-        raise SettingError(
-            f"this is no report of bench switch but of {report.get('bench')!r}",
-            hint="give one that `penstock bench switch --json FILE` wrote",
-        )
-    results = report["results"]
+    results = pictures.results_of(report, "switch")
     return pictures.save(
         {
             **_simulated(results["simulated"]),
