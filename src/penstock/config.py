@@ -6,9 +6,12 @@ They are read once, when a flow starts, and handed down; nothing deeper reads an
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
+from penstock.errors import SettingError
 from penstock.faults import Fault
+
+ScheduleName = Literal["ct", "lp", "et", "qst"]
 
 _PARTS_PER_WORKER = 2
 """Enough for a worker to find another part when one is taken; more cost a call each."""
@@ -62,7 +65,7 @@ class Settings:
     several workers, in chunks of at least so many. Smaller ones spread work better and cost more
     each; 1 is allowed."""
 
-    schedule: Literal["ct", "lp", "et", "qst"] = "ct"
+    schedule: ScheduleName = "ct"
     """Which operator a host's worker turns to next: the one with the lowest throughput, the last in
     the chain, the one that has longest to do, or the first whose output is not too long."""
 
@@ -79,6 +82,17 @@ class Settings:
 
     faults: tuple[Fault, ...] = ()
     """For tests: where processes of this flow shall fail (see `penstock.testing`)."""
+
+    def __post_init__(self) -> None:
+        counts = {n: getattr(self, n) for n in ("host_cores", "host_parts", "chunk_rows")}
+        for name, count in counts.items():
+            if count is not None and count < 1:
+                raise SettingError(f"{name}={count}", hint="use 1 or more")
+        if self.schedule not in get_args(ScheduleName):
+            raise SettingError(
+                f"there is no schedule {self.schedule!r}",
+                hint=f"use one of {', '.join(get_args(ScheduleName))}",
+            )
 
     @property
     def workers(self) -> int:

@@ -1,4 +1,4 @@
-"""Chains of steps, taken through epochs by `Chain` and, row by row, by plain lists and dicts."""
+"""Chains of steps, taken through epochs by `StepChain` and, row by row, by plain lists and dicts."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 from penstock.config import Settings
-from penstock.host.chain import Chain, ChainAnswer
+from penstock.host.chain import ChainAnswer, StepChain
 from penstock.host.machine import HostMachine
 from penstock.host.parted import PartedOperator
 from penstock.operators.operator import EpochTime
@@ -71,7 +71,7 @@ class OneHostChain:
         self.machines = [HostMachine(parted(step, settings)) for step in flow.keyed]
         for machine, step in zip(self.machines, flow.keyed, strict=True):
             machine.assign(Assignment(-1, tuple(range(step.slots))))
-        self.chain = Chain(flow, self.machines, settings)
+        self.chain = StepChain(flow, self.machines, settings)
         self.run = 0
         self._attempts = count()
 

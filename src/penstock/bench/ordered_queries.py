@@ -1,6 +1,6 @@
 """The five queries of TPCx-BB as a host runs them that has all their steps: their real operators.
 
-Epoch after epoch goes through `host.chain.Chain`, the part of a host that couriers talk to; sockets
+Epoch after epoch goes through `host.chain.StepChain`, the part of a host that couriers talk to; sockets
 are left out. Since the machine may have fewer cores than the host has workers, every record costs
 some time asleep on top of what its operators do; without that, real cores are measured.
 """
@@ -20,7 +20,7 @@ from penstock.bench.ordered_costs import Asleep
 from penstock.bench.ordered_trials import Tell, line
 from penstock.bench.report import Show
 from penstock.config import Settings
-from penstock.host.chain import Chain
+from penstock.host.chain import StepChain
 from penstock.host.machine import HostMachine
 from penstock.host.parted import PartedOperator
 from penstock.operators.operator import Answer, EpochTime, Operator
@@ -88,7 +88,7 @@ class QueryInProcess:
         self._watermarks: dict[str, int | None] = {step.id: None for step in self._steps}
         self._time = EVENT_TIME[catalog.find(query).stream]
         self._machines = [self._machine(step) for step in self._steps]
-        self._chain = Chain(flow, self._machines, self._settings)
+        self._chain = StepChain(flow, self._machines, self._settings)
 
     def run(self, epoch: int, rows: pa.Table) -> list[pa.RecordBatch]:
         """Take an epoch through all steps, and seal it; its times decide what the next one closes."""

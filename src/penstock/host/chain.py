@@ -37,7 +37,7 @@ class ChainAnswer(Answer):
     aside: Aside = field(default_factory=Aside)
 
 
-class Chain:
+class StepChain:
     """Takes channels through all steps, one at a time, with all workers of the host.
 
     `machines` are those of the keyed steps, in order. Their servers share a lock, which the caller

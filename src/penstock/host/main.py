@@ -15,7 +15,7 @@ import pyarrow as pa
 from penstock.config import Settings
 from penstock.errors import HostLostError, PenstockError
 from penstock.faults import arm
-from penstock.host.chain import Chain
+from penstock.host.chain import StepChain
 from penstock.host.machine import HostMachine
 from penstock.host.pace import rate_of
 from penstock.host.parted import PartedOperator
@@ -82,7 +82,7 @@ class HostTask:
 
         self.servers = [server(host) for host in order.hosts]
         machines = [server.machine for server in self.servers]
-        self._chain = Chain(order.flow, machines, order.settings) if one_host else None
+        self._chain = StepChain(order.flow, machines, order.settings) if one_host else None
         if self._chain is not None:
             self.servers[0].lead(self._chain, self.servers)
 

@@ -34,7 +34,7 @@ from penstock.wire.flight import TokenServer, telling_errors
 from penstock.wire.messages import CLOSE, ChannelHeader, dead_to_bytes
 
 if TYPE_CHECKING:
-    from penstock.host.chain import Chain
+    from penstock.host.chain import StepChain
 
 
 class HostServer(TokenServer):
@@ -77,7 +77,7 @@ class HostServer(TokenServer):
         self._on_stop = on_stop
         self._timeout_s = timeout_ms / 1000
         self._ended = threading.Event()
-        self._chain: Chain | None = None
+        self._chain: StepChain | None = None
         self._chained: Sequence[HostServer] = ()
         self._pace = Pace(rate)
         self._turn = threading.Lock()
@@ -94,7 +94,7 @@ class HostServer(TokenServer):
             "memory": lambda _: {"rss": psutil.Process().memory_info().rss},
         }
 
-    def lead(self, chain: Chain, servers: Sequence[HostServer]) -> None:
+    def lead(self, chain: StepChain, servers: Sequence[HostServer]) -> None:
         """Take channels of a whole chain of steps, of which these serve one each."""
         self._chain, self._chained = chain, servers
 

@@ -10,7 +10,7 @@ import threading
 from typing import Any
 
 from penstock.runtime.atomics import EMPTY, Atomics
-from penstock.runtime.worklists import Bound, Operate
+from penstock.runtime.worklists import Bound, Operate, SharedWorklist
 
 
 class PartitionedQueue:
@@ -79,7 +79,7 @@ class PartitionedQueue:
         return sum(map(len, self._queues))
 
 
-class SharedQueue:
+class SharedQueue(SharedWorklist):
     """One queue, and a lock for each part; the next piece is taken together with its part's lock.
 
     Were the piece taken first, two workers could get the lock in the wrong order. So who waits for
@@ -87,7 +87,7 @@ class SharedQueue:
     """
 
     def __init__(self, parts: int, atomics: Atomics | None = None) -> None:
-        self._queue = (atomics or Atomics()).queue()
+        super().__init__(atomics)
         self._taking = threading.Lock()
         self._locks = [threading.Lock() for _ in range(parts)]
 
@@ -112,11 +112,3 @@ class SharedQueue:
             finally:
                 lock.release()
         return pieces, records
-
-    def ready(self, bound: Bound) -> bool:
-        """Whether there is a piece; its part may have to be waited for."""
-        head = self._queue.peek()
-        return head is not EMPTY and head[0] < bound()
-
-    def __len__(self) -> int:
-        return len(self._queue)
