@@ -61,6 +61,19 @@ def epoch(number: int, mean_ms: float = 240.0, rows: int = 100) -> dict[str, Any
     }
 
 
+def functions(**facts: Any) -> dict[str, Any]:
+    """The functions of a query as control tells of them."""
+    used = {"invocations": 1200, "seconds": 34.5, "failed": 0, "throttled": 0}
+    told = {"state": "up", "trouble": "", "at_most": 20, "left_whole": {}, "used": used}
+    return told | facts
+
+
+def offload(**facts: Any) -> dict[str, Any]:
+    """What functions carry of a step, as control tells it."""
+    figures = {"functions": 4, "warm": 9, "rate": 2000.0, "redirected": 700.0, "lasts": False}
+    return figures | facts
+
+
 class SteeredQuery:
     """A query as far as control is seen from outside. It is steered as told, and asks no policy."""
 
@@ -69,6 +82,8 @@ class SteeredQuery:
         self.steps = steps
         self.sla: dict[str, int] = {"latency_ms": 1000, "window_ms": 1000}
         self.policy, self.dry_run, self.controlled = "switch(0.2)", False, True
+        self.functions: dict[str, Any] | None = None
+        self.money: dict[str, float] | None = None
         self.progress: dict[str, Any] | None = None
         self.journal: list[Entry] = []
         self.orders: list[dict[str, Any]] = []
@@ -108,6 +123,7 @@ class SteeredQuery:
             "message": "running",
             "migration": "lazy(16)",
             "pending_slots": 0,
+            "money": self.money,
         }
         return {
             "status": status,
@@ -120,7 +136,7 @@ class SteeredQuery:
         if not self.controlled:
             return None
         told = {"sla": self.sla, "policy": self.policy, "dry_run": self.dry_run}
-        return copy.deepcopy(told | {"steps": self.steps})
+        return copy.deepcopy(told | {"steps": self.steps, "functions": self.functions})
 
     def _steer(self, order: dict[str, Any]) -> dict[str, Any] | None:
         if not self.controlled:

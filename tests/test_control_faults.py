@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.faults import FAULT_POINTS, Fault, armed
+from penstock.faults import Fault, armed
 from penstock.model import HostId
 from tests.cluster import SETTINGS
 from tests.control_trial import (
@@ -25,7 +25,18 @@ from tests.control_trial import (
     unborn,
 )
 from tests.test_exactly_once import NEEDS, OFTEN, turns
-from tests.trial import FLOWS, MEMORY, MIGRATIONS, RUNS, Mishap, Turn, everything, hows, random_turn
+from tests.trial import (
+    FLOWS,
+    MEMORY,
+    MIGRATIONS,
+    POINTS,
+    RUNS,
+    Mishap,
+    Turn,
+    everything,
+    hows,
+    random_turn,
+)
 
 # A host's own threads die with an injected fault, as they would with their process.
 pytestmark = [
@@ -59,7 +70,7 @@ def killing(flow: ControlTrial, hosts: set[HostId]) -> Callable[[], None]:
 # A fault while a treatment is under way
 
 
-@pytest.mark.parametrize("point", FAULT_POINTS)
+@pytest.mark.parametrize("point", POINTS)
 def test_a_fault_at_each_point_while_slots_move_to_new_hosts(tmp_path: Path, point: str) -> None:
     """Two new hosts at once for each of two steps."""
     needs = NEEDS.get(point, {}) | {"settings": OFTEN}
@@ -73,7 +84,7 @@ def test_a_fault_at_each_point_while_slots_move_to_new_hosts(tmp_path: Path, poi
         flow.check()
 
 
-@pytest.mark.parametrize("point", list(FAULT_POINTS)[::3])
+@pytest.mark.parametrize("point", list(POINTS)[::3])
 def test_a_host_of_a_treatment_dies_at_each_third_point(tmp_path: Path, point: str) -> None:
     """Where slots leave, or where they come: out to new hosts, back in again, out again, back."""
     needs = NEEDS.get(point, {}) | {"settings": OFTEN}
@@ -249,9 +260,9 @@ def test_a_thousand_faults_under_control(
         ordered += flow.policy.ordered
     with capsys.disabled():
         print(f"\n{sum(fired.values())} faults in {story} stories; {dict(events)}; {dict(ordered)}")
-        for point in FAULT_POINTS:
-            print(f"  {point:<18}{fired[point]:>5}  {FAULT_POINTS[point].when}")
-    assert set(fired) == set(FAULT_POINTS)
+        for point in POINTS:
+            print(f"  {point:<18}{fired[point]:>5}  {POINTS[point].when}")
+    assert set(fired) == set(POINTS)
     assert events["done"] > 100
 
 

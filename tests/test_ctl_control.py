@@ -18,7 +18,16 @@ from penstock import cli
 from penstock.control.entry import Entry
 from penstock.ctl import followed, journal
 from penstock.state.store import Store
-from tests.steered_query import SteeredQuery, epoch, host, hot_key, interruptible, step
+from tests.steered_query import (
+    SteeredQuery,
+    epoch,
+    functions,
+    host,
+    hot_key,
+    interruptible,
+    offload,
+    step,
+)
 
 Serve = Callable[..., SteeredQuery]
 
@@ -64,7 +73,8 @@ def test_steer_tells_what_is_in_force(
     times = ("--latency", "2s", "--window", "5 s", "--alert", "300ms")
     limits = ("--margin", "0.3", "--at-least", "2", "--at-most", "6")
     others = ("--policy", "drs(0.3)", "--dry-run")
-    assert run("steer", str(tmp_path), *times, *limits, *others) == 0
+    bursts = ("--functions-at-most", "5", "--patience", "1 minute")
+    assert run("steer", str(tmp_path), *times, *limits, *others, *bursts) == 0
     assert query.orders == [
         {
             "latency_ms": 2000,
@@ -75,6 +85,8 @@ def test_steer_tells_what_is_in_force(
             "at_most": 6,
             "policy": "drs(0.3)",
             "dry_run": True,
+            "functions_at_most": 5,
+            "patience_ms": 60_000,
         }
     ]
     shown = told(capsys)
@@ -155,6 +167,21 @@ def test_status_tells_health_and_hot_keys(
     assert "hot keys sum user=42 in slot 3, 1,200 records/s: 120 % of what a host can take" in shown
     assert "sum user=[7] in slot 3, 1,200 records/s: and no treatment helps" in shown
     assert "state that moved in epoch 3" in shown
+
+
+def test_status_tells_of_functions_and_money(
+    serve: Serve, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    query = serve(sum=step("good", host("sum/0"), offload=offload(lasts=True)))
+    query.functions, query.money = functions(), {"hosts": 0.02, "functions": 0.001}
+    assert run("status", str(tmp_path)) == 0
+    shown = told(capsys)
+    assert "spent 0.0210 USD: hosts 0.0200, functions 0.0010" in shown
+    assert "functions up, at most 20; 1,200 invocations, 34.5 s" in shown
+    assert "4 functions carry 700 of 2,000 records/s, 9 kept warm; it lasts: time for" in shown
+    query.functions = query.money = None
+    assert run("status", str(tmp_path)) == 0
+    assert "spent" not in told(capsys)
 
 
 def test_status_without_hot_keys(

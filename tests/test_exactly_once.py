@@ -12,13 +12,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.faults import FAULT_POINTS
 from tests.cluster import SETTINGS
 from tests.ledger import SLOTS
 from tests.trial import (
     FLOWS,
     MEMORY,
     MIGRATIONS,
+    POINTS,
     RUNS,
     Mishap,
     Request,
@@ -55,7 +55,7 @@ def swap(flow: Trial, number: int) -> tuple[Request, ...]:
     return tuple(Request("move", step, number, ALL_SLOTS) for step in range(2))
 
 
-@pytest.mark.parametrize("point", FAULT_POINTS)
+@pytest.mark.parametrize("point", POINTS)
 def test_a_fault_at_each_point(tmp_path: Path, point: str) -> None:
     """Only the death of the driver ends a query; and the next one goes on where it was."""
     with trial("chain", str(tmp_path), settings=OFTEN, **NEEDS.get(point, {})) as flow:
@@ -127,7 +127,7 @@ requests = st.builds(
     st.sets(st.integers(0, SLOTS - 1), min_size=1).map(lambda slots: tuple(sorted(slots))),
 )
 mishaps = st.sampled_from(
-    [(point, how) for point in FAULT_POINTS for how in (*hows(point), "slow")]
+    [(point, how) for point in POINTS for how in (*hows(point), "slow")]
 ).flatmap(lambda at: st.builds(Mishap, st.just(at[0]), st.just(at[1]), st.integers(1, 4)))
 turns = st.builds(
     Turn,
@@ -202,6 +202,6 @@ def test_a_thousand_faults(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
         moved += flow.moved
     with capsys.disabled():
         print(f"\n{sum(fired.values())} faults in {story} stories; {dict(moved)}")
-        for point in FAULT_POINTS:
-            print(f"  {point:<18}{fired[point]:>5}  {FAULT_POINTS[point].when}")
-    assert set(fired) == set(FAULT_POINTS)
+        for point in POINTS:
+            print(f"  {point:<18}{fired[point]:>5}  {POINTS[point].when}")
+    assert set(fired) == set(POINTS)

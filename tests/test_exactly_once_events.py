@@ -12,12 +12,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.faults import FAULT_POINTS
 from tests.cluster import SETTINGS
 from tests.event_ledger import CASES
 from tests.event_trial import IN_TIME, MOSTLY_IN_TIME, EventTrial, event_trial
 from tests.ledger import SLOTS
-from tests.trial import MEMORY, MIGRATIONS, RUNS, Mishap, Request, Turn, hows, random_turn
+from tests.trial import (
+    MEMORY,
+    MIGRATIONS,
+    POINTS,
+    RUNS,
+    Mishap,
+    Request,
+    Turn,
+    hows,
+    random_turn,
+)
 
 # A host's own threads die with an injected fault, as they would with their process.
 pytestmark = [
@@ -46,7 +55,7 @@ def shares() -> list[tuple[str, str]]:
     names = list(CASES)
     return [
         (point, names[(number * AT_A_POINT + turn) % len(names)])
-        for number, point in enumerate(FAULT_POINTS)
+        for number, point in enumerate(POINTS)
         for turn in range(AT_A_POINT)
     ]
 
@@ -162,7 +171,7 @@ requests = st.builds(
     st.sets(st.integers(0, SLOTS - 1), min_size=1).map(lambda slots: tuple(sorted(slots))),
 )
 mishaps = st.sampled_from(
-    [(point, how) for point in FAULT_POINTS for how in (*hows(point), "slow")]
+    [(point, how) for point in POINTS for how in (*hows(point), "slow")]
 ).flatmap(lambda at: st.builds(Mishap, st.just(at[0]), st.just(at[1]), st.integers(1, 4)))
 turns = st.builds(
     Turn,
@@ -233,4 +242,4 @@ def test_a_thousand_faults(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
         print(
             f"\n{sum(fired.values())} faults in {story} stories; {dict(moved)}; late {dict(late)}"
         )
-    assert set(fired) == set(FAULT_POINTS)
+    assert set(fired) == set(POINTS)

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from penstock.config import Settings
-from penstock.faults import FAULT_POINTS
 from penstock.plan.migration import Migration
+from tests import trial
 from tests.cluster import SETTINGS, MiniCluster
 from tests.event_ledger import CASES
 from tests.event_trial import MOSTLY_IN_TIME, EventTrial
@@ -36,7 +36,7 @@ _MOVING = ("host.fetch", "host.fetched", "host.serve")
 """Points that are passed only where slots move between hosts."""
 _COMING = ("host.assign", "host.trickle", "host.install")
 """Those that are passed only when a host has just been started."""
-POINTS = [point for point in FAULT_POINTS if point not in _MOVING]
+POINTS = [point for point in trial.POINTS if point not in _MOVING]
 OFTEN = [replace(settings, compact_epochs=1) for settings in (SMALL, ALONE, THREE)]
 """Every epoch gives cause to a compaction; each driver has other workers."""
 SOME = ("chain", "timeless")

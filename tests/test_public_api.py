@@ -15,8 +15,9 @@ def test_every_public_name_is_there_and_is_documented() -> None:
 def test_the_public_names_are_these() -> None:
     assert set(ps.__all__) == {
         "Bounds", "CHANGE", "CheckpointError", "Decision", "Elastic", "Flow", "FlowError", "FlowQuery",
-        "HostLostError", "KeyedFlow", "KeyedProcessor", "Migration", "NullKeyError", "PenstockError",
-        "Policy", "ProtocolError", "QueryStatus", "Row", "SLA", "SettingError", "Settings", "StepError",
+        "FunctionPrice", "HostLostError", "HostPrice", "KeyedFlow", "KeyedProcessor", "LambdaFunctions",
+        "LocalFunctions", "Migration", "NullKeyError", "PenstockError", "Policy",
+        "ProtocolError", "QueryStatus", "Row", "SLA", "SettingError", "Settings", "StepError",
         "StoreError", "Treatment", "Vitals", "Window", "WindowedFlow", "approx_distinct", "avg",
         "collect", "configure", "count", "count_distinct", "first", "flow", "foreach_batch", "hopping",
         "last", "max", "min", "new_host", "session", "session_window", "sum", "to", "tumbling",

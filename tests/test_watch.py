@@ -21,7 +21,16 @@ from penstock.state.store import Store
 from penstock.watch import Watcher, watch
 from penstock.watch_history import History
 from penstock.watch_page import Look, draw, line
-from tests.steered_query import SteeredQuery, epoch, host, hot_key, interruptible, step
+from tests.steered_query import (
+    SteeredQuery,
+    epoch,
+    functions,
+    host,
+    hot_key,
+    interruptible,
+    offload,
+    step,
+)
 
 Serve = Callable[..., SteeredQuery]
 
@@ -141,6 +150,36 @@ def test_page_follows_the_sla(serve: Serve, tmp_path: Path) -> None:
     assert "240 ms of 200 ms" in told
     assert "at most 0.2 s over any 1 s missed" in told
     assert "dry run: it only tells" in told
+
+
+def test_page_of_a_burst_that_functions_carry(serve: Serve, tmp_path: Path) -> None:
+    query = serve(
+        sum=step("good", host("sum/0"), offload=offload()),
+        max=step("good", host("max/0"), offload=offload(functions=0, redirected=0.0)),
+    )
+    query.functions = functions(left_whole={"join": "its state does not merge"})
+    query.money = {"hosts": 0.0175, "functions": 0.0042}
+    query.progress = epoch(7)
+    look = Watcher(str(tmp_path)).look()
+    told = words(page(look))
+    assert "spent 0.0217 USD: hosts 0.0175, functions 0.0042" in told
+    assert "4 functions carry 700 of 2,000 records/s, 9 kept warm" in told
+    assert told.count("functions carry") == 1
+    assert "functions up, at most 20; 1,200 invocations, 34.5 s" in told
+    assert "not for join: its state does not merge" in told
+    assert look is not None
+    assert line(look) == (
+        "running; epoch 7; latency 240 of 1,000 ms; sum good on 1 host, 4 functions carry 700 of "
+        "2,000 records/s, 9 kept warm; max good on 1 host; 0.0217 USD: hosts 0.0175, functions 0.0042"
+    )
+
+
+def test_page_of_functions_in_trouble(serve: Serve, tmp_path: Path) -> None:
+    query = serve(sum=step("good", host("sum/0")))
+    used = {"invocations": 1, "seconds": 0.5, "failed": 3, "throttled": 4}
+    query.functions = functions(state="failed", trouble="no such region", used=used)
+    told = words(page(Watcher(str(tmp_path)).look()))
+    assert "failed, at most 20; 1 invocation, 0.5 s; 3 failed, 4 refused; no such region" in told
 
 
 def test_page_before_anything_is_known(serve: Serve, tmp_path: Path) -> None:

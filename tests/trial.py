@@ -45,6 +45,11 @@ _UPKEEP = ("host.compact", "driver.layout", "driver.clean")
 """These are passed some time after the epoch."""
 
 
+WITH_FUNCTIONS = ("courier.offload", "courier.offloaded")
+POINTS = {name: found for name, found in FAULT_POINTS.items() if name not in WITH_FUNCTIONS}
+"""The fault points that flows pass which no function helps."""
+
+
 def hows(point: str) -> tuple[How, ...]:
     """How something may fail at a point."""
     return ("die",) if point in _NO_CALL else _HOWS[point.split(".")[0]]
@@ -269,7 +274,7 @@ def random_request(pick: random.Random, calm: bool) -> Request:
 def random_mishap(pick: random.Random, calm: bool) -> Mishap:
     """A calm one kills nothing: hosts that live long hold much that may have grown old."""
     while True:
-        point = pick.choice(list(FAULT_POINTS))
+        point = pick.choice(list(POINTS))
         how = pick.choice((*hows(point), *hows(point), "slow"))
         if not calm or how != "die":
             return Mishap(point, how, pick.choice((1, 1, 1, 2, 3, 5)))

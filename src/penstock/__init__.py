@@ -21,7 +21,8 @@ The map, along the way of a record and then of a decision:
     operators/   steps: aggregates, windows, joins, top-N, processors; each a plan, a sender, an operator
     state/       keys, the columnar table, the store
     driver/      the registry of hosts, the fleet, the epoch protocol, the live control loop
-    control/     examine, diagnose, treat: pure; policies; the journal
+    control/     examine, diagnose, treat, offload: pure; policies; money; the journal
+    functions/   short-lived workers for bursts: processes here, or AWS Lambda
     sim/         the same control code over a simulated data plane
 """
 
@@ -45,6 +46,9 @@ if TYPE_CHECKING:
         StoreError,
     )
     from penstock.flows import Flow, KeyedFlow, WindowedFlow, flow
+    from penstock.functions.aws import LambdaFunctions
+    from penstock.functions.local import LocalFunctions
+    from penstock.functions.price import FunctionPrice, HostPrice
     from penstock.model import SLA
     from penstock.operators.aggregate.aggregates import (
         approx_distinct,
@@ -83,6 +87,9 @@ _HOMES = {
         "StoreError",
     ),
     "flows": ("Flow", "KeyedFlow", "WindowedFlow", "flow"),
+    "functions.aws": ("LambdaFunctions",),
+    "functions.local": ("LocalFunctions",),
+    "functions.price": ("FunctionPrice", "HostPrice"),
     "model": ("SLA",),
     "operators.aggregate.aggregates": (
         "approx_distinct",
@@ -126,9 +133,13 @@ __all__ = [
     "Flow",
     "FlowError",
     "FlowQuery",
+    "FunctionPrice",
     "HostLostError",
+    "HostPrice",
     "KeyedFlow",
     "KeyedProcessor",
+    "LambdaFunctions",
+    "LocalFunctions",
     "Migration",
     "NullKeyError",
     "PenstockError",

@@ -22,6 +22,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from penstock.cli_ctl import ctl
+from penstock.cli_functions import functions
 from penstock.cli_nexmark import nexmark
 from penstock.cli_options import AsJson, CheckpointFolder, StepName, show
 from penstock.cli_simulate import simulate
@@ -40,6 +41,7 @@ state = typer.Typer(
 app.add_typer(state, name="state")
 app.add_typer(ctl, name="ctl")
 app.add_typer(nexmark, name="nexmark")
+app.add_typer(functions, name="functions")
 app.command()(simulate)
 
 

@@ -88,13 +88,26 @@ def ctl_steer(
         bool | None,
         typer.Option("--dry-run/--no-dry-run", help="Only tell what would be done; or do it."),
     ] = None,
+    functions_at_most: Annotated[
+        int | None,
+        typer.Option(min=0, metavar="N", help="Functions that a step has at most at a time."),
+    ] = None,
+    patience: Annotated[
+        str | None,
+        typer.Option(metavar="TIME", help="Functions carry a burst so long, then hosts come."),
+    ] = None,
 ) -> None:
     """Change what a running query keeps to; shows what is in force. Without options: only that."""
     from penstock import ctl_view as view
     from penstock.ctl import RunningQuery
     from penstock.model import milliseconds
 
-    times = {"latency_ms": latency, "window_ms": window, "alert_ms": alert}
+    times = {
+        "latency_ms": latency,
+        "window_ms": window,
+        "alert_ms": alert,
+        "patience_ms": patience,
+    }
     changes = {
         **{name: milliseconds(time) for name, time in times.items() if time is not None},
         "margin": margin,
@@ -102,6 +115,7 @@ def ctl_steer(
         "at_most": at_most,
         "policy": policy,
         "dry_run": dry_run,
+        "functions_at_most": functions_at_most,
     }
     show(view.draw_control(RunningQuery(checkpoint).steer(**changes)))
 

@@ -61,8 +61,8 @@ class RunningQuery:
         """Change what control keeps to; returns what is in force then.
 
         The changes are `latency_ms`, `window_ms`, `alert_ms`, `margin`, `at_least`, `at_most`,
-        `policy` and `dry_run`. Those that are None stay as they are. A query that is not elastic
-        refuses.
+        `policy`, `dry_run`, `functions_at_most` and `patience_ms`. Those that are None stay as they
+        are. A query that is not elastic refuses.
         """
         wanted = {name: value for name, value in changes.items() if value is not None}
         control: dict[str, Any] = self._ask("control_steer", _LOOK_MS, **wanted)

@@ -9,7 +9,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from penstock.gauges import health, milliseconds_text, promise
+from penstock.gauges import health, milliseconds_text, money_text, offload_text, promise
 from penstock.model import SLA
 from penstock.plan.placement import placements_from_json
 from penstock.plan.slots import slots_to_text
@@ -27,6 +27,8 @@ def draw_status(answer: dict[str, Any]) -> RenderableType:
     parts: list[RenderableType] = [draw_head(status)]
     if status["message"] != status["state"]:
         parts.append(Text(status["message"], "yellow"))
+    if spent := money_text(status.get("money")):
+        parts.append(Text.assemble(("spent  ", "dim"), spent))
     parts += [Text(), draw_hosts(answer)]
     if control is not None:
         parts += [Text(), draw_control(control)]
@@ -44,6 +46,8 @@ def draw_control(control: dict[str, Any]) -> RenderableType:
     facts.add_column(overflow="fold")
     facts.add_row("SLA", promise(sla_of(control)))
     facts.add_row("policy", draw_policy(control))
+    if functions := draw_functions(control):
+        facts.add_row("functions", functions)
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("step", style="cyan", overflow="fold")
     table.add_column("health")
@@ -60,9 +64,31 @@ def draw_control(control: dict[str, Any]) -> RenderableType:
             milliseconds_text(step["alert_ms"]),
             f"{step['margin']:.0%}",
             f"{step['share']:.0%}",
-            Text(step["treating"] or ""),
+            Text(_under_way(step)),
         )
     return Group(facts, Text(), table)
+
+
+def _under_way(step: dict[str, Any]) -> str:
+    told = (step["treating"], offload_text(step.get("offload")))
+    return "; ".join(one for one in told if one)
+
+
+def draw_functions(control: dict[str, Any]) -> Text | None:
+    """The functions of a query, and what was used of them; None if it has none."""
+    found = control.get("functions")
+    if found is None:
+        return None
+    used, limit = found["used"], f"at most {found['at_most']:,}"
+    text = Text.assemble((found["state"], _STYLES.get(found["state"], "")), f", {limit}")
+    text.append(f"; {_count(used['invocations'], 'invocation')}, {used['seconds']:,.1f} s")
+    if used["failed"] or used["throttled"]:
+        text.append(f"; {used['failed']:,} failed, {used['throttled']:,} refused", "yellow")
+    if found["trouble"]:
+        text.append(f"; {found['trouble']}", "red")
+    for step, why in found["left_whole"].items():
+        text.append(f"; not for {step}: {why}", "dim")
+    return text
 
 
 def draw_policy(control: dict[str, Any]) -> Text:

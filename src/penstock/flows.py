@@ -209,6 +209,9 @@ class Flow:
         of `Elastic`: `at_least` and `at_most` hosts of a step, the `margin` of service rates that is
         not counted on, the `alert` latency, and `dry_run`, which only tells what would be done.
         Without this a step keeps the hosts that it was started with.
+
+        `functions`, such as `LocalFunctions(at_most=20)`, take up bursts: they are there in less
+        than a second, and hosts come when a burst has lasted for longer than `patience`.
         """
         return replace(self, elasticity=Elastic(policy, **settings))
 
@@ -237,7 +240,9 @@ class Flow:
 
     def explain(self) -> None:
         """Print the steps, what each needs and gives, and where it runs."""
-        print(explained(self.plan, self.bound))
+        elastic = self.elasticity
+        functions = None if elastic is None else elastic.functions
+        print(explained(self.plan, self.bound, functions))
 
     def start(
         self,

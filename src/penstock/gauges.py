@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.panel import Panel
@@ -10,6 +11,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from penstock.control.money import Money
 from penstock.driver.progress import Latency
 from penstock.model import SLA
 
@@ -120,6 +122,31 @@ def health_colour(word: str | None) -> str:
     ('red', 'dim')
     """
     return _HEALTH.get(word or "", "dim")
+
+
+def money_text(money: dict[str, float] | None) -> str:
+    """What was spent, as a query's status tells it; empty if that is not known.
+
+    >>> money_text({"hosts": 0.0175, "functions": 0.0042})
+    '0.0217 USD: hosts 0.0175, functions 0.0042'
+    """
+    return "" if money is None else str(Money(money["hosts"], money["functions"]))
+
+
+def offload_text(offload: dict[str, Any] | None) -> str:
+    """What functions carry of a step, as control tells it; empty if they carry nothing.
+
+    >>> told = {"functions": 4, "warm": 9, "redirected": 700.0, "rate": 2000.0, "lasts": True}
+    >>> offload_text(told)
+    '4 functions carry 700 of 2,000 records/s, 9 kept warm; it lasts: time for hosts'
+    """
+    if not offload or not offload["redirected"]:
+        return ""
+    number = offload["functions"]
+    what = "1 function carries" if number == 1 else f"{number:,} functions carry"
+    told = f"{what} {offload['redirected']:,.0f} of {offload['rate']:,.0f} records/s"
+    told += f", {offload['warm']:,} kept warm"
+    return told + "; it lasts: time for hosts" if offload["lasts"] else told
 
 
 def milliseconds_text(ms: float | None) -> str:

@@ -10,13 +10,22 @@ from rich.table import Table
 from rich.text import Text
 
 from penstock.control.entry import Entry
-from penstock.ctl_view import draw_head, draw_hosts, draw_hot_keys, draw_policy, sla_of
+from penstock.ctl_view import (
+    draw_functions,
+    draw_head,
+    draw_hosts,
+    draw_hot_keys,
+    draw_policy,
+    sla_of,
+)
 from penstock.gauges import (
     bar,
     health,
     health_colour,
     latency_gauge,
     milliseconds_text,
+    money_text,
+    offload_text,
     page,
     percentiles,
 )
@@ -67,6 +76,8 @@ def draw(title: str, look: Look, width: int) -> RenderableType:
     else:
         for name, step in control["steps"].items():
             parts += [_step_head(name, step), _hosts(step["hosts"]), Text()]
+        if functions := draw_functions(control):
+            parts += [Text.assemble(("functions  ", "bold"), functions), Text()]
         parts += [hot_keys, Text()] if (hot_keys := draw_hot_keys(control)) else []
         parts.append(_journal(look.entries))
     return page(parts, title, min(width, _WIDTH), padding=(0, 2))
@@ -83,6 +94,8 @@ def line(look: Look) -> str:
         told.append(f"latency {newest.average_ms:,.0f}{bound} ms")
     if control is not None:
         told += [_step_text(name, step) for name, step in control["steps"].items()]
+    if spent := money_text(look.answer["status"].get("money")):
+        told.append(spent)
     return "; ".join(told)
 
 
@@ -93,6 +106,8 @@ def _step_text(name: str, step: dict[str, Any]) -> str:
         told[0] += f" on {hosts} {'host' if hosts == 1 else 'hosts'}"
     if step["treating"]:
         told.append(step["treating"])
+    if carried := offload_text(step.get("offload")):
+        told.append(carried)
     if keys:
         told.append(f"hot: {' '.join(keys)}")
     return ", ".join(told)
@@ -102,6 +117,8 @@ def _head(look: Look) -> RenderableType:
     head = draw_head(look.answer["status"])
     if look.idle_s >= _IDLE_S:
         head.append(f"  no new epoch for {look.idle_s:,.0f} s", "yellow")
+    if spent := money_text(look.answer["status"].get("money")):
+        head.append(f"\nspent {spent}", "dim")
     if look.control is None:
         return head
     grid = Table.grid(expand=True, padding=(0, 2, 0, 0))
@@ -133,6 +150,8 @@ def _step_head(name: str, step: dict[str, Any]) -> Text:
     text.append(allowed + alert + share, "dim")
     if step["treating"]:
         text.append(f"\nunder way: {step['treating']}", "yellow")
+    if carried := offload_text(step.get("offload")):
+        text.append(f"\n{carried}", "yellow")
     return text
 
 

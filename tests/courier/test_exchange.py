@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,8 +19,9 @@ from penstock.model import HostId, StepId
 from penstock.operators.operator import Answer, EpochTime
 from penstock.operators.places import SERIAL, Places, with_places
 from penstock.operators.process.step import ProcessPlan
-from penstock.plan.epoch import EpochPlan, RouteTable, StepRoutes
+from penstock.plan.epoch import EpochPlan, Offload, RouteTable, StepRoutes
 from penstock.plan.steps import KeyedStep
+from penstock.wire.messages import ChannelHeader
 from tests.operators.processors import SCHEMA, Summed
 
 SLOTS, HOSTS = 8, 3
@@ -110,3 +112,16 @@ def test_nothing_is_added_without_order(monkeypatch: pytest.MonkeyPatch) -> None
     rows = [row for batch in given for row in batch.to_pylist()]
     assert rows == by_host
     assert rows != sent.to_pylist()
+
+
+def test_where_functions_help_a_task_has_two_channels_to_each_host() -> None:
+    offload = Offload(np.ones(SLOTS), functions=2, deadline_ms=100)
+    helped = replace(PLAN, partitions=3, steps=(replace(PLAN.steps[0], offload=offload),))
+    places = [
+        (header.partition, header.partitions)
+        for channel in range(helped.steps[0].channels)
+        for task in range(3)
+        for header in [ChannelHeader.of(helped, 0, task, 9, channel)]
+    ]
+    assert places == [(number, 6) for number in range(6)]
+    assert ChannelHeader.of(replace(PLAN, partitions=3), 0, 2, 9).partitions == 3

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
 from penstock.operators.aggregate.aggregates import AggregatePlan, count
 from penstock.operators.join.plan import Interval, JoinPlan
+from penstock.operators.top.distinct import DistinctPlan
 from penstock.operators.top.plan import TopPlan
 from penstock.operators.window.plan import window_aggregate_plan
 from penstock.operators.window.windows import tumbling
@@ -78,3 +79,46 @@ def test_streams_and_depths_follow_the_graph() -> None:
     assert plan.depths == {"a": 1, "t": 2}
     assert plan.reads(0) == (0,)
     assert plan.reads(1) == (1,)
+
+
+@dataclass(frozen=True)
+class Few:
+    """What is told of functions."""
+
+    at_most: int = 40
+    speed: float = 0.5
+
+
+def test_what_functions_may_do_is_told_only_where_there_are_some() -> None:
+    def keep(batch: pa.RecordBatch) -> pa.RecordBatch:
+        return batch
+
+    bound = Interval("at", "at", 0, "expires")
+    joined = JoinPlan(AUCTION, BID, (("id", "auction"),), "inner", bound)
+    counted = AggregatePlan(joined.output, ["id"], {"n": count()})
+    plan = FlowPlan(
+        (SourcePlan(AUCTION, "at"), SourcePlan(BID, "at")),
+        (
+            MapStep("map-1", keep, BID, BID, (1,)),
+            KeyedStep("join-2", 64, joined, reads=(0, 2)),
+            KeyedStep("count-3", 64, counted, reads=(3,)),
+            KeyedStep("distinct-4", 64, DistinctPlan(counted.output, ["id"]), reads=(4,)),
+        ),
+    )
+    lines = explained(plan, None).splitlines()
+    with_functions = explained(plan, None, Few()).splitlines()
+    assert with_functions[: len(lines) - 1] == lines[:-1]
+    assert with_functions[len(lines) - 1 :] == [
+        "functions   at most 40, each at 50% of a host's speed, while hosts are not enough",
+        "router      couriers source-2 -> map-1, transient map-1",
+        "transient   function map-1 -> router join-2",
+        "router      couriers map-1, transient map-1 -> join-2",
+        "router      couriers join-2 -> count-3, transient count-3",
+        "transient   function count-3 -> merge count-3",
+        "merge       hosts    count-3, transient count-3 -> router distinct-4",
+        "router      couriers merge count-3 -> distinct-4, transient distinct-4",
+        "transient   function distinct-4 by whole keys -> merge distinct-4",
+        "merge       hosts    distinct-4, transient distinct-4 -> output",
+        "left whole  join-2: its state does not merge",
+        lines[-1],
+    ]

@@ -18,10 +18,14 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from penstock.control.decision import Bounds, Decision, Policy, Treatment, is_new
-from penstock.control.entries import began, done, failed, hot_key, outcome, refused
+from penstock.control.entries import began, done, failed, hot_key, offload, outcome, refused
 from penstock.control.examine import Examiner
 from penstock.control.hot_keys import HotKeyCount, HotKeys
 from penstock.control.journal import Journal
+from penstock.control.money import Money
+from penstock.control.offload import Offloader
+from penstock.control.offload_switch import for_switch, held
+from penstock.control.offload_values import Offloading
 from penstock.control.vitals import Floats, Ints, Vitals
 from penstock.model import HostId, StepId
 
@@ -65,6 +69,10 @@ class StepControl:
         self.examiner = Examiner(step, slots, bounds.sla.window_ms, delta_ms)
         self._bounds = bounds
         self.hot = HotKeys(step, slots, merges)
+        self.offloader: Offloader | None = None
+        """Decides what functions carry, if there are functions for this step."""
+        self.offloading: Offloading | None = None
+        """What they carry from the next epoch on; None while there are none that could."""
         self.treating: Treating | None = None
         self.vitals: Vitals | None = None
         """As of the last look."""
@@ -92,6 +100,8 @@ class StepControl:
         epoch: int | None = None,
         expected_ms: Floats | None = None,
         revise: bool = False,
+        functions: bool = False,
+        money: Money | None = None,
     ) -> Decision | None:
         """What should be done now; None while that cannot be told, or a treatment is under way.
 
@@ -101,6 +111,9 @@ class StepControl:
         Treatments that would leave the step with more hosts than it may have, or fewer, are refused.
         `expected_ms` is, per host, the latency that what it works on just now will have at least, if
         that is known: a host that is about to be late is as good a reason as one that is.
+
+        With `functions` there are some that can be used: they come first, and while they carry a
+        burst the policy decides on what is left for hosts. `money` is what was spent so far.
         """
         if self.treating is not None and not revise:
             return None
@@ -111,7 +124,12 @@ class StepControl:
         if not vitals.valid:
             return None
         self._tell_outcome(vitals, epoch)
+        found = self._offload(vitals, now_ms, epoch, money) if functions else None
+        if found is not None:
+            vitals = for_switch(vitals, self._bounds, found)
         decision = self.policy.decide(vitals, self._bounds)
+        if found is not None:
+            decision = held(decision, found)
         if revise and not any(t.kind == "scale_out" for t in decision.treatments):
             return None
         self.decision = decision
@@ -121,6 +139,30 @@ class StepControl:
             self.journal.add(refused(self.step, now_ms, wrong, wanted="treatments", epoch=epoch))
             decision = self.decision = replace(decision, treatments=())
         return decision
+
+    def _offload(
+        self, vitals: Vitals, now_ms: float, epoch: int | None, money: Money | None
+    ) -> Offloading | None:
+        """Let functions help, and tell what changes by it."""
+        if self.offloader is None:
+            return None
+        spent = None if money is None else money.functions
+        found = self.offloading = self.offloader.decide(vitals, self._bounds, now_ms, spent)
+        if found.reasons:
+            self.journal.add(
+                offload(self.step, now_ms, found, money, epoch=epoch, dry_run=self.dry_run)
+            )
+        return found
+
+    def withdraw(self, why: str, now_ms: float, epoch: int | None = None) -> None:
+        """There are no functions that can be used: from the next epoch on hosts get all rows."""
+        was, self.offloading = self.offloading, None
+        if self.offloader is None or was is None:
+            return
+        self.offloader.let_go(now_ms)
+        if was.carries:
+            nothing = Offloading(np.zeros_like(was.shares), 0, was.warm, (why,), rate=was.rate)
+            self.journal.add(offload(self.step, now_ms, nothing, epoch=epoch))
 
     def began(
         self, treatments: Sequence[Treatment], now_ms: float, epoch: int | None = None

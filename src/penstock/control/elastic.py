@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from copy import deepcopy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from penstock.control.decision import Bounds, Policy
+from penstock.control.money import Costs
+from penstock.control.offload_values import OffloadSettings
 from penstock.control.policies.parse import parse
 from penstock.errors import SettingError
+from penstock.functions.port import Functions
+from penstock.functions.price import HostPrice
 from penstock.model import SLA, milliseconds
 
 
@@ -34,6 +38,18 @@ class Elastic:
     """Length of the time slots that arrivals and completions are counted in."""
     dry_run: bool = False
     """Only tell what would be done."""
+    functions: Functions | None = None
+    """Where functions run that take up bursts. None: hosts alone do the work."""
+    functions_at_most: int | None = None
+    """Functions at a time, for a step. None: as many as there may be; 0: none for now."""
+    patience: str | float = "2 minutes"
+    """A burst that functions carry for longer is one that lasts: then hosts are added."""
+    merge_cost: float = 1.0
+    """What it costs a host to merge what functions made of some rows, in rows."""
+    warm_for: float = 5.0
+    """Functions are kept ready for so many times the stable load; 0: none are."""
+    host_price: HostPrice = field(default_factory=HostPrice)
+    """What a core of a host costs; functions bring their own price."""
 
     def __post_init__(self) -> None:
         parse(self.policy)
@@ -41,6 +57,17 @@ class Elastic:
             raise SettingError(f"a delta of {self.delta!r}", hint="use some milliseconds, as 100ms")
         if self.alert is not None:
             milliseconds(self.alert)
+        if self.functions_at_most is not None and self.functions is None:
+            raise SettingError(
+                "this flow has no functions that could be limited",
+                hint="give it some: elastic(functions=ps.LocalFunctions())",
+            )
+        if self.merge_cost < 0 or self.warm_for < 0:
+            raise SettingError(
+                f"a merge cost of {self.merge_cost:g}, kept warm for {self.warm_for:g} times the load",
+                hint="use 0 or more",
+            )
+        self.offload_settings()  # raises if they cannot be
 
     def bounds(self, sla: SLA, share: float = 1.0) -> Bounds:
         """What each step must keep to."""
@@ -52,6 +79,23 @@ class Elastic:
             at_least=self.at_least,
             at_most=self.at_most,
             share=share,
+        )
+
+    def offload_settings(self, deadline_ms: float | None = None) -> OffloadSettings:
+        """When functions help a step; without functions they never do."""
+        if self.functions is None:
+            return OffloadSettings(at_most=0)
+        limit = self.functions.at_most
+        if self.functions_at_most is not None:
+            limit = min(limit, self.functions_at_most)
+        return OffloadSettings(
+            at_most=limit,
+            speed=self.functions.speed,
+            deadline_ms=deadline_ms,
+            merge_cost=self.merge_cost,
+            patience_ms=float(milliseconds(self.patience)),
+            warm_for=self.warm_for,
+            costs=Costs(self.host_price, self.functions.price),
         )
 
     def make_policy(self) -> Policy:

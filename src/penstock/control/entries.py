@@ -11,6 +11,8 @@ from typing import Any
 
 from penstock.control.decision import Bounds, Treatment
 from penstock.control.entry import Entry
+from penstock.control.money import Money
+from penstock.control.offload_values import Offloading
 from penstock.control.outlook import finite, milliseconds_text
 from penstock.model import HostId, StepId
 from penstock.plan.slots import slots_to_text
@@ -178,6 +180,54 @@ def hot_key(
     facts = {"slot": int(slot), "key": key, "rate": finite(rate), "text": text}
     told = f"{key} in slot {slot}, {rate:,.0f} records/s: {text}"
     return Entry(now_ms, epoch, step, "hot key", told, facts)
+
+
+def offload(
+    step: StepId,
+    now_ms: float,
+    offloading: Offloading,
+    money: Money | None = None,
+    *,
+    epoch: int | None = None,
+    dry_run: bool = False,
+) -> Entry:
+    """What functions carry from now on, why, and what the run has cost so far, if that is known.
+
+    >>> import numpy as np
+    >>> some = Offloading(np.array([0.5, 0.5]), 4, 9, rate=2e3, redirected=1e3, load=0.7, load_without=1.4)
+    >>> print(offload(StepId("sum"), 0.0, some, Money(0.02, 0.001)).text)
+    functions carry 1,000 of 2,000 records/s, 4 at a time, 9 kept warm; the busiest host is at 70 % \
+of its capacity instead of 140 %. so far 0.0210 USD: hosts 0.0200, functions 0.0010
+    """
+    shares = offloading.shares[offloading.shares > 0].tolist()
+    facts = {
+        "functions": offloading.functions,
+        "warm": offloading.warm,
+        "slots": slots_to_text([n for n, share in enumerate(offloading.shares) if share > 0]),
+        "share_least": finite(min(shares, default=0.0), 4),
+        "share_most": finite(max(shares, default=0.0), 4),
+        "rate": finite(offloading.rate),
+        "redirected": finite(offloading.redirected),
+        "backlog": finite(offloading.backlog),
+        "load": finite(offloading.load, 4),
+        "load_without": finite(offloading.load_without, 4),
+        "lasts": offloading.lasts,
+        "reasons": list(offloading.reasons),
+        "money": None if money is None else money.to_json(),
+        "dry_run": dry_run,
+    }
+    told = "functions carry nothing"
+    if offloading.carries:
+        told = (
+            f"functions carry {offloading.redirected:,.0f} of {offloading.rate:,.0f} records/s, "
+            f"{offloading.functions:,} at a time, {offloading.warm:,} kept warm; the busiest host is "
+            f"at {100 * offloading.load:.0f} % of its capacity instead of "
+            f"{100 * offloading.load_without:.0f} %"
+        )
+    spent = [] if money is None else [f"so far {money}"]
+    would = "would be so, were this no dry run: " if dry_run else ""
+    text = would + ". ".join([told, *offloading.reasons, *spent])
+    return Entry(now_ms, epoch, step, "offload", text, facts)
 
 
 def _told(treatments: Treatments) -> list[dict[str, Any]]:

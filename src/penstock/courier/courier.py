@@ -15,7 +15,10 @@ import pyarrow as pa
 
 from penstock.courier.exchange import Exchange, Late, Task, endpoint, through_hosts
 from penstock.courier.late_rows import LateRows
+from penstock.courier.offloaded import told_of_functions
+from penstock.courier.offloads import Offloads
 from penstock.courier.one_host import through_one_host
+from penstock.courier.redirect import through_hosts_and_functions
 from penstock.courier.streams import Streams
 from penstock.courier.tally import Tally, told_of
 from penstock.courier.trouble import Trouble, as_schema, told
@@ -81,9 +84,11 @@ class Courier:
         streams = Streams(flow, batches, witness)
         late = LateRows(self.keep_late)
         tallies: list[Tally] = []
+        offloads = Offloads(flow, plan, task, trouble)
 
         def report() -> None:
             seen = witness.to_json() | {"late": list(late.counts.items())} | told_of(tallies)
+            seen |= told_of_functions(offloads.facts(), offloads.used())
             driver.call("report", self.timeout_ms, **where, seen=seen)
 
         if flow.one_host and flow.keyed:
@@ -93,15 +98,15 @@ class Courier:
             report()
             self._set_aside(driver, where, aside.dead, aside.late)
             return given
-        keyed = 0
+        keyed, reports = 0, not plan.steps or offloads.end_in_functions()
         for number, step in enumerate(flow.steps):
             inputs = [streams.read(stream) for stream in flow.reads(number)]
             if isinstance(step, MapStep):
-                streams.add(trouble.mapped(step, inputs[0]))
+                streams.add(offloads.mapped(step, inputs[0]))
                 continue
             # The last keyed step has read all input and sent all records: what was seen and
             # counted can be told already, while its hosts work.
-            last = keyed + 1 == len(plan.steps)
+            last = keyed + 1 == len(plan.steps) and not reports
 
             def noted(rows: Late, step: KeyedStep = step, last: bool = last) -> None:
                 late.add(step, rows)
@@ -109,14 +114,23 @@ class Courier:
                     report()
 
             routes = plan.steps[keyed]
-            tallies.append(Tally(step, routes.watched))
+            redirect = offloads.redirect(step)
+            tallies.append(Tally(step, routes.watched, keeps=redirect is not None))
             with Exchange(
                 plan, keyed, task, self.exchange_ms, tallies[-1], flow.ordered
             ) as exchange:
-                streams.add(through_hosts(step, exchange, inputs, routes, trouble, noted))
+                if redirect is None:
+                    given = through_hosts(step, exchange, inputs, routes, trouble, noted)
+                else:
+                    made = Tally(step, keeps=True)
+                    with Exchange(plan, keyed, task, self.exchange_ms, made, channel=1) as beside:
+                        given = through_hosts_and_functions(
+                            step, redirect, exchange, beside, inputs[0], routes, trouble, noted
+                        )
+                streams.add(given)
             keyed += 1
         done = [as_schema(batch, flow.output, "output") for batch in streams.last()]
-        if not keyed:
+        if reports:
             report()
         self._set_aside(driver, where, trouble.letters, late.to_json())
         return done

@@ -64,11 +64,12 @@ class Exchange:
         timeout_ms: int,
         tally: Tally,
         ordered: bool = False,
+        channel: int = 0,
     ) -> None:
         self._routes: StepRoutes = plan.steps[step]
-        self._tally, self._ordered, self._serial = tally, ordered, 0
-        header = ChannelHeader.of(plan, step, task.partition, task.attempt)
-        self._where = header.where
+        self.tally, self._ordered, self._serial = tally, ordered, 0
+        header = ChannelHeader.of(plan, step, task.partition, task.attempt, channel)
+        self.where = header.where
         self._streams: list[tuple[fl.FlightStreamWriter, fl.FlightStreamReader]] = []
         self._begun: set[int] = set()
         # if one host is gone, the streams to the others are broken off
@@ -86,7 +87,7 @@ class Exchange:
 
     def send(self, batch: pa.RecordBatch, hashes: npt.NDArray[np.uint64]) -> None:
         """Send each row to the host that owns its slot, and count it."""
-        slots = self._tally.note(batch, hashes)
+        slots = self.tally.note(batch, hashes)
         if self._ordered:
             batch, self._serial = with_serial(batch, self._serial), self._serial + batch.num_rows
         for host, part in split(batch, slots, self._routes.routes):
@@ -97,16 +98,22 @@ class Exchange:
             writer.write_batch(part)
 
     def close(self, kind: str, meanwhile: Callable[[], None]) -> Answer:
-        """Close the channels, saying what they brought, and gather the answers: in the order of hosts,
-        or of places.
+        """Close the channels and gather the answers. `meanwhile` is done while the hosts work."""
+        point("courier.sent", **self.where)
+        self.end(kind)
+        meanwhile()
+        answer = self.answer()
+        point("courier.closed", **self.where)
+        return answer
 
-        `meanwhile` is done while the hosts work.
-        """
-        point("courier.sent", **self._where)
+    def end(self, kind: str) -> None:
+        """Close the channels, saying what they brought."""
         for writer, _ in self._streams:
             writer.write_metadata(CLOSE + kind.encode())
             writer.done_writing()
-        meanwhile()
+
+    def answer(self) -> Answer:
+        """What the hosts answer to channels that are closed: in their order, or that of places."""
         batches, dead = [], []
         for _, reader in self._streams:
             for chunk in reader:
@@ -114,7 +121,6 @@ class Exchange:
                     batches.append(chunk.data)
                 if chunk.app_metadata is not None:
                     dead.extend(dead_from_bytes(chunk.app_metadata.to_pybytes()))
-        point("courier.closed", **self._where)
         if self._ordered:
             batches = in_order(*split_places(batches))
         return Answer(batches, dead)

@@ -12,8 +12,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.control.hot_keys import HotKeyCount
+from penstock.courier.offloaded import Offloaded
 from penstock.courier.tally import Counts, counts_from_text
 from penstock.errors import FlowError
+from penstock.functions.port import Usage
 from penstock.state.buffers import fixed_values
 
 _BUCKETS = 512
@@ -43,7 +45,8 @@ class Seen:
     """step -> how many rows were too late for it."""
 
     loads: dict[str, Counts] = field(default_factory=dict)
-    """step -> records sent to its hosts, by slot (see `Tally`).
+    """step -> records sent to its hosts, by slot (see `Tally`). Where functions help, what they carry
+    is among them, as if hosts had got it.
 
     When each of them arrived is not told: what a step is sent may be combined, or made by the step
     before it. Whoever needs times spreads a slot's count over the arrivals of the whole task.
@@ -52,9 +55,15 @@ class Seen:
     hot: tuple[HotKeyCount, ...] = ()
     """The most frequent keys of the slots that the epoch's plan had watched."""
 
+    offloaded: tuple[Offloaded, ...] = ()
+    """What went to functions, by segment; none of those of which nothing was to go."""
+    used: Usage = field(default_factory=Usage)
+    """For `Started.note`."""
+
     @staticmethod
     def from_json(facts: dict[str, Any]) -> Seen:
-        """From what `Witness.to_json` told, with late rows (as pairs), loads and hot keys put in."""
+        """From what `Witness.to_json` told, with late rows (as pairs), loads and hot keys put in,
+        and what `told_of_functions` told."""
         return Seen(
             facts["rows"],
             tuple(facts["arrivals_ms"]),
@@ -63,6 +72,8 @@ class Seen:
             dict(facts["late"]),
             {step: counts_from_text(text) for step, text in facts["loads"].items()},
             tuple(HotKeyCount(*told) for told in facts["hot"]),
+            tuple(map(Offloaded.from_json, facts.get("offloaded", ()))),
+            Usage(**facts.get("used", {})),
         )
 
 

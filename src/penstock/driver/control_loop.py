@@ -17,30 +17,40 @@ import numpy as np
 
 from penstock.config import Settings
 from penstock.control.controller import StepControl
-from penstock.control.decision import Treatment
 from penstock.control.elastic import Elastic
 from penstock.control.entries import host_lost, refused, setting
 from penstock.control.entry import Entry
 from penstock.control.epoch_cost import EpochCost
 from penstock.control.hot_keys import HotKeys
 from penstock.control.journal import Journal
-from penstock.control.patience import patience_ms
+from penstock.control.money import Money
 from penstock.control.sharing import Sharing
 from penstock.control.vitals import Floats, Work
 from penstock.courier.witness import Seen
 from penstock.driver.arrivals import Arrivals, arrivals_of
+from penstock.driver.bill import Bill
 from penstock.driver.control_view import control_facts
 from penstock.driver.fleet import SealedHost
+from penstock.driver.offloads import Offloads
 from penstock.driver.relocation import Relocation
-from penstock.errors import PenstockError
+from penstock.driver.treatments import Treatments
 from penstock.model import SLA, HostId, StepId, milliseconds
-from penstock.plan.epoch import EpochPlan, StepRoutes
+from penstock.plan.epoch import EpochPlan, Offload, StepRoutes
 from penstock.plan.steps import KeyedStep
 
 _WARM_EPOCHS = 5
 """The first epochs of a start pay for what is loaded and compiled: nothing is decided on them."""
-_USUAL_START_MS = 500.0
-"""From a decision until a new host works, before that was ever measured."""
+_STEERED = (
+    "policy_text",
+    "at_least",
+    "at_most",
+    "margin",
+    "alert",
+    "dry_run",
+    "functions_at_most",
+    "patience",
+)
+_ONLY_TOLD = "a dry run begins or ends: hosts have all rows"
 
 
 class ControlLoop:
@@ -55,9 +65,12 @@ class ControlLoop:
         settings: Settings,
         clock_ms: Callable[[], float],
         sink: Callable[[Entry], None] | None = None,
+        offloads: Offloads | None = None,
+        bill: Bill | None = None,
     ) -> None:
-        self._relocation, self._settings, self._clock_ms = relocation, settings, clock_ms
+        self._relocation, self._clock_ms = relocation, clock_ms
         self.sla, self.elastic = sla, elastic
+        self._offloads, self._bill = offloads, bill
         self.journal = Journal(sink=sink)
         self._sharing = Sharing([StepId(step.id) for step in steps])
         self._delta_ms = float(milliseconds(elastic.delta))
@@ -76,19 +89,19 @@ class ControlLoop:
             for step in steps
         }
         self._set_bounds()
+        if offloads is not None:
+            offloads.install(self._controls, elastic, sla)
         self._cost = EpochCost()
-        self._start_ms = _USUAL_START_MS
-        self._asked = dict[str, int]()
-        """step -> slots that its newest treatment moves."""
+        self._treatments = Treatments(relocation, settings.host_start_ms, clock_ms)
         self._epochs = 0
-        self._stuck: dict[str, tuple[int, float]] = {}
-        """step -> slots that are not where they should be, and since when it is just so many."""
         self._plan: EpochPlan | None = None
         self._started_ms = self._since_ms = clock_ms()
         self._read_epoch = -1
         self._arrivals: dict[str, Arrivals] = {}
         self._lock = threading.RLock()
         self._early = ThreadPoolExecutor(1, thread_name_prefix="control")
+        for name, why in (offloads.whole if offloads else {}).items():
+            self.journal.add(refused(StepId(name), clock_ms(), why, wanted="functions"))
         relocation.on_lost = self._lost
 
     # -- an epoch passes
@@ -103,9 +116,8 @@ class ControlLoop:
     def wait_for_hosts(self) -> None:
         """Before an epoch begins: wait for new hosts, where that is quicker than doing without."""
         with self._lock:
-            now_ms = self._clock_ms()
             worth = {
-                step: patience_ms(control.treating, self._started_ms, now_ms, self._start_ms)
+                step: self._treatments.worth_waiting_ms(control, self._started_ms)
                 for step, control in self._controls.items()
             }
         for step, ms in worth.items():
@@ -138,12 +150,17 @@ class ControlLoop:
         with self._lock:
             if self._read_epoch < plan.epoch:
                 self._take_in(plan, seen)
+            waited = dict[str, float]()
+            if self._offloads is not None:
+                now_ms = self._clock_ms()
+                waited = self._offloads.take_in(self._controls, plan, seen, now_ms)
             vitals = {one.host: one.vitals for one in sealed}
             spent = dict[str, float]()
             for routes in plan.steps:
                 hosts = routes.routes.hosts
                 work = {h: Work(vitals[h].rows, vitals[h].useful_ms) for h in hosts if h in vitals}
-                spent[routes.step] = max((w.useful_ms for w in work.values()), default=0.0)
+                useful_ms = max((w.useful_ms for w in work.values()), default=0.0)
+                spent[routes.step] = max(useful_ms, waited.get(routes.step, 0.0))
                 arrivals = self._arrivals[routes.step]
                 self._controls[routes.step].examiner.epoch(
                     written_ms,
@@ -160,11 +177,13 @@ class ControlLoop:
             self._epochs += 1
             self._share(plan, spent, written_ms)
             for routes in plan.steps:
-                self._notice_end(routes.step, plan.epoch)
+                self._treatments.notice_end(self._controls[routes.step], plan.epoch)
                 self._decide(routes, plan.epoch)
                 counts = [count for task in seen for count in task.hot]
                 load = self._arrivals[routes.step].by_slot.astype(np.int64)
                 self._controls[routes.step].find_hot_keys(counts, load, plan.epoch)
+            if self._offloads is not None and not self.elastic.dry_run:
+                self._offloads.keep_warm(self._controls)
 
     def stop(self) -> None:
         """No more epochs will come."""
@@ -190,18 +209,23 @@ class ControlLoop:
         """Look at a step and begin what is decided, unless something is under way there."""
         step = routes.step
         control, pending = self._controls[step], self._relocation.pending_of(step)
-        # Hosts that are still coming up have been given nothing: more of them can be asked for.
-        treating = control.treating
-        grows = treating is not None and treating.grows
-        revise = grows and 0 < pending == self._asked.get(step)
+        revise = self._treatments.may_revise(control)
         if (pending and not revise) or self._epochs < _WARM_EPOCHS:
             return
         hosts, owner = self._places(step, routes)
-        expected_ms = self._expected(step, hosts, owner) if expected else None
+        expected_ms = self._expected(routes, hosts, owner) if expected else None
         now_ms = self._clock_ms()
         try:
             decision = control.decide(
-                now_ms, hosts, owner, self._cost.ms, epoch, expected_ms, revise
+                now_ms,
+                hosts,
+                owner,
+                self._cost.ms,
+                epoch,
+                expected_ms,
+                revise,
+                functions=self._offloads is not None and not self._offloads.not_usable(now_ms),
+                money=self.money,
             )
         except Exception as error:
             # A policy may be the user's own. Its trouble is no reason to end the flow.
@@ -209,65 +233,26 @@ class ControlLoop:
             self.journal.add(refused(control.step, now_ms, why, epoch=epoch))
             return
         if decision is not None and decision.treatments and not self.elastic.dry_run:
-            self._treat(control, decision.treatments, epoch)
+            self._treatments.begin(control, decision.treatments, epoch)
 
     def _places(self, step: str, routes: StepRoutes) -> tuple[tuple[HostId, ...], Any]:
         """All hosts of a step, also those that own nothing, and the owner of each slot."""
         idle = [host for host in self._relocation.hosts(step) if host not in routes.routes.hosts]
         return (*routes.routes.hosts, *idle), routes.routes.owner
 
-    def _expected(self, step: str, hosts: Sequence[HostId], owner: Any) -> Floats | None:
+    def _expected(self, routes: StepRoutes, hosts: Sequence[HostId], owner: Any) -> Floats | None:
         """Per host: the latency that the epoch under way will have, if that host alone worked."""
-        vitals, arrivals = self._controls[step].vitals, self._arrivals[step]
+        control, arrivals = self._controls[routes.step], self._arrivals[routes.step]
+        vitals, found = control.vitals, control.offloading
         if vitals is None or vitals.hosts != tuple(hosts):
             return None
-        records = np.bincount(owner, arrivals.by_slot, len(hosts))
+        by_slot = arrivals.by_slot
+        if routes.offload is not None:
+            merge = 0.0 if found is None else found.merge
+            by_slot = by_slot * (1.0 - routes.offload.shares * (1.0 - merge))
+        records = np.bincount(owner, by_slot, len(hosts))
         work_ms = 1000 * records / vitals.service_rate
         return np.asarray(arrivals.age_ms + self._cost.ms + work_ms)
-
-    def _treat(self, control: StepControl, treatments: Sequence[Treatment], epoch: int) -> None:
-        try:
-            names = self._relocation.treat(control.step, treatments)
-        except PenstockError as error:
-            why = str(error)
-            wanted = "; ".join(str(treatment) for treatment in treatments)
-            now_ms = self._clock_ms()
-            self.journal.add(refused(control.step, now_ms, why, wanted=wanted, epoch=epoch))
-            return
-        self._asked[control.step] = self._relocation.pending_of(control.step)
-        for host in names.values():
-            control.examiner.forget_host(host)  # one of this name may have been there before
-        named = [
-            replace(t, source=names.get(t.source, t.source), target=names.get(t.target, t.target))
-            for t in treatments
-        ]
-        control.began(named, self._clock_ms(), epoch)
-
-    def _notice_end(self, step: str, epoch: int) -> None:
-        """See whether a treatment is in force by now, or will never be.
-
-        That is so if no slot has moved for as long as a host may take to come up. The same goes for
-        slots of a host that died: nothing could be decided while they wait for it.
-        """
-        control, now_ms = self._controls[step], self._clock_ms()
-        pending = self._relocation.pending_of(step)
-        if not pending:
-            self._stuck.pop(step, None)
-            if control.treating is not None and control.treating.grows:
-                self._start_ms += (now_ms - control.treating.since_ms - self._start_ms) / 4
-            control.completed(now_ms, self._relocation.hosts(step), epoch)
-            return
-        slots, since_ms = self._stuck.get(step, (0, now_ms))
-        if slots != pending:
-            self._stuck[step] = (pending, now_ms)
-        elif now_ms - since_ms > self._settings.host_start_ms:
-            del self._stuck[step]
-            self._relocation.stay(step)
-            why = "a host did not come up in time"
-            if control.treating is None:
-                wanted = f"{pending} slots on another host"
-                self.journal.add(refused(control.step, now_ms, why, wanted=wanted, epoch=epoch))
-            control.failed(why, now_ms, epoch)
 
     def _lost(self, host: HostId, step: str, slots: Sequence[int], epoch: int) -> None:
         with self._lock:
@@ -282,6 +267,27 @@ class ControlLoop:
     def hot_keys(self, step: str) -> HotKeys:
         """The keys of a step that are too much for a host, and what couriers shall do about them."""
         return self._controls[step].hot
+
+    # -- functions
+
+    @property
+    def reach(self) -> str | None:
+        """How couriers reach functions; None if there are none."""
+        return None if self._offloads is None else self._offloads.keeper.reach
+
+    @property
+    def money(self) -> Money | None:
+        """Spent so far; None if nobody counts it."""
+        return None if self._bill is None else self._bill.money
+
+    def offload(self, step: str, now_ms: float) -> Offload | None:
+        """What goes to functions of a step in an epoch that begins now; None: nothing."""
+        if self._offloads is None or self.elastic.dry_run:
+            return None
+        with self._lock:
+            gap_ms = max(now_ms - self._started_ms, self._started_ms - self._since_ms)
+            control = self._controls[step]
+            return self._offloads.planned(control, self.elastic, self.sla, now_ms, gap_ms)
 
     # -- an end-to-end bound over several steps
 
@@ -316,12 +322,16 @@ class ControlLoop:
                     control.policy = self.elastic.make_policy()
                 control.dry_run = self.elastic.dry_run
             self._set_bounds()
+            if self._offloads is not None:
+                self._offloads.steer(self._controls, self.elastic, self.sla)
+                if self.elastic.dry_run != before.dry_run:
+                    self._offloads.withdraw(self._controls, _ONLY_TOLD, self._clock_ms())
             self._tell_changes(old_sla, before)
             return self.facts()
 
     def _tell_changes(self, sla: SLA, before: Elastic) -> None:
         changed = [("sla", str(sla), str(self.sla))]
-        for name in ("policy_text", "at_least", "at_most", "margin", "alert", "dry_run"):
+        for name in _STEERED:
             old, new = getattr(before, name), getattr(self.elastic, name)
             changed.append((name.removesuffix("_text"), old, new))
         for name, old, new in changed:
@@ -332,4 +342,4 @@ class ControlLoop:
     def facts(self) -> dict[str, Any]:
         """What is known and in force, as JSON values."""
         with self._lock:
-            return control_facts(self.sla, self.elastic, self._controls)
+            return control_facts(self.sla, self.elastic, self._controls, self._offloads, self.money)

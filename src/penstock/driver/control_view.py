@@ -9,18 +9,43 @@ from typing import Any
 
 from penstock.control.controller import StepControl
 from penstock.control.elastic import Elastic
-from penstock.model import SLA
+from penstock.control.money import Money
+from penstock.control.offload_values import Offloading
+from penstock.driver.offloads import Offloads
+from penstock.model import SLA, milliseconds
 
 
 def control_facts(
-    sla: SLA, elastic: Elastic, controls: Mapping[str, StepControl]
+    sla: SLA,
+    elastic: Elastic,
+    controls: Mapping[str, StepControl],
+    offloads: Offloads | None = None,
+    money: Money | None = None,
 ) -> dict[str, Any]:
-    """The SLA, the policy, and each step with its bounds, its hosts and what is under way."""
+    """The SLA, the policy, and each step with its bounds, its hosts and what is under way.
+
+    Also functions, if there are to be any, and what was spent, if somebody counts it.
+    """
     return {
         "sla": asdict(sla),
         "policy": elastic.policy_text,
         "dry_run": elastic.dry_run,
         "steps": {step: _step_facts(control) for step, control in controls.items()},
+        "functions": None if offloads is None else _functions_facts(elastic, offloads),
+        "money": None if money is None else money.to_json(),
+    }
+
+
+def _functions_facts(elastic: Elastic, offloads: Offloads) -> dict[str, Any]:
+    keeper = offloads.keeper
+    state = "up" if keeper.reach is not None else "failed" if keeper.trouble else "starting"
+    return {
+        "state": state if offloads.helps else "of no use",
+        "trouble": keeper.trouble,
+        "at_most": elastic.offload_settings().at_most,
+        "patience_ms": milliseconds(elastic.patience),
+        "left_whole": offloads.whole,
+        "used": {name: _plain(value) for name, value in asdict(keeper.used).items()},
     }
 
 
@@ -38,6 +63,19 @@ def _step_facts(control: StepControl) -> dict[str, Any]:
         if decision is None
         else [{k: _plain(v) for k, v in host._asdict().items()} for host in decision.hosts],
         "hot_keys": [key.to_json() for key in control.hot.keys],
+        "offload": None if control.offloading is None else _offload_facts(control.offloading),
+    }
+
+
+def _offload_facts(found: Offloading) -> dict[str, Any]:
+    return {
+        "functions": found.functions,
+        "warm": found.warm,
+        "rate": found.rate,
+        "redirected": found.redirected,
+        "load": _plain(found.load),
+        "load_without": _plain(found.load_without),
+        "lasts": found.lasts,
     }
 
 

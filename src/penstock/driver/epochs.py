@@ -13,10 +13,12 @@ import pyarrow as pa
 
 from penstock.config import Settings
 from penstock.courier.witness import Seen
+from penstock.driver.bill import Bill
 from penstock.driver.control_loop import ControlLoop
 from penstock.driver.fleet import Fleet, SealedHost
 from penstock.driver.progress import (
     EpochProgress,
+    functions_progress,
     host_progress,
     latency_of,
     migration_progress,
@@ -55,10 +57,11 @@ class EpochRunner:
         settings: Settings,
         clock_ms: Callable[[], float] = lambda: time.time() * 1000,
         control: ControlLoop | None = None,
+        bill: Bill | None = None,
     ) -> None:
         self._flow, self._fleet, self._registry, self._store = flow, fleet, registry, store
         self._token, self._settings, self._clock_ms = token, settings, clock_ms
-        self._relocation, self._control = relocation, control
+        self._relocation, self._control, self._bill = relocation, control, bill
         self._upkeep = Upkeep(store, fleet, settings)
         self._version: int | None = None
         self._base, self._layout = -1, ""
@@ -122,6 +125,8 @@ class EpochRunner:
             late_rows=_late_counts(seen),
             hosts=tuple(host_progress(s.host, s.vitals) for s in sealed),
             migration=migration_progress(self._relocation.taken(), [s.vitals for s in sealed]),
+            functions=functions_progress(seen),
+            money=None if self._bill is None else self._bill.money,
         )
 
     def next_epoch(self) -> int:
@@ -170,11 +175,14 @@ class EpochRunner:
                 ),
                 watched=() if control is None else control.hot_keys(step.id).watched,
                 two_stage=control is not None and control.hot_keys(step.id).two_stage,
+                offload=None if control is None else control.offload(step.id, now_ms),
             )
             for step in self._flow.keyed
             for routes in [self._relocation.routes(step.id)]
         )
-        return EpochPlan(epoch, run, partitions, steps, self._registry.location, self._token)
+        offloads = control is not None and any(step.offload is not None for step in steps)
+        reach = control.reach if control is not None and offloads else None
+        return EpochPlan(epoch, run, partitions, steps, self._registry.location, self._token, reach)
 
     def _commit(
         self,

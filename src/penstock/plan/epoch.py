@@ -18,6 +18,9 @@ from penstock.errors import ProtocolError
 from penstock.model import HostId, StepId
 from penstock.operators.operator import EpochTime
 
+_WHOLE = 255
+"""A share of 1, in the byte that tells it."""
+
 
 @dataclass(frozen=True)
 class RouteTable:
@@ -53,6 +56,48 @@ class RouteTable:
 
 
 @dataclass(frozen=True)
+class Offload:
+    """What part of a segment's rows goes to functions in an epoch, and how long couriers wait for them.
+
+    >>> halves = Offload(np.array([0.0, 0.5, 1.0]), functions=4, deadline_ms=800)
+    >>> halves.to_json()
+    {'shares': 'AID/', 'functions': 4, 'deadline_ms': 800}
+    >>> Offload.from_json(halves.to_json()).shares.round(2).tolist()
+    [0.0, 0.5, 1.0]
+    """
+
+    shares: npt.NDArray[np.float64]
+    """Of the rows of each slot, from 0 to 1; of stateless steps one, of all rows. As text each is
+    told as a multiple of 1/255."""
+    functions: int
+    """How many may be at work at a time, for all couriers together."""
+    deadline_ms: int
+    """A courier does the rows of an invocation itself when no answer has come for so long."""
+
+    def __post_init__(self) -> None:
+        fit = np.all((self.shares >= 0) & (self.shares <= 1))  # false for NaN, too
+        if not fit or self.functions < 1 or self.deadline_ms < 1:
+            raise ProtocolError(
+                f"rows cannot be offloaded in shares from {np.min(self.shares, initial=0.0)} to "
+                f"{np.max(self.shares, initial=0.0)} to {self.functions} functions with a "
+                f"deadline of {self.deadline_ms} ms"
+            )
+
+    def to_json(self) -> dict[str, object]:
+        shares = np.rint(self.shares * _WHOLE).astype(np.uint8)
+        return {
+            "shares": base64.b64encode(shares.tobytes()).decode(),
+            "functions": self.functions,
+            "deadline_ms": self.deadline_ms,
+        }
+
+    @staticmethod
+    def from_json(facts: dict[str, Any]) -> Offload:
+        shares = np.frombuffer(base64.b64decode(facts["shares"]), dtype=np.uint8) / _WHOLE
+        return Offload(shares, facts["functions"], facts["deadline_ms"])
+
+
+@dataclass(frozen=True)
 class StepRoutes:
     """What a courier needs to reach one keyed step, and the times that step lives by."""
 
@@ -66,6 +111,14 @@ class StepRoutes:
     two_stage: bool = False
     """Whether couriers combine the rows of each key whatever that costs them: a key is then one
     record of each task for its host. Only where the step's state merges; elsewhere it says nothing."""
+    offload: Offload | None = None
+    """What goes to functions of the segment that ends in this step; None: nothing."""
+
+    @property
+    def channels(self) -> int:
+        """How many each courier has to each host: where functions help, what they make of rows has
+        one of its own."""
+        return 1 if self.offload is None else 2
 
     def to_json(self) -> dict[str, object]:
         """A plan goes to every task as a Spark property: what says nothing is left out."""
@@ -79,6 +132,8 @@ class StepRoutes:
             facts["watched"] = list(self.watched)
         if self.two_stage:
             facts["two_stage"] = True
+        if self.offload is not None:
+            facts["offload"] = self.offload.to_json()
         return facts
 
     @staticmethod
@@ -90,6 +145,7 @@ class StepRoutes:
             time_from_json(facts["time"]),
             tuple(facts.get("watched", ())),
             facts.get("two_stage", False),
+            Offload.from_json(facts["offload"]) if "offload" in facts else None,
         )
 
 
@@ -106,18 +162,25 @@ class EpochPlan:
     driver: str
     """The registry's Flight location."""
     token: str
+    functions: str | None = None
+    """How couriers reach functions, as text; None: there are none."""
+    map_offloads: tuple[tuple[str, Offload], ...] = ()
+    """What goes to functions of segments without a keyed step, by segment."""
 
     def to_text(self) -> str:
-        return json.dumps(
-            {
-                "epoch": self.epoch,
-                "run": self.run,
-                "partitions": self.partitions,
-                "driver": self.driver,
-                "token": self.token,
-                "steps": [step.to_json() for step in self.steps],
-            }
-        )
+        facts: dict[str, object] = {
+            "epoch": self.epoch,
+            "run": self.run,
+            "partitions": self.partitions,
+            "driver": self.driver,
+            "token": self.token,
+            "steps": [step.to_json() for step in self.steps],
+        }
+        if self.functions is not None:
+            facts["functions"] = self.functions
+        if self.map_offloads:
+            facts["map_offloads"] = {name: told.to_json() for name, told in self.map_offloads}
+        return json.dumps(facts)
 
     @staticmethod
     def from_text(text: str) -> EpochPlan:
@@ -130,6 +193,11 @@ class EpochPlan:
                 tuple(StepRoutes.from_json(step) for step in facts["steps"]),
                 facts["driver"],
                 facts["token"],
+                facts.get("functions"),
+                tuple(
+                    (name, Offload.from_json(told))
+                    for name, told in facts.get("map_offloads", {}).items()
+                ),
             )
         except KeyError as missing:
             raise ProtocolError(f"the plan of an epoch lacks {missing}") from missing

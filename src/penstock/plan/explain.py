@@ -2,19 +2,44 @@
 
 from __future__ import annotations
 
+from typing import Protocol
+
 import pyarrow as pa
 
 from penstock.model import SLA
+from penstock.plan.offload_graph import NodeKind, by_arrival, rewritten, stream_name
 from penstock.plan.steps import FlowPlan, MapStep, Step
 
 _GAP = " " * 12
+_RUNS: dict[NodeKind, str] = {"router": "couriers", "transient": "function", "merge": "hosts"}
+"""Where that runs which is put in for functions."""
 
 
-def explained(plan: FlowPlan, bound: SLA | None) -> str:
-    """The flow from sources to output, a step a line, with where each runs."""
+class Capacity(Protocol):
+    """What is told of the functions that a flow may use."""
+
+    @property
+    def at_most(self) -> int:
+        """How many may be at work at a time."""
+        ...
+
+    @property
+    def speed(self) -> float:
+        """Relative to a host."""
+        ...
+
+
+def explained(plan: FlowPlan, bound: SLA | None, functions: Capacity | None = None) -> str:
+    """The flow from sources to output, a step a line, with where each runs.
+
+    If the flow may use functions, also what the plan has for them: the operators that are put in,
+    with what each reads and where that goes, and the steps that are left whole.
+    """
     lines = [line for number in range(len(plan.sources)) for line in _source(plan, number)]
     for number, step in enumerate(plan.steps):
         lines += _step(step, _read(plan, number), plan.one_host)
+    if functions is not None:
+        lines += _offloading(plan, functions)
     if plan.in_order:
         lines.append("order       of arrival, for each partition of the source")
     lines.append(f"sla         {bound}" if bound else "sla         none")
@@ -23,7 +48,7 @@ def explained(plan: FlowPlan, bound: SLA | None) -> str:
 
 def _source(plan: FlowPlan, number: int) -> list[str]:
     source = plan.sources[number]
-    lines = [f"{_name(plan, number):<12}spark    {_columns(source.schema)}"]
+    lines = [f"{stream_name(plan, number):<12}spark    {_columns(source.schema)}"]
     if source.arrival:
         lines.append(f"{_GAP}latency is measured from column {source.arrival}")
     if source.event_time:
@@ -55,14 +80,23 @@ def _read(plan: FlowPlan, number: int) -> str:
     reads, above = plan.reads(number), len(plan.sources) + number - 1
     if reads == (above,):
         return ""
-    return f"({', '.join(_name(plan, stream) for stream in reads)}) "
+    return f"({', '.join(stream_name(plan, stream) for stream in reads)}) "
 
 
-def _name(plan: FlowPlan, stream: int) -> str:
-    sources = len(plan.sources)
-    if stream < sources:
-        return "source" if sources == 1 else f"source-{stream + 1}"
-    return plan.steps[stream - sources].id
+def _offloading(plan: FlowPlan, functions: Capacity) -> list[str]:
+    graph = rewritten(plan)
+    whole_keys = {step.id for step in plan.keyed if by_arrival(step.plan)}
+    speed = f"each at {functions.speed:.0%} of a host's speed"
+    lines = [f"functions   at most {functions.at_most}, {speed}, while hosts are not enough"]
+    for node in graph.nodes:
+        if node.kind not in _RUNS:
+            continue
+        given = [str(edge.source) for edge in graph.edges if edge.target == node]
+        takers = [str(edge.target) for edge in graph.edges if edge.source == node]
+        by = " by whole keys" if node.kind == "transient" and node.of in whole_keys else ""
+        read = node.of + by if node.kind == "transient" else ", ".join(given)
+        lines.append(f"{node.kind:<12}{_RUNS[node.kind]:<8} {read} -> {', '.join(takers)}")
+    return lines + [f"{'left whole':<12}{name}: {reason}" for name, reason in graph.whole.items()]
 
 
 def _columns(schema: pa.Schema) -> str:

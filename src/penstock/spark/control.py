@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from penstock.spark.query import FlowQuery
 
 
-_STEERED = ("margin", "at_least", "at_most", "policy", "dry_run")
+_STEERED = ("margin", "at_least", "at_most", "policy", "dry_run", "functions_at_most")
 
 
 def actions(query: FlowQuery) -> dict[str, Callable[[dict[str, Any]], Any]]:
@@ -40,7 +40,7 @@ def actions(query: FlowQuery) -> dict[str, Callable[[dict[str, Any]], Any]]:
     def steer(order: dict[str, Any]) -> dict[str, Any]:
         # Durations come in milliseconds; users write them as text or in seconds.
         told = {name: order.get(name) for name in _STEERED}
-        for name in ("latency", "window", "alert"):
+        for name in ("latency", "window", "alert", "patience"):
             ms = order.get(f"{name}_ms")
             told[name] = None if ms is None else ms / 1000
         return query.steer(**told)

@@ -19,6 +19,7 @@ from pyspark.util import InheritableThread
 
 from penstock.control.decision import Policy
 from penstock.control.entry import Entry
+from penstock.control.money import Money
 from penstock.driver.control_loop import ControlLoop
 from penstock.driver.epochs import EpochRunner
 from penstock.driver.fleet import Fleet
@@ -37,6 +38,7 @@ from penstock.spark.cores import check_cores
 from penstock.spark.epoch_stream import EpochStream, Start
 from penstock.spark.host_jobs import SparkHostJobs
 from penstock.spark.late import LateWriter
+from penstock.spark.offloads import bill_of, offloads_of
 from penstock.state.store import Store
 from penstock.wire.flight import own_address
 
@@ -57,6 +59,8 @@ class QueryStatus:
     """How state follows its slots."""
     pending_slots: int = 0
     """Slots that have not reached the host where they should be."""
+    money: Money | None = None
+    """Spent since it was started."""
 
 
 _JOURNAL_KEPT = 1_000
@@ -100,6 +104,8 @@ class FlowQuery:
         )
         self._store = Store(start.store)
         self._journal_writer = JournalWriter(self._store)
+        self._offloads = offloads_of(start, self.run_id, self._token)
+        self._bill = bill_of(start, self._relocation, self._offloads)
         self._control = self._make_control()
         self._runner = EpochRunner(
             start.flow,
@@ -110,6 +116,7 @@ class FlowQuery:
             self._token,
             start.settings,
             control=self._control,
+            bill=self._bill,
         )
         self._stopping = threading.Event()
         self._progress: deque[EpochProgress] = deque(maxlen=start.settings.progress_kept)
@@ -135,13 +142,22 @@ class FlowQuery:
         message = str(self._error) if self._error else self._state
         if trouble := self._runner.upkeep_trouble:
             message += f"; the store could not be compacted: {trouble}"
+        if self._offloads is not None and (trouble := self._offloads.keeper.trouble):
+            message += f"; there are no functions: {trouble}"
         migration, pending = str(self.migration), self._relocation.pending
-        return QueryStatus(self._state, newest, self._fleet.pids(), message, migration, pending)
+        return QueryStatus(
+            self._state, newest, self._fleet.pids(), message, migration, pending, self.money
+        )
 
     @property
     def progress(self) -> list[EpochProgress]:
         """The newest epochs, oldest first."""
         return list(self._progress)
+
+    @property
+    def money(self) -> Money:
+        """What hosts and functions have cost since the query was started."""
+        return self._bill.money
 
     @property
     def is_active(self) -> bool:
@@ -236,6 +252,8 @@ class FlowQuery:
         at_most: int | None = None,
         policy: str | Policy | None = None,
         dry_run: bool | None = None,
+        functions_at_most: int | None = None,
+        patience: str | float | None = None,
     ) -> dict[str, Any]:
         """Change the SLA, the policy or its limits from the next decision on; tells what holds then."""
         self._must_run()
@@ -256,6 +274,8 @@ class FlowQuery:
             at_most=at_most,
             policy=policy,
             dry_run=dry_run,
+            functions_at_most=functions_at_most,
+            patience=patience,
         )
 
     @property
@@ -277,6 +297,8 @@ class FlowQuery:
             start.settings,
             lambda: time.time() * 1000,
             self._journal_writer,
+            self._offloads,
+            self._bill,
         )
         self._registry.on_report = control.reported
         return control
@@ -290,6 +312,9 @@ class FlowQuery:
         """The query's own thread: start hosts, run to the end, leave nothing behind."""
         try:
             arm(self._start.settings.faults)
+            if self._offloads is not None and self._offloads.helps:
+                self._offloads.keeper.start()
+            self._bill.note()
             self._relocation.start_hosts()
             facts = {"location": self._registry.location, "token": self._token, "pid": os.getpid()}
             self._store.write_control(facts)
@@ -310,6 +335,9 @@ class FlowQuery:
             _active.discard(self)
 
     def _clean_up(self) -> None:
+        if self._offloads is not None:
+            self._offloads.keeper.stop()
+        self._bill.end()
         try:
             self._runner.stop()
             self._journal_writer.stop()

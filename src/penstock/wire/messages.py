@@ -25,9 +25,12 @@ class ChannelHeader:
     run: int
     step: str
     partition: int
+    """Of the task. Where functions help, each task has a second channel to each host: its number is
+    this and the number of tasks."""
     attempt: int
     """Spark's task attempt id: unique for each try of a task within an application."""
     partitions: int
+    """How many channels of a run come to each host, from all tasks."""
     time: EpochTime
 
     def to_bytes(self) -> bytes:
@@ -47,15 +50,18 @@ class ChannelHeader:
         return ChannelHeader(**facts)
 
     @staticmethod
-    def of(plan: EpochPlan, step: int, partition: int, attempt: int) -> ChannelHeader:
+    def of(
+        plan: EpochPlan, step: int, partition: int, attempt: int, channel: int = 0
+    ) -> ChannelHeader:
+        """Of the task's first channel to each host of a step, or of another one."""
         routes = plan.steps[step]
         return ChannelHeader(
             plan.epoch,
             plan.run,
             routes.step,
-            partition,
+            channel * plan.partitions + partition,
             attempt,
-            plan.partitions,
+            plan.partitions * routes.channels,
             routes.time,
         )
 

@@ -1,0 +1,158 @@
+"""Redirect and merge: part of the rows of a keyed step go to functions, what they make of them to hosts.
+
+A task has two channels to each host then. The first brings the rows that stay, as always. The second
+brings the partial states of the rows that were set aside: those that functions made, and those that
+the courier made itself where a function gave no answer in time. So each channel always brings the same
+rows, whatever becomes of functions, and a host that took in one of them can take the other from a
+later try of the task.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from penstock.courier.asking import Asked, Asking
+from penstock.courier.exchange import Exchange, Late
+from penstock.courier.invocations import Portion, cut_evenly
+from penstock.courier.offloaded import Offloaded
+from penstock.courier.router import Router
+from penstock.courier.tally import Tally
+from penstock.courier.trouble import Trouble
+from penstock.errors import ProtocolError
+from penstock.faults import point
+from penstock.functions.messages import FunctionAnswer
+from penstock.operators.operator import PARTIALS, Answer, Outgoing, Sender
+from penstock.plan.epoch import StepRoutes
+from penstock.plan.steps import KeyedStep
+
+
+@dataclass(frozen=True)
+class Made:
+    """What was made of one portion of the rows."""
+
+    sent: list[Outgoing]
+    """For the hosts."""
+    late: Late
+
+    @property
+    def records(self) -> int:
+        return sum(outgoing.batch.num_rows for outgoing in self.sent)
+
+
+class Redirect:
+    """Takes rows of one task out of the way to a keyed step, to functions and back."""
+
+    def __init__(self, asking: Asking, step: KeyedStep, trouble: Trouble) -> None:
+        self.router = Router(asking.segment, asking.offload)
+        self.facts: list[Offloaded] = []
+        self._asking, self._step, self._trouble = asking, step, trouble
+        self._asked: Asked[Made] | None = None
+        self._kind, self._columns = self._form()
+
+    @property
+    def early(self) -> bool:
+        """Whether rows leave before the stateless steps in front of the keyed one."""
+        return bool(self._asking.segment.maps)
+
+    def stays(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Of rows that came to the keyed step those that go to its hosts as always."""
+        return batch if self.early else self.router.stays(batch)
+
+    def ask(self) -> None:
+        """All rows have come: let functions work on those that were set aside."""
+        parts = cut_evenly(self.router.aside, self._asking.at_once)
+        if parts:
+            self._asked = Asked(self._asking, parts, self._taken)
+
+    def deliver(self, beside: Exchange) -> Late:
+        """Wait for functions, and bring what was made of the rows to the hosts; gives the late ones."""
+        late: Late = []
+        records = 0
+        if self._asked is not None:
+            for made, by_function in self._asked.settled(self._alone):
+                late += made.late
+                records += made.records * by_function
+                for outgoing in made.sent:
+                    beside.send(*outgoing)
+            self.facts.append(self._asked.facts(records))
+        beside.end(self._kind)
+        return late
+
+    def count(self, tally: Tally, made: Tally, kind: str) -> None:
+        """Tell a tally of what stayed, sent as this kind, also what was set aside."""
+        router = self.router
+        combined = kind == PARTIALS
+        tally.add_carried(router.kept, router.carried, router.by_slot, made, combined)
+
+    def _taken(self, answer: FunctionAnswer) -> Made:
+        """An answer, if it is what the hosts of the step take."""
+        plan = self._step.plan
+        if answer.batches and answer.kind != self._kind:
+            raise ProtocolError(f"a function gave {answer.kind} instead of {self._kind}")
+        sent, late = _columns(answer.batches), _columns(answer.late)
+        if (self._columns and sent - {self._columns}) or late - {tuple(plan.inputs[0].names)}:
+            raise ProtocolError(f"a function gave other columns than step {self._step.id} has")
+        return Made(list(answer.outgoing(plan)), [(0, rows) for rows in answer.late])
+
+    def _alone(self, portion: Portion) -> Made:
+        """What a function should have made."""
+        batches: Iterable[pa.RecordBatch] = portion.batches
+        for step in self._asking.segment.maps:
+            batches = self._trouble.mapped(step, batches)
+        sender = self._sender()
+        sent: list[Outgoing] = []
+        for batch in batches:
+            sent += sender.add(0, self._trouble.without_unfit(self._step, 0, batch))
+        sent += sender.finish()[1]
+        return Made(sent, sender.late)
+
+    def _form(self) -> tuple[str, tuple[str, ...]]:
+        """What hosts are sent: its kind, and its columns where a sender of no rows tells them."""
+        schema, sender = self._step.plan.inputs[0], self._sender()
+        none = [pa.nulls(0, field.type) for field in schema]
+        sent = list(sender.add(0, pa.RecordBatch.from_arrays(none, schema=schema)))
+        kind, rest = sender.finish()
+        sent += rest
+        return kind, tuple(sent[0].batch.schema.names) if sent else ()
+
+    def _sender(self) -> Sender:
+        return self._step.plan.sender(self._asking.time, two_stage=True)
+
+
+def _columns(batches: Iterable[pa.RecordBatch]) -> set[tuple[str, ...]]:
+    return {tuple(batch.schema.names) for batch in batches}
+
+
+def through_hosts_and_functions(
+    step: KeyedStep,
+    redirect: Redirect,
+    exchange: Exchange,
+    beside: Exchange,
+    batches: Iterable[pa.RecordBatch],
+    routes: StepRoutes,
+    trouble: Trouble,
+    meanwhile: Callable[[Late], None],
+) -> list[pa.RecordBatch]:
+    """What `through_hosts` does, with the help of functions: `beside` has the second channels."""
+    sender = step.plan.sender(routes.time, routes.two_stage)
+    for batch in batches:
+        stays = redirect.stays(trouble.without_unfit(step, 0, batch))
+        if stays.num_rows:
+            for outgoing in sender.add(0, stays):
+                exchange.send(*outgoing)
+    redirect.ask()
+    kind, rest = sender.finish()
+    for outgoing in rest:
+        exchange.send(*outgoing)
+    point("courier.sent", **exchange.where)
+    exchange.end(kind)
+    late = redirect.deliver(beside)
+    redirect.count(exchange.tally, beside.tally, kind)
+    meanwhile(sender.late + late)
+    answer = Answer.joined([exchange.answer(), beside.answer()])
+    point("courier.closed", **exchange.where)
+    trouble.letters.extend(answer.dead)
+    return answer.batches

@@ -1,0 +1,125 @@
+"""The router of a segment: which rows of a task go to functions.
+
+A retried task must part its rows in the same way, since a host may have taken in one of its channels
+already. So only the plan of the epoch and what a row holds decide, not when it came: behind a shuffle
+rows come in another order each time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from penstock.courier.row_marks import marked_columns, row_marks
+from penstock.plan.epoch import Offload
+from penstock.plan.offload import Segment
+from penstock.state.buffers import Array, fixed_array
+from penstock.state.keys import KeyCodec, slots_of
+
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+"""The golden ratio's fraction of 2**64: multiples of it are spread evenly."""
+
+
+class Router:
+    """Sets rows aside for functions, and counts those that stay.
+
+    >>> from penstock.operators.aggregate.aggregates import AggregatePlan, count
+    >>> from penstock.plan.steps import KeyedStep
+    >>> click = pa.schema([("user", pa.int64()), ("at", pa.int64())])
+    >>> plan = AggregatePlan(click, ["user"], {"n": count()})
+    >>> clicks = Segment("clicks", (), KeyedStep("clicks", 2, plan), (0,), 1)
+    >>> router = Router(clicks, Offload(np.array([0.5, 0.0]), functions=1, deadline_ms=100))
+    >>> rows = pa.record_batch({"user": [7, 8] * 500, "at": range(1000)})
+    >>> router.stays(rows).num_rows == router.kept
+    True
+    >>> set(router.aside[0].column("user").to_pylist()), 225 < router.carried < 275
+    ({7}, True)
+    >>> router.by_slot.tolist() == [router.carried, 0]
+    True
+    """
+
+    def __init__(self, segment: Segment, offload: Offload) -> None:
+        self.aside: list[pa.RecordBatch] = []
+        self.kept = self.carried = 0
+        """Rows that stayed, and that were set aside."""
+        self.by_slot: npt.NDArray[np.int64] | None = None
+        """Of the rows set aside, where slots are known."""
+        self._whole_keys = segment.whole_keys
+        self._codec: KeyCodec | None = None
+        self._columns: list[str] | None = None
+        if segment.by_slot or segment.whole_keys:
+            self._codec = _codec(segment)
+        if segment.by_slot:
+            assert segment.keyed is not None
+            self._shares = np.broadcast_to(offload.shares, (segment.keyed.slots,))
+            self.by_slot = np.zeros(segment.keyed.slots, np.int64)
+        else:
+            self._shares = np.array([np.mean(offload.shares)])
+
+    def through(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Of all batches what stays."""
+        for batch in batches:
+            stays = self.stays(batch)
+            if stays.num_rows:
+                yield stays
+
+    def stays(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Of the next batch the rows that go their usual way."""
+        rows = batch.num_rows
+        picked = self._picked(batch)
+        carried = int(np.count_nonzero(picked))
+        self.carried += carried
+        self.kept += rows - carried
+        if not carried:
+            return batch
+        if carried == rows:
+            self.aside.append(batch)
+            return batch.slice(0, 0)
+        self.aside.append(batch.filter(fixed_array(picked, pa.bool_())))
+        return batch.filter(fixed_array(~picked, pa.bool_()))
+
+    def _picked(self, batch: pa.RecordBatch) -> Array:
+        """Whether each row is to go to functions."""
+        hashes = None if self._codec is None else self._codec.encode(batch).hashes
+        if self._whole_keys:
+            assert hashes is not None
+            chances = _fraction(hashes)
+        else:
+            marks = self._marks(batch)
+            chances = _fraction(marks if hashes is None else marks ^ hashes)
+        if self.by_slot is None:
+            everywhere: Array = chances < self._shares[0]
+            return everywhere
+        assert hashes is not None
+        slots = slots_of(hashes, len(self._shares))
+        picked: Array = chances < self._shares[slots]
+        self.by_slot += np.bincount(slots[picked], minlength=len(self.by_slot))
+        return picked
+
+    def _marks(self, batch: pa.RecordBatch) -> Array:
+        if self._columns is None:
+            self._columns = marked_columns(batch.schema)
+        if self._columns:
+            return row_marks(batch, self._columns)
+        # nothing to go by: what a task reads must come in the same order then
+        first = self.kept + self.carried
+        return np.arange(first, first + batch.num_rows, dtype=np.uint64)
+
+
+def _fraction(numbers: Array) -> Array:
+    """A number from 0 to below 1 for each, by its multiple of the golden ratio."""
+    chances: Array = ((numbers * _GOLDEN) >> np.uint64(11)) * 2.0**-53
+    return chances
+
+
+def _codec(segment: Segment) -> KeyCodec:
+    """Of the key as it stands in rows before they are cut by windows."""
+    assert segment.keyed is not None
+    plan = segment.keyed.plan
+    if segment.by_slot:
+        return plan.codec
+    columns = pa.schema([plan.inputs[0].field(name) for name in plan.key_names])
+    return KeyCodec(columns, plan.codec.nulls)

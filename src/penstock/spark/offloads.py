@@ -1,0 +1,38 @@
+"""What a query needs for functions, and to tell what it costs."""
+
+from __future__ import annotations
+
+import time
+
+from penstock.driver.bill import Bill
+from penstock.driver.functions import FunctionKeeper
+from penstock.driver.offloads import Offloads
+from penstock.driver.relocation import Relocation
+from penstock.functions.price import HostPrice
+from penstock.spark.epoch_stream import Start
+
+
+def offloads_of(start: Start, run_id: str, token: str) -> Offloads | None:
+    """The functions of a flow that has any, not started yet."""
+    functions = None if start.elastic is None else start.elastic.functions
+    if functions is None or not start.flow.keyed:
+        return None
+    rates = start.settings.host_rates
+    host_rate = sum(rates) / len(rates) if rates else None
+    keeper = FunctionKeeper(lambda: functions.start(start.flow, run_id, token, host_rate))
+    return Offloads(start.flow, keeper)
+
+
+def bill_of(start: Start, relocation: Relocation, offloads: Offloads | None) -> Bill:
+    """The bill of a flow: a host costs from when it is asked for, as much as the cores that it has."""
+
+    def cores() -> int:
+        hosts = sum(len(relocation.hosts(step.id)) for step in start.flow.keyed)
+        return (min(hosts, 1) if start.flow.one_host else hosts) * start.settings.workers
+
+    return Bill(
+        HostPrice() if start.elastic is None else start.elastic.host_price,
+        cores,
+        lambda: 0.0 if offloads is None else offloads.keeper.used.money,
+        lambda: time.time() * 1000,
+    )

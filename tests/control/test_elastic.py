@@ -1,0 +1,48 @@
+"""What a user asks of control: functions and their limits."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.control.elastic import Elastic
+from penstock.errors import PenstockError
+from penstock.functions.local import LocalFunctions
+from penstock.functions.price import FunctionPrice, HostPrice
+
+
+def test_without_functions_none_are_ever_asked_for() -> None:
+    assert Elastic().offload_settings().at_most == 0
+
+
+def test_functions_say_how_many_they_are_and_how_fast() -> None:
+    price = FunctionPrice(per_million=1.0)
+    functions = LocalFunctions(at_most=7, speed=0.5, price=price)
+    elastic = Elastic(
+        functions=functions, patience="30s", merge_cost=0.3, host_price=HostPrice(1.0)
+    )
+    made = elastic.offload_settings(deadline_ms=500.0)
+    assert (made.at_most, made.speed, made.deadline_ms) == (7, 0.5, 500.0)
+    assert (made.patience_ms, made.merge_cost) == (30_000.0, 0.3)
+    assert (made.costs.host.per_hour, made.costs.function) == (1.0, price)
+
+
+def test_a_limit_is_never_raised_beyond_what_there_is() -> None:
+    elastic = Elastic(functions=LocalFunctions(at_most=7))
+    assert elastic.changed(functions_at_most=3).offload_settings().at_most == 3
+    assert elastic.changed(functions_at_most=9).offload_settings().at_most == 7
+    assert elastic.changed(functions_at_most=0).offload_settings().at_most == 0
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"functions_at_most": 3},
+        {"patience": "soon", "functions": LocalFunctions()},
+        {"functions_at_most": -1, "functions": LocalFunctions()},
+        {"merge_cost": -1.0},
+        {"warm_for": -1.0},
+    ],
+)
+def test_what_cannot_be_is_refused(wrong: dict[str, object]) -> None:
+    with pytest.raises(PenstockError):
+        Elastic(**wrong)  # type: ignore[arg-type]

@@ -1,0 +1,99 @@
+"""Functions on Spark: a burst goes to them, nothing is lost, and nothing is left of them."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+import numpy as np
+import psutil
+from pyspark.sql import SparkSession
+
+import penstock as ps
+from penstock.config import Settings
+from penstock.control.entry import Entry
+from penstock.workloads.shaped import KeyedRows, shaped
+from penstock.workloads.skews import Uniform
+from tests.spark.test_faults import await_condition
+
+KEYS, SLOTS, HOST_RATE = 40, 4, 400.0
+SETTINGS = Settings(host_rates=(HOST_RATE,), progress_kept=10_000)
+
+
+def flow(spark: SparkSession, rate: str, **settings: object) -> ps.Flow:
+    """Couriers send such rows as they are: a sketch is larger than many rows. Functions combine them."""
+    source = shaped(spark, rate, keys=KEYS, slots=SLOTS)
+    keyed = ps.flow(source, arrival="arrival").key_by("k", slots=SLOTS)
+    counted = keyed.aggregate(s=ps.sum("v"), n=ps.count(), d=ps.approx_distinct("v"))
+    functions = ps.LocalFunctions(at_most=16)
+    return counted.sla("2s").elastic(at_most=2, functions=functions, **settings)
+
+
+def expected(count: int) -> dict[int, tuple[int, int]]:
+    """The sum and number of the values of each key, of so many rows."""
+    number = np.arange(count)
+    content = KeyedRows(KEYS, Uniform(), slots=SLOTS)
+    k = content.chosen_keys(number, np.zeros(count, np.int64))
+    values, counts = np.bincount(k, number % 1000, KEYS), np.bincount(k, minlength=KEYS)
+    return {key: (int(values[key]), int(counts[key])) for key in np.flatnonzero(counts).tolist()}
+
+
+def services() -> list[psutil.Process]:
+    """The processes of functions that this one has started."""
+    found = []
+    for child in psutil.Process().children(recursive=True):
+        try:
+            if "penstock.functions.service" in child.cmdline():
+                found.append(child)
+        except psutil.NoSuchProcess:
+            continue
+    return found
+
+
+def told(query: ps.FlowQuery) -> list[Entry]:
+    return [entry for entry in query.journal if entry.event == "offload"]
+
+
+def carried(query: ps.FlowQuery) -> int:
+    return sum(p.functions.rows - p.functions.returned for p in query.progress)
+
+
+def test_a_burst_is_carried_by_functions(spark: SparkSession, checkpoint: str) -> None:
+    sink = ps.collect()
+    made = flow(spark, "burst(300, 5, 20s, 15s)")
+    query = made.start(sink, checkpoint=checkpoint, hosts=2, settings=SETTINGS)
+    try:
+        await_condition(lambda: carried(query) > 500, 120)
+        assert query.control.facts()["functions"]["state"] == "up"
+        await_condition(lambda: bool(told(query)) and told(query)[-1].facts["functions"] == 0, 90)
+        epoch = query.progress[-1].epoch
+        await_condition(lambda: query.progress[-1].epoch > epoch + 2, 60)
+        assert query.progress[-1].functions.rows == 0
+        assert len(query.status.hosts) == 2
+    finally:
+        query.stop()
+    assert query.exception() is None
+    found = {k: (r["s"], r["n"]) for k, r in sink.latest("k").items()}
+    assert found == expected(sum(p.rows for p in query.progress))
+    assert query.money.functions > 0
+    assert query.money.hosts > query.money.functions
+    assert services() == []
+
+
+def test_functions_killed_in_a_burst_change_nothing(spark: SparkSession, checkpoint: str) -> None:
+    sink = ps.collect()
+    made = flow(spark, "burst(300, 5, 20s, 60s)")
+    query = made.start(sink, checkpoint=checkpoint, hosts=2, settings=SETTINGS)
+    try:
+        await_condition(lambda: carried(query) > 300, 120)
+        for service in services():
+            os.kill(service.pid, signal.SIGKILL)
+        epoch = query.progress[-1].epoch
+        await_condition(lambda: query.progress[-1].epoch > epoch + 3, 90)
+        await_condition(lambda: any("not answered" in entry.text for entry in told(query)), 60)
+    finally:
+        query.stop()
+    assert query.exception() is None
+    found = {k: (r["s"], r["n"]) for k, r in sink.latest("k").items()}
+    assert found == expected(sum(p.rows for p in query.progress))
+    assert services() == []
