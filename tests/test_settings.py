@@ -11,7 +11,14 @@ from penstock.errors import SettingError
 
 
 @pytest.mark.parametrize(
-    "bad", [{"host_cores": 0}, {"host_parts": -1}, {"chunk_rows": 0}, {"schedule": "fifo"}]
+    "bad",
+    [
+        {"host_cores": 0},
+        {"host_parts": -1},
+        {"chunk_rows": 0},
+        {"schedule": "fifo"},
+        {"map_rate": 0.0},
+    ],
 )
 def test_what_a_host_could_not_run_with_is_refused(bad: dict[str, Any]) -> None:
     with pytest.raises(SettingError, match="use"):

@@ -80,6 +80,20 @@ class Settings:
     """For trials: records a second that hosts take at most, by their number, the figures repeating.
     Empty: as fast as they can."""
 
+    map_rate: float | None = None
+    """For trials: records a second that a courier takes at most through stateless steps which no keyed
+    one is run together with, such as those of a flow that has none. None: as fast as it can."""
+
+    combine: bool = True
+    """For trials: whether couriers combine the rows of a key before they send them, where the step's
+    state merges. False: each row, or each of its windows, reaches a host as a record, so that it is
+    hosts that do the work; not even the rows of a hot key are combined then. Functions combine what
+    they are given in any case."""
+
+    host_delay_ms: int = 0
+    """For trials: a host that is asked for while the flow runs comes up so much later than it could,
+    as if its machine had to be started first."""
+
     faults: tuple[Fault, ...] = ()
     """For tests: where processes of this flow shall fail (see `penstock.testing`)."""
 
@@ -88,6 +102,8 @@ class Settings:
         for name, count in counts.items():
             if count is not None and count < 1:
                 raise SettingError(f"{name}={count}", hint="use 1 or more")
+        if self.map_rate is not None and self.map_rate <= 0:
+            raise SettingError(f"map_rate={self.map_rate:g}", hint="use more than 0, or None")
         if self.schedule not in get_args(ScheduleName):
             raise SettingError(
                 f"there is no schedule {self.schedule!r}",

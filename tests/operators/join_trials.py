@@ -31,7 +31,7 @@ class OneStream:
     def unfit(self, input: int, batch: pa.RecordBatch) -> Unfit | None:
         return None
 
-    def sender(self, time: EpochTime, two_stage: bool = False) -> OneSender:
+    def sender(self, time: EpochTime, two_stage: bool = False, combine: bool = True) -> OneSender:
         return OneSender(self, time)
 
     def sent_keys(self, batch: pa.RecordBatch) -> Keys:

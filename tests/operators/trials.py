@@ -63,11 +63,13 @@ def run(
     cut: int = 3,
     raw: bool = False,
     two_stage: Stages = "none",
+    combine: bool = True,
 ) -> Outcome:
     """Run all epochs; rows of a channel come in batches of `cut` rows.
 
     With `raw`, every other channel brings all rows as they are, whatever the plan's sender would do.
-    With `two_stage`, all channels, or all others, are of two stages.
+    With `two_stage`, all channels, or all others, are of two stages. Without `combine`, those that
+    are not bring a record of each row.
     """
     operator, outcome = plan.operator(8, "step", "fail"), Outcome()
     deltas: list[pa.Table] = []
@@ -82,7 +84,7 @@ def run(
             operator.table.evict(0)
             operator.table.install(operator.table.codec.from_storage(whole["__key"]), whole)
         time = EpochTime(number, epoch.now_ms, epoch.watermark_ms, epoch.final)
-        channels, late = _sent(plan, epoch, time, cut, raw, two_stage)
+        channels, late = _sent(plan, epoch, time, cut, raw, two_stage, combine)
         if epoch.mishap == "rollback":
             operator.open(time)
             for kind, batches in channels[: len(channels) // 2 + 1]:
@@ -122,12 +124,20 @@ def _plain(value: Any) -> Any:
 
 
 def _sent(
-    plan: StepPlan, epoch: Epoch, time: EpochTime, cut: int, raw: bool, two_stage: Stages
+    plan: StepPlan,
+    epoch: Epoch,
+    time: EpochTime,
+    cut: int,
+    raw: bool,
+    two_stage: Stages,
+    combine: bool,
 ) -> tuple[list[tuple[str, list[pa.RecordBatch]]], list[Row]]:
     channels, late = [], []
     for number, rows in enumerate(epoch.channels):
         stages = two_stage == "all" or (two_stage == "some" and number % 2 == 0)
-        sender = RowSender(plan.codec) if raw and number % 2 else plan.sender(time, stages)
+        sender = plan.sender(time, stages, combine)
+        if raw and number % 2:
+            sender = RowSender(plan.codec)
         sent = []
         for start in range(0, len(rows), cut):
             batch = pa.RecordBatch.from_pylist(rows[start : start + cut], plan.inputs[0])

@@ -122,13 +122,16 @@ class StepPlan(Protocol):
         """Rows of an input that the step cannot take; None, quickly, when there are none."""
         ...
 
-    def sender(self, time: EpochTime, two_stage: bool = False) -> Sender:
+    def sender(self, time: EpochTime, two_stage: bool = False, combine: bool = True) -> Sender:
         """The courier's part of the step, for one task.
 
         With `two_stage` it combines the rows of each key even where that is not worth it to the
         task: a key that is more than a host can take then costs its host as little as any other.
+        Without `combine`, and without `two_stage`, it leaves that to the host: what it sends has a
+        record of each row, or of each window that a row is in.
+
         What comes out is the same, also when only some tasks do so. Where nothing `merges`, the
-        flag says nothing.
+        flags say nothing.
         """
         ...
 

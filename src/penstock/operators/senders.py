@@ -38,12 +38,12 @@ class RowSender:
 class CombiningSender:
     """Combines the rows of each key first where that shrinks what is sent, else sends the rows.
 
-    With `always` it combines in any case.
+    With `always` it combines in any case; without `combine`, else in none.
     """
 
-    def __init__(self, plan: AggregatePlan, always: bool = False) -> None:
+    def __init__(self, plan: AggregatePlan, always: bool = False, combine: bool = True) -> None:
         self._plan, self._always = plan, always
-        self._combiner = Combiner(plan, always)
+        self._combiner = Combiner(plan, always, combine)
         self._unsent: list[pa.RecordBatch] = []
         self.late: list[tuple[int, pa.RecordBatch]] = []
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 
 from pyspark import SparkContext
@@ -17,13 +18,16 @@ _GRACE_S = 5.0
 class _Job(InheritableThread):
     """The thread that waits for one Spark job, of one host or of all of them."""
 
-    def __init__(self, sc: SparkContext, order: TaskOrder, group: str) -> None:
+    def __init__(self, sc: SparkContext, order: TaskOrder, group: str, delay_s: float) -> None:
         super().__init__(target=self._work, name=group, daemon=True)
-        self._sc, self._order, self.group = sc, order, group
+        self._sc, self._order, self.group, self._delay_s = sc, order, group, delay_s
+        self.called_off = threading.Event()
         self.failure = ""
 
     def _work(self) -> None:
         order = self._order
+        if self._delay_s and self.called_off.wait(self._delay_s):
+            return
         names = ", ".join(host.host for host in order.hosts)
         self._sc.setJobGroup(self.group, f"Penstock host {names}", interruptOnCancel=True)
         try:
@@ -36,13 +40,17 @@ class SparkHostJobs:
     """Starts and ends hosts through Spark. See `driver.fleet.HostJobs`.
 
     `order` says what the task of a host is to run. Hosts that it names together share a job: they
-    start, die and end together.
+    start, die and end together. `delay_s` is asked how much later than it could a job begins.
     """
 
     def __init__(
-        self, sc: SparkContext, run: str, order: Callable[[str, KeyedStep], TaskOrder]
+        self,
+        sc: SparkContext,
+        run: str,
+        order: Callable[[str, KeyedStep], TaskOrder],
+        delay_s: Callable[[], float] = lambda: 0.0,
     ) -> None:
-        self._sc, self._run, self._order = sc, run, order
+        self._sc, self._run, self._order, self._delay_s = sc, run, order, delay_s
         self._jobs: dict[str, _Job] = {}
         self._started = 0
 
@@ -51,7 +59,8 @@ class SparkHostJobs:
             return
         self._started += 1
         order = self._order(host, step)
-        job = _Job(self._sc, order, f"penstock-{self._run}-{host}-{self._started}")
+        group = f"penstock-{self._run}-{host}-{self._started}"
+        job = _Job(self._sc, order, group, self._delay_s())
         self._jobs |= {one.host: job for one in order.hosts}
         job.start()
 
@@ -65,6 +74,7 @@ class SparkHostJobs:
         job = self._jobs.get(host)
         if job is None:
             return
+        job.called_off.set()
         job.join(_GRACE_S)
         if job.is_alive():
             self._sc.cancelJobGroup(job.group)

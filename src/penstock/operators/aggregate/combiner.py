@@ -43,7 +43,8 @@ class Combiner:
     Where nearly every row has a key of its own, combining is wasted work: early on, `combines`
     turns False. Then forget the combiner and send every batch, the ones added included, as
     `raw(batch)` gives it. With an `approx_distinct`, whose state is larger than many rows,
-    `combines` is False from the start. Batches must hold no row with a null in its key.
+    `combines` is False from the start, as it is if the combiner is made with `combine` False. Batches
+    must hold no row with a null in its key.
 
     With `always` it never gives up, whatever the keys are like. Give it batches in `pieces` then,
     and `finish` whenever it is `full`.
@@ -54,10 +55,11 @@ class Combiner:
     rows: int
     """Rows added."""
 
-    def __init__(self, plan: AggregatePlan, always: bool = False) -> None:
+    def __init__(self, plan: AggregatePlan, always: bool = False, combine: bool = True) -> None:
         self.plan, self._always = plan, always
         self._index = key_index(plan.codec.layout)
-        self._worth = always or not any(isinstance(a, Distinct) for a in plan.accumulators)
+        small = not any(isinstance(a, Distinct) for a in plan.accumulators)
+        self._worth = always or (combine and small)
         width = sum(column.width * column.dtype.itemsize for column in plan.columns)
         self._most = max(_MOST_BYTES // max(width, 1), 1) if always else sys.maxsize
         self._reset()

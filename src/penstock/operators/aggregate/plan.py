@@ -101,9 +101,9 @@ class AggregatePlan:
         """Rows without a key."""
         return senders.without_key(self.codec, self.key_names, batch)
 
-    def sender(self, time: EpochTime, two_stage: bool = False) -> Sender:
-        """Combines before sending where that pays, or always."""
-        return senders.CombiningSender(self, two_stage)
+    def sender(self, time: EpochTime, two_stage: bool = False, combine: bool = True) -> Sender:
+        """Combines before sending where that pays, or always, or never."""
+        return senders.CombiningSender(self, two_stage, combine)
 
     def sent_keys(self, batch: pa.RecordBatch) -> Keys:
         """Of rows or of combined states."""

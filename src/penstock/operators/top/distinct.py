@@ -100,9 +100,11 @@ class DistinctPlan:
         times = [] if self.on is None else [self.on]
         return unfit_rows(self.user_codec, self.key_names, times, batch)
 
-    def sender(self, time: EpochTime, two_stage: bool = False) -> DistinctSender:
-        """Sends the first row of each key, where there are many of a key, or in any case."""
-        return DistinctSender(self, time, two_stage)
+    def sender(
+        self, time: EpochTime, two_stage: bool = False, combine: bool = True
+    ) -> DistinctSender:
+        """Sends the first row of each key, where there are many of a key, or in any case, or all."""
+        return DistinctSender(self, time, two_stage, combine)
 
     def sent_keys(self, batch: pa.RecordBatch) -> Keys:
         """Of rows that may be the first of their key."""
@@ -125,13 +127,15 @@ def _plan(schema: pa.Schema, keys: list[str], ttl_ms: int | None, window: Window
 class DistinctSender:
     """Leaves out rows whose key the task has sent already, unless hardly any key comes again.
 
-    With `always`, even then.
+    With `always`, even then; without `combine`, else in no case.
     """
 
-    def __init__(self, plan: DistinctPlan, time: EpochTime, always: bool = False) -> None:
+    def __init__(
+        self, plan: DistinctPlan, time: EpochTime, always: bool = False, combine: bool = True
+    ) -> None:
         self._plan, self._time, self._always = plan, time, always
         self._index = key_index(plan.codec.layout)
-        self._rows, self._looks = 0, True
+        self._rows, self._looks = 0, always or combine
         self.late: list[tuple[int, pa.RecordBatch]] = []
 
     def add(self, input: int, batch: pa.RecordBatch) -> Iterable[Outgoing]:

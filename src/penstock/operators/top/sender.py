@@ -32,13 +32,13 @@ _ENOUGH = 1 << 18
 class TopSender:
     """Looks at each batch by itself, and by the first column of the order only.
 
-    Where hardly any row can be left out, it gives up and sends all.
+    Where hardly any row can be left out, it gives up and sends all; without `combine`, from the start.
     """
 
-    def __init__(self, plan: TopPlan, time: EpochTime) -> None:
+    def __init__(self, plan: TopPlan, time: EpochTime, combine: bool = True) -> None:
         self._plan, self._time = plan, time
         self._rows = self._kept = 0
-        self._looks = plan.n <= MOST
+        self._looks = combine and plan.n <= MOST
         self.late: list[tuple[int, pa.RecordBatch]] = []
 
     def add(self, input: int, batch: pa.RecordBatch) -> Iterable[Outgoing]:

@@ -25,12 +25,15 @@ Late = list[tuple[int, pa.RecordBatch]]
 
 
 class WindowSender:
-    """Takes late rows out, finds panes, combines where that shrinks what is sent, or `always`."""
+    """Takes late rows out, finds panes, combines where that shrinks what is sent, or `always`; else,
+    without `combine`, in no case."""
 
-    def __init__(self, plan: WindowPlan, time: EpochTime, always: bool = False) -> None:
+    def __init__(
+        self, plan: WindowPlan, time: EpochTime, always: bool = False, combine: bool = True
+    ) -> None:
         self._plan, self._time, self._always = plan, time, always
         self._horizon = plan.window.horizon(time, plan.lateness_ms)
-        self._combiner = PaneCombiner(plan, always)
+        self._combiner = PaneCombiner(plan, always, combine)
         self._names = [n for n in plan.inner.raw_names if n != plan.start_name]
         fields = [plan.inner.input_schema.field(n) for n in (*self._names, plan.start_name)]
         self._schema = pa.schema(fields)

@@ -27,10 +27,11 @@ _ENOUGH = 1 << 18
 
 class SessionSender:
     """Makes sessions of its own rows; the host merges them with those that it has. They go in the order
-    of their first rows: in a flow that is ordered, that is where they belong."""
+    of their first rows: in a flow that is ordered, that is where they belong. Without `combine` each
+    row is a session, and it is left to the host to find those that are one."""
 
-    def __init__(self, plan: SessionPlan, time: EpochTime) -> None:
-        self._plan, self._time = plan, time
+    def __init__(self, plan: SessionPlan, time: EpochTime, combine: bool = True) -> None:
+        self._plan, self._time, self._combine = plan, time, combine
         self._horizon = plan.window.horizon(time, plan.lateness_ms)
         self._rows: list[pa.RecordBatch] = []
         self._times: list[Array] = []
@@ -55,14 +56,7 @@ class SessionSender:
         self._rows, self._times = [], []
         index = key_index(plan.codec.layout)
         users = index.upsert(plan.codec.encode(rows))
-        sorted_already = bool((times[1:] >= times[:-1]).all())
-        order = np.empty(0, np.int64) if sorted_already else np.argsort(times)
-        gap = plan.window.size_us
-        groups, owners, starts, ends = kernels.group_rows(users, index.size, times, order, gap)
-        if not sorted_already:
-            by_row = _first_rows(groups, len(owners)).argsort()
-            owners, starts, ends = owners[by_row], starts[by_row], ends[by_row]
-            groups = by_row.argsort()[groups]
+        groups, owners, starts, ends = self._grouped(users, index.size, times)
         state = PassingState(plan.inner, len(owners))
         state.update(groups, rows)
         bounds = [fixed_array(starts, pa.int64()), fixed_array(ends, pa.int64())]
@@ -70,6 +64,20 @@ class SessionSender:
         sessions = pa.RecordBatch.from_arrays(bounds + state.combined(), schema=schema)
         keys = index.keys(owners)
         return Outgoing(pack(plan.codec, keys, sessions), keys.hashes)
+
+    def _grouped(self, users: Array, count: int, times: Array) -> tuple[Array, Array, Array, Array]:
+        """Each row's session, and each session's user, start and end."""
+        gap = self._plan.window.size_us
+        if not self._combine:
+            return np.arange(len(users)), users, times, times + gap
+        sorted_already = bool((times[1:] >= times[:-1]).all())
+        order = np.empty(0, np.int64) if sorted_already else np.argsort(times)
+        groups, owners, starts, ends = kernels.group_rows(users, count, times, order, gap)
+        if not sorted_already:
+            by_row = _first_rows(groups, len(owners)).argsort()
+            owners, starts, ends = owners[by_row], starts[by_row], ends[by_row]
+            groups = by_row.argsort()[groups]
+        return groups, owners, starts, ends
 
 
 def _first_rows(groups: Array, count: int) -> Array:
