@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from penstock.errors import SettingError
 from penstock.workloads.pieces import Piece
-from penstock.workloads.shapes import Burst, Ramp, Shape, Sine, Steady, Steps, shape
+from penstock.workloads.shapes import Burst, Gradual, Ramp, Shape, Sine, Steady, Steps, Swell, shape
 
 rates = st.floats(0.01, 50_000)
 times = st.floats(0.01, 100)
@@ -20,6 +20,8 @@ shapes = st.one_of(
     st.builds(Sine, rates, rates, times),
     st.builds(Burst, rates, st.floats(0, 20), times, times),
     st.builds(lambda rate, at, rest: Burst(rate, 5, at, 1, at + 1 + rest), rates, times, times),
+    st.builds(Swell, rates, st.floats(0, 20), times, times),
+    st.builds(Gradual, rates, st.floats(0, 20), times, times),
     st.builds(Ramp, rates, rates, times),
     st.builds(
         lambda first, last: Steps((*first, last)),
@@ -68,6 +70,27 @@ def test_a_sine_larger_than_its_base_stays_at_nothing_for_a_while() -> None:
     assert sine.rate_at(45).tolist() == 0.0
     quiet = sine.cumulative([40_000, 50_000])
     assert quiet[0] == quiet[1]
+
+
+@pytest.mark.parametrize("kind", [Swell, Gradual])
+def test_a_rise_stays_between_the_base_and_its_top_and_is_the_same_both_ways(
+    kind: type[Swell] | type[Gradual],
+) -> None:
+    load = kind(1000, 5, at_s=20, for_s=60)
+    rate = load.rate_at(np.arange(20, 80, 0.05) + 0.025)
+    assert rate.min() == pytest.approx(1000, rel=0.05)
+    assert rate.max() == pytest.approx(5000, rel=1e-3)
+    assert np.allclose(rate, rate[::-1], rtol=0.05)
+    assert (np.diff(rate[: len(rate) // 2]) >= 0).all()
+    outside = load.rate_at([0, 19.99, 80.01, 1e5])
+    assert outside.tolist() == [1000.0] * 4
+
+
+def test_what_rises_brings_as_much_as_its_area_says() -> None:
+    wave, straight = Swell(1000, 5, 20, 60), Gradual(1000, 5, 20, 60)
+    # Beyond the base: half of the highest for a wave, two thirds for straight lines.
+    assert wave.cumulative(100_000) == 100_000 + 60 * 4000 // 2
+    assert straight.cumulative(100_000) == 100_000 + 60 * 4000 * 2 // 3
 
 
 @given(shapes)

@@ -4,6 +4,9 @@
     sine(30000, 10000, 600s)           a base, an amplitude, a period; begins at the base and rises
     burst(4000, 5, 30s, 20s)           a base, and 5 times as many from 30 s on for 20 s; with a
                                        fifth value, 120s, so every 120 s
+    swell(4000, 5, 30s, 60s)           a base that rises to 5 times as many and falls again, as a
+                                       wave does, from 30 s on for 60 s
+    gradual(4000, 5, 30s, 60s)         the same in straight lines: up, on a level, and down
     ramp(1000, 9000, 60s)              from one rate to another; then the other for ever
     steps(1000 for 10s, 5000 for 5s)   one rate after the other, and again from the start
 
@@ -29,6 +32,7 @@ from penstock.workloads.pieces import Floats, Numbers, Piece, Pieces
 
 _SINE_PIECES = 600
 _RAMP_PIECES = 200
+_SLOPE_PIECES = 100
 
 
 @dataclass(frozen=True)
@@ -146,6 +150,56 @@ class Burst(Shape):
 
 
 @dataclass(frozen=True)
+class Swell(Shape):
+    """From the base up to `factor` times as many and back, as a wave, from `at_s` on for `for_s`.
+
+    >>> swell = Swell(1000, 5, at_s=10, for_s=60)
+    >>> swell.rate_at([0, 40, 90]).round(-1).tolist(), swell.cumulative(70_000).tolist()
+    ([1000.0, 5000.0, 1000.0], 190000)
+    """
+
+    base: float
+    factor: float
+    at_s: float
+    for_s: float
+
+    def pieces(self) -> Sequence[Piece]:
+        angles = [2 * math.pi * i / _RAMP_PIECES for i in range(_RAMP_PIECES + 1)]
+        # (1 - cos) / 2 goes from 0 to 1 and back; of each piece the mean, as with a sine
+        means = [(1 - (math.sin(b) - math.sin(a)) / (b - a)) / 2 for a, b in pairwise(angles)]
+        return _risen(self.base, self.factor, self.at_s, self.for_s / _RAMP_PIECES, means)
+
+
+@dataclass(frozen=True)
+class Gradual(Shape):
+    """Evenly up to `factor` times the base, as long on that level, and evenly down: a third each of
+    `for_s`, from `at_s` on.
+
+    >>> gradual = Gradual(1000, 5, at_s=10, for_s=60)
+    >>> gradual.rate_at([0, 20, 40, 60]).round(-2).tolist(), gradual.cumulative(70_000).tolist()
+    ([1000.0, 3000.0, 5000.0, 3000.0], 230000)
+    """
+
+    base: float
+    factor: float
+    at_s: float
+    for_s: float
+
+    def pieces(self) -> Sequence[Piece]:
+        up = [(i + 0.5) / _SLOPE_PIECES for i in range(_SLOPE_PIECES)]
+        parts = [*up, *([1.0] * _SLOPE_PIECES), *reversed(up)]
+        return _risen(self.base, self.factor, self.at_s, self.for_s / len(parts), parts)
+
+
+def _risen(
+    base: float, factor: float, at_s: float, each_s: float, parts: Sequence[float]
+) -> list[Piece]:
+    """The base, then these parts of the way up to `factor` times it, and the base for ever."""
+    rates = [base * (1 + (factor - 1) * part) for part in parts]
+    return [Piece(at_s, base), *(Piece(each_s, rate) for rate in rates), Piece(0, base)]
+
+
+@dataclass(frozen=True)
 class Ramp(Shape):
     """From one rate to another, evenly, in 200 pieces; then the other for ever.
 
@@ -184,11 +238,12 @@ class Steps(Shape):
 
 
 _SHAPES: dict[str, type[Shape]] = {
-    kind.__name__.lower(): kind for kind in (Steady, Sine, Burst, Ramp)
+    kind.__name__.lower(): kind for kind in (Steady, Sine, Burst, Swell, Gradual, Ramp)
 }
 _HINT = (
     "write steady(rate), sine(base, amplitude, period), burst(base, factor, at, for), "
-    "ramp(first, last, over) or steps(rate for time, ...), such as sine(30000, 10000, 600s)"
+    "swell or gradual(base, factor, at, for), ramp(first, last, over) or "
+    "steps(rate for time, ...), such as sine(30000, 10000, 600s)"
 )
 
 

@@ -25,25 +25,12 @@ from penstock.errors import SettingError
 from penstock.spark.schema import spark_schema
 from penstock.workloads.arriving import Arriving, arriving
 from penstock.workloads.nexmark.columns import SCHEMAS, Stream
-from penstock.workloads.nexmark.config import (
-    AUCTIONS,
-    BIDS,
-    MOST_EVENTS,
-    PEOPLE,
-    ROUND,
-    NexmarkConfig,
-)
+from penstock.workloads.nexmark.config import MOST_EVENTS, ROUND, NexmarkConfig
 from penstock.workloads.nexmark.events import events_of
 from penstock.workloads.nexmark.queries.q8 import START
+from penstock.workloads.nexmark.rounds import places
 from penstock.workloads.pieces import Floats, Numbers
 from penstock.workloads.shapes import Shape, shape
-
-_PLACES: dict[Stream, tuple[int, int]] = {
-    "person": (0, PEOPLE),
-    "auction": (PEOPLE, AUCTIONS),
-    "bid": (PEOPLE + AUCTIONS, BIDS),
-}
-"""Where a stream's events are in a round of fifty: the first one, and how many."""
 
 
 @dataclass(frozen=True)
@@ -59,10 +46,10 @@ class StreamArrivals:
     stream: Stream
 
     def rate_at(self, t_s: npt.ArrayLike) -> Floats:
-        return self.shape.rate_at(t_s) * (_PLACES[self.stream][1] / ROUND)
+        return self.shape.rate_at(t_s) * (places(self.stream).each / ROUND)
 
     def cumulative(self, t_ms: npt.ArrayLike) -> Numbers:
-        first, each = _PLACES[self.stream]
+        first, each = places(self.stream)
         rounds, rest = np.divmod(self.shape.cumulative(t_ms), ROUND)
         return np.asarray(rounds * each + np.clip(rest - first, 0, each), np.int64)
 
@@ -71,8 +58,7 @@ class StreamArrivals:
 
     def events(self, number: Numbers) -> Numbers:
         """Which events the stream's rows of these numbers are."""
-        first, each = _PLACES[self.stream]
-        return number // each * ROUND + first + number % each
+        return places(self.stream).events(number)
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ config.py      what is generated: how many events, which seed, rate, shape, hot 
 shapes.py      when the n-th event happens
 draws.py       random numbers that follow from a seed and an event's number alone
 texts.py       random text, vectorised
+rounds.py      which events are of which stream
 events.py      the events of any numbers, as Arrow tables
 generator.py   the events as files: NDJSON or Parquet
 columns.py     the columns of the three streams

@@ -39,7 +39,7 @@ class NexmarkConfig:
     period_s: int = 60
     """How long a shape takes until it begins again."""
     hot: Hot = "canonical"
-    """canonical: the hot auction, bidder and seller are new ones every few thousand events.
+    """canonical: the hot auction, bidder and seller are new ones after each `hot_batch` of their kind.
     zipf: the hot ones stay the same, the first `hot_set` of their kind, drawn by Zipf's law."""
     disorder_ms: int = 0
     """Events leave the generator up to so much later than they happen: files are out of order."""
@@ -50,6 +50,8 @@ class NexmarkConfig:
     """All bids but one in so many go to a hot auction."""
     hot_bidder_ratio: int = 4
     hot_seller_ratio: int = 4
+    hot_batch: int = 100
+    """Only for canonical: the hot key is the first of each so many."""
     in_flight: int = 100
     """Auctions that are open at a time, on average."""
     active_people: int = 1_000
@@ -77,7 +79,7 @@ class NexmarkConfig:
         _within("seed", self.seed, -(2**63), 2**64 - 1)
         for name in ("hot_auction_ratio", "hot_bidder_ratio", "hot_seller_ratio"):
             _within(name, getattr(self, name), 1, 1_000_000)
-        for name in ("in_flight", "active_people", "hot_set"):
+        for name in ("hot_batch", "in_flight", "active_people", "hot_set"):
             _within(name, getattr(self, name), 1, 10_000_000)
         for name in ("person_bytes", "auction_bytes", "bid_bytes"):
             _within(name, getattr(self, name), 0, 100_000)

@@ -24,8 +24,6 @@ FIRST_ID = 1000
 _FIRST_CATEGORY, _CATEGORIES = 10, 5
 _LEAD = 10
 """Ids that are not there yet and may be named already, as if events had changed places."""
-_HOT_BATCH = 100
-"""The canonical hot key is the first of each so many."""
 _CHANNELS = 10_000
 
 _FIRST_NAMES = (
@@ -146,13 +144,13 @@ def _hot_person(config: NexmarkConfig, numbers: Numbers, draws: Draws, which: in
     """0: hot sellers, 1: hot bidders; no person is both."""
     newest = _last_person(numbers)
     if config.hot == "canonical":
-        return newest // _HOT_BATCH * _HOT_BATCH + which
+        return newest // config.hot_batch * config.hot_batch + which
     return (2 * _zipf(config).ranks(draws.unit("zipf-p")) + which) % (newest + 2)
 
 
 def _hot_auction(config: NexmarkConfig, newest: Numbers, draws: Draws) -> Numbers:
     if config.hot == "canonical":
-        return newest // _HOT_BATCH * _HOT_BATCH
+        return newest // config.hot_batch * config.hot_batch
     return _zipf(config).ranks(draws.unit("zipf-a")) % (newest + 1)
 
 
