@@ -362,6 +362,7 @@ class MiniCluster:
             self.settings.rpc_timeout_ms,
             self.settings.exchange_timeout_ms,
             keep_late=True,
+            map_rate=self.settings.map_rate,
         )
         half = (len(part) + 1) // 2
         try:

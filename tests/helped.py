@@ -21,6 +21,7 @@ from penstock.functions.work import Work
 from penstock.operators.operator import PARTIALS, ROWS
 from penstock.plan.epoch import EpochPlan, Offload
 from penstock.plan.offload import segments
+from penstock.plan.reflex import Reflex
 from penstock.plan.steps import FlowPlan
 
 Chances = Mapping[str, int]
@@ -110,7 +111,7 @@ class Helped:
         pick = random.Random(f"{self._seed} {plan.epoch} {plan.run}")
         keyed = {one.id: one for one in self._segments if one.keyed is not None}
         steps = tuple(
-            replace(routes, offload=self._offload(pick, len(routes.routes.owner)))
+            replace(routes, offload=self._offload(pick, len(routes.routes.owner), reacts=True))
             if routes.step in keyed and pick.random() < self.chance
             else routes
             for routes in plan.steps
@@ -122,9 +123,14 @@ class Helped:
         )
         return replace(plan, steps=steps, functions=self.text, map_offloads=maps)
 
-    def _offload(self, pick: random.Random, slots: int) -> Offload:
+    def _offload(self, pick: random.Random, slots: int, reacts: bool = False) -> Offload:
         shares = [pick.choice((0.0, 1.0, pick.random(), pick.random())) for _ in range(slots)]
-        return Offload(np.array(shares), pick.randint(1, 8), self._deadline_ms)
+        reflex = None
+        if reacts and pick.random() < 0.5:
+            shares = [share * pick.choice((0.0, 0.2)) for share in shares]
+            limit = pick.uniform(0, 40)
+            reflex = Reflex(limit, limit * pick.random(), 5.0, pick.random() / 2, 8)
+        return Offload(np.array(shares), pick.randint(1, 8), self._deadline_ms, reflex=reflex)
 
 
 @contextmanager

@@ -283,3 +283,61 @@ def test_other_settings_hold_from_the_next_decision_on() -> None:
     assert none.reasons[0] == "no functions are wanted any more"
     offloader.steer(replace(_PLAIN, at_most=2))
     assert follow(offloader, [3.0] * 3, from_ms=9_000.0)[-1].functions == 2
+
+
+def test_arrivals_that_change_within_a_moment_are_an_observation() -> None:
+    """One epoch ends and the next is read at the same time: a burst must not be missed by it."""
+    offloader = Offloader(OffloadSettings())
+    for n in range(4):
+        offloader.decide(seen(even(1_200.0, 2), 2), BOUNDS, 1_000.0 * n)
+    found = offloader.decide(seen(even(6_000.0, 2), 2), BOUNDS, 3_000.0)
+    assert found.holds, "one look is enough to keep hosts from being asked for"
+    assert offloader.decide(seen(even(6_000.0, 2), 2), BOUNDS, 4_000.0).carries
+
+
+def test_functions_that_must_be_started_are_asked_for_and_used_when_they_are_there() -> None:
+    slow = OffloadSettings(start_ms=500.0, warm_for=3.0, partials_per_row=0.0)
+    offloader = Offloader(slow)
+    found = follow(offloader, [0.6] * 20 + [3.0] * 12, every_ms=300.0)[20:]
+    first = next(n for n, one in enumerate(found) if one.carries)
+    ready = 4  # for 3 times the stable 1,200/s, less what two hosts take: 2,200/s at 70 %
+    assert found[first].functions == ready
+    assert found[first].warm > 2 * ready, "more are asked for"
+    later = [one for n, one in enumerate(found) if 300.0 * (n - first) >= 500.0]
+    assert later[0].functions > ready, "and used as soon as they are there"
+    assert any("functions are ready" in reason for one in later for reason in one.reasons)
+    assert all(one.holds for one in found), "no host is asked for because functions start"
+
+
+def test_who_has_none_that_are_ready_waits_for_them() -> None:
+    """Half a second is less than hosts alone would need for an epoch of seconds."""
+    offloader = Offloader(OffloadSettings(start_ms=500.0, warm_for=0.0))
+    found = follow(offloader, [0.6] * 5 + [6.0] * 2, every_ms=1_000.0)
+    assert found[-1].functions > 10
+
+
+def test_what_other_steps_take_of_the_time_is_not_there_for_a_host() -> None:
+    """At 60 % a host is as it should be; not if others take half of the time it works in."""
+    offloader = Offloader(OffloadSettings(partials_per_row=0.0))
+    for _ in range(30):
+        offloader.shared(own_ms=60.0, all_ms=65.0, epoch_ms=100.0)
+    alone = follow(offloader, [0.6] * 5)[-1]
+    assert not alone.carries
+    for _ in range(100):
+        offloader.shared(own_ms=60.0, all_ms=110.0, epoch_ms=120.0)
+    beside = follow(offloader, [0.6] * 5, from_ms=10_000.0)[-1]
+    part = 1.0 - 50.0 / 120.0
+    assert beside.carries
+    # A share that leaves the host at 70 % of what is its part of the time; a little has piled up.
+    assert 0.0 <= beside.shares.max() - (1.0 - 0.7 * part / 0.6) < 0.1
+
+
+def test_a_bound_on_several_steps_counts_only_until_their_times_are_known() -> None:
+    """Two steps with half of the bound each: the busy one may have more than half of the time."""
+    bounds = replace(BOUNDS, share=0.5)
+    offloader = Offloader(OffloadSettings())
+    vitals = replace(seen(even(1_200.0, 2), 2), epoch_cost_ms=100.0)
+    for _ in range(50):
+        offloader.shared(own_ms=180.0, all_ms=200.0, epoch_ms=300.0)
+    found = [offloader.decide(vitals, bounds, 1_000.0 * n) for n in range(5)]
+    assert not any(one.carries for one in found)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import numpy as np
 import pytest
 
 from penstock.control.controller import Treating
@@ -32,3 +35,12 @@ def test_a_host_that_takes_longer_than_it_saves_is_not_waited_for() -> None:
 def test_there_is_nothing_to_wait_for() -> None:
     assert patience_ms(treated("balance"), 0.0, 1_000.0, usual_start_ms=0.0) == 0.0
     assert patience_ms(None, 0.0, 1_000.0, usual_start_ms=0.0) == 0.0
+
+
+@pytest.mark.filterwarnings("error")
+def test_hosts_of_which_nothing_is_known_are_not_waited_for() -> None:
+    """No host has worked yet: what a new one saves cannot be told."""
+    was = treated()
+    assert was.vitals is not None
+    unknown = replace(was.vitals, service_rate=np.full(1, np.nan))
+    assert patience_ms(replace(was, vitals=unknown), 0.0, 1_000.0, usual_start_ms=0.0) == 0.0

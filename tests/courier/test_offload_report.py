@@ -77,17 +77,17 @@ def test_what_functions_did_is_told(tmp_path: Path) -> None:
         on.run(parts)
         told = [one for seen in on.registry.seen() for one in seen.offloaded]
         assert [one.segment for one in told] == ["sums", "sums"]
-        assert all(0 < one.rows == one.returned < 200 and one.records == 0 for one in told)
+        assert all(0 < one.rows == one.returned <= 200 and one.records == 0 for one in told)
         assert all(one.failures == {"throttled": one.invocations} for one in told)
         used = sum((seen.used for seen in on.registry.seen()), Usage())
         assert used.invocations == sum(one.invocations for one in told)
 
 
 def test_a_report_without_functions_says_nothing_of_them() -> None:
-    assert told_of_functions([], Usage()) == {}
+    assert told_of_functions([], Usage(), {}) == {}
     told = [Offloaded("sums", 9, 3, 2, {"timeout": 1}, 4, 17)]
     used = Usage(invocations=2, seconds=0.25)
-    facts = Witness([Watched()]).to_json() | told_of_functions(told, used)
+    facts = Witness([Watched()]).to_json() | told_of_functions(told, used, {})
     seen = Seen.from_json(json.loads(json.dumps(facts)))
     assert (seen.offloaded, seen.used) == (tuple(told), used)
 

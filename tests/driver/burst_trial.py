@@ -14,7 +14,7 @@ from penstock.control.decision import Treatment, is_new
 from penstock.control.elastic import Elastic
 from penstock.control.entry import Entry
 from penstock.control.money import Money
-from penstock.courier.offloaded import Offloaded
+from penstock.courier.offloaded import Offloaded, Routed
 from penstock.courier.witness import Seen
 from penstock.driver.bill import Bill
 from penstock.driver.control_loop import ControlLoop
@@ -130,7 +130,15 @@ class MovingRelocation:
 class BurstTrial:
     """Epochs of a flow whose rate one can choose."""
 
-    def __init__(self, elastic: Elastic, flow: FlowPlan = SUMS, start_ms: float = 5_000.0) -> None:
+    def __init__(
+        self,
+        elastic: Elastic,
+        flow: FlowPlan = SUMS,
+        start_ms: float = 5_000.0,
+        reacts: bool = False,
+    ) -> None:
+        """With `reacts`, couriers tell what comes by, so that they are told when it is too much."""
+        self.reacts = reacts
         self.flow, self.now_ms, self.epoch, self._since_ms = flow, 1e6, 0, 1e6
         self.relocation = MovingRelocation(lambda: self.now_ms, start_ms)
         self.answers = True
@@ -192,7 +200,14 @@ class BurstTrial:
         self.loop.begin(plan, began)
         routes = plan.steps[0]
         load = np.full(SLOTS, round(rate * gap_ms / 1000 / SLOTS))
-        shares = np.zeros(SLOTS) if routes.offload is None else routes.offload.shares
+        shares, functions = np.zeros(SLOTS), 0
+        if routes.offload is not None:
+            shares, functions = routes.offload.shares, routes.offload.functions
+            reflex = routes.offload.reflex
+            if reflex is not None:
+                reflex = reflex.of(0, 1)
+                shares = np.maximum(shares, reflex.share(load.sum()))
+                functions = max(functions, reflex.at_once(int((load * shares).sum())))
         aside = np.rint(load * shares)
         returned = 0 if self.answers else int(aside.sum())
         partials = PARTIALS * aside if self.answers else aside
@@ -200,8 +215,7 @@ class BurstTrial:
         waited_ms = 0.0
         told: tuple[Offloaded, ...] = ()
         used = Usage()
-        if routes.offload is not None:
-            functions = routes.offload.functions
+        if routes.offload is not None and aside.any():
             waited_ms = 1000 * float(aside.sum()) / (functions * CAPACITY)
             if not self.answers:
                 waited_ms = routes.offload.deadline_ms
@@ -228,6 +242,7 @@ class BurstTrial:
             loads={STEP: load},
             offloaded=told,
             used=used,
+            routed={STEP: Routed(int(load.sum()), False)} if self.reacts else {},
         )
         self.now_ms += COST_MS / 4
         self.loop.reported([seen])
@@ -258,7 +273,7 @@ class BurstTrial:
     @property
     def offload(self) -> Offload | None:
         """That of the newest plan."""
-        return self.plans[-1].steps[0].offload
+        return offload_of(self.plans[-1])
 
     @property
     def scaled_out(self) -> bool:
@@ -272,12 +287,22 @@ class BurstTrial:
         return self.bill.money
 
 
+def offload_of(plan: EpochPlan) -> Offload | None:
+    """What was decided that functions carry in an epoch, whatever it brings; None: nothing."""
+    found = plan.steps[0].offload
+    return found if found is not None and found.shares.any() else None
+
+
 @contextmanager
 def bursting(
-    flow: FlowPlan = SUMS, start_ms: float = 5_000.0, starts: bool = True, **elastic: Any
+    flow: FlowPlan = SUMS,
+    start_ms: float = 5_000.0,
+    starts: bool = True,
+    reacts: bool = False,
+    **elastic: Any,
 ) -> Iterator[BurstTrial]:
     made = Elastic(**{"functions": LocalFunctions(at_most=20), "at_most": 8} | elastic)
-    trial = BurstTrial(made, flow, start_ms)
+    trial = BurstTrial(made, flow, start_ms, reacts)
     if starts:
         trial.start()
     try:

@@ -23,10 +23,10 @@ def test_functions_come_up_in_the_background_and_are_let_go() -> None:
     keeper = FunctionKeeper(bring_up)
     keeper.start()
     keeper.warm(3)
-    assert keeper.reach is None
+    assert (keeper.reach, keeper.state) == (None, "starting")
     may.set()
     done(keeper)
-    assert keeper.reach == "functions 0"
+    assert (keeper.reach, keeper.state) == ("functions 0", "up")
     assert made.warmed[-1] == 3
     keeper.note(Usage(invocations=2, money=0.5))
     keeper.ask()
@@ -34,7 +34,7 @@ def test_functions_come_up_in_the_background_and_are_let_go() -> None:
     assert keeper.used.invocations == 2
     keeper.stop()
     keeper.stop()
-    assert (keeper.reach, made.stopped) == (None, 1)
+    assert (keeper.reach, keeper.state, made.stopped) == (None, "ended", 1)
     assert keeper.used.money == 0.5
     keeper.renew()
     keeper.warm(4)

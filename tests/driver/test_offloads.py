@@ -10,7 +10,7 @@ import pytest
 from penstock.driver.offloads import NO_ANSWER
 from penstock.errors import PenstockError
 from penstock.functions.local import LocalFunctions
-from tests.driver.burst_trial import CAPACITY, STEP, bursting
+from tests.driver.burst_trial import CAPACITY, STEP, bursting, offload_of
 from tests.ledger import CHAIN
 
 STABLE = 1.2 * CAPACITY
@@ -21,18 +21,35 @@ BURST = 4 * STABLE
 def test_a_burst_goes_to_functions_and_comes_back() -> None:
     with bursting() as trial:
         calm = trial.run(STABLE, 30)
-        assert not any(plan.steps[0].offload for plan in calm)
+        assert not any(offload_of(plan) for plan in calm)
         during = trial.run(BURST, 30)
-        shares = [plan.steps[0].offload for plan in during]
+        shares = [offload_of(plan) for plan in during]
         assert sum(one is None for one in shares) <= 3, "it takes two looks"
         assert trial.latency_ms[-1] < 1_000
         after = trial.run(STABLE, 20)
-        assert after[-1].steps[0].offload is None
+        assert offload_of(after[-1]) is None
         assert not trial.scaled_out
         told = trial.told("offload")
         assert told[0].facts["functions"] > 0
         assert told[-1].facts["functions"] == 0
         assert told[-1].facts["money"]["functions"] > 0
+
+
+def test_couriers_react_in_the_epoch_that_brings_a_burst() -> None:
+    longest = {}
+    for reacts in (False, True):
+        with bursting(reacts=reacts) as trial:
+            calm = trial.run(STABLE, 30)
+            assert [offload_of(plan) for plan in calm] == [None] * len(calm)
+            spent = trial.keeper.used.money
+            assert spent == 0, "nothing goes to functions without need"
+            trial.pass_epoch(BURST)
+            assert (trial.keeper.used.money > 0) == reacts
+            trial.run(BURST, 10)
+            longest[reacts] = max(trial.latency_ms[len(calm) :])
+            assert trial.offload is not None, "what lasts is decided"
+            assert not trial.scaled_out
+    assert longest[True] < 0.6 * longest[False]
 
 
 def test_hosts_come_when_a_burst_lasts_and_functions_are_let_go() -> None:
@@ -57,14 +74,14 @@ def test_a_step_under_treatment_keeps_its_shares() -> None:
         trial.now_ms += 5_000
         trial.loop.wait_for_hosts()
         assert trial.relocation.waited_ms == [], "functions do it meanwhile"
-        assert all(plan.steps[0].offload for plan in trial.run(BURST, 5))
+        assert all(offload_of(plan) for plan in trial.run(BURST, 5))
 
 
 def test_a_dry_run_only_tells() -> None:
     with bursting(dry_run=True) as trial:
         trial.run(STABLE, 30)
         plans = trial.run(1.5 * STABLE, 10)
-        assert not any(plan.steps[0].offload for plan in plans)
+        assert not any(offload_of(plan) for plan in plans)
         first = trial.told("offload")[0]
         assert first.facts["dry_run"]
         assert first.text.startswith("would be so, were this no dry run: functions carry")
@@ -90,7 +107,7 @@ def test_functions_that_could_not_be_started_leave_it_to_hosts() -> None:
         trial.start()
         trial.run(STABLE, 30)
         trial.run(BURST, 20)
-        assert not any(plan.steps[0].offload for plan in trial.plans)
+        assert not any(offload_of(plan) for plan in trial.plans)
         assert trial.scaled_out
         facts = trial.loop.facts()["functions"]
         assert (facts["state"], facts["trouble"]) == ("failed", "no such region")
@@ -102,12 +119,12 @@ def test_functions_that_do_not_answer_are_renewed_and_left_alone_for_a_while() -
         trial.run(2 * STABLE, 5)
         assert trial.offload is not None
         trial.answers = False
-        trial.run(2 * STABLE, 8)
-        assert trial.offload is None
+        trial.run(2 * STABLE, 40)
         assert trial.scaled_out, "functions are out: hosts it is"
-        [out] = [entry for entry in trial.told("offload") if NO_ANSWER in entry.facts["reasons"]]
-        assert out.facts["functions"] == 0
-        assert [one.stopped for one in trial.started] == [1, 0]
+        assert trial.offload is None
+        out = [entry for entry in trial.told("offload") if NO_ANSWER in entry.facts["reasons"]]
+        assert out[0].facts["functions"] == 0
+        assert [one.stopped for one in trial.started] == [*([1] * len(out)), 0]
 
 
 def test_functions_that_fail_once_are_not_given_up() -> None:
@@ -199,9 +216,9 @@ def test_steps_whose_state_does_not_merge_are_told_of() -> None:
         assert trial.loop._controls["by-op"].offloader is not None
 
 
-def test_a_plan_names_functions_only_where_something_goes_to_them() -> None:
-    with bursting() as trial:
-        plan = trial.run(STABLE, 2)[-1]
+def test_a_plan_names_functions_only_where_there_are_some() -> None:
+    with bursting(starts=False) as trial:
+        plan = trial.run(STABLE, 10)[-1]
         assert plan.steps[0].offload is None
         assert "offload" not in plan.to_text()
 
@@ -235,3 +252,16 @@ def test_shares_reach_the_plan_as_they_were_decided() -> None:
         assert planned is not None
         assert np.array_equal(planned.shares, found.shares)
         assert planned.functions == found.functions <= 2
+
+
+def test_where_functions_are_few_some_couriers_give_more_of_their_rows() -> None:
+    """The others would be refused: their rows go to hosts, which shall have no more to do by it."""
+    with bursting(functions_at_most=2) as trial:
+        trial.run(STABLE, 30)
+        trial.run(2 * STABLE, 5)
+        alone = trial.loop.offload(STEP, trial.now_ms, 1)
+        among_four = trial.loop.offload(STEP, trial.now_ms, 4)
+        assert alone is not None
+        assert among_four is not None
+        assert sum(among_four.at_once(n, 4) for n in range(4)) == 2
+        assert among_four.shares == pytest.approx(np.minimum(1.0, 2 * alone.shares))

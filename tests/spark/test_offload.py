@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 
 import numpy as np
@@ -54,20 +53,38 @@ def told(query: ps.FlowQuery) -> list[Entry]:
     return [entry for entry in query.journal if entry.event == "offload"]
 
 
-def carried(query: ps.FlowQuery) -> int:
-    return sum(p.functions.rows - p.functions.returned for p in query.progress)
+def go_on(query: ps.FlowQuery, epochs: int) -> None:
+    """Wait until so many more epochs are done."""
+    epoch = query.progress[-1].epoch
+    await_condition(lambda: query.progress[-1].epoch >= epoch + epochs, 90)
 
 
-def test_a_burst_is_carried_by_functions(spark: SparkSession, checkpoint: str) -> None:
+def carried_since(query: ps.FlowQuery, epoch: int) -> int:
+    epochs = [p for p in query.progress if p.epoch > epoch]
+    return sum(p.functions.rows - p.functions.returned for p in epochs)
+
+
+def test_a_burst_is_carried_by_functions_whatever_becomes_of_them(
+    spark: SparkSession, checkpoint: str
+) -> None:
     sink = ps.collect()
-    made = flow(spark, "burst(300, 5, 20s, 15s)")
+    made = flow(spark, "burst(300, 5, 12s, 60s)")
     query = made.start(sink, checkpoint=checkpoint, hosts=2, settings=SETTINGS)
     try:
-        await_condition(lambda: carried(query) > 500, 120)
+        await_condition(lambda: carried_since(query, -1) > 500, 120)
         assert query.control.facts()["functions"]["state"] == "up"
+        for how in (signal.SIGKILL, signal.SIGSTOP):
+            newest = query.progress[-1].epoch
+            broken = services()
+            for service in broken:
+                service.send_signal(how)
+            await_condition(lambda: bool(returned_since(query, newest)), 60)  # noqa: B023
+            # others take their place
+            await_condition(lambda: set(services()) - set(broken) != set(), 60)  # noqa: B023
+            newest = query.progress[-1].epoch
+            await_condition(lambda: carried_since(query, newest) > 0, 60)  # noqa: B023
         await_condition(lambda: bool(told(query)) and told(query)[-1].facts["functions"] == 0, 90)
-        epoch = query.progress[-1].epoch
-        await_condition(lambda: query.progress[-1].epoch > epoch + 2, 60)
+        go_on(query, 3)
         assert query.progress[-1].functions.rows == 0
         assert len(query.status.hosts) == 2
     finally:
@@ -75,25 +92,10 @@ def test_a_burst_is_carried_by_functions(spark: SparkSession, checkpoint: str) -
     assert query.exception() is None
     found = {k: (r["s"], r["n"]) for k, r in sink.latest("k").items()}
     assert found == expected(sum(p.rows for p in query.progress))
-    assert query.money.functions > 0
-    assert query.money.hosts > query.money.functions
+    assert min(query.money.functions, query.money.hosts) > 0
+    assert any("not answered" in entry.text for entry in told(query))
     assert services() == []
 
 
-def test_functions_killed_in_a_burst_change_nothing(spark: SparkSession, checkpoint: str) -> None:
-    sink = ps.collect()
-    made = flow(spark, "burst(300, 5, 20s, 60s)")
-    query = made.start(sink, checkpoint=checkpoint, hosts=2, settings=SETTINGS)
-    try:
-        await_condition(lambda: carried(query) > 300, 120)
-        for service in services():
-            os.kill(service.pid, signal.SIGKILL)
-        epoch = query.progress[-1].epoch
-        await_condition(lambda: query.progress[-1].epoch > epoch + 3, 90)
-        await_condition(lambda: any("not answered" in entry.text for entry in told(query)), 60)
-    finally:
-        query.stop()
-    assert query.exception() is None
-    found = {k: (r["s"], r["n"]) for k, r in sink.latest("k").items()}
-    assert found == expected(sum(p.rows for p in query.progress))
-    assert services() == []
+def returned_since(query: ps.FlowQuery, epoch: int) -> int:
+    return sum(p.functions.returned for p in query.progress if p.epoch > epoch)

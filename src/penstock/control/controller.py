@@ -140,6 +140,23 @@ class StepControl:
             decision = self.decision = replace(decision, treatments=())
         return decision
 
+    def help(
+        self,
+        now_ms: float,
+        hosts: Sequence[HostId],
+        owner: Ints,
+        epoch_cost_ms: float = 0.0,
+        epoch: int | None = None,
+        money: Money | None = None,
+    ) -> None:
+        """Treatments are under way that cannot be revised: let functions help meanwhile.
+
+        New hosts may take long to come. A burst does not wait for them.
+        """
+        vitals = self.vitals = self.examiner.vitals(now_ms, hosts, owner, epoch_cost_ms)
+        if vitals.valid:
+            self._offload(vitals, now_ms, epoch, money)
+
     def _offload(
         self, vitals: Vitals, now_ms: float, epoch: int | None, money: Money | None
     ) -> Offloading | None:

@@ -51,6 +51,8 @@ class Bounds:
     """Hosts that the step may have."""
     share: float = 1.0
     """The step's part of an end-to-end bound."""
+    left: float | None = None
+    """The part of an epoch that other steps leave to its hosts, if that is known."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.margin < 1:
@@ -60,6 +62,11 @@ class Bounds:
                 f"at least {self.at_least} and at most {self.at_most} hosts",
                 hint="use at least 1, and no more than at most",
             )
+
+    @property
+    def time(self) -> float:
+        """The part of an epoch in which the step's hosts can work."""
+        return self.share if self.left is None else self.left
 
     @property
     def latency_ms(self) -> float:

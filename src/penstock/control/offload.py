@@ -9,6 +9,7 @@ Hosts come second: they are asked for when a burst has lasted (see `offload_swit
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -18,7 +19,8 @@ from penstock.control.decision import Bounds
 from penstock.control.load import Flags, service_rates
 from penstock.control.offload_burst import Burst
 from penstock.control.offload_limits import BurstCalm, bound_part, plausible
-from penstock.control.offload_shares import functions_needed, recovery_rate, relieve
+from penstock.control.offload_ready import Ready, kept_warm
+from penstock.control.offload_shares import Relief, functions_needed, recovery_rate, relieve
 from penstock.control.offload_values import Offloading, OffloadSettings
 from penstock.control.offload_watch import Backlog, Observation, Runs, Stable
 from penstock.control.vitals import Floats, Vitals
@@ -26,8 +28,12 @@ from penstock.model import HostId
 
 _LONGEST_GAP_MS = 30_000.0
 """Of what was between two observations that far apart nothing is known."""
+_MOMENT_MS = 1.0
 _PARTIALS_DECAY = 1 / 8
 """The weight of what was measured last."""
+_PART_MS = 1_000.0
+"""What other steps take of the time is the mean over about so long."""
+_LEAST_PART = 0.1
 _SAME = 0.02
 """Shares that would change by less are left as they are."""
 
@@ -56,10 +62,16 @@ class Offloader:
         self._calm, self._stable, self._backlog = BurstCalm(), Stable(), Backlog()
         self._above, self._below, self._over = Runs(), Runs(), Runs()
         self._burst = Burst(self.settings)
+        self._part: float | None = None
+        """Of the time, that other steps of the same epochs leave; None: nobody has told."""
+        self._ready, self._wanted = Ready(), 0
+        """Functions that were asked for, and how many would be of use now."""
         self._relieved: frozenset[HostId] = frozenset()
         self._slots: tuple[tuple[HostId, ...], bytes] | None = None
         """Who owned which slot when it was looked last."""
         self._time_ms = -np.inf
+        self._gaps_ms = (0.0, 0.0)
+        """Between the last observations, the newest last."""
         self._rate: Floats = np.zeros(0)
         """Arrivals as they were told last."""
         self._tense_ms = np.inf
@@ -69,6 +81,11 @@ class Offloader:
         self._level = 0.0
         """The load that hosts and functions were last to be left with."""
         self._now = Offloading(np.zeros(0), 0, 0)
+
+    @property
+    def limits(self) -> OffloadSettings:
+        """The settings, with the loads that are as they should be by the bound that holds now."""
+        return self._limits
 
     @property
     def merge(self) -> float:
@@ -86,6 +103,13 @@ class Offloader:
         if rows > 0:
             self._partials += _PARTIALS_DECAY * (partials / rows - self._partials)
 
+    def shared(self, own_ms: float, all_ms: float, epoch_ms: float) -> None:
+        """An epoch of so many milliseconds is done, in which the hosts of all steps worked for so
+        long, one step after the other, and those of this step for so much of it."""
+        part = max(1.0 - (all_ms - own_ms) / max(epoch_ms, all_ms, 1.0), _LEAST_PART)
+        known = part if self._part is None else self._part
+        self._part = known + (1.0 - math.exp(-epoch_ms / _PART_MS)) * (part - known)
+
     def steer(self, settings: OffloadSettings) -> None:
         """Go by other settings from the next decision on."""
         self.settings = self._limits = settings
@@ -93,7 +117,7 @@ class Offloader:
 
     def let_go(self, now_ms: float) -> None:
         """Functions carry nothing from now on, whatever was decided."""
-        self._relieved = frozenset()
+        self._relieved, self._wanted = frozenset(), 0
         self._burst.note(now_ms, helped=False, busy=0.0, hosts=0)
         self._now = replace(
             self._now, shares=np.zeros(len(self._now.shares)), functions=0, lasts=False, holds=False
@@ -105,18 +129,20 @@ class Offloader:
         """What functions shall carry from now on. `spent` is what they have cost so far, if known."""
         if len(self._now.shares) != len(vitals.rate):
             self._now = replace(self._now, shares=np.zeros(len(vitals.rate)), functions=0)
-        served, gap_ms = service_rates(vitals), now_ms - self._time_ms
-        same = gap_ms == 0 or np.array_equal(vitals.rate, self._rate)
+        served, same = service_rates(vitals), np.array_equal(vitals.rate, self._rate)
+        if now_ms == self._time_ms and not same:
+            # One epoch ends and the next is read at one moment; no two observations are of one.
+            now_ms += _MOMENT_MS
+        gap_ms = now_ms - self._time_ms
         soon = same and 0 <= gap_ms < self.settings.apart_ms
         if served is None or not vitals.valid or soon:
             return replace(self._now, reasons=())
         self._rate, window_ms = vitals.rate, float(bounds.sla.window_ms)
         self._time_ms, self._limits = now_ms, self.settings.within(bound_part(vitals, bounds))
+        self._gaps_ms = (self._gaps_ms[1], gap_ms)
         self._notice_moves(vitals, gap_ms)
         vitals = self._calm.of(replace(vitals, now_ms=now_ms), window_ms, bool(self._relieved))
-        # Steps that share epochs work one after the other: a host has only its step's part of time.
-        part = bounds.share if vitals.epoch_cost_ms > 0 else 1.0
-        seen = self._observe(vitals, served, part)
+        seen = self._observe(vitals, served, self._time_part(vitals, bounds))
         if self.merge >= 1 and not (seen.rate > self._limits.high * seen.capacity).any():
             # Hosts can do it all: at the next burst functions may be of more help.
             self._partials = self.settings.partials_per_row
@@ -137,8 +163,16 @@ class Offloader:
             load=float((_kept(vitals, self._now) / seen.capacity).max()),
             load_without=float((seen.rate / seen.capacity).max()),
         )
+        self._ready.keep(now_ms, self._now.warm)
         self._follow_burst(seen, spent, window_ms)
         return self._now
+
+    def _time_part(self, vitals: Vitals, bounds: Bounds) -> float:
+        """Steps that share epochs work one after the other: a host has what others leave of the
+        time; or, while that is not known, its step's part of the bound."""
+        if self._part is not None:
+            return self._part
+        return bounds.time if vitals.epoch_cost_ms > 0 else 1.0
 
     def _notice_moves(self, vitals: Vitals, gap_ms: float) -> None:
         """Shares are of slots: who has been given one that functions carry is relieved by it."""
@@ -183,7 +217,10 @@ class Offloader:
         done = over >= row
         burst = (above >= settings.in_a_row) & ~done
         idle = (below >= settings.in_a_row) & ~done
+        ready, now = self._ready.at(seen.time_ms, settings), self._now.functions
+        come = helped & ~done & (now < min(ready, self._wanted))
         reasons = [
+            *words.come(ready, now, come),
             *words.burst(seen, burst, settings),
             *words.idle(seen, idle, settings),
             *words.over(seen, done, row, settings),
@@ -201,19 +238,33 @@ class Offloader:
         """Work out shares anew; returns the reasons, none if all stays as it was."""
         settings, hosts = self._limits, seen.hosts
         more = np.divide(flow, seen.rate, out=np.zeros(len(flow)), where=seen.rate > 0)
-        relief = relieve(
-            vitals.rate * more[vitals.owner],
-            vitals.owner,
-            seen.capacity,
-            relieved,
-            merge=self.merge,
-            target=settings.target,
-            speed=settings.speed,
-            at_most=settings.at_most,
-        )
+
+        def by(at_most: int, slot_rate: Floats) -> Relief:
+            return relieve(
+                slot_rate,
+                vitals.owner,
+                seen.capacity,
+                relieved,
+                merge=self.merge,
+                target=settings.target,
+                speed=settings.speed,
+                at_most=at_most,
+            )
+
+        in_all = vitals.rate * more[vitals.owner]
+        relief = by(settings.at_most, in_all)
+        self._wanted = relief.functions
+        ready = self._ready.at(seen.time_ms, settings)
+        if ready < relief.functions:
+            at_once = by(ready, in_all)
+            # An epoch brings what arrived in the one before it, between two of the observations.
+            part = min(max(self._gaps_ms), _LONGEST_GAP_MS) * float(seen.rate.sum() / flow.sum())
+            if part * at_once.level <= settings.start_ms + part * relief.level:
+                relief = at_once
         self._above.restart()
         self._below.restart()
-        self._level = relief.level
+        # What waits will be worked off: it is for what keeps arriving that hosts may be needed.
+        self._level = by(settings.at_most, vitals.rate).level
         before, self._relieved = (
             self._relieved,
             frozenset(hosts[n] for n in np.flatnonzero(relieved).tolist()),
@@ -225,14 +276,11 @@ class Offloader:
         return [*reasons, words.given(relief, settings)]
 
     def _warm(self, seen: Observation) -> int:
-        """Functions for some times the stable load, less what the hosts take of it."""
-        settings, capacity = self._limits, seen.capacity
-        beyond = settings.warm_for * self._stable.rate - settings.target * float(capacity.sum())
-        if beyond <= 0 or not self.able:
-            return 0
-        rate, per_core = beyond / (1.0 - self.merge), float(capacity.mean())
-        wanted = functions_needed(rate, per_core, settings.speed, settings.target)
-        wanted, before = min(wanted, settings.at_most), self._now.warm
+        """Functions for some times the stable load; more of them while a burst has use for more."""
+        settings, before = self._limits, self._now.warm
+        wanted = kept_warm(self._stable.rate, seen.capacity, self.merge, settings)
+        if settings.start_ms > 0:
+            wanted = max(wanted, self._wanted)
         # Rates waver: nothing is started or let go of because of one function more or less.
         return before if before and abs(wanted - before) <= max(1, before // 10) else wanted
 

@@ -21,6 +21,11 @@ def burst(seen: Observation, which: Flags, settings: OffloadSettings) -> list[st
     return _each(seen, which, f"has been above {_times(settings.high, settings.in_a_row)}")
 
 
+def come(ready: int, now: int, which: Flags) -> list[str]:
+    """Of functions that were asked for and can be used now."""
+    return [f"{ready:,} functions are ready, {now:,} were in use"] if which.any() else []
+
+
 def idle(seen: Observation, which: Flags, settings: OffloadSettings) -> list[str]:
     """Of hosts from which functions take too much."""
     return _each(seen, which, f"has been below {_times(settings.low, settings.in_a_row)}")

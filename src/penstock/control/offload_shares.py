@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -83,8 +83,10 @@ def relieve(
     """
     rate = np.bincount(owner, slot_rate, len(capacity)).astype(np.float64)
     nothing = Relief(np.zeros(len(slot_rate)), 0, target)
-    if merge >= 1 or at_most == 0 or not relieved.any():
+    if not relieved.any():
         return nothing
+    if merge >= 1 or at_most == 0:
+        return replace(nothing, level=max(target, float((rate / capacity)[relieved].max())))
     per_function = speed * float(capacity[relieved].mean())
 
     def beyond(level: float) -> Floats:

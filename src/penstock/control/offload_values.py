@@ -24,6 +24,9 @@ class OffloadSettings:
     """Functions at a time."""
     speed: float = 1.0
     """Throughput of a function relative to a host's: the paper's rho."""
+    start_ms: float = 0.0
+    """What a function takes to start. Those that are not ready are not given rows: all of an epoch
+    would wait for them. They are asked for, and used when they are there."""
     low: float = 0.6
     high: float = 0.8
     """The load of a host that is as it should be: from low to high."""

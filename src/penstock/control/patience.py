@@ -6,6 +6,7 @@ import numpy as np
 
 from penstock.control.controller import Treating
 from penstock.control.decision import after
+from penstock.control.load import service_rates
 
 _WORTH_MS = 100.0
 """A gain below this is not worth waiting for."""
@@ -23,10 +24,12 @@ def patience_ms(
     if treating is None or not treating.grows or treating.vitals is None:
         return 0.0
     vitals, waiting_s = treating.vitals, (now_ms - read_ms) / 1000.0
-    then = after(vitals, treating.treatments)
+    known, then = service_rates(vitals), after(vitals, treating.treatments)
+    if known is None:
+        return 0.0
     times = []
     for one in (vitals, then):
-        served = np.where(one.service_rate > 0, one.service_rate, np.nanmean(vitals.service_rate))
+        served = np.where(one.service_rate > 0, one.service_rate, known.mean())
         times.append(float(np.max(one.host_rate * waiting_s / served)))
     gain_ms = 1000.0 * (times[0] - times[1])
     left_ms = max(0.0, treating.since_ms + usual_start_ms - now_ms)

@@ -82,7 +82,7 @@ class Epochs(Projection):
     An epoch of length D brings what arrived during the one before: rate * D records, which take
     the host rate * D / capacity, besides the fixed cost. So D settles at cost / (1 - rate /
     capacity). A record waits for half an epoch on average and is done with the next one: 1.5 D.
-    The steps of a flow run one after another within an epoch: a step has only its share of the
+    The steps of a flow run one after another within an epoch: a step has only its part of the
     time, and the result is compared with the whole bound.
 
     >>> from penstock.model import SLA
@@ -95,7 +95,7 @@ class Epochs(Projection):
     """Latency of a record on average, in lengths of an epoch."""
 
     def capacity(self, service_rate: Floats, bounds: Bounds) -> Floats:
-        return (1.0 - bounds.margin) * bounds.share * service_rate
+        return (1.0 - bounds.margin) * bounds.time * service_rate
 
     def gain(self, service_rate: Floats, bounds: Bounds, epoch_cost_ms: float) -> Floats:
         cost = max(self.settle * epoch_cost_ms, _NEXT_TO_NOTHING_MS)

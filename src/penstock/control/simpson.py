@@ -7,13 +7,16 @@ import numpy.typing as npt
 
 from penstock.control.vitals import Floats
 
+_UNEVEN = 2.0
+
 
 def integral(times: npt.ArrayLike, values: npt.ArrayLike) -> Floats:
     """The integral of `values` over `times`, along the first axis.
 
-    The composite rule: a parabola through each three neighbours, whatever lies between their times.
-    An odd interval at the end takes its part of the parabola through the last three; two values are
-    joined by a line. Times must increase.
+    The composite rule: a parabola through each three neighbours. An odd interval at the end takes its
+    part of the parabola through the last three. Two values are joined by a line; so are neighbours
+    of which one is more than twice as far away as the other: a parabola through what lies close
+    together says nothing of what is far from it. Times must increase.
 
     >>> times = np.array([0.0, 1.0, 3.0, 4.0])
     >>> round(float(integral(times, times**2)), 9) == round(4.0**3 / 3, 9)
@@ -30,6 +33,10 @@ def integral(times: npt.ArrayLike, values: npt.ArrayLike) -> Floats:
     for first in range(0, len(gaps) - 1, 2):
         left, right = gaps[first], gaps[first + 1]
         both = left + right
+        if not _alike(left, right):
+            total = total + left * (seen[first] + seen[first + 1]) / 2
+            total = total + right * (seen[first + 1] + seen[first + 2]) / 2
+            continue
         total = total + both / 6 * (
             (2 - right / left) * seen[first]
             + both**2 / (left * right) * seen[first + 1]
@@ -37,9 +44,16 @@ def integral(times: npt.ArrayLike, values: npt.ArrayLike) -> Floats:
         )
     if len(gaps) % 2:
         left, right = gaps[-2], gaps[-1]
+        if not _alike(left, right):
+            return np.asarray(total + right * (seen[-2] + seen[-1]) / 2)
         total = total + (
             (2 * right**2 + 3 * left * right) / (6 * (left + right)) * seen[-1]
             + (right**2 + 3 * left * right) / (6 * left) * seen[-2]
             - right**3 / (6 * left * (left + right)) * seen[-3]
         )
     return np.asarray(total)
+
+
+def _alike(left: float, right: float) -> bool:
+    """Whether Simpson's rule gives none of three values a weight below 0."""
+    return bool(max(left, right) <= _UNEVEN * min(left, right))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -52,7 +51,7 @@ class Asking:
     @property
     def at_once(self) -> int:
         """How many functions of those for all couriers one may keep busy."""
-        return max(1, math.ceil(self.offload.functions / self.plan.partitions))
+        return self.offload.at_once(self.task.partition, self.plan.partitions)
 
     @property
     def where(self) -> dict[str, object]:
@@ -87,7 +86,7 @@ class Asking:
 class Asked(Generic[Taken]):
     """Rows that functions were asked about: which portion they are in, and what came of each.
 
-    Functions work from the moment this is made.
+    Functions work from the moment this is made, as many at a time as there are parts.
     """
 
     def __init__(
@@ -104,7 +103,7 @@ class Asked(Generic[Taken]):
         self._all = [portion for part in self.by_part for portion in part]
         self._returned = 0
         self._invocations = Invocations(
-            invoker, self._all, take, asking.at_once, asking.offload.deadline_ms
+            invoker, self._all, take, len(parts), asking.offload.deadline_ms
         )
 
     def settled(self, alone: Callable[[Portion], Taken]) -> Iterator[tuple[Taken, bool]]:

@@ -10,11 +10,13 @@ import gc
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 
 import pyarrow as pa
 
 from penstock.courier.exchange import Exchange, Late, Task, endpoint, through_hosts
 from penstock.courier.late_rows import LateRows
+from penstock.courier.map_work import told_of_maps
 from penstock.courier.offloaded import told_of_functions
 from penstock.courier.offloads import Offloads
 from penstock.courier.one_host import through_one_host
@@ -60,6 +62,8 @@ class Courier:
     """Whether somebody wants to have the rows that came too late."""
     faults: tuple[Fault, ...] = ()
     """For tests."""
+    map_rate: float | None = None
+    """For trials: see `Settings`."""
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         pa.set_cpu_count(1)
@@ -84,11 +88,12 @@ class Courier:
         streams = Streams(flow, batches, witness)
         late = LateRows(self.keep_late)
         tallies: list[Tally] = []
-        offloads = Offloads(flow, plan, task, trouble)
+        offloads = Offloads(flow, plan, task, trouble, self.map_rate)
 
         def report() -> None:
             seen = witness.to_json() | {"late": list(late.counts.items())} | told_of(tallies)
-            seen |= told_of_functions(offloads.facts(), offloads.used())
+            seen |= told_of_functions(offloads.facts(), offloads.used(), offloads.routed())
+            seen |= told_of_maps(offloads.worked())
             driver.call("report", self.timeout_ms, **where, seen=seen)
 
         if flow.one_host and flow.keyed:
@@ -98,7 +103,7 @@ class Courier:
             report()
             self._set_aside(driver, where, aside.dead, aside.late)
             return given
-        keyed, reports = 0, not plan.steps or offloads.end_in_functions()
+        keyed = 0
         for number, step in enumerate(flow.steps):
             inputs = [streams.read(stream) for stream in flow.reads(number)]
             if isinstance(step, MapStep):
@@ -106,7 +111,7 @@ class Courier:
                 continue
             # The last keyed step has read all input and sent all records: what was seen and
             # counted can be told already, while its hosts work.
-            last = keyed + 1 == len(plan.steps) and not reports
+            last = keyed + 1 == len(plan.steps)
 
             def noted(rows: Late, step: KeyedStep = step, last: bool = last) -> None:
                 late.add(step, rows)
@@ -123,15 +128,15 @@ class Courier:
                     given = through_hosts(step, exchange, inputs, routes, trouble, noted)
                 else:
                     made = Tally(step, keeps=True)
-                    with Exchange(plan, keyed, task, self.exchange_ms, made, channel=1) as beside:
-                        given = through_hosts_and_functions(
-                            step, redirect, exchange, beside, inputs[0], routes, trouble, noted
-                        )
+                    second = partial(Exchange, plan, keyed, task, self.exchange_ms, made, channel=1)
+                    given = through_hosts_and_functions(
+                        step, redirect, exchange, second, inputs[0], routes, trouble, noted
+                    )
                 streams.add(given)
             keyed += 1
         done = [as_schema(batch, flow.output, "output") for batch in streams.last()]
-        if reports:
-            report()
+        if not plan.steps or offloads.tell_later():
+            report()  # the last report of a task is the one that counts
         self._set_aside(driver, where, trouble.letters, late.to_json())
         return done
 

@@ -20,7 +20,7 @@ from penstock.operators.places import in_order, split_places, with_serial
 from penstock.plan.epoch import EpochPlan, StepRoutes
 from penstock.plan.steps import KeyedStep
 from penstock.wire.flight import Endpoint
-from penstock.wire.messages import CLOSE, ChannelHeader, dead_from_bytes
+from penstock.wire.messages import ALONE, CLOSE, ChannelHeader, dead_from_bytes
 
 _endpoints: dict[tuple[str, str], Endpoint] = {}
 """Connections that a warm worker keeps between tasks. A new run has a new token, so no mix-up."""
@@ -106,10 +106,11 @@ class Exchange:
         point("courier.closed", **self.where)
         return answer
 
-    def end(self, kind: str) -> None:
-        """Close the channels, saying what they brought."""
+    def end(self, kind: str, alone: bool = False) -> None:
+        """Close the channels, saying what they brought; `alone`: they close the second ones, too."""
+        word = CLOSE + (ALONE * alone + kind).encode()
         for writer, _ in self._streams:
-            writer.write_metadata(CLOSE + kind.encode())
+            writer.write_metadata(word)
             writer.done_writing()
 
     def answer(self) -> Answer:
@@ -138,7 +139,7 @@ def through_hosts(
 
     While the hosts work, `meanwhile` is called with the rows that came too late for the step.
     """
-    sender = step.plan.sender(routes.time, routes.two_stage)
+    sender = step.plan.sender(routes.time, routes.two_stage, routes.combine)
     for number, batches in enumerate(inputs):
         for batch in batches:
             fit = trouble.without_unfit(step, number, batch)

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-import numpy as np
 import pyarrow as pa
 
 from penstock.courier.asking import Asked, Asking
 from penstock.courier.invocations import cut_evenly, rows_between
+from penstock.courier.map_work import MapSegment
 from penstock.courier.offloaded import Offloaded
-from penstock.courier.trouble import Trouble
 from penstock.errors import ProtocolError
 from penstock.functions.messages import FunctionAnswer
 from penstock.operators.operator import ROWS
+from penstock.plan.epoch import Offload
 
 
 class MapOffload:
@@ -22,22 +22,25 @@ class MapOffload:
     The rows are cut into runs, one for each function; the end of each run goes to it.
     """
 
-    def __init__(self, asking: Asking, trouble: Trouble) -> None:
+    def __init__(self, asking: Asking, segment: MapSegment) -> None:
         self.facts: list[Offloaded] = []
-        self._asking, self._trouble = asking, trouble
-        self._share = float(np.mean(asking.offload.shares))
+        self._asking, self._segment = asking, segment
 
     def through(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """All rows, in their order. Reads everything before it gives the first."""
-        runs = cut_evenly([batch for batch in batches if batch.num_rows], self._asking.at_once)
-        parted = [_parted(run, self._share) for run in runs]
+        segment, filled = self._segment, [batch for batch in batches if batch.num_rows]
+        rows = sum(batch.num_rows for batch in filled)
+        segment.came(rows)
+        offload, partitions = self._asking.offload, self._asking.plan.partitions
+        share, at_once = wanted(offload, self._asking.task.partition, partitions, rows)
+        parted = [_parted(run, share) for run in cut_evenly(filled, at_once)]
         ends = [end for _, end in parted if end]
         asked = Asked(self._asking, ends, self._taken) if ends else None
-        own = [list(self._mapped(begin)) for begin, _ in parted]
+        own = [segment.made_of(begin) for begin, _ in parted]
         if asked is None:
             yield from (batch for some in own for batch in some)
             return
-        settled, records = asked.settled(lambda portion: list(self._mapped(portion.batches))), 0
+        settled, records = asked.settled(lambda portion: segment.made_of(portion.batches)), 0
         portions = iter(asked.by_part)
         for (_, end), some in zip(parted, own, strict=True):
             yield from some
@@ -47,11 +50,6 @@ class MapOffload:
                 yield from made
         self.facts.append(asked.facts(records))
 
-    def _mapped(self, batches: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
-        for step in self._asking.segment.maps:
-            batches = self._trouble.mapped(step, batches)
-        return batches
-
     def _taken(self, answer: FunctionAnswer) -> list[pa.RecordBatch]:
         """An answer, if it is what the last step gives."""
         output = self._asking.segment.maps[-1].output
@@ -59,6 +57,23 @@ class MapOffload:
         if not fits:
             raise ProtocolError("a function gave rows that are none of the step's")
         return list(answer.batches)
+
+
+def wanted(offload: Offload, partition: int, partitions: int, rows: int) -> tuple[float, int]:
+    """What part of a courier's rows functions get, and how many of them share it.
+
+    >>> import numpy as np
+    >>> wanted(Offload(np.array([0.0, 0.75]), functions=6, deadline_ms=500), 1, 2, rows=90)
+    (0.75, 3)
+    """
+    share, at_once = offload.share_of(partition, partitions), offload.at_once(partition, partitions)
+    if at_once == 0:
+        return 0.0, 1
+    if offload.reflex is None:
+        return share, at_once
+    reflex = offload.reflex.of(partition, partitions)
+    share = max(share, reflex.share(rows))
+    return share, max(at_once, reflex.at_once(round(share * rows)))
 
 
 def _parted(

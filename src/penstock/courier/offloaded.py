@@ -40,7 +40,18 @@ class Offloaded:
         return Offloaded(*facts)
 
 
-def told_of_functions(offloaded: Sequence[Offloaded], used: Usage) -> dict[str, Any]:
+@dataclass(frozen=True)
+class Routed:
+    """What came by where rows leave for functions."""
+
+    rows: int
+    combined: bool
+    """Whether the courier made fewer records of those that stayed."""
+
+
+def told_of_functions(
+    offloaded: Sequence[Offloaded], used: Usage, routed: Mapping[str, Routed]
+) -> dict[str, Any]:
     """What functions add to a courier's report; nothing if there were none.
 
     `used` is what was taken from the courier's way to functions (see `Invoker.taken`).
@@ -48,6 +59,8 @@ def told_of_functions(offloaded: Sequence[Offloaded], used: Usage) -> dict[str, 
     facts: dict[str, Any] = {}
     if offloaded:
         facts["offloaded"] = [one.to_json() for one in offloaded]
+    if routed:
+        facts["routed"] = {name: [one.rows, one.combined] for name, one in routed.items()}
     if used != Usage():
         facts["used"] = {name: number for name, number in asdict(used).items() if number}
     return facts

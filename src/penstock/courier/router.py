@@ -8,6 +8,7 @@ rows come in another order each time.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from itertools import chain
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +17,7 @@ import pyarrow as pa
 from penstock.courier.row_marks import marked_columns, row_marks
 from penstock.plan.epoch import Offload
 from penstock.plan.offload import Segment
+from penstock.plan.reflex import Reflex
 from penstock.state.buffers import Array, fixed_array
 from penstock.state.keys import KeyCodec, slots_of
 
@@ -41,17 +43,19 @@ class Router:
     True
     """
 
-    def __init__(self, segment: Segment, offload: Offload) -> None:
+    def __init__(self, segment: Segment, offload: Offload, reflex: Reflex | None = None) -> None:
+        """The reflex is that of the task."""
         self.aside: list[pa.RecordBatch] = []
         self.kept = self.carried = 0
         """Rows that stayed, and that were set aside."""
         self.by_slot: npt.NDArray[np.int64] | None = None
         """Of the rows set aside, where slots are known."""
+        self._reflex = reflex
         self._whole_keys = segment.whole_keys
-        self._codec: KeyCodec | None = None
         self._columns: list[str] | None = None
-        if segment.by_slot or segment.whole_keys:
-            self._codec = _codec(segment)
+        self._keys = None if segment.maps else _codec(segment)
+        """Tells keys apart, where they stand in the rows already."""
+        self._codec = _codec(segment) if segment.by_slot or segment.whole_keys else None
         if segment.by_slot:
             assert segment.keyed is not None
             self._shares = np.broadcast_to(offload.shares, (segment.keyed.slots,))
@@ -61,10 +65,24 @@ class Router:
 
     def through(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Of all batches what stays."""
-        for batch in batches:
+        coming = iter(batches)
+        # A retried task must do the same: the rows are counted before the first is sent.
+        held = [] if self._reflex is None else self._held(self._reflex, coming)
+        for batch in chain(held, coming):
             stays = self.stays(batch)
             if stays.num_rows:
                 yield stays
+
+    def _held(self, reflex: Reflex, coming: Iterator[pa.RecordBatch]) -> list[pa.RecordBatch]:
+        """The first of the batches, as many as it takes to know the shares, which are raised."""
+        held, rows = [], 0
+        for batch in coming:
+            held.append(batch)
+            rows += batch.num_rows
+            if rows >= reflex.most:
+                break
+        self._shares = np.maximum(self._shares, reflex.share(rows))
+        return held
 
     def stays(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Of the next batch the rows that go their usual way."""
@@ -80,6 +98,18 @@ class Router:
             return batch.slice(0, 0)
         self.aside.append(batch.filter(fixed_array(picked, pa.bool_())))
         return batch.filter(fixed_array(~picked, pa.bool_()))
+
+    def by_key(self) -> list[pa.RecordBatch]:
+        """The rows set aside, those of a key side by side and in their order, where keys are known.
+
+        However they are cut then, hardly any key is in two pieces: functions make fewer partial
+        states of them.
+        """
+        if self._keys is None or len(self.aside) == 0:
+            return self.aside
+        rows = pa.concat_batches(self.aside)
+        order = np.argsort(self._keys.encode(rows).hashes, kind="stable")
+        return [rows.take(fixed_array(order, pa.int64()))]
 
     def _picked(self, batch: pa.RecordBatch) -> Array:
         """Whether each row is to go to functions."""

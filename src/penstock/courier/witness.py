@@ -12,7 +12,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.control.hot_keys import HotKeyCount
-from penstock.courier.offloaded import Offloaded
+from penstock.courier.map_work import MapWork
+from penstock.courier.offloaded import Offloaded, Routed
 from penstock.courier.tally import Counts, counts_from_text
 from penstock.errors import FlowError
 from penstock.functions.port import Usage
@@ -60,10 +61,15 @@ class Seen:
     used: Usage = field(default_factory=Usage)
     """For `Started.note`."""
 
+    maps: dict[str, MapWork] = field(default_factory=dict)
+    """segment -> what its stateless steps had to do; of those alone that the plan has timed."""
+    routed: dict[str, Routed] = field(default_factory=dict)
+    """segment -> what came by where its rows leave for functions; of those alone with a reflex."""
+
     @staticmethod
     def from_json(facts: dict[str, Any]) -> Seen:
         """From what `Witness.to_json` told, with late rows (as pairs), loads and hot keys put in,
-        and what `told_of_functions` told."""
+        and what `told_of_functions` and `told_of_maps` told."""
         return Seen(
             facts["rows"],
             tuple(facts["arrivals_ms"]),
@@ -74,6 +80,8 @@ class Seen:
             tuple(HotKeyCount(*told) for told in facts["hot"]),
             tuple(map(Offloaded.from_json, facts.get("offloaded", ()))),
             Usage(**facts.get("used", {})),
+            {name: MapWork.from_json(told) for name, told in facts.get("maps", {}).items()},
+            {name: Routed(*told) for name, told in facts.get("routed", {}).items()},
         )
 
 

@@ -17,10 +17,12 @@ import numpy as np
 
 from penstock.config import Settings
 from penstock.control.controller import StepControl
+from penstock.control.decision import Decision
 from penstock.control.elastic import Elastic
 from penstock.control.entries import host_lost, refused, setting
 from penstock.control.entry import Entry
 from penstock.control.epoch_cost import EpochCost
+from penstock.control.epoch_times import EpochTimes
 from penstock.control.hot_keys import HotKeys
 from penstock.control.journal import Journal
 from penstock.control.money import Money
@@ -31,6 +33,7 @@ from penstock.driver.arrivals import Arrivals, arrivals_of
 from penstock.driver.bill import Bill
 from penstock.driver.control_view import control_facts
 from penstock.driver.fleet import SealedHost
+from penstock.driver.map_controls import MapControls
 from penstock.driver.offloads import Offloads
 from penstock.driver.relocation import Relocation
 from penstock.driver.treatments import Treatments
@@ -54,7 +57,8 @@ _ONLY_TOLD = "a dry run begins or ends: hosts have all rows"
 
 
 class ControlLoop:
-    """Control of all keyed steps of a started flow. Safe to use from any thread."""
+    """Control of a started flow: of all its keyed steps, and of stateless ones that functions can help.
+    Safe to use from any thread."""
 
     def __init__(
         self,
@@ -72,7 +76,8 @@ class ControlLoop:
         self.sla, self.elastic = sla, elastic
         self._offloads, self._bill = offloads, bill
         self.journal = Journal(sink=sink)
-        self._sharing = Sharing([StepId(step.id) for step in steps])
+        self._times = EpochTimes()
+        self._sharing = Sharing([StepId(step.id) for step in steps]) if steps else None
         self._delta_ms = float(milliseconds(elastic.delta))
         self._slots = {step.id: step.slots for step in steps}
         self._controls = {
@@ -88,9 +93,18 @@ class ControlLoop:
             )
             for step in steps
         }
+        self._maps = MapControls(
+            () if offloads is None else offloads.maps,
+            len(steps),
+            elastic.bounds(sla),
+            self.journal,
+            self._delta_ms,
+            elastic.dry_run,
+        )
+        self._all: dict[str, StepControl] = {**self._controls, **self._maps.controls}
         self._set_bounds()
         if offloads is not None:
-            offloads.install(self._controls, elastic, sla)
+            offloads.install(self._all, elastic, sla)
         self._cost = EpochCost()
         self._treatments = Treatments(relocation, settings.host_start_ms, clock_ms)
         self._epochs = 0
@@ -153,7 +167,7 @@ class ControlLoop:
             waited = dict[str, float]()
             if self._offloads is not None:
                 now_ms = self._clock_ms()
-                waited = self._offloads.take_in(self._controls, plan, seen, now_ms)
+                waited = self._offloads.take_in(self._all, plan, seen, now_ms)
             vitals = {one.host: one.vitals for one in sealed}
             spent = dict[str, float]()
             for routes in plan.steps:
@@ -173,7 +187,11 @@ class ControlLoop:
                     work,
                     arrivals.waited_ms + arrivals.by_slot * (written_ms - self._started_ms),
                 )
-            self._cost.note(self._started_ms, done_ms, sum(spent.values()))
+            together = None if self._offloads is None else self._offloads.together()
+            times = self._since_ms, self._started_ms, written_ms
+            mapped = self._maps.take_in(plan, seen, *times, together)
+            longest = (max(ms, waited.get(name, 0.0)) for name, ms in mapped.items())
+            self._cost.note(self._started_ms, done_ms, sum(spent.values()) + sum(longest))
             self._epochs += 1
             self._share(plan, spent, written_ms)
             for routes in plan.steps:
@@ -182,8 +200,11 @@ class ControlLoop:
                 counts = [count for task in seen for count in task.hot]
                 load = self._arrivals[routes.step].by_slot.astype(np.int64)
                 self._controls[routes.step].find_hot_keys(counts, load, plan.epoch)
+            for name in mapped:
+                control = self._maps.controls[name]
+                self._ask(control, control.couriers, control.owner, plan.epoch)
             if self._offloads is not None and not self.elastic.dry_run:
-                self._offloads.keep_warm(self._controls)
+                self._offloads.keep_warm(self._all)
 
     def stop(self) -> None:
         """No more epochs will come."""
@@ -210,13 +231,29 @@ class ControlLoop:
         step = routes.step
         control, pending = self._controls[step], self._relocation.pending_of(step)
         revise = self._treatments.may_revise(control)
-        if (pending and not revise) or self._epochs < _WARM_EPOCHS:
+        if pending and not revise:
             return
         hosts, owner = self._places(step, routes)
         expected_ms = self._expected(routes, hosts, owner) if expected else None
+        decision = self._ask(control, hosts, owner, epoch, expected_ms, revise)
+        if decision is not None and decision.treatments and not self.elastic.dry_run:
+            self._treatments.begin(control, decision.treatments, epoch)
+
+    def _ask(
+        self,
+        control: StepControl,
+        hosts: Sequence[HostId],
+        owner: Any,
+        epoch: int,
+        expected_ms: Floats | None = None,
+        revise: bool = False,
+    ) -> Decision | None:
+        """What is decided of a step, if anything is."""
+        if self._epochs < _WARM_EPOCHS:
+            return None
         now_ms = self._clock_ms()
         try:
-            decision = control.decide(
+            return control.decide(
                 now_ms,
                 hosts,
                 owner,
@@ -231,9 +268,7 @@ class ControlLoop:
             # A policy may be the user's own. Its trouble is no reason to end the flow.
             why = f"deciding failed: {error!r}"
             self.journal.add(refused(control.step, now_ms, why, epoch=epoch))
-            return
-        if decision is not None and decision.treatments and not self.elastic.dry_run:
-            self._treatments.begin(control, decision.treatments, epoch)
+            return None
 
     def _places(self, step: str, routes: StepRoutes) -> tuple[tuple[HostId, ...], Any]:
         """All hosts of a step, also those that own nothing, and the owner of each slot."""
@@ -247,9 +282,10 @@ class ControlLoop:
         if vitals is None or vitals.hosts != tuple(hosts):
             return None
         by_slot = arrivals.by_slot
-        if routes.offload is not None:
+        if self._offloads is not None:
             merge = 0.0 if found is None else found.merge
-            by_slot = by_slot * (1.0 - routes.offload.shares * (1.0 - merge))
+            shares = self._offloads.shares_in_force(routes, float(by_slot.sum()))
+            by_slot = by_slot * (1.0 - shares * (1.0 - merge))
         records = np.bincount(owner, by_slot, len(hosts))
         work_ms = 1000 * records / vitals.service_rate
         return np.asarray(arrivals.age_ms + self._cost.ms + work_ms)
@@ -280,33 +316,45 @@ class ControlLoop:
         """Spent so far; None if nobody counts it."""
         return None if self._bill is None else self._bill.money
 
-    def offload(self, step: str, now_ms: float) -> Offload | None:
-        """What goes to functions of a step in an epoch that begins now; None: nothing."""
+    @property
+    def timed(self) -> tuple[str, ...]:
+        """Segments without a keyed step of which couriers shall tell what they take."""
+        return tuple(self._maps.controls)
+
+    def offload(self, step: str, now_ms: float, partitions: int = 1) -> Offload | None:
+        """What goes to functions of a step, or of a segment without one, in an epoch of so many
+        partitions that begins now; None: nothing."""
         if self._offloads is None or self.elastic.dry_run:
             return None
         with self._lock:
             gap_ms = max(now_ms - self._started_ms, self._started_ms - self._since_ms)
-            control = self._controls[step]
-            return self._offloads.planned(control, self.elastic, self.sla, now_ms, gap_ms)
+            return self._offloads.planned(
+                self._all[step], self.elastic, self.sla, now_ms, gap_ms, partitions
+            )
 
     # -- an end-to-end bound over several steps
 
     def _share(self, plan: EpochPlan, spent_ms: dict[str, float], written_ms: float) -> None:
         """Note how the steps did; now and then their shares are moved."""
+        if self._sharing is None:
+            return
+        self._times.note(spent_ms, written_ms - self._started_ms)
         latency_ms = self._arrivals[plan.steps[0].step].age_ms + written_ms - self._started_ms
         changed = self._sharing.note(spent_ms, latency_ms, self.sla.latency_ms)
-        if changed:
-            self._set_bounds()
+        self._set_bounds()
         for step, (old, new) in changed.items():
             now_ms = self._clock_ms()
             self.journal.add(setting(step, now_ms, "share", round(old, 3), round(new, 3)))
 
     def _set_bounds(self) -> None:
-        for step, control in self._controls.items():
-            share = self._sharing.shares[StepId(step)]
+        whole = self.elastic.bounds(self.sla)
+        shares = {} if self._sharing is None else self._sharing.shares
+        for step, share in shares.items():
             # Latency is measured from arrival to sink, so the alert is not shared.
-            alert_ms = self.elastic.bounds(self.sla).alert_ms
-            control.bounds = replace(self.elastic.bounds(self.sla, share), alert=alert_ms / share)
+            bounds = self.elastic.bounds(self.sla, share)
+            left = self._times.left_to(step, share)
+            self._controls[step].bounds = replace(bounds, alert=whole.alert_ms / share, left=left)
+        self._maps.set_bounds(whole)
 
     # -- from outside
 
@@ -320,12 +368,13 @@ class ControlLoop:
             for control in self._controls.values():
                 if self.elastic.policy != before.policy:
                     control.policy = self.elastic.make_policy()
+            for control in self._all.values():
                 control.dry_run = self.elastic.dry_run
             self._set_bounds()
             if self._offloads is not None:
-                self._offloads.steer(self._controls, self.elastic, self.sla)
+                self._offloads.steer(self._all, self.elastic, self.sla)
                 if self.elastic.dry_run != before.dry_run:
-                    self._offloads.withdraw(self._controls, _ONLY_TOLD, self._clock_ms())
+                    self._offloads.withdraw(self._all, _ONLY_TOLD, self._clock_ms())
             self._tell_changes(old_sla, before)
             return self.facts()
 
@@ -336,10 +385,10 @@ class ControlLoop:
             changed.append((name.removesuffix("_text"), old, new))
         for name, old, new in changed:
             if old != new:
-                for step in self._controls:
+                for step in self._all:
                     self.journal.add(setting(StepId(step), self._clock_ms(), name, old, new))
 
     def facts(self) -> dict[str, Any]:
         """What is known and in force, as JSON values."""
         with self._lock:
-            return control_facts(self.sla, self.elastic, self._controls, self._offloads, self.money)
+            return control_facts(self.sla, self.elastic, self._all, self._offloads, self.money)

@@ -38,9 +38,8 @@ def control_facts(
 
 def _functions_facts(elastic: Elastic, offloads: Offloads) -> dict[str, Any]:
     keeper = offloads.keeper
-    state = "up" if keeper.reach is not None else "failed" if keeper.trouble else "starting"
     return {
-        "state": state if offloads.helps else "of no use",
+        "state": keeper.state if offloads.helps else "of no use",
         "trouble": keeper.trouble,
         "at_most": elastic.offload_settings().at_most,
         "patience_ms": milliseconds(elastic.patience),

@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 
 import pyarrow as pa
 
@@ -18,6 +19,7 @@ from penstock.driver.control_loop import ControlLoop
 from penstock.driver.fleet import Fleet, SealedHost
 from penstock.driver.progress import (
     EpochProgress,
+    couriers_progress,
     functions_progress,
     host_progress,
     latency_of,
@@ -126,6 +128,7 @@ class EpochRunner:
             hosts=tuple(host_progress(s.host, s.vitals) for s in sealed),
             migration=migration_progress(self._relocation.taken(), [s.vitals for s in sealed]),
             functions=functions_progress(seen),
+            couriers=couriers_progress(seen),
             money=None if self._bill is None else self._bill.money,
         )
 
@@ -164,7 +167,7 @@ class EpochRunner:
         self._version = epoch - 1
 
     def _plan(self, epoch: int, run: int, partitions: int, now_ms: int, closing: int) -> EpochPlan:
-        control = self._control
+        control, combine = self._control, self._settings.combine
         steps = tuple(
             StepRoutes(
                 step=StepId(step.id),
@@ -174,15 +177,22 @@ class EpochRunner:
                     epoch, now_ms, self._watermarks[step.id], self._flow.depths[step.id] <= closing
                 ),
                 watched=() if control is None else control.hot_keys(step.id).watched,
-                two_stage=control is not None and control.hot_keys(step.id).two_stage,
-                offload=None if control is None else control.offload(step.id, now_ms),
+                two_stage=combine and control is not None and control.hot_keys(step.id).two_stage,
+                offload=None if control is None else control.offload(step.id, now_ms, partitions),
+                combine=combine,
             )
             for step in self._flow.keyed
             for routes in [self._relocation.routes(step.id)]
         )
-        offloads = control is not None and any(step.offload is not None for step in steps)
-        reach = control.reach if control is not None and offloads else None
-        return EpochPlan(epoch, run, partitions, steps, self._registry.location, self._token, reach)
+        plan = EpochPlan(epoch, run, partitions, steps, self._registry.location, self._token)
+        if control is None:
+            return plan
+        timed = control.timed
+        found = [(name, control.offload(name, now_ms, partitions)) for name in timed]
+        maps = tuple((name, offload) for name, offload in found if offload is not None)
+        carries = bool(maps) or any(step.offload is not None for step in steps)
+        reach = control.reach if carries else None
+        return replace(plan, functions=reach, map_offloads=maps, timed=timed)
 
     def _commit(
         self,

@@ -1,7 +1,7 @@
 """The functions of a run, as the driver keeps them: brought up beside the hosts, let go at the end.
 
-    starting ──up──► up ──renew──► starting ...
-        └── it fails: there are none, and `trouble` says why
+    starting ──up──► up ──renew──► starting ...           any ──stop──► ended
+        └── it fails: failed, there are none, and `trouble` says why
 
 All that may take time is done by one thread of its own, so that no epoch waits for it. While there
 are no functions hosts do all the work, as they would without any.
@@ -12,8 +12,11 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Literal
 
 from penstock.functions.port import Started, Usage
+
+KeeperState = Literal["starting", "up", "failed", "ended"]
 
 
 class FunctionKeeper:
@@ -38,6 +41,15 @@ class FunctionKeeper:
     def reach(self) -> str | None:
         """How couriers reach functions; None while there are none."""
         return self._reach
+
+    @property
+    def state(self) -> KeeperState:
+        """As people are told of it."""
+        if self._reach is not None:
+            return "up"
+        if self.trouble:
+            return "failed"
+        return "ended" if self._stopped else "starting"
 
     @property
     def used(self) -> Usage:

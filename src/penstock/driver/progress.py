@@ -35,6 +35,16 @@ class HostProgress:
     useful_ms: float
 
 
+@dataclass(frozen=True)
+class CourierProgress:
+    """One courier in one epoch: what it did itself in stateless steps that functions can help."""
+
+    courier: str
+    """The segment that the steps are in, and the partition."""
+    rows: int
+    useful_ms: float
+
+
 @dataclass(frozen=True, kw_only=True)
 class MigrationProgress(MovedState):
     """What changed hands before an epoch, and what it cost in the epoch, over all hosts."""
@@ -83,6 +93,8 @@ class EpochProgress:
     functions: FunctionsProgress = FunctionsProgress()
     money: Money | None = None
     """Spent since the query was started."""
+    couriers: tuple[CourierProgress, ...] = ()
+    """Of segments without a keyed step, where functions can help these."""
 
 
 def host_progress(host: str, vitals: HostVitals) -> HostProgress:
@@ -108,6 +120,20 @@ def functions_progress(seen: Sequence[Seen]) -> FunctionsProgress:
         dict(failures),
         sum(one.returned for one in told),
         float(sum(one.wait_ms for one in told)),
+    )
+
+
+def couriers_progress(seen: Sequence[Seen]) -> tuple[CourierProgress, ...]:
+    """What couriers told, by partition.
+
+    >>> from penstock.courier.map_work import MapWork
+    >>> couriers_progress([Seen(9, maps={"map-1": MapWork(9, 4, 2.5)})])
+    (CourierProgress(courier='map-1/0', rows=4, useful_ms=2.5),)
+    """
+    return tuple(
+        CourierProgress(f"{name}/{partition}", work.done, work.useful_ms)
+        for partition, task in enumerate(seen)
+        for name, work in task.maps.items()
     )
 
 

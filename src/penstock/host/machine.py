@@ -255,12 +255,14 @@ class HostMachine:
     def ends_epoch(self, header: ChannelHeader) -> bool:
         """Whether the epoch's input is complete with this channel."""
         assert self._run is not None
-        return len(self._run.kept) + 1 == self._run.partitions
+        return len(self._run.kept) + len(header.closes) == self._run.partitions
 
     def keep(self, header: ChannelHeader, answer: Answer, rows: int, busy_s: float) -> None:
         """A channel is closed: whoever closes it again gets this answer."""
         assert self._run is not None
-        self._run.kept[header.partition] = _Kept(header.attempt, answer)
+        for channel in header.closes:
+            kept = answer if channel == header.partition else Answer()
+            self._run.kept[channel] = _Kept(header.attempt, kept)
         self._run.rows += rows
         self._run.busy_s += busy_s
 

@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -31,7 +31,7 @@ from penstock.state.reader import StateReader
 from penstock.state.store import DeltaRef, Store
 from penstock.wire.chain import ChainHeader
 from penstock.wire.flight import TokenServer, telling_errors
-from penstock.wire.messages import CLOSE, ChannelHeader, dead_to_bytes
+from penstock.wire.messages import ALONE, CLOSE, ChannelHeader, dead_to_bytes
 
 if TYPE_CHECKING:
     from penstock.host.chain import StepChain
@@ -126,6 +126,8 @@ class HostServer(TokenServer):
                 self._answer_chain(chain, staged, writer)
                 return
             header = ChannelHeader.from_bytes(descriptor.command)
+            if kind.startswith(ALONE):
+                header, kind = replace(header, alone=True), kind.removeprefix(ALONE)
             where = self._where | header.where
             point("host.channel", **where)
             answer = self._close(header, kind, staged)

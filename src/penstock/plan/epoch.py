@@ -17,6 +17,7 @@ import numpy.typing as npt
 from penstock.errors import ProtocolError
 from penstock.model import HostId, StepId
 from penstock.operators.operator import EpochTime
+from penstock.plan.reflex import Reflex
 
 _WHOLE = 255
 """A share of 1, in the byte that tells it."""
@@ -67,12 +68,17 @@ class Offload:
     """
 
     shares: npt.NDArray[np.float64]
-    """Of the rows of each slot, from 0 to 1; of stateless steps one, of all rows. As text each is
-    told as a multiple of 1/255."""
+    """Of the rows of each slot, from 0 to 1; of stateless steps one for the rows of each partition, or
+    one for all. As text each is told as a multiple of 1/255."""
     functions: int
     """How many may be at work at a time, for all couriers together."""
     deadline_ms: int
     """A courier does the rows of an invocation itself when no answer has come for so long."""
+    per_courier: tuple[int, ...] = ()
+    """Of them, how many each courier may keep busy, by partition; 0: it keeps its rows. Empty: all
+    couriers alike."""
+    reflex: Reflex | None = None
+    """What couriers do about more rows than hosts can take; None: nothing but what the shares say."""
 
     def __post_init__(self) -> None:
         fit = np.all((self.shares >= 0) & (self.shares <= 1))  # false for NaN, too
@@ -83,18 +89,41 @@ class Offload:
                 f"deadline of {self.deadline_ms} ms"
             )
 
+    def at_once(self, partition: int, partitions: int) -> int:
+        """How many functions one of so many couriers may keep busy.
+
+        >>> [Offload(np.ones(1), functions=5, deadline_ms=800).at_once(p, 3) for p in range(3)]
+        [2, 2, 1]
+        """
+        if len(self.per_courier) == partitions:
+            return self.per_courier[partition]
+        each, rest = divmod(self.functions, partitions)
+        return max(1, each + (partition < rest))
+
+    def share_of(self, partition: int, partitions: int) -> float:
+        """Of stateless steps: the part of one courier's rows that goes to functions."""
+        alike = len(self.shares) != partitions
+        return float(np.mean(self.shares) if alike else self.shares[partition])
+
     def to_json(self) -> dict[str, object]:
         shares = np.rint(self.shares * _WHOLE).astype(np.uint8)
-        return {
+        facts: dict[str, object] = {
             "shares": base64.b64encode(shares.tobytes()).decode(),
             "functions": self.functions,
             "deadline_ms": self.deadline_ms,
         }
+        if self.per_courier:
+            facts["per_courier"] = list(self.per_courier)
+        if self.reflex is not None:
+            facts["reflex"] = self.reflex.to_json()
+        return facts
 
     @staticmethod
     def from_json(facts: dict[str, Any]) -> Offload:
         shares = np.frombuffer(base64.b64decode(facts["shares"]), dtype=np.uint8) / _WHOLE
-        return Offload(shares, facts["functions"], facts["deadline_ms"])
+        per_courier = tuple(facts.get("per_courier", ()))
+        reflex = Reflex.from_json(facts["reflex"]) if "reflex" in facts else None
+        return Offload(shares, facts["functions"], facts["deadline_ms"], per_courier, reflex)
 
 
 @dataclass(frozen=True)
@@ -113,6 +142,8 @@ class StepRoutes:
     record of each task for its host. Only where the step's state merges; elsewhere it says nothing."""
     offload: Offload | None = None
     """What goes to functions of the segment that ends in this step; None: nothing."""
+    combine: bool = True
+    """Whether couriers may combine rows at all, other than by `two_stage`."""
 
     @property
     def channels(self) -> int:
@@ -134,6 +165,8 @@ class StepRoutes:
             facts["two_stage"] = True
         if self.offload is not None:
             facts["offload"] = self.offload.to_json()
+        if not self.combine:
+            facts["combine"] = False
         return facts
 
     @staticmethod
@@ -146,6 +179,7 @@ class StepRoutes:
             tuple(facts.get("watched", ())),
             facts.get("two_stage", False),
             Offload.from_json(facts["offload"]) if "offload" in facts else None,
+            facts.get("combine", True),
         )
 
 
@@ -166,6 +200,8 @@ class EpochPlan:
     """How couriers reach functions, as text; None: there are none."""
     map_offloads: tuple[tuple[str, Offload], ...] = ()
     """What goes to functions of segments without a keyed step, by segment."""
+    timed: tuple[str, ...] = ()
+    """Segments without a keyed step of which couriers tell what they did, and how long that took."""
 
     def to_text(self) -> str:
         facts: dict[str, object] = {
@@ -180,6 +216,8 @@ class EpochPlan:
             facts["functions"] = self.functions
         if self.map_offloads:
             facts["map_offloads"] = {name: told.to_json() for name, told in self.map_offloads}
+        if self.timed:
+            facts["timed"] = list(self.timed)
         return json.dumps(facts)
 
     @staticmethod
@@ -198,6 +236,7 @@ class EpochPlan:
                     (name, Offload.from_json(told))
                     for name, told in facts.get("map_offloads", {}).items()
                 ),
+                tuple(facts.get("timed", ())),
             )
         except KeyError as missing:
             raise ProtocolError(f"the plan of an epoch lacks {missing}") from missing

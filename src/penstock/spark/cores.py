@@ -10,12 +10,8 @@ from penstock.spark.private import is_local
 
 def check_cores(source: DataFrame, hosts: int) -> None:
     """Hosts hold a task slot each, for as long as the query runs; couriers need at least one."""
-    context = source.sparkSession.sparkContext
-    elastic = context.getConf().get("spark.dynamicAllocation.enabled", "false") == "true"
-    if elastic or context.getConf().get("spark.default.parallelism") is not None:
-        return
-    slots = context.defaultParallelism // task_cores(source)
-    if slots < hosts + 1:
+    context, slots = source.sparkSession.sparkContext, task_slots(source)
+    if slots is not None and slots < hosts + 1:
         more = (
             f"start the session with ps.session(cores={(hosts + 2) * task_cores(source)}) or more; "
             "in local mode there may be more of them than the machine has"
@@ -27,6 +23,15 @@ def check_cores(source: DataFrame, hosts: int) -> None:
             f"{context.master} has {slots}",
             hint=f"use fewer hosts, or {more}",
         )
+
+
+def task_slots(source: DataFrame) -> int | None:
+    """How many tasks can run at a time; None where that is not known, or changes."""
+    context = source.sparkSession.sparkContext
+    elastic = context.getConf().get("spark.dynamicAllocation.enabled", "false") == "true"
+    if elastic or context.getConf().get("spark.default.parallelism") is not None:
+        return None
+    return context.defaultParallelism // task_cores(source)
 
 
 def task_cores(source: DataFrame) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 
 from penstock.driver.bill import Bill
 from penstock.driver.functions import FunctionKeeper
@@ -12,22 +13,36 @@ from penstock.functions.price import HostPrice
 from penstock.spark.epoch_stream import Start
 
 
-def offloads_of(start: Start, run_id: str, token: str) -> Offloads | None:
+def offloads_of(
+    start: Start, run_id: str, token: str, together: Callable[[], int | None]
+) -> Offloads | None:
     """The functions of a flow that has any, not started yet."""
     functions = None if start.elastic is None else start.elastic.functions
-    if functions is None or not start.flow.keyed:
+    if functions is None:
         return None
+    # Where no host is held to a rate, it is couriers that functions are to be as fast as.
     rates = start.settings.host_rates
-    host_rate = sum(rates) / len(rates) if rates else None
+    host_rate = sum(rates) / len(rates) if rates else start.settings.map_rate
     keeper = FunctionKeeper(lambda: functions.start(start.flow, run_id, token, host_rate))
-    return Offloads(start.flow, keeper)
+    every = start.trigger.get("processingTime", "0 milliseconds")
+    return Offloads(start.flow, keeper, float(every.split()[0]), together)
 
 
-def bill_of(start: Start, relocation: Relocation, offloads: Offloads | None) -> Bill:
-    """The bill of a flow: a host costs from when it is asked for, as much as the cores that it has."""
+def bill_of(
+    start: Start,
+    relocation: Relocation,
+    offloads: Offloads | None,
+    couriers: Callable[[], int],
+) -> Bill:
+    """The bill of a flow: a host costs from when it is asked for, as much as the cores that it has.
+
+    Where a flow has no hosts it is its couriers that do the work, and cost as much.
+    """
 
     def cores() -> int:
         hosts = sum(len(relocation.hosts(step.id)) for step in start.flow.keyed)
+        if not start.flow.keyed:
+            hosts = couriers()
         return (min(hosts, 1) if start.flow.one_host else hosts) * start.settings.workers
 
     return Bill(

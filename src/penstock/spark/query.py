@@ -34,7 +34,7 @@ from penstock.model import milliseconds
 from penstock.plan.migration import Migration
 from penstock.plan.steps import KeyedStep
 from penstock.spark import control, private
-from penstock.spark.cores import check_cores
+from penstock.spark.cores import check_cores, task_slots
 from penstock.spark.epoch_stream import EpochStream, Start
 from penstock.spark.host_jobs import SparkHostJobs
 from penstock.spark.late import LateWriter
@@ -83,6 +83,7 @@ class FlowQuery:
     def __init__(self, start: Start) -> None:
         self._start = start
         self._spark = start.source.sparkSession
+        self._task_slots = task_slots(start.source)
         local = private.is_local(self._spark)
         self._token = secrets.token_hex(16)
         self.run_id = secrets.token_hex(4)
@@ -97,15 +98,19 @@ class FlowQuery:
                 tuple(hosts), start.flow, start.store, location, self._token, local, start.settings
             )
 
-        jobs = SparkHostJobs(self._spark.sparkContext, self.run_id, order)
+        def delay_s() -> float:
+            return start.settings.host_delay_ms / 1000 if self._state == "running" else 0.0
+
+        self._state: State = "starting"
+        jobs = SparkHostJobs(self._spark.sparkContext, self.run_id, order, delay_s)
         self._fleet = Fleet(jobs, self._registry, self._token, start.settings)
         self._relocation = Relocation(
             start.flow.keyed, start.hosts, self._fleet, start.settings, start.migration
         )
         self._store = Store(start.store)
         self._journal_writer = JournalWriter(self._store)
-        self._offloads = offloads_of(start, self.run_id, self._token)
-        self._bill = bill_of(start, self._relocation, self._offloads)
+        self._offloads = offloads_of(start, self.run_id, self._token, self._couriers_at_once)
+        self._bill = bill_of(start, self._relocation, self._offloads, self._couriers)
         self._control = self._make_control()
         self._runner = EpochRunner(
             start.flow,
@@ -126,7 +131,6 @@ class FlowQuery:
         self._registry.on_host_lost = self._epochs.give_up_run
         self._runner.on_late = LateWriter(self._spark, start.late_rows, start.flow_id)
         self._registry.actions |= control.actions(self)
-        self._state: State = "starting"
         self._error: BaseException | None = None
         self._done = threading.Event()
         self._driver = InheritableThread(
@@ -287,7 +291,8 @@ class FlowQuery:
 
     def _make_control(self) -> ControlLoop | None:
         start = self._start
-        if start.elastic is None or start.sla is None or not start.flow.keyed:
+        helped = self._offloads is not None and self._offloads.helps
+        if start.elastic is None or start.sla is None or not (start.flow.keyed or helped):
             return None
         control = ControlLoop(
             start.flow.keyed,
@@ -302,6 +307,18 @@ class FlowQuery:
         )
         self._registry.on_report = control.reported
         return control
+
+    def _couriers_at_once(self) -> int | None:
+        """How many couriers there is room for beside the hosts; None if that is not known."""
+        if self._task_slots is None:
+            return None
+        hosts = sum(len(self._relocation.hosts(step.id)) for step in self._start.flow.keyed)
+        return max(1, self._task_slots - hosts)
+
+    def _couriers(self) -> int:
+        """How many of them there were in the newest epoch, at a time."""
+        found = self._progress[-1].partitions if self._progress else 1
+        return min(found, self._couriers_at_once() or found)
 
     def launch(self) -> FlowQuery:
         _active.add(self)

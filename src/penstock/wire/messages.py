@@ -15,6 +15,8 @@ from penstock.state.buffers import one_chunk
 CLOSE = b"close "
 """With the kind of the batches behind it, ends a channel's input. Without it the stream broke off, and
 what it brought is dropped."""
+ALONE = "alone "
+"""Before the kind, in the first channel of a task whose second one would bring nothing."""
 
 
 @dataclass(frozen=True)
@@ -32,9 +34,19 @@ class ChannelHeader:
     partitions: int
     """How many channels of a run come to each host, from all tasks."""
     time: EpochTime
+    alone: bool = False
+    """Whether the task's second channel brings nothing, so that this one closes both. That is known
+    when it closes; see `ALONE`."""
+
+    @property
+    def closes(self) -> tuple[int, ...]:
+        """The channels that close when this one does; the first of them has what it brought."""
+        second = self.partition + self.partitions // 2
+        return (self.partition, second) if self.alone else (self.partition,)
 
     def to_bytes(self) -> bytes:
-        facts = {k: getattr(self, k) for k in self.__dataclass_fields__ if k != "time"}
+        told = self.__dataclass_fields__.keys() - {"time", "alone"}
+        facts = {name: getattr(self, name) for name in told}
         return json.dumps(facts | {"time": time_to_json(self.time)}).encode()
 
     @property

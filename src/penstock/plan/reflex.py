@@ -1,0 +1,83 @@
+"""What a courier does about more rows than hosts can take, in the very epoch that brings them.
+
+A decision takes at least one epoch: what is seen in one changes the next. By then a burst has made
+the one under way long, and the next one longer. So the plan of an epoch also says how much hosts can
+take of it in time; a courier that finds more in its task lets functions have the rest at once.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+_MOST = 32.0
+"""Times the room. What is beyond that changes the share by little, so nobody waits to know it."""
+
+
+@dataclass(frozen=True)
+class Reflex:
+    """When couriers give rows to functions although nobody has decided so, and how many.
+
+    All counts are of rows at the place where they would leave for functions. They are of all tasks
+    together, until `of` has made them those of one task.
+
+    >>> reflex = Reflex(limit=800.0, room=600.0, each=300.0, merge=0.1, functions=8)
+    >>> reflex.share(800), round(reflex.share(3000), 2), reflex.at_once(2600)
+    (0.0, 0.89, 8)
+    >>> half = Reflex(800.0, 600.0, 300.0, 0.1, 8, parts=(0.5, 0.25, 0.25)).of(0, partitions=3)
+    >>> half.limit, half.room, half.functions
+    (400.0, 300.0, 4)
+    """
+
+    limit: float
+    """So many rows are not too many."""
+    room: float
+    """So many rows' worth of work is left to hosts if there are more."""
+    each: float
+    """Rows that one function should get."""
+    merge: float
+    """What a row that goes to functions costs its host all the same, in rows."""
+    functions: int
+    """So many may be at work at a time."""
+    parts: tuple[float, ...] = ()
+    """Of all rows, those that each partition brings as a rule; empty: all bring as many."""
+
+    @property
+    def most(self) -> float:
+        """Rows from which on the share stays as it is."""
+        return max(self.limit, _MOST * self.room)
+
+    def of(self, partition: int, partitions: int) -> Reflex:
+        """What holds for the task of one partition."""
+        even = len(self.parts) != partitions
+        part = 1 / partitions if even else self.parts[partition]
+        few = max(1, math.floor(self.functions * part))  # all together no more than there may be
+        return Reflex(part * self.limit, part * self.room, self.each, self.merge, few)
+
+    def share(self, rows: float) -> float:
+        """The part of so many rows that functions get. Never less for more rows."""
+        if rows <= self.limit:
+            return 0.0
+        rows = max(1.0, min(rows, self.most))
+        return max(0.0, min(1.0, (rows - self.room) / (rows * (1.0 - self.merge))))
+
+    def at_once(self, carried: int) -> int:
+        """How many functions share so many rows."""
+        return max(1, min(self.functions, math.ceil(carried / self.each)))
+
+    def to_json(self) -> list[Any]:
+        """A few digits will do.
+
+        >>> reflex = Reflex(800.0, 600.0, 300.0, 0.1, 8, (0.5, 0.5))
+        >>> Reflex.from_json(reflex.to_json()) == reflex
+        True
+        """
+        numbers = (self.limit, self.room, self.each, self.merge)
+        parts = [round(part, 3) for part in self.parts]
+        return [*(float(f"{number:.4g}") for number in numbers), self.functions, parts]
+
+    @staticmethod
+    def from_json(facts: list[Any]) -> Reflex:
+        limit, room, each, merge, functions, parts = facts
+        return Reflex(limit, room, each, merge, functions, tuple(parts))
