@@ -80,6 +80,10 @@ class Settings:
     """For trials: records a second that hosts take at most, by their number, the figures repeating.
     Empty: as fast as they can."""
 
+    paced_steps: tuple[str, ...] | None = None
+    """For trials: the steps whose hosts have a set rate; those of others are as fast as they can. None:
+    all of them."""
+
     map_rate: float | None = None
     """For trials: records a second that a courier takes at most through stateless steps which no keyed
     one is run together with, such as those of a flow that has none. None: as fast as it can."""

@@ -318,26 +318,19 @@ def test_who_has_none_that_are_ready_waits_for_them() -> None:
 
 def test_what_other_steps_take_of_the_time_is_not_there_for_a_host() -> None:
     """At 60 % a host is as it should be; not if others take half of the time it works in."""
-    offloader = Offloader(OffloadSettings(partials_per_row=0.0))
-    for _ in range(30):
-        offloader.shared(own_ms=60.0, all_ms=65.0, epoch_ms=100.0)
-    alone = follow(offloader, [0.6] * 5)[-1]
-    assert not alone.carries
-    for _ in range(100):
-        offloader.shared(own_ms=60.0, all_ms=110.0, epoch_ms=120.0)
-    beside = follow(offloader, [0.6] * 5, from_ms=10_000.0)[-1]
-    part = 1.0 - 50.0 / 120.0
-    assert beside.carries
-    # A share that leaves the host at 70 % of what is its part of the time; a little has piled up.
-    assert 0.0 <= beside.shares.max() - (1.0 - 0.7 * part / 0.6) < 0.1
-
-
-def test_a_bound_on_several_steps_counts_only_until_their_times_are_known() -> None:
-    """Two steps with half of the bound each: the busy one may have more than half of the time."""
-    bounds = replace(BOUNDS, share=0.5)
-    offloader = Offloader(OffloadSettings())
     vitals = replace(seen(even(1_200.0, 2), 2), epoch_cost_ms=100.0)
-    for _ in range(50):
-        offloader.shared(own_ms=180.0, all_ms=200.0, epoch_ms=300.0)
-    found = [offloader.decide(vitals, bounds, 1_000.0 * n) for n in range(5)]
-    assert not any(one.carries for one in found)
+    wide, narrow = replace(BOUNDS, share=0.5, left=0.95), replace(BOUNDS, share=0.5, left=0.55)
+    for bounds, carried in ((wide, False), (narrow, True)):
+        offloader = Offloader(_PLAIN)
+        found = [offloader.decide(vitals, bounds, 1_000.0 * n) for n in range(5)]
+        assert found[-1].carries == carried
+    # A share that leaves the host at 70 % of what is its part of the time; a little has piled up.
+    assert 0.0 <= found[-1].shares.max() - (1.0 - 0.7 * 0.55 / 0.6) < 0.15
+
+
+def test_no_more_functions_than_are_ready_are_told_to_couriers() -> None:
+    slow, quick = Offloader(OffloadSettings(start_ms=500.0)), Offloader(OffloadSettings())
+    for offloader in (slow, quick):
+        follow(offloader, [0.6] * 3)
+    assert quick.limits.at_most == 200
+    assert slow.limits.at_most == slow.decide(seen(even(1_200.0, 2), 2), BOUNDS, 5_000.0).warm < 20

@@ -44,3 +44,11 @@ def test_hosts_of_which_nothing_is_known_are_not_waited_for() -> None:
     assert was.vitals is not None
     unknown = replace(was.vitals, service_rate=np.full(1, np.nan))
     assert patience_ms(replace(was, vitals=unknown), 0.0, 1_000.0, usual_start_ms=0.0) == 0.0
+
+
+def test_hosts_that_are_much_later_than_usual_are_not_waited_for() -> None:
+    asked_ms = treated().since_ms
+    soon = patience_ms(treated(), asked_ms, asked_ms + 1_000.0, usual_start_ms=900.0)
+    late = patience_ms(treated(), asked_ms, asked_ms + 9_000.0, usual_start_ms=900.0)
+    assert soon > 0.0
+    assert late == 0.0

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
-_DECAY = 1 / 8
-"""The weight of the epoch that was seen last."""
+_SPAN_MS = 1_500.0
+"""What is longer ago than this counts for little."""
 _RESERVE = 1.25
 """The other steps may need somewhat more than they did of late."""
 
@@ -29,10 +30,11 @@ class EpochTimes:
 
     def note(self, spent_ms: Mapping[str, float], length_ms: float) -> None:
         """An epoch of this length is done: how long the hosts of each step worked, the slowest."""
+        weight = 1.0 - math.exp(-length_ms / _SPAN_MS)
         for step, ms in spent_ms.items():
             part = ms / max(length_ms, ms, 1.0)
             old = self._parts.get(step, part)
-            self._parts[step] = old + _DECAY * (part - old)
+            self._parts[step] = old + weight * (part - old)
 
     def left_to(self, step: str, share: float) -> float:
         """The part of an epoch that a step can count on; never less than its share."""

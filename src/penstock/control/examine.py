@@ -68,6 +68,7 @@ class Examiner:
         self._fifo = Fifo(slots, longest)
         self._arrivals = Arrivals(slots, window, memory, bin)
         self._completions = Completions(slots, _FIRST_HOSTS, window)
+        self._decay = decay
         self._service = ServiceRates(decay)
         self._numbers = HostNumbers()
         self._missing: Ints | None = None
@@ -200,6 +201,10 @@ class Examiner:
             valid=not missing,
             missing=missing,
         )
+
+    def forget_rates(self) -> None:
+        """What hosts have taken so far is no figure to go by."""
+        self._service = ServiceRates(self._decay)
 
     def forget_host(self, host: HostId) -> None:
         """The host is gone: what is known of it is of no use, also if one of its name comes."""

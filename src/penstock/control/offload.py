@@ -9,7 +9,6 @@ Hosts come second: they are asked for when a burst has lasted (see `offload_swit
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 
 import numpy as np
@@ -31,9 +30,6 @@ _LONGEST_GAP_MS = 30_000.0
 _MOMENT_MS = 1.0
 _PARTIALS_DECAY = 1 / 8
 """The weight of what was measured last."""
-_PART_MS = 1_000.0
-"""What other steps take of the time is the mean over about so long."""
-_LEAST_PART = 0.1
 _SAME = 0.02
 """Shares that would change by less are left as they are."""
 
@@ -62,8 +58,6 @@ class Offloader:
         self._calm, self._stable, self._backlog = BurstCalm(), Stable(), Backlog()
         self._above, self._below, self._over = Runs(), Runs(), Runs()
         self._burst = Burst(self.settings)
-        self._part: float | None = None
-        """Of the time, that other steps of the same epochs leave; None: nobody has told."""
         self._ready, self._wanted = Ready(), 0
         """Functions that were asked for, and how many would be of use now."""
         self._relieved: frozenset[HostId] = frozenset()
@@ -84,8 +78,10 @@ class Offloader:
 
     @property
     def limits(self) -> OffloadSettings:
-        """The settings, with the loads that are as they should be by the bound that holds now."""
-        return self._limits
+        """The settings, with the loads that are as they should be by the bound that holds now, and no
+        more functions than are ready; where none is, those that are started have to do."""
+        ready = self._ready.at(self._time_ms, self._limits)
+        return replace(self._limits, at_most=ready or self._limits.at_most)
 
     @property
     def merge(self) -> float:
@@ -102,13 +98,6 @@ class Offloader:
         what hosts would have got for them, where couriers combine rows."""
         if rows > 0:
             self._partials += _PARTIALS_DECAY * (partials / rows - self._partials)
-
-    def shared(self, own_ms: float, all_ms: float, epoch_ms: float) -> None:
-        """An epoch of so many milliseconds is done, in which the hosts of all steps worked for so
-        long, one step after the other, and those of this step for so much of it."""
-        part = max(1.0 - (all_ms - own_ms) / max(epoch_ms, all_ms, 1.0), _LEAST_PART)
-        known = part if self._part is None else self._part
-        self._part = known + (1.0 - math.exp(-epoch_ms / _PART_MS)) * (part - known)
 
     def steer(self, settings: OffloadSettings) -> None:
         """Go by other settings from the next decision on."""
@@ -142,7 +131,9 @@ class Offloader:
         self._gaps_ms = (self._gaps_ms[1], gap_ms)
         self._notice_moves(vitals, gap_ms)
         vitals = self._calm.of(replace(vitals, now_ms=now_ms), window_ms, bool(self._relieved))
-        seen = self._observe(vitals, served, self._time_part(vitals, bounds))
+        # Steps that share epochs work one after the other: a host has only its step's part of time.
+        part = bounds.time if vitals.epoch_cost_ms > 0 else 1.0
+        seen = self._observe(vitals, served, part)
         if self.merge >= 1 and not (seen.rate > self._limits.high * seen.capacity).any():
             # Hosts can do it all: at the next burst functions may be of more help.
             self._partials = self.settings.partials_per_row
@@ -166,13 +157,6 @@ class Offloader:
         self._ready.keep(now_ms, self._now.warm)
         self._follow_burst(seen, spent, window_ms)
         return self._now
-
-    def _time_part(self, vitals: Vitals, bounds: Bounds) -> float:
-        """Steps that share epochs work one after the other: a host has what others leave of the
-        time; or, while that is not known, its step's part of the bound."""
-        if self._part is not None:
-            return self._part
-        return bounds.time if vitals.epoch_cost_ms > 0 else 1.0
 
     def _notice_moves(self, vitals: Vitals, gap_ms: float) -> None:
         """Shares are of slots: who has been given one that functions carry is relieved by it."""

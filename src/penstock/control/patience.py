@@ -8,6 +8,8 @@ from penstock.control.controller import Treating
 from penstock.control.decision import after
 from penstock.control.load import service_rates
 
+_LATE = 3.0
+"""Hosts that have taken so many times what they usually do are not waited for any longer."""
 _WORTH_MS = 100.0
 """A gain below this is not worth waiting for."""
 
@@ -33,4 +35,6 @@ def patience_ms(
         times.append(float(np.max(one.host_rate * waiting_s / served)))
     gain_ms = 1000.0 * (times[0] - times[1])
     left_ms = max(0.0, treating.since_ms + usual_start_ms - now_ms)
+    if now_ms - treating.since_ms > _LATE * usual_start_ms:
+        return 0.0  # nobody knows when they come: each epoch would wait, and be the longer for it
     return gain_ms if gain_ms > _WORTH_MS and left_ms < gain_ms else 0.0

@@ -192,7 +192,7 @@ class ControlLoop:
             mapped = self._maps.take_in(plan, seen, *times, together)
             longest = (max(ms, waited.get(name, 0.0)) for name, ms in mapped.items())
             self._cost.note(self._started_ms, done_ms, sum(spent.values()) + sum(longest))
-            self._epochs += 1
+            self._warm_up(plan, sum(task.rows for task in seen))
             self._share(plan, spent, written_ms)
             for routes in plan.steps:
                 self._treatments.notice_end(self._controls[routes.step], plan.epoch)
@@ -209,6 +209,13 @@ class ControlLoop:
     def stop(self) -> None:
         """No more epochs will come."""
         self._early.shutdown()
+
+    def _warm_up(self, plan: EpochPlan, rows: int) -> None:
+        """An epoch is done. The first ones that have rows say nothing about what hosts can take."""
+        self._epochs += rows > 0
+        if rows > 0 and self._epochs == _WARM_EPOCHS:
+            for routes in plan.steps:
+                self._controls[routes.step].examiner.forget_rates()
 
     def _take_in(self, plan: EpochPlan, seen: Sequence[Seen]) -> None:
         for routes in plan.steps:
@@ -231,13 +238,22 @@ class ControlLoop:
         step = routes.step
         control, pending = self._controls[step], self._relocation.pending_of(step)
         revise = self._treatments.may_revise(control)
-        if pending and not revise:
-            return
         hosts, owner = self._places(step, routes)
+        if pending and not revise:
+            self._help(control, hosts, owner, epoch)
+            return
         expected_ms = self._expected(routes, hosts, owner) if expected else None
         decision = self._ask(control, hosts, owner, epoch, expected_ms, revise)
         if decision is not None and decision.treatments and not self.elastic.dry_run:
             self._treatments.begin(control, decision.treatments, epoch)
+
+    def _help(self, control: StepControl, hosts: Sequence[HostId], owner: Any, epoch: int) -> None:
+        """Slots are on their way to other hosts: functions may be of use until they are there."""
+        now_ms = self._clock_ms()
+        if self._offloads is None or self._epochs < _WARM_EPOCHS or self.elastic.dry_run:
+            return
+        if not self._offloads.not_usable(now_ms):
+            control.help(now_ms, hosts, owner, self._cost.ms, epoch, self.money)
 
     def _ask(
         self,

@@ -64,6 +64,7 @@ class HostTask:
 
         def server(host: HostOrder) -> HostServer:
             settings = order.settings
+            paced = settings.paced_steps is None or host.step.id in settings.paced_steps
             # A chain does not bring back what it has dropped: it keeps all.
             limit = None if one_host else memory_limit
             return make(
@@ -76,7 +77,7 @@ class HostTask:
                 tag=secrets.token_hex(3),
                 timeout_ms=settings.rpc_timeout_ms,
                 on_stop=on_stop,
-                rate=rate_of(host.host, settings.host_rates),
+                rate=rate_of(host.host, settings.host_rates if paced else ()),
                 lock=lock,
             )
 

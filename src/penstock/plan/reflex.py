@@ -23,8 +23,8 @@ class Reflex:
     together, until `of` has made them those of one task.
 
     >>> reflex = Reflex(limit=800.0, room=600.0, each=300.0, merge=0.1, functions=8)
-    >>> reflex.share(800), round(reflex.share(3000), 2), reflex.at_once(2600)
-    (0.0, 0.89, 8)
+    >>> reflex.share(800), round(reflex.share(2000), 2), reflex.at_once(2600)
+    (0.0, 0.78, 8)
     >>> half = Reflex(800.0, 600.0, 300.0, 0.1, 8, parts=(0.5, 0.25, 0.25)).of(0, partitions=3)
     >>> half.limit, half.room, half.functions
     (400.0, 300.0, 4)
@@ -60,7 +60,10 @@ class Reflex:
         if rows <= self.limit:
             return 0.0
         rows = max(1.0, min(rows, self.most))
-        return max(0.0, min(1.0, (rows - self.room) / (rows * (1.0 - self.merge))))
+        wanted = (rows - self.room) / (rows * (1.0 - self.merge))
+        # With few functions hosts do what they can for as long as those take.
+        together = 1.0 / (self.room / (self.functions * self.each) + 1.0 - self.merge)
+        return max(0.0, min(1.0, together, wanted))
 
     def at_once(self, carried: int) -> int:
         """How many functions share so many rows."""
