@@ -71,6 +71,22 @@ def test_a_flow_of_two_steps_shares_the_bound() -> None:
     assert count.split()[0] == "count,"
 
 
+def test_functions_take_up_a_burst() -> None:
+    burst = (
+        "burst(2000, 5, 20s, 20s)", "--duration", "60s", "--service-rate", "1000", "--hosts", "3",
+        "--at-least", "3", "--latency", "2s", "--start", "30s", "--epoch-cost", "100ms",
+    )  # fmt: skip
+    header, line = run(*burst, "--functions", "30").stdout.splitlines()
+    assert header.split()[-3:] == ["functions", "their", "rows"]
+    assert int(line.split()[-2]) > 5
+    (told,) = json.loads(run(*burst, "--functions", "30", "--json").stdout)
+    (without,) = json.loads(run(*burst, "--engine", "epochs", "--json").stdout)
+    assert told["success"] > without["success"] + 0.2
+    assert told["hosts"] == 3.0
+    assert told["money"]["functions"] > 0
+    assert "functions" not in without
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -78,6 +94,7 @@ def test_a_flow_of_two_steps_shares_the_bound() -> None:
         (("tide",), "'tide' is no workload"),
         (("steady", "--policy", "magic"), "'magic' is no policy"),
         (("steady", "--engine", "steam"), "no engine 'steam'"),
+        (("steady", "--engine", "continuous", "--functions", "5"), "for a continuous engine"),
         (("steady", "--journal", "no/such/folder/file"), "no such folder"),
     ],
 )

@@ -131,7 +131,8 @@ def bench(
     name: Annotated[
         str,
         typer.Argument(
-            metavar="NAME", help="Which benchmark: pipeline, migration, nexmark, switch or ordered."
+            metavar="NAME",
+            help="Which benchmark: pipeline, migration, nexmark, switch, ordered or burst.",
         ),
     ],
     json_file: Annotated[

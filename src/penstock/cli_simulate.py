@@ -68,9 +68,17 @@ def simulate(
     service_rate: Annotated[
         float | None, typer.Option(metavar="R", help="Records a second that a host can take.")
     ] = None,
-    engine: Annotated[str, typer.Option(help="continuous or epochs.")] = "continuous",
+    engine: Annotated[
+        str | None, typer.Option(help="continuous or epochs; epochs if there are functions.")
+    ] = None,
     epoch_cost: Annotated[str, typer.Option(help="What an empty epoch takes.")] = "250ms",
     start: Annotated[str, typer.Option(help="Until a new host is up.")] = "1s",
+    functions: Annotated[
+        int | None,
+        typer.Option(
+            min=0, metavar="N", help="So many functions at most take up bursts, in epochs."
+        ),
+    ] = None,
     switch: Annotated[str, typer.Option(help="Pause of hosts that give or get slots.")] = "300ms",
     alpha: Annotated[
         float, typer.Option(help="Some hosts are so many times as fast as others.")
@@ -90,6 +98,7 @@ def simulate(
 
     from penstock.control.decision import Bounds
     from penstock.model import SLA, milliseconds
+    from penstock.sim.functions import FunctionPlane
     from penstock.sim.plane import Plane
     from penstock.sim.trace import Trace
     from penstock.sim.workload import Workload
@@ -97,6 +106,8 @@ def simulate(
 
     if workload is not None and trace is not None:
         raise SettingError("a workload and a trace", hint="give one of them")
+    if engine is None:
+        engine = "continuous" if functions is None else "epochs"
     if journal is not None and not Path(journal).parent.is_dir():
         raise SettingError(f"cannot write {journal}: no such folder", hint="make the folder first")
     bounds = Bounds(
@@ -122,6 +133,8 @@ def simulate(
         switch_ms=milliseconds(switch),
         engine=engine,  # type: ignore[arg-type]  # Plane checks it
         epoch_cost_ms=milliseconds(epoch_cost),
+        functions=None if functions is None else FunctionPlane(at_most=functions),
+        revises=functions is not None,
     )
     console = Console(highlight=False)
     told: list[dict[str, Any]] = []
@@ -204,14 +217,16 @@ def _table(told: list[dict[str, Any]]) -> Table:
 
     table = Table(box=None, header_style="bold", pad_edge=False)
     table.add_column("policy")
-    for name in ("success", "worst slot", "hosts", "scale out", "scale in", "balance", "decide"):
+    names = ["success", "worst slot", "hosts", "scale out", "scale in", "balance", "decide", "USD"]
+    with_functions = any("functions" in step for run in told for step in _steps_of(run).values())
+    for name in [*names, *(["functions", "their rows"] if with_functions else [])]:
         table.add_column(name, justify="right")
     for run in told:
         steps = run.get("steps", {})
         if steps:
             table.add_row(run["policy"], f"{run['success']:.2%}", "", f"{run['hosts']:.2f}")
-        for name, step in (steps or {run["policy"]: run}).items():
-            treatments = step["treatments"]
+        for name, step in _steps_of(run).items():
+            treatments, used = step["treatments"], step.get("functions")
             table.add_row(
                 f"  {name}, {run['shares'][name]:.0%} of the bound" if steps else name,
                 f"{step['success']:.2%}",
@@ -219,8 +234,15 @@ def _table(told: list[dict[str, Any]]) -> Table:
                 f"{step['hosts']:.2f}",
                 *(f"{treatments[kind]:,}" for kind in ("scale_out", "scale_in", "balance")),
                 f"{step['decide_us']:,.0f} µs" if step["decisions"] else "-",
+                f"{step['money']['total']:.4f}",
+                *([f"{used['most']:,}", f"{used['rows'] / step['arrived']:.1%}"] if used else []),
             )
     return table
+
+
+def _steps_of(run: dict[str, Any]) -> dict[str, Any]:
+    """The steps of a run by name; the only one has that of its policy."""
+    return dict(run.get("steps") or {run["policy"]: run})
 
 
 @contextmanager

@@ -105,3 +105,45 @@ def test_hosts_of_the_other_kind_are_as_frequent_as_wanted() -> None:
     rates = fleet_of(2000, plane, slots=2000).service_rate
     assert set(rates.tolist()) == {100.0, 150.0}
     assert np.mean(rates == 150.0) == pytest.approx(0.3, abs=0.04)
+
+
+def test_who_only_waits_for_hosts_can_ask_for_more_of_them() -> None:
+    fleet = fleet_of(2, Plane(start_host_ms=1000, switch_ms=300))
+    fleet.begin([treatment("scale_out", (0,), "sum/0", new_host(1))], 0)
+    assert not fleet.settle(0)
+    assert fleet.waits
+    begun = fleet.begin(
+        [
+            treatment("scale_out", (0, 1), "sum/0", new_host(1)),
+            treatment("scale_out", (4,), "sum/1", new_host(2)),
+        ],
+        600,
+    )
+    assert [one.target for one in begun] == ["sum/2", "sum/3"]
+    assert (fleet.coming, fleet.size) == (2, 4)
+    fleet.settle(1000)
+    assert fleet.owner.tolist() == [2, 2, 0, 0, 1, 1, 1, 1], "the first comes as it would have"
+    assert not fleet.waits
+    fleet.settle(1600)
+    assert fleet.owner.tolist() == [2, 2, 0, 0, 3, 1, 1, 1]
+    assert fleet.settle(1900)
+
+
+def test_what_has_moved_cannot_be_taken_back() -> None:
+    fleet = fleet_of(2, Plane(start_host_ms=1000))
+    both = [
+        treatment("scale_out", (0,), "sum/0", new_host(1)),
+        treatment("balance", (1,), "sum/0", "sum/1"),
+    ]
+    fleet.begin(both, 0)
+    fleet.settle(0)
+    assert not fleet.waits
+    with pytest.raises(ProtocolError, match="under way"):
+        fleet.begin([treatment("balance", (2,), "sum/0", "sum/1")], 400)
+
+
+def test_the_way_in_may_be_narrower_than_the_way_out() -> None:
+    fleet = fleet_of(2, Plane(switch_ms=100, move_slot_ms=10, take_slot_ms=200))
+    fleet.begin([treatment("balance", (0, 1), "sum/0", "sum/1")], 0)
+    fleet.settle(0)
+    assert fleet.paused_ms.tolist() == [120.0, 500.0]

@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from penstock.bench import (
+    burst,
+    burst_plots,
     migration,
     migration_plots,
     nexmark,
@@ -40,6 +42,7 @@ BENCHES = {
     "nexmark": Bench(nexmark.run, nexmark.GOALS, nexmark_plots.draw),
     "switch": Bench(switch.run, switch.GOALS, switch_plots.draw),
     "ordered": Bench(ordered.run, ordered.GOALS, ordered_plots.draw),
+    "burst": Bench(burst.run, burst.GOALS, burst_plots.draw),
 }
 
 

@@ -72,7 +72,8 @@ def outcome_of(
         epoch_ms=float(np.median(lengths)),
         treatments={kind: kinds[kind] for kind in ("scale_out", "scale_in", "balance")},
         max_over_mean=max_over_mean(counted, scenario) if hotspot else [],
-        by_second=found.by_second(scenario.seconds) | {"hosts": _hosts(counted, scenario.seconds)},
+        by_second=found.by_second(scenario.seconds)
+        | {"hosts": hosts_by_second(counted, scenario.seconds)},
         began=[
             {
                 "at_s": round((entry.time_ms - began.start_ms) / 1000, 2),
@@ -115,7 +116,15 @@ def max_over_mean(epochs: Sequence[EpochProgress], scenario: LiveScenario) -> li
     return told
 
 
-def _hosts(epochs: Sequence[EpochProgress], seconds: int) -> list[float | None]:
+def of_step(epochs: Sequence[EpochProgress], step: str) -> list[EpochProgress]:
+    """The epochs with the hosts of one step only."""
+    return [
+        replace(epoch, hosts=tuple(h for h in epoch.hosts if h.host.rsplit("/", 1)[0] == step))
+        for epoch in epochs
+    ]
+
+
+def hosts_by_second(epochs: Sequence[EpochProgress], seconds: int) -> list[float | None]:
     """At the end of each second."""
     times = np.array([epoch.started_ms / 1000 for epoch in epochs])
     newest = np.searchsorted(times, np.arange(1, seconds + 1)) - 1

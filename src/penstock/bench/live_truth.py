@@ -102,11 +102,11 @@ def truth(
     t_us = arrivals.arrival_us(order)
     number = order + began.first
     slot = slots_of(number, t_us)
-    done_ms = _done_ms(delivered, number) - began.start_ms
-    row_ms = done_ms - t_us / 1000
+    done = done_ms(delivered, number) - began.start_ms
+    row_ms = done - t_us / 1000
     # Time slot m ends at (m + 1) * delta, and what happens just then is in it.
-    in_time = done_ms <= seconds * 1000
-    done_at = np.maximum(np.ceil(done_ms[in_time] / DELTA_MS).astype(np.int64) - 1, 0)
+    in_time = done <= seconds * 1000
+    done_at = np.maximum(np.ceil(done[in_time] / DELTA_MS).astype(np.int64) - 1, 0)
     arrived_at = np.minimum((t_us / 1000 / DELTA_MS).astype(np.int64), length - 1)
     return Truth(
         arrived=_counted(arrived_at, slot, None, length, slots),
@@ -117,7 +117,7 @@ def truth(
     )
 
 
-def _done_ms(delivered: Sequence[Delivered], number: Numbers) -> Floats:
+def done_ms(delivered: Sequence[Delivered], number: Numbers) -> Floats:
     """When the rows of these numbers were in the sink; nan where they never were."""
     ends = np.array([one.row for one in delivered], dtype=np.int64)
     times = np.array([*(one.at_ms for one in delivered), np.nan])

@@ -7,12 +7,9 @@ through its auction.
 
 from __future__ import annotations
 
-import json
-import threading
-import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 from pyspark.sql import DataFrame, SparkSession
@@ -20,11 +17,11 @@ from pyspark.sql import DataFrame, SparkSession
 import penstock as ps
 from penstock.bench import sides
 from penstock.bench.live_outcome import LiveOutcome, outcome_of
+from penstock.bench.live_query import GRACE_S, began, running, until
 from penstock.bench.live_scenarios import CORES, LiveScenario
-from penstock.bench.live_truth import Began, SlotsOf, delivered, truth
+from penstock.bench.live_truth import SlotsOf, delivered, truth
 from penstock.bench.report import Show
 from penstock.config import Settings
-from penstock.errors import PenstockError
 from penstock.workloads.arriving import Arrivals, Arriving, arriving
 from penstock.workloads.exchange import live as exchange
 from penstock.workloads.exchange.orders import Traders
@@ -36,7 +33,6 @@ from penstock.workloads.skews import skew
 SLOTS = 64
 _KEYS = 200_000
 _OPENING_S, _ONE_IN = 7_160.0, 4
-_STARTS, _START_S, _GRACE_S, _POLL_S = 3, 120.0, 90.0, 0.25
 
 
 @dataclass(frozen=True)
@@ -61,18 +57,19 @@ def live_run(scenario: LiveScenario, show: Show, spark: SparkSession | None = No
         (only,) = live_runs([scenario], show)
         return only
     source = _source(spark, scenario)
-    with sides.folder(spark) as folder, _running(source.flow, scenario, folder) as query:
-        began = _began(query)
+    start = partial(_started, source.flow, scenario)
+    with sides.folder(spark) as folder, running(start, folder) as query:
+        load = began(query)
         count = int(source.arrivals.cumulative(scenario.seconds * 1000 - 1e-3))
-        _until(
+        until(
             query,
-            lambda: sum(epoch.rows for epoch in query.progress) >= began.first + count,
-            scenario.seconds + _GRACE_S,
+            lambda: sum(epoch.rows for epoch in query.progress) >= load.first + count,
+            scenario.seconds + GRACE_S,
         )
         epochs, journal = query.progress, query.journal
     told = delivered(epochs)
-    found = truth(source.arrivals, source.slots_of, SLOTS, began, told, scenario.seconds)
-    outcome = outcome_of(scenario, found, epochs, journal, began)
+    found = truth(source.arrivals, source.slots_of, SLOTS, load, told, scenario.seconds)
+    outcome = outcome_of(scenario, found, epochs, journal, load)
     show(_line(outcome))
     return outcome
 
@@ -103,59 +100,14 @@ def _sums(rows: DataFrame) -> ps.Flow:
     return ps.flow(rows, arrival="arrival").key_by("k", slots=SLOTS).aggregate(s=ps.sum("v"))
 
 
-@contextmanager
-def _running(flow: ps.Flow, scenario: LiveScenario, folder: str) -> Iterator[ps.FlowQuery]:
-    """The query, once it has had an epoch; Spark may need to be asked twice to start a source."""
+def _started(flow: ps.Flow, scenario: LiveScenario, checkpoint: str) -> ps.FlowQuery:
     sla = scenario.sla
     flow = flow.sla(sla.latency_ms / 1000, sla.window_ms / 1000)
     if scenario.policy is not None:
         limits = {"at_least": scenario.at_least, "at_most": scenario.at_most}
         flow = flow.elastic(scenario.policy, **limits)
     settings = Settings(host_rates=(scenario.host_rate,), progress_kept=100_000)
-    for attempt in range(_STARTS):
-        query = flow.start(
-            ps.to("noop"),
-            checkpoint=f"{folder}/{attempt}",
-            hosts=scenario.hosts,
-            settings=settings,
-        )
-        try:
-            _until(query, lambda q=query: bool(q.progress), _START_S)  # type: ignore[misc]
-            break
-        except PenstockError:
-            query.stop()
-            if attempt + 1 == _STARTS:
-                raise
-    try:
-        yield query
-    finally:
-        query.stop()
-
-
-def _began(query: ps.FlowQuery) -> Began:
-    """When the load began, as the source tells Spark."""
-    found: list[Began] = []
-
-    def look() -> bool:
-        newest = query.spark_query().lastProgress
-        offset = newest["sources"][0]["endOffset"] if newest else None
-        facts = json.loads(offset) if isinstance(offset, str) else offset
-        if facts and facts["start_ms"] is not None:
-            found.append(Began(facts["start_ms"], facts["first"]))
-        return bool(found)
-
-    _until(query, look, _START_S)
-    return found[0]
-
-
-def _until(query: ps.FlowQuery, condition: Callable[[], bool], timeout_s: float) -> None:
-    deadline, pause = time.monotonic() + timeout_s, threading.Event()
-    while not condition():
-        if not query.is_active:
-            raise PenstockError(f"the query ended: {query.status.message}")
-        if time.monotonic() > deadline:
-            raise PenstockError(f"the query is not done after {timeout_s:.0f} s")
-        pause.wait(_POLL_S)
+    return flow.start(ps.to("noop"), checkpoint=checkpoint, hosts=scenario.hosts, settings=settings)
 
 
 def _line(outcome: LiveOutcome) -> str:

@@ -189,7 +189,9 @@ class StepControl:
         What began before and has not taken effect is given up for it.
         """
         worst, revised = self._worst(), self.treating is not None
-        self.treating = Treating(tuple(treatments), now_ms, worst, self.vitals)
+        # who waits for hosts has waited since the first were asked for
+        since_ms = now_ms if self.treating is None else self.treating.since_ms
+        self.treating = Treating(tuple(treatments), since_ms, worst, self.vitals)
         self._before = None
         self.journal.add(began(self.step, now_ms, treatments, worst, revised=revised, epoch=epoch))
 

@@ -53,8 +53,7 @@ class Router:
         self._reflex = reflex
         self._whole_keys = segment.whole_keys
         self._columns: list[str] | None = None
-        self._keys = None if segment.maps else _codec(segment)
-        """Tells keys apart, where they stand in the rows already."""
+        self._key_names = () if segment.keyed is None else segment.keyed.plan.key_names
         self._codec = _codec(segment) if segment.by_slot or segment.whole_keys else None
         if segment.by_slot:
             assert segment.keyed is not None
@@ -105,11 +104,20 @@ class Router:
         However they are cut then, hardly any key is in two pieces: functions make fewer partial
         states of them.
         """
-        if self._keys is None or len(self.aside) == 0:
+        keys = None if not self.aside else self._key_columns(self.aside[0].schema)
+        if keys is None:
             return self.aside
         rows = pa.concat_batches(self.aside)
-        order = np.argsort(self._keys.encode(rows).hashes, kind="stable")
+        order = np.argsort(keys.encode(rows).hashes, kind="stable")
         return [rows.take(fixed_array(order, pa.int64()))]
+
+    def _key_columns(self, schema: pa.Schema) -> KeyCodec | None:
+        """What most likely tells keys apart. Stateless steps may still change a column, or make it:
+        then there are more partial states, and nothing worse."""
+        names = self._key_names
+        if not set(names) <= set(schema.names):
+            return None
+        return KeyCodec(pa.schema([schema.field(name) for name in names]), nulls=True)
 
     def _picked(self, batch: pa.RecordBatch) -> Array:
         """Whether each row is to go to functions."""

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from penstock.control.vitals import Floats
 from penstock.sim.fleet import Fleet
 from penstock.sim.kernels import latency_bin
 from penstock.sim.ledger import Ledger
@@ -82,12 +83,11 @@ class Source:
         return Intake(first, records, middle)
 
 
-def slowest_ms(fleet: Fleet, intake: Intake, began_ms: float | None = None) -> float:
-    """How long a step works on its records: as long as its slowest host.
+def slowest_ms(fleet: Fleet, records: Array, began_ms: float | None = None) -> float:
+    """How long hosts work on so many records each: as long as the slowest of them.
 
     With the pauses that are not over when the epoch begins, if that is told.
     """
-    records = host_records(fleet, intake)
     busy_ms = records * 1000.0 / fleet.service_rate
     if began_ms is not None:
         busy_ms += np.maximum(0.0, fleet.paused_ms - began_ms)
@@ -95,9 +95,44 @@ def slowest_ms(fleet: Fleet, intake: Intake, began_ms: float | None = None) -> f
     return float(np.max(busy_ms, where=records > 0, initial=0.0))
 
 
-def host_records(fleet: Fleet, intake: Intake) -> Array:
-    """What each host gets of it."""
-    return np.bincount(fleet.owner, intake.records.sum(axis=0), len(fleet.hosts))
+def host_records(fleet: Fleet, intake: Intake, kept: Floats | None = None) -> Array:
+    """What each host has to do of it, if only so much is left to it of each slot."""
+    by_slot = intake.records.sum(axis=0)
+    return np.bincount(fleet.owner, by_slot if kept is None else by_slot * kept, len(fleet.hosts))
+
+
+@dataclass(frozen=True, eq=False)
+class Effort:
+    """What an epoch is for one step: what its hosts do of it, and functions for them."""
+
+    records: Array
+    """By host; what it takes to merge what functions give is counted as records."""
+    useful_ms: float
+    """That the step works, or waits for functions."""
+    busy_ms: float
+    """The same with pauses of hosts that give or get slots."""
+    rows: int = 0
+    """That go to functions."""
+    partials: float = 0.0
+    """Partial states that these make of them."""
+    functions: int = 0
+    money: float = 0.0
+    """For functions."""
+
+    @staticmethod
+    def of_hosts(fleet: Fleet, records: Array, began_ms: float) -> Effort:
+        """Of hosts alone, in an epoch that begins at this moment."""
+        useful_ms, busy_ms = slowest_ms(fleet, records), slowest_ms(fleet, records, began_ms)
+        return Effort(records, useful_ms, busy_ms)
+
+    def beside(
+        self, rows: int, partials: float, functions: int, took_ms: float, money: float
+    ) -> Effort:
+        """With functions that work at the same time, and so long."""
+        useful_ms, busy_ms = max(self.useful_ms, took_ms), max(self.busy_ms, took_ms)
+        return Effort(
+            self.records, useful_ms, busy_ms, rows, partials, functions if rows else 0, money
+        )
 
 
 @dataclass(frozen=True)

@@ -74,6 +74,18 @@ class Fleet:
         self._home = [self.hosts[n] for n in self.owner]
         self.treating = False
         self._until = 0.0
+        self._untouched = False
+        """Whether no slot has moved since what is under way began."""
+
+    @property
+    def waits(self) -> bool:
+        """Whether all that is under way waits for new hosts: something else can be begun instead."""
+        return self.treating and self._untouched and bool(self._starting)
+
+    @property
+    def coming(self) -> int:
+        """Hosts that are starting."""
+        return len(self._starting)
 
     @property
     def size(self) -> int:
@@ -93,10 +105,14 @@ class Fleet:
     def begin(self, treatments: Sequence[Treatment], now_ms: float) -> tuple[Treatment, ...]:
         """Start the hosts that are wanted and give slots their new homes. `settle` does the rest.
 
-        Returns the treatments with the names that the new hosts have got.
+        What is under way and only waits for new hosts is given up for it, and those hosts are
+        used. Returns the treatments with the names that the new hosts have got.
         """
-        if self.treating:
+        if self.treating and not self.waits:
             raise ProtocolError("treatments while others are under way", hint="wait for settle")
+        self._home = [self.hosts[n] for n in self.owner]
+        self._leaving.clear()
+        coming, self._starting = self._starting, {}
         names: dict[HostId, HostId] = {}
         named = []
         for treatment in treatments:
@@ -106,8 +122,9 @@ class Fleet:
             if source == target:
                 raise ProtocolError(f"{treatment}", hint="a policy must name two different hosts")
             if is_new(target):
-                target = names[treatment.target] = self._new()
-                self._starting[target] = now_ms + self._plane.start_host_ms
+                target = next(iter(coming), None) or self._new()
+                up_ms = coming.pop(target, now_ms + self._plane.start_host_ms)
+                names[treatment.target], self._starting[target] = target, up_ms
             for slot in treatment.slots:
                 if self._home[slot] != source:
                     raise ProtocolError(
@@ -118,7 +135,7 @@ class Fleet:
             if treatment.kind == "scale_in":
                 self._leaving.add(source)
             named.append(replace(treatment, source=source, target=target))
-        self.treating, self._until = True, now_ms
+        self.treating, self._until, self._untouched = True, now_ms, True
         return tuple(named)
 
     def settle(self, now_ms: float) -> bool:
@@ -147,10 +164,12 @@ class Fleet:
         moving = np.flatnonzero((home != self.owner) & (home >= 0))
         if not len(moving):
             return
-        touched = np.concatenate([self.owner[moving], home[moving]])
-        moved = np.bincount(touched, minlength=len(self.hosts))
-        pause = self._plane.switch_ms + moved * self._plane.move_slot_ms
-        until = np.where(moved > 0, now_ms + pause, 0.0)
+        self._untouched = False
+        plane, hosts = self._plane, len(self.hosts)
+        given, got = (np.bincount(of[moving], minlength=hosts) for of in (self.owner, home))
+        each_ms = plane.move_slot_ms if plane.take_slot_ms is None else plane.take_slot_ms
+        pause = plane.switch_ms + given * plane.move_slot_ms + got * each_ms
+        until = np.where(given + got > 0, now_ms + pause, 0.0)
         self.paused_ms = np.maximum(self.paused_ms, until)
         self._until = max(self._until, float(until.max()))
         self.owner = self.owner.copy()

@@ -18,7 +18,7 @@ from penstock.sim import loops
 from penstock.sim.ledger import Ledger
 from penstock.sim.outcome import FlowOutcome
 from penstock.sim.plane import Following, Plane
-from penstock.sim.run import check_hosts, check_warm_up, paced, prepared
+from penstock.sim.run import check_hosts, check_warm_up, paced, prepared, settled
 from penstock.sim.stage import Stage, own_bound
 from penstock.sim.trace import Trace
 
@@ -37,12 +37,14 @@ def simulate_flow(
     delta_ms: float | None = None,
     seed: int = 1,
     warm_up_ms: float = 0.0,
+    deadline_ms: float | None = None,
     tell: Callable[[float], None] = lambda now_ms: None,
 ) -> FlowOutcome:
     """Let a trace pass through a first step, and what it puts out through those that follow.
 
     `bounds` holds the end-to-end SLA; its other limits are those of each step. The steps have these
-    `shares` of the bound; None: they begin with equal ones, which move every `share_every_ms`. All
+    `shares` of the bound; None: they begin with equal ones, which move every `share_every_ms`.
+    Functions help the first step only, unless a following one has a plane of its own with some. All
     else is as with `simulate`, for each step.
 
     >>> from penstock.model import SLA
@@ -65,16 +67,26 @@ def simulate_flow(
         empty = np.zeros((len(trace.counts), one.slots))
         ledgers.append(Ledger(empty, trace.delta_ms))
     randoms = np.random.default_rng(seed).spawn(len(names))
+    policies = [policy, *(one.policy or policy for one in following)]
+    planes = [plane, *(one.plane or replace(plane, functions=None) for one in following)]
     stages = []
-    for name, ledger, first, random, rate in zip(
-        names, ledgers, begin, randoms, rates, strict=True
-    ):
+    for n, (name, ledger, first) in enumerate(zip(names, ledgers, begin, strict=True)):
         check_hosts(first, ledger.arrived.shape[1])
-        chosen, margin = prepared(policy)
+        chosen, margin = prepared(policies[n])
         whole = bounds if margin is None else replace(bounds, margin=margin)
-        own = _own(whole, given[name], plane)
-        pace_ms = per_look * trace.delta_ms
-        stage = Stage(name, ledger, first, plane, random, chosen, own, pace_ms, rate, warm_up_ms)
+        stage = Stage(
+            name,
+            ledger,
+            first,
+            planes[n],
+            randoms[n],
+            None if settled(chosen, first, planes[n]) else chosen,
+            _own(whole, given[name], plane),
+            per_look * trace.delta_ms,
+            rates[n],
+            warm_up_ms,
+            deadline_ms,
+        )
         stages.append(stage)
     sharing = _Sharing(stages, None if shares is not None else budget, share_every_ms, tell)
     if plane.engine == "epochs":

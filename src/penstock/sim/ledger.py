@@ -24,11 +24,19 @@ class Series:
 
     rate: Floats
     """Records that arrived."""
+    completed: Floats
+    """Records that completed."""
     hosts: Floats
     """At the end of the second; hosts that start are paid for and count."""
     mean_ms: Floats
     p99_ms: Floats
     """To within a tenth."""
+    load: Floats
+    """The share of its time that the busiest host of an epoch was busy; only of epochs."""
+    functions: Floats
+    """That worked, at most."""
+    function_money: Floats
+    """US dollars."""
 
 
 class Ledger:
@@ -48,12 +56,29 @@ class Ledger:
         seconds = int(np.ceil(length * delta_ms / _SERIES_MS))
         self.series_ms = _SERIES_MS
         self.histogram = np.zeros((seconds, LATENCY_BINS), dtype=np.float32)
+        self._busy_ms, self._functions, self._money = np.zeros((3, seconds))
         self._hosts = [(0.0, 0)]
         """Since when the step has had how many hosts."""
 
     def arrive(self, first: int, records: Array) -> None:
         """Records that arrived in the time slots from `first` on."""
         self.arrived[first : first + len(records)] += records
+
+    def note_epoch(
+        self, began_ms: float, done_ms: float, busy_ms: float, functions: int, money: float
+    ) -> None:
+        """An epoch in which the busiest host was busy for so long; what functions did and cost."""
+        ends = np.arange(1, len(self._busy_ms) + 1) * self.series_ms
+        first = int(began_ms // self.series_ms)
+        last = min(int(done_ms // self.series_ms) + 1, len(ends))
+        within = slice(first, last)
+        overlap_ms = np.minimum(ends[within], done_ms) - np.maximum(
+            ends[within] - self.series_ms, began_ms
+        )
+        part = overlap_ms / (done_ms - began_ms)
+        self._busy_ms[within] += part * busy_ms
+        self._money[within] += part * money
+        self._functions[within] = np.maximum(self._functions[within], functions)
 
     def note_hosts(self, size: int, since_ms: float) -> None:
         """From this moment on the step has so many hosts."""
@@ -96,4 +121,13 @@ class Ledger:
         changes = np.searchsorted([since_ms for since_ms, _ in self._hosts], ends_ms) - 1
         hosts = np.array([float(size) for _, size in self._hosts])[changes]
         p99_ms: Floats = quantiles(self.histogram, 0.99)
-        return Series(arrived.astype(np.float64), hosts, mean_ms, p99_ms)
+        return Series(
+            arrived.astype(np.float64),
+            completed.astype(np.float64),
+            hosts,
+            mean_ms,
+            p99_ms,
+            self._busy_ms / self.series_ms,
+            self._functions,
+            self._money,
+        )

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from penstock.control.epoch_cost import EpochCost
+from penstock.control.epoch_times import EpochTimes
 from penstock.control.vitals import Floats
-from penstock.sim.epochs import Source, Spent, slowest_ms
+from penstock.sim.epochs import Source, Spent
 from penstock.sim.ledger import Ledger
 from penstock.sim.plane import Following
 from penstock.sim.queues import Queues
@@ -67,8 +69,9 @@ def epochs(stages: Sequence[Stage], following: Sequence[Following], tell: Tell) 
 
     Hosts may be started in between. Slots move at the end.
     """
-    ledger, fleets = stages[0].ledger, [stage.fleet for stage in stages]
+    ledger = stages[0].ledger
     end_ms = len(ledger.arrived) * ledger.delta_ms
+    times = EpochTimes()
     source, cost = Source(ledger.arrived, ledger.delta_ms), EpochCost()
     put_out = [0] * len(following)
     began_ms, epoch = 0.0, 0
@@ -78,14 +81,23 @@ def epochs(stages: Sequence[Stage], following: Sequence[Following], tell: Tell) 
             intakes.append(intakes[n].split(follower.fan_out, follower.shares, put_out[n]))
             put_out[n] += int(intakes[n].records.sum())
             stages[n + 1].ledger.arrive(intakes[n + 1].first, intakes[n + 1].records)
-        useful_ms = [slowest_ms(*pair) for pair in zip(fleets, intakes, strict=True)]
-        busy_ms = [slowest_ms(*pair, began_ms) for pair in zip(fleets, intakes, strict=True)]
-        done_ms = began_ms + stages[0].plane.epoch_cost_ms + sum(busy_ms)
+        efforts = [
+            stage.begin_epoch(intake, began_ms)
+            for stage, intake in zip(stages, intakes, strict=True)
+        ]
+        busy_ms = sum(effort.busy_ms for effort in efforts)
+        done_ms = began_ms + stages[0].plane.epoch_cost_ms + busy_ms
         for stage, intake in zip(stages, intakes, strict=True):
             stage.read_epoch(intake, began_ms, cost.ms, epoch)
-        cost.note(began_ms, done_ms, sum(useful_ms))
-        for stage, intake, busy in zip(stages, intakes, busy_ms, strict=True):
-            spent = Spent(busy, sum(busy_ms), stage.bounds.share)
+        cost.note(began_ms, done_ms, sum(effort.useful_ms for effort in efforts))
+        if len(stages) > 1:
+            spent_ms = {str(s.step): e.useful_ms for s, e in zip(stages, efforts, strict=True)}
+            times.note(spent_ms, done_ms - began_ms)
+            for stage in stages:
+                left = times.left_to(stage.step, stage.bounds.share)
+                stage.bounds = replace(stage.bounds, left=left)
+        for stage, intake, effort in zip(stages, intakes, efforts, strict=True):
+            spent = Spent(effort.busy_ms, busy_ms, stage.bounds.share)
             stage.end_epoch(intake, began_ms, done_ms, spent)
             stage.decide(done_ms, cost.ms, epoch)
         began_ms, epoch = done_ms, epoch + 1

@@ -6,7 +6,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from penstock.control.entry import Entry
+from penstock.control.money import Money
 from penstock.control.vitals import Floats
+from penstock.functions.port import Usage
 from penstock.sim.ledger import Series
 
 
@@ -31,6 +33,12 @@ class Outcome:
     decide_us: float = 0.0
     """Microseconds that examining and deciding took on average, by the clock of this machine."""
     decide_worst_us: float = 0.0
+    money: Money = field(default_factory=Money)
+    """What hosts and functions cost, over the whole run."""
+    used: Usage | None = None
+    """What functions did; None where there are none."""
+    function_rows: int = 0
+    """Records that went to functions."""
 
     @property
     def success(self) -> float:
@@ -39,7 +47,7 @@ class Outcome:
 
     def to_json(self) -> dict[str, Any]:
         """The figures, without series and journal."""
-        return {
+        told = {
             "step": self.step,
             "success": round(self.success, 6),
             "success_of_worst_slot": round(float(self.success_by_slot.min()), 6),
@@ -50,7 +58,17 @@ class Outcome:
             "decisions": self.decisions,
             "decide_us": round(self.decide_us, 1),
             "decide_worst_us": round(self.decide_worst_us, 1),
+            "money": self.money.to_json(),
         }
+        if self.used is not None:
+            told["functions"] = {
+                "most": int(self.series.functions.max(initial=0)),
+                "rows": self.function_rows,
+                "invocations": self.used.invocations,
+                "seconds": round(self.used.seconds, 3),
+                "cold_starts": self.used.cold_starts,
+            }
+        return told
 
 
 @dataclass(frozen=True, eq=False)

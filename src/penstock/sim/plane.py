@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, get_args
 
 from penstock.errors import SettingError
+from penstock.functions.price import HostPrice
 from penstock.model import StepId
+from penstock.sim.functions import FunctionPlane
 
 Engine = Literal["continuous", "epochs"]
 
@@ -35,13 +37,21 @@ class Plane:
     """How long the hosts pause that give or get slots, all of them that change at one moment."""
     move_slot_ms: float = 0.0
     """How much longer for each slot that a host gives or gets: its state."""
+    take_slot_ms: float | None = None
+    """The same for each slot that it gets, if its way in is narrower than the way out."""
     engine: Engine = "continuous"
     """Record by record, or in epochs, one right after the other."""
     epoch_cost_ms: float = 250.0
     """What an epoch takes however little it brings. Only for an engine of epochs."""
+    revises: bool = False
+    """Whether still more hosts can be asked for while all that is under way waits for hosts, and
+    functions can be given more or less, as in the live loop. Only for an engine of epochs."""
     lost_samples: float = 0.0
     """Probability that the counters of a host are missing when they are asked for. Only for a
     continuous engine: an epoch is not done before all hosts have answered."""
+    functions: FunctionPlane | None = None
+    """Those that may help the first step. Only for an engine of epochs."""
+    host_price: HostPrice = field(default_factory=HostPrice)
 
     def __post_init__(self) -> None:
         if self.engine not in get_args(Engine):
@@ -56,14 +66,19 @@ class Plane:
             value = getattr(self, name)
             if value <= 0:
                 raise SettingError(f"a {name} of {value:g}", hint="use more than 0")
-        for name in ("start_host_ms", "switch_ms", "move_slot_ms"):
+        for name in ("start_host_ms", "switch_ms", "move_slot_ms", "take_slot_ms"):
             value = getattr(self, name)
-            if value < 0:
+            if value is not None and value < 0:
                 raise SettingError(f"a {name} of {value:g}", hint="use 0 or more milliseconds")
         if self.engine == "epochs" and self.epoch_cost_ms < 1:
             raise SettingError(
                 f"an epoch cost of {self.epoch_cost_ms:g} ms",
                 hint="use 1 ms or more: epochs without a cost would be without end",
+            )
+        if self.engine != "epochs" and (self.functions is not None or self.revises):
+            raise SettingError(
+                "functions, or treatments that change, for a continuous engine",
+                hint="they are simulated for an engine of epochs: choose that",
             )
 
 
@@ -85,12 +100,17 @@ class Following:
     """Of its hosts; None: that of the plane."""
     hosts: int = 1
     """In the beginning."""
+    policy: str | None = None
+    """Of its hosts; None: that of the first step."""
+    plane: Plane | None = None
+    """What its hosts and treatments are like; None: as those of the first step."""
 
     @property
     def shares(self) -> tuple[float, ...]:
         """The part of all its records that each slot gets."""
         weights = self.weights or (1.0,) * self.slots
-        return tuple(weight / sum(weights) for weight in weights)
+        total = sum(weights)
+        return tuple(weight / total for weight in weights)
 
     def __post_init__(self) -> None:
         if self.weights and (len(self.weights) != self.slots or min(self.weights) < 0):

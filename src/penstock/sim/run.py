@@ -32,13 +32,15 @@ def simulate(
     seed: int = 1,
     step: str = "step",
     warm_up_ms: float = 0.0,
+    deadline_ms: float | None = None,
     tell: Callable[[float], None] = lambda now_ms: None,
 ) -> Outcome:
     """Let a trace pass through a step whose hosts follow a policy.
 
     The step begins with `hosts` hosts (None: `bounds.at_least`, or what a static policy wants).
     Control examines and decides every `delta_ms` (None: every time slot of the trace), or after
-    every epoch. Success and hosts are judged from `warm_up_ms` on. `tell` is called after each
+    every epoch. Success and hosts are judged from `warm_up_ms` on. Functions, if the plane has any,
+    work off what waits within `deadline_ms` (None: the window of the SLA). `tell` is called after each
     look with the milliseconds that have passed. A policy that is handed in stays as it was.
 
     >>> from penstock.model import SLA
@@ -56,18 +58,17 @@ def simulate(
     check_hosts(hosts, trace.slots)
     check_warm_up(warm_up_ms, trace)
     trace, per_look = paced(trace, delta_ms, plane)
-    # What is static and has all its hosts will never do anything: not asking it saves the time.
-    settled = isinstance(chosen, Static) and chosen.hosts == hosts
     stage = Stage(
         StepId(step),
         Ledger(trace.counts, trace.delta_ms),
         hosts,
         plane,
         np.random.default_rng(seed),
-        None if settled else chosen,
+        None if settled(chosen, hosts, plane) else chosen,
         bounds,
         per_look * trace.delta_ms,
         warm_up_ms=warm_up_ms,
+        deadline_ms=deadline_ms,
     )
     if plane.engine == "epochs":
         loops.epochs([stage], (), tell)
@@ -80,6 +81,11 @@ def prepared(policy: str | Policy) -> tuple[Policy, float | None]:
     """A policy object of its own for a step, and the margin that its text names, if it does."""
     chosen, margin = parse(policy)
     return deepcopy(chosen), margin
+
+
+def settled(policy: Policy, hosts: int, plane: Plane) -> bool:
+    """What is static and has all its hosts will never do anything: not asking it saves the time."""
+    return isinstance(policy, Static) and policy.hosts == hosts and plane.functions is None
 
 
 def check_hosts(hosts: int, slots: int) -> None:
