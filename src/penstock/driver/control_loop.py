@@ -191,7 +191,10 @@ class ControlLoop:
             times = self._since_ms, self._started_ms, written_ms
             mapped = self._maps.take_in(plan, seen, *times, together)
             longest = (max(ms, waited.get(name, 0.0)) for name, ms in mapped.items())
-            self._cost.note(self._started_ms, done_ms, sum(spent.values()) + sum(longest))
+            if waited and self._cost.ms > 0:
+                self._cost.skip(done_ms)
+            else:
+                self._cost.note(self._started_ms, done_ms, sum(spent.values()) + sum(longest))
             self._warm_up(plan, sum(task.rows for task in seen))
             self._share(plan, spent, written_ms)
             for routes in plan.steps:
