@@ -91,6 +91,7 @@ class Elastic:
         return OffloadSettings(
             at_most=limit,
             speed=self.functions.speed,
+            start_ms=float(self.functions.start_ms),
             deadline_ms=deadline_ms,
             merge_cost=self.merge_cost,
             patience_ms=float(milliseconds(self.patience)),

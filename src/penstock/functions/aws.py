@@ -65,6 +65,8 @@ class LambdaFunctions:
     price: FunctionPrice = field(default_factory=FunctionPrice)
     payload_limit: int = 6 * 1024 * 1024
     """Bytes of a request or an answer that Lambda lets through."""
+    start_ms: int = 500
+    """What a cold start is taken to take: as published for Lambda with its runtime loaded before."""
 
     @property
     def reach(self) -> LambdaReach:

@@ -128,6 +128,12 @@ class Functions(Protocol):
         """Of a function, relative to a host: Sponge's rho."""
         ...
 
+    @property
+    def start_ms(self) -> int:
+        """What a cold start takes, as far as it matters: the policy does not count on those that
+        are still starting."""
+        ...
+
     def start(
         self, flow: FlowPlan, run_id: str, token: str, host_rate: float | None = None
     ) -> Started:
