@@ -14,7 +14,7 @@ import penstock as ps
 from penstock.config import Settings
 from penstock.workloads.shaped import shaped
 from tests.spark.test_faults import await_condition
-from tests.spark.test_offload import carried, services, told
+from tests.spark.test_offload import carried_since, services, told
 
 MAP_RATE = 400.0
 SETTINGS = Settings(map_rate=MAP_RATE, progress_kept=10_000)
@@ -35,7 +35,7 @@ def test_a_burst_of_a_flow_without_hosts_is_carried_by_functions(
     flow = made.elastic(functions=ps.LocalFunctions(at_most=12))
     query = flow.start(sink, checkpoint=checkpoint, settings=SETTINGS)
     try:
-        await_condition(lambda: carried(query) > 500, 120)
+        await_condition(lambda: carried_since(query, -1) > 500, 120)
         facts = query.control.facts()
         assert facts["functions"]["state"] == "up"
         await_condition(lambda: bool(told(query)) and told(query)[-1].facts["functions"] == 0, 90)
