@@ -185,7 +185,11 @@ def story(flow: FlowPlan, store: Path, epochs: list[list[list[Row]]], by: Any = 
         return [*seen, state(on), letters(on)]
 
 
-@pytest.mark.parametrize("chances", [WELL, ANYHOW], ids=["well", "anyhow"])
+@pytest.mark.parametrize(
+    "chances",
+    [pytest.param(WELL, marks=pytest.mark.slow), ANYHOW],
+    ids=["well", "anyhow"],
+)
 @pytest.mark.parametrize("name", FLOWS)
 def test_with_functions_and_without(tmp_path: Path, name: str, chances: Chances) -> None:
     flow, epochs = FLOWS[name], epochs_of(name)
@@ -206,7 +210,9 @@ def test_with_functions_and_without(tmp_path: Path, name: str, chances: Chances)
         ("sessions", {"k": "k1", "v": 1, "ts": None}, "NullKeyError"),
     ],
 )
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(
+    "seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (1, 2))]
+)
 def test_errors_are_the_same(tmp_path: Path, name: str, bad: Row, error: str, seed: int) -> None:
     """Wherever the row went that is to blame."""
     flow = FlowPlan(FLOWS[name].sources, FLOWS[name].steps)

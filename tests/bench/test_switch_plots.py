@@ -111,6 +111,7 @@ def test_every_picture_shows_something(tmp_path: Path) -> None:
     assert_drawn(drawn)
 
 
+@pytest.mark.slow
 def test_a_quick_report_has_the_same_pictures(tmp_path: Path) -> None:
     assert names(draw(report(switch_sweeps.QUICK), tmp_path)) == sorted(NAMES)
 
