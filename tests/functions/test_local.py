@@ -177,3 +177,15 @@ def test_all_end_with_the_driver_however_it_ends(tmp_path: Path) -> None:
     process.communicate()
     _, left = psutil.wait_procs(family, timeout=10)
     assert not left
+
+
+def test_nothing_is_left_of_functions_that_are_stopped() -> None:
+    started = LocalFunctions(keep_warm=2).start(counting(doubled), "run", "token")
+    until(lambda: len(started.up()) == 2)
+    service = psutil.Process(started._process.pid)
+    family = [service, *service.children(recursive=True)]
+    assert len(family) == 4  # with the nursery
+    for process in family:
+        process.suspend()
+    started.stop()
+    until(lambda: not any(process.is_running() for process in family))

@@ -8,8 +8,10 @@ mostly shares. For trials, `start_ms`, `speed` and `price` make them stand for o
 from __future__ import annotations
 
 import json
+import os
 import pickle
 import selectors
+import signal
 import subprocess
 import sys
 import threading
@@ -193,8 +195,9 @@ def _end(process: subprocess.Popen[bytes]) -> None:
         if pipe is not None:
             with suppress(OSError):
                 pipe.close()
-    try:
+    with suppress(subprocess.TimeoutExpired):
         process.wait(_GRACE_S)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
+    # Functions end with the service, unless they are stopped. It leads their group.
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
