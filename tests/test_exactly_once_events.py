@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -170,19 +171,26 @@ requests = st.builds(
     st.integers(0, 5),
     st.sets(st.integers(0, SLOTS - 1), min_size=1).map(lambda slots: tuple(sorted(slots))),
 )
-mishaps = st.sampled_from(
-    [(point, how) for point in POINTS for how in (*hows(point), "slow")]
-).flatmap(lambda at: st.builds(Mishap, st.just(at[0]), st.just(at[1]), st.integers(1, 4)))
-turns = st.builds(
-    Turn,
-    seed=st.integers(0, 1 << 16),
-    partitions=st.integers(1, 3),
-    requests=st.lists(requests, max_size=2).map(tuple),
-    mishaps=st.lists(mishaps, max_size=3).map(tuple),
-    gap_ms=st.sampled_from(GAPS_MS),
-    reads=st.integers(1, 2),
-    rows=st.sampled_from([20, 5, 0]),
-)
+
+
+def turns_of(points: Sequence[str], rows: Sequence[int]) -> st.SearchStrategy[Turn]:
+    """Epochs of so many rows, with faults at these points."""
+    mishaps = st.sampled_from(
+        [(point, how) for point in points for how in (*hows(point), "slow")]
+    ).flatmap(lambda at: st.builds(Mishap, st.just(at[0]), st.just(at[1]), st.integers(1, 4)))
+    return st.builds(
+        Turn,
+        seed=st.integers(0, 1 << 16),
+        partitions=st.integers(1, 3),
+        requests=st.lists(requests, max_size=2).map(tuple),
+        mishaps=st.lists(mishaps, max_size=3).map(tuple),
+        gap_ms=st.sampled_from(GAPS_MS),
+        reads=st.integers(1, 2),
+        rows=st.sampled_from(rows),
+    )
+
+
+turns = turns_of(POINTS, [20, 5, 0])
 
 
 @settings(max_examples=6, derandomize=True, deadline=None, database=None)

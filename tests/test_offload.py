@@ -24,7 +24,7 @@ from tests.functions.waiting import until
 from tests.helped import ANYHOW, WELL, Chances, Helped, helped
 from tests.plain_rows import Row
 from tests.test_exactly_once import NEEDS, swap
-from tests.test_exactly_once_events import GAPS_MS, moves, requests
+from tests.test_exactly_once_events import GAPS_MS, moves, turns_of
 from tests.trial import (
     FLOWS,
     MEMORY,
@@ -211,19 +211,7 @@ def test_a_fault_at_each_point(tmp_path: Path, point: str, name: str) -> None:
         flow.check()
 
 
-mishaps = st.sampled_from(
-    [(point, how) for point in FAULT_POINTS for how in (*hows(point), "slow")]
-).flatmap(lambda at: st.builds(Mishap, st.just(at[0]), st.just(at[1]), st.integers(1, 4)))
-turns = st.builds(
-    Turn,
-    seed=st.integers(0, 1 << 16),
-    partitions=st.integers(1, 3),
-    requests=st.lists(requests, max_size=2).map(tuple),
-    mishaps=st.lists(mishaps, max_size=3).map(tuple),
-    gap_ms=st.sampled_from(GAPS_MS),
-    reads=st.integers(1, 2),
-    rows=st.sampled_from([40, 5, 0]),
-)
+turns = turns_of(FAULT_POINTS, [40, 5, 0])
 
 
 @settings(max_examples=5, derandomize=True, deadline=None, database=None)
