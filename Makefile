@@ -22,22 +22,22 @@ help: ## show this list
 
 setup: $(READY) ## make .venv with everything that requirements.lock names
 
-$(READY): requirements.lock pyproject.toml
+$(READY): requirements.lock pyproject.toml bench/pyproject.toml
 	@python="$$(PYTHON='$(PYTHON)' scripts/preflight)" || exit 1; \
 	if $(BIN)/python -c 'import pip' 2>/dev/null; then exit 0; fi; \
 	echo "Making $(VENV) with $$python"; \
 	"$$python" -m venv --clear $(VENV)
 	@echo "Installing; PySpark alone is a download of several hundred MB"
 	$(BIN)/python -m pip install --disable-pip-version-check --require-hashes -r requirements.lock
-	$(BIN)/python -m pip install --disable-pip-version-check --quiet --no-deps --no-build-isolation --editable .
+	$(BIN)/python -m pip install --disable-pip-version-check --quiet --no-deps --no-build-isolation --editable . --editable bench
 	@touch $@
 
 demo: setup ## run the demo (SECONDS=30)
 	$(BIN)/penstock demo --seconds $(SECONDS)
 
 # Many tests mostly wait, for Spark or for what was killed: three groups of them run side by side.
-SPARK_TESTS := tests/spark tests/workloads tests/test_demo.py tests/test_recovery.py
-CLUSTER_TESTS := $(wildcard tests/test_control_*.py tests/test_exactly_*.py tests/test_o*.py) tests/host
+SPARK_TESTS := tests/spark tests/bench/workloads tests/console/test_demo.py
+CLUSTER_TESTS := tests/exactly_once tests/host
 PYTEST := $(BIN)/python -m pytest --durations=10
 
 test: setup ## run the tests, without the slow ones
@@ -70,4 +70,4 @@ upgrade: setup ## the same, with the newest versions that fit
 
 clean: ## remove everything that make has made
 	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
-	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
+	find src bench tests -name __pycache__ -type d -prune -exec rm -rf {} +

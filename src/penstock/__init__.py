@@ -30,10 +30,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from penstock.config import Settings
-    from penstock.control.decision import Bounds, Decision, Policy, Treatment, new_host
     from penstock.control.elastic import Elastic
-    from penstock.control.vitals import Vitals
+    from penstock.control.examine.vitals import Vitals
+    from penstock.control.treat.decision import Bounds, Decision, Policy, Treatment, new_host
     from penstock.errors import (
         CheckpointError,
         FlowError,
@@ -45,11 +44,11 @@ if TYPE_CHECKING:
         StepError,
         StoreError,
     )
-    from penstock.flows import Flow, KeyedFlow, WindowedFlow, flow
-    from penstock.functions.aws import LambdaFunctions
-    from penstock.functions.local import LocalFunctions
-    from penstock.functions.price import FunctionPrice, HostPrice
+    from penstock.flow.flow import Flow, KeyedFlow, WindowedFlow, flow
     from penstock.model import SLA
+    from penstock.offload.backends.aws import LambdaFunctions
+    from penstock.offload.backends.local import LocalFunctions
+    from penstock.offload.backends.price import FunctionPrice, HostPrice
     from penstock.operators.aggregate.aggregates import (
         approx_distinct,
         avg,
@@ -65,16 +64,17 @@ if TYPE_CHECKING:
     from penstock.operators.process.processor import KeyedProcessor
     from penstock.operators.window.windows import Window, hopping, session_window, tumbling
     from penstock.plan.migration import Migration
+    from penstock.settings import Settings
     from penstock.spark.query import FlowQuery, QueryStatus
     from penstock.spark.session import configure, session
     from penstock.spark.sinks import collect, foreach_batch, to
-    from penstock.state.rows import Row
+    from penstock.state.variables.rows import Row
 
 _HOMES = {
-    "config": ("Settings",),
-    "control.decision": ("Bounds", "Decision", "Policy", "Treatment", "new_host"),
+    "settings": ("Settings",),
+    "control.treat.decision": ("Bounds", "Decision", "Policy", "Treatment", "new_host"),
     "control.elastic": ("Elastic",),
-    "control.vitals": ("Vitals",),
+    "control.examine.vitals": ("Vitals",),
     "errors": (
         "CheckpointError",
         "FlowError",
@@ -86,10 +86,10 @@ _HOMES = {
         "StepError",
         "StoreError",
     ),
-    "flows": ("Flow", "KeyedFlow", "WindowedFlow", "flow"),
-    "functions.aws": ("LambdaFunctions",),
-    "functions.local": ("LocalFunctions",),
-    "functions.price": ("FunctionPrice", "HostPrice"),
+    "flow.flow": ("Flow", "KeyedFlow", "WindowedFlow", "flow"),
+    "offload.backends.aws": ("LambdaFunctions",),
+    "offload.backends.local": ("LocalFunctions",),
+    "offload.backends.price": ("FunctionPrice", "HostPrice"),
     "model": ("SLA",),
     "operators.aggregate.aggregates": (
         "approx_distinct",
@@ -109,7 +109,7 @@ _HOMES = {
     "spark.query": ("FlowQuery", "QueryStatus"),
     "spark.session": ("configure", "session"),
     "spark.sinks": ("collect", "foreach_batch", "to"),
-    "state.rows": ("Row",),
+    "state.variables.rows": ("Row",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 

@@ -1,5 +1,5 @@
 """`python -m penstock` is the `penstock` command."""
 
-from penstock.cli import main
+from penstock.cli.app import main
 
 main()

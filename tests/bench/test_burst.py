@@ -9,17 +9,20 @@ from typing import Any
 import numpy as np
 import pytest
 
-from penstock.bench import burst, burst_money, burst_outcome, burst_scenarios
-from penstock.bench.burst_outcome import Rows, by_couriers, functions_by_second, loads, money_of
-from penstock.bench.burst_scenarios import CORES, DEFAULT, FULL, QUICK, LiveBurst
-from penstock.bench.burst_sides import LIVE
-from penstock.bench.burst_standby import asked, over
-from penstock.bench.catalog import find
-from penstock.bench.live_outcome import of_step
-from penstock.control.entry import Entry
+from penstock.control.journal.entry import Entry
 from penstock.control.money import Money
 from penstock.driver.progress import EpochProgress, FunctionsProgress, HostProgress
-from penstock.workloads import burst_nexmark
+from penstock_bench.burst import bench as burst
+from penstock_bench.burst import money as burst_money
+from penstock_bench.burst import outcome as burst_outcome
+from penstock_bench.burst import scenarios as burst_scenarios
+from penstock_bench.burst.outcome import Rows, by_couriers, functions_by_second, loads, money_of
+from penstock_bench.burst.scenarios import CORES, DEFAULT, FULL, QUICK, LiveBurst
+from penstock_bench.burst.sides import LIVE
+from penstock_bench.burst.standby import asked, over
+from penstock_bench.catalog import find
+from penstock_bench.live.outcome import of_step
+from penstock_bench.workloads import burst_nexmark
 
 START_MS = 1_000_000
 STEP = "window-1"

@@ -10,13 +10,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from penstock.bench import burst, burst_params, burst_sim
-from penstock.bench.burst_outcome import LiveRuns
-from penstock.bench.burst_plots import draw
-from penstock.bench.burst_scenarios import FULL, QUICK, LiveBurst
-from penstock.bench.burst_sides import SIDES, Side
-from penstock.bench.switch_drawing import Run
 from penstock.errors import SettingError
+from penstock_bench.burst import bench as burst
+from penstock_bench.burst import params as burst_params
+from penstock_bench.burst import simulated as burst_sim
+from penstock_bench.burst.outcome import LiveRuns
+from penstock_bench.burst.plots import draw
+from penstock_bench.burst.scenarios import FULL, QUICK, LiveBurst
+from penstock_bench.burst.sides import SIDES, Side
+from penstock_bench.switch.drawing import Run
 from tests.bench.drawn import assert_drawn
 
 PEAKS_MS = dict(zip(SIDES, (60e3, 38e3, 6e3, 5e3, 12e3, 1.4e3, 1.2e3, 9e3, 4e3, 2e3), strict=True))

@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from penstock.bench import burst_params as given
-from penstock.bench import burst_sim
-from penstock.bench.burst_planes import hosts_of, join_of, machines
-from penstock.bench.burst_sides import LIVE, MEANINGS, ONLY_SIMULATED, SIDES, TITLES, Side
-from penstock.bench.burst_sim import BurstScenario, Result, grid, run_one
-from penstock.workloads.shapes import shape
+from penstock.sim.shapes import shape
+from penstock_bench.burst import params as given
+from penstock_bench.burst import simulated as burst_sim
+from penstock_bench.burst.planes import hosts_of, join_of, machines
+from penstock_bench.burst.sides import LIVE, MEANINGS, ONLY_SIMULATED, SIDES, TITLES, Side
+from penstock_bench.burst.simulated import BurstScenario, Result, grid, run_one
 
 
 @pytest.fixture(scope="module")

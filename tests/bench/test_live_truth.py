@@ -5,17 +5,17 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from penstock.bench.live_outcome import average_hosts, max_over_mean, outcome_of, since
-from penstock.bench.live_scenarios import STEADY, hotspot
-from penstock.bench.live_truth import DELTA_MS, Began, delivered, truth
-from penstock.bench.per_second import Delivered
-from penstock.control.entry import Entry
+from penstock.control.journal.entry import Entry
 from penstock.driver.progress import EpochProgress, HostProgress
 from penstock.model import SLA
-from penstock.workloads.pieces import Numbers
-from penstock.workloads.shaped import KeyedRows
-from penstock.workloads.shapes import Sine, Steady
-from penstock.workloads.skews import Hotspot
+from penstock.sim.shapes import Sine, Steady
+from penstock.sim.skews import Hotspot
+from penstock_bench.live.outcome import average_hosts, max_over_mean, outcome_of, since
+from penstock_bench.live.per_second import Delivered
+from penstock_bench.live.scenarios import STEADY, hotspot
+from penstock_bench.live.truth import DELTA_MS, Began, delivered, truth
+from penstock_bench.workloads.pieces import Numbers
+from penstock_bench.workloads.shaped import KeyedRows
 
 SLOTS = 8
 BEGAN = Began(start_ms=1_000_000, first=60)

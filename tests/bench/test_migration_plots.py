@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from penstock.bench.migration import FULL, MOVE_AT, QUICK, SECONDS, Killed, Move, Moved, Scale
-from penstock.bench.migration_plots import draw
-from penstock.bench.per_second import Seconds
 from penstock.errors import SettingError
+from penstock_bench.live.per_second import Seconds
+from penstock_bench.migration.bench import FULL, MOVE_AT, QUICK, SECONDS, Killed, Move, Moved, Scale
+from penstock_bench.migration.plots import draw
 
 LAST = 18.0
 """Seconds that a pause of 5 GB takes here."""

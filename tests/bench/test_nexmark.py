@@ -9,15 +9,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from penstock.bench import nexmark, nexmark_native, nexmark_sql
-from penstock.bench.nexmark_plots import draw
 from penstock.errors import PenstockError, SettingError
-from penstock.workloads.nexmark.catalog import TITLES, find
-from penstock.workloads.nexmark.columns import SCHEMAS
-from penstock.workloads.nexmark.config import NexmarkConfig
-from penstock.workloads.nexmark.files import chunked
-from penstock.workloads.nexmark.generator import generate
-from penstock.workloads.nexmark.run import Replay
+from penstock_bench.nexmark import bench as nexmark
+from penstock_bench.nexmark import native as nexmark_native
+from penstock_bench.nexmark import sql as nexmark_sql
+from penstock_bench.nexmark.plots import draw
+from penstock_bench.workloads.nexmark.catalog import TITLES, find
+from penstock_bench.workloads.nexmark.columns import SCHEMAS
+from penstock_bench.workloads.nexmark.config import NexmarkConfig
+from penstock_bench.workloads.nexmark.files import chunked
+from penstock_bench.workloads.nexmark.generator import generate
+from penstock_bench.workloads.nexmark.run import Replay
 
 
 def progress(batch: int, took_ms: int, **more: Any) -> dict[str, Any]:

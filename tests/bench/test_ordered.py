@@ -11,11 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from penstock.bench import ordered, ordered_sweeps
-from penstock.bench.ordered_chains import KEYS, Chain, Chunk, Shape
-from penstock.bench.ordered_costs import CREDIT_S, LEAST_S, Asleep, Matrices, matrices
-from penstock.bench.ordered_markers import Markers, shown
-from penstock.bench.ordered_trials import Trial, run_all, run_one
+from penstock_bench.ordered import bench as ordered
+from penstock_bench.ordered import sweeps as ordered_sweeps
+from penstock_bench.ordered.chains import KEYS, Chain, Chunk, Shape
+from penstock_bench.ordered.costs import CREDIT_S, LEAST_S, Asleep, Matrices, matrices
+from penstock_bench.ordered.markers import Markers, shown
+from penstock_bench.ordered.trials import Trial, run_all, run_one
 
 # -- what a trial shows
 

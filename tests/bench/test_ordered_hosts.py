@@ -7,12 +7,13 @@ from contextlib import closing
 import pyarrow as pa
 import pytest
 
-from penstock.bench import ordered_flow, ordered_limit
-from penstock.bench.ordered_flow import SCHEMA, Before, StepInProcess
-from penstock.bench.ordered_queries import QUERIES, Load, QueryInProcess, epochs, measure, run_one
 from penstock.operators.process.step import ProcessPlan
-from penstock.workloads.tpcx_bb import catalog
-from penstock.workloads.tpcx_bb.columns import EVENT_TIME
+from penstock_bench.ordered import flow as ordered_flow
+from penstock_bench.ordered import limit as ordered_limit
+from penstock_bench.ordered.flow import SCHEMA, Before, StepInProcess
+from penstock_bench.ordered.queries import QUERIES, Load, QueryInProcess, epochs, measure, run_one
+from penstock_bench.workloads.tpcx_bb import catalog
+from penstock_bench.workloads.tpcx_bb.columns import EVENT_TIME
 
 LOAD = Load(chunks=4, chunk_rows=100, parts=4, us=5)
 

@@ -9,11 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from penstock.bench import ordered, ordered_queries, ordered_sweeps
-from penstock.bench.ordered_markers import Shown
-from penstock.bench.ordered_plots import draw
-from penstock.bench.ordered_trials import Trial, told
 from penstock.errors import SettingError
+from penstock_bench.ordered import bench as ordered
+from penstock_bench.ordered import queries as ordered_queries
+from penstock_bench.ordered import sweeps as ordered_sweeps
+from penstock_bench.ordered.markers import Shown
+from penstock_bench.ordered.plots import draw
+from penstock_bench.ordered.trials import Trial, told
 from tests.bench.drawn import assert_drawn
 
 NAMES = [

@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from penstock import cli
-from penstock.bench import catalog, pipeline
-from penstock.bench.goals import Goal, judged
-from penstock.bench.report import Report, Sample, Show
+from penstock.cli import app as cli
+from penstock_bench import catalog
+from penstock_bench.goals import Goal, judged
+from penstock_bench.pipeline import bench as pipeline
+from penstock_bench.report import Report, Sample, Show
 
 KEYS = ["bench", "commit", "dirty", "machine", "settings", "results", "ratios"]
 

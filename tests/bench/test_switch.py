@@ -8,16 +8,18 @@ from typing import Any
 
 import pytest
 
-from penstock.bench import live_scenarios, switch, switch_sweeps
-from penstock.bench.decide_time import BRANCHES, measure
-from penstock.bench.live_outcome import LiveOutcome
-from penstock.bench.live_scenarios import BALANCER
-from penstock.bench.switch_projection import errors, simulated
-from penstock.bench.switch_sim import Load, Scenario, run_one
 from penstock.model import SLA, StepId
 from penstock.sim.plane import Following, Plane
-from penstock.workloads.shapes import shape
-from penstock.workloads.skews import skew
+from penstock.sim.shapes import shape
+from penstock.sim.skews import skew
+from penstock_bench.live import scenarios as live_scenarios
+from penstock_bench.live.outcome import LiveOutcome
+from penstock_bench.live.scenarios import BALANCER
+from penstock_bench.switch import bench as switch
+from penstock_bench.switch import sweeps as switch_sweeps
+from penstock_bench.switch.decide_time import BRANCHES, measure
+from penstock_bench.switch.projection import errors, simulated
+from penstock_bench.switch.simulated import Load, Scenario, run_one
 
 
 def exchange(policy: str, success: float, hosts: float, latency_ms: int = 1000) -> dict[str, Any]:

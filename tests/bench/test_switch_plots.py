@@ -9,12 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from penstock.bench import switch, switch_sweeps
-from penstock.bench.live_scenarios import BALANCER
-from penstock.bench.switch_plots import draw
-from penstock.bench.switch_projection import projected
-from penstock.bench.switch_sim import Result, Scenario
 from penstock.errors import SettingError
+from penstock_bench.live.scenarios import BALANCER
+from penstock_bench.switch import bench as switch
+from penstock_bench.switch import sweeps as switch_sweeps
+from penstock_bench.switch.plots import draw
+from penstock_bench.switch.projection import projected
+from penstock_bench.switch.simulated import Result, Scenario
 from tests.bench.drawn import assert_drawn
 
 SECONDS = 90

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from penstock.control.decision import Bounds, Decision, Policy, Treatment, is_new
-from penstock.control.vitals import Vitals
+from penstock.control.examine.vitals import Vitals
+from penstock.control.treat.decision import Bounds, Decision, Policy, Treatment, is_new
 from penstock.model import SLA, HostId, StepId
 
 STEP = StepId("sum")

@@ -18,10 +18,10 @@ from penstock.operators.aggregate.plan import AggregatePlan
 from penstock.operators.process.step import ProcessPlan
 from penstock.plan.epoch import EpochPlan
 from penstock.plan.steps import FlowPlan, KeyedStep, SourcePlan
-from penstock.state.keys import slots_of
-from tests.cluster import MiniCluster, cluster
+from penstock.state.keys.codec import slots_of
 from tests.operators.processors import SCHEMA, Summed
-from tests.plain_rows import Row
+from tests.trials.cluster import MiniCluster, cluster
+from tests.trials.plain_rows import Row
 
 pytestmark = pytest.mark.timeout(60)
 

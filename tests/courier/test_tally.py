@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import penstock.operators.aggregate.aggregates as ps
-from penstock.control.hot_keys import HotKeyCount
+from penstock.control.diagnose.hot_keys import HotKeyCount
 from penstock.courier.tally import TOLD, Tally, counts_from_text, counts_to_text, told_of
 from penstock.courier.witness import Seen, Watched, Witness
 from penstock.operators.aggregate.plan import AggregatePlan
@@ -21,7 +21,7 @@ from penstock.operators.process.step import ProcessPlan
 from penstock.operators.window.plan import window_aggregate_plan
 from penstock.operators.window.windows import tumbling
 from penstock.plan.steps import KeyedStep
-from penstock.state.keys import slots_of
+from penstock.state.keys.codec import slots_of
 from tests.operators.processors import Summed
 
 SLOTS = 3

@@ -9,10 +9,9 @@ from typing import Any, cast
 
 import numpy as np
 
-from penstock.config import Settings
-from penstock.control.decision import Treatment, is_new
 from penstock.control.elastic import Elastic
-from penstock.control.vitals import Vitals
+from penstock.control.examine.vitals import Vitals
+from penstock.control.treat.decision import Treatment, is_new
 from penstock.courier.witness import Seen
 from penstock.driver.control_loop import ControlLoop
 from penstock.driver.fleet import SealedHost
@@ -23,8 +22,9 @@ from penstock.model import SLA, HostId, StepId
 from penstock.operators.operator import EpochTime
 from penstock.plan.epoch import EpochPlan, RouteTable, StepRoutes
 from penstock.plan.steps import FlowPlan
-from penstock.state.store import DeltaRef
-from tests.ledger import SLOTS, SUMS
+from penstock.settings import Settings
+from penstock.state.store.store import DeltaRef
+from tests.trials.ledger import SLOTS, SUMS
 
 PARTITIONS = 2
 LOAD = np.arange(1, SLOTS + 1)

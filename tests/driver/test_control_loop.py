@@ -11,16 +11,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from penstock.config import Settings
-from penstock.control.decision import Bounds, Treatment, new_host
-from penstock.control.sharing import SHARE_EPOCHS
-from penstock.control.vitals import Vitals
+from penstock.control.examine.vitals import Vitals
+from penstock.control.treat.decision import Bounds, Treatment, new_host
+from penstock.control.treat.sharing import SHARE_EPOCHS
 from penstock.driver import control_loop
 from penstock.errors import PenstockError
 from penstock.model import SLA, HostId
-from tests.control_trial import Obedient, Watchful
+from penstock.settings import Settings
 from tests.driver.pretence import LOAD, PARTITIONS, pretending
-from tests.ledger import CHAIN
+from tests.trials.control_trial import Obedient, Watchful
+from tests.trials.ledger import CHAIN
 
 A, B = HostId("sums/0"), HostId("sums/1")
 MOVE = Treatment("balance", (0, 1), A, B, "")

@@ -9,7 +9,7 @@ from typing import Protocol
 import numpy as np
 import pyarrow as pa
 
-from penstock.state.keys import KeyCodec
+from penstock.state.keys.codec import KeyCodec
 
 PRIME = 10_007
 Values = tuple[int, int, int]

@@ -9,13 +9,13 @@ from typing import Any
 
 import pyarrow as pa
 
-from penstock.config import Settings
 from penstock.host.chain import ChainAnswer, StepChain
 from penstock.host.machine import HostMachine
 from penstock.host.parted import PartedOperator
 from penstock.operators.operator import EpochTime
 from penstock.plan.assignment import Assignment
 from penstock.plan.steps import FlowPlan, KeyedStep
+from penstock.settings import Settings
 from penstock.wire.chain import ChainHeader
 from penstock.wire.messages import ChannelHeader
 from tests.host.chain_models import Values

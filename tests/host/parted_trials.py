@@ -13,8 +13,8 @@ import pytest
 
 from penstock.operators.operator import Answer, DeadLetter, EpochTime, StepPlan
 from penstock.operators.places import Places, in_order
-from penstock.state.merging import newest
-from penstock.state.step_table import StepTable
+from penstock.state.store.merging import newest
+from penstock.state.table.step_table import StepTable
 from tests.operators.trials import Epoch, Row, bag
 
 SLOTS = 8

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from penstock.config import Settings
 from penstock.errors import StaleRunError, StepError
 from penstock.operators.operator import EpochTime
+from penstock.settings import Settings
 from tests.host.chain_models import Values
 from tests.host.chain_steps import BOMB, Spec, flow_of
 from tests.host.chain_trials import OneHostChain, SerialChain, cut, rows_of, twin

@@ -7,9 +7,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from penstock.config import Settings
 from penstock.errors import ProtocolError, StaleRunError, StepError
 from penstock.operators.operator import EpochTime
+from penstock.settings import Settings
 from tests.host.chain_steps import BOMB, Spec, flow_of
 from tests.host.chain_trials import OneHostChain, SerialChain, cut, rows_of
 

@@ -9,11 +9,11 @@ from typing import Any, ClassVar
 import pyarrow as pa
 import pytest
 
-from penstock.config import Settings
 from penstock.operators.operator import EpochTime
 from penstock.operators.process.processor import KeyedProcessor
 from penstock.operators.process.step import ProcessPlan
 from penstock.plan.steps import FlowPlan, KeyedStep, SourcePlan
+from penstock.settings import Settings
 from tests.host.chain_trials import OneHostChain
 
 pytestmark = pytest.mark.timeout(60)

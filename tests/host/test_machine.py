@@ -16,7 +16,7 @@ from penstock.operators.aggregate.aggregates import AggregatePlan, count, sum
 from penstock.operators.aggregate.step import AggregateOperator
 from penstock.operators.operator import ROWS, EpochTime
 from penstock.plan.assignment import Assignment, Incoming
-from penstock.state.keys import int_keys, slots_of
+from penstock.state.keys.codec import int_keys, slots_of
 from penstock.wire.messages import ChannelHeader
 
 SCHEMA = pa.schema([("k", pa.int64()), ("v", pa.int64())])

@@ -26,8 +26,8 @@ from penstock.operators.top.distinct import DistinctPlan
 from penstock.plan.assignment import Assignment, Incoming
 from penstock.runtime.runtime import Runtime
 from penstock.runtime.serial import run_serially
-from penstock.state.keys import slots_of
-from penstock.state.parted_table import PartedTable
+from penstock.state.keys.codec import slots_of
+from penstock.state.table.parted import PartedTable
 from penstock.wire.messages import ChannelHeader
 
 SCHEMA = pa.schema([("k", pa.int64()), ("v", pa.int64())])

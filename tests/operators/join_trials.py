@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from penstock.operators.join.plan import JoinPlan
 from penstock.operators.operator import EpochTime, Operator, Outgoing, Unfit
 from penstock.operators.tagged import INPUT, TaggedSchema
-from penstock.state.keys import Keys
+from penstock.state.keys.codec import Keys
 from tests.operators.trials import MISHAPS, Epoch, Row
 
 Tagged = tuple[int, Row]

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from penstock.operators.join.plan import JoinPlan, Regular
 from penstock.operators.operator import CHANGE, EpochTime
-from penstock.state.bags import Bags
+from penstock.state.table.bags import Bags
 from tests.operators.join_trials import (
     OneStream,
     Tagged,

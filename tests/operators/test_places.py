@@ -26,11 +26,11 @@ from penstock.operators.process.step import ProcessPlan
 from penstock.operators.tagged import INPUT
 from penstock.operators.window.plan import window_aggregate_plan
 from penstock.operators.window.windows import hopping, session_window
-from tests.event_ledger import CASES
-from tests.event_rows import CLICKS, click, offer
-from tests.ledger import CHAIN, OPS
 from tests.operators.place_trials import Epoch, Given, Setting, run
-from tests.plain_rows import Row, of_schema
+from tests.trials.event_ledger import CASES
+from tests.trials.event_rows import CLICKS, click, offer
+from tests.trials.ledger import CHAIN, OPS
+from tests.trials.plain_rows import Row, of_schema
 
 KEYS = 12
 SETTINGS = {

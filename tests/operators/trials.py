@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 
 from penstock.operators.operator import EpochTime, Operator, StepPlan
 from penstock.operators.senders import RowSender
-from penstock.state.merging import newest
-from penstock.state.table import ColumnTable
+from penstock.state.store.merging import newest
+from penstock.state.table.table import ColumnTable
 
 Row = dict[str, Any]
 Mishap = Literal["", "rollback", "failure", "exported", "deltas", "evicted"]

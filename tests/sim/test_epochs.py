@@ -5,8 +5,8 @@ from typing import ClassVar
 import numpy as np
 import pytest
 
-from penstock.control.decision import Bounds, Decision
-from penstock.control.vitals import Vitals
+from penstock.control.examine.vitals import Vitals
+from penstock.control.treat.decision import Bounds, Decision
 from penstock.model import SLA, StepId
 from penstock.sim.epochs import Source
 from penstock.sim.flow import simulate_flow

@@ -3,8 +3,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from penstock.control.decision import Kind, Treatment, new_host
-from penstock.control.vitals import Work
+from penstock.control.examine.vitals import Work
+from penstock.control.treat.decision import Kind, Treatment, new_host
 from penstock.errors import ProtocolError
 from penstock.model import HostId, StepId
 from penstock.sim.fleet import Fleet

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from penstock.control.decision import Bounds
+from penstock.control.treat.decision import Bounds
 from penstock.model import SLA, StepId
 from penstock.sim.flow import simulate_flow
 from penstock.sim.plane import Following, Plane

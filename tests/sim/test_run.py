@@ -3,8 +3,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from penstock.control.decision import Bounds, Decision, Treatment, new_host
-from penstock.control.vitals import Vitals
+from penstock.control.examine.vitals import Vitals
+from penstock.control.treat.decision import Bounds, Decision, Treatment, new_host
 from penstock.errors import SettingError
 from penstock.model import SLA
 from penstock.sim.plane import Engine, Plane

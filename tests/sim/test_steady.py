@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from penstock.control.decision import Bounds
+from penstock.control.treat.decision import Bounds
 from penstock.model import SLA
 from penstock.sim.plane import Plane
 from penstock.sim.run import simulate

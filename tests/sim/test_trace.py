@@ -12,7 +12,7 @@ import pytest
 
 from penstock.errors import InputError, SettingError
 from penstock.sim.trace import Trace
-from penstock.state.keys import int_keys, slots_of
+from penstock.state.keys.codec import int_keys, slots_of
 
 
 def written(folder: Path, columns: Mapping[str, object], name: str = "trace.csv") -> Path:

@@ -13,10 +13,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everywhere in PySpark
 
 import penstock as ps
-from penstock.config import Settings
-from penstock.control.entry import Entry
-from penstock.workloads.shaped import KeyedRows, shaped
-from penstock.workloads.skews import Uniform
+from penstock.control.journal.entry import Entry
+from penstock.settings import Settings
+from penstock.sim.skews import Uniform
+from penstock_bench.workloads.shaped import KeyedRows, shaped
 from tests.spark.test_faults import await_condition
 
 STEP, KEYS, HOST_RATE = "aggregate-1", 3_000, 300.0

@@ -12,8 +12,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everywhere in PySpark
 
 import penstock as ps
-from penstock.config import Settings
-from penstock.ctl import RunningQuery
+from penstock.console.ctl import RunningQuery
+from penstock.settings import Settings
 from penstock.testing import Fault
 from tests.spark.sources import numbers, stream, write_files
 from tests.spark.test_faults import await_condition

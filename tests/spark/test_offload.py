@@ -9,10 +9,10 @@ import psutil
 from pyspark.sql import SparkSession
 
 import penstock as ps
-from penstock.config import Settings
-from penstock.control.entry import Entry
-from penstock.workloads.shaped import KeyedRows, shaped
-from penstock.workloads.skews import Uniform
+from penstock.control.journal.entry import Entry
+from penstock.settings import Settings
+from penstock.sim.skews import Uniform
+from penstock_bench.workloads.shaped import KeyedRows, shaped
 from tests.spark.test_faults import await_condition
 
 KEYS, SLOTS, HOST_RATE = 40, 4, 400.0
@@ -42,7 +42,7 @@ def services() -> list[psutil.Process]:
     found = []
     for child in psutil.Process().children(recursive=True):
         try:
-            if "penstock.functions.service" in child.cmdline():
+            if "penstock.offload.backends.service" in child.cmdline():
                 found.append(child)
         except psutil.NoSuchProcess:
             continue

@@ -11,8 +11,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 import penstock as ps
-from penstock.config import Settings
-from penstock.workloads.shaped import shaped
+from penstock.settings import Settings
+from penstock_bench.workloads.shaped import shaped
 from tests.spark.test_faults import await_condition
 from tests.spark.test_offload import carried_since, services, told
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pyarrow.fs as pafs
 import pytest
 
-from penstock.state import files
-from penstock.state.store import Store
+from penstock.state.store import files
+from penstock.state.store.store import Store
 
 _twins = count()
 

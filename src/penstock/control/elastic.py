@@ -6,14 +6,14 @@ from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from penstock.control.decision import Bounds, Policy
 from penstock.control.money import Costs
-from penstock.control.offload_values import OffloadSettings
 from penstock.control.policies.parse import parse
+from penstock.control.treat.decision import Bounds, Policy
 from penstock.errors import SettingError
-from penstock.functions.port import Functions
-from penstock.functions.price import HostPrice
 from penstock.model import SLA, milliseconds
+from penstock.offload.backends.port import Functions
+from penstock.offload.backends.price import HostPrice
+from penstock.offload.policy.values import OffloadSettings
 
 
 @dataclass(frozen=True)

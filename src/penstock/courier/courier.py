@@ -16,17 +16,17 @@ import pyarrow as pa
 
 from penstock.courier.exchange import Exchange, Late, Task, endpoint, through_hosts
 from penstock.courier.late_rows import LateRows
-from penstock.courier.map_work import told_of_maps
-from penstock.courier.offloaded import told_of_functions
-from penstock.courier.offloads import Offloads
 from penstock.courier.one_host import through_one_host
-from penstock.courier.redirect import through_hosts_and_functions
 from penstock.courier.streams import Streams
 from penstock.courier.tally import Tally, told_of
 from penstock.courier.trouble import Trouble, as_schema, told
 from penstock.courier.witness import Watched, Witness
 from penstock.errors import PenstockError, to_wire
 from penstock.faults import Fault, arm
+from penstock.offload.courier.redirect import through_hosts_and_functions
+from penstock.offload.courier.report import told_of_functions
+from penstock.offload.courier.stateless_work import told_of_maps
+from penstock.offload.courier.task import Offloads
 from penstock.operators.operator import DeadLetter
 from penstock.plan.epoch import EpochPlan
 from penstock.plan.steps import FlowPlan, KeyedStep, MapStep

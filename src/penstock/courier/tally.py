@@ -15,11 +15,11 @@ import numpy.typing as npt
 import pyarrow as pa
 from numba import njit
 
-from penstock.control.hot_keys import HotKeyCount
+from penstock.control.diagnose.hot_keys import HotKeyCount
 from penstock.plan.steps import KeyedStep
-from penstock.state.buffers import Array, fixed_array
-from penstock.state.key_text import shown
-from penstock.state.keys import slots_of
+from penstock.state.keys.codec import slots_of
+from penstock.state.keys.text import shown
+from penstock.state.table.buffers import Array, fixed_array
 
 Counts = npt.NDArray[np.int64]
 """One for each slot of a step."""

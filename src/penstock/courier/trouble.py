@@ -11,7 +11,7 @@ import pyarrow as pa
 from penstock.errors import FlowError, NullKeyError, PenstockError, StepError
 from penstock.operators.operator import DeadLetter, OnError
 from penstock.plan.steps import KeyedStep, MapStep
-from penstock.state.buffers import fixed_array
+from penstock.state.table.buffers import fixed_array
 
 
 def row_text(batch: pa.RecordBatch, row: int) -> str:

@@ -11,13 +11,13 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.control.hot_keys import HotKeyCount
-from penstock.courier.map_work import MapWork
-from penstock.courier.offloaded import Offloaded, Routed
+from penstock.control.diagnose.hot_keys import HotKeyCount
 from penstock.courier.tally import Counts, counts_from_text
 from penstock.errors import FlowError
-from penstock.functions.port import Usage
-from penstock.state.buffers import fixed_values
+from penstock.offload.backends.port import Usage
+from penstock.offload.courier.report import Offloaded, Routed
+from penstock.offload.courier.stateless_work import MapWork
+from penstock.state.table.buffers import fixed_values
 
 _BUCKETS = 512
 """Arrivals of a task are told in at most so many buckets, each at least one millisecond wide."""

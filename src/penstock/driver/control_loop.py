@@ -15,31 +15,31 @@ from typing import Any
 
 import numpy as np
 
-from penstock.config import Settings
-from penstock.control.controller import StepControl
-from penstock.control.decision import Decision
+from penstock.control.diagnose.hot_keys import HotKeys
 from penstock.control.elastic import Elastic
-from penstock.control.entries import host_lost, refused, setting
-from penstock.control.entry import Entry
-from penstock.control.epoch_cost import EpochCost
-from penstock.control.epoch_times import EpochTimes
-from penstock.control.hot_keys import HotKeys
-from penstock.control.journal import Journal
+from penstock.control.examine.epoch_cost import EpochCost
+from penstock.control.examine.epoch_times import EpochTimes
+from penstock.control.examine.vitals import Floats, Work
+from penstock.control.journal.entries import host_lost, refused, setting
+from penstock.control.journal.entry import Entry
+from penstock.control.journal.journal import Journal
 from penstock.control.money import Money
-from penstock.control.sharing import Sharing
-from penstock.control.vitals import Floats, Work
+from penstock.control.step_control import StepControl
+from penstock.control.treat.decision import Decision
+from penstock.control.treat.sharing import Sharing
 from penstock.courier.witness import Seen
 from penstock.driver.arrivals import Arrivals, arrivals_of
 from penstock.driver.bill import Bill
 from penstock.driver.control_view import control_facts
 from penstock.driver.fleet import SealedHost
-from penstock.driver.map_controls import MapControls
-from penstock.driver.offloads import Offloads
 from penstock.driver.relocation import Relocation
 from penstock.driver.treatments import Treatments
 from penstock.model import SLA, HostId, StepId, milliseconds
+from penstock.offload.driver.help import Offloads
+from penstock.offload.driver.stateless import MapControls
 from penstock.plan.epoch import EpochPlan, Offload, StepRoutes
 from penstock.plan.steps import KeyedStep
+from penstock.settings import Settings
 
 _WARM_EPOCHS = 5
 """The first epochs of a start pay for what is loaded and compiled: nothing is decided on them."""

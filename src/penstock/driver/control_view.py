@@ -7,12 +7,12 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-from penstock.control.controller import StepControl
 from penstock.control.elastic import Elastic
 from penstock.control.money import Money
-from penstock.control.offload_values import Offloading
-from penstock.driver.offloads import Offloads
+from penstock.control.step_control import StepControl
 from penstock.model import SLA, milliseconds
+from penstock.offload.driver.help import Offloads
+from penstock.offload.policy.values import Offloading
 
 
 def control_facts(

@@ -12,7 +12,6 @@ from dataclasses import replace
 
 import pyarrow as pa
 
-from penstock.config import Settings
 from penstock.courier.witness import Seen
 from penstock.driver.bill import Bill
 from penstock.driver.control_loop import ControlLoop
@@ -35,7 +34,8 @@ from penstock.operators.operator import DeadLetter, EpochTime
 from penstock.plan import watermarks
 from penstock.plan.epoch import EpochPlan, StepRoutes
 from penstock.plan.steps import FlowPlan
-from penstock.state.store import Manifest, Store
+from penstock.settings import Settings
+from penstock.state.store.store import Manifest, Store
 
 Write = Callable[[EpochPlan], None]
 """Run the epoch's couriers under this plan and put the output into the sink; raise if that fails."""

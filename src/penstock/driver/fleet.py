@@ -9,7 +9,6 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeVar
 
-from penstock.config import Settings
 from penstock.driver.registry import HostRecord, Registry
 from penstock.errors import HostLostError, PenstockError
 from penstock.host.vitals import HostVitals
@@ -17,7 +16,8 @@ from penstock.model import HostId
 from penstock.plan.assignment import Assignment, Incoming
 from penstock.plan.epoch import EpochPlan
 from penstock.plan.steps import KeyedStep
-from penstock.state.store import DeltaRef
+from penstock.settings import Settings
+from penstock.state.store.store import DeltaRef
 from penstock.wire.flight import Endpoints
 
 T = TypeVar("T")

@@ -7,9 +7,9 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
-from penstock.control.entry import Entry
+from penstock.control.journal.entry import Entry
 from penstock.errors import PenstockError
-from penstock.state.store import Store
+from penstock.state.store.store import Store
 
 _KEPT = 10_000
 """Files of the journal that stay; a treatment makes one to three."""

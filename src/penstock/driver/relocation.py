@@ -11,8 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import count, islice
 from typing import Any
 
-from penstock.config import Settings
-from penstock.control.decision import Treatment, is_new
+from penstock.control.treat.decision import Treatment, is_new
 from penstock.driver.fleet import Fleet, SealedHost
 from penstock.errors import SettingError
 from penstock.faults import point
@@ -23,7 +22,8 @@ from penstock.plan.migration import Migration
 from penstock.plan.placement import Handover, Placement, placements_from_json
 from penstock.plan.steps import KeyedStep
 from penstock.plan.topology import Topology
-from penstock.state.store import Manifest
+from penstock.settings import Settings
+from penstock.state.store.store import Manifest
 
 
 class Relocation:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from penstock.control.controller import StepControl
-from penstock.control.decision import Treatment
-from penstock.control.entries import refused
-from penstock.control.patience import patience_ms
+from penstock.control.journal.entries import refused
+from penstock.control.step_control import StepControl
+from penstock.control.treat.decision import Treatment
+from penstock.control.treat.patience import patience_ms
 from penstock.driver.relocation import Relocation
 from penstock.errors import PenstockError
 

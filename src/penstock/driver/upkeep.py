@@ -10,14 +10,14 @@ import secrets
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 
-from penstock.config import Settings
 from penstock.driver.fleet import Fleet
 from penstock.errors import PenstockError
 from penstock.faults import point
 from penstock.model import HostId
-from penstock.state.compaction import Compacted, merged_layout
-from penstock.state.retention import clean
-from penstock.state.store import Store
+from penstock.settings import Settings
+from penstock.state.store.compaction import Compacted, merged_layout
+from penstock.state.store.retention import clean
+from penstock.state.store.store import Store
 
 Owners = list[tuple[str, HostId, list[int]]]
 """(step, host, its slots)."""

@@ -17,7 +17,6 @@ from itertools import count
 
 import pyarrow as pa
 
-from penstock.config import Settings
 from penstock.courier.late_rows import LateRows
 from penstock.host.chain_stages import Beside, EpochEnd, KeyedStage, MapStage, Rows, SendStage
 from penstock.host.machine import HostMachine
@@ -27,6 +26,7 @@ from penstock.plan.steps import FlowPlan, MapStep
 from penstock.runtime.operators import Operator as Stage
 from penstock.runtime.runtime import Runtime
 from penstock.runtime.scheduler import Meter
+from penstock.settings import Settings
 from penstock.wire.chain import Aside, ChainHeader
 
 

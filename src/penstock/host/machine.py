@@ -34,8 +34,8 @@ from penstock.host.vitals import HostVitals, MovedSoFar
 from penstock.operators.operator import Answer, EpochTime, Operator
 from penstock.operators.places import Places
 from penstock.plan.assignment import Assignment
-from penstock.state.key_index import key_index
-from penstock.state.keys import Keys, slots_of
+from penstock.state.keys.codec import Keys, slots_of
+from penstock.state.keys.index import key_index
 from penstock.wire.messages import ChannelHeader
 
 _AFTER_EVICTION = 0.75

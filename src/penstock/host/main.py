@@ -12,7 +12,6 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from penstock.config import Settings
 from penstock.errors import HostLostError, PenstockError
 from penstock.faults import arm
 from penstock.host.chain import StepChain
@@ -21,7 +20,8 @@ from penstock.host.pace import rate_of
 from penstock.host.parted import PartedOperator
 from penstock.host.server import HostServer
 from penstock.plan.steps import FlowPlan, KeyedStep
-from penstock.state.store import Store
+from penstock.settings import Settings
+from penstock.state.store.store import Store
 from penstock.wire.flight import Endpoint, own_address
 
 

@@ -24,9 +24,9 @@ from penstock.operators.operator import Answer, EpochTime, Operator
 from penstock.operators.places import Places
 from penstock.runtime.operators import Operator as Stage
 from penstock.runtime.runtime import Runtime
-from penstock.state.keys import Keys
-from penstock.state.parted_table import PartedTable
-from penstock.state.step_table import StepTable
+from penstock.state.keys.codec import Keys
+from penstock.state.table.parted import PartedTable
+from penstock.state.table.step_table import StepTable
 
 _CHUNKS_PER_WORKER = 4
 """Into so many chunks at most a channel is cut: workers are done at about the same time."""

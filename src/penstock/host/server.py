@@ -26,9 +26,9 @@ from penstock.host.vitals import HostVitals
 from penstock.operators.operator import Answer
 from penstock.operators.places import split_serial, with_places
 from penstock.plan.assignment import Assignment
-from penstock.state.compaction import compact
-from penstock.state.reader import StateReader
-from penstock.state.store import DeltaRef, Store
+from penstock.state.store.compaction import compact
+from penstock.state.store.reader import StateReader
+from penstock.state.store.store import DeltaRef, Store
 from penstock.wire.chain import ChainHeader
 from penstock.wire.flight import TokenServer, telling_errors
 from penstock.wire.messages import ALONE, CLOSE, ChannelHeader, dead_to_bytes

@@ -10,7 +10,7 @@ from penstock.faults import point
 from penstock.host.fetch import Fetcher
 from penstock.host.machine import HostMachine
 from penstock.host.need import Wanted
-from penstock.state.table import KEY
+from penstock.state.table.table import KEY
 
 _POLL_S = 0.5
 _REST = 4

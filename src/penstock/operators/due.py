@@ -13,10 +13,10 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.operators.operator import EpochTime
-from penstock.state.buffers import Array
-from penstock.state.columns import Column
-from penstock.state.table import ColumnTable
-from penstock.state.timers import ALL_TIMES, LIMIT
+from penstock.state.table.buffers import Array
+from penstock.state.table.columns import Column
+from penstock.state.table.table import ColumnTable
+from penstock.state.variables.timers import ALL_TIMES, LIMIT
 
 Clock = Literal["event", "processing"]
 NEVER = 0

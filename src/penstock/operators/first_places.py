@@ -6,8 +6,8 @@ import numpy as np
 from numba import njit
 
 from penstock.operators.places import Places
-from penstock.state.buffers import Array
-from penstock.state.key_index import grown, more
+from penstock.state.keys.index import grown, more
+from penstock.state.table.buffers import Array
 
 
 class FirstPlaces:

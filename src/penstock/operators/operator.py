@@ -9,9 +9,9 @@ from typing import Literal, NamedTuple, Protocol
 import pyarrow as pa
 
 from penstock.operators.places import Places
-from penstock.state.buffers import Array
-from penstock.state.keys import KeyCodec, Keys
-from penstock.state.step_table import StepTable
+from penstock.state.keys.codec import KeyCodec, Keys
+from penstock.state.table.buffers import Array
+from penstock.state.table.step_table import StepTable
 
 ROWS, PARTIALS = "rows", "partials"
 """What the batches of a channel are: rows of the step's input, or partial states of it."""

@@ -20,7 +20,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numba import njit
 
-from penstock.state.buffers import Array, fixed_array, fixed_values, one_chunk, physical, valid_mask
+from penstock.state.table.buffers import (
+    Array,
+    fixed_array,
+    fixed_values,
+    one_chunk,
+    physical,
+    valid_mask,
+)
 
 _SIGN = np.int64(np.iinfo(np.int64).min)
 

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from penstock.operators.aggregate.combiner import Combiner, pack
 from penstock.operators.operator import PARTIALS, ROWS, Outgoing, Unfit
-from penstock.state.keys import KeyCodec
+from penstock.state.keys.codec import KeyCodec
 
 if TYPE_CHECKING:
     from penstock.operators.aggregate.plan import AggregatePlan

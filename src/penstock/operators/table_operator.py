@@ -13,10 +13,10 @@ from penstock.errors import ProtocolError
 from penstock.operators.first_places import FirstPlaces
 from penstock.operators.operator import ROWS, Answer
 from penstock.operators.places import Places
-from penstock.state.buffers import Array
-from penstock.state.keys import Keys
-from penstock.state.table import ColumnTable
-from penstock.state.timers import LIMIT
+from penstock.state.keys.codec import Keys
+from penstock.state.table.buffers import Array
+from penstock.state.table.table import ColumnTable
+from penstock.state.variables.timers import LIMIT
 
 
 @contextmanager

@@ -17,7 +17,7 @@ import pyarrow as pa
 from penstock.operators.operator import OnError, Operator, StepPlan
 from penstock.operators.tagged import TaggedSchema
 from penstock.plan.watermarks import SourceTime
-from penstock.state.keys import KeyCodec
+from penstock.state.keys.codec import KeyCodec
 
 BatchFunction = Callable[[pa.RecordBatch], Any]
 

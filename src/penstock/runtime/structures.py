@@ -9,8 +9,8 @@ from penstock.errors import SettingError
 from penstock.runtime.atomics import Atomics
 from penstock.runtime.operators import Operator
 from penstock.runtime.reorder import LockBased, NonBlocking, Reorder, Unordered
-from penstock.runtime.rival_queues import PartitionedQueue, SharedQueue
 from penstock.runtime.worklists import GlobalWorklist, HybridQueue, SharedWorklist, Worklist
+from penstock_bench.ordered.rival_queues import PartitionedQueue, SharedQueue
 
 QueueKind = Literal["hybrid", "partitioned", "shared"]
 ReorderKind = Literal["nonblocking", "lock", "none"]

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from penstock.control.vitals import Floats
+from penstock.control.examine.vitals import Floats
 from penstock.sim.fleet import Fleet
 from penstock.sim.kernels import latency_bin
 from penstock.sim.ledger import Ledger

@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from penstock.control.decision import Treatment, is_new
-from penstock.control.vitals import Floats, Work
+from penstock.control.examine.vitals import Floats, Work
+from penstock.control.treat.decision import Treatment, is_new
 from penstock.errors import ProtocolError
 from penstock.model import HostId, StepId
 from penstock.sim.plane import Plane

@@ -11,8 +11,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from penstock.control.budget import Budget
-from penstock.control.decision import Bounds, Policy
+from penstock.control.treat.budget import Budget
+from penstock.control.treat.decision import Bounds, Policy
 from penstock.model import StepId
 from penstock.sim import loops
 from penstock.sim.ledger import Ledger

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from penstock.control.offload_values import Offloading
-from penstock.control.vitals import Floats
+from penstock.control.examine.vitals import Floats
+from penstock.offload.policy.values import Offloading
 from penstock.plan.reflex import Reflex
 from penstock.sim.epochs import Effort, Intake, host_records
 from penstock.sim.fleet import Fleet

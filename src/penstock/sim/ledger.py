@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from penstock.control.vitals import Floats
+from penstock.control.examine.vitals import Floats
 from penstock.model import SLA
 from penstock.sim.kernels import LATENCY_BINS, quantiles
 from penstock.sim.success import success_rates

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from penstock.control.epoch_cost import EpochCost
-from penstock.control.epoch_times import EpochTimes
-from penstock.control.vitals import Floats
+from penstock.control.examine.epoch_cost import EpochCost
+from penstock.control.examine.epoch_times import EpochTimes
+from penstock.control.examine.vitals import Floats
 from penstock.sim.epochs import Source, Spent
 from penstock.sim.ledger import Ledger
 from penstock.sim.plane import Following

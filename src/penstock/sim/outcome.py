@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from penstock.control.entry import Entry
+from penstock.control.examine.vitals import Floats
+from penstock.control.journal.entry import Entry
 from penstock.control.money import Money
-from penstock.control.vitals import Floats
-from penstock.functions.port import Usage
+from penstock.offload.backends.port import Usage
 from penstock.sim.ledger import Series
 
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from typing import Literal, get_args
 
 from penstock.errors import SettingError
-from penstock.functions.price import HostPrice
 from penstock.model import StepId
+from penstock.offload.backends.price import HostPrice
 from penstock.sim.functions import FunctionPlane
 
 Engine = Literal["continuous", "epochs"]

@@ -8,9 +8,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from penstock.control.decision import Bounds, Policy
 from penstock.control.policies.parse import parse
 from penstock.control.policies.static import Static
+from penstock.control.treat.decision import Bounds, Policy
 from penstock.errors import SettingError
 from penstock.model import StepId
 from penstock.sim import loops

@@ -10,15 +10,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from penstock.control.controller import StepControl
-from penstock.control.decision import Bounds, Policy, Treatment, is_new
-from penstock.control.entry import Entry
-from penstock.control.journal import Journal
+from penstock.control.examine.vitals import Floats
+from penstock.control.journal.entry import Entry
+from penstock.control.journal.journal import Journal
 from penstock.control.money import Money, Spending
-from penstock.control.offload import Offloader
-from penstock.control.reflexes import Came, Reflexes
-from penstock.control.vitals import Floats
+from penstock.control.step_control import StepControl
+from penstock.control.treat.decision import Bounds, Policy, Treatment, is_new
 from penstock.model import SLA, HostId, StepId
+from penstock.offload.policy.offloader import Offloader
+from penstock.offload.policy.reflexes import Came, Reflexes
 from penstock.sim.epochs import Effort, Intake, Spent, complete, host_records
 from penstock.sim.fleet import Fleet
 from penstock.sim.functions import Pool

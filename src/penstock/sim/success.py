@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
-from penstock.control.vitals import Floats
+from penstock.control.examine.vitals import Floats
 from penstock.errors import SettingError
 from penstock.model import SLA
 

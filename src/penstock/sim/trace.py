@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from penstock.control.vitals import Floats
+from penstock.control.examine.vitals import Floats
 from penstock.errors import SettingError
 
 Counts = npt.NDArray[np.int32]

@@ -22,7 +22,7 @@ import pyarrow.parquet
 
 from penstock.errors import InputError
 from penstock.sim.trace import Counts
-from penstock.state.keys import KeyCodec, slots_of
+from penstock.state.keys.codec import KeyCodec, slots_of
 
 _TIMES = {"time_ms": 1.0, "time": 1000.0, "arrival": 1000.0}
 """Milliseconds in the unit of a column of numbers."""

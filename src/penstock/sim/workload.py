@@ -3,7 +3,7 @@
     exchange                        a day of a stock exchange: 14,854,215 orders in 4 hours
     sine, burst, ramp, steady       a shape of that kind with values of its own
     hotspot                         a steady load of which a moving part is hot
-    sine(30000, 10000, 600s)        any shape, as `penstock.workloads.shapes` reads it
+    sine(30000, 10000, 600s)        any shape, as `penstock.sim.shapes` reads it
     wordcount                       sentences that go up and down, split into words that are counted
 
 Each comes with the service rate and the hosts that it is meant for.
@@ -15,13 +15,13 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from penstock.control.vitals import Floats
+from penstock.control.examine.vitals import Floats
 from penstock.errors import SettingError
 from penstock.model import StepId
 from penstock.sim.plane import Following
+from penstock.sim.shapes import Shape, shape
+from penstock.sim.skews import Skew, skew
 from penstock.sim.trace import Trace
-from penstock.workloads.shapes import Shape, shape
-from penstock.workloads.skews import Skew, skew
 
 
 @dataclass(frozen=True)
@@ -70,14 +70,14 @@ def workload(
     """The workload of this name, or of a shape's text, for so long and over so many slots.
 
     `seconds` None: a whole day for the exchange, else 20 minutes. `over` is how uneven it is, as
-    `penstock.workloads.skews` reads it; None: as that workload has it.
+    `penstock.sim.skews` reads it; None: as that workload has it.
 
     >>> sine = workload("sine(1000, 500, 60s)", slots=8, seconds=60)
     >>> round(sine.trace.total, -4), sine.trace.slots
     (60000, 8)
     """
     if text == "exchange":
-        from penstock.workloads.exchange.trace import slot_trace
+        from penstock_bench.workloads.exchange.trace import slot_trace
 
         counts = slot_trace(slots, round(delta_ms), seed)
         whole = Trace(delta_ms, counts)

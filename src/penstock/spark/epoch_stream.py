@@ -11,7 +11,6 @@ from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.util import InheritableThread
 
-from penstock.config import Settings
 from penstock.control.elastic import Elastic
 from penstock.courier.courier import Courier
 from penstock.driver.epochs import EpochRunner
@@ -21,10 +20,11 @@ from penstock.model import SLA
 from penstock.plan.epoch import EpochPlan
 from penstock.plan.migration import Migration
 from penstock.plan.steps import FlowPlan
+from penstock.settings import Settings
 from penstock.spark import private, task
 from penstock.spark.schema import spark_schema
 from penstock.spark.sinks import Sink
-from penstock.state.store import Store
+from penstock.state.store.store import Store
 
 
 class StoppedBetweenEpochs(Exception):

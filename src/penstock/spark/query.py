@@ -17,9 +17,9 @@ from typing import Any, Literal
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.util import InheritableThread
 
-from penstock.control.decision import Policy
-from penstock.control.entry import Entry
+from penstock.control.journal.entry import Entry
 from penstock.control.money import Money
+from penstock.control.treat.decision import Policy
 from penstock.driver.control_loop import ControlLoop
 from penstock.driver.epochs import EpochRunner
 from penstock.driver.fleet import Fleet
@@ -38,8 +38,8 @@ from penstock.spark.cores import check_cores, task_slots
 from penstock.spark.epoch_stream import EpochStream, Start
 from penstock.spark.host_jobs import SparkHostJobs
 from penstock.spark.late import LateWriter
-from penstock.spark.offloads import bill_of, offloads_of
-from penstock.state.store import Store
+from penstock.spark.offload import bill_of, offloads_of
+from penstock.state.store.store import Store
 from penstock.wire.flight import own_address
 
 State = Literal["starting", "running", "stopped", "finished", "failed"]

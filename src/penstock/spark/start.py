@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from penstock.config import Settings
 from penstock.errors import CheckpointError, FlowError, SettingError
 from penstock.model import milliseconds
 from penstock.operators.operator import OnError
 from penstock.plan.epoch import RouteTable
 from penstock.plan.migration import Migration
 from penstock.plan.steps import FlowPlan, KeyedStep
+from penstock.settings import Settings
 from penstock.spark.cores import check_cores, task_cores
 from penstock.spark.epoch_stream import Start
 from penstock.spark.inputs import one_stream, ticking
@@ -25,11 +25,11 @@ from penstock.spark.late import late_sinks
 from penstock.spark.private import keep_jobs_on_interrupt
 from penstock.spark.query import FlowQuery
 from penstock.spark.sinks import Sink
-from penstock.state.store import FORMAT, READABLE, Store
-from penstock.state.table import HASH
+from penstock.state.store.store import FORMAT, READABLE, Store
+from penstock.state.table.table import HASH
 
 if TYPE_CHECKING:
-    from penstock.flows import Flow
+    from penstock.flow.flow import Flow
 
 
 def start(

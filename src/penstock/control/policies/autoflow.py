@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from penstock.control.decision import Bounds, Decision, Treatment
+from penstock.control.examine.vitals import Floats, Ints, Vitals
 from penstock.control.policies.health import observed
-from penstock.control.vitals import Floats, Ints, Vitals
+from penstock.control.treat.decision import Bounds, Decision, Treatment
 from penstock.errors import SettingError
 
 

@@ -6,12 +6,12 @@ from collections.abc import Callable
 
 import numpy as np
 
-from penstock.control.decision import Kind, Treatment, new_host
-from penstock.control.diagnosis import Diagnosis
-from penstock.control.load import Load
+from penstock.control.diagnose.diagnosis import Diagnosis
+from penstock.control.diagnose.load import Load
+from penstock.control.diagnose.strategies import Move
+from penstock.control.examine.vitals import Vitals
 from penstock.control.policies import reasons as words
-from penstock.control.strategies import Move
-from penstock.control.vitals import Vitals
+from penstock.control.treat.decision import Kind, Treatment, new_host
 from penstock.model import HostId
 
 Found = tuple[tuple[Treatment, ...], list[str]]

@@ -10,14 +10,14 @@ from dataclasses import replace
 
 import numpy as np
 
-from penstock.control.decision import Bounds, Decision, Treatment, after, new_host
-from penstock.control.erlang import hosts_needed
-from penstock.control.load import service_rates
+from penstock.control.diagnose.load import service_rates
+from penstock.control.diagnose.project import fitting
+from penstock.control.diagnose.strategies import balance, scale_in, scale_out
+from penstock.control.examine.vitals import Vitals
+from penstock.control.policies.erlang import hosts_needed
 from penstock.control.policies.health import observed
 from penstock.control.policies.moves import moves
-from penstock.control.project import fitting
-from penstock.control.strategies import balance, scale_in, scale_out
-from penstock.control.vitals import Vitals
+from penstock.control.treat.decision import Bounds, Decision, Treatment, after, new_host
 from penstock.errors import SettingError
 from penstock.model import HostId
 

@@ -17,11 +17,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from penstock.control.decision import Bounds, Decision, Treatment, new_host
-from penstock.control.load import service_rates
+from penstock.control.diagnose.load import service_rates
+from penstock.control.examine.vitals import Vitals
 from penstock.control.policies.health import observed
 from penstock.control.policies.moves import moves
-from penstock.control.vitals import Vitals
+from penstock.control.treat.decision import Bounds, Decision, Treatment, new_host
 from penstock.errors import SettingError
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from penstock.control.decision import Bounds, Decision
-from penstock.control.diagnosis import diagnose
+from penstock.control.diagnose.diagnosis import diagnose
+from penstock.control.diagnose.project import fitting
+from penstock.control.examine.vitals import Vitals
 from penstock.control.policies.reasons import nothing_known
-from penstock.control.project import fitting
-from penstock.control.vitals import Vitals
+from penstock.control.treat.decision import Bounds, Decision
 
 
 def observed(vitals: Vitals, bounds: Bounds) -> Decision:

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from penstock.control.decision import Kind, Treatment, is_new
-from penstock.control.vitals import Ints, Vitals
+from penstock.control.examine.vitals import Ints, Vitals
+from penstock.control.treat.decision import Kind, Treatment, is_new
 from penstock.model import HostId
 
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-from penstock.control.decision import Policy
+from penstock.control.treat.decision import Policy
 from penstock.errors import PenstockError, SettingError
 from penstock.model import milliseconds
 

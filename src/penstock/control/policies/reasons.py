@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from penstock.control.decision import Bounds
-from penstock.control.diagnosis import Diagnosis
-from penstock.control.load import Load
-from penstock.control.outlook import milliseconds_text
-from penstock.control.vitals import Floats, Vitals
+from penstock.control.diagnose.diagnosis import Diagnosis
+from penstock.control.diagnose.load import Load
+from penstock.control.diagnose.outlook import milliseconds_text
+from penstock.control.examine.vitals import Floats, Vitals
+from penstock.control.treat.decision import Bounds
 
 
 def nothing_known(vitals: Vitals) -> str:

@@ -8,22 +8,22 @@ from functools import partial
 
 import numpy as np
 
-from penstock.control.calm import Calm
-from penstock.control.decision import Bounds, Decision, Treatment
-from penstock.control.diagnosis import Diagnosis, diagnose
-from penstock.control.load import Load
-from penstock.control.peaks import Lessons, Peaks
-from penstock.control.policies import reasons as words
-from penstock.control.policies.draft import Draft, Found, without_one
-from penstock.control.project import Projection, fitting
-from penstock.control.strategies import (
+from penstock.control.diagnose.diagnosis import Diagnosis, diagnose
+from penstock.control.diagnose.load import Load
+from penstock.control.diagnose.peaks import Lessons, Peaks
+from penstock.control.diagnose.project import Projection, fitting
+from penstock.control.diagnose.strategies import (
     Move,
     best_balance,
     best_scale_in,
     best_scale_out,
     best_spread,
 )
-from penstock.control.vitals import Vitals
+from penstock.control.examine.calm import Calm
+from penstock.control.examine.vitals import Vitals
+from penstock.control.policies import reasons as words
+from penstock.control.policies.draft import Draft, Found, without_one
+from penstock.control.treat.decision import Bounds, Decision, Treatment
 
 _MOST, _WORK = 64, 16_384
 """Hosts that one decision deals with, those that are worst off first: the others come next. Each takes

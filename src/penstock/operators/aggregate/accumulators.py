@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.operators.aggregate import kernels
-from penstock.state.buffers import (
+from penstock.state.table.buffers import (
     Array,
     fixed_array,
     fixed_values,
@@ -24,7 +24,7 @@ from penstock.state.buffers import (
     physical,
     valid_mask,
 )
-from penstock.state.columns import Column
+from penstock.state.table.columns import Column
 
 State = Callable[[str], Array]
 """Gives the live values of a state column, by entry."""

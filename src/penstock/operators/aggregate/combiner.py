@@ -21,10 +21,10 @@ import pyarrow as pa
 
 from penstock.errors import ProtocolError
 from penstock.operators.aggregate.sketch import Distinct
-from penstock.state.buffers import Array
-from penstock.state.key_index import key_index
-from penstock.state.keys import KeyCodec, Keys
-from penstock.state.table import KEY
+from penstock.state.keys.codec import KeyCodec, Keys
+from penstock.state.keys.index import key_index
+from penstock.state.table.buffers import Array
+from penstock.state.table.table import KEY
 
 if TYPE_CHECKING:
     from penstock.operators.aggregate.plan import AggregatePlan

@@ -17,8 +17,8 @@ import pyarrow as pa
 from penstock.operators.aggregate import kernels
 from penstock.operators.aggregate.accumulators import State, named, true_rows, with_where
 from penstock.operators.aggregate.value_index import LISTS, PassingSets
-from penstock.state.buffers import Array, fixed_values, one_chunk, valid_mask
-from penstock.state.columns import Column
+from penstock.state.table.buffers import Array, fixed_values, one_chunk, valid_mask
+from penstock.state.table.columns import Column
 
 MOST_CONDITIONS = 8
 """As many as there are bits beside a value."""

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from penstock.operators.aggregate import kernels
 from penstock.operators.aggregate.accumulators import State, chosen, named, with_where
-from penstock.state.buffers import (
+from penstock.state.table.buffers import (
     Array,
     fixed_array,
     fixed_values,
@@ -23,7 +23,7 @@ from penstock.state.buffers import (
     physical,
     valid_mask,
 )
-from penstock.state.columns import Column
+from penstock.state.table.columns import Column
 
 _EXACT = decimal.Context(prec=76)
 

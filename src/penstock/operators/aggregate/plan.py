@@ -14,10 +14,10 @@ from penstock.operators.aggregate.accumulators import Accumulator, State
 from penstock.operators.aggregate.parts import Aggregate, compiled, one_field
 from penstock.operators.aggregate.signed_accumulators import SignedCount
 from penstock.operators.operator import CHANGE, Emit, EpochTime, OnError, Operator, Sender, Unfit
-from penstock.state.buffers import Array
-from penstock.state.columns import Column
-from penstock.state.keys import KeyCodec, Keys
-from penstock.state.table import KEY
+from penstock.state.keys.codec import KeyCodec, Keys
+from penstock.state.table.buffers import Array
+from penstock.state.table.columns import Column
+from penstock.state.table.table import KEY
 
 __all__ = ["Aggregate", "AggregatePlan"]
 

@@ -24,8 +24,8 @@ from penstock.operators.aggregate.accumulators import (
 )
 from penstock.operators.aggregate.object_accumulators import DecimalSum
 from penstock.operators.operator import CHANGE
-from penstock.state.buffers import Array, fixed_array, one_chunk, valid_mask
-from penstock.state.columns import Column
+from penstock.state.table.buffers import Array, fixed_array, one_chunk, valid_mask
+from penstock.state.table.columns import Column
 
 
 @dataclass(frozen=True)

@@ -11,10 +11,10 @@ from penstock.operators.aggregate.combiner import unpack
 from penstock.operators.aggregate.distinct_sets import DistinctSet
 from penstock.operators.aggregate.value_sets import ValueSets
 from penstock.operators.operator import PARTIALS
-from penstock.state.buffers import Array
-from penstock.state.columns import Column
-from penstock.state.keys import Keys
-from penstock.state.table import ColumnTable
+from penstock.state.keys.codec import Keys
+from penstock.state.table.buffers import Array
+from penstock.state.table.columns import Column
+from penstock.state.table.table import ColumnTable
 
 if TYPE_CHECKING:
     from penstock.operators.aggregate.plan import AggregatePlan

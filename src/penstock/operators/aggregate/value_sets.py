@@ -12,9 +12,9 @@ import pyarrow as pa
 
 from penstock.operators.aggregate import set_kernels as kernels
 from penstock.operators.aggregate.value_index import MEMBERS, ValueIndex
-from penstock.state.bags import Bags
-from penstock.state.buffers import Array, fixed_array, fixed_values
-from penstock.state.key_index import grown
+from penstock.state.keys.index import grown
+from penstock.state.table.bags import Bags
+from penstock.state.table.buffers import Array, fixed_array, fixed_values
 
 _SPARE = 1 << 16
 """Values of sets that are gone which are never worth cleaning up."""
@@ -23,8 +23,8 @@ _SPARE = 1 << 16
 class ValueSets(Bags):
     """The sets of one aggregate, by entry.
 
-    >>> from penstock.state.keys import KeyCodec
-    >>> from penstock.state.table import ColumnTable
+    >>> from penstock.state.keys.codec import KeyCodec
+    >>> from penstock.state.table.table import ColumnTable
     >>> codec = KeyCodec(pa.schema([("user", pa.string())]))
     >>> sets = ValueSets("seen")
     >>> table = ColumnTable(codec, [sets.column], slots=16)

@@ -16,8 +16,8 @@ from penstock.operators.join.step import JoinOperator
 from penstock.operators.operator import EpochTime
 from penstock.operators.places import Places
 from penstock.operators.table_operator import Given
-from penstock.state.buffers import Array
-from penstock.state.columns import Column
+from penstock.state.table.buffers import Array
+from penstock.state.table.columns import Column
 
 _FEW_ROWS = 64
 """Of a bag: so many are looked through whenever one of them may go."""

@@ -14,11 +14,11 @@ from penstock.operators.join.bounds import Get
 from penstock.operators.operator import Answer, EpochTime
 from penstock.operators.places import Places, taken
 from penstock.operators.table_operator import Given, TableOperator, answer_of, whole_or_not
-from penstock.state.bags import Bags
-from penstock.state.buffers import Array, fixed_array
-from penstock.state.columns import Column
-from penstock.state.keys import Keys
-from penstock.state.table import ColumnTable
+from penstock.state.keys.codec import Keys
+from penstock.state.table.bags import Bags
+from penstock.state.table.buffers import Array, fixed_array
+from penstock.state.table.columns import Column
+from penstock.state.table.table import ColumnTable
 
 if TYPE_CHECKING:
     from penstock.operators.join.plan import JoinPlan

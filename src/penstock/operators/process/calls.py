@@ -15,10 +15,10 @@ from penstock.operators.operator import Answer, DeadLetter
 from penstock.operators.places import Places
 from penstock.operators.process.evidence import Evidence
 from penstock.operators.process.processor import KeyedProcessor
-from penstock.state.cells import Cells
-from penstock.state.keyed import StateHandle
-from penstock.state.keys import Keys
-from penstock.state.values import RowForm, python_values
+from penstock.state.keys.codec import Keys
+from penstock.state.variables.cells import Cells
+from penstock.state.variables.keyed import StateHandle
+from penstock.state.variables.values import RowForm, python_values
 
 AT_ONCE = 4096
 """Rows, or timers, that are Python objects at a time; unless one key has more rows."""

@@ -29,12 +29,12 @@ from penstock.operators.process.processor import KeyedProcessor
 from penstock.operators.process.timer_calls import Limits, TimerCalls
 from penstock.operators.senders import RowSender, without_key
 from penstock.operators.table_operator import places_of, whole_or_not
-from penstock.state.ddl import schema_of
-from penstock.state.keyed import StateHandle, Timers
-from penstock.state.keys import KeyCodec, Keys
-from penstock.state.table import ColumnTable
-from penstock.state.timers import ALL_TIMES
-from penstock.state.values import RowForm
+from penstock.state.keys.codec import KeyCodec, Keys
+from penstock.state.table.table import ColumnTable
+from penstock.state.variables.ddl import schema_of
+from penstock.state.variables.keyed import StateHandle, Timers
+from penstock.state.variables.timers import ALL_TIMES
+from penstock.state.variables.values import RowForm
 
 
 @dataclass(frozen=True)

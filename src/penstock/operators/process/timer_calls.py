@@ -12,9 +12,9 @@ from penstock.errors import FlowError
 from penstock.operators.places import Places
 from penstock.operators.process.calls import AT_ONCE, Caller, Results, collector_paused
 from penstock.operators.process.evidence import json_text
-from penstock.state.keyed import ExpiredTimer, Timers
-from penstock.state.keys import Keys
-from penstock.state.timers import TimeKind, TimerQueue
+from penstock.state.keys.codec import Keys
+from penstock.state.variables.keyed import ExpiredTimer, Timers
+from penstock.state.variables.timers import TimeKind, TimerQueue
 
 Limits = Mapping[TimeKind, int | None]
 """Up to which time, inclusive, timers of each kind are due; None: none of them."""

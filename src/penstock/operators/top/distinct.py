@@ -20,10 +20,10 @@ from penstock.operators.window.row_windows import (
     without_changes,
 )
 from penstock.operators.window.windows import WINDOW_START, Window
-from penstock.state.buffers import Array, fixed_array
-from penstock.state.key_index import key_index
-from penstock.state.keys import KeyCodec, Keys
-from penstock.state.table import ColumnTable
+from penstock.state.keys.codec import KeyCodec, Keys
+from penstock.state.keys.index import key_index
+from penstock.state.table.buffers import Array, fixed_array
+from penstock.state.table.table import ColumnTable
 
 _JUDGED_FROM = 20_000
 """After so many rows a sender judges whether looking for equal keys is worth its while."""

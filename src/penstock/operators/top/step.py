@@ -20,11 +20,11 @@ from penstock.operators.top.order import coarse_codes
 from penstock.operators.top.rows import MixedRows
 from penstock.operators.top.sender import MOST
 from penstock.operators.window.windows import WINDOW_START
-from penstock.state.bags import Bags
-from penstock.state.buffers import Array, fixed_array
-from penstock.state.columns import Column
-from penstock.state.keys import Keys
-from penstock.state.table import ColumnTable
+from penstock.state.keys.codec import Keys
+from penstock.state.table.bags import Bags
+from penstock.state.table.buffers import Array, fixed_array
+from penstock.state.table.columns import Column
+from penstock.state.table.table import ColumnTable
 
 if TYPE_CHECKING:
     from penstock.operators.top.plan import TopPlan

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from penstock.state.buffers import Array
+from penstock.state.table.buffers import Array
 
 if TYPE_CHECKING:
     from penstock.operators.aggregate.plan import AggregatePlan

@@ -25,8 +25,8 @@ from penstock.operators.window import session_sender, session_step
 from penstock.operators.window import step as window_step
 from penstock.operators.window.row_windows import unfit_rows, without_changes
 from penstock.operators.window.windows import WINDOW_END, WINDOW_START, Window, bounds_type
-from penstock.state.keys import KeyCodec, Keys
-from penstock.state.table import KEY
+from penstock.state.keys.codec import KeyCodec, Keys
+from penstock.state.table.table import KEY
 
 
 def window_aggregate_plan(

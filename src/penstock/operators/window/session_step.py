@@ -19,10 +19,10 @@ from penstock.operators.window.passing_state import PassingState
 from penstock.operators.window.session_sender import END, START
 from penstock.operators.window.step import AGAIN, GIVEN, NONE_DUE, ONCE, ROWS_PER_BATCH
 from penstock.operators.window.windows import time_array
-from penstock.state.bags import Bags
-from penstock.state.buffers import Array, fixed_array, fixed_values
-from penstock.state.keys import Keys
-from penstock.state.table import ColumnTable
+from penstock.state.keys.codec import Keys
+from penstock.state.table.bags import Bags
+from penstock.state.table.buffers import Array, fixed_array, fixed_values
+from penstock.state.table.table import ColumnTable
 
 if TYPE_CHECKING:
     from penstock.operators.window.plan import SessionPlan

@@ -16,11 +16,11 @@ from penstock.operators.places import Places
 from penstock.operators.table_operator import Given, TableOperator, answer_of
 from penstock.operators.window import kernels
 from penstock.operators.window.windows import event_times, time_array
-from penstock.state.buffers import Array, fixed_array
-from penstock.state.columns import Column
-from penstock.state.keys import Keys
-from penstock.state.table import ColumnTable
-from penstock.state.timers import LIMIT
+from penstock.state.keys.codec import Keys
+from penstock.state.table.buffers import Array, fixed_array
+from penstock.state.table.columns import Column
+from penstock.state.table.table import ColumnTable
+from penstock.state.variables.timers import LIMIT
 
 if TYPE_CHECKING:
     from penstock.operators.window.plan import WindowPlan

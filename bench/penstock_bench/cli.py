@@ -1,0 +1,145 @@
+"""`penstock nexmark`: generate events, and run a query of the benchmark on them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Annotated
+
+import typer
+
+from penstock_bench.workloads.nexmark.catalog import TITLES
+
+nexmark = typer.Typer(
+    help="The NEXMark benchmark: generate its events, and run its queries q0 to q22 on them.",
+    no_args_is_help=True,
+)
+
+_LINE_S = 5.0
+"""Between two lines, where there is no terminal to draw on."""
+
+
+@nexmark.command("generate")
+def generate(
+    events: Annotated[
+        int, typer.Option(min=0, metavar="N", help="Persons, auctions and bids together.")
+    ],
+    output: Annotated[str, typer.Option(metavar="DIR", help="The folder for the three files.")],
+    seed: Annotated[int, typer.Option(metavar="S", help="The same seed, the same events.")] = 1,
+    rate: Annotated[
+        int, typer.Option(min=1, metavar="R", help="Events in a second of event time.")
+    ] = 10_000,
+    shape: Annotated[
+        str, typer.Option(help="How the rate goes: flat, burst, sine, step.")
+    ] = "flat",
+    format: Annotated[str, typer.Option(help="The files' format: ndjson or parquet.")] = "ndjson",
+    hot: Annotated[
+        str, typer.Option(help="Hot keys: canonical (they change) or zipf (they stay).")
+    ] = "canonical",
+    disorder: Annotated[
+        int, typer.Option(min=0, metavar="MS", help="How late events may leave, in milliseconds.")
+    ] = 0,
+) -> None:
+    """Write person, auction and bid files: the same ones whenever the options are the same."""
+    from typing import Any, cast
+
+    from rich.console import Console
+
+    from penstock.console.terminal import telling
+    from penstock_bench.workloads.nexmark.config import NexmarkConfig
+    from penstock_bench.workloads.nexmark.generator import generate
+
+    config = NexmarkConfig(
+        events=events,
+        seed=seed,
+        rate=rate,
+        shape=cast(Any, shape),
+        hot=cast(Any, hot),
+        disorder_ms=disorder,
+    )
+    console = Console(highlight=False, soft_wrap=True)
+    with telling(console) as tell:
+        say = _seldom(console.is_terminal, tell, "Generating", "made")
+        counts = generate(config, output, cast(Any, format), lambda done: say(done, events))
+    told = ", ".join(f"{count:,} {stream}" for stream, count in counts.items())
+    console.print(f"{output}: {told}")
+
+
+def _run(
+    name: str, folder: str, output: str, hosts: int, batch_rows: int, master: str | None
+) -> None:
+    import time
+
+    from rich.console import Console
+
+    from penstock.console.terminal import cleaned_up, telling
+    from penstock_bench.workloads.nexmark.run import run
+
+    console, began = Console(highlight=False, soft_wrap=True), time.monotonic()
+    with cleaned_up(console) as resources:
+        tell = resources.enter_context(telling(console))
+        done = _seldom(console.is_terminal, tell, name, "done")
+        rows = run(
+            name,
+            folder,
+            output,
+            opened=resources,
+            hosts=hosts,
+            batch_rows=batch_rows,
+            master=master,
+            tell=tell,
+            done=done,
+        )
+    console.print(f"{output}: {rows:,} rows, after {time.monotonic() - began:,.1f} s")
+
+
+def _seldom(
+    terminal: bool, tell: Callable[[str], None], what: str, did: str
+) -> Callable[[int, int], None]:
+    """Tell how many events are done: always on a terminal, else every few seconds."""
+    import time
+
+    began = last = 0.0
+
+    def say(events: int, of: int) -> None:
+        nonlocal began, last
+        now = time.monotonic()
+        began = began or now
+        if terminal or now - last >= _LINE_S:
+            last = now
+            rate = events / max(now - began, 0.001)
+            tell(f"{what}: {events:,} of {of:,} events {did}, {rate:,.0f} a second")
+
+    return say
+
+
+def _query(name: str) -> Callable[..., None]:
+    """The verb of one query."""
+
+    def query(
+        folder: Annotated[
+            str,
+            typer.Option(
+                "--input", metavar="DIR", help="A folder of person, auction and bid files."
+            ),
+        ],
+        output: Annotated[
+            str,
+            typer.Option(metavar="FILE", help="Where the rows go: a .parquet or .ndjson file."),
+        ],
+        hosts: Annotated[
+            int, typer.Option(min=1, max=64, metavar="N", help="Hosts of each keyed step.")
+        ] = 2,
+        batch_rows: Annotated[
+            int, typer.Option(min=1, metavar="N", help="Events in an epoch.")
+        ] = 100_000,
+        master: Annotated[
+            str | None, typer.Option(metavar="M", help="Spark's master; local if none.")
+        ] = None,
+    ) -> None:
+        _run(name, folder, output, hosts, batch_rows, master)
+
+    return query
+
+
+for _name, _title in TITLES.items():
+    nexmark.command(_name, help=_title)(_query(_name))

@@ -1,0 +1,251 @@
+"""`penstock bench migration`: what it costs to move state, by strategy, size, share and skew.
+
+A million keys, 4,000 updates a second, four hosts, 64 slots. One query per size of state is kept
+running. Each run lasts ten seconds; after four, a part of every host's slots is moved to the next
+host. Latency is from arrival to sink, by the second in which rows arrived. Between runs all slots
+are brought home, whole. Last, hosts are killed.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+
+from penstock_bench import sides
+from penstock_bench.goals import Goal
+from penstock_bench.live.per_second import Seconds, per_second
+from penstock_bench.migration.query import HOSTS, SLOTS, MovingQuery, moving_query
+from penstock_bench.report import Report, Sample, Show
+from penstock_bench.workloads.tally import Load
+
+KEYS, RATE = 1_000_000, 4_000
+SECONDS, MOVE_AT = 10, 4
+SIZES = {"50mb": 50, "500mb": 500, "5gb": 5_000}
+"""Bytes of payload per key."""
+STRATEGIES = ("lazy(0)", "lazy(16)", "all_at_once", "batched(8)", "fluid", "pause")
+LAZY, PAUSE = "lazy(0)", "pause"
+
+GOALS = {
+    "peak_pause_over_lazy_50mb": Goal(at_least=5),
+    "peak_pause_over_lazy_500mb": Goal(at_least=30),
+    "peak_pause_over_lazy_5gb": Goal(at_least=100),
+    "peak_lazy_over_steady_5gb": Goal(at_most=1.5),
+    "moved_fraction_lazy": Goal(at_most=0.028),
+    "recovery_5gb_over_50mb": Goal(at_most=1.5),
+    "steady_overhead_lazy_over_none": Goal(at_most=1.05),
+}
+
+
+@dataclass(frozen=True)
+class Move:
+    """One run."""
+
+    strategy: str
+    fraction: float
+    skew: float = 0.0
+
+
+@dataclass(frozen=True)
+class Moved:
+    """What a run gave."""
+
+    size: str
+    strategy: str
+    fraction: float
+    skew: float
+    seconds: Seconds
+    steady_ms: float
+    """p99 before the move, by second, the median."""
+    peak_ms: float
+    """p99 of the worst second from the move on."""
+    moved_keys: int
+    moved_bytes: int
+    moved_fraction: float
+    """Of the keys of the slots that changed hands."""
+    round_trips: int
+
+
+@dataclass(frozen=True)
+class Killed:
+    """A host that was killed -9."""
+
+    size: str
+    recovery_ms: float
+    """From the kill until an epoch that was not done then is in the sink."""
+    runs: int
+    """Of that epoch."""
+    peak_ms: float
+    steady_ms: float
+
+
+@dataclass(frozen=True)
+class Scale:
+    """How much of it to run."""
+
+    sizes: tuple[str, ...] = ("50mb", "500mb", "5gb")
+    rounds: int = 2
+    fractions: tuple[float, ...] = (0.25, 0.5, 0.75, 1.0)
+    skews: tuple[float, ...] = (0.3, 0.6, 0.9)
+    kills: int = 3
+
+    def moves(self, largest: bool = True) -> Iterator[Move]:
+        """All runs at one size. What the ratios are made of comes in every round."""
+        for first in (True, *[False] * (self.rounds - 1)):
+            for fraction in self.fractions:
+                if first or fraction == 0.5:
+                    for strategy in STRATEGIES if fraction == 0.5 and first else (LAZY, PAUSE):
+                        yield Move(strategy, fraction)
+        for skew in self.skews if largest else ():
+            yield Move(LAZY, 0.5, skew)
+
+
+FULL = Scale()
+QUICK = Scale(("50mb",), 1, (0.5,), (0.9,), 1)
+
+
+def run(show: Show, quick: bool = False) -> Report:
+    """Run everything; takes about forty minutes and 8 GB, a few minutes when quick."""
+    scale = QUICK if quick else FULL
+    moved: list[Moved] = []
+    killed: list[Killed] = []
+    overheads: list[float] = []
+    show("starting Spark")
+    with sides.bench_session() as spark:
+        for size in scale.sizes:
+            load = Load(KEYS, RATE, SIZES[size], max(10_000, min(KEYS, 250_000_000 // SIZES[size])))
+            show(f"{size}: {KEYS:,} keys come")
+            with moving_query(spark, load) as query:
+                query.go_home()
+                for move in scale.moves(size == scale.sizes[-1]):
+                    one = _moved(query, size, move)
+                    moved.append(one)
+                    show(_line(one))
+                    query.go_home()
+                overheads += _overheads(query, scale.rounds)
+                for number in range(scale.kills):
+                    last = _killed(query, size, number % HOSTS)
+                    killed.append(last)
+                    show(f"{size}: host killed: recovered after {last.recovery_ms:.0f} ms")
+                    query.go_home()
+    return Report(
+        "migration",
+        settings={
+            "keys": KEYS,
+            "rate": RATE,
+            "hosts": HOSTS,
+            "slots": SLOTS,
+            "seconds": SECONDS,
+            "move_at": MOVE_AT,
+            "payload_bytes": SIZES,
+            "quick": quick,
+        },
+        results={
+            "moves": [asdict(one) for one in moved],
+            "recoveries": [asdict(one) for one in killed],
+            "steady_p50_partial_over_complete": asdict(Sample.of(overheads)),
+        },
+        ratios=_ratios(moved, killed, overheads),
+    )
+
+
+def _moved(query: MovingQuery, size: str, move: Move) -> Moved:
+    query.draw(move.skew)
+    query.query.migration = move.strategy
+    first = query.now_row()
+    query.until(lambda: query.now_row() > first + MOVE_AT * RATE, "the move's second")
+    asked_ms = time.time() * 1000
+    slots = query.shift(move.fraction)
+    last = first + SECONDS * RATE
+    query.until(lambda: query.rows() > last, "all rows of the run")
+    seconds = per_second(query.delivered(), first, SECONDS, RATE, query.arrival_ms(first))
+    costs = [e.migration for e in query.epochs() if e.started_ms >= asked_ms]
+    keys = sum(cost.fetched_keys for cost in costs)
+    return Moved(
+        size,
+        move.strategy,
+        move.fraction,
+        move.skew,
+        seconds,
+        steady_ms=seconds.steady_ms(MOVE_AT),
+        peak_ms=seconds.peak_ms(MOVE_AT),
+        moved_keys=keys,
+        moved_bytes=sum(cost.fetched_bytes for cost in costs),
+        moved_fraction=keys / (KEYS * slots / SLOTS),
+        round_trips=sum(cost.fetches for cost in costs),
+    )
+
+
+def _overheads(query: MovingQuery, rounds: int) -> list[float]:
+    """p50 with every slot partial over p50 with every slot complete, side by side.
+
+    "None" is a host that knows of no migration: with all slots complete, a channel asks one flag.
+    """
+    found = []
+    for _ in range(rounds):
+        complete = _steady_p50(query)
+        query.query.migration = LAZY
+        query.shift(1.0)
+        query.wait_s(3.0)
+        partial = _steady_p50(query)
+        query.go_home()
+        found.append(partial / complete)
+    return found
+
+
+def _steady_p50(query: MovingQuery) -> float:
+    first = query.now_row()
+    query.until(lambda: query.rows() > first + SECONDS * RATE, "a quiet stretch")
+    seconds = per_second(query.delivered(), first, SECONDS, RATE, query.arrival_ms(first))
+    return statistics.median(seconds.p50_ms)
+
+
+def _killed(query: MovingQuery, size: str, host: int) -> Killed:
+    query.query.migration = LAZY
+    first = query.now_row()
+    query.until(lambda: query.now_row() > first + MOVE_AT * RATE, "the kill's second")
+    killed_ms = query.kill_host(host)
+    query.until(lambda: query.rows() > first + SECONDS * RATE, "all rows of the run")
+    seconds = per_second(query.delivered(), first, SECONDS, RATE, query.arrival_ms(first))
+    hit = next(e for e in query.epochs() if e.runs > 1 and e.started_ms + e.sink_ms > killed_ms)
+    return Killed(
+        size,
+        hit.started_ms + hit.sink_ms - killed_ms,
+        hit.runs,
+        seconds.peak_ms(MOVE_AT),
+        seconds.steady_ms(MOVE_AT),
+    )
+
+
+def _ratios(moved: list[Moved], killed: list[Killed], overheads: list[float]) -> dict[str, float]:
+    def median(size: str, strategy: str, of: str) -> float:
+        """Over the rounds, at half of the keys and no skew."""
+        chosen = [m for m in moved if (m.size, m.strategy) == (size, strategy)]
+        even = [m for m in chosen if (m.fraction, m.skew) == (0.5, 0.0)]
+        return statistics.median(float(getattr(m, of)) for m in even)
+
+    ratios = {}
+    sizes = list(dict.fromkeys(m.size for m in moved))
+    for size in sizes:
+        peak = median(size, PAUSE, "peak_ms") / median(size, LAZY, "peak_ms")
+        ratios[f"peak_pause_over_lazy_{size}"] = peak
+    largest = sizes[-1]
+    lazy = median(largest, LAZY, "peak_ms") / median(largest, LAZY, "steady_ms")
+    ratios[f"peak_lazy_over_steady_{largest}"] = lazy
+    ratios["moved_fraction_lazy"] = median(largest, LAZY, "moved_fraction")
+    recovery = {s: [k.recovery_ms for k in killed if k.size == s] for s in sizes}
+    if len(sizes) > 1:
+        least, most = statistics.median(recovery[sizes[0]]), statistics.median(recovery[largest])
+        ratios[f"recovery_{largest}_over_{sizes[0]}"] = most / least
+    ratios["steady_overhead_lazy_over_none"] = statistics.median(overheads)
+    return ratios
+
+
+def _line(one: Moved) -> str:
+    skew = f", zipf {one.skew}" if one.skew else ""
+    return (
+        f"{one.size}: {one.strategy:<12} {one.fraction:.0%} of the keys{skew}: "
+        f"p99 {one.steady_ms:.0f} ms before, {one.peak_ms:.0f} ms at worst; "
+        f"{one.moved_keys:,} keys ({one.moved_fraction:.1%}), {one.moved_bytes / 1e6:.1f} MB moved"
+    )

@@ -1,0 +1,144 @@
+"""`penstock bench ordered`: order kept on many cores, and what it costs.
+
+Chains of operators run on the runtime of a host. Schedules, queues and reorderings are compared on
+the five queries of TPCx-BB and on single operators: under skew, by cost, for light operators, and for
+those with many outputs. Costs are slept, so that sixteen workers mean something on two cores; one
+part really computes. Sides take turns, a second each, and every ratio is the median of its rounds.
+What order costs is told three times: of a whole flow on Spark, of couriers and hosts without Spark, and of
+chains on the runtime alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
+from typing import Any
+
+from penstock_bench.goals import Goal
+from penstock_bench.ordered import flow as ordered_flow
+from penstock_bench.ordered import limit as ordered_limit
+from penstock_bench.ordered import queries as ordered_queries
+from penstock_bench.ordered import spark as ordered_spark
+from penstock_bench.ordered import sweeps as ordered_sweeps
+from penstock_bench.ordered.sweeps import HOT
+from penstock_bench.ordered.trials import PARTS, Tell, best, of, over, run_all
+from penstock_bench.report import Report, Sample, Show
+
+GOALS = {
+    "hybrid_over_partitioned_sigma_0.1": Goal(at_least=2.0),
+    "latency_partitioned_over_hybrid_1000us": Goal(at_least=5),
+    "nonblocking_over_lock_light": Goal(at_least=1.2),
+    "speedup_2_cores_real": Goal(at_least=1.8),
+    "ct_over_best_other": Goal(at_least=0.95),
+    "ordered_overhead": Goal(at_least=0.95),
+}
+
+Groups = Mapping[str, Sequence[Tell]]
+"""Trials by group."""
+
+
+def run(show: Show, quick: bool = False) -> Report:
+    """Run everything; takes about twelve minutes, one when quick."""
+    scale = ordered_sweeps.QUICK if quick else ordered_sweeps.FULL
+    rounds = {"queries": scale.query_rounds}
+    groups = run_all(ordered_sweeps.trials(scale), scale.rounds, show, rounds)
+    groups["limit"] = ordered_limit.measure(scale.rounds, scale.real_seconds, show)
+    groups["hosts"] = ordered_queries.measure(
+        "hosts", scale.host_load, ordered_sweeps.host_sides(scale), scale.query_rounds, show
+    )
+    groups["cores"] = ordered_queries.measure(
+        "cores", replace(scale.host_load, us=0.0), ((1, "ct"), (2, "ct")), scale.rounds, show
+    )
+    groups["flow"] = ordered_flow.measure(scale.rounds, scale.flow_epochs, show)
+    groups["spark"] = ordered_spark.measure(scale.rounds, *scale.triggers, show)
+    return report(groups, quick)
+
+
+def report(groups: Groups, quick: bool = False) -> Report:
+    """What the groups show together; any of them may be missing."""
+    found = samples(groups)
+    return Report(
+        "ordered",
+        settings={
+            "quick": quick,
+            **asdict(ordered_sweeps.QUICK if quick else ordered_sweeps.FULL),
+            "parts": PARTS,
+        },
+        results={
+            **groups,
+            "samples": {name: asdict(sample) for name, sample in found.items()},
+        },
+        ratios=ratios(found),
+    )
+
+
+def ratios(found: Mapping[str, Sample]) -> dict[str, float]:
+    """The figures that goals are held against; without those that nothing was run for.
+
+    Of those that there are for each query or for several kinds of trials, the least.
+    """
+    least: dict[str, float] = {}
+    for name, sample in found.items():
+        figure = name.partition(" ")[0]
+        least[figure] = min(sample.median, least.get(figure, sample.median))
+    return least
+
+
+def samples(groups: Groups) -> dict[str, Sample]:
+    """Every ratio over the rounds: by its name, and after a space what it is of."""
+    found: dict[str, Sample] = {}
+    hot = _most(of(groups.get("skew", ()), sigma=HOT))
+    _put(found, f"hybrid_over_partitioned_sigma_{HOT}", hot, "queue", "hybrid", "partitioned")
+    for one in of(groups.get("cost", ()), cost_us=1_000, queue="partitioned"):
+        (hybrid,) = of(groups["cost"], cost_us=1_000, queue="hybrid")
+        name = "latency_partitioned_over_hybrid_1000us"
+        found[name] = over(one, hybrid, "latency_ms")
+    light = _most(groups.get("light", ()))
+    _put(found, "nonblocking_over_lock_light", light, "reorder", "nonblocking", "lock")
+    free = groups.get("light, free delivery", ())
+    _put(found, "nonblocking_over_lock_free_delivery", free, "reorder", "nonblocking", "lock")
+    _put(found, "speedup_2_cores_real", groups.get("real", ()), "workers", 2, 1)
+    _put(found, "speedup_2_cores_limit", groups.get("limit", ()), "workers", 2, 1)
+    for query in dict.fromkeys(one["query"] for one in groups.get("queries", ())):
+        found.update(_of_query(query, of(groups["queries"], query=query)))
+    for query in dict.fromkeys(one["query"] for one in groups.get("hosts", ())):
+        sides = of(groups["hosts"], query=query)
+        found[f"ct_over_best_other host, query {query}"] = _ct_over_best_other(sides)
+    for query in dict.fromkeys(one["query"] for one in groups.get("cores", ())):
+        sides = of(groups["cores"], query=query)
+        _put(found, f"speedup_2_cores_queries query {query}", sides, "workers", 2, 1)
+    for group, name in (("spark", "ordered_overhead"), ("flow", "ordered_overhead_in_process")):
+        for step in dict.fromkeys(one["step"] for one in groups.get(group, ())):
+            sides = of(groups[group], step=step)
+            _put(found, f"{name} {step}", sides, "ordered", True, False)
+    return found
+
+
+def _of_query(query: int, told: Sequence[Tell]) -> dict[str, Sample]:
+    """By schedule; and by reordering with the most workers."""
+    plain = of(told, queue="hybrid", reorder="nonblocking")
+    found = {f"ct_over_best_other query {query}": _ct_over_best_other(plain)}
+    default = _most(of(told, queue="hybrid", schedule="ct"))
+    _put(
+        found, f"ordered_overhead_runtime query {query}", default, "reorder", "nonblocking", "none"
+    )
+    return found
+
+
+def _ct_over_best_other(told: Sequence[Tell]) -> Sample:
+    """Each schedule with as many workers as are best for it."""
+    other = best([one for one in told if one["schedule"] != "ct"])
+    return over(best(of(told, schedule="ct")), other)
+
+
+def _most(told: Sequence[Tell]) -> list[Tell]:
+    """The trials with the most workers."""
+    return of(told, workers=max((one["workers"] for one in told), default=0))
+
+
+def _put(
+    found: dict[str, Sample], name: str, told: Sequence[Tell], fact: str, side: Any, other: Any
+) -> None:
+    sides = [one for value in (side, other) for one in of(told, **{fact: value})]
+    if len(sides) == 2:
+        found[name] = over(sides[0], sides[1])

@@ -1,0 +1,193 @@
+"""Chains of operators whose cost, selectivity and keys are set: what `penstock bench ordered` runs.
+
+The operators are to the runtime as any others; only what they do is made up. Their items are chunks
+of records that share a key. A chunk carries the number of the item that it came from, so that it is
+known what has left when it comes out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from penstock.runtime.operators import Kind
+from penstock_bench.ordered.costs import Asleep, Cost
+
+KEYS = 1 << 20
+"""Keys are whole numbers from 0 up to this."""
+BLOCK = 4096
+"""Keys are drawn so many at a time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """Records of one key."""
+
+    number: int
+    """Of the item at the entrance that it came from."""
+    key: int
+    records: int
+    values: Any = None
+
+
+@dataclass(frozen=True)
+class Shape:
+    """One operator of a chain, as data."""
+
+    kind: Kind
+    us: float
+    """Cost of a record."""
+    selectivity: float = 1.0
+    """Records out for a record in."""
+    parts: int | None = None
+    """At most so many, if it is keyed: there are no more keys."""
+    outputs: int = 1
+    """Chunks, each with a key of its own, that its output is in."""
+
+
+class Shaped:
+    """An operator of the runtime with a given shape.
+
+    >>> double = Shaped("0", Shape("stateless", 0.0, selectivity=2.0), Asleep(0.0))
+    >>> double.split(Chunk(7, 5, 10))
+    [(0, Chunk(number=7, key=5, records=10, values=None))]
+    >>> double.join(None, [double.work(0, Chunk(7, 5, 10))])
+    [Chunk(number=7, key=5, records=20, values=None)]
+    """
+
+    def __init__(
+        self,
+        name: str,
+        shape: Shape,
+        cost: Cost,
+        *,
+        parts: int = 1,
+        part_of: Callable[[int], int] = lambda key: 0,
+        begin: Callable[[int], None] | None = None,
+    ) -> None:
+        self.name, self.kind, self.parts = name, shape.kind, parts
+        self._shape, self._cost, self._part_of, self._begin = shape, cost, part_of, begin
+
+    def split(self, item: Chunk) -> Sequence[tuple[int, Chunk]]:
+        return [(self._part_of(item.key), item)]
+
+    def work(self, part: int, piece: Chunk) -> list[Chunk]:
+        if self._begin is not None:
+            self._begin(piece.number)
+        values = self._cost.spend(piece.records, piece.values)
+        # By the number: what is left of a fraction is made good by the items that follow.
+        share = piece.records * self._shape.selectivity
+        records = int((piece.number + 1) * share) - int(piece.number * share)
+        outputs = self._shape.outputs
+        if outputs == 1:
+            return [Chunk(piece.number, piece.key, records, values)]
+        each = max(1, records // outputs)
+        return [
+            Chunk(piece.number, mixed(piece.key + at, 1) % KEYS, each, values)
+            for at in range(outputs)
+        ]
+
+    def join(self, item: Chunk, results: list[list[Chunk]]) -> Sequence[Chunk]:
+        return results[0]
+
+    def size(self, item: Chunk) -> int:
+        return item.records
+
+    def mark(self, mark: Any) -> Sequence[Chunk]:
+        return ()
+
+
+@dataclass(frozen=True)
+class Chain:
+    """A linear chain and what enters it."""
+
+    shapes: tuple[Shape, ...]
+    records: int = 1
+    """In a chunk at the entrance."""
+    delivery_us: float = 0.0
+    """What handing on a record at the exit costs: by one worker at a time."""
+    sigma: float | None = None
+    """Of the gaussian that keys are drawn from, where they are; then a part is a range of keys."""
+    seed: int = 17
+    cost: Callable[[Shape], Cost] = field(default=lambda shape: Asleep(shape.us))
+    values: Callable[[int], Any] = field(default=lambda records: None)
+
+    def operators(self, parts: int, begin: Callable[[int], None]) -> list[Shaped]:
+        """The operators, keyed ones cut into so many parts; `begin` is told what the first begins."""
+        found = []
+        for at, shape in enumerate(self.shapes):
+            few = 1 if shape.kind != "keyed" else min(parts, shape.parts or parts)
+            found.append(
+                Shaped(
+                    f"{at}-{shape.kind}",
+                    shape,
+                    self.cost(shape),
+                    parts=few,
+                    part_of=self._part_of(at, few),
+                    begin=None if at else begin,
+                )
+            )
+        return found
+
+    def load(self) -> tuple[float, int]:
+        """Seconds of work for an item, and how many times operators take it or a part of it up.
+
+        >>> Chain((Shape("stateless", 10, 2.0, outputs=2), Shape("keyed", 5)), records=100).load()
+        (0.002, 3)
+        """
+        us, records, chunks, taken = 0.0, float(self.records), 1, 0
+        for shape in self.shapes:
+            us += records * shape.us
+            taken += chunks
+            records *= shape.selectivity
+            chunks *= shape.outputs
+        return us * 1e-6, taken
+
+    def chunks(self) -> Iterator[Chunk]:
+        """What enters, without end; the same each time."""
+        chance = np.random.default_rng(self.seed)
+        values = self.values(self.records)
+        number = 0
+        while True:
+            for key in keys(chance, BLOCK, self.sigma).tolist():
+                yield Chunk(number, key, self.records, values)
+                number += 1
+
+    def _part_of(self, at: int, parts: int) -> Callable[[int], int]:
+        if parts == 1:
+            return lambda key: 0
+        if self.sigma is not None:
+            return lambda key: key * parts // KEYS
+        # Each keyed operator has a key of its own.
+        return lambda key: mixed(key, at) % parts
+
+
+def keys(chance: np.random.Generator, n: int, sigma: float | None) -> Any:
+    """Keys, evenly spread; or from a gaussian around the middle, of which only [-1, 1] is taken.
+
+    >>> chance = np.random.default_rng(0)
+    >>> middle = lambda drawn: float(np.mean(np.abs(drawn - KEYS / 2) < KEYS / 8))
+    >>> [round(middle(keys(chance, 10_000, sigma)), 1) for sigma in (None, 2.0, 0.1)]
+    [0.2, 0.3, 1.0]
+    """
+    if sigma is None:
+        return chance.integers(0, KEYS, n)
+    found = np.empty(0)
+    while len(found) < n:
+        drawn = chance.normal(0.0, sigma, 2 * n)
+        found = np.concatenate([found, drawn[np.abs(drawn) < 1.0]])
+    return ((found[:n] + 1.0) / 2.0 * KEYS).astype(np.int64)
+
+
+def mixed(key: int, salt: int) -> int:
+    """A key that has nothing to do with the given one, but is always the same for it.
+
+    >>> mixed(1, 1) == mixed(1, 1), mixed(1, 1) == mixed(1, 2)
+    (True, False)
+    """
+    word = (key * 0x9E3779B1 + salt * 0x85EBCA77 + 1) & 0xFFFFFFFF
+    word = ((word ^ (word >> 15)) * 0x2C1B3C6D) & 0xFFFFFFFF
+    return word ^ (word >> 13)

@@ -1,0 +1,138 @@
+"""What `flow.ordered()` costs: a keyed step with and without it, couriers and hosts in one process.
+
+Rows go to two hosts behind their Flight servers and back, as in a task of Spark, and every epoch is
+sealed. Only Spark is not here: neither its source, nor its sink, nor its planning of each epoch.
+They cost both sides the same, so order weighs more here than it does in a whole flow.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Iterator
+from contextlib import closing
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.courier.exchange import Exchange, Task, endpoint, through_hosts
+from penstock.courier.tally import Tally
+from penstock.courier.trouble import Trouble
+from penstock.host.main import HostOrder, HostTask, TaskOrder
+from penstock.model import HostId, StepId
+from penstock.operators.aggregate.aggregates import AggregatePlan, sum
+from penstock.operators.operator import EpochTime, StepPlan
+from penstock.operators.process.processor import KeyedProcessor
+from penstock.operators.process.step import ProcessPlan
+from penstock.plan.assignment import Assignment
+from penstock.plan.epoch import EpochPlan, RouteTable, StepRoutes
+from penstock.plan.steps import FlowPlan, KeyedStep, SourcePlan
+from penstock.settings import Settings
+from penstock.state.variables.keyed import StateHandle, Timers
+from penstock_bench.ordered.trials import Tell, line
+from penstock_bench.report import Show
+
+KEYS, SLOTS, ROWS, BATCH = 100_000, 64, 200_000, 10_000
+"""Rows are those of an epoch, and come in batches."""
+_SETTINGS = Settings()
+_TIMEOUT_MS = 60_000
+SCHEMA = pa.schema([("k", pa.int64()), ("v", pa.int64())])
+
+
+class Before(KeyedProcessor):
+    """Every row, with what was known of its key before: as much output as input."""
+
+    output_schema = "k long, v long, before long"
+
+    def init(self, handle: StateHandle) -> None:
+        self._last = handle.get_value_state("last", "v long")
+
+    def handle_batch(self, batch: pa.RecordBatch, timers: Timers) -> pa.RecordBatch:
+        before = pc.struct_field(self._last.get_many(batch), "v")
+        self._last.update_many(batch, batch.select(["v"]))
+        return batch.append_column("before", before)
+
+
+class StepInProcess:
+    """One keyed step on two hosts, with one source partition."""
+
+    def __init__(self, plan: StepPlan, ordered: bool) -> None:
+        self._step, self._ordered = KeyedStep("step", SLOTS, plan), ordered
+        self._token = secrets.token_hex(8)
+        hosts = [HostId("step/0"), HostId("step/1")]
+        flow = FlowPlan((SourcePlan(SCHEMA),), (self._step,), ordered=ordered)
+        orders = tuple(HostOrder(host, self._step) for host in hosts)
+        store = f"memory://{self._token}"
+        order = TaskOrder(orders, flow, store, "", self._token, True, _SETTINGS)
+        self._task = HostTask(order, "127.0.0.1", lambda: None, None)
+        self._routes = RouteTable.even(hosts, SLOTS)
+        for host, server in enumerate(self._task.servers):
+            server.machine.assign(Assignment(-1, tuple(self._routes.slots_of(host).tolist())))
+
+    def run(self, epoch: int, batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
+        """Take an epoch's rows through the step, and seal it."""
+        servers = tuple(server.location for server in self._task.servers)
+        time = EpochTime(epoch, 0)
+        routes = StepRoutes(StepId(self._step.id), self._routes, servers, time)
+        plan = EpochPlan(epoch, 0, 1, (routes,), "", self._token)
+        tally, trouble = Tally(self._step), Trouble("fail")
+        with Exchange(plan, 0, Task(0, epoch), _TIMEOUT_MS, tally, self._ordered) as exchange:
+            given = through_hosts(
+                self._step, exchange, [batches], routes, trouble, lambda late: None
+            )
+        for server in servers:
+            host = endpoint(server, self._token)
+            host.call("seal", _TIMEOUT_MS, epoch=epoch, run=0, partitions=1)
+        return given
+
+    def close(self) -> None:
+        """End the hosts."""
+        self._task.end()
+        self._task.shutdown()
+
+
+def epochs(rows: int, seed: int = 3) -> Iterator[list[pa.RecordBatch]]:
+    """Rows (k, v) of epoch after epoch, without end."""
+    chance = np.random.default_rng(seed)
+    while True:
+        columns = [chance.integers(0, KEYS, rows), np.arange(rows)]
+        whole = pa.record_batch(columns, schema=SCHEMA)
+        yield [whole.slice(begin, BATCH) for begin in range(0, rows, BATCH)]
+
+
+def measure(rounds: int, repeats: int, show: Show, rows: int = ROWS) -> list[Tell]:
+    """Rows per second, by step, with order and without: both take turns, epoch by epoch."""
+    plans: dict[str, StepPlan] = {
+        "sum": AggregatePlan(SCHEMA, ["k"], {"s": sum("v")}),
+        "process": ProcessPlan(SCHEMA, ["k"], Before()),
+    }
+    told: list[Tell] = []
+    for name, plan in plans.items():
+        with closing(StepInProcess(plan, True)) as one, closing(StepInProcess(plan, False)) as two:
+            rates = _rates({True: one, False: two}, rounds, repeats, rows)
+        for ordered, found in rates.items():
+            told.append({"step": name, "ordered": ordered, "records_per_s": found})
+            show(line("flow", told[-1]))
+    return told
+
+
+def _rates(
+    sides: dict[bool, StepInProcess], rounds: int, repeats: int, rows: int
+) -> dict[bool, list[float]]:
+    """By side, for each round."""
+    input, epoch = epochs(rows), 0
+    rates: dict[bool, list[float]] = {side: [] for side in sides}
+    # The first round compiles kernels and meets every key for the first time: it does not count.
+    for _ in range(rounds + 1):
+        took = dict.fromkeys(sides, 0.0)
+        for _ in range(repeats):
+            batches = next(input)
+            for side in sides if epoch % 2 else reversed(sides):
+                began = time.perf_counter()
+                sides[side].run(epoch, batches)
+                took[side] += time.perf_counter() - began
+            epoch += 1
+        for side, seconds in took.items():
+            rates[side].append(repeats * rows / seconds)
+    return {side: found[1:] for side, found in rates.items()}

@@ -1,0 +1,45 @@
+"""What two cores give here at best: the same computation on threads that have nothing to do with
+each other, no runtime between them."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+from penstock_bench.ordered.costs import Matrices, matrices
+from penstock_bench.ordered.trials import Tell, line
+from penstock_bench.report import Show
+
+RECORDS, TIMES = 32, 8
+
+
+def rate(threads: int, seconds: float) -> float:
+    """Records per second, of all threads together."""
+    cost, values = Matrices(TIMES), matrices(RECORDS)
+    done = [0] * threads
+    until = time.perf_counter() + seconds
+
+    def work(thread: int) -> None:
+        while time.perf_counter() < until:
+            cost.spend(RECORDS, values)
+            done[thread] += RECORDS
+
+    workers = [threading.Thread(target=work, args=(thread,)) for thread in range(threads)]
+    began = time.perf_counter()
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    return sum(done) / (time.perf_counter() - began)
+
+
+def measure(rounds: int, seconds: float, show: Show) -> list[Tell]:
+    """One thread and two, in turn."""
+    rates: dict[int, list[float]] = {1: [], 2: []}
+    for number in range(rounds):
+        for threads in (1, 2) if number % 2 == 0 else (2, 1):
+            rates[threads].append(rate(threads, seconds))
+    told = [{"workers": threads, "records_per_s": found} for threads, found in rates.items()]
+    for one in told:
+        show(line("limit", one))
+    return told

@@ -1,0 +1,201 @@
+"""The five queries of TPCx-BB as a host runs them that has all their steps: their real operators.
+
+Epoch after epoch goes through `host.chain.StepChain`, the part of a host that couriers talk to; sockets
+are left out. Since the machine may have fewer cores than the host has workers, every record costs
+some time asleep on top of what its operators do; without that, real cores are measured.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate
+from typing import Any, cast
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.host.chain import StepChain
+from penstock.host.machine import HostMachine
+from penstock.host.parted import PartedOperator
+from penstock.operators.operator import Answer, EpochTime, Operator
+from penstock.operators.places import Places
+from penstock.plan.assignment import Assignment
+from penstock.plan.steps import FlowPlan, KeyedStep, Step
+from penstock.plan.watermarks import step_watermarks
+from penstock.settings import Settings
+from penstock.wire.chain import ChainHeader
+from penstock.wire.messages import ChannelHeader
+from penstock_bench.ordered.costs import Asleep
+from penstock_bench.ordered.trials import Tell, line
+from penstock_bench.report import Show
+from penstock_bench.workloads.tpcx_bb import catalog
+from penstock_bench.workloads.tpcx_bb.clicks import clicks
+from penstock_bench.workloads.tpcx_bb.columns import EVENT_TIME, Stream
+from penstock_bench.workloads.tpcx_bb.config import TpcxBbConfig
+from penstock_bench.workloads.tpcx_bb.store_sales import store_sales
+
+QUERIES = tuple(catalog.TITLES)
+DAYS = 8
+"""Of the stream that goes through a query, whatever its size."""
+
+
+@dataclass(frozen=True)
+class Load:
+    """What goes through a query, in how many pieces, and what it costs."""
+
+    chunks: int
+    """Of the two epochs that are measured; one of a quarter of them goes before."""
+    chunk_rows: int
+    parts: int
+    """As many as slots: a processor is called for each slot by itself."""
+    us: float = 0.0
+    """Asleep, for each record at each step but global ones; 0: only what the operators do."""
+
+
+class Costly:
+    """An operator that takes longer: all else is as with the one inside."""
+
+    def __init__(self, inner: Operator, cost: Asleep) -> None:
+        self._inner, self._cost = inner, cost
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def apply(
+        self, kind: str, batches: list[pa.RecordBatch], places: Places | None = None
+    ) -> Answer:
+        self._cost.spend(sum(batch.num_rows for batch in batches), None)
+        return self._inner.apply(kind, batches, places)
+
+
+class QueryInProcess:
+    """A query in a host with so many workers."""
+
+    def __init__(self, query: int, workers: int, schedule: Any, load: Load) -> None:
+        self._cost = Asleep(load.us) if load.us else None
+        plan = catalog.plan(query)
+        steps = tuple(self._changed(step, load.parts) for step in plan.steps)
+        flow: FlowPlan = replace(plan, steps=steps, one_host=True)
+        self._settings = Settings(
+            host_cores=workers,
+            host_parts=load.parts,
+            chunk_rows=load.chunk_rows,
+            schedule=schedule,
+        )
+        self._flow, self._steps = flow, flow.keyed
+        self._watermarks: dict[str, int | None] = {step.id: None for step in self._steps}
+        self._time = EVENT_TIME[catalog.find(query).stream]
+        self._machines = [self._machine(step) for step in self._steps]
+        self._chain = StepChain(flow, self._machines, self._settings)
+
+    def run(self, epoch: int, rows: pa.Table) -> list[pa.RecordBatch]:
+        """Take an epoch through all steps, and seal it; its times decide what the next one closes."""
+        headers = tuple(
+            ChannelHeader(
+                *(epoch, 0, step.id, 0, epoch, 1),
+                EpochTime(epoch, epoch, self._watermarks[step.id]),
+            )
+            for step in self._steps
+        )
+        answer = self._chain.close_channel(ChainHeader(headers, False), rows.to_batches())
+        for machine in self._machines:
+            machine.seal(epoch, 0, 1)
+        newest_ms = pc.max(rows.column(self._time)).cast(pa.timestamp("ms")).value
+        self._watermarks = step_watermarks(self._flow.graph, (newest_ms,), self._watermarks)
+        return answer.batches
+
+    def close(self) -> None:
+        """End the workers."""
+        self._chain.end()
+        for machine in self._machines:
+            machine.operator.shutdown()
+
+    def _machine(self, step: KeyedStep) -> HostMachine:
+        def make() -> Operator:
+            operator = step.operator(ordered=True)
+            if self._cost is None or step.slots == 1:
+                return operator
+            return cast("Operator", Costly(operator, self._cost))
+
+        parted = PartedOperator(
+            make,
+            self._settings.parts(step.slots),
+            workers=1,
+            chunk_rows=self._settings.chunk_rows,
+        )
+        machine = HostMachine(parted)
+        machine.assign(Assignment(-1, tuple(range(step.slots))))
+        return machine
+
+    def _changed(self, step: Step, slots: int) -> Step:
+        cost = self._cost
+        if isinstance(step, KeyedStep):
+            return replace(step, slots=min(slots, step.slots))
+        if cost is None:
+            return step
+        function = step.function
+
+        def slower(batch: pa.RecordBatch) -> Any:
+            cost.spend(batch.num_rows, None)
+            return function(batch)
+
+        return replace(step, function=slower)
+
+
+def epochs(stream: Stream, load: Load) -> list[pa.Table]:
+    """A short epoch and two longer ones, in order of time; together they are some days."""
+    half = load.chunks * load.chunk_rows // 2
+    lengths = [half // 2, half, half]
+    generate: Callable[[TpcxBbConfig, int, int], pa.Table] = (
+        store_sales if stream == "store_sales" else clicks
+    )
+    # A ticket has several lines, a session several clicks: so many of them are more than enough.
+    sample = generate(TpcxBbConfig(tickets=1_000, sessions=1_000), 0, 1_000)
+    many = int(1.2 * sum(lengths) * 1_000 / len(sample)) + 100
+    daily = many // DAYS + 1
+    config = TpcxBbConfig(
+        tickets=many, sessions=many, tickets_per_day=daily, sessions_per_day=daily
+    )
+    whole = generate(config, 0, many).sort_by(EVENT_TIME[stream])
+    begins = accumulate(lengths, initial=0)
+    return [
+        whole.slice(at, rows).combine_chunks() for at, rows in zip(begins, lengths, strict=False)
+    ]
+
+
+def run_one(query: int, workers: int, schedule: str, load: Load, data: Sequence[pa.Table]) -> float:
+    """Rows per second. The first epoch does not count: kernels are compiled, and costs learnt."""
+    host = QueryInProcess(query, workers, schedule, load)
+    try:
+        host.run(0, data[0])
+        began = time.perf_counter()
+        for epoch, rows in enumerate(data[1:], 1):
+            host.run(epoch, rows)
+        return sum(map(len, data[1:])) / (time.perf_counter() - began)
+    finally:
+        host.close()
+
+
+def measure(
+    group: str,
+    load: Load,
+    sides: Sequence[tuple[int, str]],
+    rounds: int,
+    show: Show,
+) -> list[Tell]:
+    """Every query with each of these (workers, schedule), in turn; every other round backwards."""
+    told: list[Tell] = []
+    for query in QUERIES:
+        data = epochs(catalog.find(query).stream, load)
+        rates: dict[tuple[int, str], list[float]] = {side: [] for side in sides}
+        for number in range(rounds):
+            for workers, schedule in sides if number % 2 == 0 else reversed(sides):
+                rate = run_one(query, workers, schedule, load, data)
+                rates[workers, schedule].append(rate)
+        for (workers, schedule), found in rates.items():
+            one = {"query": query, "workers": workers, "schedule": schedule}
+            told.append({**one, "records_per_s": found})
+            show(line(group, told[-1]))
+    return told

@@ -1,0 +1,54 @@
+"""What `flow.ordered()` costs a whole flow on Spark: two hosts, durability on, the `noop` sink.
+
+The sides take turns, each as a query of its own over the same rows; what counts is the time from one
+trigger to the next, as in `penstock bench pipeline`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from pyspark.sql import DataFrame
+
+import penstock as ps
+from penstock_bench import sides
+from penstock_bench.ordered.flow import KEYS, ROWS, SLOTS, Before
+from penstock_bench.ordered.trials import Tell, line
+from penstock_bench.pipeline.triggers import Triggers
+from penstock_bench.report import Sample, Show
+
+_STEPS: dict[str, Callable[[ps.KeyedFlow], ps.Flow]] = {
+    "sum": lambda keyed: keyed.aggregate(s=ps.sum("v")),
+    "process": lambda keyed: keyed.process(Before()),
+}
+
+
+def measure(rounds: int, warm: int, measured: int, show: Show) -> list[Tell]:
+    """Rows per second, by step, with order and without, for each round."""
+    rates: dict[tuple[str, bool], list[float]] = {
+        (step, ordered): [] for step in _STEPS for ordered in (True, False)
+    }
+    with sides.bench_session() as spark:
+        # A JVM gets faster for minutes: the first round is for it, and does not count.
+        for number in range(rounds + 1):
+            for step, ordered in rates:
+                found = _cycles_ms(sides.spread(spark, ROWS, KEYS), step, ordered, warm, measured)
+                if number:
+                    rates[step, ordered].append(ROWS / Sample.of(found).median * 1000)
+    told: list[Tell] = []
+    for (step, ordered), found in rates.items():
+        told.append({"step": step, "ordered": ordered, "records_per_s": found})
+        show(line("spark", told[-1]))
+    return told
+
+
+def _cycles_ms(rows: DataFrame, step: str, ordered: bool, warm: int, measured: int) -> list[float]:
+    flow = _STEPS[step](ps.flow(rows).key_by("k", slots=SLOTS))
+    with sides.folder(rows.sparkSession) as checkpoint:
+        query = (flow.ordered() if ordered else flow).start(
+            ps.to("noop"), checkpoint=checkpoint, hosts=2
+        )
+        try:
+            return Triggers(query.spark_query()).cycles_ms(warm, measured)
+        finally:
+            query.stop()

@@ -1,0 +1,132 @@
+"""`penstock bench pipeline`: a keyed sum on Penstock beside Spark's own stateful operators.
+
+100,000 keys of int64, two source partitions, two hosts, durability on, the `noop` sink. Each side
+runs as a query of its own over Spark's `rate-micro-batch` source, whose epochs hold an exact number
+of rows; the sides take turns, and the time from one trigger to the next is what counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from penstock_bench import sides
+from penstock_bench.goals import Goal
+from penstock_bench.pipeline import memory, steady_latency, user_state
+from penstock_bench.pipeline.triggers import Triggers
+from penstock_bench.report import Report, Sample, Show
+
+KEYS = 100_000
+
+GOALS = {
+    "throughput_vs_native": Goal(at_least=2.5),
+    "trigger_vs_native": Goal(at_most=0.35),
+    "throughput_vs_tws_pandas": Goal(at_least=1000),
+    "throughput_vs_limit": Goal(at_least=1.0),
+    "p99_vs_native": Goal(at_most=0.35),
+    "throughput_vs_native_1m": Goal(at_least=2.0),
+    "host_mb_empty": Goal(at_most=220),
+    "bytes_per_key_int_sum": Goal(at_most=64),
+}
+
+
+@dataclass(frozen=True)
+class Scale:
+    """How much of it to run."""
+
+    rounds: int = 2
+    warm: int = 15
+    measured: int = 25
+    user_state_rows: tuple[int, ...] = (10_000, 200_000)
+    latency_seconds: int = 30
+    memory_keys: int = 4_000_000
+    memory_epochs: int = 5_000
+
+
+QUICK = Scale(1, 5, 8, (2_000,), 8, 500_000, 200)
+FULL = Scale()
+
+
+def run(show: Show, quick: bool = False) -> Report:
+    """Run everything; takes about half an hour, a few minutes when quick."""
+    scale = QUICK if quick else FULL
+    user_state.check()
+    results: dict[str, Any] = {}
+    show("starting Spark")
+    with sides.bench_session() as spark:
+        for rows in (10_000, 200_000, 1_000_000):
+            results[f"rows_{rows}"] = _compare(spark, rows, scale, show)
+        results["user_state"] = user_state.measure(spark, KEYS, scale.user_state_rows, show)
+        results["latency"] = steady_latency.measure(spark, KEYS, scale.latency_seconds, show)
+        results["memory"] = memory.measure(spark, scale.memory_keys, scale.memory_epochs, show)
+    settings = asdict(scale) | {"keys": KEYS, "hosts": 2, "partitions": 2, "sink": "noop"}
+    return Report("pipeline", settings, results, ratios(results))
+
+
+def ratios(results: dict[str, Any]) -> dict[str, float]:
+    """The figures that goals are set for."""
+
+    def rate(rows: int, side: str) -> float:
+        return float(results[f"rows_{rows}"][side]["rows_per_second"])
+
+    def native(rows: int) -> float:
+        return max(rate(rows, "native_hdfs"), rate(rows, "native_rocksdb"))
+
+    user = results["user_state"]["transform_with_state_in_pandas"]
+    latency = results["latency"]
+    return {
+        "throughput_vs_native": rate(200_000, "penstock") / native(200_000),
+        "trigger_vs_native": native(10_000) / rate(10_000, "penstock"),
+        "throughput_vs_tws_pandas": rate(200_000, "penstock") / max(user.values()),
+        "throughput_vs_limit": rate(200_000, "penstock") / rate(200_000, "limit"),
+        "p99_vs_native": latency["penstock"]["p99_ms"] / latency["native"]["p99_ms"],
+        "throughput_vs_native_1m": rate(1_000_000, "penstock") / native(1_000_000),
+        "host_mb_empty": results["memory"]["host_mb_empty"],
+        "bytes_per_key_int_sum": results["memory"]["bytes_per_key"],
+        "host_mb_growth_over_epochs": results["memory"]["growth_mb"],
+    }
+
+
+Side = Callable[[DataFrame], AbstractContextManager[StreamingQuery]]
+
+
+@contextmanager
+def _penstock(rows: DataFrame) -> Iterator[StreamingQuery]:
+    with sides.penstock_sum(rows) as query:
+        yield query.spark_query()
+
+
+_SIDES: dict[str, Side] = {
+    "penstock": _penstock,
+    "native_hdfs": lambda rows: sides.native_sum(rows, sides.HDFS),
+    "native_rocksdb": lambda rows: sides.native_sum(rows, sides.ROCKSDB),
+    "limit": sides.limit,
+}
+
+
+def _compare(spark: SparkSession, rows: int, scale: Scale, show: Show) -> dict[str, Any]:
+    cycles: dict[str, list[float]] = {side: [] for side in _SIDES}
+    medians: dict[str, list[float]] = {side: [] for side in _SIDES}
+    for number in range(scale.rounds + 1):
+        for side, opened in _SIDES.items():
+            with opened(sides.spread(spark, rows, KEYS)) as query:
+                found = Triggers(query).cycles_ms(scale.warm, scale.measured)
+            if number == 0:
+                # A JVM gets faster for minutes: the first round is for it, and does not count.
+                continue
+            cycles[side] += found
+            medians[side].append(Sample.of(found).median)
+            show(f"{rows:>9,} rows, round {number}: {side:<15} {medians[side][-1]:7.1f} ms")
+    return {
+        side: {
+            "trigger_ms": asdict(Sample.of(cycles[side])),
+            "rounds_ms": medians[side],
+            "rows_per_second": rows / Sample.of(cycles[side]).median * 1000,
+        }
+        for side in _SIDES
+    }

@@ -1,0 +1,73 @@
+"""Latency from arrival to sink while 20,000 rows a second arrive steadily."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from penstock.console.demo.steady import steady
+from penstock_bench import sides
+from penstock_bench.pipeline.triggers import Triggers, started_ms
+from penstock_bench.report import Show
+
+RATE = 20_000
+_WARM_S = 10
+"""Rows that arrive before that are not counted."""
+
+
+def measure(
+    spark: SparkSession, keys: int, seconds: int, show: Show
+) -> dict[str, dict[str, float]]:
+    """p50 and p99 of Penstock and of native Spark, in milliseconds: the better of two runs each."""
+    found: dict[str, list[dict[str, float]]] = {"penstock": [], "native": []}
+    for _ in range(2):
+        for side, runs in found.items():
+            start_ms = int(time.time() * 1000) + 2000
+            rows = steady(spark, RATE, keys, start_ms=start_ms)
+            if side == "penstock":
+                with sides.penstock_sum(rows, arrival="arrival") as query:
+                    latency = _latency(query.spark_query(), start_ms, seconds)
+            else:
+                with sides.native_sum(rows) as native:
+                    latency = _latency(native, start_ms, seconds)
+            runs.append(latency)
+            told = f"p50 {latency['p50_ms']:.0f} ms, p99 {latency['p99_ms']:.0f} ms"
+            show(f"steady {RATE:,} rows/s: {side:<9} {told}")
+    return {side: min(runs, key=lambda run: run["p99_ms"]) for side, runs in found.items()}
+
+
+def _latency(query: StreamingQuery, start_ms: int, seconds: int) -> dict[str, float]:
+    """Percentiles over all rows of `seconds`, each from its arrival to the end of its sink."""
+    begin, end = _WARM_S * RATE, (_WARM_S + seconds) * RATE
+    triggers = Triggers(query)
+    latencies: list[npt.NDArray[np.float64]] = []
+    reached, last = 0, 0
+    # Until all of them are through: rows that a slow side has not reached are its slowest.
+    while last < end:
+        for p in triggers.progress(until=reached + 10):
+            offsets = p["sources"][0]
+            first, row = _row(offsets["startOffset"]), _row(offsets["endOffset"])
+            if p["batchId"] < reached or row <= first:
+                continue
+            reached, last = p["batchId"] + 1, row
+            took = p["durationMs"]
+            in_sink = started_ms(p) + took["triggerExecution"] - took.get("commitOffsets", 0)
+            rows = np.arange(max(first, begin), min(row, end))
+            latencies.append(in_sink - (start_ms + rows * 1000 / RATE))
+    every = np.concatenate(latencies)
+    return {
+        "p50_ms": float(np.percentile(every, 50)),
+        "p99_ms": float(np.percentile(every, 99)),
+        "rows": float(every.size),
+    }
+
+
+def _row(offset: Any) -> int:
+    facts = json.loads(offset) if isinstance(offset, str) else offset
+    return int(facts["row"]) if facts else 0

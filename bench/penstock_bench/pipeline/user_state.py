@@ -1,0 +1,92 @@
+"""Spark's two ways to keep state in Python, over the same rows: the rows a second they take."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from importlib import import_module
+from typing import Any
+
+import pandas as pd
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.state import GroupState, GroupStateTimeout
+from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
+
+from penstock.errors import SettingError
+from penstock_bench import sides
+from penstock_bench.pipeline.triggers import Triggers
+from penstock_bench.report import Show
+
+_OUTPUT = "k long, s long"
+
+
+class _Sum(StatefulProcessor):
+    """A keyed sum, as a user of transformWithStateInPandas writes it."""
+
+    def init(self, handle: StatefulProcessorHandle) -> None:
+        self._sum = handle.getValueState("sum", "s long")
+
+    def handleInputRows(  # noqa: N802 - Spark's name
+        self,
+        key: Any,
+        rows: Iterator[Any],  # of pandas DataFrames
+        timerValues: Any,  # noqa: N803
+    ) -> Iterator[pd.DataFrame]:
+        held = self._sum.get()
+        total = held[0] if held is not None else 0
+        total += sum(int(part["v"].sum()) for part in rows)
+        self._sum.update((total,))
+        yield pd.DataFrame({"k": [key[0]], "s": [total]})
+
+    def close(self) -> None:
+        pass
+
+
+def _sum_group(
+    key: tuple[int], parts: Iterator[pd.DataFrame], state: GroupState
+) -> Iterator[pd.DataFrame]:
+    total = state.get[0] if state.exists else 0
+    total += sum(int(part["v"].sum()) for part in parts)
+    state.update((total,))
+    yield pd.DataFrame({"k": [key[0]], "s": [total]})
+
+
+def _transform(df: DataFrame) -> DataFrame:
+    return df.groupBy("k").transformWithStateInPandas(_Sum(), _OUTPUT, "update", "none")
+
+
+def _apply(df: DataFrame) -> DataFrame:
+    return df.groupBy("k").applyInPandasWithState(
+        _sum_group, _OUTPUT, "s long", "update", GroupStateTimeout.NoTimeout
+    )
+
+
+def check() -> None:
+    """Refuse at once what would fail in the middle: PySpark does not bring what this needs."""
+    try:
+        import_module("google.protobuf.descriptor")
+    except ImportError as missing:
+        raise SettingError(
+            "transformWithStateInPandas needs the package protobuf, which is missing",
+            hint="pip install protobuf",
+        ) from missing
+
+
+_WAYS = {"transform_with_state_in_pandas": _transform, "apply_in_pandas_with_state": _apply}
+
+
+def measure(
+    spark: SparkSession, keys: int, batch_rows: tuple[int, ...], show: Show
+) -> dict[str, dict[str, float]]:
+    """Rows a second of both, at each number of rows an epoch; a small first, cold epoch is left out."""
+    sides.keep_state_in(spark, sides.ROCKSDB)
+    found: dict[str, dict[str, float]] = {name: {} for name in _WAYS}
+    for name, make in _WAYS.items():
+        for rows in batch_rows:
+            with sides.updates(make(sides.spread(spark, rows, keys))) as query:
+                # A large epoch takes minutes, beside which a cold start is nothing.
+                counted = 1 if rows < 100_000 else 0
+                epoch = Triggers(query).progress(until=counted, timeout_s=1800)[counted]
+            rate = rows / float(epoch["durationMs"]["triggerExecution"]) * 1000
+            found[name][str(rows)] = rate
+            show(f"{rows:>9,} rows: {name} {rate:,.0f} rows/s")
+    return found

@@ -1,0 +1,118 @@
+"""Live runs of `penstock bench switch`: real Spark, real hosts, latency measured at the sink.
+
+Each run is a query of its own. Its rows are summed by key, with so many keys that hardly two rows of
+an epoch have the same one: hosts take in a record for every row. The orders of the exchange go
+through its auction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+from pyspark.sql import DataFrame, SparkSession
+
+import penstock as ps
+from penstock.settings import Settings
+from penstock.sim.shapes import shape
+from penstock.sim.skews import skew
+from penstock_bench import sides
+from penstock_bench.live.outcome import LiveOutcome, outcome_of
+from penstock_bench.live.query import GRACE_S, began, running, until
+from penstock_bench.live.scenarios import CORES, LiveScenario
+from penstock_bench.live.truth import SlotsOf, delivered, truth
+from penstock_bench.report import Show
+from penstock_bench.workloads.arriving import Arrivals, Arriving, arriving
+from penstock_bench.workloads.exchange import live as exchange
+from penstock_bench.workloads.exchange.orders import Traders
+from penstock_bench.workloads.exchange.trace import day, slots_of_stocks
+from penstock_bench.workloads.shaped import KeyedRows
+
+SLOTS = 64
+_KEYS = 200_000
+_OPENING_S, _ONE_IN = 7_160.0, 4
+
+
+@dataclass(frozen=True)
+class _Source:
+    """What arrives, and the flow that takes it."""
+
+    arrivals: Arrivals
+    slots_of: SlotsOf
+    flow: ps.Flow
+
+
+def live_runs(scenarios: Sequence[LiveScenario], show: Show) -> list[LiveOutcome]:
+    """Run these one after the other in one session."""
+    show("starting Spark")
+    with sides.bench_session(CORES) as spark:
+        return [live_run(scenario, show, spark) for scenario in scenarios]
+
+
+def live_run(scenario: LiveScenario, show: Show, spark: SparkSession | None = None) -> LiveOutcome:
+    """Run one, in a session of `bench_session`; in one of its own, if none is given."""
+    if spark is None:
+        (only,) = live_runs([scenario], show)
+        return only
+    source = _source(spark, scenario)
+    start = partial(_started, source.flow, scenario)
+    with sides.folder(spark) as folder, running(start, folder) as query:
+        load = began(query)
+        count = int(source.arrivals.cumulative(scenario.seconds * 1000 - 1e-3))
+        until(
+            query,
+            lambda: sum(epoch.rows for epoch in query.progress) >= load.first + count,
+            scenario.seconds + GRACE_S,
+        )
+        epochs, journal = query.progress, query.journal
+    told = delivered(epochs)
+    found = truth(source.arrivals, source.slots_of, SLOTS, load, told, scenario.seconds)
+    outcome = outcome_of(scenario, found, epochs, journal, load)
+    show(_line(outcome))
+    return outcome
+
+
+# -- the query
+
+
+def _source(spark: SparkSession, scenario: LiveScenario) -> _Source:
+    if scenario.load == "exchange":
+        orders, content = exchange.excerpt(day(), _OPENING_S, scenario.seconds, _ONE_IN, Traders())
+        rows = arriving(spark, "exchange", Arriving(orders, content))
+        slots = slots_of_stocks(SLOTS).astype(np.int64)
+        return _Source(
+            orders,
+            lambda number, t_us: slots[content.stock[number % len(content.stock)]],
+            exchange.flow(rows, SLOTS),
+        )
+    arrivals, keyed = shape(scenario.load), KeyedRows(_KEYS, skew(scenario.skew), SLOTS)
+    rows = arriving(spark, "shaped", Arriving(arrivals, keyed))
+    return _Source(
+        arrivals,
+        lambda number, t_us: keyed.slots_of(keyed.chosen_keys(number, t_us)),
+        _sums(rows),
+    )
+
+
+def _sums(rows: DataFrame) -> ps.Flow:
+    return ps.flow(rows, arrival="arrival").key_by("k", slots=SLOTS).aggregate(s=ps.sum("v"))
+
+
+def _started(flow: ps.Flow, scenario: LiveScenario, checkpoint: str) -> ps.FlowQuery:
+    sla = scenario.sla
+    flow = flow.sla(sla.latency_ms / 1000, sla.window_ms / 1000)
+    if scenario.policy is not None:
+        limits = {"at_least": scenario.at_least, "at_most": scenario.at_most}
+        flow = flow.elastic(scenario.policy, **limits)
+    settings = Settings(host_rates=(scenario.host_rate,), progress_kept=100_000)
+    return flow.start(ps.to("noop"), checkpoint=checkpoint, hosts=scenario.hosts, settings=settings)
+
+
+def _line(outcome: LiveOutcome) -> str:
+    balance = f", busiest over mean {max(outcome.max_over_mean)}" if outcome.max_over_mean else ""
+    return (
+        f"live {outcome.name}, {outcome.policy or 'hosts stay'}: success {outcome.success:.2%}, "
+        f"{outcome.hosts:.2f} hosts, epochs of {outcome.epoch_ms:.0f} ms{balance}"
+    )

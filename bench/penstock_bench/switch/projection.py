@@ -1,0 +1,111 @@
+"""Which projection predicts latency better: StreamSwitch's M/M/1, or that of back-to-back epochs.
+
+Steady loads, from hosts that idle to hosts that are nearly full, in both engines of the simulator;
+`switch_live` adds loads on Spark. Projections are made without a safety margin, since that is there
+to be wrong on the safe side.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from penstock.control.diagnose.project import Epochs, Mm1
+from penstock.control.treat.decision import Bounds
+from penstock.model import SLA
+from penstock.sim.plane import Engine, Plane
+from penstock.sim.run import simulate
+from penstock.sim.shapes import Steady
+from penstock.sim.skews import Uniform
+from penstock.sim.workload import shaped
+
+UTILISATIONS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
+ENGINES: tuple[Engine, ...] = ("continuous", "epochs")
+_HOSTS, _SLOTS, _SERVICE_RATE, _EPOCH_COST_MS = 4, 16, 1_000.0, 250.0
+_DELTA_MS = {"continuous": 1.0, "epochs": 50.0}
+"""Where records are not held up by epochs their latency is a few milliseconds."""
+_WARM_S = 10.0
+
+_BOUNDS = Bounds(SLA(1000, 1000), margin=0.0)
+
+
+@dataclass(frozen=True)
+class Projected:
+    """A steady load: what each projection says of it, and what was measured."""
+
+    engine: str
+    utilisation: float
+    mm1_ms: float
+    epochs_ms: float
+    measured_ms: float
+
+
+def projected(
+    engine: str,
+    rate: float,
+    service_rate: float,
+    epoch_cost_ms: float,
+    measured_ms: float,
+) -> Projected:
+    """What is projected for a host that gets so many records a second, beside what it was.
+
+    >>> projected("epochs", 500.0, 1000.0, 250.0, measured_ms=700.0)
+    Projected(engine='epochs', utilisation=0.5, mm1_ms=2.0, epochs_ms=750.0, measured_ms=700.0)
+    """
+    of = ([rate], [service_rate], _BOUNDS, epoch_cost_ms)
+    mm1, epochs = (float(form.latency_ms(*of)[0]) for form in (Mm1(), Epochs()))
+    return Projected(engine, rate / service_rate, mm1, epochs, measured_ms)
+
+
+def simulated(seconds: float, utilisations: Sequence[float] = UTILISATIONS) -> list[Projected]:
+    """Steady Poisson loads in both engines."""
+    return [
+        _simulated(engine, utilisation, seconds)
+        for engine in ENGINES
+        for utilisation in utilisations
+    ]
+
+
+def _simulated(engine: Engine, utilisation: float, seconds: float) -> Projected:
+    each = utilisation * _SERVICE_RATE
+    cost_ms = _EPOCH_COST_MS if engine == "epochs" else 0.0
+    plane = Plane(_SERVICE_RATE, engine=engine, epoch_cost_ms=_EPOCH_COST_MS)
+    load = Steady(each * _HOSTS)
+    trace = shaped(load, Uniform(), _SLOTS, _DELTA_MS[engine], _WARM_S + seconds, seed=1)
+    series = simulate(trace, f"static({_HOSTS})", _BOUNDS, plane).series
+    counted = slice(int(_WARM_S), None)
+    mean_ms = series.mean_ms[counted]
+    known = ~np.isnan(mean_ms)
+    measured = float(np.average(mean_ms[known], weights=series.rate[counted][known]))
+    return projected(engine, each, _SERVICE_RATE, cost_ms, measured)
+
+
+def errors(found: Iterable[Projected]) -> dict[str, dict[str, float]]:
+    """By engine: the mean absolute relative error of each projection.
+
+    >>> errors([Projected("live", 0.5, 200.0, 110.0, 100.0), Projected("live", 0.8, 50, 80, 100)])
+    {'live': {'mm1': 0.75, 'epochs': 0.15}}
+    """
+    by_engine: dict[str, list[Projected]] = {}
+    for one in found:
+        by_engine.setdefault(one.engine, []).append(one)
+    return {
+        engine: {
+            "mm1": round(_error([one.mm1_ms for one in some], some), 4),
+            "epochs": round(_error([one.epochs_ms for one in some], some), 4),
+        }
+        for engine, some in by_engine.items()
+    }
+
+
+def _error(said_ms: list[float], found: list[Projected]) -> float:
+    measured = np.array([one.measured_ms for one in found])
+    return float(np.mean(np.abs(np.array(said_ms) - measured) / measured))
+
+
+def told(found: Sequence[Projected]) -> dict[str, Any]:
+    """For the report."""
+    return {"loads": [asdict(one) for one in found], "errors": errors(found)}

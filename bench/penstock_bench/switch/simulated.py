@@ -1,0 +1,214 @@
+"""Simulated runs of `penstock bench switch`: scenarios as values, run by two processes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass
+from functools import lru_cache
+from multiprocessing import get_context
+from typing import Any
+
+import numpy as np
+
+from penstock.control.treat.decision import Bounds
+from penstock.model import SLA
+from penstock.sim.flow import simulate_flow
+from penstock.sim.outcome import Outcome
+from penstock.sim.plane import Following, Plane
+from penstock.sim.run import simulate
+from penstock.sim.shapes import shape
+from penstock.sim.skews import skew
+from penstock.sim.trace import Trace
+from penstock.sim.workload import shaped
+from penstock_bench.report import Show
+from penstock_bench.switch.story import by_seconds, host_loads, other_share, switching_s, timeline
+from penstock_bench.workloads.exchange.trace import slot_trace
+
+Result = dict[str, Any]
+"""What a run gave, as JSON has it."""
+
+ONE_SECOND = SLA(1000, 1000)
+PROCESSES = 2
+
+
+@dataclass(frozen=True)
+class Load:
+    """What arrives, for so many seconds: all parts together; without any, a day at the exchange.
+
+    >>> calm, spike = ("steady(100)", "uniform"), ("steps(0 for 10s, 50 for 10s)", "hotspot(1, 3)")
+    >>> Load(20.0, (calm, spike), slots=9).trace().rates(10_000).round(-1).tolist()
+    [100.0, 150.0]
+    """
+
+    seconds: float
+    parts: tuple[tuple[str, str], ...] = ()
+    """A shape over time and a skew over slots, each."""
+    slots: int = 64
+    delta_ms: float = 100.0
+    seed: int = 1
+
+    def trace(self) -> Trace:
+        """The arrivals, Poisson by the seed. The last few traces are kept."""
+        return _trace(self)
+
+
+@lru_cache(maxsize=2)
+def _trace(load: Load) -> Trace:
+    if not load.parts:
+        day = Trace(load.delta_ms, slot_trace(load.slots, round(load.delta_ms), load.seed))
+        return day.cut(to_s=load.seconds)
+    counts = [
+        shaped(
+            shape(rate), skew(over), load.slots, load.delta_ms, load.seconds, load.seed + number
+        ).counts
+        for number, (rate, over) in enumerate(load.parts)
+    ]
+    return Trace(load.delta_ms, np.sum(counts, axis=0, dtype=np.int32))
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """One simulated run, and what is kept of it."""
+
+    group: str
+    """Runs that are shown together."""
+    policy: str
+    load: Load
+    plane: Plane
+    sla: SLA = ONE_SECOND
+    alert_ms: float = 100.0
+    """As in StreamSwitch, like `delta_ms`."""
+    delta_ms: float = 100.0
+    hosts: int | None = None
+    at_least: int = 1
+    at_most: int = 64
+    warm_up_s: float = 0.0
+    following: tuple[Following, ...] = ()
+    shares: tuple[float, ...] | None = None
+    """Of the end-to-end bound, if there are following steps; None: they move."""
+    facts: tuple[tuple[str, Any], ...] = ()
+    """What else a reader or a picture goes by."""
+    keep_slots: bool = False
+    """The success of each slot."""
+    timeline_s: int = 0
+    """Latencies and hosts over time, a value for so many seconds; 0: none."""
+    keep_loads: bool = False
+    """What each host took, by the second; for steps that never scale."""
+    keep_kinds: bool = False
+    """Which share of the hosts was of the other kind."""
+    seed: int = 1
+
+    @property
+    def bounds(self) -> Bounds:
+        return Bounds(self.sla, self.alert_ms, at_least=self.at_least, at_most=self.at_most)
+
+    def __str__(self) -> str:
+        told = [f"{name} {value}" for name, value in self.facts]
+        return f"{self.group}: " + ", ".join([self.policy, *told, f"seed {self.seed}"])
+
+
+def run_one(scenario: Scenario) -> Result:
+    """Run a scenario in this process.
+
+    >>> load = Load(60.0, (("steady(1000)", "uniform"),), slots=8)
+    >>> result = run_one(Scenario("steady", "static(2)", load, Plane(service_rate=1000.0)))
+    >>> result["policy"], result["success"], result["hosts"]
+    ('static(2)', 1.0, 2.0)
+    """
+    began = time.process_time()
+    told = {
+        "policy": scenario.policy,
+        "latency_ms": scenario.sla.latency_ms,
+        "window_ms": scenario.sla.window_ms,
+        "seed": scenario.seed,
+        **dict(scenario.facts),
+    }
+    told |= _flow(scenario) if scenario.following else _step(scenario)
+    return told | {"cpu_s": round(time.process_time() - began, 2)}
+
+
+def _step(scenario: Scenario) -> Result:
+    trace = scenario.load.trace()
+    outcome = simulate(
+        trace,
+        scenario.policy,
+        scenario.bounds,
+        scenario.plane,
+        hosts=scenario.hosts,
+        delta_ms=scenario.delta_ms,
+        seed=scenario.seed,
+        warm_up_ms=scenario.warm_up_s * 1000,
+    )
+    return _told(scenario, outcome)
+
+
+def _told(scenario: Scenario, outcome: Outcome) -> Result:
+    from_s, seconds = scenario.warm_up_s, scenario.load.seconds
+    told = outcome.to_json()
+    told["switching_s"] = round(switching_s(outcome.journal, from_s), 2)
+    told["events"] = sum(
+        len(entry.facts["treatments"])
+        for entry in outcome.journal
+        if entry.event == "began" and entry.time_ms >= from_s * 1000
+    )
+    if scenario.keep_slots:
+        told["by_slot"] = [round(one, 5) for one in outcome.success_by_slot.tolist()]
+    if scenario.timeline_s:
+        told["timeline"] = timeline(outcome.series, outcome.journal, scenario.timeline_s)
+    if scenario.keep_loads:
+        trace, hosts = scenario.load.trace(), round(outcome.series.hosts[0])
+        told["loads"] = by_seconds(host_loads(trace, hosts, outcome.journal))
+    if scenario.keep_kinds:
+        mixed = scenario.plane.service_rate * scenario.plane.alpha
+        told["other_share"] = other_share(
+            outcome.journal, mixed, scenario.plane.service_rate, from_s, seconds
+        )
+    return told
+
+
+def _flow(scenario: Scenario) -> Result:
+    outcome = simulate_flow(
+        scenario.load.trace(),
+        scenario.following,
+        scenario.policy,
+        scenario.bounds,
+        scenario.plane,
+        step="split",
+        hosts=scenario.hosts,
+        shares=scenario.shares,
+        delta_ms=scenario.delta_ms,
+        seed=scenario.seed,
+        warm_up_ms=scenario.warm_up_s * 1000,
+    )
+    return outcome.to_json()
+
+
+def run_all(scenarios: Sequence[Scenario], show: Show) -> dict[str, list[Result]]:
+    """Run scenarios in two processes; the results by group, in the order of the scenarios."""
+    found: dict[Scenario, Result] = {}
+    began = time.monotonic()
+    # Spawned, so that a worker has none of the threads that this process may have.
+    with ProcessPoolExecutor(PROCESSES, mp_context=get_context("spawn")) as pool:
+        running = {pool.submit(run_one, scenario): scenario for scenario in scenarios}
+        try:
+            for done in as_completed(running):
+                scenario = running[done]
+                found[scenario] = done.result()
+                show(f"{len(found)}/{len(scenarios)} {_line(scenario, found[scenario])}")
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise
+    show(f"simulated {len(scenarios)} runs in {time.monotonic() - began:.0f} s")
+    groups: dict[str, list[Result]] = {}
+    for scenario in scenarios:
+        groups.setdefault(scenario.group, []).append(found[scenario])
+    return groups
+
+
+def _line(scenario: Scenario, result: Result) -> str:
+    return (
+        f"{scenario}: success {result['success']:.2%}, {result['hosts']:.2f} hosts "
+        f"({result['cpu_s']:.1f} s)"
+    )

@@ -1,0 +1,104 @@
+"""Orders of a day as they come, live on Spark, whole or thinned out; and the auction on them.
+
+>>> spark, day = ps.session(), trace.day()                      # doctest: +SKIP
+>>> rows = replay(spark, day, for_s=120, one_in=50)             # doctest: +SKIP
+>>> query = flow(rows).start(ps.to("console"), checkpoint="ck")  # doctest: +SKIP
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+
+import penstock as ps
+from penstock.errors import SettingError
+from penstock.sim.shapes import Shape
+from penstock_bench.workloads.arriving import Arriving, arriving
+from penstock_bench.workloads.exchange.auction import ORDER_COLUMNS, Auction
+from penstock_bench.workloads.exchange.orders import Traders
+from penstock_bench.workloads.exchange.trace import Day
+from penstock_bench.workloads.pieces import Numbers, Piece
+
+_PIECE_MS = 100
+
+
+@dataclass(frozen=True)
+class Replayed(Shape):
+    """So many records in each 100 ms, and none after them.
+
+    >>> Replayed((5, 0, 20)).cumulative([50, 100, 200, 300, 400]).tolist()
+    [2, 5, 5, 25, 25]
+    """
+
+    counts: tuple[int, ...]
+
+    def pieces(self) -> Sequence[Piece]:
+        each_s = _PIECE_MS / 1000
+        return [*(Piece(each_s, count / each_s) for count in self.counts), Piece(0, 0)]
+
+    def __str__(self) -> str:
+        return f"replayed({sum(self.counts)} records in {len(self.counts) * _PIECE_MS} ms)"
+
+
+@dataclass(frozen=True, eq=False)
+class OrderRows:
+    """Orders for these stocks, one after the other."""
+
+    stock: npt.NDArray[np.int16]
+    start_s: float
+    """When of the day the load begins: prices go by it."""
+    traders: Traders
+
+    columns = f"stock long, {ORDER_COLUMNS}"
+
+    def rows(self, number: Numbers, t_us: Numbers) -> list[pa.Array]:
+        # the rows of a lead-in take the first ones, so that the last ones begin anew
+        stock = self.stock[number % len(self.stock)]
+        return self.traders.orders(number, stock, self.start_s + t_us / 1e6)
+
+
+def excerpt(
+    day: Day, start_s: float, for_s: float, one_in: int, traders: Traders
+) -> tuple[Replayed, OrderRows]:
+    """When the orders of a part of the day arrive, and what they hold: one in so many of them."""
+    start_ms, length_ms = round(start_s * 1000), round(for_s * 1000)
+    which = day.between(start_ms, start_ms + length_ms)
+    arrival_ms, stock = day.arrival_ms[which][::one_in], day.stock[which][::one_in]
+    if not len(stock):
+        raise SettingError(
+            f"there are no orders from {start_s:g} s on for {for_s:g} s",
+            hint="the day has 4 hours: 14,400 s",
+        )
+    pieces = -(-length_ms // _PIECE_MS)
+    counts = np.bincount((arrival_ms - start_ms) // _PIECE_MS, minlength=pieces)
+    return Replayed(tuple(counts.tolist())), OrderRows(stock, start_s, traders)
+
+
+def replay(
+    spark: SparkSession,
+    day: Day,
+    start_s: float = 0,
+    for_s: float = 60,
+    one_in: int = 1,
+    partitions: int = 1,
+    start_ms: int | None = None,
+    traders: Traders | None = None,
+) -> DataFrame:
+    """The stream of a part of the day's orders (by default the first opening), one in so many.
+
+    A host takes in the partitions of an epoch one after the other, in no set order: with one, who
+    came first trades first; with more, that holds within each. Without a `start_ms` orders begin to
+    arrive when the query has come up; see `arriving`.
+    """
+    shape, rows = excerpt(day, start_s, for_s, one_in, traders or Traders())
+    return arriving(spark, "exchange", Arriving(shape, rows, partitions, start_ms))
+
+
+def flow(orders: DataFrame, slots: int = 64) -> ps.Flow:
+    """The auction on a stream of orders: trades and refusals come out."""
+    return ps.flow(orders, arrival="arrival").key_by("stock", slots=slots).process(Auction())

@@ -1,0 +1,143 @@
+"""When orders for which stock arrive: a day at the exchange, by seed.
+
+Each stock has its exact number of orders, by a power law; each order its millisecond, drawn by how
+busy the market and the stock are (see `intensity.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock.errors import SettingError
+from penstock.state.keys.codec import int_keys, slots_of
+from penstock_bench.workloads.exchange import intensity
+from penstock_bench.workloads.exchange.intensity import DAY_MS, SESSION_MS, STEP_MS
+
+STOCKS = 1_156
+ORDERS = 14_854_215
+FIRST_STOCK = 600_000
+"""Stocks are numbered from here on, from the heaviest to the lightest."""
+
+_EXPONENT = 0.58
+"""Of the power law: the heaviest stock has 2.3 % of all orders, the first 11 have 10.9 %."""
+_OPENING = (70_000, 74_500)
+"""Orders of a session's first second, besides those that come anyway."""
+_STOCK_BITS = 11
+
+Numbers = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+Counts = npt.NDArray[np.int32]
+
+
+@dataclass(frozen=True, eq=False)
+class Day:
+    """All orders of a day in their order of arrival."""
+
+    arrival_ms: npt.NDArray[np.int32]
+    """From the first opening on; the second session follows right after the first."""
+    stock: npt.NDArray[np.int16]
+    """0 for the heaviest; `FIRST_STOCK` more is its number."""
+
+    def __len__(self) -> int:
+        return len(self.stock)
+
+    def between(self, start_ms: int, end_ms: int) -> slice:
+        """The orders that arrive from one time up to, not including, another.
+
+        >>> some = Day(np.array([0, 5, 5, 9], np.int32), np.zeros(4, np.int16))
+        >>> some.between(1, 9)
+        slice(1, 3, None)
+        """
+        first, end = np.searchsorted(self.arrival_ms, [start_ms, end_ms])
+        return slice(int(first), int(end))
+
+
+def day(seed: int = 1) -> Day:
+    """The orders of a day. Takes a few seconds and, while it does, some 350 MB."""
+    keys = np.empty(ORDERS, np.int64)
+    done = 0
+    for stock, arrivals_ms in _by_stock(seed):
+        keys[done : done + len(arrivals_ms)] = (arrivals_ms << _STOCK_BITS) | stock
+        done += len(arrivals_ms)
+    keys.sort()
+    stocks = (keys & ((1 << _STOCK_BITS) - 1)).astype(np.int16)
+    return Day((keys >> _STOCK_BITS).astype(np.int32), stocks)
+
+
+def slot_trace(slots: int = 64, delta_ms: int = 100, seed: int = 1) -> Counts:
+    """How many orders arrive in each time slot for each slot of a step that is keyed by stock.
+
+    An array of time slots and slots: the same orders as `day(seed)` gives.
+    """
+    if delta_ms < 1 or DAY_MS % delta_ms:
+        raise SettingError(
+            f"a day cannot be cut in time slots of {delta_ms} ms",
+            hint="use a divisor of 4 hours, such as 20, 100 or 500 ms",
+        )
+    slot = slots_of_stocks(slots)
+    counts = np.zeros((slots, DAY_MS // delta_ms), np.int32)
+    for stock, arrivals_ms in _by_stock(seed):
+        counts[slot[stock]] += np.bincount(arrivals_ms // delta_ms, minlength=counts.shape[1])
+    return np.ascontiguousarray(counts.T)
+
+
+def slots_of_stocks(slots: int) -> npt.NDArray[np.int32]:
+    """The slot of each stock, as couriers find it for a key column of type long.
+
+    >>> slots_of_stocks(64)[:4].tolist()
+    [39, 22, 47, 26]
+    """
+    numbers = np.arange(FIRST_STOCK, FIRST_STOCK + STOCKS, dtype=np.int64)
+    return np.asarray(slots_of(int_keys(numbers).hashes, slots), np.int32)
+
+
+def orders_of_stocks() -> Numbers:
+    """How many orders each stock has in a day.
+
+    >>> orders = orders_of_stocks()
+    >>> orders.sum().item(), orders[:3].tolist()
+    (14854215, [335921, 224719, 177626])
+    """
+    exact = _weights() * ORDERS
+    orders = np.floor(exact).astype(np.int64)
+    # those that rounding takes most from get the rest
+    short = np.argsort(orders - exact, kind="stable")[: ORDERS - orders.sum()]
+    orders[short] += 1
+    return orders
+
+
+def _weights() -> Floats:
+    weights = np.arange(1, STOCKS + 1, dtype=np.float64) ** -_EXPONENT
+    return np.asarray(weights / weights.sum(), np.float64)
+
+
+def _by_stock(seed: int) -> Iterator[tuple[int, Numbers]]:
+    """Each stock with the times, in milliseconds, at which its orders arrive; in no order."""
+    random = np.random.default_rng([seed, STOCKS])
+    market, weights = intensity.market(random), _weights()
+    openings = []
+    for start_ms in (0, SESSION_MS):
+        busy = intensity.opening(random)
+        in_first_second = busy[: 1000 // STEP_MS].sum() / busy.sum()
+        orders = int(random.integers(*_OPENING) / in_first_second)
+        openings.append((start_ms, busy, random.multinomial(orders, weights)))
+    for stock, orders in enumerate(orders_of_stocks().tolist()):
+        random = np.random.default_rng([seed, stock])
+        parts = [start + _arrivals(random, busy, of[stock]) for start, busy, of in openings]
+        rest = orders - sum(map(len, parts))
+        busy = market * intensity.stock(random, weights[stock])
+        yield stock, np.concatenate([*parts, _arrivals(random, busy, rest)])
+
+
+def _arrivals(random: np.random.Generator, busy: Floats, count: int) -> Numbers:
+    """So many times, in milliseconds, over time slots that are so busy."""
+    reached = np.concatenate([[0.0], np.cumsum(busy)])
+    # uniform draws in ascending order, which `interp` is quick with
+    drawn = np.cumsum(random.exponential(size=count + 1))
+    steps = np.interp(drawn[:-1] / drawn[-1] * reached[-1], reached, np.arange(len(reached)))
+    last = len(busy) * STEP_MS - 1
+    return np.asarray(np.minimum((steps * STEP_MS).astype(np.int64), last), np.int64)

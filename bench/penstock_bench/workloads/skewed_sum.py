@@ -1,0 +1,61 @@
+"""AutoFlow's skewed sum: bids keyed by id, the sum of their prices; most of them for few hosts.
+
+>>> rows = bids(spark, "steady(3000)", share=0.8, hosts=5, hot=2)         # doctest: +SKIP
+>>> query = flow(rows).start(ps.to("console"), checkpoint="ck", hosts=5)  # doctest: +SKIP
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+
+import penstock as ps
+from penstock.sim.shapes import Shape, shape
+from penstock.sim.skews import Hotspot
+from penstock_bench.workloads.arriving import Arriving, arriving
+from penstock_bench.workloads.nexmark.draws import Draws
+from penstock_bench.workloads.pieces import Numbers
+from penstock_bench.workloads.shaped import KeyedRows
+
+
+@dataclass(frozen=True)
+class BidRows:
+    """Bids (id, price), the ids as uneven as the keys that are given."""
+
+    ids: KeyedRows
+
+    columns = "id long, price long"
+
+    def rows(self, number: Numbers, t_us: Numbers) -> list[pa.Array]:
+        price = Draws(self.ids.seed, number).price("price")
+        return [pa.array(self.ids.chosen_keys(number, t_us)), pa.array(price)]
+
+
+def bids(
+    spark: SparkSession,
+    rate: str | Shape,
+    share: float,
+    hosts: int,
+    hot: int = 1,
+    every_s: float = 0,
+    ids: int = 100_000,
+    slots: int = 64,
+    partitions: int = 2,
+    start_ms: int | None = None,
+    seed: int = 1,
+) -> DataFrame:
+    """A stream of (arrival, id, price): `share` of the bids go to the slots that `hot` of `hosts`
+    hosts have in the beginning, and, with `every_s`, to those of the next host so much later.
+
+    Many ids keep couriers from combining bids into few partial sums, so that hosts feel them.
+    """
+    content = BidRows(KeyedRows(ids, Hotspot(share, hosts, hot, every_s), slots, seed))
+    return arriving(spark, "bids", Arriving(shape(rate), content, partitions, start_ms))
+
+
+def flow(rows: DataFrame, slots: int = 64) -> ps.Flow:
+    """The sum of the prices of each id's bids: (id, total) come out."""
+    keyed = ps.flow(rows, arrival="arrival").key_by("id", slots=slots)
+    return keyed.aggregate(total=ps.sum("price"))

@@ -1,0 +1,191 @@
+"""One million keys with state of any size, and updates at a steady rate: the load of `bench migration`.
+
+First every key comes once and gets a payload; then updates arrive, row *j* at `start + j / rate`,
+drawn evenly or by Zipf's law. A *dial*, a small file, says when updates begin and how skewed they
+are; it can be turned while the query runs. What was read off it stands in the offsets, so an epoch
+that is run again gets the same rows.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from functools import cache
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
+
+from penstock.operators.process.processor import KeyedProcessor
+from penstock.state.variables.keyed import StateHandle
+
+Numbers = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Load:
+    """What comes."""
+
+    keys: int
+    rate: int
+    """Updates a second."""
+    payload: int
+    """Bytes of state per key."""
+    keys_at_once: int
+    """Keys that come in one epoch, in the beginning."""
+    partitions: int = 2
+
+
+@dataclass(frozen=True)
+class Dial:
+    """What can be changed while it runs."""
+
+    start_ms: int | None = None
+    """When the first update arrives; None: not yet."""
+    skew: float = 0.0
+    """Zipf's exponent; 0: all keys alike."""
+
+    def turn(self, file: Path) -> None:
+        """Make it so, for whoever reads the file next."""
+        new = file.with_suffix(".new")
+        new.write_text(json.dumps(asdict(self)))
+        new.rename(file)
+
+
+def drawn_keys(numbers: Numbers, keys: int, skew: float) -> Numbers:
+    """The key of each update: by its number alone, so always the same.
+
+    >>> drawn_keys(np.arange(4), keys=10, skew=0.0).tolist() == drawn_keys(
+    ...     np.arange(4), keys=10, skew=0.0).tolist()
+    True
+    """
+    mixed = numbers.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+    mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    even = (mixed ^ (mixed >> np.uint64(31))).astype(np.float64) / 2.0**64
+    if skew == 0:
+        return (even * keys).astype(np.int64)
+    ranks = np.searchsorted(_reached(keys, skew), even)
+    # neighbours in rank need not be neighbours in key
+    return (np.minimum(ranks, keys - 1) * 2_654_435_761) % keys
+
+
+@cache
+def _reached(keys: int, skew: float) -> npt.NDArray[np.float64]:
+    weights = np.arange(1, keys + 1, dtype=np.float64) ** -skew
+    reached: npt.NDArray[np.float64] = np.cumsum(weights) / weights.sum()
+    return reached
+
+
+@dataclass
+class _Rows(InputPartition):
+    start: int
+    end: int
+    start_ms: int | None
+    skew: float
+
+
+class _Reader(DataSourceStreamReader):
+    """Offsets are {"row", "start_ms", "skew"}: first a row for each key, then updates."""
+
+    def __init__(self, load: Load, dial: Path) -> None:
+        self._load, self._dial = load, dial
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
+        return {"row": 0, "start_ms": None, "skew": 0.0}
+
+    def latestOffset(self, start: dict[str, Any], limit: Any) -> dict[str, Any]:  # noqa: N802
+        load, row = self._load, start["row"]
+        if row < load.keys:
+            return start | {"row": min(load.keys, row + load.keys_at_once)}
+        dial = Dial(**json.loads(self._dial.read_text()))
+        if dial.start_ms is None:
+            return start
+        arrived = int((time.time() * 1000 - dial.start_ms) * load.rate / 1000)
+        if load.keys + arrived <= row:
+            return start
+        return {"row": load.keys + arrived, "start_ms": dial.start_ms, "skew": dial.skew}
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        cuts = np.linspace(start["row"], end["row"], self._load.partitions + 1).astype(np.int64)
+        return [
+            _Rows(int(a), int(b), end["start_ms"], end["skew"]) for a, b in pairwise(cuts) if b > a
+        ]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, _Rows)
+        load, type = self._load, pa.timestamp("us", tz="UTC")
+        number = np.arange(partition.start, partition.end, dtype=np.int64)
+        if partition.start_ms is None:
+            keys, size, arrival = number, load.payload, pa.nulls(len(number), type)
+        else:
+            keys, size = drawn_keys(number - load.keys, load.keys, partition.skew), 0
+            after_us = (number - load.keys) * 1_000_000 // load.rate
+            arrival = pa.array(partition.start_ms * 1000 + after_us).cast(type)
+        sizes = pa.array(np.full(len(number), size, np.int32))
+        yield pa.RecordBatch.from_arrays(
+            [arrival, pa.array(keys), sizes], ["arrival", "k", "payload"]
+        )
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Nothing is held, so there is nothing to let go."""
+
+
+class TallySource(DataSource):
+    """`spark.readStream.format("tally")` with the fields of `Load`, and `dial`, a file."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "tally"
+
+    def schema(self) -> str:
+        return "arrival timestamp, k long, payload int"
+
+    def streamReader(self, schema: Any) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
+        given = {key.lower(): value for key, value in self.options.items()}
+        load = Load(**{name: int(given[name]) for name in Load.__dataclass_fields__})
+        return _Reader(load, Path(given["dial"]))
+
+
+def updates(spark: SparkSession, load: Load, dial: Path) -> DataFrame:
+    """The stream of a load, with `dial` to turn."""
+    spark.dataSource.register(TallySource)
+    options = asdict(load) | {"dial": str(dial)}
+    return spark.readStream.format("tally").options(**options).load()
+
+
+class Tally(KeyedProcessor):
+    """Counts the updates of each key. A key's state is its count and a payload that never changes."""
+
+    output_schema = "k long, n long"
+
+    def init(self, handle: StateHandle) -> None:
+        self._count = handle.get_value_state("count", "n long")
+        self._payload = handle.get_value_state("payload", "bytes binary")
+
+    def handle_batch(self, batch: pa.RecordBatch, timers: Any) -> pa.RecordBatch:
+        size = batch.column("payload")[0].as_py()
+        codes = batch.column("k").dictionary_encode()
+        groups = codes.indices.to_numpy()
+        before = pc.fill_null(self._count.get_many(batch).field("n"), 0).to_numpy()
+        now = before + np.bincount(groups)[groups]
+        self._count.update_many(batch, pa.RecordBatch.from_arrays([pa.array(now)], ["n"]))
+        if size:
+            random = np.random.default_rng(int(codes.dictionary[0].as_py()))
+            data = pa.py_buffer(random.bytes(size * batch.num_rows))
+            ends = pa.array(np.arange(batch.num_rows + 1, dtype=np.int32) * size)
+            payload = pa.BinaryArray.from_buffers(
+                pa.binary(), batch.num_rows, [None, ends.buffers()[1], data]
+            )
+            self._payload.update_many(batch, pa.RecordBatch.from_arrays([payload], ["bytes"]))
+        counts = np.zeros(len(codes.dictionary), np.int64)
+        counts[groups] = now
+        return pa.RecordBatch.from_arrays([codes.dictionary, pa.array(counts)], ["k", "n"])

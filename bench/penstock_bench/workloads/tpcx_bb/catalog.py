@@ -1,0 +1,78 @@
+"""The queries by number: their flows, plans without Spark, and final answers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, cast
+
+import pyarrow as pa
+
+import penstock as ps
+from penstock.errors import SettingError
+from penstock.flow.graph import Graph, Source
+from penstock.plan.steps import FlowPlan, SourcePlan
+from penstock_bench.workloads.nexmark.final import final_rows, final_schema
+from penstock_bench.workloads.tpcx_bb.columns import EVENT_TIME, SCHEMAS
+from penstock_bench.workloads.tpcx_bb.query import Query
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+TITLES = {
+    1: "Pairs of items bought together: the first hundred of each hour.",
+    2: "Pairs of items looked at together in a session: the first thirty.",
+    3: "What is looked at before an item is bought: the first thirty of each.",
+    4: "Pages visited in sessions whose cart is left behind.",
+    15: "Categories whose sales stay the same or fall.",
+}
+
+
+def find(number: int) -> Query:
+    """The query of this number."""
+    if number not in TITLES:
+        raise SettingError(
+            f"there is no query {number} of TPCx-BB here",
+            hint=f"the queries are {', '.join(map(str, TITLES))}",
+        )
+    query = import_module(f"penstock_bench.workloads.tpcx_bb.queries.q{number}").QUERY
+    assert isinstance(query, Query)
+    return query
+
+
+def begin(number: int, rows: DataFrame) -> ps.Flow:
+    """A flow on the rows of the stream that a query reads."""
+    return ps.flow(rows, event_time=EVENT_TIME[find(number).stream])
+
+
+def query(number: int, flow: ps.Flow) -> ps.Flow:
+    """The query's steps behind a flow of the stream that it reads; they follow one another."""
+    return find(number).steps(flow)
+
+
+def plan(number: int) -> FlowPlan:
+    """The query compiled, without Spark.
+
+    >>> [step.id for step in plan(4).steps]
+    ['map-1', 'window-2', 'map-3', 'aggregate-4']
+    """
+    stream = find(number).stream
+    source = SourcePlan(SCHEMAS[stream], EVENT_TIME[stream])
+    nowhere = cast("DataFrame", _NoRows())
+    whole = query(number, ps.Flow(Graph((Source(nowhere, source),)), time=source.event_time))
+    return whole.plan
+
+
+class _NoRows:
+    """Stands for a DataFrame where nothing is read."""
+
+    sparkSession: Any = None  # noqa: N815 - Spark's name
+
+
+def final(number: int, epochs: Iterable[Iterable[pa.RecordBatch]]) -> pa.Table:
+    """The answer to a query: what stands at the end of these epochs' output, in order, sorted."""
+    asked, schema = find(number), plan(number).output
+    answer = pa.Table.from_batches(final_rows(epochs, schema), final_schema(schema))
+    if asked.newest is not None:
+        answer = asked.newest(answer)
+    return answer.sort_by(list(asked.order))

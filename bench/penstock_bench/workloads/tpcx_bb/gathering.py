@@ -1,0 +1,95 @@
+"""Which different items have come together so far: in a basket, or in a session. Vectorised."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from penstock_bench.workloads.nexmark.draws import Numbers
+
+
+@dataclass(frozen=True)
+class Gathered:
+    """The different items of some groups, and when they came.
+
+    >>> held = gathered(2, np.array([1]), np.array([7]), np.array([0, 1, 1]), np.array([5, 8, 7]))
+    >>> held.of(1).tolist()
+    [7, 8]
+    >>> held.earlier.tolist(), held.items_before().to_pylist()
+    ([0, 1, 0], [[], [7], []])
+    """
+
+    items: Numbers
+    """One group after the other, those of a group in the order in which they came."""
+    starts: Numbers
+    """Where each group begins in `items`; and, last, where the last one ends."""
+    begins: Numbers
+    """For each new row: where its group begins."""
+    earlier: Numbers
+    """For each new row: how many of its group came before it; 0 where its item was one of them."""
+
+    def of(self, group: int) -> Numbers:
+        """The items of a group."""
+        return self.items[self.starts[group] : self.starts[group + 1]]
+
+    def lists(self, groups: Numbers) -> pa.ListArray:
+        """The items of each of these groups."""
+        begins = self.starts[groups]
+        return _lists(self.items, begins, self.starts[groups + 1] - begins)
+
+    def items_before(self) -> pa.ListArray:
+        """For each new row the items that came before its own; none where that came again."""
+        return _lists(self.items, self.begins, self.earlier)
+
+
+def gathered(
+    groups: int, held_group: Numbers, held_item: Numbers, group: Numbers, item: Numbers
+) -> Gathered:
+    """Put new rows (group, item), in order, to what groups hold already, each item once."""
+    all_groups, all_items = np.concatenate([held_group, group]), np.concatenate([held_item, item])
+    order = np.lexsort((all_items, all_groups))  # stable: of equal ones the first came first
+    g, i = all_groups[order], all_items[order]
+    new = np.ones(len(order), np.bool_)
+    new[1:] = (g[1:] != g[:-1]) | (i[1:] != i[:-1])
+    kept = order[new]
+    kept = kept[np.lexsort((kept, all_groups[kept]))]
+    starts = np.searchsorted(all_groups[kept], np.arange(groups + 1))
+    place = np.full(len(order), -1, np.int64)
+    place[kept] = np.arange(len(kept))
+    begins = starts[group]
+    earlier = np.maximum(place[len(held_group) :] - begins, 0)
+    return Gathered(all_items[kept], starts, begins, earlier)
+
+
+def ranges(begins: Numbers, lengths: Numbers) -> Numbers:
+    """Numbers from each beginning on, so many of them, one range after the other.
+
+    >>> ranges(np.array([5, 0]), np.array([2, 3])).tolist()
+    [5, 6, 0, 1, 2]
+    """
+    before = np.cumsum(lengths) - lengths
+    found: Numbers = np.repeat(begins - before, lengths) + np.arange(int(lengths.sum()))
+    return found
+
+
+def flat(lists: pa.ListArray) -> tuple[Numbers, Numbers]:
+    """Of each element the number of its list, and its value; a list may be null.
+
+    >>> [part.tolist() for part in flat(pa.array([[3, 4], None, [5]]))]
+    [[0, 0, 2], [3, 4, 5]]
+    """
+    lengths = lists.value_lengths().fill_null(0).to_numpy(zero_copy_only=False)
+    return np.repeat(np.arange(len(lists)), lengths), lists.flatten().to_numpy(zero_copy_only=False)
+
+
+def pairs(items: Numbers, others: Numbers) -> tuple[pa.Array, pa.Array]:
+    """The two items of each pair, the smaller one first."""
+    return pa.array(np.minimum(items, others)), pa.array(np.maximum(items, others))
+
+
+def _lists(items: Numbers, begins: Numbers, lengths: Numbers) -> pa.ListArray:
+    offsets = np.zeros(len(lengths) + 1, np.int32)
+    np.cumsum(lengths, out=offsets[1:])
+    return pa.ListArray.from_arrays(pa.array(offsets), pa.array(items[ranges(begins, lengths)]))

@@ -1,0 +1,232 @@
+"""The `penstock` command: its verbs, their options, and how they end.
+
+A verb here holds its options and help, and imports what it runs inside its function, so that
+`penstock --help` stays quick. `main` alone decides how the command ends:
+
+    0    done
+    1    done, and the answer is no (a check that failed)
+    2    a `PenstockError`, shown without a traceback, or options that make no sense
+    130  Ctrl-C
+    143  told to end (SIGTERM), after cleaning up
+
+Any other error is a defect of Penstock, and shows its traceback.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Sequence
+from typing import Annotated, NoReturn
+
+import typer
+
+from penstock.cli.ctl import ctl
+from penstock.cli.functions import functions
+from penstock.cli.options import AsJson, CheckpointFolder, StepName, show
+from penstock.cli.simulate import simulate
+from penstock.errors import PenstockError, SettingError
+from penstock_bench.cli import nexmark
+
+app = typer.Typer(
+    name="penstock",
+    help="Stateful streaming on Spark with a latency SLA.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+state = typer.Typer(
+    help="Look into a checkpoint: no Spark, no running query.", no_args_is_help=True
+)
+app.add_typer(state, name="state")
+app.add_typer(ctl, name="ctl")
+app.add_typer(nexmark, name="nexmark")
+app.add_typer(functions, name="functions")
+app.command()(simulate)
+
+
+def main(arguments: Sequence[str] | None = None) -> NoReturn:
+    """Run the command and leave the process. Without `arguments`, those of the command line."""
+    # Being told to end runs the same clean-up as Ctrl-C does.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    try:
+        app(arguments, prog_name="penstock")
+    except PenstockError as error:
+        _show(error)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        sys.exit(130)
+    sys.exit(0)
+
+
+def _show(error: PenstockError) -> None:
+    from rich.console import Console
+    from rich.text import Text
+
+    console = Console(stderr=True, soft_wrap=True)
+    console.print(Text.assemble((f"{type(error).__name__}: ", "bold red"), (error.message, "red")))
+    if error.hint:
+        console.print(Text(f"What to do: {error.hint}"))
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        typer.echo(f"penstock {version('penstock')}")
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_version, is_eager=True, help="Show the version."),
+    ] = False,
+) -> None:
+    """Stateful streaming on Spark with a latency SLA."""
+
+
+@app.command()
+def doctor(
+    checkpoint: Annotated[
+        str | None,
+        typer.Option(metavar="DIR", help="A checkpoint folder to try too: a path or a URI."),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
+) -> None:
+    """Check that this machine can run Penstock; exit code 1 if it cannot."""
+    from penstock.console.doctor import examine, report
+
+    findings = examine(checkpoint)
+    if as_json:
+        import json
+        from dataclasses import asdict
+
+        typer.echo(json.dumps([asdict(f) | {"status": f.status} for f in findings], indent=2))
+    else:
+        from rich.console import Console
+
+        Console().print(report(findings))
+    if not all(finding.ok for finding in findings):
+        raise typer.Exit(1)
+
+
+@app.command()
+def demo(
+    seconds: Annotated[int, typer.Option(min=1, help="How long rows arrive.")] = 30,
+    rate: Annotated[int, typer.Option(min=1, help="Rows that arrive each second.")] = 20_000,
+    keys: Annotated[int, typer.Option(min=1, help="Distinct keys.")] = 10_000,
+    hosts: Annotated[int, typer.Option(min=1, max=64, help="Hosts to share them.")] = 2,
+) -> None:
+    """Run a keyed aggregation on generated rows and check its sums; exit code 1 if one is wrong."""
+    from penstock.console.demo.run import Load, run
+
+    if not run(Load(seconds, rate, keys, hosts)):
+        raise typer.Exit(1)
+
+
+@app.command()
+def bench(
+    name: Annotated[
+        str,
+        typer.Argument(
+            metavar="NAME",
+            help="Which benchmark: pipeline, migration, nexmark, switch, ordered or burst.",
+        ),
+    ],
+    json_file: Annotated[
+        str | None, typer.Option("--json", metavar="FILE", help="Write the report there.")
+    ] = None,
+    plots: Annotated[
+        str | None, typer.Option("--plots", metavar="DIR", help="Draw pictures there.")
+    ] = None,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="A short run: to see it work, not to quote.")
+    ] = False,
+) -> None:
+    """Run a benchmark and show its figures beside their goals."""
+    import json
+    from pathlib import Path
+
+    from rich.console import Console
+
+    from penstock_bench.catalog import find
+    from penstock_bench.goals import judged
+
+    chosen, console = find(name), Console(soft_wrap=True, highlight=False, markup=False)
+    file = Path(json_file) if json_file else None
+    if file is not None and not file.parent.is_dir():
+        raise SettingError(f"cannot write {file}: no such folder", hint="make the folder first")
+    if plots is not None and chosen.draw is None:
+        raise SettingError(f"bench {name} draws no pictures", hint="leave --plots out")
+    if plots is not None and not Path(plots).is_dir():
+        raise SettingError(f"cannot draw to {plots}: no such folder", hint="make the folder first")
+    report = chosen.run(console.print, quick)
+    console.print(judged(report.ratios, chosen.goals))
+    if file is not None:
+        file.write_text(report.to_json() + "\n")
+    if plots is not None and chosen.draw is not None:
+        for picture in chosen.draw(json.loads(report.to_json()), Path(plots)):
+            console.print(f"drawn: {picture}")
+
+
+@state.command("ls")
+def state_ls(checkpoint: CheckpointFolder, as_json: AsJson = False) -> None:
+    """Show a checkpoint's steps, hosts and files; exit code 1 if a file is damaged."""
+    from penstock.console import state_view as view
+    from penstock.state.inspect.checkpoint import Checkpoint
+
+    overview = Checkpoint(checkpoint).overview()
+    show(view.as_json(overview) if as_json else view.draw_overview(overview))
+    if any(step.damaged for step in overview.steps):
+        raise typer.Exit(1)
+
+
+@state.command("show")
+def state_show(
+    checkpoint: CheckpointFolder,
+    step: StepName = None,
+    key: Annotated[
+        list[str] | None,
+        typer.Option(metavar="KEY", help="Just this key; a comma or a --key for each column."),
+    ] = None,
+    epoch: Annotated[int | None, typer.Option(help="As of this epoch; the newest if none.")] = None,
+    limit: Annotated[int, typer.Option(min=1, help="How many entries.")] = 20,
+    as_json: AsJson = False,
+) -> None:
+    """Show entries of a step, or one key and its files; exit code 1 if there is no such key."""
+    from penstock.console import state_view as view
+    from penstock.state.inspect.checkpoint import Checkpoint
+
+    found = Checkpoint(checkpoint)
+    step = found.chosen(step)
+    if not key:
+        entries = found.entries(step, epoch, limit)
+        show(view.as_json(entries) if as_json else view.draw_entries(entries))
+        return
+    history = found.history(step, key, epoch)
+    if history is None:
+        typer.echo(f"{step} has no entry for the key {','.join(key)}", err=True)
+        raise typer.Exit(1)
+    show(view.as_json(history) if as_json else view.draw_history(history))
+
+
+@state.command("slots")
+def state_slots(
+    checkpoint: CheckpointFolder,
+    step: Annotated[
+        str | None, typer.Option(metavar="STEP", help="Which step; all of them if none.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show where slots are, since when and why, and what the store has of them."""
+    from rich.console import Group
+
+    from penstock.console import state_view as view
+    from penstock.state.inspect.checkpoint import Checkpoint
+
+    found = Checkpoint(checkpoint)
+    steps = found.steps if step is None else [found.chosen(step)]
+    slots = [found.slots(one) for one in steps]
+    show(view.as_json(slots) if as_json else Group(*map(view.draw_slots, slots)))

@@ -1,0 +1,55 @@
+"""`penstock functions`: bring functions to where they shall run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+functions = typer.Typer(help="Functions that take up bursts.", no_args_is_help=True)
+
+
+@functions.callback()
+def about() -> None:
+    """Functions that take up bursts."""
+
+
+@functions.command("package")
+def package_flow(
+    flow: Annotated[
+        str,
+        typer.Argument(
+            metavar="MODULE:NAME", help="A flow, or a function without arguments that returns one."
+        ),
+    ],
+    to: Annotated[Path, typer.Option("--to", metavar="FILE", help="The archive to write.")] = Path(
+        "functions.zip"
+    ),
+    modules: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--module",
+            metavar="MODULE",
+            help="Another module whose code goes along. May be given several times.",
+        ),
+    ] = None,
+    vendor: Annotated[
+        bool, typer.Option("--vendor", help="Put in the packages that a function needs.")
+    ] = False,
+) -> None:
+    """Write the archive, or the content of an image, for an AWS Lambda function of a flow."""
+    import os
+    import sys
+
+    from penstock.offload.backends.package import flow_named, package
+
+    sys.path.insert(0, os.getcwd())
+    plan = flow_named(flow)
+    packed = package(plan, to, [flow.partition(":")[0], *(modules or [])], vendor)
+    megabytes = packed.unpacked_bytes / 2**20
+    typer.echo(f"{packed.path}: {megabytes:.1f} MB unpacked, handler penstock_handler.handler")
+    if not packed.vendored:
+        typer.echo(f"Beside it a function needs {', '.join(packed.requirements)}.")
+    if not packed.fits:
+        typer.echo("To make an image of it: unzip it into a folder of its own, then docker build.")

@@ -1,0 +1,267 @@
+"""`penstock simulate`: policies on a workload or a trace, over a simulated data plane."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from penstock.errors import SettingError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+    from penstock.control.treat.decision import Bounds
+    from penstock.sim.outcome import FlowOutcome, Outcome
+    from penstock.sim.plane import Plane
+    from penstock.sim.workload import Workload
+
+_TELL_S = 0.1
+"""Between two looks at how far a run is."""
+
+
+def simulate(
+    workload: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="WORKLOAD",
+            help="exchange, sine, burst, ramp, steady, hotspot, wordcount, or a shape such as "
+            "'sine(30000, 10000, 600s)'.",
+        ),
+    ] = None,
+    trace: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE",
+            help="A CSV or Parquet file instead: time_ms, time or arrival; slot or key; count.",
+        ),
+    ] = None,
+    policy: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="POLICY", help="As in elastic(policy=...); may be given again, to compare."
+        ),
+    ] = None,
+    latency: Annotated[str, typer.Option(help="The SLA's bound on average latency.")] = "1s",
+    window: Annotated[str, typer.Option(help="The SLA's window.")] = "1s",
+    alert: Annotated[
+        str | None, typer.Option(help="Latency that is a sign of trouble; half the bound if none.")
+    ] = None,
+    delta: Annotated[str, typer.Option(help="How often control looks, and counts.")] = "100ms",
+    slots: Annotated[int, typer.Option(min=1, metavar="N", help="Slots of the step.")] = 64,
+    skew: Annotated[
+        str | None,
+        typer.Option(help="How uneven it is: uniform, zipf(0.8), hotspot(0.5, 3, 1, 60s)."),
+    ] = None,
+    duration: Annotated[
+        str | None, typer.Option(help="How long; a day of the exchange or 20 minutes if none.")
+    ] = None,
+    warm_up: Annotated[str, typer.Option(help="What is not judged, at the beginning.")] = "0s",
+    hosts: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Hosts in the beginning.")
+    ] = None,
+    at_least: Annotated[int, typer.Option(min=1, metavar="N", help="Hosts at least.")] = 1,
+    at_most: Annotated[int, typer.Option(min=1, metavar="N", help="Hosts at most.")] = 32,
+    service_rate: Annotated[
+        float | None, typer.Option(metavar="R", help="Records a second that a host can take.")
+    ] = None,
+    engine: Annotated[
+        str | None, typer.Option(help="continuous or epochs; epochs if there are functions.")
+    ] = None,
+    epoch_cost: Annotated[str, typer.Option(help="What an empty epoch takes.")] = "250ms",
+    start: Annotated[str, typer.Option(help="Until a new host is up.")] = "1s",
+    functions: Annotated[
+        int | None,
+        typer.Option(
+            min=0, metavar="N", help="So many functions at most take up bursts, in epochs."
+        ),
+    ] = None,
+    switch: Annotated[str, typer.Option(help="Pause of hosts that give or get slots.")] = "300ms",
+    alpha: Annotated[
+        float, typer.Option(help="Some hosts are so many times as fast as others.")
+    ] = 1.0,
+    beta: Annotated[float, typer.Option(help="The share of such hosts.")] = 0.0,
+    seed: Annotated[int, typer.Option(metavar="S", help="The same seed, the same run.")] = 1,
+    journal: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Write all that was decided there.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Try policies on a simulated step: hours in seconds, no Spark."""
+    import json
+    from pathlib import Path
+
+    from rich.console import Console
+
+    from penstock.control.treat.decision import Bounds
+    from penstock.model import SLA, milliseconds
+    from penstock.sim.functions import FunctionPlane
+    from penstock.sim.plane import Plane
+    from penstock.sim.trace import Trace
+    from penstock.sim.workload import Workload
+    from penstock.sim.workload import workload as find
+
+    if workload is not None and trace is not None:
+        raise SettingError("a workload and a trace", hint="give one of them")
+    if engine is None:
+        engine = "continuous" if functions is None else "epochs"
+    if journal is not None and not Path(journal).parent.is_dir():
+        raise SettingError(f"cannot write {journal}: no such folder", hint="make the folder first")
+    bounds = Bounds(
+        SLA(milliseconds(latency), milliseconds(window)),
+        None if alert is None else float(milliseconds(alert)),
+        at_least=at_least,
+        at_most=at_most,
+    )
+    delta_ms = milliseconds(delta)
+    # Longer time slots are for control only: what happens in between is still simulated.
+    fine_ms = float(min(delta_ms, 100) if delta_ms % 100 == 0 else delta_ms)
+    seconds = None if duration is None else milliseconds(duration) / 1000
+    if trace is not None:
+        read = Trace.from_file(trace, slots, fine_ms)
+        load = Workload(read if seconds is None else read.cut(to_s=seconds), 1000.0)
+    else:
+        load = find(workload or "exchange", slots, fine_ms, seconds, skew, seed)
+    plane = Plane(
+        service_rate=load.service_rate if service_rate is None else service_rate,
+        alpha=alpha,
+        beta=beta,
+        start_host_ms=milliseconds(start),
+        switch_ms=milliseconds(switch),
+        engine=engine,  # type: ignore[arg-type]  # Plane checks it
+        epoch_cost_ms=milliseconds(epoch_cost),
+        functions=None if functions is None else FunctionPlane(at_most=functions),
+        revises=functions is not None,
+    )
+    console = Console(highlight=False)
+    told: list[dict[str, Any]] = []
+    lines: list[str] = []
+    for text in policy or ["switch"]:
+        with _progress(console, text, load.trace.duration_ms) as tell:
+            outcome, took_s = _run(
+                load, text, bounds, plane, hosts, float(delta_ms), seed, milliseconds(warm_up), tell
+            )
+        told.append({"policy": text, "seconds": round(took_s, 2)} | outcome.to_json())
+        lines += [f"# {text}", *_journal(outcome)]
+    if journal is not None:
+        Path(journal).write_text("\n".join(lines) + "\n")
+    if as_json:
+        typer.echo(json.dumps(told, indent=2))
+    else:
+        # As wide as the terminal, or as wide as it likes where there is none.
+        (console if console.is_terminal else Console(width=240)).print(_table(told))
+
+
+def _run(
+    load: Workload,
+    policy: str,
+    bounds: Bounds,
+    plane: Plane,
+    hosts: int | None,
+    delta_ms: float,
+    seed: int,
+    warm_up_ms: float,
+    tell: Callable[[float], None],
+) -> tuple[Outcome | FlowOutcome, float]:
+    """One policy on the workload, and the seconds that it took."""
+    import time
+
+    from penstock.sim.flow import simulate_flow
+    from penstock.sim.run import simulate
+
+    began = time.monotonic()
+    outcome: Outcome | FlowOutcome
+    if load.following:
+        outcome = simulate_flow(
+            load.trace,
+            load.following,
+            policy,
+            bounds,
+            plane,
+            step=load.step,
+            hosts=load.hosts if hosts is None else hosts,
+            delta_ms=delta_ms,
+            seed=seed,
+            warm_up_ms=warm_up_ms,
+            tell=tell,
+        )
+    else:
+        outcome = simulate(
+            load.trace,
+            policy,
+            bounds,
+            plane,
+            hosts=hosts,
+            delta_ms=delta_ms,
+            seed=seed,
+            step=load.step,
+            warm_up_ms=warm_up_ms,
+            tell=tell,
+        )
+    return outcome, time.monotonic() - began
+
+
+def _journal(outcome: Outcome | FlowOutcome) -> list[str]:
+    from penstock.sim.outcome import FlowOutcome
+
+    steps = list(outcome.steps.values()) if isinstance(outcome, FlowOutcome) else [outcome]
+    entries = sorted((e for step in steps for e in step.journal), key=lambda e: e.time_ms)
+    return [line for entry in entries for line in entry.lines()]
+
+
+def _table(told: list[dict[str, Any]]) -> Table:
+    from rich.table import Table
+
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    table.add_column("policy")
+    names = ["success", "worst slot", "hosts", "scale out", "scale in", "balance", "decide", "USD"]
+    with_functions = any("functions" in step for run in told for step in _steps_of(run).values())
+    for name in [*names, *(["functions", "their rows"] if with_functions else [])]:
+        table.add_column(name, justify="right")
+    for run in told:
+        steps = run.get("steps", {})
+        if steps:
+            table.add_row(run["policy"], f"{run['success']:.2%}", "", f"{run['hosts']:.2f}")
+        for name, step in _steps_of(run).items():
+            treatments, used = step["treatments"], step.get("functions")
+            table.add_row(
+                f"  {name}, {run['shares'][name]:.0%} of the bound" if steps else name,
+                f"{step['success']:.2%}",
+                f"{step['success_of_worst_slot']:.2%}",
+                f"{step['hosts']:.2f}",
+                *(f"{treatments[kind]:,}" for kind in ("scale_out", "scale_in", "balance")),
+                f"{step['decide_us']:,.0f} µs" if step["decisions"] else "-",
+                f"{step['money']['total']:.4f}",
+                *([f"{used['most']:,}", f"{used['rows'] / step['arrived']:.1%}"] if used else []),
+            )
+    return table
+
+
+def _steps_of(run: dict[str, Any]) -> dict[str, Any]:
+    """The steps of a run by name; the only one has that of its policy."""
+    return dict(run.get("steps") or {run["policy"]: run})
+
+
+@contextmanager
+def _progress(console: Console, policy: str, total_ms: float) -> Iterator[Callable[[float], None]]:
+    """Show how far a run is, on a terminal; elsewhere nothing."""
+    import time
+
+    from rich.progress import Progress
+
+    if not console.is_terminal:
+        yield lambda now_ms: None
+        return
+    with Progress(console=console, transient=True) as progress:
+        task, last = progress.add_task(policy, total=total_ms), 0.0
+
+        def tell(now_ms: float) -> None:
+            nonlocal last
+            if time.monotonic() - last >= _TELL_S:
+                last = time.monotonic()
+                progress.update(task, completed=now_ms)
+
+        yield tell

@@ -1,0 +1,93 @@
+"""How the demo draws a reading: a panel on a terminal, a line anywhere else."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from rich.console import RenderableType
+from rich.padding import Padding
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from penstock.console.demo.meter import Reading
+from penstock.console.gauges import latency_gauge, page
+from penstock.model import SLA
+
+_WIDTH = 86
+
+
+def draw(
+    title: str, reading: Reading | None, sla: SLA, elapsed_s: float, seconds: int,
+    pids: Mapping[str, int], width: int,
+) -> RenderableType:  # fmt: skip
+    """The whole display, for a terminal of this width."""
+    left = max(0, seconds - elapsed_s)
+    clock = Table.grid(expand=True, padding=(0, 1))
+    clock.add_column(ratio=1)
+    clock.add_column(justify="right", no_wrap=True)
+    shown = min(max(elapsed_s, 0.0), seconds)
+    clock.add_row(
+        Padding(ProgressBar(total=seconds, completed=shown), (0, 1, 0, 0)),
+        Text(f"{shown:.0f} s of {seconds} s, {left:.0f} s to go", "dim"),
+    )
+    parts: list[RenderableType] = [clock, Text()]
+    if reading is None:
+        parts.append(Text("waiting for the first epoch", "dim"))
+    else:
+        parts += [_figures(reading), Text(), _latency(reading, sla), Text(), _hosts(reading, pids)]
+    return page(parts, title, min(width, _WIDTH), padding=(1, 2))
+
+
+def line(reading: Reading | None, sla: SLA, elapsed_s: float) -> str:
+    """The same as one line of text."""
+    head = f"{elapsed_s:4.0f} s  "
+    if reading is None:
+        return head + "waiting for the first epoch"
+    told = f"epoch {reading.epoch}, {reading.rows:,} rows, {reading.rows_per_second:,.0f} rows/s"
+    if reading.latency is not None:
+        latency = reading.latency
+        told += f", latency p50 {latency.p50_ms:,.0f} ms, p99 {latency.p99_ms:,.0f} ms"
+        told += f", average {latency.mean_ms:,.0f} of {sla.latency_ms:,} ms"
+    return head + told
+
+
+def _figures(reading: Reading) -> RenderableType:
+    grid = Table.grid(expand=True)
+    for _ in range(3):
+        grid.add_column(ratio=1)
+    grid.add_row(
+        Text.assemble(("epoch   ", "dim"), (f"{reading.epoch:,}", "bold")),
+        Text.assemble(("rows   ", "dim"), (f"{reading.rows:,}", "bold")),
+        Text.assemble(("rows/s   ", "dim"), (f"{reading.rows_per_second:,.0f}", "bold")),
+    )
+    return grid
+
+
+def _latency(reading: Reading, sla: SLA) -> RenderableType:
+    found = reading.latency
+    if found is None:
+        return Text("no rows in the last second", "dim")
+    span, history_ms = "over the last second", reading.history_ms
+    return latency_gauge(found, span, found.mean_ms, history_ms, reading.worst_ms, sla)
+
+
+def _hosts(reading: Reading, pids: Mapping[str, int]) -> RenderableType:
+    table = Table(box=None, expand=True, pad_edge=False, header_style="dim")
+    table.add_column("host")
+    for name in ("pid", "entries", "state", "busy", "rows"):
+        table.add_column(name, justify="right")
+    for host in reading.hosts:
+        table.add_row(
+            Text(host.host),
+            str(pids.get(host.host, "-")),
+            f"{host.entries:,}",
+            _bytes(host.state_bytes),
+            f"{host.busy:.1%}",
+            f"{host.taken:,}",
+        )
+    return table
+
+
+def _bytes(size: int) -> str:
+    return f"{size / 2**20:.1f} MiB" if size >= 2**20 else f"{size / 2**10:,.0f} KiB"

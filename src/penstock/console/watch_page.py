@@ -1,0 +1,215 @@
+"""The page of `penstock ctl watch`: how a running query is drawn, or told in one line."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from penstock.console.ctl_view import (
+    draw_functions,
+    draw_head,
+    draw_hosts,
+    draw_hot_keys,
+    draw_policy,
+    sla_of,
+)
+from penstock.console.gauges import (
+    bar,
+    health,
+    health_colour,
+    latency_gauge,
+    milliseconds_text,
+    money_text,
+    offload_text,
+    page,
+    percentiles,
+)
+from penstock.console.watch_history import History
+from penstock.control.journal.entry import Entry
+from penstock.model import SLA
+
+_WIDTH = 104
+_LOAD_WIDTH = 16
+_MOST_HOSTS = 16
+"""Of a step with more hosts, those in the worst health are shown, and of these the busiest."""
+_IDLE_S = 3.0
+"""A query without a new epoch for so long is said to have none."""
+_ILL = {"severe": 2, "moderate": 1}
+_EVENTS = {"host lost": "red", "failed": "red", "hot key": "red", "refused": "yellow"}
+
+
+@dataclass(frozen=True)
+class Look:
+    """A running query at one moment."""
+
+    answer: dict[str, Any]
+    """What `RunningQuery.status` gave."""
+    entries: tuple[Entry, ...]
+    """The newest ones of its journal, oldest first."""
+    history: History
+    idle_s: float
+    """Since an epoch was last seen that had not been seen before."""
+    trouble: str = ""
+    """Why all this is not of now: the query does not answer."""
+
+    @property
+    def control(self) -> dict[str, Any] | None:
+        """None where nothing is controlled."""
+        found: dict[str, Any] | None = self.answer.get("control")
+        return found
+
+
+def draw(title: str, look: Look, width: int) -> RenderableType:
+    """The whole page, for a terminal of this width."""
+    control = look.control
+    parts: list[RenderableType] = [_head(look)]
+    if look.trouble:
+        parts.append(Text(look.trouble, "bold red"))
+    parts += [Text(), _latency(look.history, None if control is None else sla_of(control)), Text()]
+    if control is None:
+        nothing = Text("it keeps its hosts: nothing is controlled", "dim")
+        parts += [draw_hosts(look.answer), Text(), nothing]
+    else:
+        for name, step in control["steps"].items():
+            parts += [_step_head(name, step), _hosts(step["hosts"]), Text()]
+        if functions := draw_functions(control):
+            parts += [Text.assemble(("functions  ", "bold"), functions), Text()]
+        parts += [hot_keys, Text()] if (hot_keys := draw_hot_keys(control)) else []
+        parts.append(_journal(look.entries))
+    return page(parts, title, min(width, _WIDTH), padding=(0, 2))
+
+
+def line(look: Look) -> str:
+    """The same as one line of text."""
+    newest, control = look.history.newest, look.control
+    epoch = look.answer["status"]["epoch"]
+    told = [look.trouble or look.answer["status"]["state"]]
+    told.append("no epoch yet" if epoch is None else f"epoch {epoch:,}")
+    if newest is not None:
+        bound = "" if control is None else f" of {sla_of(control).latency_ms:,}"
+        told.append(f"latency {newest.average_ms:,.0f}{bound} ms")
+    if control is not None:
+        told += [_step_text(name, step) for name, step in control["steps"].items()]
+    if spent := money_text(look.answer["status"].get("money")):
+        told.append(spent)
+    return "; ".join(told)
+
+
+def _step_text(name: str, step: dict[str, Any]) -> str:
+    hosts, keys = len(step["hosts"]), [hot["key"] for hot in step["hot_keys"]]
+    told = [f"{name} {step['health'] or 'not looked at yet'}"]
+    if hosts:
+        told[0] += f" on {hosts} {'host' if hosts == 1 else 'hosts'}"
+    if step["treating"]:
+        told.append(step["treating"])
+    if carried := offload_text(step.get("offload")):
+        told.append(carried)
+    if keys:
+        told.append(f"hot: {' '.join(keys)}")
+    return ", ".join(told)
+
+
+def _head(look: Look) -> RenderableType:
+    head = draw_head(look.answer["status"])
+    if look.idle_s >= _IDLE_S:
+        head.append(f"  no new epoch for {look.idle_s:,.0f} s", "yellow")
+    if spent := money_text(look.answer["status"].get("money")):
+        head.append(f"\nspent {spent}", "dim")
+    if look.control is None:
+        return head
+    grid = Table.grid(expand=True, padding=(0, 2, 0, 0))
+    grid.add_column(ratio=1)
+    grid.add_column(justify="right")
+    grid.add_row(head, Text.assemble(("policy ", "dim"), draw_policy(look.control)))
+    return grid
+
+
+def _latency(history: History, sla: SLA | None) -> RenderableType:
+    newest = history.newest
+    if newest is None:
+        return Text("no rows yet", "dim")
+    span = f"in epoch {newest.epoch:,}"
+    if sla is None:
+        return Text.assemble(
+            ("latency  ", "dim"), percentiles(newest.latency), (f"  {span}", "dim")
+        )
+    return latency_gauge(
+        newest.latency, span, newest.average_ms, history.bars_ms, history.worst_ms, sla
+    )
+
+
+def _step_head(name: str, step: dict[str, Any]) -> Text:
+    text = Text.assemble((name, "bold cyan"), "  ", health(step["health"]))
+    allowed = f"  {step['at_least']:,} to {step['at_most']:,} hosts"
+    alert = f", alert {milliseconds_text(step['alert_ms'])}, margin {step['margin']:.0%}"
+    share = "" if step["share"] == 1 else f", {step['share']:.0%} of the bound"
+    text.append(allowed + alert + share, "dim")
+    if step["treating"]:
+        text.append(f"\nunder way: {step['treating']}", "yellow")
+    if carried := offload_text(step.get("offload")):
+        text.append(f"\n{carried}", "yellow")
+    return text
+
+
+def _hosts(hosts: list[dict[str, Any]]) -> RenderableType:
+    if not hosts:
+        return Text("not looked at yet", "dim")
+    worst = sorted(hosts, key=lambda host: (_ILL.get(host["health"], 0), _load(host) or 0.0))
+    shown = {host["host"] for host in worst[-_MOST_HOSTS:]}
+    table = Table(box=None, expand=True, pad_edge=False, header_style="dim")
+    table.add_column("host", overflow="fold")
+    table.add_column("health")
+    table.add_column("load")
+    for title in ("", "arrivals", "slots", "latency", "settles at"):
+        table.add_column(title, justify="right")
+    for host in hosts:
+        if host["host"] not in shown:
+            continue
+        load = _load(host)
+        table.add_row(
+            Text(host["host"]),
+            health(host["health"]),
+            bar(load or 0.0, health_colour(host["health"]), _LOAD_WIDTH),
+            "-" if load is None else f"{load:.0%}",
+            "-" if host["rate"] is None else f"{host['rate']:,.0f}/s",
+            f"{host['slots']:,}",
+            milliseconds_text(host["latency_ms"]),
+            _settles_at(host),
+        )
+    more = len(hosts) - len(shown)
+    return Group(table, Text(f"and {more:,} more that fare no worse", "dim")) if more else table
+
+
+def _load(host: dict[str, Any]) -> float | None:
+    """Arrivals over what the host can serve; None until it has worked.
+
+    >>> _load({"rate": 300.0, "service_rate": 400.0}), _load({"rate": 300.0, "service_rate": None})
+    (0.75, None)
+    """
+    rate, service_rate = host["rate"], host["service_rate"]
+    return rate / service_rate if rate is not None and service_rate else None
+
+
+def _settles_at(host: dict[str, Any]) -> Text:
+    """Where a host's latency goes if nothing changes: nowhere, if it cannot keep up."""
+    if host["projected_ms"] is None and host["service_rate"] is not None:
+        return Text("never", "red")
+    return Text(milliseconds_text(host["projected_ms"]))
+
+
+def _journal(entries: tuple[Entry, ...]) -> RenderableType:
+    if not entries:
+        return Text("no decision yet", "dim")
+    table = Table(box=None, expand=True, show_header=False, pad_edge=False)
+    table.add_column(style="dim", no_wrap=True)
+    table.add_column(style="cyan", no_wrap=True)
+    table.add_column(no_wrap=True)
+    table.add_column(ratio=1, no_wrap=True, overflow="ellipsis")
+    for entry in entries:
+        event = Text(entry.event, _EVENTS.get(entry.event, ""))
+        table.add_row(entry.when, Text(entry.step), event, Text(entry.text))
+    return Group(Text("decisions", "bold"), table)

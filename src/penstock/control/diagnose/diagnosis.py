@@ -1,0 +1,209 @@
+"""How healthy each host of a step is, by its latency now and by what it would settle at.
+
+    severe      late now (above the alert) and late to be (projected above the bound)
+    good        neither
+    moderate    one of both: the latency may go down again by itself, or the load may
+
+A step is as healthy as the worst of its hosts.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+from numba import njit
+
+from penstock.control.diagnose.load import Flags, Load, service_rates
+from penstock.control.diagnose.project import Projection
+from penstock.control.examine.vitals import Floats, Ints, Vitals
+from penstock.control.treat.decision import Bounds, Health, HostHealth
+
+_SLOTS, _RATE, _WAITING, _LATENCY, _PROJECTED, _EXCESS = range(6)
+_HEALTH: tuple[Health, ...] = ("good", "moderate", "severe")
+
+
+@dataclass(frozen=True, eq=False)
+class Diagnosis:
+    """The hosts of a step with the figures that they are judged by. Arrays are over hosts."""
+
+    vitals: Vitals
+    service_rate: Floats
+    capacity: Floats
+    gain: Floats
+    figures: Floats
+    """One row for each of what follows here as a property."""
+    level: Ints
+    """0: good, 1: moderate, 2: severe."""
+    alert_ms: float
+    bound_ms: float
+    """What projected latencies must not exceed."""
+    drain_s: float
+    """The time in which an excess should be worked off."""
+    health: Health
+    hot: bool
+    """Whether there are slots that bring more than any host can take."""
+
+    @property
+    def slots(self) -> Floats:
+        return self._row(_SLOTS)
+
+    @property
+    def rate(self) -> Floats:
+        """Records a second that arrive."""
+        return self._row(_RATE)
+
+    @property
+    def latency_ms(self) -> Floats:
+        """As examined; where nothing completed, by Little's law from backlog and arrivals."""
+        return self._row(_LATENCY)
+
+    @property
+    def projected_ms(self) -> Floats:
+        """What it would settle at."""
+        return self._row(_PROJECTED)
+
+    @property
+    def excess(self) -> Floats:
+        """Records of the backlog that count as load, since they would not go by themselves."""
+        return self._row(_EXCESS)
+
+    def _row(self, number: int) -> Floats:
+        row: Floats = self.figures[number]
+        return row
+
+    @property
+    def late(self) -> Flags:
+        """Whether the latency is above the alert."""
+        return self.latency_ms > self.alert_ms
+
+    @property
+    def floor(self) -> float:
+        """The slack that a host needs so as to keep the bound."""
+        return 1.0 / self.bound_ms
+
+    @property
+    def arrivals(self) -> Load:
+        """What the hosts are up against, but for their backlogs."""
+        vitals = self.vitals
+        return Load(
+            vitals.owner,
+            vitals.rate,
+            vitals.slot_latency_ms,
+            self.rate,
+            self.capacity,
+            self.gain,
+        )
+
+    @cached_property
+    def load(self) -> Load:
+        """What the hosts are up against: arrivals, and backlogs that must be worked off."""
+        if not self.excess.any():
+            return self.arrivals
+        # Each slot of a host counts with its part of the host's backlog.
+        drained, waiting = self.excess / self.drain_s, self._row(_WAITING)
+        share = drained / np.where(waiting > 0, waiting, 1.0)
+        slot_rate = self.vitals.rate + self.vitals.backlog * share[self.vitals.owner]
+        return replace(self.arrivals, slot_rate=slot_rate, rate=self.rate + drained)
+
+    @property
+    def hot_slots(self) -> tuple[int, ...]:
+        """Slots that bring more than any host can take, as it is counted on."""
+        if not self.hot:
+            return ()
+        return tuple(np.flatnonzero(self.vitals.rate > self.capacity.max()).tolist())
+
+    def told(self) -> tuple[HostHealth, ...]:
+        """For the decision."""
+        words = map(_HEALTH.__getitem__, self.level.tolist())
+        _, rate, _, latency, projected, _ = self.figures.tolist()
+        slots = map(int, self.slots.tolist())
+        served = self.service_rate.tolist()
+        return tuple(
+            map(HostHealth, self.vitals.hosts, words, slots, rate, served, latency, projected)
+        )
+
+
+def diagnose(
+    vitals: Vitals, bounds: Bounds, projection: Projection, drain: float = 2.0
+) -> Diagnosis | None:
+    """Judge each host; None if no host's service rate is known.
+
+    A host that just keeps the bound has, by Little's law, rate * bound records waiting. What is more
+    than that is in excess. Where a host would not get rid of its excess within the time of one bound
+    by its spare rate, it counts as arrivals: so many a second as work it off within `drain` times the
+    bound. So a burst that is over still calls for the hosts that its backlog needs.
+
+    Where an idle host would not keep the bound, no number of hosts could: then a host is held to
+    twice its idle latency instead, that is to half its capacity, rather than to what is in vain.
+
+    >>> from penstock.control.diagnose.project import Mm1
+    >>> from penstock.model import SLA, StepId
+    >>> vitals = Vitals.even(StepId("sum"), [700.0, 900.0], 2, service_rate=1000.0, latency_ms=700.0)
+    >>> diagnosis = diagnose(vitals, Bounds(SLA(1000, 1000)), Mm1())
+    >>> diagnosis.health, [(host.health, host.projected_ms) for host in diagnosis.told()]
+    ('severe', [('moderate', 10.0), ('severe', inf)])
+    """
+    served = service_rates(vitals)
+    if served is None:
+        return None
+    capacity = projection.capacity(served, bounds)
+    gain = projection.gain(served, bounds, vitals.epoch_cost_ms)
+    alert_ms, bound_ms = bounds.alert_ms, projection.bound_ms(bounds)
+    figures, level, worst, bound_ms, hot = _judge(
+        vitals.owner,
+        vitals.rate,
+        vitals.backlog,
+        vitals.latency_ms,
+        capacity,
+        gain,
+        alert_ms,
+        bound_ms,
+        drain,
+    )
+    return Diagnosis(
+        vitals,
+        served,
+        capacity,
+        gain,
+        figures,
+        level,
+        alert_ms,
+        bound_ms,
+        drain * bound_ms / 1000.0,
+        _HEALTH[worst],
+        hot,
+    )
+
+
+@njit(cache=True, nogil=True)
+def _judge(  # type: ignore[no-untyped-def]
+    owner, slot_rate, backlog, latency_ms, capacity, gain, alert_ms, bound_ms, drain
+):
+    figures = np.zeros((6, len(capacity)))
+    level = np.zeros(len(capacity), np.int64)
+    slots, rates, waiting = figures[_SLOTS], figures[_RATE], figures[_WAITING]
+    hottest = 0.0
+    for slot in range(len(owner)):
+        host = owner[slot]
+        slots[host] += 1
+        rates[host] += slot_rate[slot]
+        waiting[host] += backlog[slot]
+        hottest = max(hottest, slot_rate[slot])
+    bound_ms = max(bound_ms, 2.0 * (gain / capacity).min())
+    bound_s = bound_ms / 1000.0
+    for host in range(len(capacity)):
+        rate, spare = rates[host], capacity[host] - rates[host]
+        beyond = waiting[host] - rate * bound_s
+        if beyond > max(spare, 0.0) * bound_s:
+            figures[_EXCESS, host] = beyond
+            spare -= beyond / (drain * bound_s)
+        projected = gain[host] / spare if spare > 0 else np.inf
+        latency = latency_ms[host]
+        if np.isnan(latency) and waiting[host] > 0:
+            latency = 1000.0 * waiting[host] / rate if rate > 0 else np.inf
+        figures[_LATENCY, host] = latency
+        figures[_PROJECTED, host] = projected
+        level[host] = (latency > alert_ms) + (projected > bound_ms)
+    return figures, level, level.max(), bound_ms, hottest > capacity.max()

@@ -1,0 +1,135 @@
+"""What the hosts of a step are up against: the values that strategies are searched on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock.control.diagnose.project import Projection
+from penstock.control.examine.vitals import Floats, Ints, Vitals
+from penstock.control.treat.decision import Bounds
+
+Flags = npt.NDArray[np.bool_]
+
+
+def service_rates(vitals: Vitals) -> Floats | None:
+    """Per host: its service rate, or the mean of the others' until it has worked; None if none has.
+
+    >>> from penstock.model import StepId
+    >>> service_rates(Vitals.even(StepId("sum"), [1.0, 1.0], hosts=2, service_rate=9.0)).tolist()
+    [9.0, 9.0]
+    """
+    known = vitals.service_rate
+    if known.min() > 0:  # nan is not
+        return known
+    missing = ~(known > 0)
+    if missing.all():
+        return None
+    return np.where(missing, known[~missing].mean(), known)
+
+
+@dataclass(frozen=True, eq=False)
+class Load:
+    """Who owns what, what arrives for it, and what each host could take. Never changed in place.
+
+    >>> from penstock.control.diagnose.project import Mm1
+    >>> from penstock.model import SLA, StepId
+    >>> vitals = Vitals.even(StepId("sum"), [6.0, 1.0, 1.0], hosts=1, service_rate=10.0)
+    >>> load = Load.of(vitals, Bounds(SLA(1000, 1000)), Mm1())
+    >>> load.rate.tolist(), load.capacity.tolist(), load.latency_ms.tolist()
+    ([8.0], [8.0], [inf])
+    >>> load.with_host(like=0).moved(np.array([1, 2]), 0, 1).latency_ms.tolist()
+    [500.0, 166.66666666666666]
+    """
+
+    owner: Ints
+    """Per slot: the index of its host."""
+    slot_rate: Floats
+    slot_latency_ms: Floats
+    rate: Floats
+    """Per host: records a second that arrive for its slots."""
+    capacity: Floats
+    """Per host: arrivals at which it could not keep up any more."""
+    gain: Floats
+    """Per host: see `penstock.control.diagnose.project`."""
+
+    @staticmethod
+    def of(
+        vitals: Vitals, bounds: Bounds, projection: Projection, slot_rate: Floats | None = None
+    ) -> Load | None:
+        """The load of a step; None if no host's service rate is known. By other rates, if given."""
+        served = service_rates(vitals)
+        if served is None:
+            return None
+        rates = vitals.rate if slot_rate is None else slot_rate
+        return Load(
+            vitals.owner,
+            rates,
+            vitals.slot_latency_ms,
+            np.bincount(vitals.owner, rates, len(vitals.hosts)).astype(np.float64),
+            projection.capacity(served, bounds),
+            projection.gain(served, bounds, vitals.epoch_cost_ms),
+        )
+
+    @property
+    def hosts(self) -> int:
+        return len(self.rate)
+
+    @property
+    def slack(self) -> Floats:
+        """Per host: the inverse of the projected latency; below zero where it cannot keep up."""
+        slack: Floats = (self.capacity - self.rate) / self.gain
+        return slack
+
+    @property
+    def latency_ms(self) -> Floats:
+        """Per host: what its latency would settle at."""
+        slack = self.slack
+        latency: Floats = np.divide(1.0, slack, out=np.full(len(slack), np.inf), where=slack > 0)
+        return latency
+
+    def movable(self, source: int) -> tuple[Ints, int]:
+        """The slots of a host that may go, in the order in which they should, and how many may.
+
+        Those with the least latency first: a moved slot pays with a pause, which who is well off can
+        best afford. Slots without arrivals stay, since moving them changes nothing. A slot that
+        alone is more than any host can take would only take its trouble with it: such ones come
+        last, and the greatest of them stays. A host keeps one slot at least.
+        """
+        slots = np.flatnonzero(self.owner == source)
+        rates = self.slot_rate[slots]
+        hot = rates >= self.capacity.max()
+        order = np.lexsort((self.slot_latency_ms[slots], hot))
+        if hot.any():
+            order = order[order != rates.argmax()]
+        movable = slots[order[rates[order] > 0]]
+        return movable, min(len(movable), len(slots) - 1)
+
+    def hottest(self, host: int) -> float:
+        """The rate of the slot that brings a host the most."""
+        return float(self.slot_rate[self.owner == host].max(initial=0.0))
+
+    def moved(self, slots: Ints, source: int, target: int) -> Load:
+        """With these slots of the source at the target."""
+        owner, rate = self.owner.copy(), self.rate.copy()
+        owner[slots] = target
+        amount = self.slot_rate[slots].sum()
+        rate[source] -= amount
+        rate[target] += amount
+        return replace(self, owner=owner, rate=rate)
+
+    def with_host(self, like: int) -> Load:
+        """With one more host, which owns nothing yet and is as fast as another."""
+
+        def grown(figures: Floats, new: Any) -> Floats:
+            return np.append(figures, new)
+
+        return replace(
+            self,
+            rate=grown(self.rate, 0.0),
+            capacity=grown(self.capacity, self.capacity[like]),
+            gain=grown(self.gain, self.gain[like]),
+        )

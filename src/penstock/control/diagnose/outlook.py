@@ -1,0 +1,87 @@
+"""What a step looks like as a whole, now or with treatments done: figures to expect them by."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from penstock.control.diagnose.load import service_rates
+from penstock.control.diagnose.project import Projection, fitting
+from penstock.control.examine.vitals import Vitals
+from penstock.control.treat.decision import Bounds
+
+
+@dataclass(frozen=True)
+class Outlook:
+    """How many hosts there are, and how the worst of them does.
+
+    >>> from penstock.model import SLA, StepId
+    >>> vitals = Vitals.even(StepId("sum"), [60.0, 20.0], hosts=2, service_rate=100.0)
+    >>> now = Outlook.of(vitals, Bounds(SLA(1000, 1000)))
+    >>> now
+    Outlook(hosts=2, load=0.6, latency_ms=50.0)
+    >>> print(Outlook(3, 0.4, 25.0).instead_of(now))
+    3 hosts instead of 2, the busiest at 40 % of its service rate instead of 60 %, latency to settle \
+at 25 ms instead of 50 ms
+    """
+
+    hosts: int
+    load: float
+    """The busiest host: what arrives for it over its service rate; nan if none is known."""
+    latency_ms: float
+    """The worst projected latency; inf if a host cannot keep up, nan if no service rate is known."""
+
+    @staticmethod
+    def of(vitals: Vitals, bounds: Bounds, projection: Projection | None = None) -> Outlook:
+        """The step as these vitals have it; by the projection that fits them, if none is given."""
+        served = service_rates(vitals)
+        if served is None:
+            return Outlook(len(vitals.hosts), math.nan, math.nan)
+        rate, projection = vitals.host_rate, projection or fitting(vitals)
+        latencies = projection.latency_ms(rate, served, bounds, vitals.epoch_cost_ms)
+        return Outlook(len(vitals.hosts), float((rate / served).max()), float(latencies.max()))
+
+    def instead_of(self, other: Outlook) -> str:
+        """This outlook in words, beside what there was."""
+        before = "as before" if self.hosts == other.hosts else f"instead of {other.hosts:,}"
+        told = [f"{_count(self.hosts)} {before}"]
+        if not math.isnan(self.load) and not math.isnan(other.load):
+            told += [
+                f"the busiest at {100 * self.load:.0f} % of its service rate "
+                f"instead of {100 * other.load:.0f} %",
+                f"latency to settle at {milliseconds_text(self.latency_ms)} "
+                f"instead of {milliseconds_text(other.latency_ms)}",
+            ]
+        return ", ".join(told)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "hosts": self.hosts,
+            "load": finite(self.load, 4),
+            "latency_ms": finite(self.latency_ms),
+        }
+
+
+def finite(figure: float, digits: int = 1) -> float | None:
+    """A figure for JSON: rounded, and None where it is not known or without end.
+
+    >>> finite(12.345), finite(math.inf), finite(math.nan)
+    (12.3, None, None)
+    """
+    return round(float(figure), digits) if math.isfinite(figure) else None
+
+
+def milliseconds_text(figure: float) -> str:
+    """A latency for people.
+
+    >>> milliseconds_text(1640.2), milliseconds_text(math.inf), milliseconds_text(math.nan)
+    ('1,640 ms', '∞', 'unknown')
+    """
+    if math.isnan(figure):
+        return "unknown"
+    return f"{figure:,.0f} ms" if math.isfinite(figure) else "∞"
+
+
+def _count(hosts: int) -> str:
+    return f"{hosts:,} host" if hosts == 1 else f"{hosts:,} hosts"

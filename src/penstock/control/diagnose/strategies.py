@@ -1,0 +1,183 @@
+"""Unit strategies: which slots should go from which host to which, for each kind of treatment.
+
+The best one is that under which the greatest projected latency becomes smallest (StreamSwitch). All
+of them are searched on slack, the inverse of latency (see `penstock.control.diagnose.project`), so that they
+are good advice also where no host can keep up.
+
+    balance     from a source to whichever other host leaves both best off
+    scale out   from a source to a new host, which is taken to be as fast as the source
+    scale in    all slots of one host to one other, so that what remains is best off
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from penstock.control.diagnose import strategy_kernels as kernels
+from penstock.control.diagnose.load import Load
+from penstock.control.diagnose.outlook import milliseconds_text
+from penstock.control.diagnose.project import Projection
+from penstock.control.examine.vitals import Ints, Vitals
+from penstock.control.treat.decision import Bounds, Kind, Treatment, new_host
+
+
+class Move(NamedTuple):
+    """Slots that should go from one host to another, by index."""
+
+    slots: Ints
+    source: int
+    target: int
+    slack: float
+    """The lesser slack of the hosts that have slots afterwards, of these two."""
+
+
+def best_balance(load: Load, source: int) -> Move | None:
+    """What to move off the source, and where; None if no move leaves it and the target better off."""
+    slots, most = load.movable(source)
+    if most < 1 or load.hosts < 2:
+        return None
+    moved = np.concatenate(([0.0], np.cumsum(load.slot_rate[slots[:most]])))
+    spare = load.capacity - load.rate
+    target = int(kernels.best_target(moved, source, spare, load.gain))
+    return None if target < 0 else _cut(load, slots, most, source, target)
+
+
+def best_scale_out(load: Load, source: int) -> tuple[Load, Move] | None:
+    """The load with a new host, its last one, and what to move there; None if nothing can be.
+
+    A source without arrivals gives half of its slots.
+    """
+    grown = load.with_host(source)
+    if load.rate[source] > 0:
+        slots, most = load.movable(source)
+        move = _cut(grown, slots, most, source, load.hosts)
+    else:
+        owned = np.flatnonzero(load.owner == source)
+        half = owned[: len(owned) // 2]
+        move = Move(half, source, load.hosts, grown.slack[source]) if len(half) else None
+    return None if move is None else (grown, move)
+
+
+def best_scale_in(load: Load, floor: float = -np.inf) -> Move | None:
+    """Which host should give all it has to which other; None if none may.
+
+    The slacks of what remains are, from the least on, as great as they can be. The target's slack
+    must not fall below `floor`.
+    """
+    if load.hosts < 2:
+        return None
+    spare = load.capacity - load.rate
+    source, target = kernels.best_pair(spare, load.gain, load.rate, floor)
+    if source < 0:
+        return None
+    slack = (spare[target] - load.rate[source]) / load.gain[target]
+    return Move(np.flatnonzero(load.owner == source), int(source), int(target), float(slack))
+
+
+def best_spread(load: Load, floor: float, targets: int = 4) -> list[Move]:
+    """How one host could give all it has to several others that keep a slack of `floor`; or nothing.
+
+    Where no single host has room for all slots of another, some together may. The host with the
+    fewest arrivals goes, its slots to those with the most slack, the largest slots first.
+    """
+    if load.hosts < 3:
+        return []
+    source = int(load.rate.argmin())
+    slots = np.flatnonzero(load.owner == source)
+    rates = load.slot_rate[slots]
+    total = rates.sum()
+    # The host's rate may be held higher than that of its slots: then so are they, in proportion.
+    rates = rates * (load.rate[source] / total) if total > 0 else rates
+    order = np.argsort(-rates, kind="stable")
+    chosen = np.argsort(-load.slack, kind="stable")
+    chosen = chosen[chosen != source][:targets]
+    spare = (load.capacity - load.rate)[chosen]
+    places = kernels.spread(rates[order], spare, load.gain[chosen], floor)
+    return [
+        Move(slots[order[places == place]], source, int(chosen[place]), spare[place] / gain)
+        for place, gain in enumerate(load.gain[chosen].tolist())
+        if np.any(places == place)
+    ]
+
+
+def _count(load: Load, host: int) -> int:
+    return int(np.count_nonzero(load.owner == host))
+
+
+def _cut(load: Load, slots: Ints, most: int, source: int, target: int) -> Move | None:
+    """The slots, of those in their order, that should go from source to target."""
+    spare, gain = load.capacity - load.rate, load.gain
+    chosen, slack = kernels.choose(
+        load.slot_rate[slots], most, spare[source], gain[source], spare[target], gain[target]
+    )
+    return Move(slots[chosen], source, target, float(slack)) if chosen.any() else None
+
+
+def balance(
+    vitals: Vitals, bounds: Bounds, projection: Projection, source: int | None = None
+) -> Treatment | None:
+    """The best balancing off a host, by default the one with the greatest projected latency.
+
+    >>> from penstock.control.diagnose.project import Mm1
+    >>> from penstock.model import SLA, StepId
+    >>> vitals = Vitals.even(StepId("sum"), [5.0, 4.0, 1.0, 1.0], hosts=2, service_rate=10.0)
+    >>> print(balance(vitals, Bounds(SLA(1000, 1000)), Mm1()))
+    balance: slots 1 from sum/0 to sum/1
+    """
+    load = Load.of(vitals, bounds, projection)
+    move = None if load is None else best_balance(load, _source(load, source))
+    return None if load is None or move is None else treatment(vitals, load, move)
+
+
+def scale_out(
+    vitals: Vitals, bounds: Bounds, projection: Projection, source: int | None = None
+) -> Treatment | None:
+    """The best division of a host with a new one, by default of that with the greatest latency.
+
+    >>> from penstock.control.diagnose.project import Mm1
+    >>> from penstock.model import SLA, StepId
+    >>> vitals = Vitals.even(StepId("sum"), [5.0, 4.0, 1.0, 1.0], hosts=2, service_rate=10.0)
+    >>> print(scale_out(vitals, Bounds(SLA(1000, 1000)), Mm1()))
+    scale out: slots 0 from sum/0 to new/1
+    """
+    load = Load.of(vitals, bounds, projection)
+    found = None if load is None else best_scale_out(load, _source(load, source))
+    return None if load is None or found is None else treatment(vitals, load, found[1])
+
+
+def scale_in(vitals: Vitals, bounds: Bounds, projection: Projection) -> Treatment | None:
+    """The best host to do without.
+
+    >>> from penstock.control.diagnose.project import Mm1
+    >>> from penstock.model import SLA, StepId
+    >>> vitals = Vitals.even(StepId("sum"), [5.0, 1.0, 2.0], hosts=3, service_rate=10.0)
+    >>> print(scale_in(vitals, Bounds(SLA(1000, 1000)), Mm1()))
+    scale in: slots 1 from sum/1 to sum/2
+    """
+    load = Load.of(vitals, bounds, projection)
+    move = None if load is None else best_scale_in(load)
+    return None if load is None or move is None else treatment(vitals, load, move)
+
+
+def _source(load: Load, source: int | None) -> int:
+    return int(load.slack.argmin()) if source is None else source
+
+
+def treatment(vitals: Vitals, load: Load, move: Move) -> Treatment:
+    """A move as a treatment, with what it is expected to bring as the reason."""
+    source, hosts = vitals.hosts[move.source], len(vitals.hosts)
+    gives_all = len(move.slots) == _count(load, move.source)
+    target = vitals.hosts[move.target] if move.target < hosts else new_host(1)
+    would = milliseconds_text(float(load.latency_ms[move.source]))
+    after = milliseconds_text(1.0 / move.slack if move.slack > 0 else np.inf)
+    kind: Kind = "scale_in" if gives_all else "balance" if move.target < hosts else "scale_out"
+    who = f"{target} would settle" if gives_all else f"{source} and {target} would settle"
+    return Treatment(
+        kind,
+        tuple(sorted(move.slots.tolist())),
+        source,
+        target,
+        f"{source} would settle at {would} without it; with it {who} at {after} at most",
+    )

@@ -1,0 +1,257 @@
+"""From what the data plane counts to `Vitals`.
+
+Latencies are estimated from counts alone, as in StreamSwitch: slots are worked on in order of
+arrival, so the r-th record of a slot to complete is the r-th that arrived. Time is cut into time
+slots of `delta_ms`; time slot m ends at m * delta_ms. The error is at most one of them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock.control.examine.fifo import Fifo
+from penstock.control.examine.history import Arrivals, Completions, time_slot
+from penstock.control.examine.host_numbers import HostNumbers
+from penstock.control.examine.samples import Samples
+from penstock.control.examine.service import ServiceRates
+from penstock.control.examine.vitals import Floats, Ints, Vitals, Work
+from penstock.errors import ProtocolError
+from penstock.model import HostId, StepId
+from penstock.plan.slots import slots_to_text
+
+_LONGEST_MS = 600_000.0
+"""Older records count as if they had arrived so long ago."""
+_PEAK_BIN_MS = 1_000.0
+"""How exactly it is remembered when a peak was."""
+_FIRST_HOSTS = 16
+_NEWEST = 3
+"""So many time slots are looked at to see a burst begin."""
+_NO_SLOTS: Ints = np.arange(0)
+
+
+class Examiner:
+    """Counters of one step over time, and what follows from them. Used by one thread.
+
+    An engine without epochs calls `sample` at the end of each time slot. An engine of epochs calls
+    `arriving` when it knows what an epoch has read, and `epoch` when that epoch is in the sink.
+    Only one of the two kinds is used with one examiner.
+
+    >>> examiner = Examiner(StepId("sum"), slots=2, window_ms=1000)
+    >>> a = HostId("sum/0")
+    >>> for m, arrived, completed in ((1, [30, 10], [0, 0]), (2, [60, 20], [30, 10])):
+    ...     examiner.sample(m, arrived, completed, [0, 0], [a], {a: Work(sum(completed), 40.0)})
+    >>> vitals = examiner.vitals(200, [a], [0, 0])
+    >>> vitals.rate.tolist(), vitals.latency_ms.tolist(), vitals.backlog.tolist()
+    ([300.0, 100.0], [100.0], [30.0, 10.0])
+    >>> vitals.service_rate.tolist(), vitals.valid
+    ([1000.0], True)
+    """
+
+    def __init__(
+        self,
+        step: StepId,
+        slots: int,
+        window_ms: float,
+        delta_ms: float = 100.0,
+        decay: float = 1 / 8,
+        memory_ms: float = 30_000.0,
+    ) -> None:
+        self.step, self.slots, self.delta_ms = step, slots, delta_ms
+        self._window_ms, window = window_ms, window_ms / delta_ms
+        longest = math.ceil(_LONGEST_MS / delta_ms)
+        memory, bin = math.ceil(memory_ms / delta_ms), max(1, round(_PEAK_BIN_MS / delta_ms))
+        self._samples = Samples(step, slots, longest)
+        self._fifo = Fifo(slots, longest)
+        self._arrivals = Arrivals(slots, window, memory, bin)
+        self._completions = Completions(slots, _FIRST_HOSTS, window)
+        self._decay = decay
+        self._service = ServiceRates(decay)
+        self._numbers = HostNumbers()
+        self._missing: Ints | None = None
+        """Slots of which a count is missing; None before anything was counted."""
+        self._horizon = self._done = -math.inf
+
+    @property
+    def window_ms(self) -> float:
+        """The SLA's window. It may be set at any time; a longer one fills as time goes on."""
+        return self._window_ms
+
+    @window_ms.setter
+    def window_ms(self, window_ms: float) -> None:
+        self._window_ms = window_ms
+        self._arrivals.window = self._completions.window = window_ms / self.delta_ms
+
+    def sample(
+        self,
+        m: int,
+        arrived: npt.ArrayLike,
+        completed: npt.ArrayLike,
+        owner: npt.ArrayLike,
+        hosts: Sequence[HostId],
+        work: Mapping[HostId, Work],
+        measured_ms: npt.ArrayLike | None = None,
+    ) -> None:
+        """Take in the counts at the end of time slot `m`: each later than the one before.
+
+        `arrived` and `completed` are per slot, from the beginning of the first time slot that is
+        sampled; negative or nan where a count is missing. `measured_ms` is per slot the sum of the
+        latencies of what completed in this time slot. `owner` says which of `hosts` owned a slot
+        in this time slot, `work` what each host did in it: nothing is decided while that of an
+        owner is missing.
+        """
+        owners = self._owners(owner)
+        told = self._samples.add(
+            m,
+            self._counts(arrived),
+            self._counts(completed),
+            self._numbers_of(hosts)[owners],
+            None if measured_ms is None else self._counts(measured_ms),
+        )
+        for increase in told:
+            arrivals = increase.arrived[np.newaxis]
+            self._arrivals.add(increase.m, arrivals, float(increase.m))
+            self._fifo.arrive(increase.m, arrivals, increase.m)
+            latency = self._fifo.complete(increase.m, increase.completed)
+            self._completions.add(
+                increase.m, increase.owner, increase.completed, latency, increase.measured_ms
+            )
+        self._service.note(hosts, owners, work)
+        self._missing = self._samples.missing
+
+    def arriving(self, horizon_ms: float, arrivals: npt.ArrayLike, first_m: int) -> None:
+        """Take in what an epoch has read, before it is processed.
+
+        `arrivals[j, slot]` records arrived in time slot `first_m + j`. They may be older than what
+        earlier epochs brought. All that arrived until `horizon_ms` is known then.
+        """
+        counts = self._whole(self._counts(arrivals, axes=2))
+        self._horizon = max(self._horizon, horizon_ms / self.delta_ms)
+        self._arrivals.add(first_m, counts, self._horizon)
+        self._fifo.arrive(first_m, counts, time_slot(self._horizon))
+
+    def epoch(
+        self,
+        done_ms: float,
+        horizon_ms: float,
+        arrivals: npt.ArrayLike | None,
+        first_m: int,
+        completed: npt.ArrayLike,
+        owner: npt.ArrayLike,
+        hosts: Sequence[HostId],
+        work: Mapping[HostId, Work],
+        measured_ms: npt.ArrayLike | None = None,
+    ) -> None:
+        """Take in an epoch that is in the sink since `done_ms`; `arrivals` None if told already.
+
+        `completed` and `measured_ms` are of this epoch alone; of `completed` nothing may be missing.
+        For the rest see `arriving` and `sample`.
+        """
+        if arrivals is not None:
+            self.arriving(horizon_ms, arrivals, first_m)
+        owners, counts = self._owners(owner), self._whole(self._counts(completed))
+        self._done = max(self._done, done_ms / self.delta_ms)
+        # All are done at one known moment, and each arrived, on average, in the middle of its time
+        # slot: so this is more exact than counting whole time slots.
+        latency = self._fifo.complete(self._done + 0.5, counts)
+        self._completions.add(
+            time_slot(self._done),
+            self._numbers_of(hosts)[owners],
+            counts,
+            latency,
+            None if measured_ms is None else self._counts(measured_ms),
+        )
+        self._service.note(hosts, owners, work)
+        self._missing = _NO_SLOTS
+
+    def vitals(
+        self,
+        now_ms: float,
+        hosts: Sequence[HostId],
+        owner: npt.ArrayLike,
+        epoch_cost_ms: float = 0.0,
+    ) -> Vitals:
+        """What is known at `now_ms`, for these hosts, of which `owner` says who owns which slot."""
+        numbers = self._numbers_of(hosts)[:-1]
+        now = time_slot(now_ms / self.delta_ms)
+        slot, latency, measured = self._completions.averages(now, numbers)
+        slot *= self.delta_ms
+        latency *= self.delta_ms
+        per_second = 1000.0 / self.delta_ms
+        missing = self._what_is_missing()
+        newest, length = self._arrivals.newest(_NEWEST)
+        return Vitals(
+            step=self.step,
+            now_ms=now_ms,
+            hosts=tuple(hosts),
+            owner=self._owners(owner),
+            rate=self._arrivals.rate * per_second,
+            slot_latency_ms=slot,
+            latency_ms=latency,
+            measured_ms=measured,
+            service_rate=self._service.of(hosts),
+            backlog=self._fifo.backlog(),
+            peak_rate=self._arrivals.peak * per_second,
+            newest_rate=newest * per_second,
+            newest_ms=length * self.delta_ms,
+            epoch_cost_ms=epoch_cost_ms,
+            valid=not missing,
+            missing=missing,
+        )
+
+    def forget_rates(self) -> None:
+        """What hosts have taken so far is no figure to go by."""
+        self._service = ServiceRates(self._decay)
+
+    def forget_host(self, host: HostId) -> None:
+        """The host is gone: what is known of it is of no use, also if one of its name comes."""
+        self._service.forget(host)
+        number = self._numbers.forget(host)
+        if number is not None:
+            self._samples.disown(number)
+            self._completions.forget(number)
+
+    def _counts(self, values: npt.ArrayLike, axes: int = 1) -> Floats:
+        """As the compiled loops want them: they trust in the shape, and know only this type."""
+        counts = np.array(values, dtype=np.float64, order="C")
+        self._check(counts, axes)
+        return counts
+
+    def _whole(self, counts: Floats) -> Floats:
+        if not np.all(counts >= 0):
+            raise ProtocolError(
+                f"a count of an epoch of step {self.step} is missing or negative",
+                hint="tell an epoch when all of its counts are known",
+            )
+        return counts
+
+    def _owners(self, owner: npt.ArrayLike) -> Ints:
+        owners = np.array(owner, dtype=np.int64)
+        self._check(owners, axes=1)
+        return owners
+
+    def _check(self, values: Floats | Ints, axes: int) -> None:
+        if values.ndim != axes or values.shape[-1] != self.slots:
+            raise ProtocolError(
+                f"values of shape {values.shape} for the {self.slots} slots of step {self.step}",
+                hint="give one value for each slot",
+            )
+
+    def _what_is_missing(self) -> str:
+        if self._missing is None:
+            return "nothing has been counted yet"
+        found = []
+        if len(self._missing):
+            found.append(f"counts of slots {slots_to_text(self._missing.tolist())}")
+        if self._service.missing:
+            found.append(f"useful time of {', '.join(self._service.missing)}")
+        return "; ".join(found)
+
+    def _numbers_of(self, hosts: Sequence[HostId]) -> Ints:
+        numbers = self._numbers.of(hosts)
+        if self._numbers.many > self._completions.hosts:
+            self._completions.hosts = 2 * self._numbers.many
+        return numbers

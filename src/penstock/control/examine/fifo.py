@@ -1,0 +1,161 @@
+"""Records that wait, by the time slot in which they arrived; the oldest of a slot completes first.
+
+Nobody stamps records. It is enough to know how many arrived in each time slot and how many
+completed since: slots are worked on in order of arrival, so counts tell when each had arrived.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+from penstock.control.examine.vitals import Floats
+
+CRUMB = 1e-6
+"""Records: less than this is a rounding error of fractional counts, and taken for nothing."""
+
+_NEVER = np.iinfo(np.int64).max
+_CELLS = 1 << 24
+"""Of the table of waiting records at most: 128 MB, whatever the number of slots."""
+_FIRST_ROWS = 64
+
+
+class Fifo:
+    """The waiting records of every slot of a step. Time is counted in time slots.
+
+    The table has a row for each time slot, reused in a ring. It grows while old records wait, to at
+    most `most_rows`; what is older then counts as if it had arrived at the oldest row. Rows of
+    time slots in which nobody waits any more are all zero, so they need not be cleaned for reuse.
+
+    >>> fifo = Fifo(slots=1)
+    >>> fifo.arrive(1, np.array([[5.0], [3.0]]), newest=2)
+    >>> fifo.complete(at=4, counts=np.array([6.0])).tolist()  # 5 waited for 3, and 1 for 2
+    [17.0]
+    >>> fifo.backlog().tolist()
+    [2.0]
+    """
+
+    def __init__(self, slots: int, most_rows: int = 6000) -> None:
+        self._most = max(_FIRST_ROWS, min(most_rows, _CELLS // max(slots, 1)))
+        self._waiting = np.zeros((_FIRST_ROWS, slots))
+        self._head = np.full(slots, _NEVER)
+        """Per slot: no record of it that waits is older than this time slot."""
+        self._totals = np.zeros((2, slots))
+        """Per slot: records that arrived, and that completed."""
+        self._latency = np.zeros(slots)
+        self._newest, self._oldest = -1, _NEVER
+
+    def arrive(self, first: int, counts: Floats, newest: int) -> None:
+        """Take in `counts[j, slot]` records that arrived in time slot `first + j`.
+
+        `newest` is the time slot that it is now: never earlier than before. What claims to be of a
+        later one is taken to be of that; what is of an earlier one is added in the past.
+        """
+        self._make_room(min(first, newest), newest)
+        floor = newest - len(self._waiting) + 1
+        oldest = _arrive(self._waiting, self._head, self._totals, first, counts, floor, newest)
+        self._oldest, self._newest = min(self._oldest, oldest), newest
+
+    def complete(self, at: float, counts: Floats) -> Floats:
+        """Let the oldest records of each slot go; answers the sum of their latencies, in time slots.
+
+        A record of time slot m has latency `at - m`, and no less than 0. If more complete than are
+        known to have arrived, these count as latency 0, and arrivals to come are set off against
+        them. The answer is overwritten by the next call.
+        """
+        self._oldest = _complete(
+            self._waiting, self._head, self._totals, self._newest, at, counts, self._latency
+        )
+        return self._latency
+
+    def backlog(self) -> Floats:
+        """Per slot: records that have arrived and have not completed."""
+        left = np.empty(self._totals.shape[1])
+        _subtract(self._totals, left)
+        return left
+
+    def _make_room(self, first: int, newest: int) -> None:
+        """Have rows for all time slots from `first`, and from the oldest that waits, to `newest`."""
+        wanted = newest - min(self._oldest, first) + 1
+        rows = len(self._waiting)
+        if wanted <= rows:
+            return
+        larger = min(self._most, max(wanted, 2 * rows))
+        if larger > rows:
+            waiting = np.zeros((larger, self._waiting.shape[1]))
+            if self._oldest != _NEVER:
+                kept = np.arange(max(self._oldest, self._newest - rows + 1), self._newest + 1)
+                waiting[kept % larger] = self._waiting[kept % rows]
+            self._waiting = waiting
+        floor = newest - len(self._waiting) + 1
+        if self._oldest < floor:
+            _fold(self._waiting, self._head, self._oldest, min(self._newest, floor - 1), floor)
+            self._oldest = floor
+
+
+@njit(cache=True, nogil=True)
+def _arrive(waiting, head, totals, first, counts, floor, newest):  # type: ignore[no-untyped-def]
+    rows, slots = waiting.shape
+    oldest = _NEVER
+    for j in range(len(counts)):
+        m = min(max(first + j, floor), newest)
+        row = waiting[m % rows]
+        for k in range(slots):
+            new = counts[j, k]
+            if new > 0:
+                owed = totals[1, k] - totals[0, k]
+                totals[0, k] += new
+                if owed > 0:
+                    new -= owed
+                if new > CRUMB:
+                    row[k] += new
+                    head[k] = min(head[k], m)
+                    oldest = min(oldest, m)
+    return oldest
+
+
+@njit(cache=True, nogil=True)
+def _complete(waiting, head, totals, newest, at, counts, latency):  # type: ignore[no-untyped-def]
+    rows, slots = waiting.shape
+    oldest = _NEVER
+    for k in range(slots):
+        need, total, m = counts[k], 0.0, head[k]
+        totals[1, k] += need
+        row = m % rows
+        while m <= newest:
+            here = waiting[row, k]
+            if here > 0.0:
+                take = min(here, need)
+                total += take * max(at - m, 0.0)
+                need -= take
+                if here - take > CRUMB:
+                    waiting[row, k] = here - take
+                    break
+                waiting[row, k] = 0.0
+            m += 1
+            row = row + 1 if row + 1 < rows else 0
+        head[k] = m if m <= newest else _NEVER
+        latency[k] = total
+        oldest = min(oldest, head[k])
+    return oldest
+
+
+@njit(cache=True, nogil=True)
+def _subtract(totals, left):  # type: ignore[no-untyped-def]
+    for k in range(len(left)):
+        more = totals[0, k] - totals[1, k]
+        left[k] = more if more > CRUMB else 0.0
+
+
+@njit(cache=True, nogil=True)
+def _fold(waiting, head, oldest, last, floor):  # type: ignore[no-untyped-def]
+    """Let what waits in the time slots from `oldest` to `last` be of time slot `floor`."""
+    rows, slots = waiting.shape
+    for k in range(slots):
+        old = 0.0
+        for m in range(oldest, last + 1):
+            old += waiting[m % rows, k]
+            waiting[m % rows, k] = 0.0
+        if old > 0:
+            waiting[floor % rows, k] += old
+            head[k] = floor

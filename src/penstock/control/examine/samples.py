@@ -1,0 +1,175 @@
+"""Samples of running counts, one for each time slot, of which some may be missing.
+
+What a sample tells is held back while a count is missing from it, until a later sample has that
+count: what lies between is then interpolated linearly, as if it had been there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+
+from penstock.control.examine.fifo import CRUMB
+from penstock.control.examine.vitals import Floats, Ints
+from penstock.errors import ProtocolError
+from penstock.model import StepId
+
+_MOST_HELD = 256
+"""Samples held back: when there are more, every second one is taken to be missing as a whole."""
+
+_NO_SLOTS: Ints = np.arange(0)
+
+
+class Increase(NamedTuple):
+    """What happened in time slot `m`, or in a few up to it, per slot."""
+
+    m: int
+    arrived: Floats
+    completed: Floats
+    owner: Ints
+    measured_ms: Floats | None
+
+
+class _Sample(NamedTuple):
+    m: int
+    counts: Floats
+    owner: Ints
+    measured_ms: Floats | None
+
+
+class Samples:
+    """Turns running counts into what happened in each time slot, in order, without gaps.
+
+    >>> samples = Samples(StepId("sum"), slots=1, most=100)
+    >>> def add(m, arrived, completed):
+    ...     told = samples.add(m, np.array([arrived]), np.array([completed]), np.array([0]), None)
+    ...     return [(t.m, t.arrived.item(), t.completed.item()) for t in told]
+    >>> add(1, 10.0, 4.0), add(2, -1.0, 6.0), samples.missing.tolist()
+    ([(1, 10.0, 4.0)], [], [0])
+    >>> add(3, 30.0, 8.0), samples.missing.tolist()
+    ([(2, 10.0, 2.0), (3, 10.0, 2.0)], [])
+    """
+
+    def __init__(self, step: StepId, slots: int, most: int) -> None:
+        self.missing: Ints = np.arange(slots)
+        """Slots of which the last sample lacks a count; before the first one, all."""
+        self._step, self._most = step, most
+        self._latest = np.zeros((2, slots))
+        """Per slot: the last known counts of arrived and of completed records."""
+        self._told = _Sample(0, self._latest, np.full(slots, -1), None)
+        """The last sample of which everything has been told."""
+        self._held: list[_Sample] = []
+        self._last: int | None = None
+        self._new = np.zeros((2, slots))
+
+    def add(
+        self, m: int, arrived: Floats, completed: Floats, owner: Ints, measured_ms: Floats | None
+    ) -> Sequence[Increase]:
+        """Take in the counts at the end of time slot `m`; negative or nan where they are missing.
+
+        They count from the beginning of the first sample's time slot. Answers what is known now
+        and was not before; the arrays in it are overwritten by the next call.
+        """
+        if self._last is not None and m <= self._last:
+            raise ProtocolError(
+                f"step {self._step} was sampled at time slot {m} after time slot {self._last}",
+                hint="sample each time slot once, in order",
+            )
+        missing = _compare(arrived, completed, self._latest, self._new)
+        if missing < 0:
+            raise ProtocolError(
+                f"a count of slot {-1 - missing} of step {self._step} went back in time slot {m}",
+                hint="give the counts since the beginning: they only grow",
+            )
+        before = m - 1 if self._last is None else self._last
+        self._last = m
+        if missing or self._held or m > before + 1:
+            return self._bridge(before, m, np.stack((arrived, completed)), owner, measured_ms)
+        self._latest[0], self._latest[1] = arrived, completed
+        self._told = _Sample(m, self._latest, owner, None)
+        self.missing = _NO_SLOTS
+        return (Increase(m, self._new[0], self._new[1], owner, measured_ms),)
+
+    def disown(self, host: int) -> None:
+        """The host of this number is forgotten: what is held back is nobody's where it was its."""
+        for sample in (self._told, *self._held):
+            sample.owner[sample.owner == host] = -1
+
+    def _bridge(
+        self, before: int, m: int, counts: Floats, owner: Ints, measured_ms: Floats | None
+    ) -> list[Increase]:
+        if not self._held:
+            self._told = _Sample(before, self._latest.copy(), self._told.owner, None)
+        counts[~(counts >= 0)] = np.nan
+        unknown = np.isnan(counts)
+        self.missing = np.flatnonzero(unknown.any(axis=0))
+        self._latest = np.where(unknown, self._latest, counts)
+        if measured_ms is not None:
+            # Of no use without the number of records that they are of.
+            measured_ms = np.where(unknown[1], np.nan, measured_ms)
+        self._held.append(_Sample(m, counts, owner, measured_ms))
+        if len(self._held) > _MOST_HELD:
+            self._held = self._held[::-2][::-1]
+        return self._tell()
+
+    def _tell(self) -> list[Increase]:
+        samples = [self._told, *self._held]
+        counts = np.stack([sample.counts for sample in samples])
+        times = np.array([sample.m for sample in samples])
+        known = _interpolate(times, counts)
+        told: list[Increase] = []
+        for n in range(1, known + 1):
+            earlier, sample = samples[n - 1], samples[n]
+            rise = (counts[n] - counts[n - 1]) / (sample.m - earlier.m)
+            # A pause of hours is not told time slot by time slot: its first part comes as one.
+            start = max(earlier.m + 1, sample.m - self._most)
+            for m in range(start, sample.m):
+                arrived, completed = rise * (m - earlier.m if m == start else 1)
+                told.append(Increase(m, arrived, completed, earlier.owner, None))
+            told.append(Increase(sample.m, rise[0], rise[1], sample.owner, sample.measured_ms))
+        last = samples[known]
+        self._told = _Sample(last.m, counts[known], last.owner, None)
+        del self._held[:known]
+        return told
+
+
+@njit(cache=True, nogil=True)
+def _compare(arrived, completed, latest, new):  # type: ignore[no-untyped-def]
+    """Set `new` to what was added since `latest`; answers how many counts are missing.
+
+    If a count is smaller than before, answers -1 - slot.
+    """
+    missing = 0
+    for k in range(len(arrived)):
+        new[0, k] = arrived[k] - latest[0, k]
+        new[1, k] = completed[k] - latest[1, k]
+        for n, count in enumerate((arrived[k], completed[k])):
+            if not count >= 0:
+                missing += 1
+            elif new[n, k] < -CRUMB:
+                return -1 - k
+    return missing
+
+
+@njit(cache=True, nogil=True)
+def _interpolate(times, counts):  # type: ignore[no-untyped-def]
+    """Fill in what lies between known counts; answers the last sample that all are known of."""
+    samples, kinds, slots = counts.shape
+    known = samples - 1
+    for kind in range(kinds):
+        for k in range(slots):
+            last = 0
+            for n in range(1, samples):
+                count = counts[n, kind, k]
+                if np.isnan(count):
+                    continue
+                base = counts[last, kind, k]
+                for between in range(last + 1, n):
+                    part = (times[between] - times[last]) / (times[n] - times[last])
+                    counts[between, kind, k] = base + part * (count - base)
+                last = n
+            known = min(known, last)
+    return known

@@ -1,0 +1,61 @@
+"""Service rates of hosts: what each could take in if it never had to wait."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from penstock.control.examine.vitals import Floats, Ints, Work
+from penstock.model import HostId
+
+
+class ServiceRates:
+    """Records a second of useful time, smoothed: each new rate has a weight of `decay`.
+
+    >>> service, host = ServiceRates(decay=1 / 8), HostId("sum/0")
+    >>> for completed in (100, 180):
+    ...     service.note([host], np.array([0]), {host: Work(completed, useful_ms=100.0)})
+    >>> service.of([host]).tolist()
+    [1100.0]
+    """
+
+    def __init__(self, decay: float) -> None:
+        self.missing: tuple[HostId, ...] = ()
+        """Hosts that own slots and of which the last call told nothing."""
+        self._decay = decay
+        self._rates: dict[HostId, float] = {}
+        self._useful: dict[HostId, float] = {}
+        """Useful time in which nothing was completed: it belongs to what completes next."""
+
+    def note(self, hosts: Sequence[HostId], owner: Ints, work: Mapping[HostId, Work]) -> None:
+        """Take in what hosts did since the last call; `owner` says which of `hosts` own slots."""
+        absent = []
+        for n, host in enumerate(hosts):
+            did = work.get(host)
+            if did is None:
+                absent.append(n)
+            elif did.useful_ms > 0:
+                self._take(host, did)
+        self.missing = tuple(hosts[n] for n in absent if np.any(owner == n))
+
+    def _take(self, host: HostId, did: Work) -> None:
+        old = self._rates.get(host)
+        useful = did.useful_ms + self._useful.pop(host, 0.0)
+        if did.completed > 0:
+            rate = 1000.0 * did.completed / useful
+            self._rates[host] = rate if old is None else old + self._decay * (rate - old)
+        elif old is not None:
+            # Not so at its beginning: a host may spend its first time on something else.
+            self._useful[host] = useful
+
+    def of(self, hosts: Sequence[HostId]) -> Floats:
+        """Per host; nan until it has worked."""
+        rates = self._rates
+        return np.array([rates.get(host, math.nan) for host in hosts])
+
+    def forget(self, host: HostId) -> None:
+        self._rates.pop(host, None)
+        self._useful.pop(host, None)
+        self.missing = tuple(other for other in self.missing if other != host)

@@ -1,0 +1,103 @@
+"""A flow as text: what runs where."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import pyarrow as pa
+
+from penstock.model import SLA
+from penstock.offload.plan.graph import NodeKind, by_arrival, rewritten, stream_name
+from penstock.plan.steps import FlowPlan, MapStep, Step
+
+_GAP = " " * 12
+_RUNS: dict[NodeKind, str] = {"router": "couriers", "transient": "function", "merge": "hosts"}
+"""Where that runs which is put in for functions."""
+
+
+class Capacity(Protocol):
+    """What is told of the functions that a flow may use."""
+
+    @property
+    def at_most(self) -> int:
+        """How many may be at work at a time."""
+        ...
+
+    @property
+    def speed(self) -> float:
+        """Relative to a host."""
+        ...
+
+
+def explained(plan: FlowPlan, bound: SLA | None, functions: Capacity | None = None) -> str:
+    """The flow from sources to output, a step a line, with where each runs.
+
+    If the flow may use functions, also what the plan has for them: the operators that are put in,
+    with what each reads and where that goes, and the steps that are left whole.
+    """
+    lines = [line for number in range(len(plan.sources)) for line in _source(plan, number)]
+    for number, step in enumerate(plan.steps):
+        lines += _step(step, _read(plan, number), plan.one_host)
+    if functions is not None:
+        lines += _offloading(plan, functions)
+    if plan.in_order:
+        lines.append("order       of arrival, for each partition of the source")
+    lines.append(f"sla         {bound}" if bound else "sla         none")
+    return "\n".join(lines)
+
+
+def _source(plan: FlowPlan, number: int) -> list[str]:
+    source = plan.sources[number]
+    lines = [f"{stream_name(plan, number):<12}spark    {_columns(source.schema)}"]
+    if source.arrival:
+        lines.append(f"{_GAP}latency is measured from column {source.arrival}")
+    if source.event_time:
+        text = f"event time is column {source.event_time}, up to {source.delay_ms} ms late"
+        if source.partition:
+            text += f", for each {source.partition}"
+        if source.idle_ms is not None:
+            text += f", idle after {source.idle_ms} ms"
+        lines.append(_GAP + text)
+    return lines
+
+
+def _step(step: Step, reads: str, one_host: bool) -> list[str]:
+    where = "one host" if one_host else "hosts   "
+    if isinstance(step, MapStep):
+        name = getattr(step.function, "__name__", type(step.function).__name__)
+        where = where if one_host else "couriers"
+        return [f"{step.id:<12}{where} {reads}{name} -> {_columns(step.output)}"]
+    key = f"by {', '.join(step.keys)}" if step.keys else "global"
+    merges = "partial states merge" if step.plan.merges else "state does not merge"
+    return [
+        f"{step.id:<12}{where} {reads}{key}, {step.slots} slots: {step.plan} ({merges})",
+        f"{_GAP}-> {_columns(step.output)}",
+    ]
+
+
+def _read(plan: FlowPlan, number: int) -> str:
+    """What a step reads, where that is not what stands above it."""
+    reads, above = plan.reads(number), len(plan.sources) + number - 1
+    if reads == (above,):
+        return ""
+    return f"({', '.join(stream_name(plan, stream) for stream in reads)}) "
+
+
+def _offloading(plan: FlowPlan, functions: Capacity) -> list[str]:
+    graph = rewritten(plan)
+    whole_keys = {step.id for step in plan.keyed if by_arrival(step.plan)}
+    speed = f"each at {functions.speed:.0%} of a host's speed"
+    lines = [f"functions   at most {functions.at_most}, {speed}, while hosts are not enough"]
+    for node in graph.nodes:
+        if node.kind not in _RUNS:
+            continue
+        given = [str(edge.source) for edge in graph.edges if edge.target == node]
+        takers = [str(edge.target) for edge in graph.edges if edge.source == node]
+        by = " by whole keys" if node.kind == "transient" and node.of in whole_keys else ""
+        read = node.of + by if node.kind == "transient" else ", ".join(given)
+        lines.append(f"{node.kind:<12}{_RUNS[node.kind]:<8} {read} -> {', '.join(takers)}")
+    return lines + [f"{'left whole':<12}{name}: {reason}" for name, reason in graph.whole.items()]
+
+
+def _columns(schema: pa.Schema) -> str:
+    return ", ".join(f"{field.name} {field.type}" for field in schema)

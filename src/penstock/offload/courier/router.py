@@ -1,0 +1,163 @@
+"""The router of a segment: which rows of a task go to functions.
+
+A retried task must part its rows in the same way, since a host may have taken in one of its channels
+already. So only the plan of the epoch and what a row holds decide, not when it came: behind a shuffle
+rows come in another order each time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import chain
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from penstock.offload.courier.row_marks import marked_columns, row_marks
+from penstock.offload.plan.segments import Segment
+from penstock.plan.epoch import Offload
+from penstock.plan.reflex import Reflex
+from penstock.state.keys.codec import KeyCodec, slots_of
+from penstock.state.table.buffers import Array, fixed_array
+
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+"""The golden ratio's fraction of 2**64: multiples of it are spread evenly."""
+
+
+class Router:
+    """Sets rows aside for functions, and counts those that stay.
+
+    >>> from penstock.operators.aggregate.aggregates import AggregatePlan, count
+    >>> from penstock.plan.steps import KeyedStep
+    >>> click = pa.schema([("user", pa.int64()), ("at", pa.int64())])
+    >>> plan = AggregatePlan(click, ["user"], {"n": count()})
+    >>> clicks = Segment("clicks", (), KeyedStep("clicks", 2, plan), (0,), 1)
+    >>> router = Router(clicks, Offload(np.array([0.5, 0.0]), functions=1, deadline_ms=100))
+    >>> rows = pa.record_batch({"user": [7, 8] * 500, "at": range(1000)})
+    >>> router.stays(rows).num_rows == router.kept
+    True
+    >>> set(router.aside[0].column("user").to_pylist()), 225 < router.carried < 275
+    ({7}, True)
+    >>> router.by_slot.tolist() == [router.carried, 0]
+    True
+    """
+
+    def __init__(self, segment: Segment, offload: Offload, reflex: Reflex | None = None) -> None:
+        """The reflex is that of the task."""
+        self.aside: list[pa.RecordBatch] = []
+        self.kept = self.carried = 0
+        """Rows that stayed, and that were set aside."""
+        self.by_slot: npt.NDArray[np.int64] | None = None
+        """Of the rows set aside, where slots are known."""
+        self._reflex = reflex
+        self._whole_keys = segment.whole_keys
+        self._columns: list[str] | None = None
+        self._key_names = () if segment.keyed is None else segment.keyed.plan.key_names
+        self._codec = _codec(segment) if segment.by_slot or segment.whole_keys else None
+        if segment.by_slot:
+            assert segment.keyed is not None
+            self._shares = np.broadcast_to(offload.shares, (segment.keyed.slots,))
+            self.by_slot = np.zeros(segment.keyed.slots, np.int64)
+        else:
+            self._shares = np.array([np.mean(offload.shares)])
+
+    def through(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Of all batches what stays."""
+        coming = iter(batches)
+        # A retried task must do the same: the rows are counted before the first is sent.
+        held = [] if self._reflex is None else self._held(self._reflex, coming)
+        for batch in chain(held, coming):
+            stays = self.stays(batch)
+            if stays.num_rows:
+                yield stays
+
+    def _held(self, reflex: Reflex, coming: Iterator[pa.RecordBatch]) -> list[pa.RecordBatch]:
+        """The first of the batches, as many as it takes to know the shares, which are raised."""
+        held, rows = [], 0
+        for batch in coming:
+            held.append(batch)
+            rows += batch.num_rows
+            if rows >= reflex.most:
+                break
+        self._shares = np.maximum(self._shares, reflex.share(rows))
+        return held
+
+    def stays(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Of the next batch the rows that go their usual way."""
+        rows = batch.num_rows
+        picked = self._picked(batch)
+        carried = int(np.count_nonzero(picked))
+        self.carried += carried
+        self.kept += rows - carried
+        if not carried:
+            return batch
+        if carried == rows:
+            self.aside.append(batch)
+            return batch.slice(0, 0)
+        self.aside.append(batch.filter(fixed_array(picked, pa.bool_())))
+        return batch.filter(fixed_array(~picked, pa.bool_()))
+
+    def by_key(self) -> list[pa.RecordBatch]:
+        """The rows set aside, those of a key side by side and in their order, where keys are known.
+
+        However they are cut then, hardly any key is in two pieces: functions make fewer partial
+        states of them.
+        """
+        keys = None if not self.aside else self._key_columns(self.aside[0].schema)
+        if keys is None:
+            return self.aside
+        rows = pa.concat_batches(self.aside)
+        order = np.argsort(keys.encode(rows).hashes, kind="stable")
+        return [rows.take(fixed_array(order, pa.int64()))]
+
+    def _key_columns(self, schema: pa.Schema) -> KeyCodec | None:
+        """What most likely tells keys apart. Stateless steps may still change a column, or make it:
+        then there are more partial states, and nothing worse."""
+        names = self._key_names
+        if not set(names) <= set(schema.names):
+            return None
+        return KeyCodec(pa.schema([schema.field(name) for name in names]), nulls=True)
+
+    def _picked(self, batch: pa.RecordBatch) -> Array:
+        """Whether each row is to go to functions."""
+        hashes = None if self._codec is None else self._codec.encode(batch).hashes
+        if self._whole_keys:
+            assert hashes is not None
+            chances = _fraction(hashes)
+        else:
+            marks = self._marks(batch)
+            chances = _fraction(marks if hashes is None else marks ^ hashes)
+        if self.by_slot is None:
+            everywhere: Array = chances < self._shares[0]
+            return everywhere
+        assert hashes is not None
+        slots = slots_of(hashes, len(self._shares))
+        picked: Array = chances < self._shares[slots]
+        self.by_slot += np.bincount(slots[picked], minlength=len(self.by_slot))
+        return picked
+
+    def _marks(self, batch: pa.RecordBatch) -> Array:
+        if self._columns is None:
+            self._columns = marked_columns(batch.schema)
+        if self._columns:
+            return row_marks(batch, self._columns)
+        # nothing to go by: what a task reads must come in the same order then
+        first = self.kept + self.carried
+        return np.arange(first, first + batch.num_rows, dtype=np.uint64)
+
+
+def _fraction(numbers: Array) -> Array:
+    """A number from 0 to below 1 for each, by its multiple of the golden ratio."""
+    chances: Array = ((numbers * _GOLDEN) >> np.uint64(11)) * 2.0**-53
+    return chances
+
+
+def _codec(segment: Segment) -> KeyCodec:
+    """Of the key as it stands in rows before they are cut by windows."""
+    assert segment.keyed is not None
+    plan = segment.keyed.plan
+    if segment.by_slot:
+        return plan.codec
+    columns = pa.schema([plan.inputs[0].field(name) for name in plan.key_names])
+    return KeyCodec(columns, plan.codec.nulls)

@@ -1,0 +1,132 @@
+"""The functions of a run, as the driver keeps them: brought up beside the hosts, let go at the end.
+
+    starting ──up──► up ──renew──► starting ...           any ──stop──► ended
+        └── it fails: failed, there are none, and `trouble` says why
+
+All that may take time is done by one thread of its own, so that no epoch waits for it. While there
+are no functions hosts do all the work, as they would without any.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Literal
+
+from penstock.offload.backends.port import Started, Usage
+
+KeeperState = Literal["starting", "up", "failed", "ended"]
+
+
+class FunctionKeeper:
+    """Keeps the functions of one run. Safe to use from any thread."""
+
+    def __init__(self, bring_up: Callable[[], Started]) -> None:
+        self._bring_up = bring_up
+        self._worker = ThreadPoolExecutor(1, thread_name_prefix="functions")
+        self._lock = threading.Lock()
+        self._started: Started | None = None
+        self._reach: str | None = None
+        self._warm: int | None = None
+        self._before = Usage()
+        """What those had used that are no more."""
+        self._used = Usage()
+        self._asking: Future[None] | None = None
+        self._stopped = False
+        self.trouble = ""
+        """Why there are no functions, if they could not be brought up."""
+
+    @property
+    def reach(self) -> str | None:
+        """How couriers reach functions; None while there are none."""
+        return self._reach
+
+    @property
+    def state(self) -> KeeperState:
+        """As people are told of it."""
+        if self._reach is not None:
+            return "up"
+        if self.trouble:
+            return "failed"
+        return "ended" if self._stopped else "starting"
+
+    @property
+    def used(self) -> Usage:
+        """All that was used, as far as it is known. `ask` has it found out anew."""
+        with self._lock:
+            return self._before + self._used
+
+    def start(self) -> None:
+        """Bring functions up in the background."""
+        self._submit(self._begin)
+
+    def renew(self) -> None:
+        """Let go of functions that do not answer, and bring up others, in the background."""
+        self._reach = None
+        self._submit(self._end)
+        self._submit(self._begin)
+
+    def warm(self, count: int) -> None:
+        """Keep so many ready from now on."""
+        if count != self._warm:
+            self._warm = count
+            self._submit(self._keep_warm)
+
+    def note(self, usage: Usage) -> None:
+        """A courier told what it used."""
+        started = self._started
+        if started is not None and usage != Usage():
+            started.note(usage)
+
+    def ask(self) -> None:
+        """Find out what was used by now, in the background."""
+        if self._asking is None or self._asking.done():
+            self._asking = self._submit(self._find_used)
+
+    def stop(self) -> None:
+        """Let go of everything; what was used stays known. Waits until it is done."""
+        with self._lock:
+            if self._stopped:
+                return
+            self._stopped = True
+        self._reach = None
+        self._worker.submit(self._end)
+        self._worker.shutdown()
+
+    # -- by the thread of its own
+
+    def _submit(self, work: Callable[[], None]) -> Future[None] | None:
+        with self._lock:
+            return None if self._stopped else self._worker.submit(work)
+
+    def _begin(self) -> None:
+        if self._stopped:
+            return
+        try:
+            self._started = self._bring_up()
+        except Exception as failed:
+            self.trouble = str(failed)
+            return
+        self.trouble = ""
+        self._reach = self._started.reach.to_text()
+        self._keep_warm()
+
+    def _keep_warm(self) -> None:
+        if self._started is not None and self._warm is not None:
+            self._started.warm(self._warm)
+
+    def _find_used(self) -> None:
+        if self._started is not None:
+            used = self._started.used()
+            with self._lock:
+                self._used = used
+
+    def _end(self) -> None:
+        started, self._started, self._reach = self._started, None, None
+        if started is None:
+            return
+        started.stop()
+        used = started.used()
+        with self._lock:
+            self._before, self._used = self._before + used, Usage()

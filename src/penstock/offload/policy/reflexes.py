@@ -1,0 +1,117 @@
+"""How much hosts can take of the next epoch in time: the limits that couriers react to by themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from penstock.control.diagnose.load import service_rates
+from penstock.control.examine.vitals import Vitals
+from penstock.offload.policy.values import OffloadSettings
+from penstock.plan.reflex import Reflex
+
+_DECAY = 1 / 4
+"""The weight of the epoch that was seen last."""
+_UNSEEN = 0.2
+"""The part of the limits that is for all partitions alike, whatever they brought so far."""
+_AGAIN = 64
+"""Epochs until it is seen again whether couriers still combine."""
+_NEVER = Reflex(limit=1e15, room=1e15, each=1.0, merge=0.0, functions=1)
+"""Couriers tell what comes by, and do nothing about it."""
+
+
+@dataclass(frozen=True)
+class Came:
+    """What came by in one epoch where a step's rows leave for functions."""
+
+    rows: Sequence[int]
+    """By partition."""
+    records: float
+    """That hosts got for them, or would have got."""
+    combined: bool
+    """Whether couriers made fewer records of rows."""
+
+
+class Reflexes:
+    """Works out the reflex of one step. Pure; used by one thread at a time.
+
+    An epoch takes what came during the one before it. At a load `l` of its hosts a flow whose epochs
+    cost `c` apart from hosts' work has epochs of `c / (1 - l)`, of which hosts work for `l`; where a
+    trigger makes epochs longer than that, for `l` of the trigger. What would keep them busy for
+    longer than at the highest load that is as it should be is too much; then they are left with what
+    keeps them busy as at the target.
+
+    >>> from penstock.model import StepId
+    >>> vitals = Vitals.even(StepId("sum"), [700.0] * 2, 2, service_rate=1e3, epoch_cost_ms=200.0)
+    >>> reflexes = Reflexes()
+    >>> reflexes.note(Came([420, 420], 840.0, combined=False))
+    >>> found = reflexes.reflex(vitals, OffloadSettings(at_most=9), part=1.0, merge=0.1)
+    >>> round(found.limit), round(found.room), round(found.each), found.parts
+    (1600, 933, 467, (0.5, 0.5))
+    """
+
+    def __init__(self, trigger_ms: float = 0.0) -> None:
+        self._trigger_ms = trigger_ms
+        self._rows = np.zeros(0)
+        self._records = 0.0
+        self._combined = False
+        self._epochs = 0
+        """Since that was seen."""
+
+    def note(self, came: Came) -> None:
+        """An epoch is done."""
+        rows = np.asarray(came.rows, np.float64)
+        if not rows.any():
+            return
+        self._combined = came.combined
+        if len(rows) != len(self._rows):
+            self._rows, self._records = rows, came.records
+            return
+        self._rows = self._rows + _DECAY * (rows - self._rows)
+        self._records += _DECAY * (came.records - self._records)
+
+    def share_of(self, reflex: Reflex, records: float) -> float:
+        """What part of so many records of an epoch couriers have handed to functions by reflex."""
+        total = float(self._rows.sum())
+        return reflex.share(records * total / self._records) if self._records > 0 else 0.0
+
+    def reflex(
+        self, vitals: Vitals, settings: OffloadSettings, part: float, merge: float
+    ) -> Reflex | None:
+        """For the next epoch; None while nothing is known. `part` is the step's of an epoch's time,
+        `merge` what a record that goes to functions costs its host all the same."""
+        served = service_rates(vitals)
+        if served is None or not vitals.valid or vitals.epoch_cost_ms <= 0:
+            return None
+        total, each_host = float(self._rows.sum()), vitals.host_rate
+        if self._combined:
+            # A burst of rows need not be one of records: nobody can tell before they are combined.
+            self._epochs = (self._epochs + 1) % _AGAIN
+            return _NEVER if self._epochs == 0 else None
+        if self._records <= 0 or float(each_host.sum()) <= 0 or merge >= 1:
+            return _NEVER
+        busy = each_host > 0
+        # when the first host cannot take more, the step cannot
+        per_s = float((served[busy] * each_host.sum() / each_host[busy]).min())
+        per_ms = per_s * total / self._records / 1000.0
+        function_ms = settings.speed * float(served.mean()) * total / self._records / 1000.0
+        room_ms = part * self._work_ms(settings.target, vitals.epoch_cost_ms)
+        return Reflex(
+            limit=per_ms * part * self._work_ms(settings.high, vitals.epoch_cost_ms),
+            room=per_ms * room_ms,
+            each=max(1.0, function_ms * room_ms),
+            merge=merge,
+            functions=max(1, settings.at_most),
+            parts=self._parts(total),
+        )
+
+    def _work_ms(self, load: float, cost_ms: float) -> float:
+        """How long hosts work in an epoch at this load."""
+        return load * max(self._trigger_ms, cost_ms / (1.0 - load))
+
+    def _parts(self, total: float) -> tuple[float, ...]:
+        count = len(self._rows)
+        parts = (1 - _UNSEEN) * self._rows / total + _UNSEEN / count
+        return tuple(float(part) for part in parts.round(3))

@@ -1,0 +1,138 @@
+"""What the policy of functions is told, and what it answers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from penstock.control.examine.vitals import Floats
+from penstock.control.money import Costs
+from penstock.errors import SettingError
+from penstock.model import SLA
+
+_LEAST = 0.5
+
+
+@dataclass(frozen=True)
+class OffloadSettings:
+    """When functions help hosts, how many of them, and for how long.
+
+    >>> OffloadSettings(at_most=50, speed=0.8).target
+    0.7
+    """
+
+    at_most: int = 200
+    """Functions at a time."""
+    speed: float = 1.0
+    """Throughput of a function relative to a host's: the paper's rho."""
+    start_ms: float = 0.0
+    """What a function takes to start. Those that are not ready are not given rows: all of an epoch
+    would wait for them. They are asked for, and used when they are there."""
+    low: float = 0.6
+    high: float = 0.8
+    """The load of a host that is as it should be: from low to high."""
+    target: float = 0.7
+    """The load that hosts and functions are given where functions help."""
+    in_a_row: int = 2
+    """So many observations must agree before anything changes."""
+    apart_ms: float = 200.0
+    """What is seen sooner after an observation, of the same arrivals, is not another one."""
+    deadline_ms: float | None = None
+    """The time in which a backlog should be worked off. None: the window of the SLA."""
+    merge_cost: float = 1.0
+    """What it costs a host to merge one partial state, in records."""
+    partials_per_row: float = 0.1
+    """Partial states that functions make of a row, before that was measured."""
+    patience_ms: float = 120_000.0
+    """A burst that functions carry for longer is one that lasts."""
+    warm_for: float = 5.0
+    """Functions are kept warm for so many times the stable load."""
+    costs: Costs = field(default_factory=Costs)
+    """By which it is seen when hosts would have been cheaper."""
+
+    def __post_init__(self) -> None:
+        if not 0 < self.low < self.target < self.high <= 1:
+            raise SettingError(
+                f"a load from {self.low:g} to {self.high:g}, of {self.target:g} if it can be chosen",
+                hint="use shares of 1 in this order: low, target, high, such as 0.6, 0.7, 0.8",
+            )
+        if self.speed <= 0 or self.at_most < 0 or self.in_a_row < 1:
+            raise SettingError(
+                f"{self.at_most} functions of speed {self.speed:g}, by {self.in_a_row} observations",
+                hint="use a speed above 0, no fewer than 0 functions, and 1 observation or more",
+            )
+        if self.deadline_ms is not None and self.deadline_ms <= 0:
+            raise SettingError(
+                f"a deadline of {self.deadline_ms:g} ms", hint="use more than 0, or None"
+            )
+
+    def within(self, part: float) -> OffloadSettings:
+        """With lower loads, if at `high` the bound of a step would not be kept, but only at `part`.
+
+        Where even an idle host keeps it hardly or not, half of the loads is as low as it gets.
+
+        >>> lower = OffloadSettings().within(0.6)
+        >>> round(lower.low, 3), round(lower.target, 3), round(lower.high, 3)
+        (0.45, 0.525, 0.6)
+        """
+        if part >= self.high:
+            return self
+        less = max(part / self.high, _LEAST)
+        return replace(self, low=less * self.low, target=less * self.target, high=less * self.high)
+
+
+def recovery_ms(interval_ms: float | None, sla: SLA) -> float:
+    """The time in which a step's backlog should be gone.
+
+    That is the interval of its windows, so that the next result is whole and in time; where it has
+    no windows, or windows so long that the SLA would not be kept, the window of the SLA.
+
+    >>> recovery_ms(500, SLA(1000, 2000)), recovery_ms(None, SLA(1000, 2000))
+    (500.0, 2000.0)
+    """
+    return float(sla.window_ms if interval_ms is None else min(interval_ms, sla.window_ms))
+
+
+@dataclass(frozen=True, eq=False)
+class Offloading:
+    """What functions shall carry, from the next epoch on. Never changed in place."""
+
+    shares: Floats
+    """Per slot: the part of its rows that goes to functions, from 0 to 1."""
+    functions: int
+    """How many of them at a time; 0 where nothing goes to them."""
+    warm: int
+    """How many should be ready."""
+    reasons: tuple[str, ...] = ()
+    """Sentences that let a reader follow what has changed; empty if nothing has."""
+    lasts: bool = False
+    """The burst has lasted, or functions have cost more than hosts would have: time for hosts."""
+    holds: bool = False
+    """Functions carry a burst that has not lasted, or are about to: hosts stay as they are."""
+    merge: float = 0.0
+    """What a row that goes to functions costs its host all the same, in records."""
+    rate: float = 0.0
+    """Records a second that arrive for the step."""
+    redirected: float = 0.0
+    """Of them, those that go to functions."""
+    backlog: float = 0.0
+    """Records that wait because more arrived than could be taken."""
+    load: float = 0.0
+    """Of the busiest host: what it gets over what it can take."""
+    load_without: float = 0.0
+    """The same, were there no functions."""
+
+    @property
+    def carries(self) -> bool:
+        """Whether anything goes to functions."""
+        return bool(self.functions > 0 and self.shares.any())
+
+    @property
+    def kept(self) -> Floats:
+        """Per slot: what a host has to do for its rows, relative to doing all of them itself.
+
+        >>> import numpy as np
+        >>> Offloading(np.array([0.0, 0.5, 1.0]), 2, 2, merge=0.25).kept.tolist()
+        [1.0, 0.625, 0.25]
+        """
+        kept: Floats = 1.0 - self.shares * (1.0 - self.merge)
+        return kept

@@ -1,0 +1,273 @@
+"""How many records arrive when: the rate of a load over time.
+
+    steady(20000)                      so many a second
+    sine(30000, 10000, 600s)           a base, an amplitude, a period; begins at the base and rises
+    burst(4000, 5, 30s, 20s)           a base, and 5 times as many from 30 s on for 20 s; with a
+                                       fifth value, 120s, so every 120 s
+    swell(4000, 5, 30s, 60s)           a base that rises to 5 times as many and falls again, as a
+                                       wave does, from 30 s on for 60 s
+    gradual(4000, 5, 30s, 60s)         the same in straight lines: up, on a level, and down
+    ramp(1000, 9000, 60s)              from one rate to another; then the other for ever
+    steps(1000 for 10s, 5000 for 5s)   one rate after the other, and again from the start
+
+A shape is a sequence of pieces of constant rate, counted in integers: exact, never going back, the
+same in every process. Time runs from the load's beginning.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields
+from itertools import pairwise
+from typing import ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock.errors import FlowError, SettingError
+from penstock.sim.call_text import call, number_text, value
+from penstock_bench.workloads.pieces import Floats, Numbers, Piece, Pieces
+
+_SINE_PIECES = 600
+_RAMP_PIECES = 200
+_SLOPE_PIECES = 100
+
+
+@dataclass(frozen=True)
+class Shape(ABC):
+    """A rate over time; records are numbered from 0 in the order in which they arrive.
+
+    >>> shape = Burst(base=100, factor=5, at_s=10, for_s=2)
+    >>> shape.rate_at(np.array([0.0, 10.0, 12.0])).tolist()
+    [100.0, 500.0, 100.0]
+    >>> shape.cumulative(np.array([10_000, 12_000])).tolist()
+    [1000, 2000]
+    >>> shape.arrival_us(np.array([0, 1000])).tolist()
+    [10000, 10002000]
+    """
+
+    repeats: ClassVar[bool] = False
+    """Whether the pieces begin anew when they have ended; else the last one lasts for ever."""
+
+    _pieces: Pieces = field(init=False, repr=False, compare=False)
+
+    @abstractmethod
+    def pieces(self) -> Sequence[Piece]:
+        """The rate from the beginning on."""
+
+    def __post_init__(self) -> None:
+        counted = Pieces.of(self.pieces(), self.repeats, what=str(self))
+        object.__setattr__(self, "_pieces", counted)
+
+    def rate_at(self, t_s: npt.ArrayLike) -> Floats:
+        """Records a second at these times, in seconds."""
+        return self._pieces.rate(_micros(t_s, 1e6))
+
+    def cumulative(self, t_ms: npt.ArrayLike) -> Numbers:
+        """How many records have arrived by these times, in milliseconds, whole or not.
+
+        Record i has arrived by t just when `arrival_us(i)` is at most t.
+        """
+        return self._pieces.count(_micros(t_ms, 1e3))
+
+    def arrival_us(self, number: Numbers) -> Numbers:
+        """When the records of these numbers arrive: microseconds from the beginning."""
+        return self._pieces.arrival_us(number)
+
+    def __str__(self) -> str:
+        values = [(getattr(self, f.name), f.default) for f in fields(self) if f.init]
+        given = ", ".join(number_text(value) for value, default in values if value != default)
+        return f"{type(self).__name__.lower()}({given})"
+
+
+def _micros(times: npt.ArrayLike, each: float) -> Numbers:
+    return np.floor(np.asarray(times, np.float64) * each).astype(np.int64)
+
+
+@dataclass(frozen=True)
+class Steady(Shape):
+    """The same rate for ever.
+
+    >>> Steady(20_000).cumulative(1500).tolist()
+    30000
+    """
+
+    rate: float
+
+    def pieces(self) -> Sequence[Piece]:
+        return [Piece(0, self.rate)]
+
+
+@dataclass(frozen=True)
+class Sine(Shape):
+    """`base + amplitude * sin(2 π t / period)`, in 600 pieces a period; never below 0.
+
+    >>> sine = Sine(base=30_000, amplitude=10_000, period_s=600)
+    >>> sine.rate_at([0, 150, 450]).round(-2).tolist(), sine.cumulative(600_000).tolist()
+    ([30100.0, 40000.0, 20000.0], 18000000)
+    """
+
+    base: float
+    amplitude: float
+    period_s: float
+    repeats: ClassVar[bool] = True
+
+    def pieces(self) -> Sequence[Piece]:
+        angles = [2 * math.pi * i / _SINE_PIECES for i in range(_SINE_PIECES + 1)]
+        # the mean of a piece, so that all pieces together are exact
+        means = [(math.cos(a) - math.cos(b)) / (b - a) for a, b in pairwise(angles)]
+        each_s = self.period_s / _SINE_PIECES
+        return [Piece(each_s, max(0.0, self.base + self.amplitude * mean)) for mean in means]
+
+
+@dataclass(frozen=True)
+class Burst(Shape):
+    """`factor` times the base from `at_s` on for `for_s`; every `every_s`, if that is not 0.
+
+    >>> Burst(1000, 5, at_s=2, for_s=1, every_s=10).cumulative([10_000, 20_000]).tolist()
+    [14000, 28000]
+    """
+
+    base: float
+    factor: float
+    at_s: float
+    for_s: float
+    every_s: float = 0
+
+    @property
+    def repeats(self) -> bool:  # type: ignore[override]
+        return self.every_s > 0
+
+    def pieces(self) -> Sequence[Piece]:
+        rest_s = self.every_s - self.at_s - self.for_s if self.repeats else 0
+        return [
+            Piece(self.at_s, self.base),
+            Piece(self.for_s, self.base * self.factor),
+            Piece(rest_s, self.base),
+        ]
+
+
+@dataclass(frozen=True)
+class Swell(Shape):
+    """From the base up to `factor` times as many and back, as a wave, from `at_s` on for `for_s`.
+
+    >>> swell = Swell(1000, 5, at_s=10, for_s=60)
+    >>> swell.rate_at([0, 40, 90]).round(-1).tolist(), swell.cumulative(70_000).tolist()
+    ([1000.0, 5000.0, 1000.0], 190000)
+    """
+
+    base: float
+    factor: float
+    at_s: float
+    for_s: float
+
+    def pieces(self) -> Sequence[Piece]:
+        angles = [2 * math.pi * i / _RAMP_PIECES for i in range(_RAMP_PIECES + 1)]
+        # (1 - cos) / 2 goes from 0 to 1 and back; of each piece the mean, as with a sine
+        means = [(1 - (math.sin(b) - math.sin(a)) / (b - a)) / 2 for a, b in pairwise(angles)]
+        return _risen(self.base, self.factor, self.at_s, self.for_s / _RAMP_PIECES, means)
+
+
+@dataclass(frozen=True)
+class Gradual(Shape):
+    """Evenly up to `factor` times the base, as long on that level, and evenly down: a third each of
+    `for_s`, from `at_s` on.
+
+    >>> gradual = Gradual(1000, 5, at_s=10, for_s=60)
+    >>> gradual.rate_at([0, 20, 40, 60]).round(-2).tolist(), gradual.cumulative(70_000).tolist()
+    ([1000.0, 3000.0, 5000.0, 3000.0], 230000)
+    """
+
+    base: float
+    factor: float
+    at_s: float
+    for_s: float
+
+    def pieces(self) -> Sequence[Piece]:
+        up = [(i + 0.5) / _SLOPE_PIECES for i in range(_SLOPE_PIECES)]
+        parts = [*up, *([1.0] * _SLOPE_PIECES), *reversed(up)]
+        return _risen(self.base, self.factor, self.at_s, self.for_s / len(parts), parts)
+
+
+def _risen(
+    base: float, factor: float, at_s: float, each_s: float, parts: Sequence[float]
+) -> list[Piece]:
+    """The base, then these parts of the way up to `factor` times it, and the base for ever."""
+    rates = [base * (1 + (factor - 1) * part) for part in parts]
+    return [Piece(at_s, base), *(Piece(each_s, rate) for rate in rates), Piece(0, base)]
+
+
+@dataclass(frozen=True)
+class Ramp(Shape):
+    """From one rate to another, evenly, in 200 pieces; then the other for ever.
+
+    >>> Ramp(0, 1000, over_s=10).cumulative([5_000, 10_000, 11_000]).tolist()
+    [1250, 5000, 6000]
+    """
+
+    first: float
+    last: float
+    over_s: float
+
+    def pieces(self) -> Sequence[Piece]:
+        done = [(i + 0.5) / _RAMP_PIECES for i in range(_RAMP_PIECES)]
+        rates = [self.first + (self.last - self.first) * part for part in done]
+        return [*(Piece(self.over_s / _RAMP_PIECES, r) for r in rates), Piece(0, self.last)]
+
+
+@dataclass(frozen=True)
+class Steps(Shape):
+    """One rate after the other, and again from the start.
+
+    >>> steps = Steps((Piece(10, 1000), Piece(5, 5000)))
+    >>> str(steps), steps.cumulative(30_000).tolist()
+    ('steps(1000 for 10, 5000 for 5)', 70000)
+    """
+
+    of: tuple[Piece, ...]
+    repeats: ClassVar[bool] = True
+
+    def pieces(self) -> Sequence[Piece]:
+        return self.of
+
+    def __str__(self) -> str:
+        each = [f"{number_text(p.rate)} for {number_text(p.seconds)}" for p in self.of]
+        return f"steps({', '.join(each)})"
+
+
+_SHAPES: dict[str, type[Shape]] = {
+    kind.__name__.lower(): kind for kind in (Steady, Sine, Burst, Swell, Gradual, Ramp)
+}
+_HINT = (
+    "write steady(rate), sine(base, amplitude, period), burst(base, factor, at, for), "
+    "swell or gradual(base, factor, at, for), ramp(first, last, over) or "
+    "steps(rate for time, ...), such as sine(30000, 10000, 600s)"
+)
+
+
+def shape(text: str | Shape) -> Shape:
+    """The shape that a text names; `str` of a shape is such a text. A shape stays as it is.
+
+    >>> shape("sine(30000, 10000, 10min)")
+    Sine(base=30000.0, amplitude=10000.0, period_s=600.0)
+    >>> shape("steps(1000 for 10s, 5000 for 5s)").rate_at(12.0).tolist()
+    5000.0
+    >>> shape("saw(5)")
+    Traceback (most recent call last):
+    ...
+    penstock.errors.SettingError: 'saw(5)' is no load. What to do: write steady(rate), ...
+    """
+    if isinstance(text, Shape):
+        return text
+    name, given = call(text)
+    try:
+        if name == "steps":
+            pairs = [argument.partition(" for ") for argument in given]
+            return Steps(tuple(Piece(value(time), value(rate)) for rate, _, time in pairs))
+        if name in _SHAPES:
+            return _SHAPES[name](*(value(argument) for argument in given))
+    except (ValueError, TypeError, FlowError):
+        pass
+    raise SettingError(f"{text!r} is no load", hint=_HINT)

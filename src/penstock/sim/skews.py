@@ -1,0 +1,164 @@
+"""Which slots, or keys, records go to: how uneven a load is.
+
+uniform                    all alike
+zipf(0.8)                  the r-th most frequent in proportion to r ** -0.8
+hotspot(0.5, 3)            half of the records go to a third of the slots, neighbours as one of
+                           three hosts has them in the beginning
+hotspot(0.8, 5, 2, 30s)    four fifths of them to two fifths of the slots, and every 30 s the
+                           hot part moves on by a fifth
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from penstock.errors import FlowError, SettingError
+from penstock.sim.call_text import call, number_text, value
+from penstock_bench.workloads.pieces import Floats, Numbers
+
+_APART = 2_654_435_761
+"""Prime: what is next in rank is far away in number, as keys are that a hash has spread."""
+
+
+class Skew(ABC):
+    """Shares of n things, slots or keys; they may change over time."""
+
+    of_slots: ClassVar[bool] = True
+    """Whether a load should be uneven over slots, or over keys."""
+
+    @abstractmethod
+    def weights(self, n: int, t_s: float = 0.0) -> Floats:
+        """The share of each of n things at a time; together 1."""
+
+    def phase(self, t_s: Floats) -> Numbers:
+        """Numbers that are equal at times between which no share changes."""
+        return np.zeros(len(t_s), np.int64)
+
+    def chosen(self, n: int, unit: Floats, t_s: Floats) -> Numbers:
+        """One of n things for each record: for its draw from 0 to 1, at its time."""
+        phase = self.phase(t_s)
+        chosen = np.empty(len(unit), np.int64)
+        for one in np.unique(phase):
+            at = np.flatnonzero(phase == one)
+            reached = np.cumsum(self.weights(n, float(t_s[at[0]])))
+            found = np.searchsorted(reached, unit[at] * reached[-1], side="right")
+            chosen[at] = np.minimum(found, n - 1)
+        return chosen
+
+
+@dataclass(frozen=True)
+class Uniform(Skew):
+    """All alike.
+
+    >>> Uniform().weights(4).tolist()
+    [0.25, 0.25, 0.25, 0.25]
+    """
+
+    def weights(self, n: int, t_s: float = 0.0) -> Floats:
+        return np.full(n, 1.0 / n)
+
+    def __str__(self) -> str:
+        return "uniform"
+
+
+@dataclass(frozen=True)
+class Zipf(Skew):
+    """The r-th most frequent in proportion to r ** -exponent; which one that is looks random.
+
+    >>> Zipf(1.0).weights(4).round(2).tolist()
+    [0.48, 0.24, 0.16, 0.12]
+    """
+
+    exponent: float
+    of_slots: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.exponent <= 10:
+            raise SettingError(f"Zipf's exponent is {self.exponent:g}", hint="use 0 to 10")
+
+    def weights(self, n: int, t_s: float = 0.0) -> Floats:
+        ranked = np.arange(1, n + 1, dtype=np.float64) ** -self.exponent
+        weights = np.empty(n)
+        weights[np.arange(n) * _APART % n] = ranked / ranked.sum()
+        return weights
+
+    def __str__(self) -> str:
+        return f"zipf({number_text(self.exponent)})"
+
+
+@dataclass(frozen=True)
+class Hotspot(Skew):
+    """`share` of the records goes to `hot` of `of` equal parts, of slots next to each other.
+
+    Every `every_s` (0: never) the next part becomes hot and the first hot one does no more.
+
+    >>> Hotspot(0.5, of=3).weights(6).round(3).tolist()
+    [0.25, 0.25, 0.125, 0.125, 0.125, 0.125]
+    >>> Hotspot(0.5, of=3, every_s=10).weights(6, t_s=25).round(3).tolist()
+    [0.125, 0.125, 0.125, 0.125, 0.25, 0.25]
+    """
+
+    share: float
+    of: int
+    hot: int = 1
+    every_s: float = 0
+
+    def __post_init__(self) -> None:
+        if not (0 <= self.share <= 1 and 1 <= self.hot < self.of and self.every_s >= 0):
+            raise SettingError(
+                f"{self} is no hotspot",
+                hint="give a share from 0 to 1, and fewer hot parts than parts: hotspot(0.8, 5, 2)",
+            )
+
+    def weights(self, n: int, t_s: float = 0.0) -> Floats:
+        if n < self.of:
+            raise SettingError(f"{n} slots cannot be cut in {self.of} parts", hint="use more slots")
+        share, more = divmod(n, self.of)
+        part = np.repeat(np.arange(self.of), share + (np.arange(self.of) < more))
+        first = int(self.phase(np.array([t_s]))[0])
+        hot = (part - first) % self.of < self.hot
+        weights = np.where(hot, self.share / hot.sum(), (1 - self.share) / (~hot).sum())
+        return np.asarray(weights, np.float64)
+
+    def phase(self, t_s: Floats) -> Numbers:
+        if not self.every_s:
+            return super().phase(t_s)
+        return np.floor(t_s / self.every_s).astype(np.int64) % self.of
+
+    def __str__(self) -> str:
+        share, every = number_text(self.share), number_text(self.every_s)
+        return f"hotspot({share}, {self.of}, {self.hot}, {every})"
+
+
+def skew(text: str | Skew) -> Skew:
+    """The skew that a text names; `str` of a skew is such a text. A skew stays as it is.
+
+    >>> skew("hotspot(0.8, 5, 2, 30s)")
+    Hotspot(share=0.8, of=5, hot=2, every_s=30.0)
+    >>> skew("pareto(1)")
+    Traceback (most recent call last):
+    ...
+    penstock.errors.SettingError: 'pareto(1)' is no skew. What to do: write uniform, ...
+    """
+    if isinstance(text, Skew):
+        return text
+    name, given = call(text)
+    try:
+        if name == "uniform" and not given:
+            return Uniform()
+        if name == "zipf":
+            return Zipf(*map(value, given))
+        if name == "hotspot":
+            share, of, *rest = given
+            return Hotspot(value(share), int(of), *map(int, rest[:1]), *map(value, rest[1:]))
+    except (ValueError, TypeError, FlowError):
+        pass
+    raise SettingError(
+        f"{text!r} is no skew",
+        hint="write uniform, zipf(exponent) or hotspot(share, of, hot, every), such as "
+        "hotspot(0.8, 5, 2, 30s)",
+    )

@@ -1,0 +1,53 @@
+"""What a query needs for functions, and to tell what it costs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from penstock.driver.bill import Bill
+from penstock.driver.relocation import Relocation
+from penstock.offload.backends.price import HostPrice
+from penstock.offload.driver.help import Offloads
+from penstock.offload.driver.keeper import FunctionKeeper
+from penstock.spark.epoch_stream import Start
+
+
+def offloads_of(
+    start: Start, run_id: str, token: str, together: Callable[[], int | None]
+) -> Offloads | None:
+    """The functions of a flow that has any, not started yet."""
+    functions = None if start.elastic is None else start.elastic.functions
+    if functions is None:
+        return None
+    # Where no host is held to a rate, it is couriers that functions are to be as fast as.
+    rates = start.settings.host_rates
+    host_rate = sum(rates) / len(rates) if rates else start.settings.map_rate
+    keeper = FunctionKeeper(lambda: functions.start(start.flow, run_id, token, host_rate))
+    every = start.trigger.get("processingTime", "0 milliseconds")
+    return Offloads(start.flow, keeper, float(every.split()[0]), together)
+
+
+def bill_of(
+    start: Start,
+    relocation: Relocation,
+    offloads: Offloads | None,
+    couriers: Callable[[], int],
+) -> Bill:
+    """The bill of a flow: a host costs from when it is asked for, as much as the cores that it has.
+
+    Where a flow has no hosts it is its couriers that do the work, and cost as much.
+    """
+
+    def cores() -> int:
+        hosts = sum(len(relocation.hosts(step.id)) for step in start.flow.keyed)
+        if not start.flow.keyed:
+            hosts = couriers()
+        return (min(hosts, 1) if start.flow.one_host else hosts) * start.settings.workers
+
+    return Bill(
+        HostPrice() if start.elastic is None else start.elastic.host_price,
+        cores,
+        lambda: 0.0 if offloads is None else offloads.keeper.used.money,
+        lambda: time.time() * 1000,
+    )

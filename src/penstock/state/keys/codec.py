@@ -1,0 +1,242 @@
+"""Key columns as encoded keys, with their hashes and slots.
+
+A courier encodes the key columns of a batch once; from then on rows are routed, grouped and looked
+up by the encoded keys, and only output turns them into columns again.
+
+>>> codec = KeyCodec(pa.schema([("user", pa.string()), ("day", pa.int32())]))
+>>> batch = pa.RecordBatch.from_pydict({"user": ["ann", "bob"], "day": [1, 2]}, codec.schema)
+>>> keys = codec.encode(batch)
+>>> codec.as_tuples(keys)
+[('ann', 1), ('bob', 2)]
+>>> slots_of(keys.hashes, 128).max() < 128
+np.True_
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import pyarrow as pa
+
+from penstock.errors import FlowError
+from penstock.state.keys import encoding, kernels
+from penstock.state.table.buffers import Array, fixed_array, fixed_values, look, one_chunk, physical
+
+_NULLS = b"nulls"
+"""In the metadata of a schema of key columns: whether a null is a value."""
+
+
+@dataclass(frozen=True)
+class Keys:
+    """Encoded keys of one batch, in one of two layouts; never changed once made.
+
+    "int": `ints[i]` is key i. "bytes": key i is `data[offsets[i]:offsets[i + 1]]`, and offsets need
+    not start at 0.
+    """
+
+    hashes: Array
+    """uint64, one per key; the high half decides the slot, the low half the place in a table."""
+    ints: Array | None = None
+    """int64."""
+    offsets: Array | None = None
+    """int64, one more than there are keys."""
+    data: Array | None = None
+    """uint8."""
+
+    def __len__(self) -> int:
+        return len(self.hashes)
+
+    def take(self, indices: Array) -> Keys:
+        """The keys at these places, in this order."""
+        hashes = self.hashes[indices]
+        if self.ints is not None:
+            return Keys(hashes, ints=self.ints[indices])
+        rows = np.ascontiguousarray(indices, np.int64)
+        offsets = kernels.gather_offsets(self.offsets, rows)
+        return Keys(
+            hashes,
+            offsets=offsets,
+            data=kernels.gather_bytes(self.offsets, self.data, rows, offsets),
+        )
+
+
+def int_keys(ints: Array) -> Keys:
+    """Keys of the layout "int" from int64 values."""
+    return Keys(kernels.hash_ints(ints), ints=ints)
+
+
+def byte_keys(offsets: Array, data: Array) -> Keys:
+    """Keys of the layout "bytes" from int64 offsets and uint8 data."""
+    return Keys(kernels.hash_bytes(offsets, data), offsets=offsets, data=data)
+
+
+def slots_of(hashes: Array, slots: int) -> Array:
+    """The slot (int32) of each hash; for ever the same, since checkpoints are laid out by slot."""
+    out: Array = kernels.slots_of_hashes(hashes, int(slots))
+    return out
+
+
+class KeyCodec:
+    """Turns key columns into keys and back. Made from the schema of the key columns; picklable.
+
+    Rows with a null in the key have no key: take them out by `null_rows` before `encode`. But with
+    `nulls`, a null in a key column is a value like any other, as where SQL groups; only nulls inside
+    lists and structs are then none. The schema's metadata keeps this, for readers of checkpoints.
+
+    >>> KeyCodec(pa.schema([("at", pa.timestamp("us"))])).layout
+    'int'
+    >>> KeyCodec(pa.schema([("m", pa.map_(pa.string(), pa.int64()))]))
+    Traceback (most recent call last):
+    ...
+    penstock.errors.FlowError: column 'm' of type map<string, int64> cannot be part of a key...
+    >>> codec = KeyCodec(pa.schema([("user", pa.int64())]), nulls=True)
+    >>> codec.as_tuples(codec.encode(pa.record_batch({"user": [7, None]})))
+    [(7,), (None,)]
+    """
+
+    schema: pa.Schema
+    layout: Literal["int", "bytes"]
+    storage_type: pa.DataType
+    """How a key stands in a delta file: int64 or large_binary."""
+
+    def __init__(self, schema: pa.Schema, nulls: bool = False) -> None:
+        self.nulls = nulls or (schema.metadata or {}).get(_NULLS) == b"1"
+        self.schema = pa.schema(
+            [pa.field(f.name, f.type) for f in schema], {_NULLS: b"1"} if self.nulls else None
+        )
+        self._types = [encoding.normal(f.type, f.name) for f in schema]
+        only = self._types[0] if len(self._types) == 1 and not self.nulls else None
+        number = None if only is None else physical(only)
+        self.layout = "int" if number is not None and number.kind in "iub" else "bytes"
+        self.storage_type = pa.int64() if self.layout == "int" else pa.large_binary()
+        self._text = only is not None and encoding.is_text(only)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (KeyCodec, (self.schema, self.nulls))
+
+    def encode(self, batch: pa.RecordBatch) -> Keys:
+        """The keys of a batch that holds the key columns, by name, without `null_rows`."""
+        columns = self._columns(batch)
+        if self.layout == "int":
+            ints = fixed_values(columns[0])
+            return int_keys(ints.view(np.int64) if ints.dtype == np.uint64 else _int64(ints))
+        if not columns:
+            return byte_keys(np.zeros(batch.num_rows + 1, np.int64), np.empty(0, np.uint8))
+        if self._text:
+            blob = encoding.text_blob(columns[0])
+        else:
+            encode = encoding.encode_marked if self.nulls else encoding.encode
+            blob = encoding.join([encode(c) for c in columns], batch.num_rows)
+        return byte_keys(blob.offsets, blob.data)
+
+    def null_rows(self, batch: pa.RecordBatch) -> Array | None:
+        """True for rows that have no key; None, quickly, when there are none.
+
+        Those are the rows with a null anywhere in the key, or, with `nulls`, inside a nested value.
+        """
+        mask, nulls_of = None, encoding.inner_null_mask if self.nulls else encoding.null_mask
+        for column in self._columns(batch):
+            mask = encoding.either(mask, nulls_of(column))
+        return mask if mask is not None and mask.any() else None
+
+    def decode(self, keys: Keys) -> list[pa.Array]:
+        """The key columns again, of exactly the types that they came with."""
+        columns = []
+        if self.layout == "int":
+            assert keys.ints is not None
+            columns.append(fixed_array(_narrow(keys.ints, self._types[0]), self._types[0]))
+        elif self._text:
+            assert keys.offsets is not None and keys.data is not None
+            columns.append(
+                encoding.text_array(encoding.Blob(keys.offsets, keys.data), self._types[0])
+            )
+        else:
+            assert keys.offsets is not None and keys.data is not None
+            cursor = keys.offsets[:-1].copy()
+            decode = encoding.decode_marked if self.nulls else encoding.decode
+            columns += [decode(type, keys.data, cursor) for type in self._types]
+        return [
+            column if column.type == field.type else column.cast(field.type)
+            for column, field in zip(columns, self.schema, strict=True)
+        ]
+
+    def to_storage(self, keys: Keys) -> pa.Array:
+        """The keys as one column of `storage_type`, without a copy."""
+        if keys.ints is not None:
+            return fixed_array(keys.ints, pa.int64())
+        assert keys.offsets is not None and keys.data is not None
+        return encoding.text_array(encoding.Blob(keys.offsets, keys.data), pa.large_binary())
+
+    def from_storage(self, array: pa.Array | pa.ChunkedArray) -> Keys:
+        """Undo `to_storage`."""
+        column = one_chunk(array)
+        if self.layout == "int":
+            return int_keys(look(column.buffers()[1], np.int64, column.offset, len(column)))
+        blob = encoding.text_blob(column)
+        return byte_keys(blob.offsets, blob.data)
+
+    def one(self, keys: Keys, i: int) -> tuple[Any, ...]:
+        """Key i as Python values, for user code and for messages."""
+        return self.as_tuples(keys.take(np.array([i])))[0]
+
+    def as_tuples(self, keys: Keys) -> list[tuple[Any, ...]]:
+        """All keys as Python values."""
+        columns = [column.to_pylist() for column in self.decode(keys)]
+        return list(zip(*columns, strict=True)) if columns else [()] * len(keys)
+
+    def from_values(self, values: Sequence[Any]) -> Keys:
+        """One key from Python values, or from their texts.
+
+        >>> codec = KeyCodec(pa.schema([("id", pa.int64())]))
+        >>> codec.one(codec.from_values(["17"]), 0)
+        (17,)
+        """
+        if len(values) != len(self.schema):
+            raise FlowError(
+                f"a key of {len(values)} values was given",
+                hint=f"give one value for each of {', '.join(self.schema.names) or 'no column'}",
+            )
+        columns = [_one_value(v, f) for v, f in zip(values, self.schema, strict=True)]
+        if not columns:
+            return byte_keys(np.zeros(2, np.int64), np.empty(0, np.uint8))
+        batch = pa.RecordBatch.from_arrays(columns, schema=self.schema)
+        if self.null_rows(batch) is not None:
+            raise FlowError(
+                f"the key {tuple(values)} holds a null",
+                hint="give a value for it; only key_by(..., nulls=True) takes nulls, and none "
+                "inside lists and structs",
+            )
+        return self.encode(batch)
+
+    def _columns(self, batch: pa.RecordBatch) -> list[pa.Array]:
+        columns = []
+        for field, type in zip(self.schema, self._types, strict=True):
+            column = one_chunk(batch.column(field.name))
+            columns.append(column if column.type == type else column.cast(type))
+        return columns
+
+
+def _int64(ints: Array) -> Array:
+    return ints.astype(np.int64, copy=False)
+
+
+def _narrow(ints: Array, type: pa.DataType) -> Array:
+    dtype = physical(type)
+    return ints.view(np.uint64) if dtype == np.uint64 else ints.astype(dtype, copy=False)
+
+
+def _one_value(value: Any, field: pa.Field) -> pa.Array:
+    try:
+        try:
+            column = pa.array([value], field.type)
+        except (pa.ArrowInvalid, pa.ArrowTypeError, TypeError):
+            column = pa.array([value]).cast(field.type)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as problem:
+        raise FlowError(
+            f"{value!r} is no value of the key column {field.name!r} of type {field.type}",
+            hint="write it as it stands in the data",
+        ) from problem
+    return column

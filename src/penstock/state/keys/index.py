@@ -1,0 +1,249 @@
+"""Keys as dense entry numbers: the first distinct key is entry 0, the next one entry 1, and so on.
+
+Tables keep their columns by entry number, combiners their sums. Entries are only ever appended, and
+taken back from the end: that is what makes undoing inserts cheap.
+
+>>> index = key_index("int")
+>>> index.upsert(int_keys(np.array([7, 9, 7])))
+array([0, 1, 0])
+>>> index.find(int_keys(np.array([9, 8])))
+array([ 1, -1])
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Literal
+
+import numpy as np
+
+from penstock.state.keys import index_kernels as kernels
+from penstock.state.keys.codec import Keys, int_keys
+from penstock.state.keys.kernels import gather_bytes, gather_offsets
+from penstock.state.table.buffers import Array
+
+_LEAST = 1024
+_LOAD = 0.7
+"""Of the cells of the index: above it probing grows long, below it memory is wasted."""
+
+
+def grown(array: Array, used: int, room: int) -> Array:
+    """A longer array, zero behind the `used` values that are kept."""
+    new = np.zeros((room, *array.shape[1:]), array.dtype)
+    new[:used] = array[:used]
+    return new
+
+
+def more(room: int) -> int:
+    """The next size of an array that is full: half as much again."""
+    return room + room // 2
+
+
+def _cells_for(entries: int) -> int:
+    cells = 2 * _LEAST
+    while entries >= cells * _LOAD:
+        cells *= 2
+    return cells
+
+
+class KeyIndex(ABC):
+    """What both layouts share. Single-threaded; entries stay valid until `keep` or `clear`."""
+
+    size: int
+    """Number of entries."""
+    room: int
+    """Number of entries that fit before arrays grow; arrays beside the index grow along with it."""
+
+    def __init__(self) -> None:
+        self.size, self.room = 0, _LEAST
+        self._cells = np.full(2 * _LEAST, -1, np.int32)
+
+    def __len__(self) -> int:
+        return self.size
+
+    def upsert(self, keys: Keys) -> Array:
+        """The entry (int64) of each key, appended where it is new."""
+        out = np.empty(len(keys), np.int64)
+        row = 0
+        while True:
+            self.size, row = self._upsert(keys, row, out)
+            if row == len(keys):
+                return out
+            if self.size >= self.room:
+                self._widen(more(self.room))
+            if self.size >= self._limit():
+                self._rehash(2 * len(self._cells))
+
+    def reserve(self, entries: int) -> None:
+        """Make room at once for as many entries in all; a hint that saves growing step by step."""
+        if entries > self.room:
+            self._widen(entries)
+        self._rehash(_cells_for(entries))
+
+    def truncate(self, size: int) -> None:
+        """Forget the entries from number `size` on."""
+        if self.size > 2 * size + _LEAST:
+            self.size = size
+            self._cells.fill(-1)
+            self._fill()
+        else:
+            self._unwind(size)
+            self.size = size
+
+    def clear(self) -> None:
+        """Forget all entries; the memory is kept."""
+        self.size = 0
+        self._cells.fill(-1)
+
+    def keep(self, entries: Array) -> None:
+        """Forget all entries but these, which are numbered anew in the order given."""
+        kept = self.keys(entries)
+        self.size = len(entries)
+        self.room = max(_LEAST, more(self.size))
+        self._replace(kept)
+        self._cells = np.empty(0, np.int32)
+        self._rehash(_cells_for(self.size))
+
+    def _rehash(self, cells: int) -> None:
+        if cells > len(self._cells):
+            self._cells = np.full(cells, -1, np.int32)
+            self._fill()
+
+    def _limit(self) -> int:
+        return min(self.room, int(len(self._cells) * _LOAD))
+
+    @abstractmethod
+    def find(self, keys: Keys) -> Array:
+        """The entry (int64) of each key, -1 where it has none."""
+
+    @abstractmethod
+    def keys(self, entries: Array) -> Keys:
+        """The keys of these entries."""
+
+    @abstractmethod
+    def hashes(self, entries: Array) -> Array:
+        """The hashes of these entries' keys."""
+
+    @property
+    @abstractmethod
+    def nbytes(self) -> int:
+        """Bytes held, slack included."""
+
+    @abstractmethod
+    def _upsert(self, keys: Keys, row: int, out: Array) -> tuple[int, int]: ...
+    @abstractmethod
+    def _widen(self, room: int) -> None: ...
+    @abstractmethod
+    def _fill(self) -> None: ...
+    @abstractmethod
+    def _unwind(self, size: int) -> None: ...
+    @abstractmethod
+    def _replace(self, kept: Keys) -> None: ...
+
+
+class IntIndex(KeyIndex):
+    """Keys of the layout "int": 8 bytes each, hashes computed when needed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._keys = np.zeros(self.room, np.int64)
+
+    def find(self, keys: Keys) -> Array:
+        found: Array = kernels.find_ints(keys.ints, keys.hashes, self._cells, self._keys)
+        return found
+
+    def keys(self, entries: Array) -> Keys:
+        return int_keys(self._keys[entries])
+
+    def hashes(self, entries: Array) -> Array:
+        out: Array = kernels.hashes_of_ints(self._keys, entries)
+        return out
+
+    @property
+    def nbytes(self) -> int:
+        return int(self._cells.nbytes + self._keys.nbytes)
+
+    def _upsert(self, keys: Keys, row: int, out: Array) -> tuple[int, int]:
+        size, row = kernels.upsert_ints(
+            keys.ints, keys.hashes, row, self._cells, self._keys, self.size, self._limit(), out
+        )
+        return size, row
+
+    def _widen(self, room: int) -> None:
+        self._keys = grown(self._keys, self.size, room)
+        self.room = room
+
+    def _fill(self) -> None:
+        kernels.fill_ints(self._cells, self._keys, self.size)
+
+    def _unwind(self, size: int) -> None:
+        kernels.unwind_ints(self._cells, self._keys, self.size, size)
+
+    def _replace(self, kept: Keys) -> None:
+        assert kept.ints is not None
+        self._keys = grown(kept.ints, self.size, self.room)
+
+
+class ByteIndex(KeyIndex):
+    """Keys of the layout "bytes": one heap of all bytes, and a hash of each."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._hashes = np.zeros(self.room, np.uint64)
+        self._ends = np.zeros(self.room + 1, np.int64)
+        self._heap = np.zeros(16 * self.room, np.uint8)
+
+    def find(self, keys: Keys) -> Array:
+        found: Array = kernels.find_bytes(
+            keys.offsets, keys.data, keys.hashes, self._cells, self._hashes, self._ends, self._heap
+        )
+        return found
+
+    def keys(self, entries: Array) -> Keys:
+        offsets = gather_offsets(self._ends, entries)
+        data = gather_bytes(self._ends, self._heap, entries, offsets)
+        return Keys(self._hashes[entries], offsets=offsets, data=data)
+
+    def hashes(self, entries: Array) -> Array:
+        out: Array = self._hashes[entries]
+        return out
+
+    @property
+    def nbytes(self) -> int:
+        arrays = (self._cells, self._hashes, self._ends, self._heap)
+        return int(sum(array.nbytes for array in arrays))
+
+    def _upsert(self, keys: Keys, row: int, out: Array) -> tuple[int, int]:
+        size, done = kernels.upsert_bytes(
+            keys.offsets, keys.data, keys.hashes, row, self._cells, self._hashes, self._ends,
+            self._heap, self.size, self._limit(), out,
+        )  # fmt: skip
+        if done < len(keys):
+            assert keys.offsets is not None
+            used = int(self._ends[size])
+            need = used + int(keys.offsets[done + 1] - keys.offsets[done])
+            if need > len(self._heap):
+                self._heap = grown(self._heap, used, max(need, more(len(self._heap))))
+        return size, done
+
+    def _widen(self, room: int) -> None:
+        self._hashes = grown(self._hashes, self.size, room)
+        self._ends = grown(self._ends, self.size + 1, room + 1)
+        self.room = room
+
+    def _fill(self) -> None:
+        kernels.fill_hashes(self._cells, self._hashes, self.size)
+
+    def _unwind(self, size: int) -> None:
+        kernels.unwind_hashes(self._cells, self._hashes, self.size, size)
+
+    def _replace(self, kept: Keys) -> None:
+        assert kept.offsets is not None and kept.data is not None
+        self._hashes = grown(kept.hashes, self.size, self.room)
+        self._ends = grown(kept.offsets, self.size + 1, self.room + 1)
+        self._heap = grown(kept.data, len(kept.data), max(16 * _LEAST, more(len(kept.data))))
+
+
+def key_index(layout: Literal["int", "bytes"]) -> KeyIndex:
+    """An empty index for keys of this layout."""
+    return IntIndex() if layout == "int" else ByteIndex()

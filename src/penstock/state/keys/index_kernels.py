@@ -1,0 +1,174 @@
+"""Compiled loops of the key index: linear probing over dense keys.
+
+`index` holds entry numbers, -1 where a cell is empty; its length is a power of two. The low bits of
+a hash say where to look first (the high bits say the slot, and a host holds only some slots).
+Indices are unsigned where it matters: a signed one costs a check for negative numbers.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+from penstock.state.keys.kernels import copy_bytes, mix
+from penstock.state.keys.words import load1, load8
+
+_ONE = np.uint64(1)
+
+
+@njit(cache=True, nogil=True)
+def find_ints(ints, hashes, index, keys):  # type: ignore[no-untyped-def]
+    mask = np.uint64(len(index) - 1)
+    out = np.empty(len(ints), np.int64)
+    for i in range(len(ints)):
+        at = hashes[i] & mask
+        entry = index[at]
+        while entry >= 0 and keys[entry] != ints[i]:
+            at = (at + _ONE) & mask
+            entry = index[at]
+        out[i] = entry
+    return out
+
+
+@njit(cache=True, nogil=True)
+def upsert_ints(ints, hashes, start, index, keys, size, limit, out):  # type: ignore[no-untyped-def]
+    """Find or append keys from row `start` on; stop when `limit` entries are there.
+
+    Returns the number of entries and the first row that was not done.
+    """
+    mask = np.uint64(len(index) - 1)
+    for i in range(start, len(ints)):
+        key = ints[i]
+        at = hashes[i] & mask
+        entry = index[at]
+        while entry >= 0 and keys[np.uint64(entry)] != key:
+            at = (at + _ONE) & mask
+            entry = index[at]
+        if entry < 0:
+            if size >= limit:
+                return size, i
+            entry = np.int32(size)
+            index[at] = entry
+            keys[entry] = key
+            size += 1
+        out[i] = entry
+    return size, len(ints)
+
+
+@njit(cache=True, nogil=True)
+def hashes_of_ints(keys, entries):  # type: ignore[no-untyped-def]
+    out = np.empty(len(entries), np.uint64)
+    for i in range(len(entries)):
+        out[i] = mix(np.uint64(keys[entries[i]]))
+    return out
+
+
+@njit(cache=True, nogil=True)
+def fill_ints(index, keys, size):  # type: ignore[no-untyped-def]
+    """Put entries 0 to `size` into an empty index, in this order: `unwind` relies on it."""
+    mask = np.uint64(len(index) - 1)
+    for entry in range(size):
+        at = mix(np.uint64(keys[entry])) & mask
+        while index[at] >= 0:
+            at = (at + _ONE) & mask
+        index[at] = entry
+
+
+@njit(cache=True, nogil=True)
+def unwind_ints(index, keys, size, back_to):  # type: ignore[no-untyped-def]
+    """Take out the newest entries, the last one first, so that no chain of probes breaks."""
+    mask = np.uint64(len(index) - 1)
+    for entry in range(size - 1, back_to - 1, -1):
+        at = mix(np.uint64(keys[entry])) & mask
+        while index[at] != entry:
+            at = (at + _ONE) & mask
+        index[at] = -1
+
+
+@njit(cache=True, nogil=True, inline="always")
+def same_bytes(one, other, size):  # type: ignore[no-untyped-def]
+    """Whether `size` bytes at two addresses are equal."""
+    end = one + size
+    shift = other - one
+    while one + 8 <= end:
+        if load8(one) != load8(one + shift):
+            return False
+        one += 8
+    while one < end:
+        if load1(one) != load1(one + shift):
+            return False
+        one += 1
+    return True
+
+
+@njit(cache=True, nogil=True)
+def find_bytes(offsets, data, hashes, index, known, ends, heap):  # type: ignore[no-untyped-def]
+    """`known` are the hashes of the entries; entry e is heap[ends[e]:ends[e + 1]]."""
+    mask = np.uint64(len(index) - 1)
+    base, there = np.int64(data.ctypes.data), np.int64(heap.ctypes.data)
+    out = np.empty(len(hashes), np.int64)
+    for i in range(len(hashes)):
+        at = hashes[i] & mask
+        size = offsets[i + 1] - offsets[i]
+        found = np.int64(-1)
+        while index[at] >= 0:
+            entry = np.uint64(index[at])
+            alike = known[entry] == hashes[i] and ends[entry + _ONE] - ends[entry] == size
+            if alike and same_bytes(base + offsets[i], there + ends[entry], size):
+                found = np.int64(entry)
+                break
+            at = (at + _ONE) & mask
+        out[i] = found
+    return out
+
+
+@njit(cache=True, nogil=True)
+def upsert_bytes(  # type: ignore[no-untyped-def]
+    offsets, data, hashes, start, index, known, ends, heap, size, limit, out
+):
+    """As `upsert_ints`; stops as well when the heap has no room for a key."""
+    mask = np.uint64(len(index) - 1)
+    base, there = np.int64(data.ctypes.data), np.int64(heap.ctypes.data)
+    for i in range(start, len(hashes)):
+        at = hashes[i] & mask
+        length = offsets[i + 1] - offsets[i]
+        found = np.int64(-1)
+        while index[at] >= 0:
+            entry = np.uint64(index[at])
+            alike = known[entry] == hashes[i] and ends[entry + _ONE] - ends[entry] == length
+            if alike and same_bytes(base + offsets[i], there + ends[entry], length):
+                found = np.int64(entry)
+                break
+            at = (at + _ONE) & mask
+        if found < 0:
+            end = ends[size]
+            if size >= limit or end + length > len(heap):
+                return size, i
+            copy_bytes(there + end, base + offsets[i], length)
+            ends[size + 1] = end + length
+            known[size] = hashes[i]
+            index[at] = size
+            found = size
+            size += 1
+        out[i] = found
+    return size, len(hashes)
+
+
+@njit(cache=True, nogil=True)
+def fill_hashes(index, known, size):  # type: ignore[no-untyped-def]
+    mask = np.uint64(len(index) - 1)
+    for entry in range(size):
+        at = known[entry] & mask
+        while index[at] >= 0:
+            at = (at + _ONE) & mask
+        index[at] = entry
+
+
+@njit(cache=True, nogil=True)
+def unwind_hashes(index, known, size, back_to):  # type: ignore[no-untyped-def]
+    mask = np.uint64(len(index) - 1)
+    for entry in range(size - 1, back_to - 1, -1):
+        at = known[entry] & mask
+        while index[at] != entry:
+            at = (at + _ONE) & mask
+        index[at] = -1

@@ -1,0 +1,92 @@
+"""Keys and values as text: what people type on a command line, and what they are shown."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+from collections.abc import Sequence
+from datetime import date, time, timedelta
+from typing import Any
+
+import pyarrow as pa
+
+from penstock.errors import FlowError
+from penstock.state.keys.codec import KeyCodec, Keys
+
+
+def parse_key(codec: KeyCodec, texts: Sequence[str]) -> Keys:
+    """A key from a text for each of its columns, or from one text with commas.
+
+    Nested values are written as JSON, bytes as text or as 0x and hexadecimal digits. Where keys may
+    hold nulls, null is one, and "null", with the quotes, is the text.
+
+    >>> codec = KeyCodec(pa.schema([("user", pa.string()), ("day", pa.int32())]))
+    >>> codec.one(parse_key(codec, ["ann,7"]), 0)
+    ('ann', 7)
+    """
+    fields = list(codec.schema)
+    if len(texts) == 1 and len(fields) > 1:
+        texts = next(csv.reader(texts, skipinitialspace=True), [])
+    if len(texts) != len(fields):
+        return codec.from_values(texts)  # which says how many it wants
+    value = _value_or_null if codec.nulls else _value
+    return codec.from_values([value(t, f) for t, f in zip(texts, fields, strict=True)])
+
+
+def plain(value: Any) -> Any:
+    """The value as JSON can hold it; what JSON has no form for becomes text.
+
+    >>> plain({"at": date(2026, 1, 31), "raw": b"ab", "x": float("nan")})
+    {'at': '2026-01-31', 'raw': '0x6162', 'x': 'nan'}
+    """
+    match value:
+        case None | bool() | int() | str():
+            return value
+        case float():
+            return value if math.isfinite(value) else str(value)
+        case bytes():
+            return f"0x{value.hex()}"
+        case dict():
+            return {str(name): plain(inner) for name, inner in value.items()}
+        case list() | tuple():
+            return [plain(inner) for inner in value]
+        case date() | time():  # a datetime is a date
+            return value.isoformat()
+        case timedelta():
+            return value.total_seconds()
+        case _:
+            return str(value)
+
+
+def shown(value: Any) -> str:
+    """The value as one cell of a table.
+
+    >>> shown("ann"), shown([1, 2]), shown(None)
+    ('ann', '[1, 2]', '-')
+    """
+    if value is None:
+        return "-"
+    value = plain(value)
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+_NULLS = {"null": None, '"null"': "null"}
+
+
+def _value_or_null(text: str, field: pa.Field) -> Any:
+    return _NULLS[text] if text in _NULLS else _value(text, field)
+
+
+def _value(text: str, field: pa.Field) -> Any:
+    try:
+        if pa.types.is_nested(field.type):
+            return json.loads(text)
+        if text.startswith("0x") and "binary" in str(field.type):
+            return bytes.fromhex(text[2:])
+    except ValueError as problem:
+        raise FlowError(
+            f"{text!r} is no value of the key column {field.name!r} of type {field.type}",
+            hint="write lists and structs as JSON, bytes as text or as 0x and hexadecimal digits",
+        ) from problem
+    return text

@@ -1,0 +1,132 @@
+"""The blocks of a segment's file, and the frame around them: where they are, and whether they are whole.
+
+See `segment` for what lies in a file, and why.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Sequence
+from typing import NamedTuple, NoReturn, Protocol
+
+import numpy as np
+import pyarrow as pa
+
+from penstock.errors import CheckpointError
+from penstock.state.keys.codec import KeyCodec, Keys
+from penstock.state.keys.encoding import text_blob
+from penstock.state.table.buffers import fixed_values, look, one_chunk
+from penstock.state.table.table import HASH, KEY, SLOT
+
+INDEX = b"penstock"
+_MAGIC = b"ARROW1"
+_PREFIX = struct.Struct("<II")
+"""What a message of Arrow IPC begins with: a mark, and the length of its description."""
+
+
+class Bytes(Protocol):
+    """The bytes of a file: a `pa.Buffer`, or something that reads pieces when they are asked for."""
+
+    @property
+    def size(self) -> int: ...
+    def slice(self, offset: int, length: int) -> pa.Buffer: ...
+
+
+class Block(NamedTuple):
+    """A block that was read: its rows, and their keys."""
+
+    rows: pa.RecordBatch
+    keys: Keys
+
+
+class Blocks:
+    """The blocks of a segment, and what is known of them without reading them."""
+
+    def __init__(self, rows: Sequence[int], hashes: Sequence[int], slots: Sequence[int]) -> None:
+        self.rows, self.slots = np.array(rows, np.int64), np.array(slots, np.int32)
+        self.hashes = np.array(hashes, np.uint64)
+
+    def read(self, block: int) -> Block:
+        raise NotImplementedError
+
+
+class FileBlocks(Blocks):
+    """Blocks in the bytes of a file. What was read from afar is kept only until the next block."""
+
+    def __init__(
+        self,
+        data: Bytes,
+        name: str,
+        schema: pa.Schema,
+        codec: KeyCodec,
+        head: int,
+        index: dict[str, list[int]],
+    ) -> None:
+        super().__init__(index["rows"], index["hashes"], index["slots"])
+        self._data, self._name, self._schema, self._codec = data, name, schema, codec
+        self._sizes, self._checksums = index["sizes"], index["checksums"]
+        self._starts = (np.cumsum([0, *self._sizes]) + head).tolist()
+        self._views = isinstance(data, pa.Buffer)
+        self._read: dict[int, Block] = {}
+
+    def read(self, block: int) -> Block:
+        known = self._read.get(block)
+        if known is None:
+            message = self._data.slice(self._starts[block], self._sizes[block])
+            if zlib.crc32(message) != self._checksums[block]:
+                damaged(self._name, f"the checksum of block {block} does not match")
+            rows = pa.ipc.read_record_batch(message, self._schema)
+            known = Block(rows, stored_keys(rows, self._codec))
+            if not self._views:
+                self._read = {}
+            self._read[block] = known
+        return known
+
+
+class LoadedBlocks(Blocks):
+    """One block in memory."""
+
+    def __init__(self, rows: pa.RecordBatch, codec: KeyCodec) -> None:
+        firsts = [fixed_values(rows.column(name))[:1].tolist() for name in (HASH, SLOT)]
+        super().__init__([rows.num_rows] if rows.num_rows else [], *firsts)
+        self._block = Block(rows, stored_keys(rows, codec))
+
+    def read(self, block: int) -> Block:
+        return self._block
+
+
+def stored_keys(rows: pa.RecordBatch | pa.Table, codec: KeyCodec) -> Keys:
+    """The keys of rows of state, with the hashes that stand beside them."""
+    column, hashes = one_chunk(rows.column(KEY)), fixed_values(one_chunk(rows.column(HASH)))
+    if codec.layout == "int":
+        return Keys(hashes, ints=look(column.buffers()[1], np.int64, column.offset, len(column)))
+    blob = text_blob(column)
+    return Keys(hashes, offsets=blob.offsets, data=blob.data)
+
+
+def header_size(data: Bytes) -> int:
+    """The bytes before the first block: a magic word and the schema. Refuses what is no file."""
+    if data.size < 32 or data.slice(0, 6).to_pybytes() != _MAGIC:
+        raise ValueError("it is no Arrow file")
+    if data.slice(data.size - 6, 6).to_pybytes() != _MAGIC:
+        raise ValueError("it is cut off")
+    mark, length = _PREFIX.unpack(data.slice(8, 8).to_pybytes())
+    if mark != 0xFFFFFFFF or length > data.size:
+        raise ValueError("it does not begin with a schema")
+    return 16 + int(length)
+
+
+def frame_checksum(data: Bytes, head: int, blocks: int) -> int:
+    """The checksum of what is not a block: the magic word and the schema, the footer."""
+    behind = head + blocks
+    if behind > data.size:
+        raise ValueError("it is cut off")
+    return zlib.crc32(data.slice(behind, data.size - behind), zlib.crc32(data.slice(0, head)))
+
+
+def damaged(name: str, how: str, cause: BaseException | None = None) -> NoReturn:
+    raise CheckpointError(
+        f"{name} is damaged: {how}",
+        hint="restore this file from a backup, or start from a new checkpoint folder",
+    ) from cause

@@ -1,0 +1,240 @@
+"""What makes up a version of the state: manifests, layouts, and the segments that they name.
+
+The state at version e is the layout that manifest e builds on, then the deltas of the manifests
+since that layout, up to e. A layout names, for each step, a snapshot of each slot and the runs
+above it; a run holds the changes of several epochs to several slots.
+
+All of these are values, and JSON. A manifest or layout carries a checksum of its own facts.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from penstock.errors import CheckpointError
+from penstock.state.table.buffers import Array
+
+FORMAT = 2
+READABLE = (1, 2)
+"""Formats of manifests that can be read. Format 1 had neither hashes in its deltas nor layouts."""
+
+
+@dataclass(frozen=True)
+class DeltaRef:
+    """One delta: where it is and what it holds."""
+
+    step: str
+    host: str
+    file: str
+    rows: int
+    size: int
+    checksum: int | None = None
+    """Of the segment; None for a file of format 1."""
+    slots: str = ""
+    """The slots that it has rows of, packed; "" for a file of format 1: they are not known."""
+
+
+@dataclass(frozen=True)
+class SegmentRef:
+    """One run or snapshot as a layout sees it."""
+
+    step: str
+    file: str
+    rows: int
+    size: int
+    checksum: int
+    slots: str
+    """The slots that count, packed. The file may hold more: those have moved on to other files."""
+    held: int
+    """How many slots the file has rows of."""
+    upto: int
+    """The version that it brings its slots to."""
+
+    @property
+    def slot_bytes(self) -> float:
+        """What a slot takes in the file, on average."""
+        return self.size / max(1, self.held)
+
+    def trimmed(self, slots: Array) -> SegmentRef | None:
+        """The same file for these slots only; None if there are none of them in it."""
+        left = np.intersect1d(unpack_slots(self.slots), slots)
+        return replace(self, slots=pack_slots(left)) if len(left) else None
+
+
+@dataclass(frozen=True)
+class StepLayout:
+    """The files of one step."""
+
+    snapshots: dict[int, SegmentRef] = field(default_factory=dict)
+    """slot -> its snapshot."""
+    runs: tuple[SegmentRef, ...] = ()
+    """Oldest first, by `upto`. Several may be of one version, then for different slots."""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The files that make up the state of all steps at a version."""
+
+    version: int
+    tag: str
+    """Tells layouts and files apart that were made for the same version."""
+    steps: dict[str, StepLayout]
+
+    @property
+    def file(self) -> str:
+        return f"layouts/{self.version:012d}-{self.tag}.json"
+
+    def refs(self) -> list[SegmentRef]:
+        """All files that it names."""
+        steps = self.steps.values()
+        return [ref for step in steps for ref in (*step.snapshots.values(), *step.runs)]
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "version": self.version,
+            "tag": self.tag,
+            "steps": {step: layout_to_json(files) for step, files in self.steps.items()},
+        }
+
+    @staticmethod
+    def from_json(facts: dict[str, Any]) -> Layout:
+        steps = {step: layout_from_json(files) for step, files in facts["steps"].items()}
+        return Layout(facts["version"], facts["tag"], steps)
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """All that makes an epoch durable."""
+
+    epoch: int
+    run: int
+    base: int
+    """The version of the layout that this one builds on; -1 if it builds on nothing."""
+    layout: str
+    """The file of that layout; "" if there is none."""
+    deltas: tuple[DeltaRef, ...]
+    """Of this epoch only."""
+    routes: dict[str, dict[str, Any]]
+    """step -> route table, as `RouteTable.to_json` gives it."""
+    watermarks: dict[str, int | None]
+    """step -> watermark of the next epoch, in milliseconds."""
+    rows: int
+    sealed_at_ms: int
+    placements: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    """step -> since when and why groups of slots are where they are."""
+    event_times: list[list[Any]] = field(default_factory=list)
+    """How far each partition of the sources has come, as `plan.watermarks.to_json` gives it."""
+
+    @staticmethod
+    def from_json(facts: dict[str, Any], format: int) -> Manifest:
+        """Undo `asdict`. In format 1, `base` was the first epoch, not the version before it."""
+        facts = facts | {"deltas": tuple(DeltaRef(**ref) for ref in facts["deltas"])}
+        if format == 1:
+            facts |= {"base": facts["base"] - 1, "layout": ""}
+        return Manifest(**facts)
+
+
+@dataclass(frozen=True)
+class Chain:
+    """All that restores a version."""
+
+    manifest: Manifest
+    """Of the version itself."""
+    layout: Layout | None
+    manifests: tuple[Manifest, ...]
+    """Since the layout, oldest first; the last one is that of the version, unless the layout is."""
+
+    @property
+    def version(self) -> int:
+        return self.manifest.epoch
+
+    def step(self, step: str) -> StepLayout:
+        """The step's files in the layout."""
+        if self.layout is None:
+            return StepLayout()
+        return self.layout.steps.get(step, StepLayout())
+
+    def deltas(self, step: str) -> list[tuple[int, DeltaRef]]:
+        """The step's deltas since the layout with their epochs, oldest first."""
+        return [
+            (manifest.epoch, ref)
+            for manifest in self.manifests
+            for ref in manifest.deltas
+            if ref.step == step and ref.rows
+        ]
+
+
+def layout_to_json(files: StepLayout) -> dict[str, Any]:
+    return {
+        "snapshots": {str(slot): asdict(ref) for slot, ref in files.snapshots.items()},
+        "runs": [asdict(ref) for ref in files.runs],
+    }
+
+
+def layout_from_json(facts: dict[str, Any]) -> StepLayout:
+    return StepLayout(
+        {int(slot): SegmentRef(**ref) for slot, ref in facts["snapshots"].items()},
+        tuple(SegmentRef(**ref) for ref in facts["runs"]),
+    )
+
+
+def pack_slots(slots: Array | Iterable[int]) -> str:
+    """A set of slots as a short text: a bit for each slot, in hexadecimal digits.
+
+    >>> pack_slots([0, 1, 8]), unpack_slots("c080")
+    ('c080', array([0, 1, 8], dtype=int32))
+    """
+    numbers = np.asarray(slots if isinstance(slots, np.ndarray) else list(slots), np.int64)
+    if len(numbers) == 0:
+        return ""
+    bits = np.zeros(int(numbers.max()) + 1, np.bool_)
+    bits[numbers] = True
+    return np.packbits(bits).tobytes().hex()
+
+
+def unpack_slots(packed: str) -> Array:
+    """The slots of a set, in ascending order (int32)."""
+    bits = np.unpackbits(np.frombuffer(bytes.fromhex(packed), np.uint8))
+    return np.flatnonzero(bits).astype(np.int32)
+
+
+def slot_groups(slots: Array, sizes: Array, at_once: int) -> list[Array]:
+    """Slots in groups of about so many bytes together; `sizes` is by slot number.
+
+    >>> slot_groups(np.array([0, 2, 3]), np.array([60, 0, 50, 70]), at_once=100)
+    [array([0]), array([2, 3])]
+    """
+    numbers = np.cumsum(sizes[slots]) // at_once
+    groups: list[Array] = np.split(slots, np.flatnonzero(np.diff(numbers)) + 1)
+    return [group for group in groups if len(group)]
+
+
+def to_checked(facts: dict[str, Any]) -> bytes:
+    """Facts as JSON with a format and a checksum."""
+    text = json.dumps(facts)
+    head = json.dumps({"format": FORMAT, "checksum": zlib.crc32(text.encode())})
+    return f"{head[:-1]}, {text[1:]}".encode()
+
+
+def from_checked(facts: dict[str, Any], name: str) -> tuple[dict[str, Any], int]:
+    """The facts and their format. Refuses formats that it does not know, and damaged facts."""
+    facts = dict(facts)
+    format, checksum = facts.pop("format", None), facts.pop("checksum", None)
+    if format not in READABLE:
+        raise CheckpointError(
+            f"{name} was written in state format {format}; "
+            f"this Penstock reads {' and '.join(map(str, READABLE))}",
+            hint="open it with the release that wrote it, or start from a new checkpoint folder",
+        )
+    if format > 1 and zlib.crc32(json.dumps(facts).encode()) != checksum:
+        raise CheckpointError(
+            f"{name} is damaged: its checksum does not match",
+            hint="restore this file from a backup, or start from a new checkpoint folder",
+        )
+    return facts, format

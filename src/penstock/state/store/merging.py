@@ -1,0 +1,154 @@
+"""Many tables of rows into one that holds each key once: the newest row, patches put onto it.
+
+Tables are added newest first. As long as the state has no patches, the first row of a key is the
+one that counts, and nothing older is looked at. A patch waits for older rows of its key until a
+whole one comes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+import pyarrow as pa
+
+from penstock.errors import CheckpointError
+from penstock.state.keys.codec import KeyCodec
+from penstock.state.keys.index import key_index
+from penstock.state.store import patches
+from penstock.state.store.blocks import stored_keys
+from penstock.state.store.segment import take_rows
+from penstock.state.table.buffers import Array, fixed_array
+from penstock.state.table.table import HASH, KEY, PRESENT, SLOT
+
+_UNSEEN, _PATCH, _SETTLED = 0, 1, 2
+
+
+class Newest:
+    """Gathers rows that are known by numbers, one number for each key."""
+
+    def __init__(self, schema: pa.Schema, numbers: int = 0) -> None:
+        self._schema = schema
+        self._patches = patches.has_patches(schema)
+        self._known = np.zeros(numbers, np.uint8)
+        self._parts: list[tuple[Array, pa.Table]] = []
+
+    def add(self, numbers: Array, table: pa.Table) -> None:
+        """Add a table that is older than all before; a number is in it at most once."""
+        if len(numbers) == 0:
+            return
+        self._make_room(int(numbers.max()) + 1)
+        wanted = np.flatnonzero(self._known[numbers] < _SETTLED)
+        if len(wanted) == 0:
+            return
+        self.put(numbers[wanted], take_rows(table, wanted))
+
+    def put(self, numbers: Array, table: pa.Table) -> None:
+        """Add rows of keys none of which is settled, and for which there is room."""
+        self._known[numbers] = _SETTLED
+        if self._patches:
+            self._known[numbers[patches.unresolved(table)]] = _PATCH
+        self._parts.append((numbers, table))
+
+    def settled(self, numbers: Array) -> Array:
+        """Whether nothing older can tell more of these keys (bool)."""
+        mask: Array = self._known[numbers] == _SETTLED
+        return mask
+
+    def table(self) -> pa.Table:
+        """The rows, one for each key; a patch where no whole row of its key came."""
+        if not self._patches or len(self._parts) < 2:
+            return _joined([table for _, table in self._parts], self._schema)
+        counts = np.bincount(np.concatenate([numbers for numbers, _ in self._parts]))
+        once, several = [], None
+        for numbers, table in self._parts:
+            single = counts[numbers] == 1
+            once.append(take_rows(table, np.flatnonzero(single)))
+            rest = np.flatnonzero(~single)
+            if len(rest):
+                older = (numbers[rest], take_rows(table, rest))
+                several = older if several is None else _folded(older, several)
+        return _joined([*once, *([several[1]] if several else [])], self._schema)
+
+    def _make_room(self, numbers: int) -> None:
+        if numbers > len(self._known):
+            room = np.zeros(max(numbers, 2 * len(self._known)), np.uint8)
+            room[: len(self._known)] = self._known
+            self._known = room
+
+
+def newest(tables: Iterable[pa.Table], schema: pa.Schema, codec: KeyCodec) -> pa.Table:
+    """The newest row of each key, removed entries too; tables come newest first."""
+    seen, rows = key_index(codec.layout), Newest(schema)
+    for table in tables:
+        rows.add(seen.upsert(stored_keys(table, codec)), table)
+    return rows.table()
+
+
+def whole(table: pa.Table) -> pa.Table:
+    """The entries that are present; a patch of a key that has no older row is put onto nothing."""
+    table = table.filter(table.column(PRESENT))
+    if not patches.has_patches(table.schema):
+        return table
+    open = patches.unresolved(table)
+    if not open.any():
+        return table
+    waiting = take_rows(table, np.flatnonzero(open))
+    folded = patches.fold(_absent(waiting), waiting)
+    return pa.concat_tables([take_rows(table, np.flatnonzero(~open)), folded])
+
+
+def no_rows(schema: pa.Schema) -> pa.Table:
+    """An empty table; Arrow's own way to make one brings pandas into the process."""
+    return pa.Table.from_batches([], schema)
+
+
+def fitting(table: pa.Table, schema: pa.Schema, name: str) -> pa.Table:
+    """Rows of a file in the form that the flow wants; refuses state of another form."""
+    if table.schema.equals(schema):
+        return table
+    table = patches.completed(table, schema)
+    if table.schema.equals(schema):
+        return table
+    raise CheckpointError(
+        f"{name} has columns {_shape(table.schema)}; the flow's step has {_shape(schema)}",
+        hint="run the flow that wrote the checkpoint, or start in a new folder",
+    )
+
+
+def _folded(older: tuple[Array, pa.Table], newer: tuple[Array, pa.Table]) -> tuple[Array, pa.Table]:
+    """Rows by number: the newer ones, put onto the older ones where there are such."""
+    place = np.full(int(max(older[0].max(), newer[0].max())) + 1, -1, np.int64)
+    place[older[0]] = np.arange(len(older[0]))
+    at = place[newer[0]]
+    both = np.flatnonzero(at >= 0)
+    place[newer[0]] = -1
+    only_newer, only_older = np.flatnonzero(at < 0), np.flatnonzero(place[older[0]] >= 0)
+    folded = patches.fold(_taken(older[1], at[both]), take_rows(newer[1], both))
+    numbers = [newer[0][both], newer[0][only_newer], older[0][only_older]]
+    tables = [folded, take_rows(newer[1], only_newer), take_rows(older[1], only_older)]
+    return np.concatenate(numbers), pa.concat_tables(tables)
+
+
+def _taken(table: pa.Table, rows: Array) -> pa.Table:
+    return table.take(fixed_array(rows, pa.int64()))
+
+
+def _absent(rows: pa.Table) -> pa.Table:
+    """The same keys with no entry."""
+    kept = {HASH, KEY, SLOT}
+    columns = [
+        rows.column(field.name) if field.name in kept else pa.nulls(rows.num_rows, field.type)
+        for field in rows.schema
+    ]
+    at = rows.schema.get_field_index(PRESENT)
+    columns[at] = fixed_array(np.zeros(rows.num_rows, np.bool_), pa.bool_())
+    return pa.Table.from_arrays(columns, schema=rows.schema)
+
+
+def _joined(tables: list[pa.Table], schema: pa.Schema) -> pa.Table:
+    return pa.concat_tables(tables) if tables else no_rows(schema)
+
+
+def _shape(schema: pa.Schema) -> str:
+    return ", ".join(f"{field.name} {field.type}" for field in schema)

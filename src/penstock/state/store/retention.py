@@ -1,0 +1,92 @@
+"""Retention: which files of a checkpoint are still needed, and removing the others.
+
+The newest versions are kept, at least two: Spark may replay the last epoch, and then the version
+before it is the one to start from. A file is needed if the manifest or layout of a kept version
+names it. Of the others, those stay that may be named yet: files of epochs that have not been
+sealed, and files of compactions under way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from penstock.errors import SettingError
+from penstock.state.store.files import Found
+from penstock.state.store.store import Store
+
+_FOLDERS = ("manifests", "layouts", "deltas", "runs", "snapshots")
+"""In the order of removal: what is named goes after what names it."""
+_DIGITS = 12
+
+
+@dataclass(frozen=True)
+class Cleaned:
+    """What was removed."""
+
+    files: int
+    bytes: int
+
+
+def clean(store: Store, keep: int, newest: int, active_tags: Collection[str] = ()) -> Cleaned:
+    """Remove what the versions from `newest` back, `keep` of them, do not need.
+
+    Reads all that it keeps by before it removes anything, so a checkpoint that is damaged stays as
+    it is. Safe to break off, and to run beside readers: see `StateReader`. The tag of a compaction
+    is active from its first order until a manifest names its layout, or it is given up.
+    """
+    if keep < 2:
+        raise SettingError(
+            f"cannot keep {keep} versions",
+            hint="keep at least 2: Spark may replay the last epoch",
+        )
+    needed = _needed(store, keep, newest)
+    files = size = 0
+    for folder in _FOLDERS:
+        for found in sorted(store.files.below(folder), key=lambda found: found.name):
+            if found.name in needed or _may_be_named_yet(found, newest, active_tags):
+                continue
+            if store.files.remove(found.name):
+                files, size = files + 1, size + found.size
+    return Cleaned(files, size)
+
+
+def _needed(store: Store, keep: int, newest: int) -> set[str]:
+    """The files of the kept versions, and of any beyond the newest."""
+    epochs = store.epochs()
+    needed: set[str] = set()
+    known = None
+    for version in epochs:
+        if version <= newest - keep or (version != newest and not _whole(store, version, epochs)):
+            continue
+        known = store.chain(version, known)
+        manifests = (*known.manifests, known.manifest)
+        needed |= {f"manifests/{manifest.epoch:0{_DIGITS}d}.json" for manifest in manifests}
+        needed |= {ref.file for manifest in manifests for ref in manifest.deltas}
+        if known.layout is not None:
+            needed |= {known.layout.file, *(ref.file for ref in known.layout.refs())}
+    return needed
+
+
+def _whole(store: Store, version: int, epochs: Collection[int]) -> bool:
+    """Whether all is there that a version builds on.
+
+    When fewer versions were kept before, a manifest may be left for the sake of later ones only.
+    """
+    manifest = store.read_manifest(version)
+    return (
+        manifest is not None
+        and set(range(manifest.base + 1, version)) <= set(epochs)
+        and (not manifest.layout or store.files.exists(manifest.layout))
+    )
+
+
+def _may_be_named_yet(found: Found, newest: int, active_tags: Collection[str]) -> bool:
+    """Names begin with an epoch or version; those of compactions go on with a tag."""
+    folder, name = found.name.split("/", 1)[0], found.name.rsplit("/", 1)[1]
+    number, rest = name[:_DIGITS], name[_DIGITS + 1 :]
+    if not number.isdigit() or int(number) > newest:
+        return True
+    if folder in ("manifests", "deltas"):
+        return False
+    return any(rest.startswith((f"{tag}-", f"{tag}.")) for tag in active_tags)

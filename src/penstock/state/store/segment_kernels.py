@@ -1,0 +1,64 @@
+"""Compiled loops of segments: the order of rows by hash, and whether stored keys are the asked ones."""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+from penstock.state.keys.index_kernels import same_bytes
+
+_CROWD = 64
+"""Rows of one bucket that are still worth putting in order one by one."""
+
+
+@njit(cache=True, nogil=True)
+def hash_order(hashes):  # type: ignore[no-untyped-def]
+    """The rows by hash, equal ones as they come; hashes are spread evenly over their range.
+
+    Rows go to as many buckets as there are rows, and from there a step or two to their places. An
+    order of length 0 says that some bucket is crowded: sort in another way.
+    """
+    n = len(hashes)
+    order = np.empty(n, np.int64)
+    if n == 0:
+        return order
+    least, most = hashes[0], hashes[0]
+    for i in range(n):
+        least, most = min(least, hashes[i]), max(most, hashes[i])
+    shift = np.uint64(0)
+    while ((most - least) >> shift) >= np.uint64(n):
+        shift += np.uint64(1)
+    ends = np.zeros(int((most - least) >> shift) + 2, np.int64)
+    for i in range(n):
+        ends[((hashes[i] - least) >> shift) + np.uint64(1)] += 1
+    for b in range(1, len(ends)):
+        if ends[b] > _CROWD:
+            return np.empty(0, np.int64)
+        ends[b] += ends[b - 1]
+    near = np.empty(n, np.uint64)
+    for i in range(n):
+        bucket = (hashes[i] - least) >> shift
+        at = ends[bucket]
+        ends[bucket] = at + 1
+        near[at] = hashes[i]
+        order[at] = i
+    for i in range(1, n):
+        hash, row, at = near[i], order[i], i
+        while at > 0 and near[at - 1] > hash:
+            near[at], order[at] = near[at - 1], order[at - 1]
+            at -= 1
+        near[at], order[at] = hash, row
+    return order
+
+
+@njit(cache=True, nogil=True)
+def same_keys(offsets, data, rows, other_offsets, other_data, other_rows):  # type: ignore[no-untyped-def]
+    """Whether key rows[i] of the one are the bytes of key other_rows[i] of the other."""
+    base, there = np.int64(data.ctypes.data), np.int64(other_data.ctypes.data)
+    out = np.empty(len(rows), np.bool_)
+    for i in range(len(rows)):
+        one, other = offsets[rows[i]], other_offsets[other_rows[i]]
+        size = offsets[rows[i] + 1] - one
+        alike = other_offsets[other_rows[i] + 1] - other == size
+        out[i] = alike and same_bytes(base + one, there + other, size)
+    return out

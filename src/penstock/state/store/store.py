@@ -1,0 +1,280 @@
+"""The store: all that a checkpoint keeps, by name and meaning.
+
+    <root>/flow.json                          what the state belongs to: steps, keys, schemas, slots
+    <root>/deltas/<step>/<epoch>-<run>-<host>-<tag>.arrow   the entries that a host changed in an epoch
+    <root>/runs/<step>/<version>-<tag>-<slot>.arrow       deltas of many epochs, merged
+    <root>/snapshots/<step>/<version>-<tag>-<slot>.arrow  all entries of a slot
+    <root>/layouts/<version>-<tag>.json       the snapshots and runs that make up a version
+    <root>/manifests/<epoch>.json             the epoch is durable: its deltas, routes, watermarks
+    <root>/dead_letters/<epoch>.jsonl         rows set aside in the epoch
+    <root>/journal/<time>-<number>.jsonl      what the control plane decided and did
+    <root>/control.json                       how to reach the query that runs on this checkpoint
+
+A manifest names its own epoch's deltas and the layout that it builds on, so its size does not grow
+with the age of a query. A manifest is the commit point: files that no manifest names, itself or by
+its layout, do not exist for anybody.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from penstock.errors import CheckpointError, ProtocolError
+from penstock.operators.operator import DeadLetter
+from penstock.state.keys.codec import KeyCodec
+from penstock.state.store.files import Files, open_filesystem
+from penstock.state.store.manifest import (
+    FORMAT,
+    READABLE,
+    Chain,
+    DeltaRef,
+    Layout,
+    Manifest,
+    SegmentRef,
+    StepLayout,
+    from_checked,
+    pack_slots,
+    to_checked,
+)
+from penstock.state.store.segment import Segment, write_segment
+from penstock.state.table.buffers import fixed_values, one_chunk
+from penstock.state.table.table import SLOT
+
+__all__ = [
+    "FORMAT",
+    "READABLE",
+    "Chain",
+    "DeltaRef",
+    "Layout",
+    "Manifest",
+    "SegmentGone",
+    "SegmentRef",
+    "StepLayout",
+    "Store",
+    "open_filesystem",
+]
+
+_INCOMPLETE = "the folder is incomplete: restore it, or start from a new checkpoint folder"
+
+
+class SegmentGone(Exception):
+    """A file of a version that is no longer kept. Whoever reads it goes on to a newer version."""
+
+
+class Store:
+    """Reads and writes one checkpoint. Stateless: any process may hold one for the same root."""
+
+    def __init__(self, uri: str, pause: Callable[[float], None] = time.sleep) -> None:
+        self.uri = uri
+        self.files = Files(uri, pause)
+
+    # What the checkpoint belongs to, and who runs on it
+
+    def read_flow(self) -> dict[str, Any] | None:
+        return self._read_json("flow.json")
+
+    def write_flow(self, facts: dict[str, Any]) -> None:
+        self.files.write("flow.json", json.dumps(facts, indent=1).encode())
+
+    def begin_closing(self, epoch: int) -> int:
+        """The flow's input has ended; from this epoch on everything closes. If that was said before,
+        the epoch said first counts. Returns it."""
+        facts = self.read_flow() or {}
+        if "closing" not in facts:
+            self.write_flow(facts | {"closing": epoch})
+        return int(facts.get("closing", epoch))
+
+    @property
+    def closing(self) -> bool:
+        """Whether the flow's input has ended."""
+        return "closing" in (self.read_flow() or {})
+
+    def close_flow(self) -> None:
+        """Everything is closed, for good."""
+        self.write_flow((self.read_flow() or {}) | {"closed": True})
+
+    def read_control(self) -> dict[str, Any] | None:
+        """How to reach the running query; None if none has said so."""
+        return self._read_json("control.json")
+
+    def write_control(self, facts: dict[str, Any]) -> None:
+        """Say how to reach the running query. It is for the owner's eyes: there is a token in it."""
+        self.files.write("control.json", json.dumps(facts).encode(), secret=True)
+
+    def remove_control(self) -> None:
+        self.files.remove("control.json")
+
+    # Segments
+
+    def write_delta(
+        self, epoch: int, run: int, step: str, host: str, table: pa.Table, tag: str = ""
+    ) -> DeltaRef:
+        """Write a delta, whole or not at all. An empty delta is not written.
+
+        The tag keeps a host of an earlier start, which may still be there, from replacing it.
+        """
+        if table.num_rows == 0:
+            return DeltaRef(step, host, "", 0, 0)
+        who = "-".join(filter(None, (host.replace("/", "-"), tag)))
+        name = f"deltas/{step}/{epoch:012d}-{run}-{who}.arrow"
+        data, checksum = write_segment(table)
+        self.files.write_patiently(name, data)
+        slots = pack_slots(fixed_values(one_chunk(table.column(SLOT))))
+        return DeltaRef(step, host, name, table.num_rows, data.size, checksum, slots)
+
+    def write_run(self, step: str, version: int, tag: str, table: pa.Table) -> SegmentRef:
+        """Write changes that were merged. The tag makes the name one that was never used."""
+        return self._write_new("runs", step, version, tag, table)
+
+    def write_snapshot(self, step: str, version: int, tag: str, table: pa.Table) -> SegmentRef:
+        """Write the entries of one slot, at least one."""
+        return self._write_new("snapshots", step, version, tag, table)
+
+    def open_segment(self, ref: DeltaRef | SegmentRef, codec: KeyCodec) -> Segment:
+        """Open a file to search in it; `SegmentGone` if it is not there."""
+        try:
+            data = self.files.open(ref.file)
+        except FileNotFoundError as gone:
+            raise SegmentGone(ref.file) from gone
+        except (OSError, pa.ArrowException) as unreadable:
+            raise CheckpointError(
+                f"cannot read {ref.file} of {self.uri}: {unreadable}",
+                hint="restore this file from a backup, or start from a new checkpoint folder",
+            ) from unreadable
+        return Segment.open(data, f"{ref.file} of {self.uri}", codec, ref.checksum)
+
+    def read_delta(self, ref: DeltaRef | SegmentRef, codec: KeyCodec) -> pa.Table:
+        """All rows of a file, checked, whatever slots count in it."""
+        try:
+            segment = self.open_segment(ref, codec)
+        except SegmentGone as gone:
+            raise self.lacks(str(gone)) from gone
+        return segment.between(0, segment.rows)
+
+    # Manifests and layouts
+
+    def write_manifest(self, manifest: Manifest) -> None:
+        """The commit point of an epoch: visible whole or not at all."""
+        name = _manifest_file(manifest.epoch)
+        self.files.write_patiently(name, to_checked(asdict(manifest)))
+
+    def read_manifest(self, epoch: int) -> Manifest | None:
+        facts = self._read_checked(_manifest_file(epoch))
+        return None if facts is None else Manifest.from_json(*facts)
+
+    def write_layout(self, layout: Layout) -> str:
+        """Write a layout, and give the name by which manifests refer to it."""
+        self.files.write_patiently(layout.file, to_checked(layout.to_json()))
+        return layout.file
+
+    def read_layout(self, file: str) -> Layout:
+        facts = self._read_checked(file)
+        if facts is None:
+            raise self.lacks(file)
+        return Layout.from_json(facts[0])
+
+    def epochs(self) -> list[int]:
+        """The epochs that have a manifest, in order."""
+        names = [found.name.rsplit("/", 1)[1] for found in self.files.below("manifests")]
+        return sorted(int(n.split(".")[0]) for n in names if n.endswith(".json"))
+
+    def chain(self, version: int, known: Chain | None = None) -> Chain:
+        """All that restores a version; names the manifest or layout that is missing.
+
+        Of a chain that was read before, those files are not read again that cannot have changed:
+        the newest manifest may be replaced as long as no later one builds on it.
+        """
+        newest = self.read_manifest(version)
+        if newest is None:
+            raise CheckpointError(
+                f"{self.uri} has no manifest of epoch {version}, which was to be read",
+                hint=_INCOMPLETE,
+            )
+        settled = {} if known is None else {m.epoch: m for m in known.manifests}
+        settled.pop(-1 if known is None else known.version, None)
+        manifests = []
+        for epoch in range(newest.base + 1, version):
+            manifest = settled.get(epoch) or self.read_manifest(epoch)
+            if manifest is None:
+                raise CheckpointError(
+                    f"{self.uri} lacks the manifest of epoch {epoch}, "
+                    f"which epoch {version} builds on",
+                    hint=_INCOMPLETE,
+                )
+            manifests.append(manifest)
+        layout = known.layout if known is not None else None
+        if not newest.layout:
+            layout = None
+        elif layout is None or layout.file != newest.layout:
+            layout = self.read_layout(newest.layout)
+        return Chain(newest, layout, (*manifests, newest) if newest.base < version else ())
+
+    # Dead letters
+
+    def write_dead_letters(self, epoch: int, letters: Sequence[DeadLetter]) -> None:
+        lines = "".join(json.dumps({"epoch": epoch} | asdict(x)) + "\n" for x in letters)
+        self.files.write_patiently(f"dead_letters/{epoch:012d}.jsonl", lines.encode())
+
+    # The journal
+
+    def write_journal(self, name: str, entries: Sequence[dict[str, Any]]) -> None:
+        """Keep entries of the journal; files are read in the order of their names."""
+        lines = "".join(json.dumps(entry) + "\n" for entry in entries)
+        self.files.write_patiently(f"journal/{name}.jsonl", lines.encode())
+
+    def journal_files(self) -> list[str]:
+        """The names of the journal's files, oldest first."""
+        return sorted(found.name for found in self.files.below("journal"))
+
+    def journal_entries(self, files: int = 1_000) -> list[dict[str, Any]]:
+        """The entries of the newest files of the journal, oldest first."""
+        texts = [self.files.read(name) or b"" for name in self.journal_files()[-files:]]
+        return [json.loads(line) for text in texts for line in text.splitlines()]
+
+    def lacks(self, file: str) -> CheckpointError:
+        """What to raise when a file of a version that should be there is missing."""
+        return CheckpointError(f"{self.uri} lacks {file}", hint=_INCOMPLETE)
+
+    def _write_new(
+        self, kind: str, step: str, version: int, tag: str, table: pa.Table
+    ) -> SegmentRef:
+        slots = np.unique(fixed_values(one_chunk(table.column(SLOT))))
+        name = f"{kind}/{step}/{version:012d}-{tag}-{slots[0]}.arrow"
+        if self.files.exists(name):
+            raise ProtocolError(
+                f"{name} of {self.uri} is there already", hint="use a tag that was never used"
+            )
+        data, checksum = write_segment(table)
+        self.files.write_patiently(name, data)
+        packed = pack_slots(slots)
+        return SegmentRef(
+            step, name, table.num_rows, data.size, checksum, packed, len(slots), version
+        )
+
+    def _read_checked(self, name: str) -> tuple[dict[str, Any], int] | None:
+        facts = self._read_json(name)
+        return None if facts is None else from_checked(facts, f"{name} of {self.uri}")
+
+    def _read_json(self, name: str) -> dict[str, Any] | None:
+        data = self.files.read(name)
+        if data is None:
+            return None
+        try:
+            facts: dict[str, Any] = json.loads(data)
+        except ValueError as damaged:
+            raise CheckpointError(
+                f"{name} of {self.uri} is damaged: {damaged}",
+                hint="restore this file from a backup, or start from a new checkpoint folder",
+            ) from damaged
+        return facts
+
+
+def _manifest_file(epoch: int) -> str:
+    return f"manifests/{epoch:012d}.json"

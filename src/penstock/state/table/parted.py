@@ -1,0 +1,226 @@
+"""A step's state in parts, so that several workers can change it at a time.
+
+Slot s belongs to part s % parts, with all its entries. Each part is a table of its own, which only
+the worker that holds the part may change; what is here works on all of them, while nobody else does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from penstock.errors import ProtocolError
+from penstock.state.keys.codec import KeyCodec, Keys, slots_of
+from penstock.state.table.buffers import Array, fixed_array, fixed_values, one_chunk
+from penstock.state.table.step_table import StepTable
+from penstock.state.table.table import SLOT
+
+
+def part_numbers(slots: int, parts: int) -> Array:
+    """The part of each slot, as small numbers, which sort fast.
+
+    >>> part_numbers(slots=5, parts=2).tolist()
+    [0, 1, 0, 1, 0]
+    """
+    return (np.arange(slots) % parts).astype(np.uint8 if parts <= 256 else np.uint16)
+
+
+def by_part(numbers: Array, parts: int) -> tuple[Array, list[tuple[int, int, int]]]:
+    """Rows in the order of their parts, and for each part that has any: (part, begin, end) there.
+
+    >>> order, runs = by_part(np.array([1, 0, 1], np.uint8), parts=3)
+    >>> order.tolist(), runs
+    ([1, 0, 2], [(0, 0, 1), (1, 1, 3)])
+    """
+    order = np.argsort(numbers, kind="stable")
+    ends = np.cumsum(np.bincount(numbers, minlength=parts)).tolist()
+    runs = zip(range(parts), [0, *ends], ends, strict=False)
+    return order, [run for run in runs if run[1] < run[2]]
+
+
+class PartedTable:
+    """Several tables of one step as one `StepTable`. Entry e of part p is known as e * parts + p.
+
+    >>> from penstock.state.table.table import Column, ColumnTable
+    >>> codec = KeyCodec(pa.schema([("user", pa.int64())]))
+    >>> parts = [ColumnTable(codec, [Column("n", pa.int64())], slots=16) for _ in range(4)]
+    >>> table, users = PartedTable(parts), codec.encode(pa.record_batch({"user": [7, 8]}))
+    >>> table.install(users, table.schema.empty_table())
+    2
+    >>> table.known(users).tolist(), table.find(users).tolist(), len(table)
+    ([True, True], [-1, -1], 0)
+    """
+
+    def __init__(self, parts: Sequence[StepTable]) -> None:
+        self.parts = tuple(parts)
+        self.codec: KeyCodec = parts[0].codec
+        self.slots: int = parts[0].slots
+        self.schema: pa.Schema = parts[0].schema
+        self._part_of = part_numbers(self.slots, len(parts))
+        self._savepoints: list[tuple[int, ...]] = []
+
+    def __len__(self) -> int:
+        return sum(map(len, self.parts))
+
+    @property
+    def renumberings(self) -> int:
+        return sum(part.renumberings for part in self.parts)
+
+    @property
+    def nbytes(self) -> int:
+        return sum(part.nbytes for part in self.parts)
+
+    @property
+    def sealed(self) -> bool:
+        return all(part.sealed for part in self.parts)
+
+    # -- looking up
+
+    def find(self, keys: Keys) -> Array:
+        """The entry of each key, -1 where none is present."""
+        found = np.full(len(keys), -1, np.int64)
+        for part, rows in self._keys_by_part(keys):
+            entries = self.parts[part].find(keys.take(rows))
+            found[rows] = np.where(entries < 0, -1, entries * len(self.parts) + part)
+        return found
+
+    def known(self, keys: Keys) -> Array:
+        """Which keys have an entry here, present or known to be absent."""
+        mask = np.zeros(len(keys), np.bool_)
+        for part, rows in self._keys_by_part(keys):
+            mask[rows] = self.parts[part].known(keys.take(rows))
+        return mask
+
+    def values(self, name: str, entries: Array) -> Array:
+        """The values of a column in these entries, copied."""
+        found = np.empty(len(entries), self.parts[0].values(name, entries[:0]).dtype)
+        for part, rows in self._entries_by_part(entries):
+            found[rows] = self.parts[part].values(name, entries[rows] // len(self.parts))
+        return found
+
+    def entries_in(self, slots: Array) -> Array:
+        """The present entries of these slots, part by part."""
+        found = [
+            part.entries_in(slots) * len(self.parts) + number
+            for number, part in enumerate(self.parts)
+        ]
+        return np.concatenate(found)
+
+    # -- rows out and in
+
+    def export(self, entries: Array) -> pa.Table:
+        """These entries whole, in the form of a delta and in this order."""
+        tables, places = [self.schema.empty_table()], [np.empty(0, np.int64)]
+        for part, rows in self._entries_by_part(entries):
+            tables.append(self.parts[part].export(entries[rows] // len(self.parts)))
+            places.append(rows)
+        whole, place = pa.concat_tables(tables), np.concatenate(places)
+        if (place[1:] > place[:-1]).all():
+            return whole
+        order = np.empty(len(place), np.int64)
+        order[place] = np.arange(len(place))
+        return whole.combine_chunks().take(fixed_array(order, pa.int64()))
+
+    def delta(self) -> pa.Table:
+        """What changed in the entries touched since the last seal."""
+        return pa.concat_tables([part.delta() for part in self.parts])
+
+    def load(self, table: pa.Table) -> None:
+        """Take in whole rows, later rows win, as if they had always been there."""
+        self._must_be_sealed("load")
+        for part, rows in self._rows_by_part(table):
+            self.parts[part].load(rows)
+        self._savepoints.clear()
+
+    def install(self, keys: Keys, table: pa.Table) -> int:
+        """Take in what another copy of the state holds of keys that have no entry here."""
+        rows = dict(self._rows_by_part(table))
+        places = dict(self._keys_by_part(keys))
+        none, no_rows = np.empty(0, np.int64), self.schema.empty_table()
+        return sum(
+            self.parts[part].install(keys.take(places.get(part, none)), rows.get(part, no_rows))
+            for part in sorted({*rows, *places})
+        )
+
+    # -- slots come and go
+
+    def give_away(self, slots: Array) -> None:
+        """From now on the entries of these slots, and no others, are a copy that others may read."""
+        self._each(lambda part: part.give_away(slots))
+
+    def drop(self, slots: Array) -> None:
+        """Forget everything of these slots: they have moved away. Entry numbers change."""
+        self._must_be_sealed("drop")
+        self._each(lambda part: part.drop(slots))
+
+    def evict(self, nbytes: int) -> int:
+        """Forget entries until about so many bytes are held, in each part those first that were not
+        touched for longest. Parts shrink alike. Returns how many are gone."""
+        self._must_be_sealed("evict")
+        share = min(1.0, nbytes / max(1, self.nbytes))
+        gone = sum(part.evict(int(part.nbytes * share)) for part in self.parts)
+        self._savepoints.clear()
+        return gone
+
+    # -- savepoints, of all parts at once
+
+    def savepoint(self) -> int:
+        """A mark to return to, in every part."""
+        self._savepoints.append(tuple(part.savepoint() for part in self.parts))
+        return len(self._savepoints) - 1
+
+    def undo(self, mark: int) -> None:
+        """Back to the savepoint in every part. The mark stays valid."""
+        if not 0 <= mark < len(self._savepoints):
+            raise ProtocolError(
+                f"savepoint {mark} is gone",
+                hint="undo to a savepoint made since the last seal, the newest first",
+            )
+        for part, its in zip(self.parts, self._savepoints[mark], strict=True):
+            part.undo(its)
+        del self._savepoints[mark + 1 :]
+
+    def seal(self) -> None:
+        """The changes are durable."""
+        self._each(lambda part: part.seal())
+
+    def rollback(self) -> None:
+        """Back to the last seal."""
+        self._each(lambda part: part.rollback())
+
+    def _each(self, call: Callable[[StepTable], None]) -> None:
+        """Do what makes savepoints worthless to every part."""
+        for part in self.parts:
+            call(part)
+        self._savepoints.clear()
+
+    def _must_be_sealed(self, what: str) -> None:
+        """Refuse before the first part has changed."""
+        if not self.sealed:
+            raise ProtocolError(
+                f"cannot {what} in the middle of an epoch", hint="seal or roll back first"
+            )
+
+    # -- who holds what
+
+    def _keys_by_part(self, keys: Keys) -> Iterator[tuple[int, Array]]:
+        return self._by_part(self._part_of[slots_of(keys.hashes, self.slots)])
+
+    def _entries_by_part(self, entries: Array) -> Iterator[tuple[int, Array]]:
+        return self._by_part((entries % len(self.parts)).astype(self._part_of.dtype))
+
+    def _by_part(self, numbers: Array) -> Iterator[tuple[int, Array]]:
+        order, runs = by_part(numbers, len(self.parts))
+        return ((part, order[begin:end]) for part, begin, end in runs)
+
+    def _rows_by_part(self, table: pa.Table) -> list[tuple[int, pa.Table]]:
+        if not table.schema.equals(self.schema) or not table.num_rows:
+            return [(0, table)]  # any part refuses rows that it does not know
+        whole = table.combine_chunks()
+        slots = fixed_values(one_chunk(whole.column(SLOT)))
+        return [
+            (part, whole.take(fixed_array(rows, pa.int64())))
+            for part, rows in self._by_part(self._part_of[slots])
+        ]

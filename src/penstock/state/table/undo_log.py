@@ -1,0 +1,111 @@
+"""The undo log of a table: old values of entries, in the order in which they were touched."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from penstock.state.keys.index import grown, more
+from penstock.state.table import kernels
+from penstock.state.table.buffers import Array
+from penstock.state.table.columns import Column
+
+_KEPT = 1 << 18
+"""Rows of memory that are kept from one epoch to the next."""
+
+
+class UndoLog:
+    """Rows of (entry, was it present, its old value in each column), undone from the end.
+
+    The table's kernel appends entries; then `keep` copies their values, before they change.
+    """
+
+    size: int
+    """Rows in the log."""
+    entries: Array
+    """int32, longer than `size`."""
+    present: Array
+    """uint8, longer than `size`."""
+
+    def __init__(self, columns: Sequence[Column]) -> None:
+        self._columns = columns
+        self._release()
+
+    @property
+    def arrays(self) -> list[Array]:
+        """All the memory that it holds."""
+        return [self.entries, self.present, *self._values.values()]
+
+    def reserve(self, rows: int) -> None:
+        """Make room for as many more rows."""
+        room = self.size + rows
+        if room <= len(self.entries):
+            return
+        room = max(room, more(len(self.entries)))
+        self.entries = grown(self.entries, self.size, room)
+        self.present = grown(self.present, self.size, room)
+        for column in self._columns:
+            new = column.empty(room)
+            new[: self.size] = self._values[column.name][: self.size]
+            self._values[column.name] = new
+
+    def keep(self, size: int, live: Mapping[str, Array]) -> None:
+        """Copy the live values of the entries that the kernel has just put down, up to `size`."""
+        added = slice(self.size, size)
+        if size > self.size:
+            for name, values in self._values.items():
+                # "clip" spares numpy a copy; all entries are in range.
+                np.take(live[name], self.entries[added], 0, values[added], "clip")
+        self.size = size
+
+    def undo(self, size: int, live: Mapping[str, Array], marks: Array) -> None:
+        """Put the old values back, and forget all rows but the first `size`."""
+        undone = slice(size, self.size)
+        entries = self.entries[undone]
+        kernels.restore_present(entries, self.present[undone], marks)
+        for name, values in self._values.items():
+            # Backwards: an entry that was logged several times gets its oldest value last.
+            live[name][entries[::-1]] = values[undone][::-1]
+        self._let_go(size)
+
+    def before(self, name: str, entries: Array, live: Array, marks: Array) -> Array:
+        """What a column held for these entries when the log was empty: zero or None for new ones."""
+        rows = self._first_rows(entries, marks)
+        values: Array = live[entries]
+        logged = rows >= 0
+        values[logged] = self._values[name][rows[logged]]
+        values[rows == kernels.WAS_NOT] = None if values.dtype == object else 0
+        return values
+
+    def was_present(self, entries: Array, marks: Array) -> Array:
+        """Whether these entries were present when the log was empty (bool)."""
+        rows = self._first_rows(entries, marks)
+        present: Array = (marks[entries] & kernels.PRESENT) != 0
+        logged = rows >= 0
+        present[logged] = self.present[rows[logged]] != 0
+        present[rows == kernels.WAS_NOT] = False
+        return present
+
+    def clear(self) -> None:
+        """Forget all rows; memory beyond a bound is released."""
+        if len(self.entries) <= _KEPT:
+            self._let_go(0)
+        else:
+            self._release()
+
+    def _first_rows(self, entries: Array, marks: Array) -> Array:
+        place = np.empty(len(marks), np.int32)
+        rows: Array = kernels.first_rows(entries, marks, self.entries[: self.size], place)
+        return rows
+
+    def _let_go(self, size: int) -> None:
+        for column in self._columns:
+            if column.dtype == object:
+                self._values[column.name][size : self.size] = None
+        self.size = size
+
+    def _release(self) -> None:
+        self.size = 0
+        self.entries, self.present = np.zeros(0, np.int32), np.zeros(0, np.uint8)
+        self._values = {column.name: column.empty(0) for column in self._columns}

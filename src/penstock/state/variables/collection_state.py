@@ -1,0 +1,252 @@
+"""List and map state: many rows per key, in one cell (see `growing`).
+
+With a time to live, each element stands beside the time at which it expires.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from penstock.errors import FlowError
+from penstock.state.table.buffers import Array
+from penstock.state.variables.cells import Cells
+from penstock.state.variables.growing import NEVER, ListCell, MapCell, Seals
+from penstock.state.variables.rows import Row
+from penstock.state.variables.values import RowForm, reader
+from penstock.state.variables.variable import PatchColumn, StateVariable
+
+_NAN = float("nan")
+
+
+class _Collection(StateVariable):
+    """What list and map state share: one column of cells, of which deltas tell what changed."""
+
+    def __init__(self, name: str, cells: Cells, ttl_ms: int | None, type: pa.DataType) -> None:
+        super().__init__(name, cells, ttl_ms, pa.uint8())
+        self._items = f"{name}.__{self.kind}"
+        self._seals = Seals()
+        column = PatchColumn(
+            self._items,
+            type,
+            restore=self._restored,
+            whole=self._whole,
+            patch=lambda cell: cell.patch(self._seals),
+            forget=self._seals.settled,
+        )
+        self.columns.append(column)
+
+    def read(self, entries: Array) -> list[Any]:
+        cells: list[Any] = self._cells.table.column(self._items)[entries].tolist()
+        for at in np.flatnonzero(self._expired(entries)).tolist():
+            cells[at] = cells[at].living(self._cells.now_ms, self._seals)
+        return cells
+
+    def write(self, entries: Array, cells: list[Any]) -> None:
+        table = self._cells.table
+        table.column(self._items)[entries] = np.fromiter(map(self._kept, cells), object, len(cells))
+        table.column(self._bits)[entries] = [1 if cell else 0 for cell in cells]
+        if self.ttl_ms is not None:
+            ends = [cell.ends if cell else 0 for cell in cells]
+            table.column(self._expires)[entries] = ends
+
+    @property
+    def _ends(self) -> int:
+        """When that expires which is written now."""
+        return NEVER if self.ttl_ms is None else self._cells.now_ms + self.ttl_ms
+
+    def _restored(self, cell: list[Any]) -> Any:
+        """A cell from Arrow's Python values."""
+        raise NotImplementedError
+
+    def _whole(self, cell: Any) -> Any:
+        """All of a cell, for Arrow."""
+        raise NotImplementedError
+
+    def _kept(self, cell: Any) -> Any:
+        """The cell as the table keeps it."""
+        return cell
+
+
+class ListState(_Collection):
+    """A list of rows per key. A cell has all of a key's rows: keep lists to some thousands.
+
+    With a time to live each element expires by itself, counted from when it was put or appended.
+    """
+
+    kind = "list"
+
+    def __init__(self, name: str, cells: Cells, schema: pa.Schema, ttl_ms: int | None) -> None:
+        element = _timed(pa.struct(list(schema)), ttl_ms)
+        super().__init__(name, cells, ttl_ms, pa.list_(element))
+        self.schema = schema
+        self._form = RowForm(schema)
+
+    def get(self) -> Iterator[Row]:
+        """The key's rows, the oldest first; a change made meanwhile is not seen."""
+        cell = self.fetch()[self._cells.at]
+        rows = [] if cell is None else cell.items
+        if self.ttl_ms is not None:
+            rows = [row for row, _ in rows]
+        return map(self._form.read, rows)
+
+    def put(self, values: Iterable[Any]) -> None:
+        """Replace the key's list; an empty one clears it."""
+        rows = self._elements(values)
+        self._replace(ListCell.new(rows, self._ends, self._seals) if rows else None)
+
+    def append_value(self, value: Any) -> None:
+        self.append_list((value,))
+
+    def append_list(self, values: Iterable[Any]) -> None:
+        rows = self._elements(values)
+        if rows:
+            cell = self.fetch()[self._cells.at]
+            if cell is None:
+                self._replace(ListCell.new(rows, self._ends, self._seals))
+            else:
+                self._replace(cell.appended(rows, self._ends, self._seals))
+
+    def _elements(self, values: Iterable[Any]) -> list[Any]:
+        write = self._form.write
+        if self.ttl_ms is None:
+            return [write(value) for value in values]
+        end = self._ends
+        return [(write(value), end) for value in values]
+
+    def _restored(self, cell: list[Any]) -> Any:
+        if self.ttl_ms is None:
+            return ListCell.new(map(self._form.restored, cell), NEVER, None) if cell else None
+        rows = [(self._form.restored(e["value"]), e["expires_ms"]) for e in cell]
+        return ListCell.new(rows, min(end for _, end in rows), None) if rows else None
+
+    def _whole(self, cell: Any) -> Any:
+        return cell.items
+
+
+class MapState(_Collection):
+    """A map of rows to rows per key. A cell has all of a key's pairs: keep maps to some thousands.
+
+    With a time to live each pair expires by itself, counted from its last update.
+    """
+
+    kind = "map"
+
+    def __init__(
+        self,
+        name: str,
+        cells: Cells,
+        key_schema: pa.Schema,
+        value_schema: pa.Schema,
+        ttl_ms: int | None,
+    ) -> None:
+        key, value = pa.struct(list(key_schema)), pa.struct(list(value_schema))
+        super().__init__(name, cells, ttl_ms, pa.map_(key, _timed(value, ttl_ms)))
+        self.schema = (key_schema, value_schema)
+        self._key, self._value = RowForm(key_schema), RowForm(value_schema)
+        self._written_key: Callable[[Any], Any] = self._key.write
+        self._restored_key: Callable[[Any], Any] = self._key.restored
+        if _has_floats(key):
+            self._written_key = lambda key: _equal_floats(self._key.write(key))
+            self._restored_key = lambda key: _equal_floats(self._key.restored(key))
+        for field in key_schema:
+            if not _is_plain(field.type):
+                raise FlowError(
+                    f"the map state {name!r} cannot have {field.type} in its keys",
+                    hint="make the key of plain columns",
+                )
+
+    def get_value(self, key: Any) -> Row | None:
+        found = self._pairs().get(self._written_key(key))
+        return None if found is None else self._given(found)
+
+    def contains_key(self, key: Any) -> bool:
+        return self._written_key(key) in self._pairs()
+
+    def update_value(self, key: Any, value: Any) -> None:
+        key, row = self._written_key(key), self._value.write(value)
+        if self.ttl_ms is None:
+            self._own().put(key, row, NEVER, self._seals)
+        else:
+            self._own().put(key, (row, self._ends), self._ends, self._seals)
+
+    def iterator(self) -> Iterator[tuple[Row, Row]]:
+        """The pairs, in order of first insertion; a change made meanwhile is not seen."""
+        pairs = list(self._pairs().items())
+        return ((self._key.read(key), self._given(value)) for key, value in pairs)
+
+    def keys(self) -> Iterator[Row]:
+        return map(self._key.read, list(self._pairs()))
+
+    def values(self) -> Iterator[Row]:
+        return (value for _, value in self.iterator())
+
+    def remove_key(self, key: Any) -> None:
+        key = self._written_key(key)
+        if key in self._pairs():
+            self._own().remove((key,), self._seals)
+
+    def _pairs(self) -> dict[Any, Any]:
+        cell = self.fetch()[self._cells.at]
+        return {} if cell is None else cell.pairs
+
+    def _own(self) -> MapCell:
+        """The cell of the running call's key, for this call to change."""
+        cell: MapCell | None = self.fetch()[self._cells.at]
+        call = self._cells.call
+        if cell is None:
+            cell = MapCell.new({}, call, NEVER, self._seals)
+            self._replace(cell)
+        elif cell.call != call:
+            cell = cell.next(call)
+            self._replace(cell)
+        return cell
+
+    def _given(self, value: Any) -> Row:
+        return self._value.read(value if self.ttl_ms is None else value[0])
+
+    def _restored(self, cell: list[Any]) -> Any:
+        key, value = self._restored_key, self._value.restored
+        if not cell:
+            return None
+        if self.ttl_ms is None:
+            return MapCell.new({key(k): value(v) for k, v in cell}, -1, NEVER, None)
+        pairs = {key(k): (value(v["value"]), v["expires_ms"]) for k, v in cell}
+        return MapCell.new(pairs, -1, min(end for _, end in pairs.values()), None)
+
+    def _whole(self, cell: Any) -> Any:
+        return cell.pairs
+
+    def _kept(self, cell: Any) -> Any:
+        return None if cell is None else cell.close()
+
+
+def _timed(type: pa.DataType, ttl_ms: int | None) -> pa.DataType:
+    if ttl_ms is None:
+        return type
+    return pa.struct([("value", type), ("expires_ms", pa.int64())])
+
+
+def _is_plain(type: pa.DataType) -> bool:
+    """Whether equal values of the type are equal in Python, and cannot be changed."""
+    if pa.types.is_struct(type):
+        return all(_is_plain(field.type) for field in type)
+    return reader(type) is None
+
+
+def _has_floats(type: pa.DataType) -> bool:
+    if pa.types.is_struct(type):
+        return any(_has_floats(field.type) for field in type)
+    return bool(pa.types.is_floating(type))
+
+
+def _equal_floats(value: Any) -> Any:
+    """The value with one zero, and one number that is none: as a key, each equals itself."""
+    if isinstance(value, tuple):
+        return tuple(map(_equal_floats, value))
+    if isinstance(value, float):
+        return value + 0.0 if value == value else _NAN
+    return value

@@ -1,0 +1,194 @@
+"""Value state: one row per key."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from penstock.errors import FlowError
+from penstock.state.table.buffers import (
+    Array,
+    fixed_array,
+    fixed_values,
+    one_chunk,
+    physical,
+    valid_mask,
+)
+from penstock.state.table.table import Column
+from penstock.state.variables.cells import Cells, distinct
+from penstock.state.variables.rows import Row
+from penstock.state.variables.values import RowForm, python_values, reader
+from penstock.state.variables.variable import ObjectColumn, StateVariable
+
+
+class ValueState(StateVariable):
+    """One row per key. Each field is a column of the table; the lowest bit says that there is a
+    row, bit i + 1 that its field i is null.
+
+    `get` and the others work on the key of the running call. In `handle_batch`, `get_many` and
+    `update_many` work on the keys of many rows at once.
+    """
+
+    kind = "value"
+
+    def __init__(self, name: str, cells: Cells, schema: pa.Schema, ttl_ms: int | None) -> None:
+        super().__init__(name, cells, ttl_ms, _bits_for(len(schema), name))
+        self.schema = schema
+        self._form = RowForm(schema)
+        self._columns = [_column(f"{name}.{field.name}", field.type) for field in schema]
+        self.columns += self._columns
+
+    def get(self) -> Row | None:
+        """The key's row, or None."""
+        cell = self.fetch()[self._cells.at]
+        return None if cell is None else self._form.read(cell)
+
+    def update(self, value: Any) -> None:
+        """Set the key's row: a tuple, a dict or a Row."""
+        self._replace(self._form.write(value))
+
+    def get_many(self, batch: pa.RecordBatch) -> pa.StructArray:
+        """For each row of the batch the value of its key; null where the key has none."""
+        cells = self._cells
+        entries = cells.table.find(cells.keys_of(batch))
+        there = entries >= 0
+        # what stands at entry 0 does for keys without an entry: the mask hides it
+        entries = np.where(there, entries, 0) if len(cells.table) else entries[:0]
+        if not len(entries):
+            return pa.nulls(batch.num_rows, pa.struct(list(self.schema)))
+        there &= self.present(entries) & ~self._expired(entries)
+        return pa.StructArray.from_arrays(
+            self._arrays(entries), fields=list(self.schema), mask=pa.array(~there)
+        )
+
+    def update_many(
+        self, batch: pa.RecordBatch, values: pa.StructArray | pa.RecordBatch | pa.Table
+    ) -> None:
+        """Set the value of each row's key; the last row of a key wins, and a null clears it."""
+        cells, table = self._cells, self._cells.table
+        keys = cells.keys_of(batch)
+        arrays, valid = self._fields_of(values, batch.num_rows)
+        if not valid.all():
+            groups, first = distinct(cells.codec, keys)
+            last = np.zeros(len(first), np.int64)
+            last[groups] = np.arange(len(groups))
+            gone = table.find(keys.take(last[~valid[last]]))
+            gone = gone[gone >= 0]
+            table.touch(gone)
+            self._reset(gone)
+            cells.drop_bare(gone)
+            chosen = last[valid[last]]
+            keys, arrays = keys.take(chosen), [a.take(pa.array(chosen)) for a in arrays]
+        if len(keys):
+            self._put(table.upsert(keys), arrays)
+
+    def _fields_of(self, values: Any, count: int) -> tuple[list[pa.Array], Array]:
+        """The values' columns in the order and types of the schema, and where there is a value."""
+        values = values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
+        valid = None
+        if isinstance(values, pa.StructArray):
+            valid = valid_mask(values)
+            values = pa.RecordBatch.from_arrays(
+                values.flatten(), names=[field.name for field in values.type]
+            )
+        if values.num_rows != count or set(values.schema.names) != set(self.schema.names):
+            raise TypeError(
+                f"{values.num_rows} values with the fields {', '.join(values.schema.names)} were "
+                f"given for {count} rows of the state {self.name!r}, which has the fields "
+                f"{', '.join(self.schema.names)}"
+            )
+        arrays = []
+        for field in self.schema:
+            column = one_chunk(values.column(field.name))
+            try:
+                arrays.append(column if column.type == field.type else column.cast(field.type))
+            except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+                raise TypeError(
+                    f"the column {field.name!r} takes {field.type}, not {column.type}: {error}"
+                ) from error
+        return arrays, np.ones(count, np.bool_) if valid is None else valid
+
+    def read(self, entries: Array) -> list[Any]:
+        rows: list[Any] = self._rows(entries)
+        absent = ~self.present(entries) | self._expired(entries)
+        for at in np.flatnonzero(absent).tolist():
+            rows[at] = None
+        return rows
+
+    def _rows(self, entries: Array) -> list[tuple[Any, ...]]:
+        table, columns = self._cells.table, []
+        for column, array in zip(self._columns, self._arrays(entries, objects=False), strict=True):
+            if array is None:
+                columns.append(table.column(column.name)[entries].tolist())
+            else:
+                columns.append(python_values(array))
+        return list(zip(*columns, strict=True))
+
+    def _arrays(self, entries: Array, objects: bool = True) -> list[pa.Array]:
+        """The fields of these entries; None for a column of objects that is not asked for."""
+        table = self._cells.table
+        bits = table.column(self._bits)[entries]
+        nulls = bool((bits > 1).any())
+        arrays: list[pa.Array | None] = []
+        for at, column in enumerate(self._columns):
+            values = table.column(column.name)[entries]
+            if physical(column.type) is not None:
+                valid = (bits & bits.dtype.type(2 << at)) == 0 if nulls else None
+                arrays.append(fixed_array(values, column.type, valid))
+            else:
+                arrays.append(pa.array(values.tolist(), column.type) if objects else None)
+        return arrays
+
+    def write(self, entries: Array, cells: list[Any]) -> None:
+        there = np.array([cell is not None for cell in cells])
+        if not there.all():
+            self._reset(entries[~there])
+            entries, cells = entries[there], [cell for cell in cells if cell is not None]
+        if cells:
+            self._put(entries, list(zip(*cells, strict=True)))
+
+    def _put(self, entries: Array, values: list[Any]) -> None:
+        """Write fields, as Arrow arrays or as sequences of Python values.
+
+        An entry that occurs more than once keeps the last: so numpy assigns to repeated indices.
+        """
+        table = self._cells.table
+        bits = np.ones(len(entries), table.column(self._bits).dtype)
+        for at, (column, field) in enumerate(zip(self._columns, values, strict=True)):
+            target = table.column(column.name)
+            if physical(column.type) is None:
+                if isinstance(field, pa.Array):
+                    target[entries] = column.from_arrow(field)
+                else:
+                    target[entries] = np.fromiter(field, object, len(entries))
+                continue
+            array = field if isinstance(field, pa.Array) else pa.array(field, column.type)
+            numbers, valid = fixed_values(array), valid_mask(array)
+            if valid is not None:
+                bits |= np.where(valid, 0, 2 << at).astype(bits.dtype)
+                numbers = np.where(valid, numbers, 0)
+            target[entries] = numbers
+        table.column(self._bits)[entries] = bits
+        if self.ttl_ms is not None:
+            table.column(self._expires)[entries] = self._cells.now_ms + self.ttl_ms
+
+    def _reset(self, entries: Array) -> None:
+        table = self._cells.table
+        for column in self.columns:
+            table.column(column.name)[entries] = None if physical(column.type) is None else 0
+
+
+def _column(name: str, type: pa.DataType) -> Column:
+    read = reader(type)
+    return Column(name, type) if read is None else ObjectColumn(name, type, restore=read)
+
+
+def _bits_for(fields: int, name: str) -> pa.DataType:
+    for type in (pa.uint8(), pa.uint16(), pa.uint32(), pa.uint64()):
+        if fields < type.bit_width:
+            return type
+    raise FlowError(
+        f"the state {name!r} has {fields} fields", hint="at most 63 can be; put some into a struct"
+    )

@@ -1,0 +1,286 @@
+"""The queries for bursts: what can go to functions, and that they give what DuckDB says."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from pyspark.sql import SparkSession
+
+import penstock as ps
+from penstock.errors import SettingError
+from penstock.flow.graph import Graph, Source
+from penstock.offload.plan.segments import segments
+from penstock.operators.operator import ROWS, EpochTime
+from penstock.plan.steps import FlowPlan, SourcePlan
+from penstock_bench.live.query import began, until
+from penstock_bench.workloads.burst_nexmark import QUERIES, content, flow, query
+from penstock_bench.workloads.burst_truth import BurstLoad, Compared, compared, truth
+from penstock_bench.workloads.nexmark.columns import TIME
+from penstock_bench.workloads.nexmark.events import events
+from tests.offload.in_process import ANYHOW, WELL, helped
+from tests.trials.cluster import SETTINGS, cluster
+from tests.trials.plain_rows import Row
+
+pytestmark = pytest.mark.timeout(120)
+
+WINDOW = "500ms"
+RATE = "steps(200 for 1s, 1000 for 1500ms, 100 for 1s)"
+"""Rows arrive at whole milliseconds, which is what the cluster's rows can tell."""
+START_MS = 1_700_000_000_123
+PLAIN = replace(SETTINGS, combine=False)
+
+
+def plan_of(name: str, window: str = WINDOW, slots: int = 8) -> FlowPlan:
+    """A query compiled, on a source that no Spark has to read."""
+    schema = pa.schema([pa.field("arrival", TIME), *content(name).schema])
+    source: Any = Source(None, SourcePlan(schema, "arrival", arrival="arrival"))  # type: ignore[arg-type]
+    return query(name).steps(ps.Flow(Graph((source,)), time="arrival"), window, slots).plan
+
+
+def load_of(name: str, **options: Any) -> BurstLoad:
+    return BurstLoad(name, RATE, START_MS, window=WINDOW, **options)
+
+
+def epochs_of(load: BurstLoad, count: int, seed: int = 0) -> list[list[list[Row]]]:
+    """Rows in the order of arrival, cut into epochs and partitions of any size."""
+    rows = load.rows(count).to_pylist()
+    pick = np.random.default_rng(seed)
+    ends = np.sort(pick.integers(0, count, 8)).tolist()
+    cut = []
+    for begin, end in zip([0, *ends], [*ends, count], strict=True):
+        half = begin + int((end - begin) * pick.random())
+        cut.append([rows[begin:half], rows[half:end]])
+    return cut
+
+
+def given(on: Any, parts: Sequence[list[list[Row]]]) -> list[Row]:
+    for part in parts:
+        on.now_ms += 500
+        on.run(part)
+    for _ in range(4):  # a watermark goes from step to step, one an epoch
+        on.run([[], []])
+    return [row for epoch in sorted(on.sink) for row in on.sink[epoch]]
+
+
+# What goes to functions
+
+
+@pytest.mark.parametrize("name", QUERIES)
+def test_the_step_with_the_many_rows_can_go_to_functions(name: str) -> None:
+    found = {segment.id: segment for segment in segments(plan_of(name))}
+    busy = found[query(name).busy]
+    assert busy.offloadable
+    assert not busy.whole_keys, "rows of a key can go to several functions"
+    assert busy.reads == (0,), "the source is what it reads, through stateless steps"
+    assert (busy.keyed is None) == (name == "q1")
+
+
+@pytest.mark.parametrize(("name", "join"), [("q4", "join-5"), ("q6", "join-5"), ("q8", "join-5")])
+def test_joins_are_left_whole(name: str, join: str) -> None:
+    whole = [segment.id for segment in segments(plan_of(name)) if not segment.offloadable]
+    assert whole == [join]
+
+
+@pytest.mark.parametrize("name", QUERIES)
+def test_what_a_row_costs_hosts(name: str) -> None:
+    """`records` is what the busy step gets of a row if couriers combine nothing."""
+    segment = next(one for one in segments(plan_of(name)) if one.id == query(name).busy)
+    [rows] = load_of(name).rows(9_800).combine_chunks().to_batches()
+    for step in segment.maps:
+        rows = step.function(rows)
+    sent = rows.num_rows
+    if segment.keyed is not None:
+        sender = segment.keyed.plan.sender(EpochTime(0, 0), combine=False)
+        sent = sum(out.batch.num_rows for out in sender.add(0, rows))
+        assert sender.finish() == (ROWS, ())
+    assert sent == 9_800 * query(name).records
+
+
+# Rows
+
+
+@pytest.mark.parametrize("name", ["q1", "q4", "q8"])
+def test_rows_are_those_of_the_generator(name: str) -> None:
+    held = content(name, seed=5)
+    config = replace(held.config, events=30_000)
+    whole = events(config, 0, config.events)
+    for stream in held.streams:
+        columns = held.of[stream]
+        rows = pa.table(held.rows(np.arange(1_900), np.zeros(1_900, np.int64)), schema=held.schema)
+        alone = next(
+            n for n in columns if all(n not in held.of[o] for o in held.streams if o != stream)
+        )
+        found = rows.filter(pc.is_valid(rows.column(alone))).select(list(columns))
+        assert found.num_rows > 30
+        expected = whole[stream].select(list(columns.values())).rename_columns(list(columns))
+        assert found.equals(expected.slice(0, found.num_rows))
+
+
+def test_rows_of_several_streams_are_in_the_order_of_events() -> None:
+    rows = load_of("q4").rows(100)
+    opens = rows.column("category").is_valid().to_pylist()
+    assert [n for n, one in enumerate(opens) if one] == [0, 1, 2, 49, 50, 51, 98, 99]
+
+
+def test_a_load_begins_where_its_lead_in_ends() -> None:
+    """Rows go on being numbered, but the first of the load arrives at its beginning."""
+    later = load_of("q7", first=30).rows(50)
+    assert later.column("auction").to_pylist() == load_of("q7").rows(80)["auction"].to_pylist()[30:]
+    assert later.column("arrival").equals(load_of("q7").rows(50).column("arrival"))
+
+
+def test_other_queries_are_refused() -> None:
+    with pytest.raises(SettingError, match="no query 'q3' for bursts"):
+        flow("q3", None, RATE)  # type: ignore[arg-type]
+
+
+# The oracle
+
+
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [
+        *((name, PLAIN) for name in QUERIES),
+        ("q5", SETTINGS),
+        *(
+            pytest.param(name, SETTINGS, marks=pytest.mark.slow)
+            for name in ("q4", "q6", "q7", "q8")
+        ),
+    ],
+)
+def test_a_query_gives_the_truth(tmp_path: Path, name: str, settings: ps.Settings) -> None:
+    load, count = load_of(name), 3_000
+    with cluster(plan_of(name), str(tmp_path), settings=settings) as on:
+        rows = given(on, epochs_of(load, count))
+    assert on.late == {}
+    found = compared(load, rows)
+    assert found.right, found
+    assert found.rows == len(truth(load, count)), "all windows that can be over are"
+    assert found.rows >= 4
+
+
+@pytest.mark.parametrize(
+    "name", ["q1", "q4", "q5", pytest.param("q6", marks=pytest.mark.slow), "q7", "q8"]
+)
+def test_with_the_help_of_functions(tmp_path: Path, name: str) -> None:
+    """And whatever they do."""
+    load, count = load_of(name, first=7, seed=3), 3_000
+    flow = plan_of(name)
+    with (
+        helped(flow, ANYHOW, seed=4, deadline_ms=300) as by,
+        cluster(flow, str(tmp_path), settings=PLAIN, hosts=3, helped=by) as on,
+    ):
+        rows = given(on, epochs_of(load, count, seed=2))
+        assert by.functions.did["answer"] > 3
+    found = compared(load, rows)
+    assert found.right, found
+    assert found.rows == len(truth(load, count))
+
+
+def test_functions_make_few_records_of_many_rows(tmp_path: Path) -> None:
+    """Otherwise they are no help to hosts: bids on an auction are near each other."""
+    for name in QUERIES:
+        flow, load = plan_of(name), load_of(name)
+        if name == "q1":
+            continue
+        with (
+            helped(flow, WELL) as by,
+            cluster(flow, str(tmp_path / name), settings=PLAIN, helped=by) as on,
+        ):
+            by.chance = 1.0
+            rows = load.rows(6_000).to_pylist()
+            did = on.run([rows[:3_000], rows[3_000:]]).functions
+        assert did is not None
+        assert did.rows > 1_000
+        assert did.records < 0.35 * did.rows * query(name).records, name
+
+
+def test_what_is_wrong_is_found() -> None:
+    load = load_of("q6")
+    rows = truth(load, 3_000)
+    assert compared(load, rows) == Compared(len(rows), rows[-1]["window_end"] / 1000, 0, 0)
+    assert compared(load, rows).until_ms == max(row["window_end"] for row in rows) / 1000
+    changed = [{**rows[0], "price": rows[0]["price"] + 1}, *rows[1:]]
+    twice, less = [*rows, rows[3]], rows[1:]
+    assert (compared(load, changed).missing, compared(load, changed).extra) == (1, 1)
+    assert (compared(load, twice).missing, compared(load, twice).extra) == (0, 1)
+    assert (compared(load, less).missing, compared(load, less).extra) == (1, 0)
+    assert str(rows[0]["seller"]) in str(compared(load, less))
+    assert not compared(replace(load, seed=2), rows).right
+    assert not compared(replace(load, start_ms=START_MS + 50), rows).right
+
+
+def test_output_may_lag_behind_the_input() -> None:
+    """A run is held against what is due until the end of the last window that it gave."""
+    load = load_of("q5")
+    rows = truth(load, 3_000)
+    last = max(row["window_end"] for row in rows)
+    so_far = [row for row in rows if row["window_end"] < last]
+    found = compared(load, so_far)
+    assert found.right
+    assert found.rows == len(so_far) < len(rows)
+    assert found.until_ms < last / 1000
+
+
+def test_nothing_is_due_of_nothing() -> None:
+    assert truth(load_of("q7"), 0) == []
+    assert compared(load_of("q7"), []).right
+
+
+# Spark
+
+
+def ran(flow: ps.Flow, checkpoint: str, time: str, until_ms: int) -> list[Row]:
+    """What a query gives until its output has come so far."""
+    sink = ps.collect()
+    live = flow.start(sink, checkpoint=checkpoint, hosts=2, settings=ps.Settings(combine=False))
+    for _ in range(240):
+        newest = max((row[time].timestamp() for row in sink.rows()), default=0)
+        if newest * 1000 >= until_ms or live.await_termination(0.25):
+            break
+    live.stop()
+    assert live.exception() is None
+    assert not any(epoch.late_rows for epoch in live.progress)
+    return sink.rows()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("name", QUERIES)
+def test_live(spark: SparkSession, checkpoint: str, name: str) -> None:
+    """The load began a while ago, so that most of it comes at once."""
+    rate, start_ms = "burst(700, 5, 4s, 3s)", int(time.time() * 1000) - 12_345
+    load = BurstLoad(name, rate, start_ms, seed=4, window="1s")
+    made = flow(name, spark, rate, slots=8, seed=4, start_ms=start_ms, window="1s")
+    rows = ran(made, checkpoint, query(name).time, start_ms + 15_000)
+    found = compared(load, rows)
+    assert found.right, found
+    assert found.until_ms >= start_ms + 15_000
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+def test_live_from_when_the_query_has_come_up(spark: SparkSession, checkpoint: str) -> None:
+    """Rows of the lead-in are numbered, but reach nobody."""
+    made = flow("q5", spark, "steady(900)", slots=8, window="500ms")
+    sink = ps.collect()
+    live = made.start(sink, checkpoint=checkpoint, hosts=1)
+    load = began(live)
+    until(live, lambda: len(sink.rows()) >= 5, 60)
+    live.stop()
+    assert load.first > 0
+    found = compared(
+        BurstLoad("q5", "steady(900)", load.start_ms, load.first, window="500ms"), sink.rows()
+    )
+    assert found.right, found
+    assert not compared(
+        BurstLoad("q5", "steady(900)", load.start_ms, 0, window="500ms"), sink.rows()
+    ).right

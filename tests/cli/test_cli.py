@@ -1,0 +1,99 @@
+"""How the `penstock` command begins and ends."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import typer
+
+from penstock.cli import app as cli
+from penstock.errors import SettingError
+
+
+def ends_with(*arguments: str) -> int:
+    with pytest.raises(SystemExit) as leaving:
+        cli.main(arguments)
+    code = leaving.value.code
+    assert isinstance(code, int)
+    return code
+
+
+@pytest.fixture
+def verb(monkeypatch: pytest.MonkeyPatch) -> typer.Typer:
+    """The command with room for one more verb, taken out again afterwards."""
+    monkeypatch.setattr(cli.app, "registered_commands", [*cli.app.registered_commands])
+    return cli.app
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    assert ends_with("--version") == 0
+    assert capsys.readouterr().out.startswith("penstock 0.")
+
+
+def test_help_names_the_verbs(capsys: pytest.CaptureFixture[str]) -> None:
+    assert ends_with("--help") == 0
+    assert "doctor" in capsys.readouterr().out
+
+
+def test_unknown_verb() -> None:
+    assert ends_with("nosuch") == 2
+
+
+def test_a_penstock_error_is_shown_without_traceback(
+    verb: typer.Typer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    @verb.command()
+    def fail() -> None:
+        raise SettingError("the folder [x] is full", hint="free some space")
+
+    assert ends_with("fail") == 2
+    told = capsys.readouterr().err
+    assert told == "SettingError: the folder [x] is full\nWhat to do: free some space\n"
+
+
+def test_another_error_is_a_defect(verb: typer.Typer) -> None:
+    @verb.command()
+    def fail() -> None:
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        cli.main(["fail"])
+
+
+def test_ctrl_c(verb: typer.Typer, capsys: pytest.CaptureFixture[str]) -> None:
+    @verb.command()
+    def wait() -> None:
+        raise KeyboardInterrupt
+
+    assert ends_with("wait") == 130
+    assert "Traceback" not in capsys.readouterr().err
+
+
+def test_doctor_as_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert ends_with("doctor", "--json", "--checkpoint", str(tmp_path)) == 0
+    findings = json.loads(capsys.readouterr().out)
+    assert {"name", "ok", "detail", "hint", "status"} == set(findings[0])
+    assert findings[-1]["name"] == "checkpoint"
+
+
+def test_doctor_that_finds_a_fault(capsys: pytest.CaptureFixture[str]) -> None:
+    assert ends_with("doctor", "--checkpoint", "nosuch://bucket") == 1
+    assert "FAIL" in capsys.readouterr().out
+
+
+def test_help_imports_nothing_heavy() -> None:
+    heavy = {"pyspark", "pyarrow", "numba", "pandas", "numpy"}
+    code = f"import sys, penstock.cli.app; print({heavy} & set(sys.modules))"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert run.stdout.strip() == "set()"
+
+
+def test_python_m_penstock() -> None:
+    run = subprocess.run(
+        [sys.executable, "-m", "penstock", "--version"], capture_output=True, text=True, check=True
+    )
+    assert run.stdout.startswith("penstock 0.")

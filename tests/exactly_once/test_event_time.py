@@ -1,0 +1,253 @@
+"""The proof of exactly once for windows, sessions, joins and tops: whatever fails, and whenever."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.trials.cluster import SETTINGS
+from tests.trials.event_ledger import CASES
+from tests.trials.event_trial import IN_TIME, MOSTLY_IN_TIME, EventTrial, event_trial
+from tests.trials.ledger import SLOTS
+from tests.trials.trial import (
+    MEMORY,
+    MIGRATIONS,
+    POINTS,
+    RUNS,
+    Mishap,
+    Request,
+    Turn,
+    hows,
+    random_turn,
+)
+
+# A host's own threads die with an injected fault, as they would with their process.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning"),
+    pytest.mark.timeout(120),
+]
+
+ALL_SLOTS = tuple(range(SLOTS))
+OFTEN = replace(SETTINGS, compact_epochs=1)
+"""Every epoch gives cause to a compaction."""
+NEEDS: dict[str, dict[str, Any]] = {
+    "host.fetch": {"migration": "lazy(0)"},
+    "host.fetched": {"migration": "lazy(0)"},
+    "host.serve": {"migration": "lazy(0)"},
+    "host.trickle": {"migration": "all_at_once"},
+    "host.install": {"migration": "all_at_once"},
+}
+"""What a cluster must be like to pass a point when slots move."""
+AT_A_POINT = 2
+"""So many of the flows are tried at each fault point, others at the next one."""
+GAPS_MS = (500, 1000, 1000, 3000)
+
+
+def shares() -> list[tuple[str, str]]:
+    """(fault point, flow): every flow has its share of points, and every point of flows."""
+    names = list(CASES)
+    return [
+        (point, names[(number * AT_A_POINT + turn) % len(names)])
+        for number, point in enumerate(POINTS)
+        for turn in range(AT_A_POINT)
+    ]
+
+
+def moves(flow: EventTrial) -> tuple[Request, ...]:
+    """All slots of all steps go to another host than most are on."""
+    made = []
+    for number, step in enumerate(flow.cluster.flow.keyed):
+        slots = {host: len(held) for _, host, held in flow.cluster.relocation.owners()}
+        hosts = flow.cluster.relocation.hosts(step.id)
+        other = min(range(len(hosts)), key=lambda place: slots.get(hosts[place], 0))
+        made.append(Request("move", number, other, ALL_SLOTS))
+    return tuple(made)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_without_a_fault(tmp_path: Path, name: str) -> None:
+    """What comes in time is counted, what does not is told of, and nothing is left in the end."""
+    behind = MOSTLY_IN_TIME if CASES[name].closes else IN_TIME
+    with event_trial(name, str(tmp_path), behind) as flow:
+        for seed, gap_ms in enumerate((1000, 3000, 500)):
+            flow.take(Turn(seed, gap_ms=gap_ms))
+        flow.check()
+        assert flow.late or not flow.case.closes
+
+
+@pytest.mark.parametrize(("point", "name"), shares())
+def test_a_fault_at_each_point(tmp_path: Path, point: str, name: str) -> None:
+    """Only the death of the driver ends a query; and the next one goes on where it was."""
+    with event_trial(name, str(tmp_path), settings=OFTEN, **NEEDS.get(point, {})) as flow:
+        for number, how in enumerate(reversed(hows(point))):
+            flow.settle()
+            flow.take(Turn(number, rows=40))
+            died = flow.cluster.deaths["driver"]
+            mishap = Mishap(point, how)
+            flow.take(Turn(9 + number, requests=moves(flow), mishaps=(mishap,), gap_ms=3000))
+            assert flow.fired[point] == number + 1, "the point was not passed"
+            assert flow.cluster.deaths["driver"] - died == point.startswith("driver.")
+        flow.check()
+
+
+@pytest.mark.parametrize("name", [name for name in CASES if CASES[name].closes][::2])
+def test_faults_while_everything_closes(tmp_path: Path, name: str) -> None:
+    """The last epochs close all that is open: they too give everything once."""
+    mishaps = (
+        Mishap("host.applied", "break"),
+        Mishap("courier.closed", "linger"),
+        Mishap("driver.sealed", "die"),
+        Mishap("driver.committed", "die"),
+    )
+    with event_trial(name, str(tmp_path), IN_TIME, memory_limit=1) as flow:
+        for seed in range(3):
+            flow.take(Turn(seed))
+        flow.check(mishaps)
+        assert flow.fired["driver.committed"]
+
+
+@pytest.mark.parametrize(
+    ("name", "migration"),
+    [(name, MIGRATIONS[number % len(MIGRATIONS)]) for number, name in enumerate(CASES)],
+)
+def test_slots_move_under_a_flow(tmp_path: Path, name: str, migration: str) -> None:
+    """Moves, scale-out, scale-in and a restart, with state that memory does not hold."""
+    with event_trial(name, str(tmp_path), hosts=1, migration=migration) as flow:
+        flow.take(Turn(0))
+        for seed, request in enumerate(
+            [
+                Request("scale", 0, 2),
+                Request("move", 1, 1, (0, 1, 2)),
+                Request("scale", 0, 0),
+                Request("scale", 1, 1),
+            ]
+        ):
+            flow.take(Turn(seed, requests=(request,)))
+        flow.settle()
+        flow.take(Turn(8, requests=(Request("memory", 0, 1), Request("restart", 0, 1))))
+        flow.take(Turn(9, requests=moves(flow)))
+        assert flow.moved["slots"] >= SLOTS // 2
+        flow.check()
+
+
+@pytest.mark.parametrize(
+    ("name", "limit"),
+    [("tumbling", 1), ("late-session", 6_000), ("interval", 1), ("enriched", 1), ("hot", 6_000)],
+)
+def test_state_that_memory_does_not_hold(tmp_path: Path, name: str, limit: int) -> None:
+    """What falls due is fetched, and so is what rows come for."""
+    with event_trial(name, str(tmp_path), memory_limit=limit) as flow:
+        for seed in range(5):
+            flow.take(Turn(seed, rows=40, gap_ms=GAPS_MS[seed % len(GAPS_MS)]))
+        flow.check()
+        assert flow.moved["evicted"]
+
+
+@pytest.mark.parametrize("migration", ["all_at_once", "batched(3)", "pause"])
+def test_hosts_leave_though_memory_is_full(tmp_path: Path, migration: str) -> None:
+    """Their slots never become complete elsewhere, but the store has all that is evicted there."""
+    with event_trial(
+        "tumbling", str(tmp_path), hosts=3, migration=migration, memory_limit=1
+    ) as flow:
+        for seed in range(3):
+            flow.take(Turn(seed))
+        flow.take(Turn(4, requests=(Request("scale", 0, 0),)))
+        flow.settle()
+        flow.check()
+
+
+requests = st.builds(
+    Request,
+    st.sampled_from(["move", "scale", "migration", "memory", "kill", "restart"]),
+    st.integers(0, 2),
+    st.integers(0, 5),
+    st.sets(st.integers(0, SLOTS - 1), min_size=1).map(lambda slots: tuple(sorted(slots))),
+)
+
+
+def turns_of(points: Sequence[str], rows: Sequence[int]) -> st.SearchStrategy[Turn]:
+    """Epochs of so many rows, with faults at these points."""
+    mishaps = st.sampled_from(
+        [(point, how) for point in points for how in (*hows(point), "slow")]
+    ).flatmap(lambda at: st.builds(Mishap, st.just(at[0]), st.just(at[1]), st.integers(1, 4)))
+    return st.builds(
+        Turn,
+        seed=st.integers(0, 1 << 16),
+        partitions=st.integers(1, 3),
+        requests=st.lists(requests, max_size=2).map(tuple),
+        mishaps=st.lists(mishaps, max_size=3).map(tuple),
+        gap_ms=st.sampled_from(GAPS_MS),
+        reads=st.integers(1, 2),
+        rows=st.sampled_from(rows),
+    )
+
+
+turns = turns_of(POINTS, [20, 5, 0])
+
+
+@settings(max_examples=6, derandomize=True, deadline=None, database=None)
+@given(
+    name=st.sampled_from(sorted(CASES)),
+    story=st.lists(turns, min_size=2, max_size=6),
+    hosts=st.integers(1, 3),
+    migration=st.sampled_from(MIGRATIONS),
+    limit=st.sampled_from(MEMORY),
+    behind=st.sampled_from([IN_TIME, MOSTLY_IN_TIME]),
+)
+def test_any_story_gives_what_lists_give(
+    tmp_path_factory: pytest.TempPathFactory,
+    name: str,
+    story: list[Turn],
+    hosts: int,
+    migration: str,
+    limit: int | None,
+    behind: tuple[int, ...],
+) -> None:
+    store = str(tmp_path_factory.mktemp("store"))
+    options = {"hosts": hosts, "migration": migration, "memory_limit": limit}
+    with event_trial(name, store, behind, **options) as flow:
+        for turn in story:
+            flow.take(turn)
+        flow.check()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_a_thousand_faults(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    fired: Counter[str] = Counter()
+    moved: Counter[str] = Counter()
+    late: Counter[str] = Counter()
+    story = 0
+    while sum(fired.values()) < 1000:
+        story += 1
+        pick = random.Random(story)
+        name = list(CASES)[story % len(CASES)]
+        with event_trial(
+            name,
+            str(tmp_path / str(story)),
+            pick.choice((IN_TIME, MOSTLY_IN_TIME)),
+            hosts=pick.randint(1, 3),
+            settings=pick.choice((SETTINGS, OFTEN)),
+            migration=pick.choice(MIGRATIONS),
+            memory_limit=pick.choice(MEMORY),
+        ) as flow:
+            for _ in range(12):
+                turn = random_turn(pick, mishaps=pick.randint(1, 2 * RUNS), requests=1)
+                flow.take(replace(turn, gap_ms=pick.choice(GAPS_MS)))
+            flow.check()
+        fired += flow.fired
+        moved += flow.moved
+        late += flow.late
+    with capsys.disabled():
+        print(
+            f"\n{sum(fired.values())} faults in {story} stories; {dict(moved)}; late {dict(late)}"
+        )
+    assert set(fired) == set(POINTS)

@@ -1,0 +1,276 @@
+"""The proof of exactly once for rows that go to functions: whatever fails, and whenever."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from penstock.courier.exchange import Task
+from penstock.faults import FAULT_POINTS, Fault, InjectedFault, armed
+from penstock.offload.plan.segments import segments
+from tests.exactly_once.test_event_time import GAPS_MS, moves, turns_of
+from tests.exactly_once.test_state import NEEDS, swap
+from tests.offload.backends.waiting import until
+from tests.offload.in_process import ANYHOW, WELL, Chances, Helped, helped
+from tests.trials.cluster import SETTINGS, MiniCluster
+from tests.trials.event_ledger import CASES
+from tests.trials.event_trial import MOSTLY_IN_TIME, event_trial
+from tests.trials.plain_rows import Row
+from tests.trials.trial import (
+    FLOWS,
+    MEMORY,
+    MIGRATIONS,
+    Mishap,
+    Trial,
+    Turn,
+    everything,
+    hows,
+    random_turn,
+    trial,
+)
+
+# A host's own threads die with an injected fault, as they would with their process.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning"),
+    pytest.mark.timeout(120),
+]
+
+SOON_MS = 150
+"""Functions that hang are given up then."""
+NAMES = ["sums", "chain"] + [
+    name for name in CASES if any(segment.offloadable for segment in segments(CASES[name].flow))
+]
+OFTEN = replace(SETTINGS, compact_epochs=1)
+NOW = (
+    "host.channel",
+    "host.applied",
+    "host.seal",
+    "courier.sent",
+    "courier.closed",
+    "courier.offload",
+    "courier.offloaded",
+    "driver.written",
+    "driver.committed",
+)
+"""Points that are tried each time; the others where there is time."""
+SOME = ("sums", "tumbling", "late-session", "top", "distinct", "hot")
+"""And so with flows."""
+
+
+def slow_unless(now: bool) -> list[Any]:
+    return [] if now else [pytest.mark.slow]
+
+
+@contextmanager
+def helped_trial(
+    name: str,
+    store: Path,
+    chances: Chances = ANYHOW,
+    seed: int = 0,
+    deadline_ms: int = SOON_MS,
+    **options: Any,
+) -> Iterator[tuple[Trial, Helped]]:
+    """A flow on trial of which some rows go to functions."""
+    flow = FLOWS[name][0] if name in FLOWS else CASES[name].flow
+    with helped(flow, chances, seed, deadline_ms) as by:
+        if name in FLOWS:
+            with trial(name, str(store), helped=by, **options) as made:
+                yield made, by
+        else:
+            with event_trial(name, str(store), MOSTLY_IN_TIME, helped=by, **options) as timed:
+                yield timed, by
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=slow_unless(name in SOME)) for name in NAMES]
+)
+def test_whatever_becomes_of_functions(tmp_path: Path, name: str) -> None:
+    with helped_trial(name, tmp_path, hosts=3) as (flow, by):
+        for seed in range(6):
+            flow.take(Turn(seed, partitions=1 + seed % 3, rows=40, gap_ms=GAPS_MS[seed % 4]))
+        flow.check()
+        assert by.functions.did["answer"] > 5
+        assert len(by.functions.did) > 3
+
+
+@pytest.mark.parametrize("name", NAMES[::4])
+def test_nothing_is_done_twice_when_all_is_well(tmp_path: Path, name: str) -> None:
+    """No answer is refused: what functions give is what hosts take."""
+    with helped_trial(name, tmp_path, WELL, deadline_ms=10_000) as (flow, _):
+        told: Counter[str] = Counter()
+        for seed in range(6):
+            flow.take(Turn(seed, rows=40))
+            for seen in flow.cluster.registry.seen():
+                for one in seen.offloaded:
+                    assert (one.failures, one.returned) == ({}, 0)
+                    assert one.records <= one.rows * 4  # windows of a row, at most
+                    told.update(rows=one.rows, records=one.records, asked=one.invocations)
+        flow.check()
+        assert min(told.values()) > 0
+
+
+def in_any_order(on: MiniCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From now on each try of a task gets its rows in another order, as it may behind a shuffle."""
+    run = on._run_attempt
+
+    def shuffled(text: str, task: Task, part: Sequence[Row], outcome: Any) -> None:
+        run(text, task, random.Random(task.attempt).sample(part, len(part)), outcome)
+
+    monkeypatch.setattr(on, "_run_attempt", shuffled)
+
+
+CHANGES = [("answer", "fail"), ("fail", "answer"), ("answer", "answer")]
+"""What functions do before, and what after."""
+PARTED = [
+    pytest.param(name, marks=slow_unless(name in ("sums", "tumbling")))
+    for name in ("sums", "tumbling", "late-session", "distinct")
+]
+
+
+@pytest.mark.parametrize("name", PARTED)
+@pytest.mark.parametrize(("before", "after"), CHANGES)
+def test_a_task_is_tried_again_when_hosts_have_its_first_channels(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, before: str, after: str
+) -> None:
+    """And not the second ones: those that come with the next try must bring what is missing."""
+    hosts = 3
+    with helped_trial(name, tmp_path, {before: 1}, hosts=hosts, deadline_ms=10_000) as (flow, by):
+        by.chance = 1.0
+        in_any_order(flow.cluster, monkeypatch)
+        flow.take(Turn(1, rows=60))
+
+        def die(where: Mapping[str, object]) -> None:
+            until(lambda: faults.passed["host.applied"] >= 2 * hosts)
+            by.functions.chances = {after: 1}
+            raise InjectedFault("courier.offloaded", where)
+
+        with armed(Fault("courier.offloaded", do=die, hits=(1, 2))) as faults:
+            assert flow.take(Turn(2, rows=60)) == 1, "another run does not try it"
+        assert len(faults.fired) == 2
+        flow.check()
+
+
+@pytest.mark.parametrize("name", PARTED)
+@pytest.mark.parametrize(("before", "after"), CHANGES)
+def test_a_task_is_given_up_when_some_hosts_have_its_second_channel(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, before: str, after: str
+) -> None:
+    """Others get theirs from the next try, for which functions do what they did not before."""
+    partitions, hosts = 2, 3
+    with helped_trial(name, tmp_path, {before: 1}, hosts=hosts, deadline_ms=10_000) as (flow, by):
+        by.chance = 1.0
+        in_any_order(flow.cluster, monkeypatch)
+        flow.take(Turn(1, rows=60))
+        attempts = flow.cluster.attempts
+
+        def give_up(where: Mapping[str, object]) -> None:
+            until(lambda: seconds.passed["host.applied"] >= partitions * hosts + 1)
+            by.functions.chances = {after: 1}
+            flow.cluster.lose_task(where)
+
+        late = Fault("host.channel", do=give_up, where={"partition": partitions})
+        with armed() as seconds, armed(late) as faults:
+            assert flow.take(Turn(2, rows=60)) == 1, "another run does not try it"
+        assert len(faults.fired) == 1
+        assert flow.cluster.attempts > attempts + partitions
+        flow.check()
+
+
+@pytest.mark.parametrize(
+    ("point", "name"),
+    [
+        pytest.param(point, name, marks=slow_unless(point in NOW and name in SOME))
+        for number, point in enumerate(FAULT_POINTS)
+        for name in ("sums", NAMES[2 + number % (len(NAMES) - 2)])
+    ],
+)
+def test_a_fault_at_each_point(tmp_path: Path, point: str, name: str) -> None:
+    options = {"settings": OFTEN} | NEEDS.get(point, {})
+    with helped_trial(name, tmp_path, **options) as (flow, by):
+        by.chance = 1.0
+        for number, how in enumerate(hows(point)):
+            flow.settle()
+            if name in FLOWS:
+                flow.epoch(everything(name))
+            flow.take(Turn(number, rows=40))
+            died = flow.cluster.deaths["driver"]
+            asked = swap(flow, number) if name in FLOWS else moves(flow)  # type: ignore[arg-type]
+            mishap = Mishap(point, how)
+            flow.take(Turn(9 + number, requests=asked, mishaps=(mishap,), rows=40, gap_ms=3000))
+            assert flow.fired[point] == number + 1, "the point was not passed"
+            assert flow.cluster.deaths["driver"] - died == point.startswith("driver.")
+        flow.check()
+
+
+turns = turns_of(FAULT_POINTS, [40, 5, 0])
+
+
+@settings(max_examples=5, derandomize=True, deadline=None, database=None)
+@given(
+    name=st.sampled_from(NAMES),
+    story=st.lists(turns, min_size=2, max_size=6),
+    hosts=st.integers(1, 3),
+    migration=st.sampled_from(MIGRATIONS),
+    limit=st.sampled_from(MEMORY),
+    seed=st.integers(0, 99),
+)
+def test_any_story_gives_what_lists_give(
+    tmp_path_factory: pytest.TempPathFactory,
+    name: str,
+    story: list[Turn],
+    hosts: int,
+    migration: str,
+    limit: int | None,
+    seed: int,
+) -> None:
+    store = tmp_path_factory.mktemp("store")
+    options = {"hosts": hosts, "migration": migration, "memory_limit": limit}
+    with helped_trial(name, store, ANYHOW, seed, **options) as (flow, _):
+        for turn in story:
+            flow.take(turn)
+        flow.check()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_five_hundred_faults(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    fired: Counter[str] = Counter()
+    did: Counter[str] = Counter()
+    story = 0
+    while sum(fired.values()) < 500:
+        story += 1
+        pick = random.Random(story)
+        options = {
+            "hosts": pick.randint(1, 3),
+            "settings": pick.choice((SETTINGS, OFTEN)),
+            "migration": pick.choice(MIGRATIONS),
+            "memory_limit": pick.choice(MEMORY),
+        }
+        name = NAMES[story % len(NAMES)]
+        with helped_trial(name, tmp_path / str(story), ANYHOW, story, **options) as (flow, by):
+            for number in range(12):
+                turn = random_turn(pick, mishaps=pick.randint(1, 4), requests=1)
+                beside = Mishap(("courier.offload", "courier.offloaded")[number % 2], "die")
+                flow.take(
+                    replace(
+                        turn,
+                        mishaps=(*turn.mishaps, beside),
+                        gap_ms=pick.choice(GAPS_MS),
+                    )
+                )
+            flow.check()
+        fired += flow.fired
+        did += by.functions.did
+    with capsys.disabled():
+        print(f"\n{sum(fired.values())} faults in {story} stories; functions {dict(did)}")
+    assert {"courier.offload", "courier.offloaded"} < set(fired)
+    assert set(did) == set(ANYHOW)

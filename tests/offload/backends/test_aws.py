@@ -1,0 +1,177 @@
+"""AWS Lambda's ways: the real client over HTTP, against a stand-in that runs the real handler."""
+
+from __future__ import annotations
+
+import json
+import sys
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from penstock.errors import FlowError, SettingError
+from penstock.offload.backends import lambda_handler
+from penstock.offload.backends.aws import LambdaFunctions, LambdaReach
+from penstock.offload.backends.lambda_handler import Handler
+from penstock.offload.backends.lambda_invoker import LambdaInvoker, request_limit
+from penstock.offload.backends.messages import FunctionAnswer
+from penstock.offload.backends.package import flow_named, package
+from penstock.offload.backends.port import Failure, FunctionFailed
+from penstock.offload.backends.work import Work
+from tests.offload.backends import flows
+from tests.offload.backends.flows import counting, doubled, request, slow_or_wrong
+from tests.offload.backends.lambda_stand_in import (
+    PAYLOAD_LIMIT,
+    Fault,
+    InProcess,
+    LambdaStandIn,
+    Unpacked,
+)
+
+FLOW = counting(doubled)
+packaged = counting(slow_or_wrong)
+
+
+@pytest.fixture(autouse=True)
+def credentials(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
+
+
+@pytest.fixture
+def stand_in() -> Iterator[LambdaStandIn]:
+    with LambdaStandIn("flow", lambda: InProcess(Handler(Work(FLOW)))) as found:
+        yield found
+
+
+def invoker(stand_in: LambdaStandIn, payload_limit: int = PAYLOAD_LIMIT) -> LambdaInvoker:
+    return LambdaReach("flow", "eu-central-1", stand_in.url, payload_limit).connect()
+
+
+@pytest.mark.parametrize(
+    ("fault", "failure"),
+    [
+        ("throttle", "throttled"),
+        ("hang", "timeout"),
+        ("error", "failed"),
+        ("kill", "failed"),
+        ("garbage", "failed"),
+        ("timed out", "timeout"),
+    ],
+)
+def test_what_goes_wrong_is_told_once_and_not_tried_again(
+    stand_in: LambdaStandIn, fault: Fault, failure: Failure
+) -> None:
+    body, way = request(FLOW, ("a", 1)).to_bytes(), invoker(stand_in)
+    stand_in.faults.append(fault)
+    with pytest.raises(FunctionFailed) as raised:
+        way.invoke(body, 400)
+    assert raised.value.failure == failure
+    assert len(stand_in.asked) == 1
+    assert way.invoke(body, 5_000)
+    used = way.taken()
+    assert (used.throttled, used.failed) == ((1, 0) if fault == "throttle" else (0, used.failed))
+    assert way.taken().invocations == 0
+
+
+def test_requests_are_signed(stand_in: LambdaStandIn) -> None:
+    invoker(stand_in).invoke(request(FLOW, ("a", 1)).to_bytes(), 5_000)
+    [headers] = stand_in.asked
+    assert "/eu-central-1/lambda/aws4_request" in headers["Authorization"]
+
+
+def test_a_cold_start_is_counted_once(stand_in: LambdaStandIn) -> None:
+    way = invoker(stand_in)
+    for _ in range(3):
+        way.invoke(request(FLOW, ("a", 1)).to_bytes(), 5_000)
+    used = way.taken()
+    assert (used.invocations, used.cold_starts, stand_in.started) == (3, 1, 1)
+    assert used.cold_start_ms > 0
+
+
+def test_a_request_that_fits_the_limit_passes_and_a_larger_one_is_not_sent(
+    stand_in: LambdaStandIn,
+) -> None:
+    way = invoker(stand_in)
+    assert way.request_limit == request_limit(PAYLOAD_LIMIT)
+    with pytest.raises(FunctionFailed) as raised:
+        way.invoke(b"x" * way.request_limit, 5_000)
+    assert raised.value.failure == "failed"  # it arrived, and is no request
+    with pytest.raises(FunctionFailed) as raised:
+        way.invoke(b"x" * (way.request_limit + 1), 5_000)
+    assert raised.value.failure == "too_large"
+    assert len(stand_in.asked) == 1
+
+
+def test_lambda_itself_refuses_what_is_too_large(stand_in: LambdaStandIn) -> None:
+    with pytest.raises(FunctionFailed) as raised:
+        invoker(stand_in, 2 * PAYLOAD_LIMIT).invoke(b"x" * PAYLOAD_LIMIT, 5_000)
+    assert raised.value.failure == "too_large"
+
+
+def test_an_answer_that_is_too_large_is_told(
+    stand_in: LambdaStandIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lambda_handler, "ANSWER_LIMIT", 100)
+    with pytest.raises(FunctionFailed) as raised:
+        invoker(stand_in).invoke(request(FLOW, ("a", 1)).to_bytes(), 5_000)
+    assert raised.value.failure == "too_large"
+
+
+def test_nobody_there(stand_in: LambdaStandIn) -> None:
+    reach = LambdaReach("flow", "eu-central-1", "http://127.0.0.1:1")
+    with pytest.raises(FunctionFailed) as raised:
+        reach.connect().invoke(b"", 2_000)
+    assert raised.value.failure == "failed"
+    other = LambdaReach("other", "eu-central-1", stand_in.url)
+    with pytest.raises(FunctionFailed, match="ResourceNotFound"):
+        other.connect().invoke(b"", 2_000)
+
+
+def test_without_boto3_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "boto3", None)
+    with pytest.raises(SettingError, match=r"penstock\[aws\]"):
+        LambdaFunctions("flow").start(FLOW, "run", "token")
+
+
+def test_a_packed_flow_answers_where_only_the_archive_is(tmp_path: Path) -> None:
+    """In a process that has Penstock and the user's code from the archive alone."""
+    archive, folder = tmp_path / "functions.zip", tmp_path / "task"
+    packed = package(packaged, archive, [flows.__name__])
+    with zipfile.ZipFile(archive) as opened:
+        opened.extractall(folder)
+        assert sum(info.file_size for info in opened.infolist()) == packed.unpacked_bytes
+    assert not packed.fits
+    (folder / "kernels").mkdir()
+    (folder / "kernels" / "compiled").touch()
+    asked = request(packaged, ("a", 1), ("b", 2), ("a", 4))
+    start = lambda: Unpacked(folder, str(tmp_path / "kernels"))  # noqa: E731
+    with LambdaStandIn("flow", start) as stand_in:
+        way = invoker(stand_in)
+        got = FunctionAnswer.from_bytes(way.invoke(asked.to_bytes(), 120_000), asked)
+        stand_in.faults.append("kill")
+        with pytest.raises(FunctionFailed, match="Runtime exited"):
+            way.invoke(asked.to_bytes(), 10_000)
+    [partials] = got.batches
+    assert partials.column("sum(v)").to_pylist() == [10, 4]
+    assert (tmp_path / "kernels" / "compiled").exists()  # where a function can write
+
+
+def test_a_flow_is_found_by_name() -> None:
+    assert flow_named(f"{__name__}:packaged") is packaged
+    for name, told in [
+        ("tests.offload.backends.flows", "names no flow"),
+        ("tests.offload.backends.flows:nothing", "there is no"),
+        ("tests.offload.backends.flows:SCHEMA", "and no flow"),
+    ]:
+        with pytest.raises(FlowError, match=told):
+            flow_named(name)
+
+
+def test_the_handler_keeps_busy_when_it_is_to_be_warmed() -> None:
+    handler = Handler(Work(FLOW))
+    first, second = handler({"warm": 30}), handler({"warm": 0})
+    assert (first["cold"], second["cold"]) == (True, False)
+    assert first["ms"] >= 30 > second["ms"]
+    assert json.dumps(first)

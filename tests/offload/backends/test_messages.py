@@ -1,0 +1,75 @@
+"""Requests and answers on their way."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from penstock.offload.backends.messages import FunctionAnswer, Request, Requests, flow_mark
+from penstock.offload.backends.port import FunctionFailed
+from penstock.operators.operator import PARTIALS, EpochTime
+from tests.offload.backends.flows import counting, doubled, rows, slow_or_wrong
+
+FLOW = counting(doubled)
+TIME = EpochTime(3, 17, 5, True)
+REQUESTS = Requests.of(FLOW, FLOW.steps, TIME, "3.0.1")
+
+
+def test_a_request_comes_as_it_went() -> None:
+    sent = REQUESTS.one(4, [rows(("a", 1)), rows(), rows(("b", 2), ("c", 3))])
+    got = Request.from_bytes(sent.to_bytes())
+    assert got == sent
+    assert (got.id, got.steps, got.time, got.rows) == ("3.0.1-4", ("map-1", "count-2"), TIME, 3)
+
+
+def test_an_answer_comes_as_it_went() -> None:
+    asked = REQUESTS.one(0, [rows(("a", 1))])
+    for late in ((), (rows(("z", 9)),)):
+        sent = FunctionAnswer(asked.id, PARTIALS, (rows(("a", 1)), rows(("b", 2))), late)
+        assert FunctionAnswer.from_bytes(sent.to_bytes(), asked) == sent
+    nothing = FunctionAnswer(asked.id, PARTIALS)
+    assert FunctionAnswer.from_bytes(nothing.to_bytes(), asked) == nothing
+
+
+def test_what_is_no_answer_to_the_request_is_a_failure() -> None:
+    asked = REQUESTS.one(0, [])
+    other = FunctionAnswer("3.0.1-1", PARTIALS, (rows(("a", 1)),)).to_bytes()
+    own = FunctionAnswer("3.0.1-0", PARTIALS, (rows(("a", 1)),), (rows(("a", 1)),)).to_bytes()
+    plain = pa.BufferOutputStream()
+    with pa.ipc.new_stream(plain, rows().schema):
+        pass
+    for body in (other, b"", b"no Arrow", own[: len(own) // 2], plain.getvalue().to_pybytes()):
+        with pytest.raises(FunctionFailed) as raised:
+            FunctionAnswer.from_bytes(body, asked)
+        assert raised.value.failure == "failed"
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.lists(st.lists(st.tuples(st.text(max_size=20), st.integers(0, 9)), max_size=20), max_size=4),
+    st.integers(2_000, 4_000),
+    st.integers(0, 5),
+)
+def test_rows_are_cut_into_requests_that_fit(
+    channels: list[list[tuple[str, int]]], limit: int, first: int
+) -> None:
+    batches = [rows(*some) for some in channels]
+    cut = REQUESTS.cut(batches, limit, first)
+    assert all(len(one.to_bytes()) <= limit for one in cut)
+    assert [one.id for one in cut] == [f"3.0.1-{n}" for n in range(first, first + len(cut))]
+    again = [row for one in cut for batch in one.batches for row in batch.to_pylist()]
+    assert again == [row for batch in batches for row in batch.to_pylist()]
+
+
+def test_a_row_that_is_too_large_for_any_request_says_so() -> None:
+    with pytest.raises(FunctionFailed) as raised:
+        REQUESTS.cut([rows(("a", 1), ("b" * 5_000, 2))], limit=3_000)
+    assert raised.value.failure == "too_large"
+
+
+def test_a_flow_is_known_by_its_mark() -> None:
+    assert flow_mark(FLOW) == flow_mark(counting(slow_or_wrong))
+    other = counting(doubled).steps[:1]
+    assert flow_mark(FLOW) != flow_mark(type(FLOW)(FLOW.sources, other))

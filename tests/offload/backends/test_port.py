@@ -1,0 +1,137 @@
+"""What all places that run functions have in common."""
+
+from __future__ import annotations
+
+import os
+import pickle
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+
+import pytest
+
+from penstock import errors
+from penstock.offload.backends.aws import LambdaFunctions
+from penstock.offload.backends.lambda_handler import Handler
+from penstock.offload.backends.local import LocalFunctions
+from penstock.offload.backends.messages import FunctionAnswer
+from penstock.offload.backends.port import Failure, FunctionFailed, Functions, Invoker, Started
+from penstock.offload.backends.reach import invoker_at
+from penstock.offload.backends.work import Work
+from tests.offload.backends.flows import counting, request, slow_or_wrong
+from tests.offload.backends.lambda_stand_in import InProcess, LambdaStandIn
+from tests.offload.backends.waiting import until
+
+FLOW = counting(slow_or_wrong)
+AT_MOST = 3
+
+
+@dataclass
+class Place:
+    started: Started
+    invoker: Invoker
+
+    def asked(self, *pairs: tuple[str | None, int], timeout_ms: int = 20_000) -> FunctionAnswer:
+        sent = request(FLOW, *pairs)
+        return FunctionAnswer.from_bytes(self.invoker.invoke(sent.to_bytes(), timeout_ms), sent)
+
+    def failure(self, *pairs: tuple[str | None, int], timeout_ms: int = 20_000) -> Failure:
+        with pytest.raises(FunctionFailed) as raised:
+            self.asked(*pairs, timeout_ms=timeout_ms)
+        return raised.value.failure
+
+
+@contextmanager
+def functions_at(name: str) -> Iterator[Functions]:
+    if name == "local":
+        yield LocalFunctions(at_most=AT_MOST)
+        return
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        LambdaStandIn("flow", lambda: InProcess(Handler(Work(FLOW))), AT_MOST) as stand_in,
+    ):
+        patch.setitem(os.environ, "AWS_ACCESS_KEY_ID", "test")
+        patch.setitem(os.environ, "AWS_SECRET_ACCESS_KEY", "test")
+        yield LambdaFunctions("flow", "eu-central-1", stand_in.url, AT_MOST)
+
+
+@pytest.fixture(scope="module", params=["local", "lambda"])
+def place(request: pytest.FixtureRequest) -> Iterator[Place]:
+    with ExitStack() as stack:
+        functions = pickle.loads(pickle.dumps(stack.enter_context(functions_at(request.param))))
+        assert functions.at_most == AT_MOST
+        started = functions.start(FLOW, "run", "token")
+        stack.callback(started.stop)
+        yield Place(started, invoker_at(started.reach.to_text()))
+
+
+def test_a_function_answers(place: Place) -> None:
+    [partials] = place.asked(("a", 1), ("b", 2), ("a", 3)).batches
+    assert partials.column("sum(v)").to_pylist() == [8, 4]
+
+
+def test_what_couriers_are_told_is_a_text(place: Place) -> None:
+    text = place.started.reach.to_text()
+    assert invoker_at(text) is place.invoker
+    assert "\n" not in text
+
+
+def test_a_row_that_fails_fails_the_invocation_and_no_more(place: Place) -> None:
+    assert place.failure(("a", 1), ("wrong", 1)) == "failed"
+    assert place.asked(("a", 1)).batches
+
+
+def test_a_function_that_takes_too_long(place: Place) -> None:
+    assert place.failure(("slow", 3_000), timeout_ms=300) == "timeout"
+    assert place.asked(("a", 1)).batches
+
+
+def test_more_functions_than_there_may_be_are_refused(place: Place) -> None:
+    with ThreadPoolExecutor(3 * AT_MOST) as threads:
+
+        def outcome(_: int) -> str:
+            try:
+                place.asked(("slow", 500))
+            except FunctionFailed as failed:
+                return failed.failure
+            return "answered"
+
+        outcomes = list(threads.map(outcome, range(3 * AT_MOST)))
+    # one that hung in the test before may still be busy
+    assert AT_MOST - 1 <= outcomes.count("answered") <= AT_MOST
+    assert outcomes.count("answered") + outcomes.count("throttled") == len(outcomes)
+    assert place.asked(("a", 1)).batches
+
+
+def test_what_was_used_is_counted(place: Place) -> None:
+    def used() -> tuple[int, int, float, float]:
+        place.started.note(place.invoker.taken())
+        now = place.started.used()
+        return now.invocations, now.failed, now.seconds, now.money
+
+    before = used()
+    place.asked(("slow", 200))
+    place.failure(("wrong", 1))
+    after = used()
+    assert (after[0] - before[0], after[1] - before[1]) == (2, 1)
+    assert 0.2 <= after[2] - before[2] < 2.0
+    assert after[3] - before[3] > 0.2 * 1769 / 1024 * 0.0000166667
+    assert place.started.used().cold_starts >= 1
+
+
+def test_warm_ones_are_started_ahead(place: Place) -> None:
+    place.started.warm(AT_MOST)
+    until(lambda: place.started.used().cold_starts >= AT_MOST)
+
+
+def test_an_error_says_how_it_failed_wherever_it_is_read() -> None:
+    error = FunctionFailed("busy", failure="throttled")
+    for again in (pickle.loads(pickle.dumps(error)), errors.from_wire(errors.to_wire(error))):
+        assert isinstance(again, FunctionFailed)
+        assert (again.failure, str(again)) == ("throttled", "busy")
+
+
+def test_functions_of_no_known_kind_are_refused() -> None:
+    with pytest.raises(errors.ProtocolError, match="unknown kind: 'other'"):
+        invoker_at('{"kind": "other"}')

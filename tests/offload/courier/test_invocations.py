@@ -1,0 +1,146 @@
+"""A courier's invocations: how many at a time, until when, and what is made of what comes."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+import pyarrow as pa
+import pytest
+
+from penstock.offload.backends.messages import FunctionAnswer, Request, Requests
+from penstock.offload.backends.port import FunctionFailed, Usage
+from penstock.offload.backends.work import Work
+from penstock.offload.courier.invocations import Invocations, Portion, cut_evenly, portions
+from penstock.operators.operator import EpochTime
+from tests.offload.backends.flows import counting, doubled, rows
+
+FLOW = counting(doubled)
+WORK = Work(FLOW)
+REQUESTS = Requests.of(FLOW, FLOW.steps, EpochTime(0, 0), "test")
+BATCH = rows(*((f"k{n}", n) for n in range(12)))
+
+
+class Asked:
+    """Functions that do what they are told by the number of the request."""
+
+    request_limit: int | None = None
+
+    def __init__(self, does: Callable[[int, bytes], bytes]) -> None:
+        self.does = does
+        self.most = self.now = 0
+        self.timeouts: list[int] = []
+        self._lock = threading.Lock()
+
+    def invoke(self, request: bytes, timeout_ms: int) -> bytes:
+        with self._lock:
+            self.now += 1
+            self.most = max(self.most, self.now)
+            self.timeouts.append(timeout_ms)
+        try:
+            return self.does(int(Request.from_bytes(request).id.split("-")[1]), request)
+        finally:
+            with self._lock:
+                self.now -= 1
+
+    def taken(self) -> Usage:
+        return Usage()
+
+
+def asked(parts: int) -> list[Portion]:
+    made = portions(REQUESTS, cut_evenly([BATCH], parts), None)
+    return [portion for part in made for portion in part]
+
+
+def total(answer: FunctionAnswer) -> int:
+    return sum(row["sum(v)"] for batch in answer.batches for row in batch.to_pylist())
+
+
+def test_so_many_at_a_time() -> None:
+    together = threading.Barrier(3)
+
+    def does(number: int, request: bytes) -> bytes:
+        together.wait(10)
+        return WORK.answer(request)
+
+    functions = Asked(does)
+    made = dict(Invocations(functions, asked(6), total, 3, 10_000).finished())
+    assert functions.most == 3
+    assert sum(found or 0 for found in made.values()) == 2 * sum(range(12))
+    assert all(0 < timeout <= 10_000 for timeout in functions.timeouts)
+
+
+def test_what_is_late_is_not_looked_at() -> None:
+    late, gone = threading.Event(), threading.Event()
+
+    def does(number: int, request: bytes) -> bytes:
+        if number == 1:
+            late.wait(10)
+            gone.set()
+        return WORK.answer(request)
+
+    invocations = Invocations(Asked(does), asked(3), total, 3, 300)
+    made = dict(invocations.finished())
+    late.set()
+    assert gone.wait(10)
+    assert sorted(made) == [0, 1, 2]
+    assert made[1] is None
+    assert None not in (made[0], made[2])
+    assert invocations.failures == {"timeout": 1}
+    assert 300 <= invocations.wait_ms < 5_000
+
+
+def test_one_that_is_not_free_in_time_is_not_asked() -> None:
+    late = threading.Event()
+    functions = Asked(lambda number, request: WORK.answer(request) if late.wait(10) else b"")
+    invocations = Invocations(functions, asked(4), total, 1, 100)
+    assert [found for _, found in invocations.finished()] == [None] * 4
+    late.set()
+    assert invocations.failures == {"timeout": 4}
+    assert len(functions.timeouts) == 1
+
+
+def test_every_kind_of_failure_is_counted() -> None:
+    def does(number: int, request: bytes) -> bytes:
+        if number == 0:
+            raise FunctionFailed("all are busy", failure="throttled")
+        if number == 1:
+            raise OSError("the network is gone")
+        if number == 2:
+            return b"garbage"
+        if number == 3:  # the answer to another request
+            return WORK.answer(REQUESTS.one(17, [BATCH]).to_bytes())
+        return WORK.answer(request)
+
+    def take(answer: FunctionAnswer) -> int:
+        if answer.id == "test-4":
+            raise KeyError("column")
+        return total(answer)
+
+    invocations = Invocations(Asked(does), asked(6), take, 6, 10_000)
+    made = dict(invocations.finished())
+    assert [number for number in sorted(made) if made[number] is not None] == [5]
+    assert invocations.failures == {"throttled": 1, "failed": 4}
+
+
+def test_requests_are_no_larger_than_functions_take() -> None:
+    limit = len(REQUESTS.one(0, [BATCH]).to_bytes()) - 1
+    [[first, second]] = portions(REQUESTS, [[BATCH]], limit)
+    assert pa.concat_batches([*first.batches, *second.batches]) == BATCH
+    [[whole]] = portions(REQUESTS, [[BATCH]], 100)
+    assert isinstance(whole.asks, FunctionFailed)
+    functions = Asked(lambda number, request: WORK.answer(request))
+    invocations = Invocations(functions, [first, whole, second], total, 3, 10_000)
+    made = dict(invocations.finished())
+    assert made[1] is None
+    assert (made[0] or 0) + (made[2] or 0) == 2 * sum(range(12))
+    assert invocations.failures == {"too_large": 1}
+
+
+@pytest.mark.parametrize("parts", [1, 3, 12, 50])
+def test_rows_are_cut_evenly_and_in_order(parts: int) -> None:
+    cut = cut_evenly([BATCH.slice(0, 5), BATCH.slice(5)], parts)
+    assert len(cut) == min(parts, 12)
+    sizes = [sum(batch.num_rows for batch in part) for part in cut]
+    assert max(sizes) - min(sizes) <= 1
+    assert pa.concat_batches([batch for part in cut for batch in part]) == BATCH

@@ -1,0 +1,128 @@
+"""What couriers tell of rows that functions carry."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import penstock.operators.aggregate.aggregates as ps
+from penstock.courier.witness import Seen, Watched, Witness
+from penstock.errors import ProtocolError
+from penstock.offload.backends.port import Usage
+from penstock.offload.courier.report import Offloaded, told_of_functions
+from penstock.operators.aggregate.plan import AggregatePlan
+from penstock.operators.process.step import ProcessPlan
+from penstock.operators.window.plan import window_aggregate_plan
+from penstock.operators.window.windows import tumbling
+from penstock.plan.epoch import Offload
+from penstock.plan.steps import FlowPlan, KeyedStep, SourcePlan
+from tests.courier.test_report import ordering
+from tests.offload.in_process import WELL, helped
+from tests.operators.processors import SCHEMA as USERS
+from tests.operators.processors import Summed
+from tests.trials.cluster import MiniCluster, cluster
+from tests.trials.plain_rows import Row
+
+pytestmark = pytest.mark.timeout(60)
+
+SLOTS = 8
+SCHEMA = pa.schema([("user", pa.int64()), ("n", pa.int64()), ("ts", pa.timestamp("us"))])
+SUMS = AggregatePlan(SCHEMA, ["user"], {"n": ps.sum("n")})
+WINDOWS = window_aggregate_plan(SCHEMA, ["user"], {"n": ps.sum("n")}, tumbling("10s"), "ts")
+
+
+def flow_of(plan: AggregatePlan | object) -> FlowPlan:
+    step = KeyedStep("sums", SLOTS, plan)  # type: ignore[arg-type]
+    return FlowPlan((SourcePlan(SCHEMA, "ts", 1000),), (step,))
+
+
+def parts_of(users: int, rows: int) -> list[list[Row]]:
+    return [
+        [{"user": (7 * n + part) % users, "n": n, "ts": 1000 + n % 5} for n in range(rows)]
+        for part in range(2)
+    ]
+
+
+def loads(on: MiniCluster) -> list[int]:
+    total = np.sum([report.loads["sums"] for report in on.registry.seen()], axis=0)
+    return [int(count) for count in total]
+
+
+@pytest.mark.parametrize("plan", [SUMS, WINDOWS], ids=["sums", "windows"])
+@pytest.mark.parametrize(("users", "rows"), [(5_000, 3_000), (60, 3_000)])
+def test_loads_are_those_without_functions(
+    tmp_path: Path, plan: object, users: int, rows: int
+) -> None:
+    """Whether couriers combine the rows of a key or not."""
+    flow, parts = flow_of(plan), parts_of(users, rows)
+    with cluster(flow, str(tmp_path / "alone")) as on:
+        on.run(parts)
+        alone = loads(on)
+        assert all(seen.offloaded == () and seen.used == Usage() for seen in on.registry.seen())
+    with helped(flow, WELL) as by, cluster(flow, str(tmp_path / "helped"), helped=by) as on:
+        by.chance = 1.0
+        on.run(parts)
+        assert np.allclose(loads(on), alone, rtol=0.15, atol=3)
+        assert sum(told.rows for seen in on.registry.seen() for told in seen.offloaded) > rows / 3
+
+
+def test_what_functions_did_is_told(tmp_path: Path) -> None:
+    flow, parts = flow_of(SUMS), parts_of(100, 200)
+    with helped(flow, {"throttle": 1}) as by, cluster(flow, str(tmp_path), helped=by) as on:
+        by.chance = 1.0
+        on.run(parts)
+        told = [one for seen in on.registry.seen() for one in seen.offloaded]
+        assert [one.segment for one in told] == ["sums", "sums"]
+        assert all(0 < one.rows == one.returned <= 200 and one.records == 0 for one in told)
+        assert all(one.failures == {"throttled": one.invocations} for one in told)
+        used = sum((seen.used for seen in on.registry.seen()), Usage())
+        assert used.invocations == sum(one.invocations for one in told)
+
+
+def test_a_report_without_functions_says_nothing_of_them() -> None:
+    assert told_of_functions([], Usage(), {}) == {}
+    told = [Offloaded("sums", 9, 3, 2, {"timeout": 1}, 4, 17)]
+    used = Usage(invocations=2, seconds=0.25)
+    facts = Witness([Watched()]).to_json() | told_of_functions(told, used, {})
+    seen = Seen.from_json(json.loads(json.dumps(facts)))
+    assert (seen.offloaded, seen.used) == (tuple(told), used)
+
+
+def test_functions_that_cannot_be_reached_are_done_without(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flow, parts = flow_of(SUMS), parts_of(100, 200)
+    with cluster(flow, str(tmp_path / "alone")) as on:
+        on.run(parts)
+        alone = on.output(0)
+    with helped(flow, WELL) as by, cluster(flow, str(tmp_path / "helped"), helped=by) as on:
+        by.chance, by.text = 1.0, json.dumps({"kind": "nowhere"})
+        on.run(parts)
+        assert on.output(0) == alone
+        assert not by.functions.did
+        told = [one for seen in on.registry.seen() for one in seen.offloaded]
+        assert sum(one.returned for one in told) > 0
+
+
+def test_shares_without_functions_mean_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with cluster(flow_of(SUMS), str(tmp_path)) as on:
+        ordering(on, monkeypatch, offload=Offload(np.ones(SLOTS), 2, 1000))
+        on.run(parts_of(100, 200))
+        assert sum(loads(on)) == 200
+        assert all(seen.offloaded == () for seen in on.registry.seen())
+
+
+def test_what_must_be_left_whole_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    step = KeyedStep("sums", SLOTS, ProcessPlan(USERS, ["user"], Summed()))
+    with cluster(FlowPlan((SourcePlan(USERS),), (step,)), str(tmp_path)) as on:
+        ordering(on, monkeypatch, offload=Offload(np.ones(SLOTS), 2, 1000))
+        with pytest.raises(ProtocolError, match="its state does not merge"):
+            on.run([[{"user": "ann", "n": 1}]])

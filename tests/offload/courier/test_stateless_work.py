@@ -1,0 +1,208 @@
+"""Stateless steps that functions can help: what couriers tell of them, and at what pace they go."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+
+import penstock.operators.aggregate.aggregates as ps
+from penstock.courier.witness import Seen
+from penstock.offload.courier.stateless_work import MapWork
+from penstock.operators.aggregate.plan import AggregatePlan
+from penstock.plan.epoch import EpochPlan, Offload
+from penstock.plan.reflex import Reflex
+from penstock.plan.steps import FlowPlan, KeyedStep, MapStep, SourcePlan
+from tests.offload.in_process import WELL, helped
+from tests.trials.cluster import SETTINGS, MiniCluster, cluster
+from tests.trials.plain_rows import Row
+
+pytestmark = pytest.mark.timeout(60)
+
+SCHEMA = pa.schema([("k", pa.int64()), ("v", pa.int64())])
+SUMS = AggregatePlan(SCHEMA, ["k"], {"total": ps.sum("v")})
+RATE = 2_000.0
+PACED = replace(SETTINGS, map_rate=RATE)
+
+
+def odd(batch: pa.RecordBatch) -> pa.RecordBatch:
+    return batch.filter(pc.equal(pc.bit_wise_and(batch.column("v"), 1), 1))
+
+
+def next_one(batch: pa.RecordBatch) -> pa.RecordBatch:
+    return batch.set_column(1, SCHEMA.field("v"), pc.add(batch.column("v"), 1))
+
+
+def mapped(function: Callable[..., Any], schema: pa.Schema = SCHEMA) -> MapStep:
+    return MapStep(function.__name__, function, schema, schema)
+
+
+def same(batch: pa.RecordBatch) -> pa.RecordBatch:
+    return batch
+
+
+MAPS = FlowPlan((SourcePlan(SCHEMA),), (mapped(odd), mapped(next_one)))
+BEHIND = FlowPlan((SourcePlan(SCHEMA),), (KeyedStep("sums", 4, SUMS), mapped(same, SUMS.output)))
+BEFORE = FlowPlan((SourcePlan(SCHEMA),), (mapped(odd), KeyedStep("sums", 4, SUMS)))
+
+
+def rows(count: int) -> list[Row]:
+    return [{"k": n % 7, "v": n} for n in range(count)]
+
+
+def timing(*segments: str, offload: Offload | None = None, text: str | None = None) -> Any:
+    """Plans that have couriers tell of these, and perhaps hand rows of the first to functions."""
+    maps = () if offload is None else ((segments[0], offload),)
+
+    def changed(plan: EpochPlan) -> EpochPlan:
+        return replace(plan, timed=segments, map_offloads=maps, functions=text)
+
+    return changed
+
+
+def seen(on: MiniCluster) -> list[Seen]:
+    return on.registry.seen()
+
+
+def test_what_is_not_timed_is_not_told(tmp_path: Path) -> None:
+    with cluster(MAPS, str(tmp_path)) as on:
+        on.run([rows(50)])
+        assert [task.maps for task in seen(on)] == [{}]
+
+
+def test_rows_and_useful_time_are_told_by_segment_and_partition(tmp_path: Path) -> None:
+    with cluster(MAPS, str(tmp_path / "plain")) as plain:
+        plain.run([rows(50), rows(20), []])
+        expected = plain.sink[0]
+    with cluster(MAPS, str(tmp_path / "timed"), helped=timing("next_one")) as on:
+        on.run([rows(50), rows(20), []])
+        told = [task.maps["next_one"] for task in seen(on)]
+        assert [(work.rows, work.done) for work in told] == [(50, 50), (20, 20), (0, 0)]
+        assert all(0 <= work.useful_ms < 1_000 for work in told)
+        assert on.sink[0] == expected
+
+
+def test_a_courier_keeps_to_its_pace(tmp_path: Path) -> None:
+    """And all that time is useful."""
+    with cluster(MAPS, str(tmp_path), settings=PACED, helped=timing("next_one")) as on:
+        began = time.monotonic()
+        on.run([rows(600), rows(300)])
+        assert time.monotonic() - began >= 600 / RATE
+        told = [task.maps["next_one"].useful_ms for task in seen(on)]
+        assert told == pytest.approx([1000 * 600 / RATE, 1000 * 300 / RATE], rel=0.3)
+        assert told[0] >= 1000 * 600 / RATE
+
+
+def test_the_pace_is_kept_also_where_nothing_is_told(tmp_path: Path) -> None:
+    with cluster(MAPS, str(tmp_path), settings=PACED) as on:
+        began = time.monotonic()
+        on.run([rows(400)])
+        assert time.monotonic() - began >= 400 / RATE
+        assert seen(on)[0].maps == {}
+
+
+def test_steps_that_run_together_with_a_keyed_one_have_no_pace(tmp_path: Path) -> None:
+    slow = replace(SETTINGS, map_rate=1.0)
+    with cluster(BEFORE, str(tmp_path), settings=slow) as on:
+        began = time.monotonic()
+        on.run([rows(100)])
+        assert time.monotonic() - began < 50
+
+
+def test_steps_behind_a_keyed_one_are_told_of_too(tmp_path: Path) -> None:
+    """In a second report, since the first does not wait for hosts."""
+    reports: list[list[Seen]] = []
+    with cluster(BEHIND, str(tmp_path), helped=timing("same")) as on:
+        on.registry.on_report = reports.append
+        on.run([rows(60)])
+        assert [task.maps["same"].rows for report in reports for task in report] == [0, 7]
+        assert [int(task.loads["sums"].sum()) for report in reports for task in report] == [7, 7]
+
+
+def test_what_functions_do_is_not_the_courier_s_own(tmp_path: Path) -> None:
+    offload = Offload(np.array([0.75, 0.0]), 4, 10_000)
+    with helped(MAPS, WELL) as by:
+        plans = timing("next_one", offload=offload, text=by.text)
+        with cluster(MAPS, str(tmp_path), helped=plans) as on:
+            on.run([rows(400), rows(400)])
+            told = [task.maps["next_one"] for task in seen(on)]
+            assert [(work.rows, work.done) for work in told] == [(400, 100), (400, 400)]
+            [(carried,), ()] = [task.offloaded for task in seen(on)]
+            assert (carried.rows, carried.returned, carried.invocations) == (300, 0, 2)
+
+
+def test_rows_that_come_back_undone_are_the_courier_s_own(tmp_path: Path) -> None:
+    offload = Offload(np.array([0.75]), 4, 10_000)
+    with helped(MAPS, {"fail": 1}) as by:
+        plans = timing("next_one", offload=offload, text=by.text)
+        with cluster(MAPS, str(tmp_path), settings=PACED, helped=plans) as on:
+            on.run([rows(400)])
+            [told] = [task.maps["next_one"] for task in seen(on)]
+            assert (told.rows, told.done) == (400, 400)
+            assert told.useful_ms >= 1000 * 400 / RATE
+
+
+def test_each_courier_uses_as_many_functions_as_it_may(tmp_path: Path) -> None:
+    offload = Offload(np.array([1.0]), 6, 10_000, per_courier=(5, 1))
+    with helped(MAPS, WELL) as by:
+        plans = timing("next_one", offload=offload, text=by.text)
+        with cluster(MAPS, str(tmp_path), helped=plans) as on:
+            on.run([rows(400), rows(40)])
+            assert [task.offloaded[0].invocations for task in seen(on)] == [5, 1]
+
+
+def test_a_courier_with_too_much_turns_to_functions_by_itself(tmp_path: Path) -> None:
+    """The plan gives them nothing, but says how much couriers can take."""
+    reflex = Reflex(limit=400.0, room=200.0, each=100.0, merge=0.0, functions=8)
+    offload = Offload(np.zeros(2), 1, 10_000, reflex=reflex)
+    with helped(MAPS, WELL) as by:
+        plans = timing("next_one", offload=offload, text=by.text)
+        with cluster(MAPS, str(tmp_path), helped=plans) as on:
+            on.run([rows(150), rows(500)])
+            told = [task.maps["next_one"] for task in seen(on)]
+            assert [(work.rows, work.done) for work in told] == [(150, 150), (500, 100)]
+            assert [task.offloaded[0].invocations for task in seen(on) if task.offloaded] == [4]
+
+
+def test_a_report_names_only_what_is_timed() -> None:
+    facts = {"rows": 3, "arrivals_ms": [], "counts": [], "event_ms": [], "late": []}
+    facts |= {"loads": {}, "hot": [], "maps": {"map-1": MapWork(3, 1, 0.5).to_json()}}
+    assert Seen.from_json(facts).maps == {"map-1": MapWork(3, 1, 0.5)}
+
+
+@pytest.mark.parametrize("reflex", [None, Reflex(40.0, 20.0, 10.0, 0.0, 8)])
+def test_a_courier_without_a_function_keeps_its_rows(tmp_path: Path, reflex: Reflex | None) -> None:
+    """There are fewer functions than couriers: it would only be refused."""
+    offload = Offload(np.array([0.75]), 1, 10_000, per_courier=(0, 1), reflex=reflex)
+    with helped(MAPS, WELL) as by:
+        plans = timing("next_one", offload=offload, text=by.text)
+        with cluster(MAPS, str(tmp_path), helped=plans) as on:
+            on.run([rows(400), rows(400)])
+            told = [task.maps["next_one"].done for task in seen(on)]
+            assert told[0] == 400
+            assert told[1] <= 100
+
+
+def test_a_courier_without_a_function_sends_all_rows_to_hosts(tmp_path: Path) -> None:
+    offload = Offload(np.full(4, 0.75), 1, 10_000, per_courier=(0, 1))
+
+    def changed(plan: EpochPlan) -> EpochPlan:
+        steps = tuple(replace(routes, offload=offload) for routes in plan.steps)
+        return replace(plan, steps=steps, functions=by.text)
+
+    with cluster(BEFORE, str(tmp_path / "alone")) as on:
+        on.run([rows(400), rows(400)])
+        alone = on.output(0)
+    with helped(BEFORE, WELL) as by, cluster(BEFORE, str(tmp_path), helped=changed) as on:
+        on.run([rows(400), rows(400)])
+        carried = [sum(one.rows for one in task.offloaded) for task in seen(on)]
+        assert carried[0] == 0
+        assert carried[1] > 200
+        assert on.output(0) == alone

@@ -1,0 +1,267 @@
+"""Functions under control: bursts go to them, hosts come when it lasts, and neither fights the other."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from penstock.errors import PenstockError
+from penstock.offload.backends.local import LocalFunctions
+from penstock.offload.driver.help import NO_ANSWER
+from tests.offload.driver.burst_trial import CAPACITY, STEP, bursting, offload_of
+from tests.trials.ledger import CHAIN
+
+STABLE = 1.2 * CAPACITY
+"""For two hosts: 60 %."""
+BURST = 4 * STABLE
+
+
+def test_a_burst_goes_to_functions_and_comes_back() -> None:
+    with bursting() as trial:
+        calm = trial.run(STABLE, 30)
+        assert not any(offload_of(plan) for plan in calm)
+        during = trial.run(BURST, 30)
+        shares = [offload_of(plan) for plan in during]
+        assert sum(one is None for one in shares) <= 3, "it takes two looks"
+        assert trial.latency_ms[-1] < 1_000
+        after = trial.run(STABLE, 20)
+        assert offload_of(after[-1]) is None
+        assert not trial.scaled_out
+        told = trial.told("offload")
+        assert told[0].facts["functions"] > 0
+        assert told[-1].facts["functions"] == 0
+        assert told[-1].facts["money"]["functions"] > 0
+
+
+def test_couriers_react_in_the_epoch_that_brings_a_burst() -> None:
+    longest = {}
+    for reacts in (False, True):
+        with bursting(reacts=reacts) as trial:
+            calm = trial.run(STABLE, 30)
+            assert [offload_of(plan) for plan in calm] == [None] * len(calm)
+            spent = trial.keeper.used.money
+            assert spent == 0, "nothing goes to functions without need"
+            trial.pass_epoch(BURST)
+            assert (trial.keeper.used.money > 0) == reacts
+            trial.run(BURST, 10)
+            longest[reacts] = max(trial.latency_ms[len(calm) :])
+            assert trial.offload is not None, "what lasts is decided"
+            assert not trial.scaled_out
+    assert longest[True] < 0.6 * longest[False]
+
+
+def test_hosts_come_when_a_burst_lasts_and_functions_are_let_go() -> None:
+    with bursting(patience="10s") as trial:
+        trial.run(STABLE, 30)
+        trial.run(BURST, 9)
+        assert not trial.scaled_out
+        assert trial.offload is not None
+        trial.run(BURST, 40)
+        assert trial.scaled_out
+        assert len(trial.relocation.hosts_now) >= 5
+        assert trial.offload is None, "hosts do it all"
+        assert any(entry.facts["lasts"] for entry in trial.told("offload"))
+        assert trial.latency_ms[-1] < 1_000
+
+
+def test_a_step_under_treatment_keeps_its_shares() -> None:
+    with bursting(patience="5s", start_ms=20_000.0) as trial:
+        trial.run(STABLE, 30)
+        trial.run(BURST, 12)
+        assert trial.relocation.waiting is not None, "hosts are on their way"
+        trial.now_ms += 5_000
+        trial.loop.wait_for_hosts()
+        assert trial.relocation.waited_ms == [], "functions do it meanwhile"
+        assert all(offload_of(plan) for plan in trial.run(BURST, 5))
+
+
+def test_a_dry_run_only_tells() -> None:
+    with bursting(dry_run=True) as trial:
+        trial.run(STABLE, 30)
+        plans = trial.run(1.5 * STABLE, 10)
+        assert not any(offload_of(plan) for plan in plans)
+        first = trial.told("offload")[0]
+        assert first.facts["dry_run"]
+        assert first.text.startswith("would be so, were this no dry run: functions carry")
+        assert trial.started[0].warmed == []
+        trial.loop.steer(dry_run=False)
+        trial.run(1.5 * STABLE, 10)
+        assert trial.offload is not None
+
+
+def test_functions_are_kept_warm_for_some_times_the_stable_load() -> None:
+    with bursting() as trial:
+        trial.run(STABLE, 30)
+        five_times = 5 * STABLE / CAPACITY
+        assert 0.5 * five_times < trial.started[0].warmed[-1] < 2 * five_times
+    with bursting(warm_for=0) as trial:
+        trial.run(STABLE, 30)
+        assert trial.started[0].warmed == []
+
+
+def test_functions_that_could_not_be_started_leave_it_to_hosts() -> None:
+    with bursting(starts=False) as trial:
+        trial.broken = "no such region"
+        trial.start()
+        trial.run(STABLE, 30)
+        trial.run(BURST, 20)
+        assert not any(offload_of(plan) for plan in trial.plans)
+        assert trial.scaled_out
+        facts = trial.loop.facts()["functions"]
+        assert (facts["state"], facts["trouble"]) == ("failed", "no such region")
+
+
+def test_functions_that_do_not_answer_are_renewed_and_left_alone_for_a_while() -> None:
+    with bursting(start_ms=2_000.0) as trial:
+        trial.run(STABLE, 30)
+        trial.run(2 * STABLE, 5)
+        assert trial.offload is not None
+        trial.answers = False
+        trial.run(2 * STABLE, 40)
+        assert trial.scaled_out, "functions are out: hosts it is"
+        assert trial.offload is None
+        out = [entry for entry in trial.told("offload") if NO_ANSWER in entry.facts["reasons"]]
+        assert out[0].facts["functions"] == 0
+        assert [one.stopped for one in trial.started] == [*([1] * len(out)), 0]
+
+
+def test_functions_that_fail_once_are_not_given_up() -> None:
+    with bursting() as trial:
+        trial.run(STABLE, 30)
+        trial.run(2 * STABLE, 5)
+        trial.answers = False
+        trial.pass_epoch(2 * STABLE)
+        trial.answers = True
+        trial.run(2 * STABLE, 5)
+        assert trial.offload is not None
+        assert len(trial.started) == 1
+
+
+def test_steering_turns_functions_off_and_on() -> None:
+    with bursting() as trial:
+        trial.run(STABLE, 30)
+        trial.run(2 * STABLE, 5)
+        assert trial.offload is not None
+        facts = trial.loop.steer(functions_at_most=0)
+        assert facts["functions"]["at_most"] == 0
+        trial.run(2 * STABLE, 3)
+        assert trial.offload is None
+        assert any(entry.facts["name"] == "functions_at_most" for entry in trial.told("setting"))
+        trial.loop.steer(functions_at_most=3)
+        trial.run(4 * STABLE, 8)
+        assert trial.offload is not None
+        assert trial.offload.functions <= 3
+
+
+def test_couriers_wait_longer_where_more_is_expected_of_functions() -> None:
+    with bursting() as trial:
+        trial.run(STABLE, 30)
+        trial.run(BURST, 10)
+        control, now_ms = trial.loop._controls[STEP], trial.now_ms
+        found = control.offloading
+        assert found is not None
+        assert trial.offload is not None
+        assert trial.offload.deadline_ms >= 1_000
+        trial.now_ms += 60_000
+        patient = trial.loop.offload(STEP, trial.now_ms)
+        assert patient is not None
+        least_ms = 60_000 * found.redirected / (found.functions * CAPACITY)
+        assert patient.deadline_ms > least_ms
+        trial.now_ms = now_ms
+
+
+def test_what_is_expected_of_an_epoch_leaves_out_what_functions_carry() -> None:
+    """Hosts that are relieved are not taken to be late: nobody is asked for."""
+    with bursting(patience="10 minutes", alert="900ms") as trial:
+        trial.run(STABLE, 30)
+        trial.run(BURST, 60)
+        assert not trial.scaled_out
+
+
+def test_money_is_spent_on_hosts_by_time_and_on_functions_as_told() -> None:
+    with bursting() as trial:
+        trial.run(STABLE, 30)
+        assert trial.money.functions == 0
+        assert trial.money.hosts == pytest.approx(2 * 30 * 3.6 / 3600, rel=0.1)
+        trial.run(BURST, 10)
+        assert trial.money.functions > 0
+        facts = trial.loop.facts()
+        assert facts["money"]["functions"] == pytest.approx(trial.money.functions, abs=1e-6)
+        trial.bill.end()
+        before, trial.now_ms = trial.money, trial.now_ms + 60_000
+        assert trial.money == before
+
+
+def test_facts_are_json_and_tell_what_functions_carry() -> None:
+    with bursting() as trial:
+        json.dumps(trial.loop.facts(), allow_nan=False)
+        trial.run(STABLE, 30)
+        trial.run(BURST, 5)
+        facts = json.loads(json.dumps(trial.loop.facts(), allow_nan=False))
+        assert facts["functions"]["state"] == "up"
+        assert facts["functions"]["used"]["invocations"] > 0
+        told = facts["steps"][STEP]["offload"]
+        assert 0 < told["redirected"] <= told["rate"]
+        assert told["functions"] > 0
+
+
+def test_steps_whose_state_does_not_merge_are_told_of() -> None:
+    with bursting(CHAIN, starts=False) as trial:
+        [entry] = trial.told("refused")
+        assert (entry.step, entry.facts["wanted"]) == ("ledger", "functions")
+        assert "does not merge" in entry.text
+        assert trial.loop._controls["ledger"].offloader is None
+        assert trial.loop._controls["by-op"].offloader is not None
+
+
+def test_a_plan_names_functions_only_where_there_are_some() -> None:
+    with bursting(starts=False) as trial:
+        plan = trial.run(STABLE, 10)[-1]
+        assert plan.steps[0].offload is None
+        assert "offload" not in plan.to_text()
+
+
+@pytest.mark.parametrize(
+    "change", [{"patience": "soon"}, {"functions_at_most": -1}, {"merge_cost": -1.0}]
+)
+def test_what_cannot_be_is_refused(change: dict[str, object]) -> None:
+    with bursting() as trial:
+        before = trial.loop.elastic
+        with pytest.raises(PenstockError):
+            trial.loop.steer(**change)
+        assert trial.loop.elastic == before
+
+
+def test_functions_that_there_are_none_of_cannot_be_limited() -> None:
+    with (
+        pytest.raises(PenstockError, match="no functions"),
+        bursting(functions=None, functions_at_most=3),
+    ):
+        pass
+
+
+def test_shares_reach_the_plan_as_they_were_decided() -> None:
+    with bursting(functions=LocalFunctions(at_most=2)) as trial:
+        trial.run(STABLE, 30)
+        trial.run(BURST, 5)
+        found = trial.loop._controls[STEP].offloading
+        assert found is not None
+        planned = trial.loop.offload(STEP, trial.now_ms)
+        assert planned is not None
+        assert np.array_equal(planned.shares, found.shares)
+        assert planned.functions == found.functions <= 2
+
+
+def test_where_functions_are_few_some_couriers_give_more_of_their_rows() -> None:
+    """The others would be refused: their rows go to hosts, which shall have no more to do by it."""
+    with bursting(functions_at_most=2) as trial:
+        trial.run(STABLE, 30)
+        trial.run(2 * STABLE, 5)
+        alone = trial.loop.offload(STEP, trial.now_ms, 1)
+        among_four = trial.loop.offload(STEP, trial.now_ms, 4)
+        assert alone is not None
+        assert among_four is not None
+        assert sum(among_four.at_once(n, 4) for n in range(4)) == 2
+        assert among_four.shares == pytest.approx(np.minimum(1.0, 2 * alone.shares))

@@ -1,0 +1,91 @@
+"""The keeper of functions: they come, are renewed and go, and no epoch waits for it."""
+
+from __future__ import annotations
+
+import threading
+
+from penstock.offload.backends.port import Usage
+from penstock.offload.driver.keeper import FunctionKeeper
+from tests.offload.driver.burst_trial import PretendedStarted
+
+
+def done(keeper: FunctionKeeper) -> None:
+    keeper._worker.submit(lambda: None).result()
+
+
+def test_functions_come_up_in_the_background_and_are_let_go() -> None:
+    may, made = threading.Event(), PretendedStarted()
+
+    def bring_up() -> PretendedStarted:
+        assert may.wait(10)
+        return made
+
+    keeper = FunctionKeeper(bring_up)
+    keeper.start()
+    keeper.warm(3)
+    assert (keeper.reach, keeper.state) == (None, "starting")
+    may.set()
+    done(keeper)
+    assert (keeper.reach, keeper.state) == ("functions 0", "up")
+    assert made.warmed[-1] == 3
+    keeper.note(Usage(invocations=2, money=0.5))
+    keeper.ask()
+    done(keeper)
+    assert keeper.used.invocations == 2
+    keeper.stop()
+    keeper.stop()
+    assert (keeper.reach, keeper.state, made.stopped) == (None, "ended", 1)
+    assert keeper.used.money == 0.5
+    keeper.renew()
+    keeper.warm(4)
+    keeper.ask()
+
+
+def test_functions_that_come_up_while_all_ends_are_let_go_too() -> None:
+    may, made = threading.Event(), PretendedStarted()
+
+    def bring_up() -> PretendedStarted:
+        assert may.wait(10)
+        return made
+
+    keeper = FunctionKeeper(bring_up)
+    keeper.start()
+    ending = threading.Thread(target=keeper.stop)
+    ending.start()
+    may.set()
+    ending.join(10)
+    assert not ending.is_alive()
+    assert made.stopped == 1
+    assert keeper.reach is None
+
+
+def test_what_earlier_functions_used_counts_on() -> None:
+    made: list[PretendedStarted] = []
+
+    def bring_up() -> PretendedStarted:
+        made.append(PretendedStarted(len(made)))
+        return made[-1]
+
+    keeper = FunctionKeeper(bring_up)
+    keeper.warm(2)
+    keeper.start()
+    done(keeper)
+    keeper.note(Usage(invocations=1))
+    keeper.renew()
+    done(keeper)
+    assert keeper.reach == "functions 1"
+    assert made[1].warmed == [2]
+    keeper.note(Usage(invocations=1))
+    keeper.stop()
+    assert keeper.used.invocations == 2
+
+
+def test_functions_that_do_not_come_up_are_told_of() -> None:
+    def bring_up() -> PretendedStarted:
+        raise OSError("no more processes")
+
+    keeper = FunctionKeeper(bring_up)
+    keeper.start()
+    done(keeper)
+    assert (keeper.reach, keeper.trouble) == (None, "no more processes")
+    keeper.stop()

@@ -1,0 +1,238 @@
+"""Functions help the couriers of a flow that has no hosts, as they help hosts."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from penstock.control.journal.journal import Journal
+from penstock.control.treat.decision import Bounds
+from penstock.errors import PenstockError
+from penstock.model import SLA
+from penstock.offload.driver.help import NO_ANSWER
+from penstock.offload.driver.stateless import MapControls
+from penstock.plan.epoch import EpochPlan, Offload
+from tests.offload.driver.burst_trial import CAPACITY
+from tests.offload.driver.stateless_trial import SEGMENT, carried, mapping
+
+STABLE = (0.6 * CAPACITY, 0.6 * CAPACITY)
+BURST = (4 * STABLE[0], 4 * STABLE[1])
+
+
+def test_a_burst_goes_to_functions_and_comes_back() -> None:
+    with mapping() as trial:
+        assert not any(map(carried, trial.run(STABLE, 10)))
+        during = trial.run(BURST, 30)
+        assert sum(carried(plan) is None for plan in during) <= 3, "it takes two looks"
+        busy_ms = trial.now_ms - trial._since_ms
+        assert busy_ms < 500, "epochs stay short"
+        after = trial.run(STABLE, 20)
+        assert carried(after[-1]) is None
+        told = trial.told("offload")
+        assert told[0].step == SEGMENT
+        assert told[0].facts["functions"] > 0
+        assert told[-1].facts["functions"] == 0
+
+
+def test_an_epoch_that_is_too_long_is_cut_in_the_same_epoch() -> None:
+    """By reflex: no courier is kept busy for as long as all its rows would take."""
+    with mapping() as trial:
+        trial.run(STABLE, 10)
+        plan = trial.pass_epoch(*BURST)
+        assert carried(plan) is None, "nobody has decided anything yet"
+        plain_ms = 1000 * BURST[0] * 0.25 / CAPACITY
+        assert trial.busy_ms[-1] < 0.5 * plain_ms
+
+
+def test_couriers_are_told_of_as_hosts_are() -> None:
+    with mapping() as trial:
+        json.dumps(trial.loop.facts(), allow_nan=False)
+        trial.run(STABLE, 10)
+        trial.run(BURST, 5)
+        facts = json.loads(json.dumps(trial.loop.facts(), allow_nan=False))
+        assert facts["functions"]["state"] == "up"
+        told = facts["steps"][SEGMENT]
+        assert [host["host"] for host in told["hosts"]] == [f"{SEGMENT}/0", f"{SEGMENT}/1"]
+        assert (told["at_least"], told["at_most"]) == (2, 2)
+        assert 0 < told["offload"]["redirected"] <= told["offload"]["rate"]
+        vitals = trial.control.vitals
+        assert vitals is not None
+        assert vitals.service_rate == pytest.approx([CAPACITY, CAPACITY], rel=0.01)
+        assert vitals.rate == pytest.approx(BURST, rel=0.2), "what functions carry is among it"
+
+
+def test_nobody_but_functions_can_help_however_long_it_lasts() -> None:
+    with mapping(patience="5s") as trial:
+        trial.run(STABLE, 10)
+        assert all(map(carried, trial.run(BURST, 60)[5:]))
+        assert not any(entry.facts["lasts"] for entry in trial.told("offload"))
+        assert trial.told("began") == trial.told("refused") == []
+
+
+def test_only_the_couriers_with_too_much_are_relieved_and_they_get_the_functions() -> None:
+    with mapping() as trial:
+        trial.run(STABLE, 10)
+        trial.run((5 * CAPACITY, 0.3 * CAPACITY), 30)
+        found = trial.offload
+        assert found is not None
+        assert found.shares[0] > 0.7
+        assert found.shares[1] == 0
+        assert found.at_once(0, 2) == found.functions > 4
+
+
+def test_functions_are_all_put_to_use_where_partitions_are_uneven() -> None:
+    """With the same number for all couriers the largest partition would take longest."""
+    rates = (4 * CAPACITY, CAPACITY, CAPACITY, CAPACITY)
+    with mapping() as trial:
+        trial.run([0.5 * CAPACITY] * 4, 10)
+        trial.run(rates, 30)
+        found = trial.offload
+        assert found is not None
+        each = [found.at_once(n, 4) for n in range(4)]
+        assert each[0] > 2 * each[1]
+        rows = np.array(rates) * found.shares
+        waits = rows / each
+        assert waits.max() < 2 * rows.sum() / found.functions
+
+
+@pytest.mark.parametrize("functions", range(1, 12))
+def test_no_more_functions_are_asked_for_than_there_shall_be(functions: int) -> None:
+    """At a time; but each courier may ask one."""
+    offload = Offload(np.ones(1), functions, 500)
+    for partitions in range(1, 9):
+        each = [offload.at_once(n, partitions) for n in range(partitions)]
+        assert sum(each) == max(functions, partitions)
+        assert max(each) - min(each) <= 1
+
+
+def test_couriers_that_come_one_after_the_other_are_one() -> None:
+    """Twenty partitions, and Spark has room for two of them at a time."""
+    with mapping(together=2) as trial:
+        trial.run([STABLE[0] / 10] * 20, 10)
+        assert trial.control.couriers == (f"{SEGMENT}/0", f"{SEGMENT}/1")
+        trial.run([BURST[0] / 10] * 20, 20)
+        found = trial.offload
+        assert found is not None
+        assert len(found.shares) == 20
+        each = [found.at_once(n, 20) for n in range(20)]
+        assert 2 * each[0] >= found.functions - 1 >= 3, "two at a time keep all of them busy"
+        vitals = trial.control.vitals
+        assert vitals is not None
+        assert vitals.service_rate == pytest.approx([CAPACITY, CAPACITY], rel=0.01)
+
+
+@pytest.mark.parametrize("partitions", [1, 2, 8])
+def test_another_number_of_partitions_is_coped_with(partitions: int) -> None:
+    """The first plan after it is made by what was decided before: one share for all."""
+    total = 4.8 * CAPACITY
+    with mapping() as trial:
+        trial.run([STABLE[0] / 2] * 4, 10)
+        trial.run([total / 4] * 4, 10)
+        before = trial.offload
+        assert before is not None
+        plan = trial.pass_epoch(*[total / partitions] * partitions)
+        [(_, found)] = plan.map_offloads
+        assert found.shares == pytest.approx([before.shares.mean()])
+        trial.run([total / partitions] * partitions, 20)
+        assert len(trial.control.couriers) == partitions
+        relieved = total > 0.8 * partitions * CAPACITY
+        assert (trial.offload is not None) == relieved
+        trial.run([STABLE[0] / partitions] * partitions, 20)
+        assert trial.offload is None
+        assert trial.told("refused") == []
+
+
+def test_an_epoch_that_not_all_couriers_told_of_is_left_out() -> None:
+    with mapping() as trial:
+        trial.run(STABLE, 10)
+        plan = trial.plans[-1]
+        trial.loop.begin(plan, trial.now_ms)
+        trial.loop.sealed(plan, [], [], trial.now_ms, trial.now_ms)
+        assert trial.told("refused") == []
+        assert len(trial.control.couriers) == 2
+
+
+def test_functions_that_do_not_answer_are_left_alone_for_a_while() -> None:
+    with mapping() as trial:
+        trial.run(STABLE, 10)
+        trial.run(BURST, 5)
+        trial.answers = False
+        for _ in range(3):
+            trial.pass_epoch(*BURST)
+        assert trial.offload is None
+        [out] = [entry for entry in trial.told("offload") if NO_ANSWER in entry.facts["reasons"]]
+        assert out.step == SEGMENT
+
+
+def test_a_dry_run_only_tells() -> None:
+    with mapping(dry_run=True) as trial:
+        trial.run(STABLE, 10)
+        plans = trial.run([0.95 * CAPACITY] * 2, 20)
+        assert not any(plan.map_offloads for plan in plans)
+        first = trial.told("offload")[0]
+        assert first.text.startswith("would be so, were this no dry run: functions carry")
+        trial.loop.steer(dry_run=False)
+        trial.run([0.95 * CAPACITY] * 2, 20)
+        assert trial.offload is not None
+
+
+def test_steering_turns_functions_off_and_changes_no_number_of_couriers() -> None:
+    with mapping() as trial:
+        trial.run(STABLE, 10)
+        trial.run(BURST, 5)
+        facts = trial.loop.steer(functions_at_most=0, at_most=3, policy="static(3)")
+        assert facts["steps"][SEGMENT]["at_most"] == 2
+        trial.run([0.95 * CAPACITY] * 2, 3)
+        assert trial.offload is None
+        assert trial.told("began") == []
+        with pytest.raises(PenstockError):
+            trial.loop.steer(functions_at_most=-1)
+
+
+def test_functions_are_kept_warm_for_couriers_too() -> None:
+    with mapping() as trial:
+        trial.run(STABLE, 10)
+        five_times = 5 * sum(STABLE) / CAPACITY
+        found = trial.control.offloading
+        assert found is not None
+        assert 0.5 * five_times < found.warm < 2 * five_times
+
+
+def test_functions_are_ended_and_not_starting_when_the_query_is() -> None:
+    with mapping() as trial:
+        assert trial.loop.facts()["functions"]["state"] == "up"
+        trial.keeper.stop()
+        assert trial.loop.facts()["functions"]["state"] == "ended"
+
+
+def test_a_plan_tells_couriers_all_of_it_and_nothing_where_there_is_nothing() -> None:
+    offload = Offload(np.array([0.0, 1.0]), 3, 500, per_courier=(1, 2))
+    plan = EpochPlan(7, 0, 2, (), "", "", "there", ((SEGMENT, offload),), (SEGMENT,))
+    told = EpochPlan.from_text(plan.to_text())
+    [(name, found)] = told.map_offloads
+    assert (name, told.timed) == (SEGMENT, (SEGMENT,))
+    assert [found.at_once(n, 2) for n in range(2)] == [1, 2]
+    assert [found.share_of(n, 2) for n in range(2)] == [0.0, 1.0]
+    assert found.share_of(0, 3) == 0.5, "other partitions than it was made for"
+    plain = EpochPlan(7, 0, 2, (), "", "").to_text()
+    assert "timed" not in plain
+    assert "per_courier" not in Offload(np.ones(1), 3, 500).to_json()
+
+
+def test_couriers_of_a_flow_with_keyed_steps_have_their_part_of_an_epoch() -> None:
+    bounds = Bounds(SLA(1000, 1000))
+    maps = MapControls(("behind",), 2, bounds, Journal(), 100.0, dry_run=False)
+    found = maps.controls["behind"].bounds
+    assert found.share == pytest.approx(1 / 3)
+    assert found.alert_ms == pytest.approx(bounds.alert_ms), "latency is measured end to end"
+
+
+def test_where_functions_are_few_the_couriers_with_most_rows_get_them() -> None:
+    with mapping(functions_at_most=1) as trial:
+        trial.run(STABLE, 10)
+        trial.run((3 * CAPACITY, 2 * CAPACITY), 10)
+        found = trial.offload
+        assert found is not None
+        assert [found.at_once(n, 2) for n in range(2)] == [1, 0]

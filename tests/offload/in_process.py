@@ -1,0 +1,149 @@
+"""Functions that stand in this process, and plans that hand them rows of whatever can be offloaded."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import random
+import threading
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+
+import numpy as np
+import pyarrow as pa
+
+from penstock.offload.backends import reach
+from penstock.offload.backends.messages import FunctionAnswer, Request
+from penstock.offload.backends.port import FunctionFailed, Usage
+from penstock.offload.backends.work import Work
+from penstock.offload.plan.segments import segments
+from penstock.operators.operator import PARTIALS, ROWS
+from penstock.plan.epoch import EpochPlan, Offload
+from penstock.plan.reflex import Reflex
+from penstock.plan.steps import FlowPlan
+
+Chances = Mapping[str, int]
+"""What a function does -> how often, of all that they do."""
+
+WELL: Chances = {"answer": 1}
+ANYHOW: Chances = {
+    "answer": 12,
+    "fail": 2,
+    "throttle": 2,
+    "garbage": 1,
+    "again": 2,
+    "another": 1,
+    "strange": 1,
+    "hang": 1,
+}
+"""answer: as it should. again: what it answered before. another: of the wrong kind. strange: with
+columns that nobody asked for. hang: the answer comes when nobody waits for it any more."""
+
+_numbers = itertools.count()
+
+
+class StandIn:
+    """Does the real work, and all that may go wrong about it. See `functions.port.Invoker`."""
+
+    request_limit: int | None = None
+
+    def __init__(self, flow: FlowPlan, chances: Chances, seed: int = 0) -> None:
+        self.did: Counter[str] = Counter()
+        self.chances = chances
+        self.over = threading.Event()
+        self._work, self._pick = Work(flow), random.Random(seed)
+        self._lock, self._last, self._taken = threading.Lock(), b"", 0
+
+    def invoke(self, request: bytes, timeout_ms: int) -> bytes:
+        with self._lock:
+            [does] = self._pick.choices([*self.chances], [*self.chances.values()])
+            self.did[does] += 1
+            self._taken += 1
+            last = self._last
+        if does == "fail":
+            raise FunctionFailed("it died")
+        if does == "throttle":
+            raise FunctionFailed("all are busy", failure="throttled")
+        if does == "garbage":
+            return request[: len(request) // 2]
+        if does == "again":
+            return last
+        answer = self._work.answer(request)
+        with self._lock:
+            self._last = answer
+        if does == "hang":
+            self.over.wait(3 * timeout_ms / 1000)
+        if does in ("another", "strange"):
+            return _changed(does, answer, Request.from_bytes(request))
+        return answer
+
+    def taken(self) -> Usage:
+        with self._lock:
+            taken, self._taken = self._taken, 0
+        return Usage(invocations=taken)
+
+
+def _changed(does: str, body: bytes, request: Request) -> bytes:
+    answer = FunctionAnswer.from_bytes(body, request)
+    if does == "another":
+        answer = replace(answer, kind=ROWS if answer.kind == PARTIALS else PARTIALS)
+    strange = pa.record_batch({"nobody": [1, 2], "asked": ["for", "it"]})
+    return (replace(answer, batches=(strange,)) if does == "strange" else answer).to_bytes()
+
+
+class Helped:
+    """Puts shares for functions into the plans of a flow: other ones in each run of each epoch."""
+
+    functions: StandIn
+
+    def __init__(self, flow: FlowPlan, text: str, seed: int, deadline_ms: int) -> None:
+        self.text = text
+        """How couriers reach the functions."""
+        self.chance = 0.9
+        """That there is a share for a segment at all."""
+        self._seed, self._deadline_ms = seed, deadline_ms
+        self._segments = [segment for segment in segments(flow) if segment.offloadable]
+        assert self._segments, "nothing can go to functions"
+
+    def __call__(self, plan: EpochPlan) -> EpochPlan:
+        pick = random.Random(f"{self._seed} {plan.epoch} {plan.run}")
+        keyed = {one.id: one for one in self._segments if one.keyed is not None}
+        steps = tuple(
+            replace(routes, offload=self._offload(pick, len(routes.routes.owner), reacts=True))
+            if routes.step in keyed and pick.random() < self.chance
+            else routes
+            for routes in plan.steps
+        )
+        maps = tuple(
+            (one.id, self._offload(pick, 1))
+            for one in self._segments
+            if one.keyed is None and pick.random() < self.chance
+        )
+        return replace(plan, steps=steps, functions=self.text, map_offloads=maps)
+
+    def _offload(self, pick: random.Random, slots: int, reacts: bool = False) -> Offload:
+        shares = [pick.choice((0.0, 1.0, pick.random(), pick.random())) for _ in range(slots)]
+        reflex = None
+        if reacts and pick.random() < 0.5:
+            shares = [share * pick.choice((0.0, 0.2)) for share in shares]
+            limit = pick.uniform(0, 40)
+            reflex = Reflex(limit, limit * pick.random(), 5.0, pick.random() / 2, 8)
+        return Offload(np.array(shares), pick.randint(1, 8), self._deadline_ms, reflex=reflex)
+
+
+@contextmanager
+def helped(
+    flow: FlowPlan, chances: Chances = WELL, seed: int = 0, deadline_ms: int = 10_000
+) -> Iterator[Helped]:
+    """Functions for a flow, that any courier in this process can reach."""
+    text = json.dumps({"kind": "stand-in", "number": next(_numbers)})
+    made = Helped(flow, text, seed, deadline_ms)
+    made.functions = StandIn(flow, chances, seed)
+    reach._invokers[text] = made.functions
+    try:
+        yield made
+    finally:
+        made.functions.over.set()
+        del reach._invokers[text]

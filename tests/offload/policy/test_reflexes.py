@@ -1,0 +1,81 @@
+"""The limits that couriers react to: from what hosts take, what epochs cost, and who brings how much."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.control.examine.vitals import Vitals
+from penstock.model import StepId
+from penstock.offload.policy.reflexes import Came, Reflexes
+from penstock.offload.policy.values import OffloadSettings
+
+SETTINGS = OffloadSettings(at_most=10)
+
+
+def vitals(rates: list[float], hosts: int = 2, cost_ms: float = 200.0) -> Vitals:
+    return Vitals.even(StepId("sum"), rates, hosts, service_rate=1_000.0, epoch_cost_ms=cost_ms)
+
+
+def noted(came: Came, trigger_ms: float = 0.0) -> Reflexes:
+    made = Reflexes(trigger_ms)
+    made.note(came)
+    return made
+
+
+def test_what_epochs_bring_at_the_target_is_no_reason_to_react() -> None:
+    made = noted(Came([467, 466], 933.0, combined=False))
+    found = made.reflex(vitals([700.0, 700.0]), SETTINGS, 1.0, 0.0)
+    assert found is not None
+    # at a load of 70 % and a cost of 200 ms an epoch has what came in 667 ms
+    assert found.share(933) == 0.0
+    assert found.room == pytest.approx(933, rel=0.01)
+    assert found.share(3_000) == pytest.approx(1 - 933 / 3_000, abs=0.01)
+
+
+def test_the_busiest_host_decides() -> None:
+    made = noted(Came([900], 900.0, combined=False))
+    even = made.reflex(vitals([500.0, 500.0]), SETTINGS, 1.0, 0.0)
+    uneven = made.reflex(vitals([900.0, 100.0]), SETTINGS, 1.0, 0.0)
+    assert even is not None
+    assert uneven is not None
+    assert uneven.room == pytest.approx(even.room * 0.5 / 0.9)
+
+
+def test_a_trigger_makes_room_for_all_that_comes_in_its_time() -> None:
+    came = Came([20_000], 20_000.0, combined=False)
+    found = noted(came, trigger_ms=10_000.0).reflex(vitals([1_000.0] * 2), SETTINGS, 1.0, 0.0)
+    assert found is not None
+    assert found.room == pytest.approx(0.7 * 10 * 2_000)
+
+
+def test_limits_are_in_rows_also_where_a_row_is_many_records() -> None:
+    found = noted(Came([100], 500.0, combined=False)).reflex(
+        vitals([700.0] * 2), SETTINGS, 1.0, 0.0
+    )
+    assert found is not None
+    assert found.room == pytest.approx(933 / 5, rel=0.01)
+
+
+def test_each_partition_has_its_part() -> None:
+    made = noted(Came([900, 100, 0, 0], 1_000.0, combined=False))
+    found = made.reflex(vitals([700.0, 700.0]), SETTINGS, 1.0, 0.0)
+    assert found is not None
+    rooms = [found.of(n, 4).room for n in range(4)]
+    assert rooms[0] > 5 * rooms[1] > 5 * rooms[2] == 5 * rooms[3] > 0
+    assert sum(rooms) == pytest.approx(found.room)
+
+
+def test_nobody_reacts_where_couriers_combine_and_now_and_then_that_is_looked_at_again() -> None:
+    made = noted(Came([9_000], 40.0, combined=True))
+    found = [made.reflex(vitals([700.0, 700.0]), SETTINGS, 1.0, 0.0) for _ in range(100)]
+    looks = [one for one in found if one is not None]
+    assert len(looks) == 1
+    assert looks[0].share(1e12) == 0.0
+
+
+@pytest.mark.parametrize("merge", [1.0, 2.0])
+def test_nobody_reacts_where_merging_costs_as_much_as_the_rows(merge: float) -> None:
+    made = noted(Came([900], 900.0, combined=False))
+    found = made.reflex(vitals([700.0, 700.0]), SETTINGS, 1.0, merge)
+    assert found is not None
+    assert found.share(1e12) == 0.0

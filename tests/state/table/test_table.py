@@ -1,0 +1,372 @@
+"""The table against a plain dict: whatever is done and undone, both hold the same."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from penstock.errors import CheckpointError, ProtocolError
+from penstock.state.keys.codec import KeyCodec, Keys, slots_of
+from penstock.state.table.table import Column, ColumnTable
+
+SLOTS = 8
+ALL = np.arange(SLOTS)
+COLUMNS = [
+    Column("total", pa.int64()),
+    Column("ratio", pa.float32()),
+    Column("flag", pa.bool_()),
+    Column("at", pa.timestamp("us")),
+    Column("name", pa.string()),
+    Column("registers", pa.uint8(), 4),
+]
+LAYOUTS = {
+    "int": pa.schema([("k", pa.int64())]),
+    "text": pa.schema([("k", pa.string())]),
+    "pair": pa.schema([("k", pa.string()), ("j", pa.int32())]),
+}
+Value = tuple[Any, ...]
+NEW: Value = (0, 0.0, False, 0, None, (0, 0, 0, 0))
+
+
+@dataclass
+class Twin:
+    """A table and the dict that it must be equal to."""
+
+    layout: str
+    model: dict[Value, Value] = field(default_factory=dict)
+    dirty: dict[Value, None] = field(default_factory=dict)
+    sealed: dict[Value, Value] = field(default_factory=dict)
+    marks: list[tuple[int, dict[Value, Value], dict[Value, None]]] = field(default_factory=list)
+    evicted: pa.Table | None = None
+
+    def __post_init__(self) -> None:
+        self.codec = KeyCodec(LAYOUTS[self.layout])
+        self.table = ColumnTable(self.codec, COLUMNS, SLOTS)
+
+    def keys(self, numbers: list[int]) -> tuple[Keys, list[Value]]:
+        columns: dict[str, list[Any]] = {"k": numbers}
+        if self.layout != "int":
+            columns["k"] = [("x" * (n % 19)) + str(n) for n in numbers]
+        if self.layout == "pair":
+            columns["j"] = [n % 3 for n in numbers]
+        keys = self.codec.encode(pa.RecordBatch.from_pydict(columns, LAYOUTS[self.layout]))
+        return keys, self.codec.as_tuples(keys)
+
+    def bring(self, keys: Keys) -> None:
+        """Install what was evicted and is needed now, as a host does before it applies rows."""
+        if self.evicted is not None:
+            missing = keys.take(np.flatnonzero(~self.table.known(keys)))
+            stored = self.codec.to_storage(missing)
+            rows = self.evicted.filter(pc.is_in(self.evicted.column("__key"), value_set=stored))
+            self.table.install(missing, rows)
+
+    def upsert(self, numbers: list[int]) -> None:
+        keys, tuples = self.keys(numbers)
+        self.bring(keys)
+        entries = self.table.upsert(keys)
+        column = {c.name: self.table.column(c.name) for c in COLUMNS}
+        for number, key, entry in zip(numbers, tuples, entries, strict=True):
+            total, ratio, _, at, name, registers = self.model.get(key, NEW)
+            name = (name or "") + "z"
+            new = [*registers]
+            new[number % 4] = min(255, new[number % 4] + 1)
+            self.model[key] = (total + number, ratio + 0.5, True, at - 1, name, tuple(new))
+            self.dirty[key] = None
+            column["total"][entry] += number
+            column["ratio"][entry] += 0.5
+            column["flag"][entry] = True
+            column["at"][entry] -= 1
+            column["name"][entry] = name
+            column["registers"][entry, number % 4] = new[number % 4]
+
+    def remove(self, numbers: list[int]) -> None:
+        keys, tuples = self.keys(sorted(set(numbers)))
+        self.bring(keys)
+        entries = self.table.find(keys)
+        assert [entry >= 0 for entry in entries] == [key in self.model for key in tuples]
+        self.table.remove(entries[entries >= 0])
+        for key in tuples:
+            if self.model.pop(key, None) is not None:
+                self.dirty[key] = None
+
+    def savepoint(self, numbers: list[int]) -> None:
+        self.marks.append((self.table.savepoint(), dict(self.model), dict(self.dirty)))
+
+    def undo(self, numbers: list[int]) -> None:
+        if self.marks:
+            place = sum(numbers) % len(self.marks)
+            mark, model, dirty = self.marks[place]
+            self.table.undo(mark)
+            self.model, self.dirty = dict(model), dict(dirty)
+            del self.marks[place + 1 :]
+
+    def seal(self, numbers: list[int]) -> None:
+        delta = self.table.delta()
+        delta.validate(full=True)
+        assert delta.schema == self.table.schema
+        assert_delta(self, delta)
+        self.table.seal()
+        self.sealed, self.dirty, self.marks = dict(self.model), {}, []
+
+    def rollback(self, numbers: list[int]) -> None:
+        self.table.rollback()
+        assert self.table.sealed
+        self.model, self.dirty, self.marks = dict(self.sealed), {}, []
+
+    def evict(self, numbers: list[int]) -> None:
+        """Export everything and forget a part of it."""
+        self.seal(numbers)
+        self.bring_all()
+        self.evicted = self.table.export(self.table.entries_in(np.arange(SLOTS)))
+        before = len(self.table)
+        gone = self.table.evict(self.table.nbytes * (sum(numbers) % 5) // 4)
+        assert self.table.sealed
+        assert len(self.table) == before - gone
+
+    def bring_all(self) -> None:
+        if self.evicted is not None:
+            self.bring(self.codec.from_storage(self.evicted.column("__key")))
+
+    def restore(self, numbers: list[int]) -> None:
+        """Export everything, and go on with a new table that has loaded it, some rows twice."""
+        self.seal(numbers)
+        self.bring_all()
+        self.evicted = None
+        whole = self.table.export(self.table.entries_in(np.arange(SLOTS)))
+        stale = whole.slice(0, len(whole) // 2)
+        place = whole.schema.get_field_index("__present")
+        gone = pa.array([False] * len(stale), pa.bool_())
+        dead = stale.set_column(place, whole.schema.field(place), gone)
+        self.table = ColumnTable(self.codec, COLUMNS, SLOTS)
+        self.table.load(pa.concat_tables([dead, whole]))
+        assert self.table.sealed
+
+    def drop(self, numbers: list[int]) -> None:
+        self.seal(numbers)
+        self.bring_all()
+        self.evicted = None
+        slots = np.unique(np.array(numbers[:2], np.int64) % SLOTS)
+        self.table.drop(slots)
+        entries = self.table.entries_in(slots)
+        assert len(entries) == 0
+        for key in list(self.model):
+            if slots_of(self.codec.from_values(key).hashes, SLOTS)[0] in slots:
+                del self.model[key]
+        self.sealed = dict(self.model)
+
+    def check(self) -> None:
+        self.bring_all()
+        entries = self.table.entries_in(np.arange(SLOTS))
+        values = [self.table.column(c.name)[entries].tolist() for c in COLUMNS]
+        values[-1] = [tuple(registers) for registers in values[-1]]
+        tuples = self.codec.as_tuples(self.table.keys(entries))
+        assert dict(zip(tuples, zip(*values, strict=True), strict=True)) == self.model
+        assert len(self.table) == len(self.model)
+        assert self.codec.as_tuples(self.table.keys(self.table.touched())) == list(self.dirty)
+        self.check_before()
+
+    def check_before(self) -> None:
+        """Every entry, also those that are not present, is known as of the last seal."""
+        entries = np.unique(np.concatenate([self.table.touched(), self.table.entries_in(ALL)]))
+        tuples = self.codec.as_tuples(self.table.keys(entries))
+        values = [self.table.before(c.name, entries).tolist() for c in COLUMNS]
+        values[-1] = [tuple(registers) for registers in values[-1]]
+        assert list(zip(*values, strict=True)) == [self.sealed.get(key, NEW) for key in tuples]
+        was = self.table.was_present(entries).tolist()
+        assert was == [key in self.sealed for key in tuples]
+
+
+def assert_delta(twin: Twin, delta: pa.Table) -> None:
+    rows = delta.to_pylist()
+    keys = twin.codec.from_storage(delta.column("__key"))
+    assert [row["__hash"] for row in rows] == keys.hashes.tolist()
+    assert [row["__slot"] for row in rows] == slots_of(keys.hashes, SLOTS).tolist()
+    told: dict[Value, Value | None] = {}
+    for key, row in zip(twin.codec.as_tuples(keys), rows, strict=True):
+        values = [row[column.name] for column in COLUMNS]
+        assert row["__present"] == (key in twin.model)
+        if row["__present"]:
+            told[key] = (*values[:3], _micros(values[3]), values[4], tuple(values[5]))
+        else:
+            assert values == [None] * len(COLUMNS)
+            told[key] = None
+    assert told == {key: twin.model.get(key) for key in twin.dirty}
+
+
+def _micros(value: Any) -> int:
+    return int(np.datetime64(value, "us").astype(np.int64))
+
+
+OPERATIONS: list[Callable[[Twin, list[int]], None]] = [
+    Twin.upsert, Twin.upsert, Twin.upsert, Twin.remove, Twin.savepoint, Twin.undo,
+    Twin.seal, Twin.rollback, Twin.restore, Twin.drop, Twin.evict,
+]  # fmt: skip
+numbers = st.lists(st.integers(0, 40), max_size=12)
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    st.sampled_from(sorted(LAYOUTS)),
+    st.lists(st.tuples(st.sampled_from(OPERATIONS), numbers), max_size=25),
+)
+def test_any_sequence_of_operations_leaves_table_and_dict_equal(
+    layout: str, operations: list[tuple[Callable[[Twin, list[int]], None], list[int]]]
+) -> None:
+    twin = Twin(layout)
+    for operation, arguments in operations:
+        operation(twin, arguments)
+        twin.check()
+
+
+@pytest.mark.parametrize("layout", sorted(LAYOUTS))
+def test_it_grows_and_shrinks(layout: str) -> None:
+    """Far beyond the first allocation, with inserts undone across a growth of the index."""
+    rng = np.random.default_rng(1)
+    twin = Twin(layout)
+    twin.upsert(list(range(900)))
+    twin.savepoint([])
+    twin.upsert(rng.integers(0, 9000, 12_000).tolist())
+    twin.check()
+    twin.undo([0])
+    twin.check()
+    twin.upsert(rng.integers(0, 9000, 12_000).tolist())
+    twin.seal([])
+    large = twin.table.nbytes
+    twin.remove(list(range(8000)))
+    twin.savepoint([])
+    twin.upsert(list(range(50)))
+    twin.check()
+    twin.undo([0])
+    twin.seal([])
+    twin.check()
+    assert twin.table.nbytes < large / 2
+    twin.upsert(list(range(7990, 8010)))
+    twin.check()
+    twin.rollback([])
+    twin.check()
+
+
+def table_of(numbers: list[int]) -> ColumnTable:
+    table = ColumnTable(KeyCodec(LAYOUTS["int"]), [Column("total", pa.int64())], SLOTS)
+    entries = table.upsert(table.codec.encode(pa.record_batch({"k": numbers})))
+    table.column("total")[entries] = numbers
+    table.seal()
+    return table
+
+
+def test_a_change_without_an_insert_is_undone_after_touch() -> None:
+    table = table_of([1, 2, 3])
+    entries = np.array([0, 2])
+    mark = table.savepoint()
+    table.touch(entries)
+    table.column("total")[entries] = 99
+    assert table.touched().tolist() == [0, 2]
+    table.undo(mark)
+    assert table.column("total").tolist() == [1, 2, 3]
+    assert table.sealed
+
+
+def test_undoing_several_savepoints_at_once_goes_back_to_the_first() -> None:
+    table = table_of([1, 2, 3])
+    first = table.savepoint()
+    for value in (10, 20, 30):
+        table.touch(np.array([1, 2]))
+        table.column("total")[1:] = value
+        table.savepoint()
+    table.undo(first)
+    assert table.column("total").tolist() == [1, 2, 3]
+
+
+@pytest.mark.parametrize("layout", sorted(LAYOUTS))
+def test_keys_whose_hashes_collide_stay_apart(layout: str) -> None:
+    twin = Twin(layout)
+    keys, tuples = twin.keys(list(range(100)))
+    colliding = replace(keys, hashes=np.full(len(keys), 7, np.uint64))
+    entries = twin.table.upsert(colliding)
+    assert sorted(entries.tolist()) == list(range(100))
+    assert twin.table.find(colliding).tolist() == entries.tolist()
+    assert twin.codec.as_tuples(twin.table.keys(entries)) == tuples
+
+
+def test_a_key_that_begins_like_another_is_not_that_one() -> None:
+    table = ColumnTable(KeyCodec(LAYOUTS["text"]), COLUMNS, SLOTS)
+    keys = table.codec.encode(pa.record_batch({"k": ["abc", "ab", "a", "", "abcd", "c"]}))
+    colliding = replace(keys, hashes=np.full(len(keys), 7, np.uint64))
+    assert table.upsert(colliding).tolist() == [0, 1, 2, 3, 4, 5]
+
+
+def test_a_removed_key_comes_back_as_a_new_one() -> None:
+    table = table_of([1, 2, 3])
+    keys = table.codec.encode(pa.record_batch({"k": [2]}))
+    table.remove(table.find(keys))
+    assert table.find(keys).tolist() == [-1]
+    table.seal()
+    entry = table.upsert(keys)
+    assert table.column("total")[entry].tolist() == [0]
+    assert len(table) == 3
+
+
+def test_stamps_that_start_again_still_log_every_change(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("penstock.state.table.table._SERIALS", 3)
+    table = table_of([1, 2, 3])
+    for _ in range(5):
+        mark = table.savepoint()
+        table.touch(np.array([1]))
+        table.column("total")[1] = 0
+        table.undo(mark)
+        assert table.column("total").tolist() == [1, 2, 3]
+        table.touch(np.array([0]))
+        table.seal()
+
+
+def test_what_the_protocol_does_not_allow_is_refused() -> None:
+    table = table_of([1, 2, 3])
+    first, second = table.savepoint(), table.savepoint()
+    table.undo(first)
+    with pytest.raises(ProtocolError, match="gone"):
+        table.undo(second)
+    table.seal()
+    with pytest.raises(ProtocolError, match="gone"):
+        table.undo(first)
+    table.touch(np.array([0]))
+    with pytest.raises(ProtocolError, match="middle of an epoch"):
+        table.load(table.delta())
+    with pytest.raises(ProtocolError, match="middle of an epoch"):
+        table.drop(np.array([0]))
+
+
+def test_state_of_another_shape_is_refused() -> None:
+    table = table_of([1])
+    other = ColumnTable(table.codec, [Column("total", pa.float64())], SLOTS)
+    with pytest.raises(CheckpointError, match=r"total int64.*total double.*What to do"):
+        other.load(table.export(np.array([0])))
+
+
+def test_memory_per_key_stays_within_its_bound() -> None:
+    codec = KeyCodec(LAYOUTS["int"])
+    columns = [Column("total", pa.int64()), Column("seen", pa.bool_())]
+    table = ColumnTable(codec, columns, SLOTS)
+    for start in range(0, 300_000, 10_000):
+        keys = np.arange(start, start + 10_000)
+        table.upsert(codec.encode(pa.record_batch({"k": keys})))
+        table.seal()
+        if start >= 50_000:
+            assert table.nbytes / len(table) <= 64
+
+
+def test_exported_rows_do_not_change_with_the_table() -> None:
+    table = table_of([1, 2, 3])
+    exported = table.export(np.arange(3))
+    before = copy.deepcopy(exported.to_pylist())
+    table.touch(np.arange(3))
+    table.column("total")[:] = 7
+    assert exported.to_pylist() == before

@@ -1,0 +1,299 @@
+"""An elastic flow on trial: `tests.trials.trial`, while control changes hosts and slots under it."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Self
+from unittest.mock import patch
+
+from penstock.control.elastic import Elastic
+from penstock.control.examine.vitals import Vitals
+from penstock.control.journal.entry import Entry
+from penstock.control.treat.decision import (
+    Bounds,
+    Decision,
+    HostHealth,
+    Treatment,
+    after,
+    is_new,
+    new_host,
+)
+from penstock.driver import control_loop
+from penstock.driver.control_loop import ControlLoop
+from penstock.driver.progress import EpochProgress
+from penstock.model import HostId
+from penstock.plan.epoch import RouteTable
+from tests.trials.cluster import MiniCluster, cluster
+from tests.trials.ledger import SLOTS, Twin
+from tests.trials.thread_hosts import Birth, open_store
+from tests.trials.trial import FLOWS, Request, Trial
+
+Order = Callable[[Vitals, Bounds], Sequence[Treatment]]
+"""Makes treatments from what is."""
+
+
+class Watchful:
+    """A policy that remembers how often it was asked. All steps and drivers of a trial share it."""
+
+    def __init__(self) -> None:
+        self.asked: Counter[str] = Counter()
+        """step -> how often it was asked."""
+        self.ordered: Counter[str] = Counter()
+        """kind -> how many treatments it ordered."""
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        return self
+
+    def decide(self, vitals: Vitals, bounds: Bounds) -> Decision:
+        self.asked[vitals.step] += 1
+        treatments = tuple(self.treatments(vitals, bounds))
+        self.ordered.update(treatment.kind for treatment in treatments)
+        hosts = tuple(
+            HostHealth(host, "moderate", len(vitals.slots_of(number)), *figures)
+            for number, (host, *figures) in enumerate(
+                zip(
+                    vitals.hosts,
+                    vitals.host_rate.tolist(),
+                    vitals.service_rate.tolist(),
+                    vitals.latency_ms.tolist(),
+                    vitals.latency_ms.tolist(),
+                    strict=True,
+                )
+            )
+        )
+        return Decision("moderate", hosts, treatments, ("so it was ordered",) * bool(treatments))
+
+    def treatments(self, vitals: Vitals, bounds: Bounds) -> Sequence[Treatment]:
+        return ()
+
+
+class Obedient(Watchful):
+    """Does what it was told, once, at the next chance."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.orders: dict[str, Order] = {}
+
+    def treatments(self, vitals: Vitals, bounds: Bounds) -> Sequence[Treatment]:
+        order = self.orders.pop(vitals.step, None)
+        return () if order is None else order(vitals, bounds)
+
+
+class Restless(Watchful):
+    """Orders something nearly whenever it is asked, at random and for no reason."""
+
+    def __init__(self, seed: int, eager: float = 0.9) -> None:
+        super().__init__()
+        self.pick, self.eager = random.Random(seed), eager
+        self.calm = False
+
+    def treatments(self, vitals: Vitals, bounds: Bounds) -> Sequence[Treatment]:
+        if self.calm or self.pick.random() >= self.eager:
+            return ()
+        given: list[Treatment] = []
+        for _ in range(self.pick.choice((1, 1, 2, 3))):
+            made = self._one(vitals, bounds)
+            if made is not None:
+                given.append(made)
+                vitals = after(vitals, [made])
+        return given
+
+    def _one(self, vitals: Vitals, bounds: Bounds) -> Treatment | None:
+        hosts = vitals.hosts
+        owners = [n for n in range(len(hosts)) if len(vitals.slots_of(n))]
+        source = self.pick.choice(owners)
+        slots = vitals.slots_of(source).tolist()
+        some = tuple(sorted(self.pick.sample(slots, self.pick.randint(1, len(slots)))))
+        others = [host for host in hosts if host != hosts[source]]
+        kinds = ["balance"] * bool(others)
+        if len(hosts) < bounds.at_most:
+            kinds += ["scale_out"] * 2
+        leaving = [n for n in range(len(hosts)) if not is_new(hosts[n])]
+        if len(hosts) > bounds.at_least and others and leaving:
+            kinds.append("scale_in")
+        if not kinds:
+            return None
+        kind = self.pick.choice(kinds)
+        if kind == "scale_out":
+            number = 1 + sum(is_new(host) for host in hosts)
+            return Treatment("scale_out", some, hosts[source], new_host(number), "")
+        if kind == "scale_in":
+            source = self.pick.choice(leaving)
+            others = [host for host in hosts if host != hosts[source]]
+            some = tuple(vitals.slots_of(source).tolist())
+            return Treatment("scale_in", some, hosts[source], self.pick.choice(others), "")
+        return Treatment("balance", some, hosts[source], self.pick.choice(others), "")
+
+
+def spread(vitals: Vitals, bounds: Bounds) -> list[Treatment]:
+    """Two new hosts at once, for all but two slots of the host that has most."""
+    source = max(range(len(vitals.hosts)), key=lambda number: len(vitals.slots_of(number)))
+    slots = vitals.slots_of(source).tolist()
+    half = len(slots) // 2
+    parts = (slots[1:half], slots[half:-1])
+    return [
+        Treatment("scale_out", tuple(part), vitals.hosts[source], new_host(number), "")
+        for number, part in enumerate(parts, 1)
+    ]
+
+
+def gather(vitals: Vitals, bounds: Bounds) -> list[Treatment]:
+    """All that the newest hosts have goes to the two oldest, and these exchange a slot or two."""
+    first, second, *rest = range(len(vitals.hosts))
+    given = [
+        Treatment("scale_in", tuple(vitals.slots_of(n).tolist()), vitals.hosts[n], target, "")
+        for n, target in zip(
+            rest, (vitals.hosts[first], vitals.hosts[second]) * SLOTS, strict=False
+        )
+    ]
+    swapped = tuple(vitals.slots_of(first).tolist()[:2])
+    return [*given, Treatment("balance", swapped, vitals.hosts[first], vitals.hosts[second], "")]
+
+
+def unborn(flow: ControlTrial, pick: random.Random) -> dict[str, Birth]:
+    """One name of each step that is free; who is started under it does not come up."""
+    births: dict[str, Birth] = {}
+    for step in flow.cluster.flow.keyed:
+        free = [
+            n for n in range(2 * SLOTS) if not flow.cluster.fleet.knows(HostId(f"{step.id}/{n}"))
+        ]
+        births[f"{step.id}/{free[pick.randrange(2)]}"] = pick.choice(("dies", "waits"))
+    return births
+
+
+class ControlTrial(Trial):
+    """An elastic flow beside its twin. After every epoch all that control must keep to is checked."""
+
+    def __init__(self, name: str, on: MiniCluster, twin: Twin, policy: Watchful) -> None:
+        super().__init__(name, on, twin)
+        self.policy = policy
+        self._numbers: dict[tuple[int, str], int] = {}
+        """driver and step -> how many hosts were wanted after the last epoch."""
+
+    @property
+    def control(self) -> ControlLoop:
+        assert self.cluster.control is not None
+        return self.cluster.control
+
+    def ask(self, request: Request) -> None:
+        if request.kind != "kill":
+            super().ask(request)
+            return
+        # That a host without slots has died is noticed when it is to get some, and not before.
+        on = self.cluster
+        if owners := [host for host in on.jobs.live if on.fleet.owned(HostId(host))]:
+            on.jobs.kill(owners[request.number % len(owners)])
+
+    def entries(self, *events: str) -> list[Entry]:
+        """What the journal tells of these events, of all drivers."""
+        return [entry for _, entry in self.cluster.journal if entry.event in events]
+
+    def order(self, order: Order) -> list[Treatment]:
+        """Have this ordered for all steps, and begun; new hosts are up then. Tells what was begun."""
+        policy = self.policy
+        assert isinstance(policy, Obedient)
+        policy.orders = {step.id: order for step in self.cluster.flow.keyed}
+        for _ in range(3):
+            self.epoch([[], []])
+            if not policy.orders:
+                break
+        assert not policy.orders, "nothing was decided"
+        self.await_hosts()
+        return self.treating()
+
+    def treating(self) -> list[Treatment]:
+        """All treatments that are under way."""
+        controls = self.control._controls.values()
+        return [one for c in controls if c.treating is not None for one in c.treating.treatments]
+
+    def await_hosts(self) -> None:
+        """Wait until all hosts are up that are wanted and can be."""
+        on = self.cluster
+        for step in on.flow.keyed:
+            hosts = [host for host in on.relocation.hosts(step.id) if host not in on.births]
+            on.fleet.wait_for(hosts, len(hosts))
+
+    def compare(self, progress: EpochProgress) -> None:
+        self.check_journal()
+        on = self.cluster
+        if not on.begun:
+            return  # the driver died after the epoch
+        manifest = open_store(on.store).chain(progress.epoch).manifest
+        for step in on.flow.keyed:
+            wanted = on.relocation.hosts(step.id)
+            self._check_number(step.id, len(wanted))
+            sealed = RouteTable.from_json(manifest.routes[step.id])
+            routes = on.relocation.routes(step.id)
+            assert sealed.hosts == routes.hosts
+            assert sealed.owner.tolist() == routes.owner.tolist(), "other routes than are in force"
+            for number, host in enumerate(routes.hosts):
+                told = on.fleet.owned(host)
+                assert told == set(routes.slots_of(number).tolist()), f"{host} was told otherwise"
+            if not on.relocation.pending_of(step.id):
+                assert set(routes.hosts) <= set(wanted), "slots are on a host that left"
+
+    def _check_number(self, step: str, hosts: int) -> None:
+        """Not too few and not too many hosts; or nearer to that, if the bounds were changed."""
+        bounds = self.control._controls[step].bounds
+        place = (self.cluster.deaths["driver"], step)
+        before = self._numbers.get(place, hosts)
+        assert min(bounds.at_least, before) <= hosts <= max(bounds.at_most, before)
+        self._numbers[place] = hosts
+
+    def check_journal(self) -> None:
+        """Whatever began has ended, or is under way, or its driver died; and never two at a time."""
+        now = self.cluster.deaths["driver"]
+        under_way: dict[tuple[int, str], Entry] = {}
+        for driver, entry in self.cluster.journal:
+            place = (driver, entry.step)
+            if entry.event == "decided" and entry.facts["treatments"]:
+                grows = any(told["kind"] == "scale_out" for told in entry.facts["treatments"])
+                assert place not in under_way or grows, "decided while a treatment was under way"
+            elif entry.event == "began":
+                assert (place in under_way) == entry.facts["revised"], "began twice"
+                under_way[place] = entry
+            elif entry.event in ("done", "failed"):
+                began = under_way.pop(place)
+                assert entry.facts["treatments"] == began.facts["treatments"]
+        treated = {
+            step for step, control in self.control._controls.items() if control.treating is not None
+        }
+        assert {step for driver, step in under_way if driver == now} == treated
+
+    def rest(self) -> None:
+        """Let all treatments end, and see that nothing else is left of them."""
+        if isinstance(self.policy, Restless):
+            self.policy.calm = True
+        self.settle()
+        for _ in range(50):
+            if not self.treating() and not self._leaked():
+                return
+            self.epoch([[], []])
+        assert not self.treating(), "a treatment does not end"
+        assert not self._leaked(), "hosts that nobody counts on"
+
+    def _leaked(self) -> set[HostId]:
+        on = self.cluster
+        wanted = {host for step in on.flow.keyed for host in on.relocation.hosts(step.id)}
+        return set(on.fleet._steps) - wanted
+
+
+@contextmanager
+def control_trial(
+    name: str,
+    store: str,
+    policy: Watchful,
+    at_least: int = 1,
+    at_most: int = 4,
+    dry_run: bool = False,
+    **kwargs: Any,
+) -> Iterator[ControlTrial]:
+    flow, twin = FLOWS[name]
+    elastic = Elastic(policy, at_least=at_least, at_most=at_most, dry_run=dry_run)
+    # Here every epoch may bring a treatment, also the first.
+    cold = patch.object(control_loop, "_WARM_EPOCHS", 0)
+    with cold, cluster(flow, store, elastic=elastic, **kwargs) as on:
+        yield ControlTrial(name, on, twin(), policy)

@@ -1,0 +1,302 @@
+"""A flow on trial: epochs with requests and mishaps, each compared with the flow's twin."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from penstock.driver.progress import EpochProgress
+from penstock.faults import FAULT_POINTS, Armed, Fault, armed
+from penstock.plan.migration import Migration
+from penstock.plan.steps import FlowPlan
+from tests.trials.cluster import SETTINGS, MiniCluster, Partitions, cluster
+from tests.trials.ledger import (
+    CHAIN,
+    LEDGER,
+    OPS,
+    SLOTS,
+    SUMS,
+    ChainTwin,
+    LedgerTwin,
+    SumsTwin,
+    Twin,
+)
+from tests.trials.plain_rows import Row
+
+FLOWS: dict[str, tuple[FlowPlan, Callable[[], Twin]]] = {
+    "sums": (SUMS, SumsTwin),
+    "ledger": (LEDGER, LedgerTwin),
+    "chain": (CHAIN, ChainTwin),
+}
+MIGRATIONS = ("lazy", "lazy(0)", "all_at_once", "batched(3)", "fluid", "pause")
+MEMORY = (None, 1, 6_000)
+"""Limits of a host's memory, in bytes: none, nothing may stay, about half of it may."""
+KEYS = 12
+RUNS = SETTINGS.epoch_runs
+
+How = Literal["die", "break", "linger", "refuse", "slow"]
+"""die: the process is killed. break: only this call fails. linger: Spark gives the task up, but it
+goes on. refuse: the store says no. slow: nothing fails, but others get ahead."""
+
+_HOWS: dict[str, tuple[How, ...]] = {
+    "host": ("die", "break"),
+    "driver": ("die",),
+    "courier": ("die", "linger"),
+    "store": ("refuse", "die"),
+}
+_NO_CALL = ("host.trickle", "host.install")
+"""These are passed by a thread of the host itself: nothing is called that could break."""
+_UPKEEP = ("host.compact", "driver.layout", "driver.clean")
+"""These are passed some time after the epoch."""
+
+
+WITH_FUNCTIONS = ("courier.offload", "courier.offloaded")
+POINTS = {name: found for name, found in FAULT_POINTS.items() if name not in WITH_FUNCTIONS}
+"""The fault points that flows pass which no function helps."""
+
+
+def hows(point: str) -> tuple[How, ...]:
+    """How something may fail at a point."""
+    return ("die",) if point in _NO_CALL else _HOWS[point.split(".")[0]]
+
+
+@dataclass(frozen=True)
+class Mishap:
+    """A fault as a value: where, how, and at which passing."""
+
+    point: str
+    how: How
+    hit: int = 1
+
+    def fault(self, on: MiniCluster) -> Fault:
+        does: Any = "raise"
+        if self.how == "slow":
+            does = _dawdle
+        elif self.how == "linger":
+            does = on.lose_task
+        elif self.how == "refuse":
+            does = OSError
+        elif self.how == "die" and self.point.startswith("host."):
+            does = on.kill_host
+        elif self.point in ("driver.layout", "driver.clean"):
+            does = on.kill_driver
+        return Fault(self.point, do=does, hits=(self.hit,))
+
+    @property
+    def survivable(self) -> bool:
+        """Whether the query must live on: neither its driver nor its store was hit."""
+        return self.point.startswith(("host.", "courier.")) or self.how == "refuse"
+
+
+def _dawdle(where: Mapping[str, object]) -> None:
+    time.sleep(0.03)
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a user, or the world, does between two epochs. Numbers are taken modulo what there is."""
+
+    kind: Literal["move", "scale", "migration", "memory", "kill", "restart"]
+    step: int = 0
+    number: int = 0
+    slots: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Turn:
+    """One epoch of a trial."""
+
+    seed: int
+    """Makes its rows."""
+    partitions: int = 2
+    requests: tuple[Request, ...] = ()
+    mishaps: tuple[Mishap, ...] = ()
+    gap_ms: int = 1000
+    reads: int = 1
+    rows: int = 20
+    closing: int = 0
+
+
+class Trial:
+    """A cluster beside its twin."""
+
+    def __init__(self, name: str, on: MiniCluster, twin: Twin) -> None:
+        self.name, self.cluster, self.twin = name, on, twin
+        self.fired: Counter[str] = Counter()
+        """point -> how many faults have happened there."""
+        self.moved: Counter[str] = Counter()
+        """Slots that changed hands, keys that were fetched, entries that were evicted."""
+        self._kills = 0
+
+    def take(self, turn: Turn) -> int:
+        """Take a turn. Returns how many runs the last try of its epoch took."""
+        self._kills = sum(request.kind == "kill" for request in turn.requests)
+        for request in turn.requests:
+            self.ask(request)
+        self.cluster.reads = turn.reads
+        return self.epoch(self.rows(turn), turn.mishaps, turn.gap_ms, turn.closing)
+
+    def rows(self, turn: Turn) -> list[list[Row]]:
+        """The rows of a turn by partition."""
+        return some_rows(self.name, random.Random(turn.seed), turn.rows, turn.partitions)
+
+    def ask(self, request: Request) -> None:
+        on = self.cluster
+        steps = on.flow.keyed
+        step, number = steps[request.step % len(steps)].id, request.number
+        if request.kind == "memory":
+            on.memory_limit = MEMORY[number % len(MEMORY)]
+        elif request.kind == "migration":
+            on.migration = Migration.parse(MIGRATIONS[number % len(MIGRATIONS)])
+            on.relocation.migration = on.migration
+        elif request.kind == "kill":
+            if live := on.jobs.live:
+                on.jobs.kill(live[number % len(live)])
+        elif request.kind == "restart":
+            on.hosts[step] = 1 + number % 3
+            on.restart()
+        elif on.begun and request.kind == "scale":
+            on.relocation.scale(step, 1 + number % 3)
+        elif on.begun:
+            hosts = on.relocation.hosts(step)
+            slots = {slot % SLOTS for slot in request.slots}
+            on.relocation.move(step, slots, hosts[number % len(hosts)])
+
+    def epoch(
+        self,
+        parts: Partitions,
+        mishaps: tuple[Mishap, ...] = (),
+        gap_ms: int = 1000,
+        closing: int = 0,
+    ) -> int:
+        """Run an epoch through all its mishaps and compare what it gave."""
+        on = self.cluster
+        on.now_ms += gap_ms
+        epoch, died = on.epoch, on.deaths["driver"]
+        slow = [mishap.fault(on) for mishap in mishaps if mishap.how == "slow"]
+        mishaps = tuple(mishap for mishap in mishaps if mishap.how != "slow")
+        with armed(*slow), armed(*(mishap.fault(on) for mishap in mishaps)) as faults:
+            upkeep = any(mishap.point in _UPKEEP for mishap in mishaps)
+            progress = on.run_through(parts, lambda: len(faults.fired), upkeep, closing=closing)
+        expected = self.expected([row for part in parts for row in part], closing)
+        given = on.output(epoch)
+        assert given == expected, (
+            f"epoch {epoch} after {told(faults)}: {difference(given, expected)}"
+        )
+        self.compare(progress)
+        self._count(faults, mishaps, on.deaths["driver"] - died)
+        moved = progress.migration
+        self.moved["slots"] += sum(len(h.slots) for h in moved.handovers if h.why != "start")
+        self.moved["fetched keys"] += moved.fetched_keys
+        self.moved["evicted"] += moved.evicted
+        return progress.runs
+
+    def expected(self, rows: list[Row], closing: int) -> list[tuple[Any, ...]]:
+        """What the epoch must give, in the order of `MiniCluster.output`."""
+        return self.twin.epoch(rows, self.cluster.now_ms)
+
+    def compare(self, progress: EpochProgress) -> None:
+        """See that what else is told of an epoch is right."""
+
+    def settle(self) -> None:
+        """Let epochs pass until every slot is where it should be, and see that hosts are too."""
+        on = self.cluster
+        for _ in range(2 * SLOTS):
+            self.epoch([[], []])
+            if on.relocation.pending == 0:
+                break
+        wanted = [host for step in on.flow.keyed for host in on.relocation.hosts(step.id)]
+        assert on.relocation.pending == 0
+        for _ in range(50):
+            if sorted(on.jobs.live) == sorted(wanted):
+                return
+            self.epoch([[], []])
+        assert sorted(on.jobs.live) == sorted(wanted), "hosts that left are still there"
+
+    def check(self) -> None:
+        """Everything that is held, seen through the hosts, through new hosts, and in the store."""
+        self.epoch(everything(self.name))
+        self.cluster.restart()
+        self.epoch(everything(self.name))
+        for step, keys in self.twin.keys().items():
+            assert self.cluster.keys(step) == keys, f"keys of {step} in the store"
+
+    def _count(self, faults: Armed, mishaps: tuple[Mishap, ...], deaths: int) -> None:
+        self.fired.update(passed.point for passed in faults.fired)
+        met = [m for m in mishaps if any(passed.point == m.point for passed in faults.fired)]
+        if self._kills + len(faults.fired) < RUNS and all(mishap.survivable for mishap in met):
+            ended = self.cluster.ended_by
+            assert deaths == 0, f"{told(faults)} ended the query: {ended!r}"
+
+
+def difference(given: list[Any], expected: list[Any]) -> str:
+    """A few of the rows that are too many, and of those that are missing."""
+    more, less = Counter(given) - Counter(expected), Counter(expected) - Counter(given)
+    return f"{list(more)[:3]} instead of {list(less)[:3]}"
+
+
+def told(faults: Armed) -> str:
+    return ", ".join(str(passed) for passed in faults.fired) or "no fault"
+
+
+@contextmanager
+def trial(name: str, store: str, **kwargs: Any) -> Iterator[Trial]:
+    flow, twin = FLOWS[name]
+    with cluster(flow, store, **kwargs) as on:
+        yield Trial(name, on, twin())
+
+
+def some_rows(name: str, pick: random.Random, rows: int, partitions: int) -> list[list[Row]]:
+    """Rows by partition. All of a ledger's key go through one, so that their order is known."""
+    parts: list[list[Row]] = [[] for _ in range(partitions)]
+    turn = pick.randrange(partitions)
+    for _ in range(rows):
+        key, v = pick.randrange(KEYS), pick.randrange(100)
+        if name == "sums":
+            parts[pick.randrange(partitions)].append({"k": key, "v": v})
+        else:
+            row = {"who": f"who-{key}", "op": pick.choice(OPS), "v": v}
+            parts[(key + turn) % partitions].append(row)
+    return parts
+
+
+def everything(name: str) -> list[list[Row]]:
+    """Rows that make every key tell what it holds."""
+    if name == "sums":
+        return [[{"k": key, "v": 0} for key in range(KEYS)], []]
+    return [[{"who": f"who-{key}", "op": "read", "v": 0} for key in range(KEYS)], []]
+
+
+REQUESTS = ("move", "move", "scale", "scale", "migration", "memory", "kill", "restart")
+
+
+def random_request(pick: random.Random, calm: bool) -> Request:
+    kind = "move" if calm else pick.choice(REQUESTS)
+    slots = tuple(pick.sample(range(SLOTS), pick.randint(1, SLOTS)))
+    return Request(kind, pick.randrange(2), pick.randrange(6), slots)  # type: ignore[arg-type]
+
+
+def random_mishap(pick: random.Random, calm: bool) -> Mishap:
+    """A calm one kills nothing: hosts that live long hold much that may have grown old."""
+    while True:
+        point = pick.choice(list(POINTS))
+        how = pick.choice((*hows(point), *hows(point), "slow"))
+        if not calm or how != "die":
+            return Mishap(point, how, pick.choice((1, 1, 1, 2, 3, 5)))
+
+
+def random_turn(pick: random.Random, mishaps: int, requests: int, calm: bool = False) -> Turn:
+    return Turn(
+        seed=pick.randrange(1 << 30),
+        partitions=pick.randint(1, 3),
+        requests=tuple(random_request(pick, calm) for _ in range(requests)),
+        mishaps=tuple(random_mishap(pick, calm) for _ in range(mishaps)),
+        gap_ms=pick.choice((100, 1000, 1000)),
+        reads=pick.choice((1, 1, 1, 2)),
+        rows=pick.choice((0, 5, 20, 20)),
+    )
