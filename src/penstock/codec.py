@@ -8,7 +8,7 @@ older file unreadable.
 from __future__ import annotations
 
 from functools import cache
-from typing import Any, TypeVar, get_args
+from typing import Any, TypeVar, cast, get_args
 
 import msgspec
 import numpy as np
@@ -37,8 +37,9 @@ def decode(data: bytes | str, kind: type[T]) -> T:
     ...
     penstock.errors.ProtocolError: this is no tuple: Expected `int`, got `str` - at `$[0]`
     """
+    wanted: Any = kind
     try:
-        return _decoder(kind).decode(data)  # type: ignore[no-any-return]
+        return cast(T, _decoder(wanted).decode(data))
     except msgspec.MsgspecError as error:
         raise ProtocolError(f"this is no {getattr(kind, '__name__', kind)}: {error}") from error
 
