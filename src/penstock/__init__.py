@@ -32,6 +32,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from penstock.control.elastic import Elastic
     from penstock.control.examine.vitals import Vitals
+    from penstock.control.money import FunctionPrice, HostPrice
     from penstock.control.treat.decision import Bounds, Decision, Policy, Treatment, new_host
     from penstock.errors import (
         CheckpointError,
@@ -44,11 +45,10 @@ if TYPE_CHECKING:
         StepError,
         StoreError,
     )
-    from penstock.flow.flow import Flow, KeyedFlow, WindowedFlow, flow
+    from penstock.flows.flow import Flow, KeyedFlow, WindowedFlow, flow
     from penstock.model import SLA
     from penstock.offload.backends.aws import LambdaFunctions
     from penstock.offload.backends.local import LocalFunctions
-    from penstock.offload.backends.price import FunctionPrice, HostPrice
     from penstock.operators.aggregate.aggregates import (
         approx_distinct,
         avg,
@@ -86,10 +86,10 @@ _HOMES = {
         "StepError",
         "StoreError",
     ),
-    "flow.flow": ("Flow", "KeyedFlow", "WindowedFlow", "flow"),
+    "flows.flow": ("Flow", "KeyedFlow", "WindowedFlow", "flow"),
     "offload.backends.aws": ("LambdaFunctions",),
     "offload.backends.local": ("LocalFunctions",),
-    "offload.backends.price": ("FunctionPrice", "HostPrice"),
+    "control.money": ("FunctionPrice", "HostPrice"),
     "model": ("SLA",),
     "operators.aggregate.aggregates": (
         "approx_distinct",

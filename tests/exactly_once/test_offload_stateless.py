@@ -22,7 +22,7 @@ from penstock.faults import FAULT_POINTS, Armed, armed
 from penstock.offload.backends import reach
 from penstock.offload.backends.local import LocalFunctions
 from penstock.offload.backends.port import Usage
-from penstock.offload.backends.price import HostPrice
+from penstock.control.money import HostPrice
 from penstock.offload.driver.help import NO_ANSWER, Offloads
 from penstock.offload.driver.keeper import FunctionKeeper
 from penstock.plan.epoch import EpochPlan, Offload

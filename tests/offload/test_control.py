@@ -22,12 +22,12 @@ from penstock.driver.control_loop import ControlLoop
 from penstock.offload.backends import reach
 from penstock.offload.backends.local import LocalFunctions
 from penstock.offload.backends.port import FunctionFailed, Usage
-from penstock.offload.backends.price import HostPrice
+from penstock.control.money import HostPrice
 from penstock.offload.backends.work import Work
 from penstock.offload.driver.help import NO_ANSWER, Offloads
 from penstock.offload.driver.keeper import FunctionKeeper
 from penstock.offload.policy.offloader import Offloader
-from penstock.offload.policy.values import Offloading
+from penstock.control.treat.offloading import Offloading
 from penstock.plan.epoch import EpochPlan
 from penstock.plan.steps import FlowPlan
 from tests.trials.cluster import MiniCluster, Partitions

@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 
 import psutil
 
+from penstock.control.elastic import Steering
 from penstock.control.journal.entry import Entry
 from penstock.errors import HostLostError, SettingError
 from penstock.plan.slots import slots_from_text
@@ -57,15 +58,10 @@ class RunningQuery:
         """Whether the query that was found has ended as it should, and no other one runs."""
         return self._store.read_control() is None
 
-    def steer(self, **changes: Any) -> dict[str, Any]:
-        """Change what control keeps to; returns what is in force then.
-
-        The changes are `latency_ms`, `window_ms`, `alert_ms`, `margin`, `at_least`, `at_most`,
-        `policy`, `dry_run`, `functions_at_most` and `patience_ms`. Those that are None stay as they
-        are. A query that is not elastic refuses.
-        """
-        wanted = {name: value for name, value in changes.items() if value is not None}
-        control: dict[str, Any] = self._ask("control_steer", _LOOK_MS, **wanted)
+    def steer(self, steering: Steering) -> dict[str, Any]:
+        """Change what control keeps to; returns what is in force then. A query that is not elastic
+        refuses."""
+        control: dict[str, Any] = self._ask("control_steer", _LOOK_MS, **steering.to_json())
         return control
 
     def move(self, slots: str, to: str, step: str | None = None) -> tuple[str, tuple[int, ...]]:

@@ -1,38 +1,18 @@
-"""When the records of an epoch arrived, slot by slot, from what its couriers told."""
+"""What the couriers of an epoch told, as the control machine takes it."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 
 import numpy as np
-import numpy.typing as npt
 
+from penstock.control.events import Came, Carried, SegmentSealed
+from penstock.control.examine.arrivals import Arrivals
+from penstock.control.examine.vitals import Floats, Ints
 from penstock.courier.witness import Seen
-
-Floats = npt.NDArray[np.float64]
-
-
-@dataclass(frozen=True, eq=False)
-class Arrivals:
-    """Records of one step in one epoch."""
-
-    first_m: int
-    """The time slot of the first row of `counts`: time slot m is ((m-1)*delta, m*delta]."""
-    counts: Floats
-    """By time slot and slot."""
-    horizon_ms: float
-    """All that arrived until then is known."""
-    age_ms: float
-    """Average time since arrival when the epoch began."""
-    waited_ms: Floats
-    """By slot: the same, added up over its records."""
-
-    @property
-    def by_slot(self) -> Floats:
-        found: Floats = self.counts.sum(axis=0)
-        return found
+from penstock.offload.driver.totals import by_segment
 
 
 def arrivals_of(
@@ -82,3 +62,63 @@ def _when(task: Seen, since_ms: float, started_ms: float) -> tuple[Floats, Float
     parts = max(1, round((started_ms - since_ms) / 10.0))
     times = started_ms - (started_ms - since_ms) * (np.arange(parts) + 0.5) / parts
     return times, np.full(parts, task.rows / parts)
+
+
+def segments_of(
+    timed: Sequence[str],
+    partitions: int,
+    seen: Sequence[Seen],
+    delta_ms: float,
+    since_ms: float,
+    started_ms: float,
+) -> dict[str, SegmentSealed]:
+    """What couriers did in segments without a keyed step; none where not all of them told of it.
+
+    `seen` is by partition. For the rest see `arrivals_of`.
+    """
+    found = dict[str, SegmentSealed]()
+    for name in timed if seen and len(seen) == partitions else ():
+        if not all(name in task.maps for task in seen):
+            continue
+        works = [task.maps[name] for task in seen]
+        spread = _spread(np.array([work.rows for work in works]))
+        counted = [replace(task, loads={name: row}) for task, row in zip(seen, spread, strict=True)]
+        found[name] = SegmentSealed(
+            arrivals_of(name, len(works), counted, delta_ms, since_ms, started_ms),
+            tuple(work.rows for work in works),
+            tuple(work.done for work in works),
+            tuple(work.useful_ms for work in works),
+        )
+    return found
+
+
+def _spread(rows: Ints) -> Ints:
+    """Rows of each partition, by the task among whose arrivals they are counted: among all, alike.
+
+    A source may give each partition another part of the time that has passed: the last one would
+    seem to bring all of what came of late.
+
+    >>> _spread(np.array([10, 5, 0])).tolist()
+    [[7, 3, 0], [3, 2, 0], [0, 0, 0]]
+    """
+    whole = np.outer(rows, rows) // max(1, int(rows.sum()))
+    return whole + np.diag(rows - whole.sum(axis=0))
+
+
+def carried_in(seen: Sequence[Seen]) -> dict[str, Carried]:
+    """What went to functions, by segment."""
+    return {
+        name: Carried(told.rows, told.records, told.returned, float(told.wait_ms))
+        for name, told in by_segment(seen).items()
+    }
+
+
+def came_for(step: str, seen: Sequence[Seen]) -> Came:
+    """What came by where rows of a step, or of a segment without one, leave for functions."""
+    done = tuple(task.maps[step].rows for task in seen if step in task.maps)
+    if done:
+        return Came(done, float(sum(done)), combined=False)
+    routed = [task.routed[step] for task in seen if step in task.routed]
+    records = float(sum(task.loads[step].sum() for task in seen if step in task.loads))
+    combined = any(one.combined for one in routed)
+    return Came(tuple(one.rows for one in routed), records, combined)

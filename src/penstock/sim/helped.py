@@ -7,8 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from penstock.control.examine.vitals import Floats
-from penstock.offload.policy.values import Offloading
-from penstock.plan.reflex import Reflex
+from penstock.plan.epoch import Offload
 from penstock.sim.epochs import Effort, Intake, host_records
 from penstock.sim.fleet import Fleet
 from penstock.sim.functions import Pool
@@ -23,16 +22,19 @@ class Planned:
     functions: int
 
     @staticmethod
-    def of(found: Offloading, reflex: Reflex | None, rows: int) -> Planned | None:
+    def of(offload: Offload, rows: int) -> Planned | None:
         """As was decided; or more, if couriers find that so many rows are too many. None: nothing.
 
         All couriers are taken to bring as much as they do as a rule, so that each finds the same.
 
-        >>> found = Offloading(np.array([0.0, 0.5]), 2, 2)
-        >>> Planned.of(found, Reflex(900.0, 600.0, 300.0, 0.0, 8), rows=2400).shares.tolist()
+        >>> from penstock.plan.reflex import Reflex
+        >>> reflex = Reflex(900.0, 600.0, 300.0, 0.0, 8)
+        >>> offload = Offload(np.array([0.0, 0.5]), 2, 1000, reflex=reflex)
+        >>> Planned.of(offload, rows=2400).shares.tolist()
         [0.75, 0.75]
         """
-        shares, functions = found.shares, found.functions if found.carries else 0
+        shares, reflex = offload.shares, offload.reflex
+        functions = offload.functions if shares.any() else 0
         share = 0.0 if reflex is None else reflex.share(rows)
         if reflex is not None and share > 0 and (share > shares).any():
             shares = np.maximum(shares, share)

@@ -4,34 +4,38 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from typing import TYPE_CHECKING, cast
 
+from penstock.control.money import HostPrice
 from penstock.driver.bill import Bill
 from penstock.driver.relocation import Relocation
-from penstock.offload.backends.price import HostPrice
-from penstock.offload.driver.help import Offloads
 from penstock.offload.driver.keeper import FunctionKeeper
 from penstock.spark.epoch_stream import Start
 
+if TYPE_CHECKING:
+    from penstock.offload.backends.port import Functions
 
-def offloads_of(
-    start: Start, run_id: str, token: str, together: Callable[[], int | None]
-) -> Offloads | None:
+
+def keeper_of(start: Start, run_id: str, token: str) -> FunctionKeeper | None:
     """The functions of a flow that has any, not started yet."""
-    functions = None if start.elastic is None else start.elastic.functions
-    if functions is None:
+    if start.elastic is None or start.elastic.functions is None:
         return None
+    functions = cast("Functions", start.elastic.functions)
     # Where no host is held to a rate, it is couriers that functions are to be as fast as.
     rates = start.settings.host_rates
     host_rate = sum(rates) / len(rates) if rates else start.settings.map_rate
-    keeper = FunctionKeeper(lambda: functions.start(start.flow, run_id, token, host_rate))
-    every = start.trigger.get("processingTime", "0 milliseconds")
-    return Offloads(start.flow, keeper, float(every.split()[0]), together)
+    return FunctionKeeper(lambda: functions.start(start.flow, run_id, token, host_rate))
+
+
+def trigger_ms(start: Start) -> float:
+    """The least time from one epoch to the next; 0: there is none."""
+    return float(start.trigger.get("processingTime", "0 milliseconds").split()[0])
 
 
 def bill_of(
     start: Start,
     relocation: Relocation,
-    offloads: Offloads | None,
+    keeper: FunctionKeeper | None,
     couriers: Callable[[], int],
 ) -> Bill:
     """The bill of a flow: a host costs from when it is asked for, as much as the cores that it has.
@@ -48,6 +52,6 @@ def bill_of(
     return Bill(
         HostPrice() if start.elastic is None else start.elastic.host_price,
         cores,
-        lambda: 0.0 if offloads is None else offloads.keeper.used.money,
+        lambda: 0.0 if keeper is None else keeper.used.money,
         lambda: time.time() * 1000,
     )

@@ -11,26 +11,26 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.util import InheritableThread
 
+from penstock.control.elastic import Steering
 from penstock.control.journal.entry import Entry
 from penstock.control.money import Money
-from penstock.control.treat.decision import Policy
 from penstock.driver.control_loop import ControlLoop
 from penstock.driver.epochs import EpochRunner
 from penstock.driver.fleet import Fleet
-from penstock.driver.journal_writer import JournalWriter
+from penstock.driver.journal_writer import EventWriter, JournalWriter
 from penstock.driver.progress import EpochProgress
 from penstock.driver.registry import Registry
 from penstock.driver.relocation import Relocation
 from penstock.errors import PenstockError, SettingError
 from penstock.faults import arm
 from penstock.host.main import HostOrder, TaskOrder
-from penstock.model import milliseconds
+from penstock.offload.policy.flow import helped
 from penstock.plan.migration import Migration
 from penstock.plan.steps import KeyedStep
 from penstock.spark import control, private
@@ -38,7 +38,7 @@ from penstock.spark.cores import check_cores, task_slots
 from penstock.spark.epoch_stream import EpochStream, Start
 from penstock.spark.host_jobs import SparkHostJobs
 from penstock.spark.late import LateWriter
-from penstock.spark.offload import bill_of, offloads_of
+from penstock.spark.offload import bill_of, keeper_of, trigger_ms
 from penstock.state.store.store import Store
 from penstock.wire.flight import own_address
 
@@ -109,8 +109,9 @@ class FlowQuery:
         )
         self._store = Store(start.store)
         self._journal_writer = JournalWriter(self._store)
-        self._offloads = offloads_of(start, self.run_id, self._token, self._couriers_at_once)
-        self._bill = bill_of(start, self._relocation, self._offloads, self._couriers)
+        self._event_writer = EventWriter(self._store)
+        self._keeper = keeper_of(start, self.run_id, self._token)
+        self._bill = bill_of(start, self._relocation, self._keeper, self._couriers)
         self._control = self._make_control()
         self._runner = EpochRunner(
             start.flow,
@@ -146,7 +147,7 @@ class FlowQuery:
         message = str(self._error) if self._error else self._state
         if trouble := self._runner.upkeep_trouble:
             message += f"; the store could not be compacted: {trouble}"
-        if self._offloads is not None and (trouble := self._offloads.keeper.trouble):
+        if self._keeper is not None and (trouble := self._keeper.trouble):
             message += f"; there are no functions: {trouble}"
         migration, pending = str(self.migration), self._relocation.pending
         return QueryStatus(
@@ -245,42 +246,17 @@ class FlowQuery:
         """Whether hosts follow the load."""
         return self._control is not None
 
-    def steer(
-        self,
-        *,
-        latency: str | float | None = None,
-        window: str | float | None = None,
-        alert: str | float | None = None,
-        margin: float | None = None,
-        at_least: int | None = None,
-        at_most: int | None = None,
-        policy: str | Policy | None = None,
-        dry_run: bool | None = None,
-        functions_at_most: int | None = None,
-        patience: str | float | None = None,
-    ) -> dict[str, Any]:
-        """Change the SLA, the policy or its limits from the next decision on; tells what holds then."""
+    def steer(self, steering: Steering | None = None, **changes: Any) -> dict[str, Any]:
+        """Change the SLA, the policy or its limits from the next decision on; tells what holds then.
+
+        The changes are those of `Steering`, by name: `query.steer(latency="2s", at_most=12)`.
+        """
         self._must_run()
-        control = self.control
-        if at_most is not None:
-            hosts = sum(min(step.slots, at_most) for step in self._start.flow.keyed)
+        wanted = steering or Steering.of(**changes)
+        if wanted.at_most is not None:
+            hosts = sum(min(step.slots, wanted.at_most) for step in self._start.flow.keyed)
             check_cores(self._start.source, hosts)
-        sla = control.sla
-        if latency is not None:
-            sla = replace(sla, latency_ms=milliseconds(latency))
-        if window is not None:
-            sla = replace(sla, window_ms=milliseconds(window))
-        return control.steer(
-            sla,
-            alert=alert,
-            margin=margin,
-            at_least=at_least,
-            at_most=at_most,
-            policy=policy,
-            dry_run=dry_run,
-            functions_at_most=functions_at_most,
-            patience=patience,
-        )
+        return self.control.steer(wanted)
 
     @property
     def journal(self) -> list[Entry]:
@@ -291,22 +267,31 @@ class FlowQuery:
 
     def _make_control(self) -> ControlLoop | None:
         start = self._start
-        helped = self._offloads is not None and self._offloads.helps
-        if start.elastic is None or start.sla is None or not (start.flow.keyed or helped):
+        if start.elastic is None or start.sla is None:
+            return None
+        if not start.flow.keyed and not self._helped:
             return None
         control = ControlLoop(
-            start.flow.keyed,
+            start.flow,
             start.sla,
             start.elastic,
             self._relocation,
             start.settings,
             lambda: time.time() * 1000,
-            self._journal_writer,
-            self._offloads,
-            self._bill,
+            sink=self._journal_writer,
+            record=self._event_writer,
+            keeper=self._keeper,
+            bill=self._bill,
+            together=self._couriers_at_once,
+            trigger_ms=trigger_ms(start),
         )
         self._registry.on_report = control.reported
         return control
+
+    @property
+    def _helped(self) -> bool:
+        """Whether functions can help any step, if there are functions."""
+        return self._keeper is not None and bool(helped(self._start.flow)[0])
 
     def _couriers_at_once(self) -> int | None:
         """How many couriers there is room for beside the hosts; None if that is not known."""
@@ -329,8 +314,8 @@ class FlowQuery:
         """The query's own thread: start hosts, run to the end, leave nothing behind."""
         try:
             arm(self._start.settings.faults)
-            if self._offloads is not None and self._offloads.helps:
-                self._offloads.keeper.start()
+            if self._keeper is not None and self._helped:
+                self._keeper.start()
             self._bill.note()
             self._relocation.start_hosts()
             facts = {"location": self._registry.location, "token": self._token, "pid": os.getpid()}
@@ -352,12 +337,13 @@ class FlowQuery:
             _active.discard(self)
 
     def _clean_up(self) -> None:
-        if self._offloads is not None:
-            self._offloads.keeper.stop()
+        if self._keeper is not None:
+            self._keeper.stop()
         self._bill.end()
         try:
             self._runner.stop()
             self._journal_writer.stop()
+            self._event_writer.stop()
             self._fleet.stop()
             self._registry.shutdown()
             self._store.remove_control()

@@ -22,7 +22,7 @@ from penstock.host.vitals import HostVitals
 from penstock.model import SLA, HostId, StepId
 from penstock.offload.backends.local import LocalFunctions
 from penstock.offload.backends.port import Usage
-from penstock.offload.backends.price import FunctionPrice, HostPrice
+from penstock.control.money import FunctionPrice, HostPrice
 from penstock.offload.courier.report import Offloaded, Routed
 from penstock.offload.driver.help import Offloads
 from penstock.offload.driver.keeper import FunctionKeeper

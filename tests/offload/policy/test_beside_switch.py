@@ -15,7 +15,7 @@ from penstock.control.treat.decision import Bounds, Treatment, is_new
 from penstock.model import SLA, HostId, StepId
 from penstock.offload.policy.beside_switch import for_switch, held
 from penstock.offload.policy.offloader import Offloader
-from penstock.offload.policy.values import OffloadSettings
+from penstock.control.treat.offloading import OffloadSettings
 
 _STEP, _SLOTS, _COST_MS, _DELTA_MS = StepId("sum"), 32, 100.0, 100.0
 _CAPACITY = 5_000.0

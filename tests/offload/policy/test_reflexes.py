@@ -7,7 +7,7 @@ import pytest
 from penstock.control.examine.vitals import Vitals
 from penstock.model import StepId
 from penstock.offload.policy.reflexes import Came, Reflexes
-from penstock.offload.policy.values import OffloadSettings
+from penstock.control.treat.offloading import OffloadSettings
 
 SETTINGS = OffloadSettings(at_most=10)
 

@@ -14,9 +14,9 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from penstock.control.money import FunctionPrice
 from penstock.offload.backends.lambda_invoker import LambdaInvoker
 from penstock.offload.backends.port import FunctionFailed, Usage
-from penstock.offload.backends.price import FunctionPrice
 
 if TYPE_CHECKING:
     from penstock.plan.steps import FlowPlan

@@ -25,9 +25,9 @@ import pyarrow as pa
 import pyarrow.flight as fl
 
 from penstock import errors
+from penstock.control.money import FunctionPrice
 from penstock.errors import PenstockError, SettingError
 from penstock.offload.backends.port import FunctionFailed, Usage
-from penstock.offload.backends.price import FunctionPrice
 from penstock.offload.backends.service import INVOKE, LENGTH, TIMEOUT, ServiceOrder
 from penstock.wire.flight import Endpoint
 

@@ -11,8 +11,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Protocol
 
+from penstock.control.elastic import FunctionTerms
 from penstock.errors import PenstockError
-from penstock.offload.backends.price import FunctionPrice
 
 if TYPE_CHECKING:
     from penstock.plan.steps import FlowPlan
@@ -112,27 +112,8 @@ class Started(Protocol):
         ...
 
 
-class Functions(Protocol):
+class Functions(FunctionTerms, Protocol):
     """What a user gives: where functions run, as settings that can be pickled."""
-
-    @property
-    def at_most(self) -> int:
-        """Functions at a time."""
-        ...
-
-    @property
-    def price(self) -> FunctionPrice: ...
-
-    @property
-    def speed(self) -> float:
-        """Of a function, relative to a host: Sponge's rho."""
-        ...
-
-    @property
-    def start_ms(self) -> int:
-        """What a cold start takes, as far as it matters: the policy does not count on those that
-        are still starting."""
-        ...
 
     def start(
         self, flow: FlowPlan, run_id: str, token: str, host_rate: float | None = None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from penstock.control.money import BreakEven
-from penstock.offload.policy.values import OffloadSettings
+from penstock.control.treat.offloading import OffloadSettings
 
 _RELAPSE_MS = 60_000.0
 """Who needs functions again so soon after it did without them was let go of too early."""

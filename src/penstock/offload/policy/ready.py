@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from penstock.control.examine.vitals import Floats
+from penstock.control.treat.offloading import OffloadSettings
 from penstock.offload.policy.shares import functions_needed
-from penstock.offload.policy.values import OffloadSettings
 
 
 def kept_warm(stable: float, capacity: Floats, merge: float, settings: OffloadSettings) -> int:

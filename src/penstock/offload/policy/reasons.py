@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from penstock.control.diagnose.load import Flags
+from penstock.control.treat.offloading import OffloadSettings
 from penstock.offload.policy.observations import Observation
 from penstock.offload.policy.shares import Relief
-from penstock.offload.policy.values import OffloadSettings
 
 _MOST = 3
 """So many hosts are told of one by one, the busiest first."""

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-
 import numpy as np
 
 from penstock.control.diagnose.load import service_rates
+from penstock.control.events import Came
 from penstock.control.examine.vitals import Vitals
-from penstock.offload.policy.values import OffloadSettings
+from penstock.control.treat.offloading import OffloadSettings
 from penstock.plan.reflex import Reflex
 
 _DECAY = 1 / 4
@@ -20,18 +18,6 @@ _AGAIN = 64
 """Epochs until it is seen again whether couriers still combine."""
 _NEVER = Reflex(limit=1e15, room=1e15, each=1.0, merge=0.0, functions=1)
 """Couriers tell what comes by, and do nothing about it."""
-
-
-@dataclass(frozen=True)
-class Came:
-    """What came by in one epoch where a step's rows leave for functions."""
-
-    rows: Sequence[int]
-    """By partition."""
-    records: float
-    """That hosts got for them, or would have got."""
-    combined: bool
-    """Whether couriers made fewer records of rows."""
 
 
 class Reflexes:
@@ -46,7 +32,7 @@ class Reflexes:
     >>> from penstock.model import StepId
     >>> vitals = Vitals.even(StepId("sum"), [700.0] * 2, 2, service_rate=1e3, epoch_cost_ms=200.0)
     >>> reflexes = Reflexes()
-    >>> reflexes.note(Came([420, 420], 840.0, combined=False))
+    >>> reflexes.note(Came((420, 420), 840.0, combined=False))
     >>> found = reflexes.reflex(vitals, OffloadSettings(at_most=9), part=1.0, merge=0.1)
     >>> round(found.limit), round(found.room), round(found.each), found.parts
     (1600, 933, 467, (0.5, 0.5))

@@ -12,18 +12,15 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from penstock.control.events import Placement, SegmentSealed
 from penstock.control.examine.examiner import Examiner
-from penstock.control.examine.vitals import Ints, Vitals
+from penstock.control.examine.vitals import Vitals, Work
 from penstock.control.journal.journal import Journal
-from penstock.control.money import Costs
 from penstock.control.policies.health import observed
 from penstock.control.step_control import StepControl
 from penstock.control.treat.decision import Bounds, Decision
+from penstock.control.treat.offload_policy import OffloadPolicy
 from penstock.model import HostId, StepId
-from penstock.offload.backends.price import HostPrice
-from penstock.offload.policy.values import OffloadSettings
-
-_NEVER = float("inf")
 
 
 @dataclass(frozen=True)
@@ -45,13 +42,15 @@ class Onlooker:
 class CourierControl(StepControl):
     """Examines and decides for one segment without a keyed step. See `StepControl`.
 
+    It takes no part in how keyed steps share the bound: couriers are held to `part` of an epoch's time.
+
     >>> from penstock.model import SLA
     >>> control = CourierControl(StepId("map-1"), Bounds(SLA(1000, 1000)), journal=Journal())
     >>> control.resize(3)
-    >>> control.couriers, control.owner.tolist()
+    >>> control.placement.hosts, control.placement.owner.tolist()
     (('map-1/0', 'map-1/1', 'map-1/2'), [0, 1, 2])
     >>> control.resize(3, together=2)
-    >>> control.couriers, control.owner.tolist()
+    >>> control.placement.hosts, control.placement.owner.tolist()
     (('map-1/0', 'map-1/1'), [0, 1, 0])
     """
 
@@ -61,23 +60,31 @@ class CourierControl(StepControl):
         bounds: Bounds,
         *,
         journal: Journal,
+        part: float = 1.0,
         delta_ms: float = 100.0,
         dry_run: bool = False,
+        offload: OffloadPolicy | None = None,
     ) -> None:
         super().__init__(
-            segment, 1, Onlooker(), bounds, journal=journal, delta_ms=delta_ms, dry_run=dry_run
+            *(segment, 1, Onlooker(), bounds),
+            journal=journal,
+            delta_ms=delta_ms,
+            dry_run=dry_run,
+            offload=offload,
         )
-        self._count = 1
+        self._count, self._part = 1, part
+        self.set_bounds(bounds)
+
+    def set_bounds(self, whole: Bounds) -> None:
+        """What holds for a step that has the bound to itself."""
+        count, alert = self._count, whole.alert_ms / self._part
+        self.bounds = replace(whole, share=self._part, alert=alert, at_least=count, at_most=count)
 
     @property
-    def couriers(self) -> tuple[HostId, ...]:
-        """Those that are at work at a time."""
-        return tuple(HostId(f"{self.step}/{n}") for n in range(self._count))
-
-    @property
-    def owner(self) -> Ints:
-        """Of each partition: which of them has its rows."""
-        return np.arange(self.examiner.slots) % self._count
+    def placement(self) -> Placement:
+        """Couriers that are at work at a time, and which of them has the rows of each partition."""
+        couriers = tuple(HostId(f"{self.step}/{n}") for n in range(self._count))
+        return Placement(couriers, np.arange(self.examiner.slots) % self._count)
 
     def resize(self, partitions: int, together: int | None = None) -> None:
         """There are so many couriers now, of which so many are at work together; None: all of them.
@@ -91,17 +98,23 @@ class CourierControl(StepControl):
             self._count = count
             self.bounds = replace(self.bounds, at_least=count, at_most=count)
 
-
-def courier_settings(settings: OffloadSettings) -> OffloadSettings:
-    """When functions help couriers, by what holds for hosts.
-
-    Rows that come back are handed on, at no cost to speak of; and there are no hosts that could take
-    over, so that no burst is too long, or too dear, for functions.
-
-    >>> of_hosts = OffloadSettings(patience_ms=10_000.0)
-    >>> of_couriers = courier_settings(of_hosts)
-    >>> of_couriers.merge_cost, of_couriers.patience_ms, of_couriers.at_most == of_hosts.at_most
-    (0.0, inf, True)
-    """
-    costs = Costs(HostPrice(_NEVER), settings.costs.function, settings.costs.least_host_ms)
-    return replace(settings, merge_cost=0.0, patience_ms=_NEVER, costs=costs)
+    def take_in(
+        self, told: SegmentSealed, started_ms: float, written_ms: float, together: int | None
+    ) -> float:
+        """An epoch that began at `started_ms` is in the sink. How long its couriers took, in ms."""
+        self.resize(len(told.rows), together)
+        place, arrivals = self.placement, told.arrivals
+        done = np.bincount(place.owner, told.done).tolist()
+        useful_ms = np.bincount(place.owner, told.useful_ms).tolist()
+        self.examiner.epoch(
+            written_ms,
+            arrivals.horizon_ms,
+            arrivals.counts,
+            arrivals.first_m,
+            arrivals.by_slot,
+            place.owner,
+            place.hosts,
+            dict(zip(place.hosts, map(Work, map(int, done), useful_ms), strict=True)),
+            arrivals.waited_ms + arrivals.by_slot * (written_ms - started_ms),
+        )
+        return float(max(useful_ms))
