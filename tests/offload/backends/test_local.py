@@ -150,7 +150,7 @@ def test_all_end_with_the_driver_however_it_ends(tmp_path: Path) -> None:
     driver.write_text(
         textwrap.dedent("""
         import threading, time
-        from penstock.functions.local import LocalFunctions
+        from penstock.offload.backends.local import LocalFunctions
         from tests.functions.flows import counting, request, slow_or_wrong
 
         flow = counting(slow_or_wrong)
