@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.control.money import BreakEven, Costs, Money, Spending
-from penstock.control.money import FunctionPrice, HostPrice
+from penstock.control.money import BreakEven, Costs, FunctionPrice, HostPrice, Money, Spending
 
 
 def test_hosts_cost_by_the_time_that_they_are_there() -> None:

@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 import pytest
 
 from penstock.control.elastic import Elastic
+from penstock.control.money import HostPrice
 from penstock.driver.bill import Bill
 from penstock.driver.control_loop import ControlLoop
 from penstock.driver.progress import EpochProgress
@@ -22,9 +23,8 @@ from penstock.faults import FAULT_POINTS, Armed, armed
 from penstock.offload.backends import reach
 from penstock.offload.backends.local import LocalFunctions
 from penstock.offload.backends.port import Usage
-from penstock.control.money import HostPrice
-from penstock.offload.driver.help import NO_ANSWER, Offloads
 from penstock.offload.driver.keeper import FunctionKeeper
+from penstock.offload.policy.flow import NO_ANSWER
 from penstock.plan.epoch import EpochPlan, Offload
 from penstock.plan.steps import FlowPlan, MapStep, SourcePlan
 from tests.offload.in_process import ANYHOW, WELL, Chances, StandIn, helped
@@ -193,13 +193,13 @@ class Controlled(MiniCluster):
     def _make_control(self) -> ControlLoop:
         assert self.elastic is not None
         control = ControlLoop(
-            (),
+            self.flow,
             self.sla,
             self.elastic,
             self.relocation,
             self.settings,
             lambda: self.now_ms,
-            offloads=Offloads(self.flow, self.keeper),
+            keeper=self.keeper,
             bill=Bill(HostPrice(), lambda: 2, lambda: self.keeper.used.money, lambda: self.now_ms),
         )
         self.registry.on_report = control.reported

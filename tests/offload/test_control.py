@@ -8,26 +8,24 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, cast
-from unittest.mock import patch
 
 import numpy as np
 import pytest
 
 from penstock.control.elastic import Elastic
 from penstock.control.examine.vitals import Vitals
+from penstock.control.money import HostPrice
 from penstock.control.treat.decision import Bounds
-from penstock.driver import control_loop
+from penstock.control.treat.offloading import Offloading
 from penstock.driver.bill import Bill
 from penstock.driver.control_loop import ControlLoop
 from penstock.offload.backends import reach
 from penstock.offload.backends.local import LocalFunctions
 from penstock.offload.backends.port import FunctionFailed, Usage
-from penstock.control.money import HostPrice
 from penstock.offload.backends.work import Work
-from penstock.offload.driver.help import NO_ANSWER, Offloads
 from penstock.offload.driver.keeper import FunctionKeeper
+from penstock.offload.policy.flow import NO_ANSWER, FlowOffload
 from penstock.offload.policy.offloader import Offloader
-from penstock.control.treat.offloading import Offloading
 from penstock.plan.epoch import EpochPlan
 from penstock.plan.steps import FlowPlan
 from tests.trials.cluster import MiniCluster, Partitions
@@ -127,17 +125,20 @@ class Helped(MiniCluster):
     def _make_control(self) -> ControlLoop:
         assert self.elastic is not None
         control = ControlLoop(
-            self.flow.keyed,
+            self.flow,
             self.sla,
             self.elastic,
             self.relocation,
             self.settings,
             lambda: self.now_ms,
-            offloads=Offloads(self.flow, self.keeper),
+            keeper=self.keeper,
             bill=Bill(HostPrice(), lambda: 2, lambda: self.keeper.used.money, lambda: self.now_ms),
+            warm_epochs=0,
         )
         self.registry.on_report = control.reported
-        control._controls["sums"].offloader = self.offloader
+        offload = control.machine._offload
+        assert isinstance(offload, FlowOffload)
+        offload.offloaders["sums"] = self.offloader
         return control
 
     def _write(self, plan: EpochPlan, parts: Partitions) -> None:
@@ -160,15 +161,14 @@ class Helped(MiniCluster):
 
 @contextmanager
 def helped(store: str, **elastic: Any) -> Iterator[Helped]:
-    with patch.object(control_loop, "_WARM_EPOCHS", 0):
-        made = Helped(SUMS, store, **elastic)
-        try:
-            yield made
-        finally:
-            made.close()
-            made.keeper.stop()
-            for one in made.brought_up:
-                reach._invokers.pop(one.to_text())
+    made = Helped(SUMS, store, **elastic)
+    try:
+        yield made
+    finally:
+        made.close()
+        made.keeper.stop()
+        for one in made.brought_up:
+            reach._invokers.pop(one.to_text())
 
 
 def test_what_is_decided_goes_to_functions_and_is_told_back(tmp_path: Path) -> None:

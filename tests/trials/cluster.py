@@ -21,7 +21,10 @@ from typing import Any
 import pyarrow as pa
 
 from penstock.control.elastic import Elastic
+from penstock.control.events import Event
 from penstock.control.journal.entry import Entry
+from penstock.control.machine import WARM_EPOCHS
+from penstock.control.record import Opening
 from penstock.courier import exchange
 from penstock.courier.courier import Courier
 from penstock.courier.exchange import Task
@@ -78,7 +81,11 @@ class MiniCluster:
         elastic: Elastic | None = None,
         sla: SLA = SECOND,
         helped: Callable[[EpochPlan], EpochPlan] = lambda plan: plan,
+        warm_epochs: int = WARM_EPOCHS,
+        record: Callable[[Opening | Event], None] = lambda told: None,
     ) -> None:
+        """`record` gets all that control is told; it decides nothing on the first `warm_epochs`."""
+        self.warm_epochs, self.record = warm_epochs, record
         self.flow, self.store, self.settings = flow, store, settings
         self.elastic, self.sla = elastic, sla
         self.helped = helped
@@ -282,13 +289,15 @@ class MiniCluster:
             return None
         driver = self.deaths["driver"]
         control = ControlLoop(
-            self.flow.keyed,
+            self.flow,
             self.sla,
             self.elastic,
             self.relocation,
             self.settings,
             lambda: self.now_ms,
-            lambda entry: self.journal.append((driver, entry)),
+            sink=lambda entry: self.journal.append((driver, entry)),
+            record=self.record,
+            warm_epochs=self.warm_epochs,
         )
         self.registry.on_report = control.reported
         return control

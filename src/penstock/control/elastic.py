@@ -141,7 +141,7 @@ class Steering:
     >>> Steering(latency="2s", at_most=12).to_json()
     {'latency_ms': 2000, 'at_most': 12}
     >>> Steering.from_json({"patience_ms": 1500, "dry_run": False})
-    Steering(patience=1.5, dry_run=False)
+    Steering(dry_run=False, patience=1.5)
     """
 
     latency: str | float | None = None

@@ -108,7 +108,8 @@ def opening_line(opening: Opening) -> bytes:
 def event_line(event: Event) -> bytes:
     """The line of an event.
 
-    >>> line = event_line(events.EpochDue(float("inf")))
+    >>> from penstock.control.events import EpochDue
+    >>> line = event_line(EpochDue(float("inf")))
     >>> line, event_of(line)
     (b'{"event":"EpochDue","now_ms":{"~float":"inf"}}', EpochDue(now_ms=inf))
     """

@@ -6,7 +6,7 @@ import threading
 
 from penstock.offload.backends.port import Usage
 from penstock.offload.driver.keeper import FunctionKeeper
-from tests.offload.driver.burst_trial import PretendedStarted
+from tests.driver.pretence import PretendedStarted
 
 
 def done(keeper: FunctionKeeper) -> None:

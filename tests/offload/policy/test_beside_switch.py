@@ -12,10 +12,9 @@ from penstock.control.examine.examiner import Examiner
 from penstock.control.examine.vitals import Work
 from penstock.control.policies.switch import Switch
 from penstock.control.treat.decision import Bounds, Treatment, is_new
+from penstock.control.treat.offloading import OffloadSettings, for_switch, held
 from penstock.model import SLA, HostId, StepId
-from penstock.offload.policy.beside_switch import for_switch, held
 from penstock.offload.policy.offloader import Offloader
-from penstock.control.treat.offloading import OffloadSettings
 
 _STEP, _SLOTS, _COST_MS, _DELTA_MS = StepId("sum"), 32, 100.0, 100.0
 _CAPACITY = 5_000.0

@@ -68,6 +68,7 @@ class Course:
     >>> course, a = Course(StepId("sum")), HostId("sum/0")
     >>> out = Treatment("scale_out", (1,), a, HostId("sum/1"), "")
     >>> course.begin([out], 0.0, 640.0, None, Placement((a,), np.array([0, 0])))
+    False
     >>> course.state, course.may_revise
     ('waiting', True)
     >>> course.follow(Placement((a, HostId("sum/1")), np.array([0, 1]), pending=1), 500.0)
