@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from penstock.control.journal.entry import Entry
 from penstock.errors import SettingError
 
 if TYPE_CHECKING:
@@ -37,6 +39,14 @@ def simulate(
         typer.Option(
             metavar="FILE",
             help="A CSV or Parquet file instead: time_ms, time or arrival; slot or key; count.",
+        ),
+    ] = None,
+    replay: Annotated[
+        str | None,
+        typer.Option(
+            metavar="CHECKPOINT",
+            help="Decide once more on the recorded events of the newest start of a query; with "
+            "--policy, tell what that would have decided.",
         ),
     ] = None,
     policy: Annotated[
@@ -90,7 +100,7 @@ def simulate(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Try policies on a simulated step: hours in seconds, no Spark."""
+    """Try policies on a simulated step, or on a recorded run: hours in seconds, no Spark."""
     import json
     from pathlib import Path
 
@@ -104,8 +114,11 @@ def simulate(
     from penstock.sim.workload import Workload
     from penstock.sim.workload import workload as find
 
-    if workload is not None and trace is not None:
-        raise SettingError("a workload and a trace", hint="give one of them")
+    if sum(given is not None for given in (workload, trace, replay)) > 1:
+        raise SettingError("several of workload, trace and replay", hint="give one of them")
+    if replay is not None:
+        _replay(replay, policy or [], as_json)
+        return
     if engine is None:
         engine = "continuous" if functions is None else "epochs"
     if journal is not None and not Path(journal).parent.is_dir():
@@ -153,6 +166,84 @@ def simulate(
     else:
         # As wide as the terminal, or as wide as it likes where there is none.
         (console if console.is_terminal else Console(width=240)).print(_table(told))
+
+
+def _replay(checkpoint: str, policies: list[str], as_json: bool) -> None:
+    """The journal of recorded events, or what other policies would have wanted."""
+    import json
+
+    from penstock.sim.replay import difference, recorded, replayed
+    from penstock.state.inspect.checkpoint import open_checkpoint
+
+    run = recorded(open_checkpoint(checkpoint)[0])
+    if policies:
+        tried = {policy: replayed(run, policy) for policy in policies}
+        _compare({"recorded": run.journal, **tried}, as_json)
+        return
+    journal = replayed(run)
+    differs = difference(run.journal, journal)
+    if as_json:
+        told = {
+            "events": len(run.events),
+            "journal": [entry.to_json() for entry in journal],
+            "equal": differs is None,
+            "difference": None
+            if differs is None
+            else {
+                "entry": differs.number,
+                "recorded": differs.recorded and differs.recorded.to_json(),
+                "replayed": differs.replayed and differs.replayed.to_json(),
+            },
+        }
+        typer.echo(json.dumps(told, indent=2))
+    else:
+        for entry in journal:
+            typer.echo(entry.line())
+        typer.echo(f"{len(journal):,} entries of {len(run.events):,} events")
+        if differs is None:
+            typer.echo("equal to the recorded journal, to the letter")
+        else:
+            typer.echo(f"entry {differs.number} is not as it was recorded")
+            for name, one in (("recorded", differs.recorded), ("replayed", differs.replayed)):
+                typer.echo(f"{name}: {'nothing' if one is None else one.line()}")
+    if differs is not None:
+        raise typer.Exit(1)
+
+
+def _compare(journals: dict[str, Sequence[Entry]], as_json: bool) -> None:
+    """What policies wanted, side by side."""
+    import json
+    from collections import Counter
+
+    from rich.table import Table
+
+    from penstock.cli.options import show
+    from penstock.sim.replay import wanted
+
+    found = {name: wanted(journal) for name, journal in journals.items()}
+    if as_json:
+        told = [
+            {"policy": name, "decisions": [asdict(one) for one in decisions]}
+            for name, decisions in found.items()
+        ]
+        typer.echo(json.dumps(told, indent=2))
+        return
+    kinds = ("scale_out", "scale_in", "balance")
+    table = Table("time", "step", *found, box=None, header_style="bold", pad_edge=False)
+    by_place = {
+        name: {(one.time_ms, one.step): "\n".join(one.treatments) for one in decisions}
+        for name, decisions in found.items()
+    }
+    for time_ms, step in sorted({place for places in by_place.values() for place in places}):
+        texts = [places.get((time_ms, step), "-") for places in by_place.values()]
+        table.add_row(Entry(time_ms, None, step, "decided", "").when, step, *texts)
+    counts = {
+        name: Counter(kind for one in decisions for kind in one.kinds)
+        for name, decisions in found.items()
+    }
+    for kind in kinds:
+        table.add_row(kind.replace("_", " "), "all", *(f"{n[kind]:,}" for n in counts.values()))
+    show(table)
 
 
 def _run(

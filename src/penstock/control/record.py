@@ -93,11 +93,16 @@ class Opening:
     def again(self, policy: str | None = None) -> Elastic:
         """The settings of the run, or the same with another policy."""
         if policy is None and self.own_policy:
-            raise SettingError(
-                f"the run's policy was an object of its own ({self.elastic.policy}), which is not recorded",
-                hint="try one that has a text on its events, such as --policy switch",
-            )
+            raise own_policy(self.elastic.policy)
         return Elastic(**vars(self.elastic) | {"policy": policy or self.elastic.policy})
+
+
+def own_policy(name: str) -> SettingError:
+    """What to raise where a run's own policy would be needed."""
+    return SettingError(
+        f"the policy of the run was an object of the user's own, {name}, which is not recorded",
+        hint="try a policy that has a text on its events, such as --policy switch",
+    )
 
 
 def opening_line(opening: Opening) -> bytes:

@@ -1,9 +1,9 @@
 """Keeps in the checkpoint what control decided, and what it was told, without anybody waiting for it.
 
     <root>/journal/<time>-<number>.jsonl          entries of the journal
-    <root>/events/<start>/<number>.jsonl.gz       what the control machine was made from, and its events
+    <root>/events/<start>/<number>.jsonl-gz       what the control machine was made from, and its events
 
-What a store does not take is not worth stopping a query for: it is left out.
+A name that ends in .gz would be packed once more by some file systems. What a store does not take is not worth stopping a query for: it is left out.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ class EventWriter(_Writer[Opening | Event]):
         if self._bytes < _MOST_BYTES:
             lines = [opening_line(t) if isinstance(t, Opening) else event_line(t) for t in told]
             data = gzip.compress(b"\n".join([*lines, b""]), compresslevel=4)
-            self._store.files.write_patiently(f"{self._folder}/{number:06d}.jsonl.gz", data)
+            self._store.files.write_patiently(f"{self._folder}/{number:06d}.jsonl-gz", data)
             self._bytes += len(data)
 
     def _forget_old(self) -> None:
@@ -116,17 +116,3 @@ class EventWriter(_Writer[Opening | Event]):
         for name in files:
             if name.split("/")[1] in starts[: 1 - _STARTS_KEPT]:
                 self._store.files.remove(name)
-
-
-def recorded_starts(store: Store) -> dict[str, list[str]]:
-    """The starts of which events are recorded, oldest first, and the files of each."""
-    found = dict[str, list[str]]()
-    for name in sorted(one.name for one in store.files.below("events")):
-        found.setdefault(name.split("/")[1], []).append(name)
-    return found
-
-
-def recorded_lines(store: Store, files: list[str]) -> list[bytes]:
-    """The lines of the files of one start."""
-    texts = (gzip.decompress(store.files.read(name) or b"") for name in files)
-    return [line for text in texts for line in text.splitlines()]

@@ -53,9 +53,7 @@ class Controlled:
         self._functions = bool(helped)
         self.machine = FlowControl(
             [
-                ControlledStep(
-                    stage.step, stage.fleet.owner.size, stage.policy, stage.bounds
-                )
+                ControlledStep(stage.step, stage.fleet.owner.size, stage.policy, stage.bounds)
                 for stage in stages
                 if stage.policy is not None
             ],
