@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -194,10 +194,9 @@ def test_events_of_old_starts_are_forgotten(tmp_path: Path) -> None:
     with cluster(SUMS, store.uri, elastic=Elastic(), record=told.append):
         pass
     opening = next(one for one in told if isinstance(one, Opening))
-    make: Callable[..., Opening] = lambda n: Opening(**vars(opening) | {"started_ms": float(n)})
     for start in range(8):
         writer = EventWriter(store)
-        writer(make(start))
+        writer(replace(opening, started_ms=float(start)))
         writer.stop()
     assert recorded(store).opening.started_ms == 7
     assert len(store.files.below("events")) == 5

@@ -3,7 +3,8 @@
     <root>/journal/<time>-<number>.jsonl          entries of the journal
     <root>/events/<start>/<number>.jsonl-gz       what the control machine was made from, and its events
 
-A name that ends in .gz would be packed once more by some file systems. What a store does not take is not worth stopping a query for: it is left out.
+A name that ends in .gz would be packed once more by some file systems. What a store does not take is not
+worth stopping a query for: it is left out.
 """
 
 from __future__ import annotations
