@@ -68,7 +68,7 @@ if TYPE_CHECKING:
     from penstock.spark.query import FlowQuery, QueryStatus
     from penstock.spark.session import configure, session
     from penstock.spark.sinks import collect, foreach_batch, to
-    from penstock.state.variables.rows import Row
+    from penstock.state.variables.values import Row
 
 _HOMES = {
     "settings": ("Settings",),
@@ -109,7 +109,7 @@ _HOMES = {
     "spark.query": ("FlowQuery", "QueryStatus"),
     "spark.session": ("configure", "session"),
     "spark.sinks": ("collect", "foreach_batch", "to"),
-    "state.variables.rows": ("Row",),
+    "state.variables.values": ("Row",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 

@@ -19,8 +19,8 @@ from penstock.operators.places import (
     with_serial,
 )
 from penstock.operators.tagged import INPUT
+from penstock.state.arrays import Array
 from penstock.state.keys.codec import slots_of
-from penstock.state.table.buffers import Array
 from tests.trials.plain_rows import Row, of_schema, values
 
 SLOTS = 8

@@ -174,8 +174,8 @@ def bench(
 @state.command("ls")
 def state_ls(checkpoint: CheckpointFolder, as_json: AsJson = False) -> None:
     """Show a checkpoint's steps, hosts and files; exit code 1 if a file is damaged."""
-    from penstock.console import state_view as view
-    from penstock.state.inspect.checkpoint import Checkpoint
+    from penstock.console.checkpoint import view
+    from penstock.console.checkpoint.checkpoint import Checkpoint
 
     overview = Checkpoint(checkpoint).overview()
     show(view.as_json(overview) if as_json else view.draw_overview(overview))
@@ -196,8 +196,8 @@ def state_show(
     as_json: AsJson = False,
 ) -> None:
     """Show entries of a step, or one key and its files; exit code 1 if there is no such key."""
-    from penstock.console import state_view as view
-    from penstock.state.inspect.checkpoint import Checkpoint
+    from penstock.console.checkpoint import view
+    from penstock.console.checkpoint.checkpoint import Checkpoint
 
     found = Checkpoint(checkpoint)
     step = found.chosen(step)
@@ -223,8 +223,8 @@ def state_slots(
     """Show where slots are, since when and why, and what the store has of them."""
     from rich.console import Group
 
-    from penstock.console import state_view as view
-    from penstock.state.inspect.checkpoint import Checkpoint
+    from penstock.console.checkpoint import view
+    from penstock.console.checkpoint.checkpoint import Checkpoint
 
     found = Checkpoint(checkpoint)
     steps = found.steps if step is None else [found.chosen(step)]

@@ -16,10 +16,10 @@ from urllib.parse import urlsplit
 
 import psutil
 
+from penstock.console.checkpoint.checkpoint import open_checkpoint
 from penstock.control.journal.entry import Entry
 from penstock.errors import HostLostError, SettingError
 from penstock.plan.slots import slots_from_text
-from penstock.state.inspect.checkpoint import open_checkpoint
 from penstock.state.store.store import Store
 from penstock.wire.flight import Endpoint
 

@@ -13,7 +13,8 @@ import pyarrow as pa
 from penstock.courier.trouble import Trouble
 from penstock.host.chunks import Chunk, Parted
 from penstock.host.machine import HostMachine
-from penstock.operators.operator import Answer, DeadLetter, EpochTime, OnError, Outgoing
+from penstock.model import DeadLetter
+from penstock.operators.operator import Answer, EpochTime, OnError, Outgoing
 from penstock.operators.places import Places, in_order
 from penstock.plan.steps import KeyedStep, MapStep
 from penstock.runtime.operators import Kind, Mark

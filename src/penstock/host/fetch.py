@@ -21,9 +21,9 @@ from penstock.faults import point
 from penstock.host.machine import HostMachine
 from penstock.host.need import Need, NeedDue, NeedKeys, NeedSlots, Wanted
 from penstock.host.residence import Source
+from penstock.state.arrays import Array
 from penstock.state.keys.codec import Keys
 from penstock.state.store.reader import StateReader
-from penstock.state.table.buffers import Array
 from penstock.state.table.table import KEY
 from penstock.wire.flight import Endpoints
 from penstock.wire.messages import AFTER, UNKNOWN, CopyTicket

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from penstock.host.residence import Source
+from penstock.state.arrays import Array
 from penstock.state.keys.codec import Keys
-from penstock.state.table.buffers import Array
 
 
 @dataclass(frozen=True)

@@ -25,8 +25,7 @@ from penstock.operators.places import Places
 from penstock.runtime.operators import Operator as Stage
 from penstock.runtime.runtime import Runtime
 from penstock.state.keys.codec import Keys
-from penstock.state.table.parted import PartedTable
-from penstock.state.table.step_table import StepTable
+from penstock.state.table.parted import PartedTable, StepTable
 
 _CHUNKS_PER_WORKER = 4
 """Into so many chunks at most a channel is cut: workers are done at about the same time."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from penstock.plan.assignment import Assignment
-from penstock.state.table.buffers import Array
+from penstock.state.arrays import Array
 
 _NEVER = -2
 """No version: the slot was not given away."""

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.operators.operator import EpochTime
-from penstock.state.table.buffers import Array
+from penstock.state.arrays import Array
 from penstock.state.table.columns import Column
 from penstock.state.table.table import ColumnTable
 from penstock.state.variables.timers import ALL_TIMES, LIMIT

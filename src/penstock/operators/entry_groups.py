@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from penstock.state.arrays import Array
 from penstock.state.table.bag_kernels import group, grouped_order
-from penstock.state.table.buffers import Array
 
 
 class Groups(NamedTuple):

@@ -6,8 +6,7 @@ import numpy as np
 from numba import njit
 
 from penstock.operators.places import Places
-from penstock.state.keys.index import grown, more
-from penstock.state.table.buffers import Array
+from penstock.state.arrays import Array, grown, more
 
 
 class FirstPlaces:

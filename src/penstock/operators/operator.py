@@ -8,10 +8,11 @@ from typing import Literal, NamedTuple, Protocol
 
 import pyarrow as pa
 
+from penstock.model import DeadLetter
 from penstock.operators.places import Places
+from penstock.state.arrays import Array
 from penstock.state.keys.codec import KeyCodec, Keys
-from penstock.state.table.buffers import Array
-from penstock.state.table.step_table import StepTable
+from penstock.state.table.parted import StepTable
 
 ROWS, PARTIALS = "rows", "partials"
 """What the batches of a channel are: rows of the step's input, or partial states of it."""
@@ -34,17 +35,6 @@ class EpochTime:
     watermark_ms: int | None = None
     final: bool = False
     """A bounded input has ended: every window closes, every event-time timer fires."""
-
-
-@dataclass(frozen=True)
-class DeadLetter:
-    """A row that user code, or a keyed step, could not take."""
-
-    step: str
-    key: str
-    row: str
-    """The row as JSON text."""
-    error: str
 
 
 @dataclass(frozen=True)

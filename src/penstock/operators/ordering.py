@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numba import njit
 
-from penstock.state.table.buffers import (
+from penstock.state.arrays import (
     Array,
     fixed_array,
     fixed_values,

@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 from numba import njit
 
-from penstock.state.table.buffers import Array, fixed_array, fixed_values
+from penstock.state.arrays import Array, fixed_array, fixed_values
 
 if TYPE_CHECKING:
     from penstock.operators.operator import Answer

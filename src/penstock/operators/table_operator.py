@@ -13,8 +13,8 @@ from penstock.errors import ProtocolError
 from penstock.operators.first_places import FirstPlaces
 from penstock.operators.operator import ROWS, Answer
 from penstock.operators.places import Places
+from penstock.state.arrays import Array
 from penstock.state.keys.codec import Keys
-from penstock.state.table.buffers import Array
 from penstock.state.table.table import ColumnTable
 from penstock.state.variables.timers import LIMIT
 

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.errors import FlowError, ProtocolError
-from penstock.state.table.buffers import Array, fixed_array, fixed_values
+from penstock.state.arrays import Array, fixed_array, fixed_values
 
 INPUT = "_input"
 """The column of tags (int8)."""

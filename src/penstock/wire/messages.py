@@ -8,9 +8,10 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
-from penstock.operators.operator import DeadLetter, EpochTime
+from penstock.model import DeadLetter
+from penstock.operators.operator import EpochTime
 from penstock.plan.epoch import EpochPlan, time_from_json, time_to_json
-from penstock.state.table.buffers import one_chunk
+from penstock.state.arrays import one_chunk
 
 CLOSE = b"close "
 """With the kind of the batches behind it, ends a channel's input. Without it the stream broke off, and

@@ -15,7 +15,8 @@ from penstock.state.keys import kernels as key_kernels
 from penstock.state.keys.codec import KeyCodec, Keys
 from penstock.state.store import segment, segment_kernels
 from penstock.state.store.segment import Segment, hash_order, write_segment
-from penstock.state.table.table import HASH, SLOT, Column, ColumnTable
+from penstock.state.table.columns import Column
+from penstock.state.table.table import HASH, SLOT, ColumnTable
 from tests.state.store.history import INTS, SLOTS, TEXTS, entries_of, keys_of, rows_of, schema_of
 
 MANY = {key: (key, f"name {key}") for key in range(1000)}

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.operators.aggregate import kernels
-from penstock.state.table.buffers import (
+from penstock.state.arrays import (
     Array,
     fixed_array,
     fixed_values,

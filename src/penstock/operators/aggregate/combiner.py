@@ -21,9 +21,9 @@ import pyarrow as pa
 
 from penstock.errors import ProtocolError
 from penstock.operators.aggregate.sketch import Distinct
+from penstock.state.arrays import Array
 from penstock.state.keys.codec import KeyCodec, Keys
 from penstock.state.keys.index import key_index
-from penstock.state.table.buffers import Array
 from penstock.state.table.table import KEY
 
 if TYPE_CHECKING:

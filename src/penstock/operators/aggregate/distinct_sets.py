@@ -17,7 +17,7 @@ import pyarrow as pa
 from penstock.operators.aggregate import kernels
 from penstock.operators.aggregate.accumulators import State, named, true_rows, with_where
 from penstock.operators.aggregate.value_index import LISTS, PassingSets
-from penstock.state.table.buffers import Array, fixed_values, one_chunk, valid_mask
+from penstock.state.arrays import Array, fixed_values, one_chunk, valid_mask
 from penstock.state.table.columns import Column
 
 MOST_CONDITIONS = 8

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from penstock.operators.aggregate import kernels
 from penstock.operators.aggregate.accumulators import State, chosen, named, with_where
-from penstock.state.table.buffers import (
+from penstock.state.arrays import (
     Array,
     fixed_array,
     fixed_values,

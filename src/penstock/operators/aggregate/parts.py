@@ -24,8 +24,8 @@ from penstock.operators.aggregate.object_accumulators import DecimalSum, ObjectP
 from penstock.operators.aggregate.signed_accumulators import SignedCount, SignedSum
 from penstock.operators.aggregate.sketch import Distinct
 from penstock.operators.operator import CHANGE
+from penstock.state.arrays import Array, fixed_array, physical
 from penstock.state.keys.codec import KeyCodec
-from penstock.state.table.buffers import Array, fixed_array, physical
 
 Kind = Literal[
     "count", "sum", "min", "max", "avg", "first", "last", "approx_distinct", "count_distinct"

@@ -14,8 +14,8 @@ from penstock.operators.aggregate.accumulators import Accumulator, State
 from penstock.operators.aggregate.parts import Aggregate, compiled, one_field
 from penstock.operators.aggregate.signed_accumulators import SignedCount
 from penstock.operators.operator import CHANGE, Emit, EpochTime, OnError, Operator, Sender, Unfit
+from penstock.state.arrays import Array
 from penstock.state.keys.codec import KeyCodec, Keys
-from penstock.state.table.buffers import Array
 from penstock.state.table.columns import Column
 from penstock.state.table.table import KEY
 

@@ -24,7 +24,7 @@ from penstock.operators.aggregate.accumulators import (
 )
 from penstock.operators.aggregate.object_accumulators import DecimalSum
 from penstock.operators.operator import CHANGE
-from penstock.state.table.buffers import Array, fixed_array, one_chunk, valid_mask
+from penstock.state.arrays import Array, fixed_array, one_chunk, valid_mask
 from penstock.state.table.columns import Column
 
 

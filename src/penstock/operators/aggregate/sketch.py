@@ -10,8 +10,8 @@ import pyarrow as pa
 
 from penstock.operators.aggregate import kernels
 from penstock.operators.aggregate.accumulators import State, both, true_rows, with_where
+from penstock.state.arrays import Array, fixed_array
 from penstock.state.keys.codec import KeyCodec
-from penstock.state.table.buffers import Array, fixed_array
 from penstock.state.table.columns import Column
 
 

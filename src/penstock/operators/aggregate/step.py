@@ -14,8 +14,8 @@ from penstock.operators.changes import differing, signs
 from penstock.operators.operator import PARTIALS, ROWS, Answer, EpochTime
 from penstock.operators.places import Places
 from penstock.operators.table_operator import Given, TableOperator, answer_of
+from penstock.state.arrays import Array, fixed_array
 from penstock.state.keys.codec import Keys
-from penstock.state.table.buffers import Array, fixed_array
 from penstock.state.table.table import ColumnTable
 
 if TYPE_CHECKING:

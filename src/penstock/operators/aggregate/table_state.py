@@ -11,8 +11,8 @@ from penstock.operators.aggregate.combiner import unpack
 from penstock.operators.aggregate.distinct_sets import DistinctSet
 from penstock.operators.aggregate.value_sets import ValueSets
 from penstock.operators.operator import PARTIALS
+from penstock.state.arrays import Array
 from penstock.state.keys.codec import Keys
-from penstock.state.table.buffers import Array
 from penstock.state.table.columns import Column
 from penstock.state.table.table import ColumnTable
 

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.operators.aggregate import set_kernels as kernels
-from penstock.state.table.buffers import Array, fixed_array
+from penstock.state.arrays import Array, fixed_array
 
 MEMBERS = pa.schema(
     [

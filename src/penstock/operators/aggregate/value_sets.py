@@ -12,9 +12,8 @@ import pyarrow as pa
 
 from penstock.operators.aggregate import set_kernels as kernels
 from penstock.operators.aggregate.value_index import MEMBERS, ValueIndex
-from penstock.state.keys.index import grown
+from penstock.state.arrays import Array, fixed_array, fixed_values, grown
 from penstock.state.table.bags import Bags
-from penstock.state.table.buffers import Array, fixed_array, fixed_values
 
 _SPARE = 1 << 16
 """Values of sets that are gone which are never worth cleaning up."""

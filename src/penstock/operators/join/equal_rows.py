@@ -9,10 +9,10 @@ import pyarrow as pa
 
 from penstock.errors import FlowError
 from penstock.operators.entry_groups import distinct
+from penstock.state.arrays import Array, fixed_array, fixed_values
 from penstock.state.keys.codec import KeyCodec
 from penstock.state.keys.index import key_index
 from penstock.state.table.bags import Bags
-from penstock.state.table.buffers import Array, fixed_array, fixed_values
 
 HASH = "__hash"
 """A column of bags in which rows are looked for: the hash of the row's other columns (int64)."""

@@ -16,7 +16,7 @@ from penstock.operators.join.step import JoinOperator
 from penstock.operators.operator import EpochTime
 from penstock.operators.places import Places
 from penstock.operators.table_operator import Given
-from penstock.state.table.buffers import Array
+from penstock.state.arrays import Array
 from penstock.state.table.columns import Column
 
 _FEW_ROWS = 64

@@ -18,8 +18,8 @@ from penstock.operators.join.step import LEFT, RIGHT
 from penstock.operators.operator import EpochTime
 from penstock.operators.places import Places, taken
 from penstock.operators.table_operator import Given
+from penstock.state.arrays import Array, fixed_array, fixed_values
 from penstock.state.table.bags import Bags
-from penstock.state.table.buffers import Array, fixed_array, fixed_values
 
 if TYPE_CHECKING:
     from penstock.operators.join.plan import JoinPlan

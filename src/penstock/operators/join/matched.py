@@ -10,8 +10,8 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.operators.entry_groups import distinct
+from penstock.state.arrays import Array, fixed_array, fixed_values
 from penstock.state.table.bags import Bags
-from penstock.state.table.buffers import Array, fixed_array, fixed_values
 
 MATCHED = "__matched"
 

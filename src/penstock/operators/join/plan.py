@@ -19,8 +19,8 @@ from penstock.operators.join.window_join import WindowJoin
 from penstock.operators.operator import CHANGE, EpochTime, OnError, Unfit
 from penstock.operators.tagged import TaggedSchema
 from penstock.operators.window.windows import WINDOW_START
+from penstock.state.arrays import fixed_values
 from penstock.state.keys.codec import KeyCodec, Keys
-from penstock.state.table.buffers import fixed_values
 
 __all__ = ["How", "InWindow", "Interval", "JoinPlan", "Regular"]
 

@@ -27,8 +27,8 @@ from penstock.operators.join.step import LEFT, RIGHT, Columns
 from penstock.operators.operator import CHANGE, EpochTime
 from penstock.operators.places import Places, taken
 from penstock.operators.table_operator import Given
+from penstock.state.arrays import Array, fixed_array, fixed_values
 from penstock.state.table.bags import Bags
-from penstock.state.table.buffers import Array, fixed_array, fixed_values
 from penstock.state.table.columns import Column
 
 if TYPE_CHECKING:

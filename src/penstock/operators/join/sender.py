@@ -11,7 +11,7 @@ import pyarrow as pa
 from penstock.operators.join.bounds import InWindow, late_rows
 from penstock.operators.operator import ROWS, EpochTime, Outgoing
 from penstock.operators.window.windows import event_times
-from penstock.state.table.buffers import Array, fixed_array
+from penstock.state.arrays import Array, fixed_array
 
 if TYPE_CHECKING:
     from penstock.operators.join.plan import JoinPlan

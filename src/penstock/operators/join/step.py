@@ -14,9 +14,9 @@ from penstock.operators.join.bounds import Get
 from penstock.operators.operator import Answer, EpochTime
 from penstock.operators.places import Places, taken
 from penstock.operators.table_operator import Given, TableOperator, answer_of, whole_or_not
+from penstock.state.arrays import Array, fixed_array
 from penstock.state.keys.codec import Keys
 from penstock.state.table.bags import Bags
-from penstock.state.table.buffers import Array, fixed_array
 from penstock.state.table.columns import Column
 from penstock.state.table.table import ColumnTable
 

@@ -11,9 +11,9 @@ from penstock.errors import FlowError, StepError
 from penstock.operators.places import Places, taken
 from penstock.operators.process.calls import Caller, Results
 from penstock.operators.process.evidence import json_text
+from penstock.state.arrays import one_chunk
 from penstock.state.keys.codec import Keys, slots_of
-from penstock.state.table.buffers import one_chunk
-from penstock.state.variables.keyed import Timers
+from penstock.state.variables.handle import Timers
 
 
 class BatchCalls:

@@ -11,14 +11,15 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from penstock.operators.operator import Answer, DeadLetter
+from penstock.model import DeadLetter
+from penstock.operators.operator import Answer
 from penstock.operators.places import Places
 from penstock.operators.process.evidence import Evidence
 from penstock.operators.process.processor import KeyedProcessor
 from penstock.state.keys.codec import Keys
-from penstock.state.variables.cells import Cells
-from penstock.state.variables.keyed import StateHandle
+from penstock.state.variables.handle import StateHandle
 from penstock.state.variables.values import RowForm, python_values
+from penstock.state.variables.variable import Cells
 
 AT_ONCE = 4096
 """Rows, or timers, that are Python objects at a time; unless one key has more rows."""

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock.errors import StepError
-from penstock.operators.operator import DeadLetter
+from penstock.model import DeadLetter
 
 _OTHERS = [Path(__file__).parents[2]]
 _OTHERS += [Path(sysconfig.get_path(name)) for name in ("stdlib", "purelib", "platlib")]

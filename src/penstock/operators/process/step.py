@@ -32,7 +32,7 @@ from penstock.operators.table_operator import places_of, whole_or_not
 from penstock.state.keys.codec import KeyCodec, Keys
 from penstock.state.table.table import ColumnTable
 from penstock.state.variables.ddl import schema_of
-from penstock.state.variables.keyed import StateHandle, Timers
+from penstock.state.variables.handle import StateHandle, Timers
 from penstock.state.variables.timers import ALL_TIMES
 from penstock.state.variables.values import RowForm
 

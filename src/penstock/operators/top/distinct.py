@@ -20,9 +20,9 @@ from penstock.operators.window.row_windows import (
     without_changes,
 )
 from penstock.operators.window.windows import WINDOW_START, Window
+from penstock.state.arrays import Array, fixed_array
 from penstock.state.keys.codec import KeyCodec, Keys
 from penstock.state.keys.index import key_index
-from penstock.state.table.buffers import Array, fixed_array
 from penstock.state.table.table import ColumnTable
 
 _JUDGED_FROM = 20_000

@@ -11,8 +11,8 @@ import pyarrow as pa
 from penstock.errors import FlowError
 from penstock.operators.ordering import float_keys
 from penstock.operators.top import kernels
+from penstock.state.arrays import Array, fixed_values, look, one_chunk, physical, valid_mask
 from penstock.state.keys.encoding import text_blob
-from penstock.state.table.buffers import Array, fixed_values, look, one_chunk, physical, valid_mask
 
 _LEAST = np.iinfo(np.int64).min
 

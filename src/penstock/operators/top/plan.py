@@ -19,8 +19,8 @@ from penstock.operators.window.row_windows import (
     without_changes,
 )
 from penstock.operators.window.windows import Window, event_times, time_field
+from penstock.state.arrays import Array
 from penstock.state.keys.codec import KeyCodec, Keys
-from penstock.state.table.buffers import Array
 
 
 class TopPlan:

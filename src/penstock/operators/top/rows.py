@@ -10,8 +10,8 @@ import pyarrow as pa
 from penstock.operators.ordering import run_starts, sort_order
 from penstock.operators.top import kernels
 from penstock.operators.top.order import By
+from penstock.state.arrays import Array, fixed_array, one_chunk
 from penstock.state.table.bags import Bags
-from penstock.state.table.buffers import Array, fixed_array, one_chunk
 
 
 class MixedRows:

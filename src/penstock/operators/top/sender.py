@@ -12,10 +12,10 @@ from penstock.operators.operator import ROWS, EpochTime, Outgoing
 from penstock.operators.top import kernels
 from penstock.operators.top.order import coarse_codes
 from penstock.operators.top.rows import MixedRows
+from penstock.state.arrays import Array, fixed_array
 from penstock.state.keys.codec import Keys
 from penstock.state.keys.index import key_index
 from penstock.state.table.bags import Bags
-from penstock.state.table.buffers import Array, fixed_array
 
 if TYPE_CHECKING:
     from penstock.operators.top.plan import TopPlan

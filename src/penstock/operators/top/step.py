@@ -20,9 +20,9 @@ from penstock.operators.top.order import coarse_codes
 from penstock.operators.top.rows import MixedRows
 from penstock.operators.top.sender import MOST
 from penstock.operators.window.windows import WINDOW_START
+from penstock.state.arrays import Array, fixed_array
 from penstock.state.keys.codec import Keys
 from penstock.state.table.bags import Bags
-from penstock.state.table.buffers import Array, fixed_array
 from penstock.state.table.columns import Column
 from penstock.state.table.table import ColumnTable
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from penstock.state.keys.words import load8
+from penstock.state.keys.kernels import load8
 
 
 @njit(cache=True, nogil=True)

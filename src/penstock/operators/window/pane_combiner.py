@@ -10,9 +10,9 @@ import pyarrow as pa
 from penstock.operators.aggregate.combiner import Combiner
 from penstock.operators.window import kernels
 from penstock.operators.window.windows import event_times
+from penstock.state.arrays import Array, fixed_array, fixed_values, grown
 from penstock.state.keys.codec import Keys, int_keys
-from penstock.state.keys.index import IntIndex, grown, key_index
-from penstock.state.table.buffers import Array, fixed_array, fixed_values
+from penstock.state.keys.index import IntIndex, key_index
 
 if TYPE_CHECKING:
     from penstock.operators.window.plan import WindowPlan

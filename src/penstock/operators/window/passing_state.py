@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from penstock.state.table.buffers import Array
+from penstock.state.arrays import Array
 
 if TYPE_CHECKING:
     from penstock.operators.aggregate.plan import AggregatePlan

@@ -22,8 +22,8 @@ from penstock.operators.window.windows import (
     event_times,
     time_array,
 )
+from penstock.state.arrays import Array, fixed_array, fixed_values
 from penstock.state.keys.codec import KeyCodec
-from penstock.state.table.buffers import Array, fixed_array, fixed_values
 
 
 @dataclass(frozen=True)

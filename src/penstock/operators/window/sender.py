@@ -16,7 +16,7 @@ from penstock.operators.aggregate.combiner import pack
 from penstock.operators.operator import PARTIALS, ROWS, EpochTime, Outgoing
 from penstock.operators.window.pane_combiner import PaneCombiner
 from penstock.operators.window.windows import event_times, time_array
-from penstock.state.table.buffers import Array, fixed_array
+from penstock.state.arrays import Array, fixed_array
 
 if TYPE_CHECKING:
     from penstock.operators.window.plan import SessionPlan, WindowPlan

@@ -13,8 +13,8 @@ from penstock.operators.operator import PARTIALS, EpochTime, Outgoing
 from penstock.operators.window import session_kernels as kernels
 from penstock.operators.window.passing_state import PassingState
 from penstock.operators.window.sender import Late, timely
+from penstock.state.arrays import Array, fixed_array
 from penstock.state.keys.index import key_index
-from penstock.state.table.buffers import Array, fixed_array
 
 if TYPE_CHECKING:
     from penstock.operators.window.plan import SessionPlan

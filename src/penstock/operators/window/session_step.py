@@ -19,9 +19,9 @@ from penstock.operators.window.passing_state import PassingState
 from penstock.operators.window.session_sender import END, START
 from penstock.operators.window.step import AGAIN, GIVEN, NONE_DUE, ONCE, ROWS_PER_BATCH
 from penstock.operators.window.windows import time_array
+from penstock.state.arrays import Array, fixed_array, fixed_values
 from penstock.state.keys.codec import Keys
 from penstock.state.table.bags import Bags
-from penstock.state.table.buffers import Array, fixed_array, fixed_values
 from penstock.state.table.table import ColumnTable
 
 if TYPE_CHECKING:

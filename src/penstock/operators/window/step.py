@@ -16,8 +16,8 @@ from penstock.operators.places import Places
 from penstock.operators.table_operator import Given, TableOperator, answer_of
 from penstock.operators.window import kernels
 from penstock.operators.window.windows import event_times, time_array
+from penstock.state.arrays import Array, fixed_array
 from penstock.state.keys.codec import Keys
-from penstock.state.table.buffers import Array, fixed_array
 from penstock.state.table.columns import Column
 from penstock.state.table.table import ColumnTable
 from penstock.state.variables.timers import LIMIT

@@ -22,6 +22,7 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.errors import ProtocolError
+from penstock.state.arrays import Array, fixed_array, fixed_values, one_chunk
 from penstock.state.keys.codec import KeyCodec
 from penstock.state.store.manifest import (
     DeltaRef,
@@ -37,7 +38,6 @@ from penstock.state.store.manifest import (
 from penstock.state.store.merging import fitting, newest, whole
 from penstock.state.store.segment import Segment, hash_order, stretches
 from penstock.state.store.store import SegmentGone, Store
-from penstock.state.table.buffers import Array, fixed_array, fixed_values, one_chunk
 from penstock.state.table.table import HASH, PRESENT, SLOT
 
 Ref = DeltaRef | SegmentRef

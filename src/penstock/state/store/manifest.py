@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from penstock.errors import CheckpointError
-from penstock.state.table.buffers import Array
+from penstock.state.arrays import Array
 
 FORMAT = 2
 READABLE = (1, 2)

@@ -19,13 +19,13 @@ from typing import TypeVar
 import numpy as np
 import pyarrow as pa
 
+from penstock.state.arrays import Array, fixed_array, fixed_values, one_chunk, valid_mask
 from penstock.state.keys.codec import KeyCodec, Keys, slots_of
 from penstock.state.store.blocks import stored_keys
 from penstock.state.store.manifest import Chain, DeltaRef, SegmentRef, slot_groups, unpack_slots
 from penstock.state.store.merging import Newest, fitting, newest, no_rows, whole
 from penstock.state.store.segment import Segment, hash_order, stretches
 from penstock.state.store.store import SegmentGone, Store
-from penstock.state.table.buffers import Array, fixed_array, fixed_values, one_chunk, valid_mask
 from penstock.state.table.table import HASH, KEY, PRESENT, SLOT
 
 T = TypeVar("T")

@@ -30,6 +30,7 @@ from itertools import pairwise
 import numpy as np
 import pyarrow as pa
 
+from penstock.state.arrays import Array, fixed_array, fixed_values, one_chunk
 from penstock.state.keys.codec import KeyCodec, Keys
 from penstock.state.store import segment_kernels as kernels
 from penstock.state.store.blocks import (
@@ -42,7 +43,6 @@ from penstock.state.store.blocks import (
     frame_checksum,
     header_size,
 )
-from penstock.state.table.buffers import Array, fixed_array, fixed_values, one_chunk
 from penstock.state.table.table import HASH, KEY, SLOT
 
 _BLOCK_BYTES, _BLOCK_ROWS = 1 << 17, 1 << 16

@@ -27,7 +27,8 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.errors import CheckpointError, ProtocolError
-from penstock.operators.operator import DeadLetter
+from penstock.model import DeadLetter
+from penstock.state.arrays import fixed_values, one_chunk
 from penstock.state.keys.codec import KeyCodec
 from penstock.state.store.files import Files, open_filesystem
 from penstock.state.store.manifest import (
@@ -44,7 +45,6 @@ from penstock.state.store.manifest import (
     to_checked,
 )
 from penstock.state.store.segment import Segment, write_segment
-from penstock.state.table.buffers import fixed_values, one_chunk
 from penstock.state.table.table import SLOT
 
 __all__ = [

@@ -25,17 +25,17 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.errors import FlowError, ProtocolError
-from penstock.state.keys.index import grown
-from penstock.state.keys.kernels import gather_bytes, gather_offsets
-from penstock.state.table.buffers import (
+from penstock.state.arrays import (
     Array,
     fixed_array,
     fixed_values,
+    grown,
     look,
     pack_bits,
     physical,
     valid_mask,
 )
+from penstock.state.keys.kernels import gather_bytes, gather_offsets
 
 _LEAST = 64
 """Rows that there is always room for."""

@@ -25,16 +25,13 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.errors import FlowError, ProtocolError
-from penstock.state.keys.index import grown
-from penstock.state.store.patches import patch_fields
+from penstock.state.arrays import Array, fixed_array, fixed_values, grown, one_chunk, valid_mask
 from penstock.state.table import bag_kernels as kernels
 from penstock.state.table.arena import Arena
-from penstock.state.table.buffers import Array, fixed_array, fixed_values, one_chunk, valid_mask
 from penstock.state.table.columns import Column
+from penstock.state.table.patches import SMALL, patch_fields
 from penstock.state.table.table import ColumnTable
 
-SMALL = 16
-"""Bags of so few rows are always written whole: a patch would have to be folded by readers."""
 _FEW = 1024
 """Rows and nodes that nobody names which are never worth tidying."""
 

@@ -29,14 +29,12 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.errors import CheckpointError, ProtocolError
+from penstock.state.arrays import Array, fixed_array, grown
 from penstock.state.keys.codec import KeyCodec, Keys, slots_of
-from penstock.state.keys.index import grown, key_index
+from penstock.state.keys.index import key_index
 from penstock.state.table import kernels
-from penstock.state.table.buffers import Array, fixed_array
 from penstock.state.table.columns import Column
 from penstock.state.table.undo_log import UndoLog
-
-__all__ = ["Column", "ColumnTable"]
 
 HASH, KEY, SLOT, PRESENT = "__hash", "__key", "__slot", "__present"
 _FEW = 1024

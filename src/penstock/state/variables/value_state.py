@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.errors import FlowError
-from penstock.state.table.buffers import (
+from penstock.state.arrays import (
     Array,
     fixed_array,
     fixed_values,
@@ -16,11 +16,9 @@ from penstock.state.table.buffers import (
     physical,
     valid_mask,
 )
-from penstock.state.table.table import Column
-from penstock.state.variables.cells import Cells, distinct
-from penstock.state.variables.rows import Row
-from penstock.state.variables.values import RowForm, python_values, reader
-from penstock.state.variables.variable import ObjectColumn, StateVariable
+from penstock.state.table.columns import Column, ObjectColumn
+from penstock.state.variables.values import Row, RowForm, python_values, reader
+from penstock.state.variables.variable import Cells, StateVariable, distinct
 
 
 class ValueState(StateVariable):

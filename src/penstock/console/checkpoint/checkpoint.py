@@ -16,11 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.fs as pafs
 
-from penstock.errors import CheckpointError
-from penstock.plan.epoch import RouteTable
-from penstock.plan.placement import Placement, placements_from_json
-from penstock.plan.slots import slots_to_text
-from penstock.state.inspect.facts import (
+from penstock.console.checkpoint.facts import (
     Entries,
     Entry,
     FileSum,
@@ -30,7 +26,18 @@ from penstock.state.inspect.facts import (
     Slots,
     StepOverview,
 )
-from penstock.state.inspect.files import FRAME, StateFile, StepFiles, change, companions, states
+from penstock.console.checkpoint.files import (
+    FRAME,
+    StateFile,
+    StepFiles,
+    change,
+    companions,
+    states,
+)
+from penstock.errors import CheckpointError
+from penstock.plan.epoch import RouteTable
+from penstock.plan.placement import Placement, placements_from_json
+from penstock.plan.slots import slots_to_text
 from penstock.state.keys.codec import KeyCodec
 from penstock.state.keys.text import parse_key
 from penstock.state.store.merging import newest, whole

@@ -11,7 +11,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from penstock.state.inspect.facts import (
+from penstock.console.checkpoint.facts import (
     Change,
     Entries,
     Entry,

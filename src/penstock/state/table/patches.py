@@ -22,10 +22,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.state.table.buffers import Array, fixed_array, fixed_values, one_chunk, valid_mask
+from penstock.state.arrays import Array, fixed_array, fixed_values, one_chunk, valid_mask
 
 PATCH, GONE = "~patch", "~gone"
 _PRESENT = "__present"
+SMALL = 16
+"""Elements up to which a map or list is always written whole: readers have to fold patches."""
 
 
 def patch_fields(name: str, type: pa.DataType) -> list[pa.Field]:

@@ -18,12 +18,11 @@ from penstock.errors import FlowError
 from penstock.model import milliseconds
 from penstock.state.keys.codec import KeyCodec
 from penstock.state.table.table import ColumnTable
-from penstock.state.variables.cells import Cells, distinct
 from penstock.state.variables.collection_state import ListState, MapState
 from penstock.state.variables.ddl import schema_of
 from penstock.state.variables.timers import ExpiredTimer, TimeKind, TimerQueue, Timers
 from penstock.state.variables.value_state import ValueState
-from penstock.state.variables.variable import StateVariable
+from penstock.state.variables.variable import Cells, StateVariable, distinct
 
 __all__ = ["ExpiredTimer", "ListState", "MapState", "StateHandle", "Timers", "ValueState"]
 

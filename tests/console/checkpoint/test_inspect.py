@@ -10,10 +10,19 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from penstock.console.checkpoint.checkpoint import Checkpoint
 from penstock.errors import CheckpointError, FlowError
 from penstock.model import HostId
-from penstock.state.inspect.checkpoint import Checkpoint
-from tests.state.inspect.checkpoints import HOSTS, SEALED, THREE, WORD, Epoch, Make, making, run
+from tests.console.checkpoint.checkpoints import (
+    HOSTS,
+    SEALED,
+    THREE,
+    WORD,
+    Epoch,
+    Make,
+    making,
+    run,
+)
 
 
 @pytest.fixture

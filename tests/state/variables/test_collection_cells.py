@@ -13,10 +13,10 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
-from penstock.state.store.patches import fold, unresolved
-from penstock.state.variables import growing
-from penstock.state.variables.keyed import StateHandle
-from tests.state.variables.test_keyed import CODEC, Desk
+from penstock.state.table.patches import fold, unresolved
+from penstock.state.variables import collection_cells
+from penstock.state.variables.handle import StateHandle
+from tests.state.variables.test_handle import CODEC, Desk
 
 
 def merged(older: pa.Table, newer: pa.Table) -> pa.Table:
@@ -74,7 +74,7 @@ class PatchMachine(RuleBasedStateMachine):
         self.model: dict[str, list[Any]] = {user: nothing() for user in USERS}
         self.sealed = copy.deepcopy(self.model)
         self.savepoints: list[dict[str, list[Any]]] = []
-        self.small = mock.patch.object(growing, "SMALL", 0)
+        self.small = mock.patch.object(collection_cells, "SMALL", 0)
         self.small.start()
 
     def teardown(self) -> None:

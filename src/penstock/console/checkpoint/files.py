@@ -16,15 +16,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.console.checkpoint.facts import Change, FileSum, Kind, SnapshotSum
 from penstock.errors import CheckpointError
-from penstock.state.inspect.facts import Change, FileSum, Kind, SnapshotSum
+from penstock.state.arrays import Array
 from penstock.state.keys.codec import KeyCodec, Keys, slots_of
 from penstock.state.store.manifest import Chain, DeltaRef, SegmentRef, unpack_slots
 from penstock.state.store.merging import fitting, newest, whole
-from penstock.state.store.patches import GONE, PATCH
 from penstock.state.store.segment import Segment
 from penstock.state.store.store import SegmentGone, Store
-from penstock.state.table.buffers import Array
+from penstock.state.table.patches import GONE, PATCH
 from penstock.state.table.table import HASH, KEY, PRESENT, SLOT
 
 FRAME = (HASH, KEY, SLOT, PRESENT)

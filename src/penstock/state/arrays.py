@@ -112,3 +112,15 @@ def fixed_array(values: Array, type: pa.DataType, valid: Array | None = None) ->
 def pack_bits(mask: Array) -> pa.Buffer:
     """A mask as an Arrow bitmap."""
     return pa.py_buffer(np.packbits(mask, bitorder="little"))
+
+
+def grown(array: Array, used: int, room: int) -> Array:
+    """A longer array, zero behind the `used` values that are kept."""
+    new = np.zeros((room, *array.shape[1:]), array.dtype)
+    new[:used] = array[:used]
+    return new
+
+
+def more(room: int) -> int:
+    """The next size of an array that is full: half as much again."""
+    return room + room // 2

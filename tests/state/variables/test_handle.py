@@ -14,8 +14,8 @@ import pytest
 
 from penstock.errors import FlowError
 from penstock.state.keys.codec import KeyCodec
-from penstock.state.variables.keyed import StateHandle
-from penstock.state.variables.rows import Row
+from penstock.state.variables.handle import StateHandle
+from penstock.state.variables.values import Row
 
 CODEC = KeyCodec(pa.schema([("user", pa.string())]))
 

@@ -10,8 +10,8 @@ import pyarrow as pa
 import pytest
 
 from penstock.errors import FlowError, ProtocolError
-from penstock.state.store.patches import completed, fold, has_patches, patch_fields, unresolved
-from tests.state.variables.test_keyed import Desk, list_desk, map_desk
+from penstock.state.table.patches import completed, fold, has_patches, patch_fields, unresolved
+from tests.state.variables.test_handle import Desk, list_desk, map_desk
 
 KEY = pa.struct([("a", pa.int64()), ("s", pa.string()), ("f", pa.float64())])
 ROW = pa.struct([("n", pa.int64())])

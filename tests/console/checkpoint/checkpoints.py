@@ -14,13 +14,14 @@ import pyarrow as pa
 import pytest
 
 from penstock.cli import app as cli
+from penstock.console.checkpoint.checkpoint import Checkpoint
 from penstock.model import HostId
 from penstock.plan.epoch import RouteTable
-from penstock.state.inspect.checkpoint import Checkpoint
 from penstock.state.keys.codec import KeyCodec, Keys, slots_of
 from penstock.state.store.compaction import compact, merged_layout
 from penstock.state.store.store import FORMAT, DeltaRef, Manifest, Store
-from penstock.state.table.table import HASH, Column, ColumnTable
+from penstock.state.table.columns import Column
+from penstock.state.table.table import HASH, ColumnTable
 
 HOSTS = [HostId("words/0"), HostId("words/1")]
 SLOTS = 8

@@ -10,16 +10,25 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from penstock.console.checkpoint.checkpoint import Checkpoint
 from penstock.errors import CheckpointError
 from penstock.model import StepId
 from penstock.plan.migration import Migration
 from penstock.plan.topology import Topology
-from penstock.state.inspect.checkpoint import Checkpoint
 from penstock.state.keys.codec import Keys, slots_of
-from penstock.state.store.patches import patch_fields
 from penstock.state.store.retention import clean
 from penstock.state.store.store import FORMAT, Chain, Store
-from tests.state.inspect.checkpoints import HOSTS, SLOTS, THREE, WORD, Make, Writer, making, run
+from penstock.state.table.patches import patch_fields
+from tests.console.checkpoint.checkpoints import (
+    HOSTS,
+    SLOTS,
+    THREE,
+    WORD,
+    Make,
+    Writer,
+    making,
+    run,
+)
 
 
 @pytest.fixture

@@ -19,11 +19,10 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from penstock.errors import ProtocolError
+from penstock.state.table.patches import SMALL
 
 NEVER = sys.maxsize
 """The end of a cell whose elements do not expire."""
-SMALL = 16
-"""Cells of so few elements are always written whole: a patch would have to be folded by readers."""
 _ABSENT = object()
 _BEFORE = -1
 """Stands for all seals before the cell came here."""

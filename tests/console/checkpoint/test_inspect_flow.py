@@ -6,9 +6,9 @@ import json
 import random
 from pathlib import Path
 
+from penstock.console.checkpoint.checkpoint import Checkpoint
+from penstock.console.checkpoint.facts import Entry
 from penstock.spark.start import _step_facts
-from penstock.state.inspect.checkpoint import Checkpoint
-from penstock.state.inspect.facts import Entry
 from penstock.state.store.store import FORMAT, Store
 from tests.trials.cluster import cluster
 from tests.trials.ledger import LEDGER, LEDGER_STEP, LedgerTwin
