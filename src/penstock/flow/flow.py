@@ -13,6 +13,7 @@ import pyarrow as pa
 from penstock.control.elastic import Elastic
 from penstock.control.treat.decision import Policy
 from penstock.errors import FlowError
+from penstock.flow import start as starting
 from penstock.flow.explain import explained
 from penstock.flow.graph import Graph, Source
 from penstock.flow.joins import On, Span, join_bound, key_pairs
@@ -27,7 +28,6 @@ from penstock.plan.migration import Migration
 from penstock.plan.select import Select
 from penstock.plan.steps import BatchFunction, FlowPlan, KeyedStep, MapStep, SourcePlan
 from penstock.settings import Settings
-from penstock.spark import start as starting
 from penstock.spark.schema import arrow_schema, declared
 from penstock.spark.sinks import Sink, foreach_batch, to
 

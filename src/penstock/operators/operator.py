@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, Protocol
 
@@ -71,6 +71,12 @@ class Unfit(NamedTuple):
     """bool, one per row."""
     reason: str
     """For example "a null in the key (user)"."""
+
+
+def without_key(codec: KeyCodec, names: Sequence[str], batch: pa.RecordBatch) -> Unfit | None:
+    """The rows that have a null in the key; None when there are none."""
+    nulls = codec.null_rows(batch)
+    return None if nulls is None else Unfit(nulls, f"a null in the key ({', '.join(names)})")
 
 
 class StepPlan(Protocol):
@@ -149,6 +155,20 @@ class Sender(Protocol):
     def finish(self) -> tuple[str, Iterable[Outgoing]]:
         """All rows have come: what all that was sent is (ROWS or PARTIALS), and the rest of it."""
         ...
+
+
+class RowSender:
+    """Sends all rows as they are."""
+
+    def __init__(self, codec: KeyCodec) -> None:
+        self._codec = codec
+        self.late: list[tuple[int, pa.RecordBatch]] = []
+
+    def add(self, input: int, batch: pa.RecordBatch) -> Iterable[Outgoing]:
+        return [Outgoing(batch, self._codec.encode(batch).hashes)]
+
+    def finish(self) -> tuple[str, Iterable[Outgoing]]:
+        return ROWS, ()
 
 
 class Operator(Protocol):

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import ClassVar, NamedTuple
+from typing import ClassVar, Literal, NamedTuple
 
+import numpy as np
 import pyarrow as pa
 
 from penstock.errors import ProtocolError
-from penstock.operators.first_places import FirstPlaces
-from penstock.operators.operator import ROWS, Answer
-from penstock.operators.places import Places
+from penstock.operators.operator import ROWS, Answer, EpochTime
+from penstock.operators.places import FirstPlaces, Places
 from penstock.state.arrays import Array
 from penstock.state.keys.codec import Keys
+from penstock.state.table.columns import Column
 from penstock.state.table.table import ColumnTable
-from penstock.state.variables.timers import LIMIT
+from penstock.state.variables.timers import ALL_TIMES, LIMIT
 
 
 @contextmanager
@@ -119,3 +120,42 @@ class TableOperator(ABC):
         if not self.ordered:
             return None
         return Places.of_due(stamps - LIMIT, self.table.keys(entries).hashes, final)
+
+
+Clock = Literal["event", "processing"]
+NEVER = 0
+
+
+def due_column(clock: Clock) -> Column:
+    """The column that says when an entry falls due by the watermark, or by the time of day."""
+    return Column(f"__due_{clock}", pa.int64())
+
+
+def stamp(times_ms: Array) -> Array:
+    """What the column holds for times in milliseconds since 1970.
+
+    >>> stamp(np.array([0])) == stamp(np.array([-1])) + 1
+    array([ True])
+    """
+    return np.clip(times_ms, -LIMIT + 1, ALL_TIMES) + LIMIT
+
+
+def limits(time: EpochTime, *clocks: Clock) -> dict[str, int]:
+    """Per column, the greatest value that is due in an epoch; columns without a clock are left out.
+
+    When a bounded input has ended, everything is due by both clocks.
+    """
+    now: dict[Clock, int | None] = {"event": time.watermark_ms, "processing": time.now_ms}
+    if time.final:
+        now = {"event": ALL_TIMES, "processing": ALL_TIMES}
+    return {f"__due_{c}": at + LIMIT for c in clocks if (at := now[c]) is not None}
+
+
+def due_entries(table: ColumnTable, limits: Mapping[str, int]) -> Array:
+    """The host's own entries that are due, ascending."""
+    found: Array = np.zeros(0, np.bool_)
+    for name, limit in limits.items():
+        when = table.column(name)
+        due = (when != NEVER) & (when <= limit)
+        found = found | due if len(found) else due
+    return table.own(np.flatnonzero(found))

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.operators.aggregate.signed_accumulators import SignedCount, SignedSum
-from penstock.operators.aggregate.table_state import AggregateState
+from penstock.operators.aggregate.state import AggregateState
 from penstock.operators.changes import differing, signs
 from penstock.operators.operator import PARTIALS, ROWS, Answer, EpochTime
 from penstock.operators.places import Places

@@ -8,16 +8,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from penstock.operators.due import limits, stamp
 from penstock.operators.entry_groups import ends_of, grouped
 from penstock.operators.join import kernels
 from penstock.operators.join.bounds import Get, Interval
-from penstock.operators.join.expiring_join import DUE, ExpiringJoin
-from penstock.operators.join.matched import MATCHED, mark, with_column
-from penstock.operators.join.step import LEFT, RIGHT
+from penstock.operators.join.step import DUE, LEFT, RIGHT, ExpiringJoin
+from penstock.operators.join.stored_rows import MATCHED, mark, with_column
 from penstock.operators.operator import EpochTime
 from penstock.operators.places import Places, taken
-from penstock.operators.table_operator import Given
+from penstock.operators.table_operator import Given, limits, stamp
 from penstock.state.arrays import Array, fixed_array, fixed_values
 from penstock.state.table.bags import Bags
 

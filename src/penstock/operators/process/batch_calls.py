@@ -9,8 +9,7 @@ import pyarrow as pa
 
 from penstock.errors import FlowError, StepError
 from penstock.operators.places import Places, taken
-from penstock.operators.process.calls import Caller, Results
-from penstock.operators.process.evidence import json_text
+from penstock.operators.process.calls import Caller, Results, json_text
 from penstock.state.arrays import one_chunk
 from penstock.state.keys.codec import Keys, slots_of
 from penstock.state.variables.handle import Timers

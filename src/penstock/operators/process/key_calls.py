@@ -12,8 +12,14 @@ import pyarrow as pa
 
 from penstock.errors import FlowError
 from penstock.operators.places import Places, taken
-from penstock.operators.process.calls import AT_ONCE, Caller, Results, collector_paused, give_up
-from penstock.operators.process.evidence import json_text
+from penstock.operators.process.calls import (
+    AT_ONCE,
+    Caller,
+    Results,
+    collector_paused,
+    give_up,
+    json_text,
+)
 from penstock.state.arrays import Array
 from penstock.state.keys.codec import Keys
 from penstock.state.variables.handle import Timers

@@ -19,15 +19,21 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.errors import FlowError, ProtocolError
-from penstock.operators.operator import ROWS, Answer, EpochTime, OnError, Unfit
+from penstock.operators.operator import (
+    ROWS,
+    Answer,
+    EpochTime,
+    OnError,
+    RowSender,
+    Unfit,
+    without_key,
+)
 from penstock.operators.places import Places
 from penstock.operators.process.batch_calls import BatchCalls
-from penstock.operators.process.calls import Caller
-from penstock.operators.process.evidence import Evidence
+from penstock.operators.process.calls import Caller, Evidence
 from penstock.operators.process.key_calls import KeyCalls
 from penstock.operators.process.processor import KeyedProcessor
 from penstock.operators.process.timer_calls import Limits, TimerCalls
-from penstock.operators.senders import RowSender, without_key
 from penstock.operators.table_operator import places_of, whole_or_not
 from penstock.state.keys.codec import KeyCodec, Keys
 from penstock.state.table.table import ColumnTable

@@ -9,10 +9,16 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.errors import FlowError
-from penstock.operators.due import due_column, due_entries, limits, stamp
 from penstock.operators.operator import ROWS, Answer, EpochTime, OnError, Outgoing, Unfit
 from penstock.operators.places import Places, taken
-from penstock.operators.table_operator import Given, TableOperator
+from penstock.operators.table_operator import (
+    Given,
+    TableOperator,
+    due_column,
+    due_entries,
+    limits,
+    stamp,
+)
 from penstock.operators.window.row_windows import (
     RowWindows,
     key_fields,

@@ -9,16 +9,22 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.operators.changes import signs
-from penstock.operators.due import Clock, due_column, due_entries, limits, stamp
 from penstock.operators.entry_groups import numbered
 from penstock.operators.operator import Answer, EpochTime
 from penstock.operators.ordering import run_starts
 from penstock.operators.places import Places
-from penstock.operators.table_operator import Given, TableOperator, answer_of
+from penstock.operators.table_operator import (
+    Clock,
+    Given,
+    TableOperator,
+    answer_of,
+    due_column,
+    due_entries,
+    limits,
+    stamp,
+)
 from penstock.operators.top import kernels
-from penstock.operators.top.order import coarse_codes
-from penstock.operators.top.rows import MixedRows
-from penstock.operators.top.sender import MOST
+from penstock.operators.top.order import MOST, MixedRows, coarse_codes
 from penstock.operators.window.windows import WINDOW_START
 from penstock.state.arrays import Array, fixed_array
 from penstock.state.keys.codec import Keys

@@ -12,8 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.errors import FlowError
-from penstock.operators.operator import CHANGE, EpochTime, Unfit
-from penstock.operators.senders import without_key
+from penstock.operators.operator import CHANGE, EpochTime, Unfit, without_key
 from penstock.operators.window.windows import (
     WINDOW_END,
     WINDOW_START,

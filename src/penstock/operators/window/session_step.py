@@ -9,14 +9,21 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.operators.aggregate.combiner import unpack
+from penstock.operators.aggregate.state import PassingState
 from penstock.operators.changes import differing, signs
-from penstock.operators.due import due_column, due_entries, limits, stamp
 from penstock.operators.operator import PARTIALS, Answer, EpochTime
 from penstock.operators.places import Places
-from penstock.operators.table_operator import Given, TableOperator, answer_of
-from penstock.operators.window import session_kernels as kernels
-from penstock.operators.window.passing_state import PassingState
-from penstock.operators.window.session_sender import END, START
+from penstock.operators.table_operator import (
+    Given,
+    TableOperator,
+    answer_of,
+    due_column,
+    due_entries,
+    limits,
+    stamp,
+)
+from penstock.operators.window import kernels
+from penstock.operators.window.sender import END, START
 from penstock.operators.window.step import AGAIN, GIVEN, NONE_DUE, ONCE, ROWS_PER_BATCH
 from penstock.operators.window.windows import time_array
 from penstock.state.arrays import Array, fixed_array, fixed_values

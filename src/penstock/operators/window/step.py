@@ -8,12 +8,18 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from penstock.operators.aggregate.table_state import AggregateState
+from penstock.operators.aggregate.state import AggregateState
 from penstock.operators.changes import differing, signs
-from penstock.operators.due import due_column, due_entries, limits
 from penstock.operators.operator import PARTIALS, ROWS, Answer, EpochTime
 from penstock.operators.places import Places
-from penstock.operators.table_operator import Given, TableOperator, answer_of
+from penstock.operators.table_operator import (
+    Given,
+    TableOperator,
+    answer_of,
+    due_column,
+    due_entries,
+    limits,
+)
 from penstock.operators.window import kernels
 from penstock.operators.window.windows import event_times, time_array
 from penstock.state.arrays import Array, fixed_array
