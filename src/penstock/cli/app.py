@@ -120,9 +120,9 @@ def demo(
     hosts: Annotated[int, typer.Option(min=1, max=64, help="Hosts to share them.")] = 2,
 ) -> None:
     """Run a keyed aggregation on generated rows and check its sums; exit code 1 if one is wrong."""
-    from penstock.console.demo.run import Load, run
+    from penstock.console.demo.run import DemoLoad, run
 
-    if not run(Load(seconds, rate, keys, hosts)):
+    if not run(DemoLoad(seconds, rate, keys, hosts)):
         raise typer.Exit(1)
 
 

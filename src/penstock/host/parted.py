@@ -22,7 +22,7 @@ from penstock.host.chunks import ChannelEnd, Chunk, Closing, Opening, Work, join
 from penstock.host.part_stages import Cut, Gather, Parts, Whole
 from penstock.operators.operator import Answer, EpochTime, Operator
 from penstock.operators.places import Places
-from penstock.runtime.operators import Operator as Stage
+from penstock.runtime.operators import ChainOperator as Stage
 from penstock.runtime.runtime import Runtime
 from penstock.state.keys.codec import Keys
 from penstock.state.table.parted import PartedTable, StepTable

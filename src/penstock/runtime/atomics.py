@@ -57,7 +57,7 @@ class Flag(Protocol):
         ...
 
 
-class Cells(Protocol):
+class AtomicCells(Protocol):
     """A fixed number of places for values, all `EMPTY` in the beginning."""
 
     def load(self, index: int, /) -> Any:
@@ -114,7 +114,7 @@ class Atomics:
         """A flag that is clear."""
         return _HeapFlag()
 
-    def cells(self, size: int) -> Cells:
+    def cells(self, size: int) -> AtomicCells:
         """So many empty cells."""
         return _ListCells(size)
 

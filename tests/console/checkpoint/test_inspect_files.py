@@ -17,7 +17,7 @@ from penstock.plan.migration import Migration
 from penstock.plan.topology import Topology
 from penstock.state.keys.codec import Keys, slots_of
 from penstock.state.store.retention import clean
-from penstock.state.store.store import FORMAT, Chain, Store
+from penstock.state.store.store import FORMAT, Store, VersionChain
 from penstock.state.table.patches import patch_fields
 from tests.console.checkpoint.checkpoints import (
     HOSTS,
@@ -315,7 +315,7 @@ def test_a_version_that_is_removed_meanwhile(make: Make, monkeypatch: pytest.Mon
     writer, checkpoint = make(WORD, {"a": 1}, {"a": 1})
     read = Store.chain
 
-    def overtaken(store: Store, version: int, known: Chain | None = None) -> Chain:
+    def overtaken(store: Store, version: int, known: VersionChain | None = None) -> VersionChain:
         chain = read(store, version, known)
         monkeypatch.setattr(Store, "chain", read)
         writer.compact()

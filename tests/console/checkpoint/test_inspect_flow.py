@@ -7,8 +7,8 @@ import random
 from pathlib import Path
 
 from penstock.console.checkpoint.checkpoint import Checkpoint
-from penstock.console.checkpoint.facts import Entry
-from penstock.flow.start import _step_facts
+from penstock.console.checkpoint.facts import StateEntry
+from penstock.flows.start import _step_facts
 from penstock.state.store.store import FORMAT, Store
 from tests.trials.cluster import cluster
 from tests.trials.ledger import LEDGER, LEDGER_STEP, LedgerTwin
@@ -42,7 +42,7 @@ def test_every_epoch_of_a_ledger_that_moves_and_scales(tmp_path: Path) -> None:
     assert all(group.home == group.host for group in told.groups)
 
 
-def held(entry: Entry | None) -> tuple[dict[int, int], list[int]]:
+def held(entry: StateEntry | None) -> tuple[dict[int, int], list[int]]:
     """The map and the list of an account."""
     if entry is None:
         return {}, []

@@ -18,12 +18,12 @@ import pyarrow.fs as pafs
 
 from penstock.console.checkpoint.facts import (
     Entries,
-    Entry,
     FileSum,
-    History,
+    KeyHistory,
     Overview,
     SlotGroup,
     Slots,
+    StateEntry,
     StepOverview,
 )
 from penstock.console.checkpoint.files import (
@@ -43,10 +43,10 @@ from penstock.state.keys.text import parse_key
 from penstock.state.store.merging import newest, whole
 from penstock.state.store.store import (
     READABLE,
-    Chain,
     Manifest,
     SegmentGone,
     Store,
+    VersionChain,
     open_filesystem,
 )
 from penstock.state.table.table import KEY, SLOT
@@ -87,7 +87,7 @@ class Checkpoint:
             steps = tuple(self._overview(step, None) for step in self._steps)
             return Overview(self._store.uri, self._facts["id"], None, None, steps)
 
-        def work(chain: Chain) -> Overview:
+        def work(chain: VersionChain) -> Overview:
             steps = tuple(self._overview(step, chain) for step in self._steps)
             sealed = chain.manifest.sealed_at_ms
             return Overview(self._store.uri, self._facts["id"], chain.version, sealed, steps)
@@ -98,7 +98,7 @@ class Checkpoint:
         """The first entries of a step by key, at an epoch or at the newest one."""
         self.chosen(step)
 
-        def work(chain: Chain) -> Entries:
+        def work(chain: VersionChain) -> Entries:
             files, total, first = self._files(step, chain), 0, list[pa.Table]()
             for piece in files.entries():
                 total += piece.num_rows
@@ -111,13 +111,13 @@ class Checkpoint:
 
         return self._reading(epoch, work)
 
-    def history(self, step: str, key: Sequence[str], epoch: int | None = None) -> History | None:
+    def history(self, step: str, key: Sequence[str], epoch: int | None = None) -> KeyHistory | None:
         """One key, given as texts, with the files that tell of it; None if it has no entry."""
         self.chosen(step)
         codec = self._codec(step)
         wanted = parse_key(codec, key)
 
-        def work(chain: Chain) -> History | None:
+        def work(chain: VersionChain) -> KeyHistory | None:
             files = self._files(step, chain)
             told = [(file, rows) for file, _, rows in files.tellings(wanted)]
             if not told:
@@ -127,7 +127,7 @@ class Checkpoint:
                 return None
             (entry,) = self._as_entries(step, chain, files, rows)
             changes = tuple(change(file, rows) for file, rows in reversed(told))
-            return History(step, chain.version, entry, changes)
+            return KeyHistory(step, chain.version, entry, changes)
 
         return self._reading(epoch, work)
 
@@ -135,7 +135,7 @@ class Checkpoint:
         """Where the slots of a step are and why, and what the store has of them."""
         self.chosen(step)
 
-        def work(chain: Chain) -> Slots:
+        def work(chain: VersionChain) -> Slots:
             files = self._files(step, chain)
             groups = tuple(_group(p, known, files) for p, known in _placed(chain.manifest, step))
             slots = self._steps[step]["slots"]
@@ -143,7 +143,7 @@ class Checkpoint:
 
         return self._reading(epoch, work)
 
-    def _overview(self, step: str, chain: Chain | None) -> StepOverview:
+    def _overview(self, step: str, chain: VersionChain | None) -> StepOverview:
         facts = self._steps[step]
         state = [name for name, _ in facts["state"]]
         hidden = {*FRAME, *companions(state)}
@@ -165,7 +165,7 @@ class Checkpoint:
             damaged=damaged,
         )
 
-    def _reading(self, epoch: int | None, work: Callable[[Chain], T]) -> T:
+    def _reading(self, epoch: int | None, work: Callable[[VersionChain], T]) -> T:
         """Do this with the files of an epoch, or of the newest one.
 
         A query that runs meanwhile removes old versions: the newest one is then a newer one.
@@ -194,7 +194,7 @@ class Checkpoint:
             )
         return epochs[-1] if epoch is None else epoch
 
-    def _files(self, step: str, chain: Chain) -> StepFiles:
+    def _files(self, step: str, chain: VersionChain) -> StepFiles:
         slots = self._steps[step]["slots"]
         return StepFiles(self._store, chain, step, self._codec(step), slots)
 
@@ -213,8 +213,8 @@ class Checkpoint:
         return table.take(_order(self._codec(step), table)[:limit])
 
     def _as_entries(
-        self, step: str, chain: Chain, files: StepFiles, rows: pa.Table
-    ) -> tuple[Entry, ...]:
+        self, step: str, chain: VersionChain, files: StepFiles, rows: pa.Table
+    ) -> tuple[StateEntry, ...]:
         codec, owners = self._codec(step), _owners(chain.manifest, step)
         keys, found = codec.from_storage(rows.column(KEY)), states(rows)
         told: dict[int, StateFile] = {}
@@ -222,7 +222,7 @@ class Checkpoint:
             for place in places.tolist():
                 told.setdefault(place, file)
         return tuple(
-            Entry(
+            StateEntry(
                 key=dict(zip(codec.schema.names, key, strict=True)),
                 state=found[at],
                 slot=slot,
@@ -260,7 +260,7 @@ def open_checkpoint(folder: str) -> tuple[Store, dict[str, Any]]:
     )
 
 
-def _layout_version(chain: Chain) -> int | None:
+def _layout_version(chain: VersionChain) -> int | None:
     return None if chain.layout is None else chain.layout.version
 
 

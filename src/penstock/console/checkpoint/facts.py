@@ -54,7 +54,7 @@ class Overview:
 
 
 @dataclass(frozen=True)
-class Entry:
+class StateEntry:
     """One key with its state, and where they are."""
 
     key: dict[str, Any]
@@ -77,7 +77,7 @@ class Entries:
     epoch: int
     total: int
     """How many entries there are, shown or not."""
-    entries: tuple[Entry, ...]
+    entries: tuple[StateEntry, ...]
 
 
 @dataclass(frozen=True)
@@ -96,12 +96,12 @@ class Change:
 
 
 @dataclass(frozen=True)
-class History:
+class KeyHistory:
     """One key at an epoch, with every file of that version that tells of it, oldest first."""
 
     step: str
     epoch: int
-    entry: Entry
+    entry: StateEntry
     changes: tuple[Change, ...]
 
 

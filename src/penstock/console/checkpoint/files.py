@@ -20,9 +20,9 @@ from penstock.console.checkpoint.facts import Change, FileSum, Kind, SnapshotSum
 from penstock.errors import CheckpointError
 from penstock.state.arrays import Array
 from penstock.state.keys.codec import KeyCodec, Keys, slots_of
-from penstock.state.store.manifest import Chain, DeltaRef, SegmentRef, unpack_slots
+from penstock.state.store.manifest import DeltaRef, SegmentRef, VersionChain, unpack_slots
 from penstock.state.store.merging import fitting, newest, whole
-from penstock.state.store.segment import Segment
+from penstock.state.store.segment import SegmentFile
 from penstock.state.store.store import SegmentGone, Store
 from penstock.state.table.patches import GONE, PATCH
 from penstock.state.table.table import HASH, KEY, PRESENT, SLOT
@@ -55,11 +55,13 @@ class StateFile:
 class StepFiles:
     """One step at one version."""
 
-    def __init__(self, store: Store, chain: Chain, step: str, codec: KeyCodec, slots: int) -> None:
+    def __init__(
+        self, store: Store, chain: VersionChain, step: str, codec: KeyCodec, slots: int
+    ) -> None:
         self._store, self._version, self._codec, self._slots = store, chain.version, codec, slots
         self.files = _files(chain, step, slots)
         """Oldest first."""
-        self._open: dict[str, Segment] = {}
+        self._open: dict[str, SegmentFile] = {}
 
     @cached_property
     def schema(self) -> pa.Schema:
@@ -145,7 +147,7 @@ class StepFiles:
             if len(near):
                 yield file, near
 
-    def _segment(self, file: StateFile) -> Segment:
+    def _segment(self, file: StateFile) -> SegmentFile:
         """A file, opened. `SegmentGone` if the whole version is no longer kept."""
         name = file.ref.file
         if name not in self._open:
@@ -185,7 +187,7 @@ def states(rows: pa.Table) -> list[dict[str, Any]]:
     return found if names else [{} for _ in range(rows.num_rows)]
 
 
-def _files(chain: Chain, step: str, slots: int) -> list[StateFile]:
+def _files(chain: VersionChain, step: str, slots: int) -> list[StateFile]:
     layout = chain.step(step)
     everywhere = np.arange(slots, dtype=np.int32)
     found = [

@@ -14,13 +14,13 @@ from rich.text import Text
 from penstock.console.checkpoint.facts import (
     Change,
     Entries,
-    Entry,
     FileSum,
-    History,
+    KeyHistory,
     Overview,
     SlotGroup,
     Slots,
     SnapshotSum,
+    StateEntry,
     StepOverview,
 )
 from penstock.state.keys.text import plain, shown
@@ -29,7 +29,7 @@ _COLLECTIONS = (".__list", ".__map")
 """How the columns of list and map state end."""
 
 
-def as_json(found: Overview | Entries | History | Sequence[Slots]) -> str:
+def as_json(found: Overview | Entries | KeyHistory | Sequence[Slots]) -> str:
     """All of it, with nothing left out or shortened."""
     facts = [asdict(one) for one in found] if isinstance(found, Sequence) else asdict(found)
     return json.dumps(plain(facts), indent=2, ensure_ascii=False)
@@ -63,7 +63,7 @@ def draw_entries(found: Entries) -> RenderableType:
     return Group(table, Text(f"{found.step} at epoch {found.epoch}: {count}", "dim"))
 
 
-def draw_history(found: History) -> RenderableType:
+def draw_history(found: KeyHistory) -> RenderableType:
     entry = found.entry
     facts = _facts()
     for name, value in entry.key.items():
@@ -167,7 +167,7 @@ def _sum(found: FileSum) -> str:
     return f"{files}, {found.bytes:,} bytes"
 
 
-def _when(found: Entry | Change) -> str:
+def _when(found: StateEntry | Change) -> str:
     """An epoch, or up to which one: runs and snapshots hold the changes of many."""
     return f"{found.epoch}" if found.kind == "delta" else f"<= {found.epoch}"
 

@@ -45,7 +45,7 @@ class Reading:
     hosts: tuple[HostReading, ...]
 
 
-class Meter:
+class DemoMeter:
     """Follows a query by its progress. No clock: it goes by the times that epochs tell."""
 
     def __init__(self, sla: SLA) -> None:

@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.errors import ProtocolError
-from penstock.operators.aggregate.sketch import Distinct
+from penstock.operators.aggregate.sketch import DistinctSketch
 from penstock.operators.operator import PARTIALS, ROWS, Outgoing
 from penstock.state.arrays import Array
 from penstock.state.keys.codec import KeyCodec, Keys
@@ -59,7 +59,7 @@ class Combiner:
     def __init__(self, plan: AggregatePlan, always: bool = False, combine: bool = True) -> None:
         self.plan, self._always = plan, always
         self._index = key_index(plan.codec.layout)
-        small = not any(isinstance(a, Distinct) for a in plan.accumulators)
+        small = not any(isinstance(a, DistinctSketch) for a in plan.accumulators)
         self._worth = always or (combine and small)
         width = sum(column.width * column.dtype.itemsize for column in plan.columns)
         self._most = max(_MOST_BYTES // max(width, 1), 1) if always else sys.maxsize

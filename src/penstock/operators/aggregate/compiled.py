@@ -22,7 +22,7 @@ from penstock.operators.aggregate.accumulators import (
 from penstock.operators.aggregate.distinct_sets import MOST_CONDITIONS, DistinctSet
 from penstock.operators.aggregate.object_accumulators import DecimalSum, ObjectPick
 from penstock.operators.aggregate.signed_accumulators import SignedCount, SignedSum
-from penstock.operators.aggregate.sketch import Distinct
+from penstock.operators.aggregate.sketch import DistinctSketch
 from penstock.operators.operator import CHANGE
 from penstock.state.arrays import Array, fixed_array, physical
 from penstock.state.keys.codec import KeyCodec
@@ -60,7 +60,7 @@ class Aggregate:
         return cls(**facts)
 
 
-class Parts(NamedTuple):
+class CompiledAggregate(NamedTuple):
     """An aggregate, checked against the input of its step."""
 
     aggregate: Aggregate
@@ -71,7 +71,7 @@ class Parts(NamedTuple):
     def result(self, state: State, entries: Array) -> pa.Array:
         """The values of the aggregate for these entries."""
         kind, part = self.aggregate.kind, self.accumulators[0]
-        if isinstance(part, Distinct):
+        if isinstance(part, DistinctSketch):
             return fixed_array(part.estimate(state, entries), self.type)
         if isinstance(part, DistinctSet):
             return fixed_array(state(part.count_name(self.aggregate.where))[entries], self.type)
@@ -88,14 +88,14 @@ class Parts(NamedTuple):
         return fixed_array(values.astype(physical(self.type), copy=False), self.type, seen)
 
 
-def compiled(aggregates: Iterable[Aggregate], schema: pa.Schema) -> list[Parts]:
+def compiled(aggregates: Iterable[Aggregate], schema: pa.Schema) -> list[CompiledAggregate]:
     """The parts of aggregates; equal parts of several are equal values."""
     aggregates = list(aggregates)
     signed = CHANGE in schema.names
     for aggregate in aggregates:
         _check(aggregate, schema, signed)
     sets = _sets(aggregates, schema)
-    return [Parts(a, *_compiled(a, schema, sets, signed)) for a in aggregates]
+    return [CompiledAggregate(a, *_compiled(a, schema, sets, signed)) for a in aggregates]
 
 
 def one_field(schema: pa.Schema, name: str, whose: str) -> pa.Field:
@@ -211,7 +211,7 @@ def _sum(
     return result, (whole, SignedCount(name, where) if signed else Count(name, where))
 
 
-def _sketch(aggregate: Aggregate, name: str, type: pa.DataType) -> Distinct:
+def _sketch(aggregate: Aggregate, name: str, type: pa.DataType) -> DistinctSketch:
     if not 4 <= aggregate.precision <= 16:
         raise FlowError(
             f"approx_distinct({name}) has precision {aggregate.precision}",
@@ -224,7 +224,7 @@ def _sketch(aggregate: Aggregate, name: str, type: pa.DataType) -> Distinct:
             f"{aggregate} cannot compare column {name!r} of type {type}",
             hint="use a column of numbers, times, text, binary, decimals, or lists of those",
         ) from problem
-    return Distinct(name, type, aggregate.precision, aggregate.where)
+    return DistinctSketch(name, type, aggregate.precision, aggregate.where)
 
 
 def _orderable(type: pa.DataType) -> bool:

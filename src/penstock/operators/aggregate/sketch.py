@@ -16,7 +16,7 @@ from penstock.state.table.columns import Column
 
 
 @dataclass(frozen=True)
-class Distinct:
+class DistinctSketch:
     """HyperLogLog registers of a column's values: 2**precision bytes per key."""
 
     column: str

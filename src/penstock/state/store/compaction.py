@@ -36,7 +36,7 @@ from penstock.state.store.manifest import (
     unpack_slots,
 )
 from penstock.state.store.merging import fitting, newest, whole
-from penstock.state.store.segment import Segment, hash_order, stretches
+from penstock.state.store.segment import SegmentFile, hash_order, stretches
 from penstock.state.store.store import SegmentGone, Store
 from penstock.state.table.table import HASH, PRESENT, SLOT
 
@@ -180,7 +180,7 @@ class _Work:
     ) -> None:
         self._store, self._step, self._codec, self._schema = store, step, codec, schema
         self._upto, self._tag, self._check = upto, tag, check
-        self._open: dict[str, Segment] = {}
+        self._open: dict[str, SegmentFile] = {}
         self.written = 0
 
     def run(self, refs: Sequence[Ref], slots: Array, lowest: Array) -> list[SegmentRef]:

@@ -141,7 +141,7 @@ class Manifest:
 
 
 @dataclass(frozen=True)
-class Chain:
+class VersionChain:
     """All that restores a version."""
 
     manifest: Manifest

@@ -22,9 +22,15 @@ import pyarrow as pa
 from penstock.state.arrays import Array, fixed_array, fixed_values, one_chunk, valid_mask
 from penstock.state.keys.codec import KeyCodec, Keys, slots_of
 from penstock.state.store.blocks import stored_keys
-from penstock.state.store.manifest import Chain, DeltaRef, SegmentRef, slot_groups, unpack_slots
+from penstock.state.store.manifest import (
+    DeltaRef,
+    SegmentRef,
+    VersionChain,
+    slot_groups,
+    unpack_slots,
+)
 from penstock.state.store.merging import Newest, fitting, newest, no_rows, whole
-from penstock.state.store.segment import Segment, hash_order, stretches
+from penstock.state.store.segment import SegmentFile, hash_order, stretches
 from penstock.state.store.store import SegmentGone, Store
 from penstock.state.table.table import HASH, KEY, PRESENT, SLOT
 
@@ -67,8 +73,8 @@ class StateReader:
         self._store, self._step, self._codec = store, step, codec
         self._schema, self._slots = schema, slots
         self._view: _View | None = None
-        self._chain: Chain | None = None
-        self._open: dict[tuple[str, int | None], Segment] = {}
+        self._chain: VersionChain | None = None
+        self._open: dict[tuple[str, int | None], SegmentFile] = {}
         self._lock = threading.Lock()
 
     @property
@@ -126,7 +132,7 @@ class StateReader:
         assert view is not None, "a reader has to stand at a version first"
         return view
 
-    def _viewed(self, chain: Chain) -> _View:
+    def _viewed(self, chain: VersionChain) -> _View:
         files = chain.step(self._step)
         deltas = [ref for _, ref in chain.deltas(self._step)]
         refs: list[DeltaRef | SegmentRef] = [*deltas[::-1], *files.runs[::-1]]
@@ -140,7 +146,7 @@ class StateReader:
         covers[unpack_slots(packed)] = True
         return covers
 
-    def _segment(self, ref: DeltaRef | SegmentRef) -> Segment:
+    def _segment(self, ref: DeltaRef | SegmentRef) -> SegmentFile:
         key = (ref.file, ref.checksum)
         segment = self._open.get(key)
         if segment is None:
@@ -241,7 +247,7 @@ class StateReader:
         segment = self._segment(ref)
         return self._fitting(segment.in_slots(slots), segment)
 
-    def _fitting(self, table: pa.Table, segment: Segment) -> pa.Table:
+    def _fitting(self, table: pa.Table, segment: SegmentFile) -> pa.Table:
         return fitting(table, self._schema, segment.name)
 
 

@@ -14,7 +14,7 @@ written: whatever bit of a file is damaged, it is noticed when that part is used
 >>> columns = {HASH: keys.hashes, KEY: codec.to_storage(keys), SLOT: pa.array([0, 0], pa.int32()),
 ...     "__present": [True, True], "total": [70, 80]}
 >>> data, checksum = write_segment(pa.table(columns))
->>> segment = Segment.open(data, "a file", codec, checksum)
+>>> segment = SegmentFile.open(data, "a file", codec, checksum)
 >>> positions, rows = segment.find(keys, np.array([1]))
 >>> segment.take(rows).column("total").to_pylist()
 [80]
@@ -73,7 +73,7 @@ def write_segment(table: pa.Table) -> tuple[pa.Buffer, int]:
     return data, frame_checksum(data, header_size(data), sum(index["sizes"]))
 
 
-class Segment:
+class SegmentFile:
     """One file of state, opened to be searched. Blocks are checked when they are first used.
 
     May be read by several threads.
@@ -94,7 +94,7 @@ class Segment:
         self.rows = int(self._ends[-1]) if len(self._ends) else 0
 
     @staticmethod
-    def open(data: Bytes, name: str, codec: KeyCodec, checksum: int | None = None) -> Segment:
+    def open(data: Bytes, name: str, codec: KeyCodec, checksum: int | None = None) -> SegmentFile:
         """Look at the bytes of a file. Without a checksum, only the blocks are checked."""
         try:
             head = header_size(data)
@@ -109,7 +109,7 @@ class Segment:
             damaged(name, f"{bad}", bad)
         if checksum is not None and found != checksum:
             damaged(name, "its checksum is not the one it was written with")
-        return Segment(name, schema.remove_metadata(), codec, blocks, data.size)
+        return SegmentFile(name, schema.remove_metadata(), codec, blocks, data.size)
 
     @property
     def row_bytes(self) -> float:
@@ -278,13 +278,13 @@ def _same(keys: Keys, which: Array, there: Keys, at: Array) -> Array:
     return same
 
 
-def _unindexed(data: Bytes, name: str, codec: KeyCodec) -> Segment:
+def _unindexed(data: Bytes, name: str, codec: KeyCodec) -> SegmentFile:
     """A delta of format 1: without hashes and in another order. It is brought into this form."""
     table = pa.ipc.open_file(data.slice(0, data.size)).read_all()
     hashes = codec.from_storage(table.column(KEY)).hashes
     field = pa.field(HASH, pa.uint64(), nullable=False)
     batch = _by_hash(table.add_column(0, field, fixed_array(hashes, pa.uint64())))
-    return Segment(name, batch.schema, codec, LoadedBlocks(batch, codec), data.size)
+    return SegmentFile(name, batch.schema, codec, LoadedBlocks(batch, codec), data.size)
 
 
 def _joined(parts: list[Array]) -> Array:

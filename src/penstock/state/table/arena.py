@@ -115,7 +115,7 @@ class _Store(ABC):
     def nbytes(self) -> int: ...
 
 
-class _Plain(_Store):
+class _Nullable(_Store):
     """What fixed width and text share: the mask of values, made when the first null comes."""
 
     def __init__(self, type: pa.DataType) -> None:
@@ -147,7 +147,7 @@ class _Plain(_Store):
         return 0 if self._valid is None else self._valid.nbytes
 
 
-class _Fixed(_Plain):
+class _Fixed(_Nullable):
     """Values of a numpy type, or of so many bytes each."""
 
     def __init__(self, type: pa.DataType, dtype: np.dtype[np.generic] | None) -> None:
@@ -185,7 +185,7 @@ class _Fixed(_Plain):
         return flat.reshape(len(column), width)
 
 
-class _Text(_Plain):
+class _Text(_Nullable):
     """Values of any number of bytes: one heap of all, and where the bytes of each end."""
 
     def __init__(self, type: pa.DataType) -> None:

@@ -13,10 +13,9 @@ from contextlib import ExitStack
 from rich.console import Console
 from rich.live import Live
 
-from penstock.console.ctl import RunningQuery
-from penstock.console.ctl_view import sla_of
-from penstock.console.watch_history import History
-from penstock.console.watch_page import Look, draw, line
+from penstock.console.running.page import Look, WatchHistory, draw, line
+from penstock.console.running.query import RunningQuery
+from penstock.console.running.view import sla_of
 from penstock.errors import SettingError
 
 _FRAME_S = 0.5
@@ -34,7 +33,7 @@ class Watcher:
     def __init__(self, checkpoint: str, clock: Callable[[], float] = time.monotonic) -> None:
         self._checkpoint, self._clock = checkpoint, clock
         self._query = RunningQuery(checkpoint)
-        self._history = History()
+        self._history = WatchHistory()
         self._epoch: int | None = None
         self._since_s = clock()
         self._newest: Look | None = None

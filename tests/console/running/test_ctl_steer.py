@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 
 from penstock.cli import app as cli
-from penstock.console.ctl import followed, journal
+from penstock.console.running.query import followed, journal
 from penstock.control.journal.entry import Entry
 from penstock.state.store.store import Store
-from tests.console.steered_query import (
+from tests.console.running.steered_query import (
     SteeredQuery,
     epoch,
     functions,

@@ -1,15 +1,21 @@
-"""The page of `penstock ctl watch`: how a running query is drawn, or told in one line."""
+"""The page of `penstock ctl watch`: how a running query is drawn, or told in one line.
+
+`WatchHistory` is what looks at a query's newest epoch tell of its latency over the last minutes.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
 from typing import Any
 
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from penstock.console.ctl_view import (
+from penstock.console.running.view import (
     draw_functions,
     draw_head,
     draw_hosts,
@@ -17,7 +23,7 @@ from penstock.console.ctl_view import (
     draw_policy,
     sla_of,
 )
-from penstock.console.gauges import (
+from penstock.console.terminal import (
     bar,
     health,
     health_colour,
@@ -28,8 +34,8 @@ from penstock.console.gauges import (
     page,
     percentiles,
 )
-from penstock.console.watch_history import History
 from penstock.control.journal.entry import Entry
+from penstock.driver.progress import Latency
 from penstock.model import SLA
 
 _WIDTH = 104
@@ -40,6 +46,73 @@ _IDLE_S = 3.0
 """A query without a new epoch for so long is said to have none."""
 _ILL = {"severe": 2, "moderate": 1}
 _EVENTS = {"host lost": "red", "failed": "red", "hot key": "red", "refused": "yellow"}
+_BAR_MS = 2_000
+"""Time that one bar of the history stands for."""
+_KEPT_MS = 180_000
+
+
+@dataclass(frozen=True)
+class SeenEpoch:
+    """An epoch that a look found, with rows in it."""
+
+    epoch: int
+    done_ms: float
+    """When its output was in the sink, in milliseconds since 1970."""
+    rows: int
+    latency: Latency
+    average_ms: float
+    """Over the SLA's window up to this epoch."""
+
+
+class WatchHistory:
+    """The epochs that were seen, of the last three minutes. Where epochs are quicker than looks, some
+    are missed: averages are over those seen. No clock: it goes by the times that epochs tell.
+
+    >>> history = WatchHistory()
+    >>> told = {"rows": 10, "started_ms": 1000, "sink_ms": 200.0}
+    >>> told["latency"] = {"mean_ms": 150.0, "p50_ms": 140.0, "p99_ms": 190.0}
+    >>> for epoch in (7, 7, 8):
+    ...     history.take(told | {"epoch": epoch}, window_ms=1000)
+    >>> history.newest.average_ms, history.worst_ms, history.bars_ms
+    (150.0, 150.0, [150.0])
+    """
+
+    def __init__(self) -> None:
+        self._seen: deque[SeenEpoch] = deque()
+
+    def take(self, progress: dict[str, Any] | None, window_ms: float) -> None:
+        """What a look told of the newest epoch; the same one again, or one without rows, is skipped."""
+        if progress is None or progress["latency"] is None:
+            return
+        if self._seen and self._seen[-1].epoch == progress["epoch"]:
+            return
+        done_ms = progress["started_ms"] + progress["sink_ms"]
+        latency = Latency(**progress["latency"])
+        found = SeenEpoch(progress["epoch"], done_ms, progress["rows"], latency, average_ms=0.0)
+        window = [seen for seen in self._seen if seen.done_ms > done_ms - window_ms]
+        average_ms = _average([*window, found])
+        self._seen.append(replace(found, average_ms=average_ms))
+        while self._seen[0].done_ms <= done_ms - _KEPT_MS:
+            self._seen.popleft()
+
+    @property
+    def newest(self) -> SeenEpoch | None:
+        return self._seen[-1] if self._seen else None
+
+    @property
+    def worst_ms(self) -> float:
+        """The highest average over a window of the SLA."""
+        return max((seen.average_ms for seen in self._seen), default=0.0)
+
+    @property
+    def bars_ms(self) -> list[float]:
+        """Average latencies over two seconds each, oldest first."""
+        bars = groupby(self._seen, key=lambda seen: seen.done_ms // _BAR_MS)
+        return [_average(list(bar)) for _, bar in bars]
+
+
+def _average(seen: Sequence[SeenEpoch]) -> float:
+    return sum(one.rows * one.latency.mean_ms for one in seen) / sum(one.rows for one in seen)
 
 
 @dataclass(frozen=True)
@@ -50,7 +123,7 @@ class Look:
     """What `RunningQuery.status` gave."""
     entries: tuple[Entry, ...]
     """The newest ones of its journal, oldest first."""
-    history: History
+    history: WatchHistory
     idle_s: float
     """Since an epoch was last seen that had not been seen before."""
     trouble: str = ""
@@ -128,7 +201,7 @@ def _head(look: Look) -> RenderableType:
     return grid
 
 
-def _latency(history: History, sla: SLA | None) -> RenderableType:
+def _latency(history: WatchHistory, sla: SLA | None) -> RenderableType:
     newest = history.newest
     if newest is None:
         return Text("no rows yet", "dim")

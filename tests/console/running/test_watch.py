@@ -15,13 +15,12 @@ import pytest
 from rich.console import Console
 
 from penstock.cli import app as cli
-from penstock.console.watch import Watcher, watch
-from penstock.console.watch_history import History
-from penstock.console.watch_page import Look, draw, line
+from penstock.console.running.page import Look, WatchHistory, draw, line
+from penstock.console.running.watch import Watcher, watch
 from penstock.control.journal.entry import Entry
 from penstock.errors import SettingError
 from penstock.state.store.store import Store
-from tests.console.steered_query import (
+from tests.console.running.steered_query import (
     SteeredQuery,
     epoch,
     functions,
@@ -72,7 +71,7 @@ def words(text: str) -> str:
 
 
 def test_history_weighs_by_rows_within_the_window() -> None:
-    history = History()
+    history = WatchHistory()
     history.take(epoch(0, mean_ms=5000.0), window_ms=1000)
     history.take(epoch(2, mean_ms=100.0, rows=300), window_ms=1000)
     history.take(epoch(3, mean_ms=500.0, rows=100), window_ms=1000)
@@ -82,7 +81,7 @@ def test_history_weighs_by_rows_within_the_window() -> None:
 
 
 def test_history_takes_an_epoch_once_and_none_without_rows() -> None:
-    history = History()
+    history = WatchHistory()
     history.take(None, window_ms=1000)
     history.take(epoch(0, rows=0), window_ms=1000)
     assert history.newest is None
@@ -95,7 +94,7 @@ def test_history_takes_an_epoch_once_and_none_without_rows() -> None:
 
 
 def test_history_forgets_what_is_older_than_three_minutes() -> None:
-    history = History()
+    history = WatchHistory()
     history.take(epoch(0, mean_ms=5000.0), window_ms=100)
     for number in range(1, 360):
         history.take(epoch(number), window_ms=100)

@@ -9,7 +9,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from penstock.console.gauges import health, milliseconds_text, money_text, offload_text, promise
+from penstock.console.terminal import health, milliseconds_text, money_text, offload_text, promise
 from penstock.model import SLA
 from penstock.plan.placement import placements_from_json
 from penstock.plan.slots import slots_to_text

@@ -13,7 +13,7 @@ from typing import Any, cast
 import pytest
 
 from penstock.cli import app as cli
-from penstock.console.ctl import RunningQuery
+from penstock.console.running.query import RunningQuery
 from penstock.control.journal.entry import Entry
 from penstock.driver.progress import (
     EpochProgress,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pkgutil
+
 import penstock as ps
 
 
@@ -10,6 +12,11 @@ def test_every_public_name_is_there_and_is_documented() -> None:
     for name in ps.__all__:
         value = getattr(ps, name)
         assert value.__doc__, f"{name} has no docstring"
+
+
+def test_no_public_name_is_a_module() -> None:
+    # Importing a module of that name would put it in the place of the public one.
+    assert not set(ps.__all__) & {module.name for module in pkgutil.iter_modules(ps.__path__)}
 
 
 def test_the_public_names_are_these() -> None:
