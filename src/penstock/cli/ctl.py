@@ -94,7 +94,7 @@ def ctl_steer(
     ] = None,
     patience: Annotated[
         str | None,
-        typer.Option(metavar="TIME", help="Functions carry a burst so long, then hosts come."),
+        typer.Option(metavar="TIME", help="How long functions carry a burst before hosts come."),
     ] = None,
 ) -> None:
     """Change what a running query keeps to; shows what is in force. Without options: only that."""
@@ -141,7 +141,7 @@ def ctl_scale(
     hosts: Annotated[int, typer.Option(min=1, metavar="N", help="How many hosts.")],
     step: StepName = None,
 ) -> None:
-    """Let a step have so many hosts; slots move when new ones are up."""
+    """Give a step this number of hosts; slots move when new ones are up."""
     from penstock.console.running.query import RunningQuery
 
     step = RunningQuery(checkpoint).scale(hosts, step)

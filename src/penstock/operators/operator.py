@@ -44,7 +44,7 @@ class Answer:
     batches: list[pa.RecordBatch] = field(default_factory=list)
     dead: list[DeadLetter] = field(default_factory=list)
     places: list[Places] = field(default_factory=list)
-    """Of the rows of each batch; none at all where the operator is not ordered."""
+    """The places of each batch's rows; none at all where the operator is not ordered."""
 
     @staticmethod
     def joined(answers: Iterable[Answer]) -> Answer:
@@ -98,7 +98,7 @@ class StepPlan(Protocol):
 
     @property
     def codec(self) -> KeyCodec:
-        """Of the keys of the step's table, which decide slots."""
+        """The codec of the table's keys, which decide slots."""
         ...
 
     @property
@@ -196,8 +196,8 @@ class Operator(Protocol):
         ...
 
     def due(self, time: EpochTime) -> dict[str, int]:
-        """What `open` will look at: entries in which one of these columns is not zero and at most
-        so much. Empty: it looks at none."""
+        """The entries that `open` will look at, as column -> limit: those with a value above zero and up
+        to the limit in one of the columns. Empty: it looks at none."""
         ...
 
     def open(self, time: EpochTime) -> Answer:

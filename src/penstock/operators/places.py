@@ -59,18 +59,18 @@ class Places:
 
     @staticmethod
     def none() -> Places:
-        """Of no rows."""
+        """The places of no rows."""
         return Places(np.empty(0, np.int64), np.empty(0, np.int64))
 
     @staticmethod
     def of_records(partition: int, serials: Array) -> Places:
-        """Of records that a partition's courier sent."""
+        """The places of records that a partition's courier sent."""
         return Places(np.full(len(serials), partition, np.int64), serials)
 
     @staticmethod
     def of_due(times_ms: Array, hashes: Array, final: bool = False) -> Places:
-        """Of what fell due at these times, for keys of these hashes: before all records, or when the
-        input has ended (`final`) after them.
+        """The places of what fell due at these times, for keys of these hashes: before all records, or
+        when the input has ended (`final`) after them.
 
         >>> due, key = np.array([5]), np.array([1], np.uint64)
         >>> before, after = Places.of_due(due, key), Places.of_due(due, key, final=True)
@@ -82,7 +82,7 @@ class Places:
 
     @staticmethod
     def joined(some: Sequence[Places]) -> Places:
-        """Of the rows of all, one after the other."""
+        """The places of all rows, one after the other."""
         if len(some) < 2:
             return some[0] if some else Places.none()
         return Places(
@@ -91,16 +91,16 @@ class Places:
         )
 
     def take(self, rows: Array) -> Places:
-        """Of rows with these numbers."""
+        """The places of the rows with these numbers."""
         return Places(self.major[rows], self.minor[rows])
 
     def slice(self, begin: int, rows: int) -> Places:
-        """Of so many rows, from one on."""
+        """The places of `rows` rows from number `begin` on."""
         end = begin + rows
         return Places(self.major[begin:end], self.minor[begin:end])
 
     def split(self, batches: Iterable[pa.RecordBatch]) -> list[Places]:
-        """Of the rows of each batch, where these are of all batches in order."""
+        """The places of each batch's rows, where these are those of all batches in order."""
         sizes = [batch.num_rows for batch in batches]
         return [self.slice(int(e) - n, n) for e, n in zip(np.cumsum(sizes), sizes, strict=True)]
 

@@ -112,11 +112,11 @@ class TableOperator(ABC):
             self._firsts.note(entries, keys.hashes, places)
 
     def _first(self, entries: Array) -> Places | None:
-        """Where belongs what the epoch gives of these entries at its end."""
+        """Output places of these entries' end-of-epoch rows."""
         return self._firsts.of(entries) if self.ordered else None
 
     def _due_places(self, stamps: Array, entries: Array, final: bool) -> Places | None:
-        """Where belongs what fell due, of these entries, at times as due columns hold them."""
+        """Output places of what fell due for these entries, at times as due columns hold them."""
         if not self.ordered:
             return None
         return Places.of_due(stamps - LIMIT, self.table.keys(entries).hashes, final)

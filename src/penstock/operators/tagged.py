@@ -18,7 +18,7 @@ from penstock.state.arrays import Array, fixed_array, fixed_values
 INPUT = "_input"
 """The column of tags (int8)."""
 _MOST = 127
-"""As many inputs as an int8 can tell apart."""
+"""Inputs that an int8 can tell apart."""
 
 
 class TaggedSchema:

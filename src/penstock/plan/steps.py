@@ -80,7 +80,7 @@ class SourcePlan:
     partition: str | None = None
     """The column that says which partition of the source a row came from."""
     idle_ms: int | None = None
-    """A partition that brings nothing for so long does not hold back the watermark."""
+    """Milliseconds without a row after which a partition does not hold back the watermark."""
     arrival: str | None = None
 
     @property

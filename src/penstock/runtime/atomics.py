@@ -115,7 +115,7 @@ class Atomics:
         return _HeapFlag()
 
     def cells(self, size: int) -> AtomicCells:
-        """So many empty cells."""
+        """`size` empty cells."""
         return _ListCells(size)
 
     def queue(self) -> Queue:

@@ -94,7 +94,7 @@ class StageChain:
         self.halt.on = True
 
     def earliest_error(self) -> BaseException:
-        """That of the item that came first into the chain, of those known to have failed.
+        """The error of the item that came first into the chain, of those known to have failed.
 
         What is later in the chain came earlier into it.
         """

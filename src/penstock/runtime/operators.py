@@ -41,7 +41,7 @@ class ChainOperator(Protocol):
 
     @property
     def parts(self) -> int:
-        """Of a keyed operator: the most workers that it can use; 1 for others."""
+        """The most workers that a keyed operator can use; 1 for others."""
         ...
 
     def split(self, item: Any) -> Sequence[tuple[int, Any]]:

@@ -28,8 +28,8 @@ class ChannelHeader:
     run: int
     step: str
     partition: int
-    """Of the task. Where functions help, each task has a second channel to each host: its number is
-    this and the number of tasks."""
+    """The task's partition. Where functions help, each task has a second channel to each host, numbered
+    by this plus the number of tasks."""
     attempt: int
     """Spark's task attempt id: unique for each try of a task within an application."""
     partitions: int
@@ -66,7 +66,7 @@ class ChannelHeader:
     def of(
         plan: EpochPlan, step: int, partition: int, attempt: int, channel: int = 0
     ) -> ChannelHeader:
-        """Of the task's first channel to each host of a step, or of another one."""
+        """The header of the task's first channel to each host of a step, or of another one."""
         routes = plan.steps[step]
         return ChannelHeader(
             plan.epoch,

@@ -63,9 +63,9 @@ class StateEntry:
     host: str
     """Owns the slot at the epoch shown."""
     kind: Kind
-    """Of the newest file that tells of it."""
+    """The kind of the newest file that tells of it."""
     epoch: int
-    """Of that file. A delta's entries changed in that epoch, those of others then or before."""
+    """That file's epoch. A delta's entries changed in it, those of others then or before."""
     file: str
 
 

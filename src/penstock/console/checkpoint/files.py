@@ -65,7 +65,7 @@ class StepFiles:
 
     @cached_property
     def schema(self) -> pa.Schema:
-        """Of the rows that it gives: that of the newest file. Older ones may lack patches."""
+        """The schema of the rows that it gives: the newest file's. Older files may lack patches."""
         return self._segment(self.files[-1]).schema
 
     def total(self, kind: Kind) -> FileSum:
@@ -161,7 +161,7 @@ class StepFiles:
 
 
 def companions(names: list[str]) -> set[str]:
-    """Those of these columns that say of a map or list which part of it a row holds.
+    """The columns among these that say which part of a map or list a row holds.
 
     >>> sorted(companions(["m.__map", "m.__map~patch", "m.__map~gone", "v.a~patch"]))
     ['m.__map~gone', 'm.__map~patch']

@@ -14,7 +14,7 @@ from penstock.model import SLA
 _WINDOW_MS = 1000.0
 _HISTORY = 60
 _HISTORY_MS = 500
-"""One bar of the history stands for so long: 60 of them are half a minute."""
+"""Time that one bar of the history stands for: 60 of them are half a minute."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Reading:
     rows: int
     rows_per_second: float
     latency: Latency | None
-    """Of the rows of the last second; p99 is that of the worst epoch in it."""
+    """Latency of the last second's rows; p99 is that of the worst epoch in it."""
     worst_ms: float
     """The highest average over any window of the SLA so far."""
     history_ms: tuple[float, ...]

@@ -41,9 +41,9 @@ from penstock.model import SLA
 _WIDTH = 104
 _LOAD_WIDTH = 16
 _MOST_HOSTS = 16
-"""Of a step with more hosts, those in the worst health are shown, and of these the busiest."""
+"""Hosts shown of a step: those in the worst health, and of these the busiest."""
 _IDLE_S = 3.0
-"""A query without a new epoch for so long is said to have none."""
+"""Seconds without a new epoch after which the page says so."""
 _ILL = {"severe": 2, "moderate": 1}
 _EVENTS = {"host lost": "red", "failed": "red", "hot key": "red", "refused": "yellow"}
 _BAR_MS = 2_000

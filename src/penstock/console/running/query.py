@@ -78,7 +78,7 @@ class RunningQuery:
         return step, chosen
 
     def scale(self, hosts: int, step: str | None = None) -> str:
-        """Let a step have so many hosts; returns the step."""
+        """Give a step this number of hosts; returns the step."""
         step = self._chosen(step)
         self._ask("control_scale", _ORDER_MS, step=step, hosts=hosts)
         return step
@@ -138,7 +138,7 @@ def followed(
 
 
 def after(shown: Sequence[Entry], told: Sequence[Entry]) -> list[Entry]:
-    """Those told that come after the last one shown; by their time, if that one is not among them.
+    """The entries told that come after the last one shown; by time, if that one is not among them.
 
     >>> a, b, c = (Entry(time, None, "sum", "done", "") for time in (1.0, 2.0, 3.0))
     >>> after([a, b], [b, c]) == [c], after([b], [a, c]) == [c]

@@ -24,7 +24,7 @@ _LINE_S = 2.0
 _ENTRIES = 8
 """Entries of the journal on the page."""
 _WINDOW_MS = 1_000
-"""Averages are over so long where there is no SLA."""
+"""Window of averages where there is no SLA."""
 
 
 class Watcher:

@@ -45,7 +45,7 @@ class Accumulator(Protocol):
 
     @property
     def combined(self) -> tuple[Column, ...]:
-        """Those of its columns that a combined state is made of."""
+        """The columns that a combined state is made of."""
         ...
 
     def update(self, state: State, entries: Array, batch: pa.RecordBatch) -> None:
@@ -106,7 +106,7 @@ def true_rows(batch: pa.RecordBatch, where: str | None) -> Array | None:
 def chosen(
     batch: pa.RecordBatch, names: tuple[str, ...], where: str | None, entries: Array
 ) -> tuple[Array, list[pa.Array]]:
-    """Of the rows in which `where` is true: the entries, and the columns of these names."""
+    """Entries and columns of these names, of the rows in which `where` is true."""
     arrays = [one_chunk(batch.column(name)) for name in names]
     mask = true_rows(batch, where)
     if mask is None:

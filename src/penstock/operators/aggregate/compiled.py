@@ -65,7 +65,7 @@ class CompiledAggregate(NamedTuple):
 
     aggregate: Aggregate
     type: pa.DataType
-    """Of the result."""
+    """The type of the result."""
     accumulators: tuple[Accumulator, ...]
 
     def result(self, state: State, entries: Array) -> pa.Array:

@@ -218,7 +218,7 @@ class ValueSets(Bags):
 
 
 MOST_CONDITIONS = 8
-"""As many as there are bits beside a value."""
+"""Conditions that one set can tell apart: the bits beside a value."""
 
 
 @dataclass(frozen=True)

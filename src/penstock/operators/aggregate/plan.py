@@ -52,7 +52,7 @@ class AggregatePlan:
     columns: list[Column]
     """The state per key, as it is in a combiner; for a table see `AggregateState`."""
     partial_schema: pa.Schema
-    """Of combined states, without the key; null stands for nothing seen."""
+    """The schema of combined states, without the key; null stands for nothing seen."""
     packed_schema: pa.Schema
     """The same behind the key, as it goes over the wire."""
     raw_names: list[str]
@@ -115,7 +115,7 @@ class AggregatePlan:
         return CombiningSender(self, two_stage, combine)
 
     def sent_keys(self, batch: pa.RecordBatch) -> Keys:
-        """Of rows or of combined states."""
+        """The keys of rows or of combined states."""
         combined = batch.schema.equals(self.packed_schema)
         return self.codec.from_storage(batch.column(KEY)) if combined else self.codec.encode(batch)
 

@@ -79,7 +79,7 @@ class AggregateState:
 
 
 class PassingState:
-    """The state of a plan's aggregates for so many groups, at first empty.
+    """The state of a plan's aggregates for a number of groups, at first empty.
 
     >>> from penstock.operators.aggregate.aggregates import AggregatePlan, sum
     >>> schema = pa.schema([("v", pa.int64())])

@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from penstock.operators.join.plan import JoinPlan
 
 _CANDIDATES = 4
-"""So many stored rows per new one are looked at one by one; if there are more, by sorting."""
+"""Stored rows per new one up to which they are looked at one by one; beyond, they are sorted."""
 _FEW_CANDIDATES = 64
-"""And so many in all."""
+"""Stored rows in all up to which they are looked at one by one."""
 
 
 class IntervalJoin(ExpiringJoin):

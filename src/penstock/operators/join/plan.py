@@ -103,7 +103,7 @@ class JoinPlan:
 
     @cached_property
     def whole_keys(self) -> KeyCodec:
-        """Of the key alone, in which no null can match."""
+        """The codec of the key alone, in which no null can match."""
         return KeyCodec(self._keys)
 
     @cached_property

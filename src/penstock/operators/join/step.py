@@ -190,7 +190,7 @@ class JoinOperator(TableOperator):
 
 
 _FEW_ROWS = 64
-"""Of a bag: so many are looked through whenever one of them may go."""
+"""Rows up to which a bag is looked through whenever one of them may go."""
 DUE = ("__due_left", "__due_right")
 """When an entry's rows of each side are looked through. The sides have a column each, so that
 short-lived rows of one do not stir long-lived ones of the other."""

@@ -99,10 +99,10 @@ class Results:
 
     rows: list[tuple[Any, ...]] = field(default_factory=list)
     causes: list[int] = field(default_factory=list)
-    """Of each of the rows, the number of what caused it; empty where nobody asks for order."""
+    """The number of what caused each row; empty where nobody asks for order."""
     batches: list[pa.RecordBatch] = field(default_factory=list)
     places: list[Places] = field(default_factory=list)
-    """Of the rows of each batch; none where nobody asks for order."""
+    """The places of each batch's rows; none where nobody asks for order."""
     dead: list[DeadLetter] = field(default_factory=list)
 
     def flush(self, form: RowForm, places: Places | None) -> None:

@@ -116,7 +116,7 @@ class ProcessPlan:
         return RowSender(self.codec)
 
     def sent_keys(self, batch: pa.RecordBatch) -> Keys:
-        """Of the rows as they came."""
+        """The keys of the rows as they came."""
         return self.codec.encode(batch)
 
     def operator(

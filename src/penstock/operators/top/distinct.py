@@ -32,14 +32,14 @@ from penstock.state.keys.index import key_index
 from penstock.state.table.table import ColumnTable
 
 _JUDGED_FROM = 20_000
-"""After so many rows a sender judges whether looking for equal keys is worth its while."""
+"""Rows after which a sender judges whether looking for equal keys is worth its while."""
 _MOSTLY_NEW = 0.9
 
 
 class DistinctPlan:
     """The first row of each key, or of each key and window; picklable.
 
-    With `ttl_ms` a key is forgotten so long after its row came, by the time of day; with a window,
+    With `ttl_ms` a key is forgotten that long after its row came, by the time of day; with a window,
     when the window is over. Otherwise a key is kept for ever.
 
     >>> schema = pa.schema([("user", pa.string()), ("n", pa.int64())])
@@ -113,7 +113,7 @@ class DistinctPlan:
         return DistinctSender(self, time, two_stage, combine)
 
     def sent_keys(self, batch: pa.RecordBatch) -> Keys:
-        """Of rows that may be the first of their key."""
+        """The keys of rows that may be the first of their key."""
         return self.codec.encode(batch)
 
     def operator(

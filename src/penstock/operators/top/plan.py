@@ -103,7 +103,7 @@ class TopPlan:
         """What decides where the order does not."""
 
     rows: pa.Schema
-    """Of the rows that are sent and kept."""
+    """The schema of the rows that are sent and kept."""
 
     def __str__(self) -> str:
         by = self.by if isinstance(self.by, str) else ", ".join(self.by)
@@ -137,7 +137,7 @@ class TopPlan:
         return TopSender(self, time, combine)
 
     def sent_keys(self, batch: pa.RecordBatch) -> Keys:
-        """Of rows that may be among the first n."""
+        """The keys of rows that may be among the first n."""
         return self.codec.encode(batch)
 
     def operator(
@@ -191,7 +191,7 @@ def _plan(schema: pa.Schema, keys: list[str], n: int, by: Any, options: dict[str
 
 
 _JUDGED_FROM = 20_000
-"""After so many rows a sender judges whether leaving rows out is worth its while."""
+"""Rows after which a sender judges whether leaving rows out is worth its while."""
 _MOSTLY_KEPT = 0.9
 _ENOUGH = 1 << 18
 """Rows of which a sender that gathers sends the first of each key."""

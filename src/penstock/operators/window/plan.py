@@ -55,7 +55,7 @@ class _Windowed:
 
     codec: KeyCodec
     user_codec: KeyCodec
-    """Of the key columns alone."""
+    """The codec of the key columns alone."""
     output: pa.Schema
     merges = True
     has_timers = True

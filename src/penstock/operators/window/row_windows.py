@@ -63,12 +63,12 @@ class RowWindows:
 
     @property
     def type(self) -> pa.DataType:
-        """Of the bounds of windows."""
+        """The type of the bounds of windows."""
         return bounds_type(self.schema, self.window, self.on, self.lateness_ms)
 
     @property
     def sent(self) -> pa.Schema:
-        """Of the rows that are sent."""
+        """The schema of the rows that are sent."""
         return self.schema.append(pa.field(WINDOW_START, self.type))
 
     @property

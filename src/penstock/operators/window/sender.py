@@ -174,7 +174,7 @@ class SessionSender:
 
 
 def _first_rows(groups: Array, count: int) -> Array:
-    """The first row of each of so many groups."""
+    """The first row of each of `count` groups."""
     first = np.empty(count, np.int64)
     first[groups[::-1]] = np.arange(len(groups))[::-1]
     return first

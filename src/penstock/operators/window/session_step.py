@@ -41,9 +41,9 @@ class _Sessions(NamedTuple):
     entries: Array
     """All of the entries."""
     owner: Array
-    """Of each session, the place of its entry among them."""
+    """For each session, the place of its entry among them."""
     ids: Array
-    """Of each session, its row in the bags."""
+    """For each session, its row in the bags."""
 
     def where(self, mask: Array) -> _Sessions:
         return _Sessions(self.entries, self.owner[mask], self.ids[mask])

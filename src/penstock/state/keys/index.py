@@ -24,7 +24,7 @@ from penstock.state.keys.kernels import gather_bytes, gather_offsets
 
 _LEAST = 1024
 _LOAD = 0.7
-"""Of the cells of the index: above it probing grows long, below it memory is wasted."""
+"""Share of the index's cells that may be used: above it probing grows long, below it memory is wasted."""
 
 
 def _cells_for(entries: int) -> int:

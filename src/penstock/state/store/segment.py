@@ -46,8 +46,8 @@ from penstock.state.store.blocks import (
 from penstock.state.table.table import HASH, KEY, SLOT
 
 _BLOCK_BYTES, _BLOCK_ROWS = 1 << 17, 1 << 16
-"""Of a block, about. Whoever wants one entry reads and checks a block: small ones let large entries
-be found quickly, and cost nothing that can be measured when a segment is written."""
+"""About the size of a block. Whoever wants one entry reads and checks a block: small ones let large
+entries be found quickly, and cost nothing that can be measured when a segment is written."""
 
 
 def write_segment(table: pa.Table) -> tuple[pa.Buffer, int]:

@@ -6,7 +6,7 @@ there are chunks. Here every field of a row lives in one array that doubles when
 | field                                | lives in                                                |
 |--------------------------------------|---------------------------------------------------------|
 | numbers, bools, dates and times      | an array of its numpy type                              |
-| decimals, binaries of a fixed size   | an array of so many bytes each                          |
+| decimals, binaries of a fixed size   | an array of bytes, as many for each row as the type has |
 | text and binaries                    | one array of all bytes, and where each row's bytes end  |
 | anything else (lists, structs, maps) | Arrow arrays that are joined as they grow: slower       |
 
@@ -44,7 +44,7 @@ _PIECE = 1 << 18
 _JOINED_BYTES = 1 << 30
 """Arrow arrays larger than this are not joined any more: their offsets would overflow."""
 _TEXT_BYTES = (1 << 31) - 1
-"""Of one Arrow array of text, unless it is a large one."""
+"""Bytes that one Arrow array of text can hold, unless it is a large one."""
 
 
 class Arena:
@@ -102,7 +102,7 @@ class _Store(ABC):
 
     @abstractmethod
     def append(self, column: pa.Array, order: Array | None, size: int) -> None:
-        """Append a column, or these places of it; so many values are there already."""
+        """Append a column, or these places of it, behind the first `size` values."""
 
     @abstractmethod
     def take(self, numbers: Array) -> pa.Array: ...
@@ -148,7 +148,7 @@ class _Nullable(_Store):
 
 
 class _Fixed(_Nullable):
-    """Values of a numpy type, or of so many bytes each."""
+    """Values of a numpy type, or of a fixed number of bytes each."""
 
     def __init__(self, type: pa.DataType, dtype: np.dtype[np.generic] | None) -> None:
         super().__init__(type)

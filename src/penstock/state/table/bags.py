@@ -86,7 +86,7 @@ class Bags:
     """The bags of one column of a table. Single-threaded, as the table is."""
 
     column: Column
-    """To be among the table's columns; what it holds is of no use to others."""
+    """The column that must be among the table's; what it holds is of no use to others."""
     _arena: Arena
     _nodes: Array
     _size: int
@@ -224,7 +224,7 @@ class Bags:
         return np.where(worth, gone, 0), np.where(worth, skip, 0)
 
     def lists(self, cells: Array, valid: Array, skip: Array | None = None) -> pa.Array:
-        """The bags of these cells, but for so many of the first rows, as they are in files; null
+        """The bags of these cells, without the first `skip` rows of each, as they are in files; null
         where not `valid`."""
         _, ids = self._listed(cells, skip)
         rows = self._arena.take(ids)
@@ -276,7 +276,7 @@ class Bags:
             self._nodes = grown(self._nodes, self._size, max(room, 2 * len(self._nodes)))
 
     def _listed(self, cells: Array, skip: Array | None = None) -> tuple[Array, Array]:
-        """The rows of these cells, but for so many of the first, each with the place of its cell."""
+        """The rows of these cells without the first `skip` of each, and the place of each row's cell."""
         if skip is None:
             skip = np.zeros(len(cells), np.int64)
         rows = int(kernels.total(cells) - skip.sum())

@@ -56,7 +56,7 @@ class ColumnTable:
     """Keyed state with savepoints. Single-threaded; entries stay valid until `seal` or `drop`."""
 
     schema: pa.Schema
-    """Of `delta` and `export`: __hash, __key, __slot, __present, then the columns."""
+    """The schema of `delta` and `export`: __hash, __key, __slot, __present, then the columns."""
     renumberings: int
     """How often entries were numbered anew: whoever holds entry numbers looks them up again."""
 
@@ -275,7 +275,7 @@ class ColumnTable:
         self._away[slots] = True
 
     def own(self, entries: Array) -> Array:
-        """Those of these entries whose slot was not given away."""
+        """The entries among these whose slot was not given away."""
         if not self._away.any() or not len(entries):
             return entries
         return entries[~self._away[slots_of(self._index.hashes(entries), self.slots)]]
@@ -289,8 +289,9 @@ class ColumnTable:
             self._settle()
 
     def evict(self, nbytes: int) -> int:
-        """Forget entries until about so many bytes are held, those first that were not touched for
-        longest. Entry numbers change. Returns how many are gone."""
+        """Forget entries, least recently touched first, until about `nbytes` are held.
+
+        Entry numbers change. Returns how many are gone."""
         self._must_be_sealed("evict")
         before = self._present
         for column in self.columns:

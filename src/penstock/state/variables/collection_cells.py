@@ -165,7 +165,7 @@ class _Pairs:
         self._log: list[tuple[Any, Any]] = []
 
     def at(self, mark: int) -> dict[Any, Any]:
-        """The pairs as they were when so much was logged. What came later is undone for good."""
+        """The pairs as they were when the log was `mark` long. What came later is undone for good."""
         log = self._log
         if self._first + len(log) != mark:
             if not self._first <= mark <= self._first + len(log):
@@ -222,7 +222,7 @@ class MapCell:
 
     @property
     def pairs(self) -> dict[Any, Any]:
-        """To look at, until the next change."""
+        """The pairs, to look at until the next change."""
         return self._shared.at(self._mark)
 
     def __len__(self) -> int:
@@ -300,7 +300,7 @@ class MapCell:
 
 
 def _size(sample: Iterable[Any], count: int) -> int:
-    """Bytes of so many elements, if all were like this one."""
+    """Bytes of `count` elements, if all were like this one."""
     return count * (16 + sum(map(_deep, sample)))
 
 

@@ -33,7 +33,7 @@ class StateHandle:
     """Given to a processor's `init`, which declares its state here and keeps the handle for timers.
 
     Schemas are DDL text such as "count long, name string", Arrow schemas or Spark struct types.
-    `ttl` is in milliseconds, or text such as "10s": so long after its last update a value is gone.
+    `ttl` is in milliseconds, or text such as "10s": that long after its last update a value is gone.
 
     State is declared in `init` and only there, since it makes the columns of the step's table.
     All else is for calls: timers and state are then those of the call's key.
