@@ -31,7 +31,7 @@ class ChainOperator(Protocol):
 
     @property
     def name(self) -> str:
-        """For people."""
+        """The operator's name, for people."""
         ...
 
     @property

@@ -65,7 +65,7 @@ class _Account:
 
 
 class Scheduler:
-    """Who works on what. Its lock is held for some microseconds at the borders of turns only."""
+    """Decides who works on what. Its lock is held for some microseconds at the borders of turns only."""
 
     def __init__(
         self,

@@ -90,6 +90,12 @@ def fixed_values(array: pa.Array) -> Array:
     return bits[array.offset - 8 * first :][: len(array)].view(np.bool_)
 
 
+def filled_values(array: pa.Array) -> Array:
+    """The numbers of an array, with zero (False) under nulls."""
+    values, valid = fixed_values(array), valid_mask(array)
+    return values if valid is None else np.where(valid, values, values.dtype.type(0))
+
+
 def valid_mask(array: pa.Array) -> Array | None:
     """True where the array holds a value; None when it has no null at all."""
     return None if array.null_count == 0 else fixed_values(array.is_valid())
@@ -124,3 +130,18 @@ def grown(array: Array, used: int, room: int) -> Array:
 def more(room: int) -> int:
     """The next size of an array that is full: half as much again."""
     return room + room // 2
+
+
+def indices(values: Array) -> Array:
+    """Numbers of rows or entries as kernels are compiled for them: int64 in one piece."""
+    return np.ascontiguousarray(values, np.int64)
+
+
+def ranges(starts: Array, counts: Array) -> Array:
+    """The numbers from each start on, counts[i] of them from starts[i].
+
+    >>> ranges(np.array([5, 0]), np.array([2, 3]))
+    array([5, 6, 0, 1, 2])
+    """
+    before = np.cumsum(counts) - counts
+    return np.repeat(starts - before, counts) + np.arange(int(counts.sum()))

@@ -88,9 +88,9 @@ class CopyTicket:
     """The copy must be of this version."""
     slots: tuple[int, ...] = ()
     limits: dict[str, int] = field(default_factory=dict)
-    """For "due": column -> greatest value that is due."""
+    """Column -> greatest value that is due, for "due"."""
     keys: pa.Array | None = None
-    """For "keys": as they stand in a file."""
+    """The keys as they stand in a file, for "keys"."""
 
     def to_bytes(self) -> bytes:
         facts = {k: getattr(self, k) for k in ("kind", "version", "slots", "limits")}

@@ -91,8 +91,8 @@ class Change:
     """False: the entry was removed."""
     state: dict[str, Any]
     gone: dict[str, Any]
-    """For each column of which the file tells only a part, what was taken away: keys of a map, or
-    how many of the first elements of a list."""
+    """What was taken away of columns of which the file tells only a part: keys of a map, or how many of
+    the first elements of a list."""
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ from penstock.spark.quiet import quiet_session
 _SLA = SLA(latency_ms=1000, window_ms=1000)
 _FRAME_S = 0.25
 _LINE_S = 2.0
-"""Between two lines, where there is no terminal to draw on."""
+"""Seconds between two lines, where there is no terminal to draw on."""
 
 
 @dataclass(frozen=True)

@@ -125,7 +125,7 @@ class Look:
     """The newest ones of its journal, oldest first."""
     history: WatchHistory
     idle_s: float
-    """Since an epoch was last seen that had not been seen before."""
+    """Seconds since a new epoch was last seen."""
     trouble: str = ""
     """Why all this is not of now: the query does not answer."""
 
@@ -268,7 +268,7 @@ def _load(host: dict[str, Any]) -> float | None:
 
 
 def _settles_at(host: dict[str, Any]) -> Text:
-    """Where a host's latency goes if nothing changes: nowhere, if it cannot keep up."""
+    """The latency that a host tends to if nothing changes; none if it cannot keep up."""
     if host["projected_ms"] is None and host["service_rate"] is not None:
         return Text("never", "red")
     return Text(milliseconds_text(host["projected_ms"]))

@@ -24,11 +24,11 @@ from penstock.state.store.store import Store
 from penstock.wire.flight import Endpoint
 
 _LOOK_MS = 10_000
-"""For a look at a query: it answers at once, whatever it is doing."""
+"""Timeout of a look at a query, which answers at once, whatever it is doing."""
 _ORDER_MS = 180_000
-"""For an order: a query that has just been started takes it when its first epoch begins."""
+"""Timeout of an order: a query that has just been started takes it when its first epoch begins."""
 _FOLLOW_S = 1.0
-"""Between two looks for new entries of a journal."""
+"""Seconds between two looks for new entries of a journal."""
 _FOLLOW_LAST = 200
 """Entries asked for at such a look: more than come in a second."""
 

@@ -20,7 +20,7 @@ from penstock.errors import SettingError
 
 _FRAME_S = 0.5
 _LINE_S = 2.0
-"""Between two lines, where there is no terminal to draw on."""
+"""Seconds between two lines, where there is no terminal to draw on."""
 _ENTRIES = 8
 """Entries of the journal on the page."""
 _WINDOW_MS = 1_000

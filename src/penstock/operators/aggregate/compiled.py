@@ -48,7 +48,7 @@ class Aggregate:
         return named(self.kind, self.column, self.by, self.where)
 
     def to_json(self) -> dict[str, Any]:
-        """As it is written into a checkpoint."""
+        """The aggregate as it is written into a checkpoint."""
         facts = asdict(self)
         if self.where is None:
             del facts["where"]

@@ -42,7 +42,7 @@ class JoinPlan:
     changes: bool
     """Whether the output is a stream of changes."""
     equal: list[EqualRows | None]
-    """For each side how to find equal rows, if that is needed: to leave them out, or take them back."""
+    """How to find equal rows of each side, if they have to be left out or taken back."""
     kept: list[list[str]]
     """The columns of each side that stand in the output, in order."""
 
@@ -90,7 +90,7 @@ class JoinPlan:
 
     @property
     def key_names(self) -> list[str]:
-        """As the left side names them."""
+        """The key columns as the left side names them."""
         return list(self._keys.names)
 
     @cached_property

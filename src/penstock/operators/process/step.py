@@ -226,7 +226,7 @@ class ProcessOperator:
 
     @contextmanager
     def inspect(self, key: tuple[Any, ...]) -> Iterator[StateHandle]:
-        """For tools and tests: state and timers of one key, inside; changes are kept."""
+        """State and timers of one key, for tools and tests; changes made inside are kept."""
         cells = self.handle.cells
         keys = cells.codec.from_values(key)
         with whole_or_not(self.table), cells.work(keys, self.table.find(keys)):
@@ -241,7 +241,7 @@ class ProcessOperator:
 
 
 def _limits(time: EpochTime) -> tuple[Limits, Limits]:
-    """Up to when timers are due, and up to when those are that a handler registers meanwhile."""
+    """Times up to which timers are due, and up to which those that a handler registers meanwhile are."""
     limits: Limits = {"processing": time.now_ms, "event": time.watermark_ms}
     return ({**limits, "event": ALL_TIMES} if time.final else limits), limits
 

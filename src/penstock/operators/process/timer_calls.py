@@ -16,7 +16,7 @@ from penstock.state.variables.handle import ExpiredTimer, Timers
 from penstock.state.variables.timers import TimeKind, TimerQueue
 
 Limits = Mapping[TimeKind, int | None]
-"""Up to which time, inclusive, timers of each kind are due; None: none of them."""
+"""The time up to which, inclusive, timers of each kind are due; None: none of them."""
 
 
 class TimerCalls:

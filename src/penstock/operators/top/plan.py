@@ -147,7 +147,7 @@ class TopPlan:
         return top_step.TopOperator(self, slots, step_id, ordered)
 
     def over_ms(self, batch: pa.RecordBatch) -> Array:
-        """For each row with an `until`: from which watermark on its key is over."""
+        """The watermark from which on each row's key is over, for rows with an `until`."""
         assert self.until is not None
         # the watermark must be after the time, which may be a fraction of a millisecond
         over: Array = event_times(batch.column(self.until)) // 1000 + 1 + self.lateness_ms

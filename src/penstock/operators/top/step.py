@@ -196,7 +196,7 @@ class TopOperator(TableOperator):
         return answer_of(given)
 
     def _closing(self, entries: Array, time: EpochTime) -> Places | None:
-        """Where rows of keys belong that are over."""
+        """Output places of rows of keys that are over."""
         assert self._due is not None
         return self._due_places(self.table.column(self._due.name)[entries], entries, time.final)
 

@@ -86,7 +86,7 @@ def put_due(due, entries, stamps):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def put_due_or_give(due, given, entries, stamps, limit, stay, once, again):  # type: ignore[no-untyped-def]
-    """As `put_due`, where windows stay for so many milliseconds after they were given.
+    """As `put_due`, where windows stay for `stay` milliseconds after they were given.
 
     Entries that were given `once`, and new ones that should have been by now, are given `again`.
     """
@@ -113,7 +113,7 @@ def last_words(offsets, data):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def runs(values):  # type: ignore[no-untyped-def]
-    """Where a value begins that is not that of the row before."""
+    """The rows whose value is not that of the row before."""
     out = np.empty(len(values), np.int64)
     many = 0
     for i in range(len(values)):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
@@ -29,7 +30,7 @@ from penstock.state.table.table import ColumnTable
 from penstock.state.variables.timers import LIMIT
 
 if TYPE_CHECKING:
-    from penstock.operators.window.plan import WindowPlan
+    from penstock.operators.window.plan import SessionPlan, WindowPlan
 
 GIVEN = "__given"
 """The state column of windows that stay for late rows: 0 before their row was given, then ONCE, and
@@ -40,35 +41,21 @@ NONE_DUE = -1
 ROWS_PER_BATCH = 1 << 18
 
 
-class WindowOperator(TableOperator):
-    """Keeps a plan's aggregates per key and window, until the window closes.
+class ClosingOperator(TableOperator):
+    """What operators of all windows share: entries fall due, and are given and forgotten then.
 
-    An entry knows when it falls due: at the window's end if its row is given then, and when the
-    last late rows may have come. What a final epoch closes is given at its end, so that its own
-    rows count.
+    What a final epoch closes is given at its end, so that its own rows count.
     """
 
-    kinds = (PARTIALS, ROWS)
+    plan: WindowPlan | SessionPlan
 
-    def __init__(self, plan: WindowPlan, slots: int, step_id: str, ordered: bool = False) -> None:
+    def __init__(self, plan: WindowPlan | SessionPlan, step_id: str, ordered: bool) -> None:
         super().__init__(step_id, ordered)
         self.plan = plan
-        self._state = AggregateState(plan.inner)
-        extra = [due_column(plan.window.clock)]
-        if plan.stays:
-            extra.append(Column(GIVEN, pa.int8()))
-        self.table = ColumnTable(plan.codec, [*self._state.columns, *extra], slots)
-        self._state.bind(self.table)
         self.output: pa.Schema = plan.output
         self._due = f"__due_{plan.window.clock}"
-        waits = plan.emit == "close"
-        self._first_due_us = plan.window.size_us + (0 if waits else plan.lateness_ms * 1000)
         self._limits: dict[str, int] = {}
         self._final = False
-
-    def keys(self, kind: str, batches: list[pa.RecordBatch]) -> list[Keys]:
-        """The keys of these batches."""
-        return [self._state.keys(kind, batch) for batch in batches]
 
     def due(self, time: EpochTime) -> dict[str, int]:
         """Windows that end, or go."""
@@ -76,10 +63,50 @@ class WindowOperator(TableOperator):
 
     def open(self, time: EpochTime) -> Answer:
         """Give the windows that have closed, and forget those that take no more rows."""
-        self._state.tidy()
+        self._tidy()
         self._firsts.clear()
         self._limits, self._final = self.due(time), time.final
         return Answer() if time.final else answer_of(self._closed())
+
+    @property
+    def _limit(self) -> int:
+        """What the column of due entries is up to in this epoch."""
+        return self._limits.get(self._due, NONE_DUE)
+
+    @abstractmethod
+    def _tidy(self) -> None:
+        """Forget what no entry holds any more."""
+
+    @abstractmethod
+    def _closed(self) -> list[Given]:
+        """Forget what is due, and give it where that is when rows are given."""
+
+
+class WindowOperator(ClosingOperator):
+    """Keeps a plan's aggregates per key and window, until the window closes.
+
+    An entry knows when it falls due: at the window's end if its row is given then, and when the
+    last late rows may have come.
+    """
+
+    plan: WindowPlan
+
+    kinds = (PARTIALS, ROWS)
+
+    def __init__(self, plan: WindowPlan, slots: int, step_id: str, ordered: bool = False) -> None:
+        super().__init__(plan, step_id, ordered)
+        self._state = AggregateState(plan.inner)
+        extra = [due_column(plan.window.clock)]
+        if plan.stays:
+            extra.append(Column(GIVEN, pa.int8()))
+        self.table = ColumnTable(plan.codec, [*self._state.columns, *extra], slots)
+        self._state.bind(self.table)
+        waits = plan.emit == "close"
+        self._first_due_us = plan.window.size_us + (0 if waits else plan.lateness_ms * 1000)
+
+    def keys(self, kind: str, batches: list[pa.RecordBatch]) -> list[Keys]:
+        """The keys of these batches."""
+        return [self._state.keys(kind, batch) for batch in batches]
 
     def close(self) -> Answer:
         """Give what late rows have changed, or whatever has changed; at the very end, all."""
@@ -108,6 +135,9 @@ class WindowOperator(TableOperator):
             self._note(keys, entries, where)
         return iter(())
 
+    def _tidy(self) -> None:
+        self._state.tidy()
+
     def _put_due(self, keys: Keys, entries: Array) -> None:
         table = self.table
         stamps = self._stamps(keys)
@@ -121,7 +151,6 @@ class WindowOperator(TableOperator):
             kernels.put_due_or_give(due, given, entries, stamps, limit, stay, ONCE, AGAIN)
 
     def _closed(self) -> list[Given]:
-        """Forget what is due, and give it where that is when rows are given."""
         table, plan = self.table, self.plan
         due = due_entries(table, self._limits)
         if plan.emit != "close":
@@ -142,15 +171,10 @@ class WindowOperator(TableOperator):
         return given
 
     def _closing(self, entries: Array) -> Places | None:
-        """Where the rows of windows that close belong."""
+        """Output places of the rows of windows that close."""
         if not self.ordered:
             return None
         return self._due_places(self._stamps(self.table.keys(entries)), entries, self._final)
-
-    @property
-    def _limit(self) -> int:
-        """What the column of due entries is up to in this epoch."""
-        return self._limits.get(self._due, NONE_DUE)
 
     def _stamps(self, keys: Keys) -> Array:
         """When the windows of these keys first fall due, as the column has it."""

@@ -189,7 +189,7 @@ def put_counted(out, cursor, counts, offsets, data):  # type: ignore[no-untyped-
 
 @njit(cache=True, nogil=True)
 def marked_offsets(valid, offsets):  # type: ignore[no-untyped-def]
-    """Where rows begin that are a mark each, and behind it, if valid, the next of these rows."""
+    """Offsets of rows that each hold a mark and, if valid, the next of the given rows behind it."""
     out = np.empty(len(valid) + 1, np.int64)
     end, row = np.int64(0), 0
     out[0] = end

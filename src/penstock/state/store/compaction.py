@@ -61,7 +61,7 @@ class Plan:
     snapshots: Array
     """Slots that get a new snapshot."""
     sizes: Array
-    """For each slot number, about how many bytes are read for it."""
+    """About how many bytes are read for each slot, by its number."""
 
 
 @dataclass(frozen=True)

@@ -148,7 +148,7 @@ class VersionChain:
     """The version's own manifest."""
     layout: Layout | None
     manifests: tuple[Manifest, ...]
-    """Since the layout, oldest first; the last one is that of the version, unless the layout is."""
+    """The manifests since the layout, oldest first; the last is the version's, unless the layout is."""
 
     @property
     def version(self) -> int:

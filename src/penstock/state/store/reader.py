@@ -19,7 +19,12 @@ from typing import TypeVar
 import numpy as np
 import pyarrow as pa
 
-from penstock.state.arrays import Array, fixed_array, fixed_values, one_chunk, valid_mask
+from penstock.state.arrays import (
+    Array,
+    filled_values,
+    fixed_array,
+    one_chunk,
+)
 from penstock.state.keys.codec import KeyCodec, Keys, slots_of
 from penstock.state.store.blocks import stored_keys
 from penstock.state.store.manifest import (
@@ -213,7 +218,7 @@ class StateReader:
             rows = rows.filter(rows.column(PRESENT))
             due = np.zeros(rows.num_rows, np.bool_)
             for name, limit in limits.items():
-                times = _times(rows, name)
+                times = filled_values(one_chunk(rows.column(name)))
                 due |= (times != 0) & (times <= limit)
                 later = times[(times != 0) & (times > limit)]
                 if len(later):
@@ -249,10 +254,3 @@ class StateReader:
 
     def _fitting(self, table: pa.Table, segment: SegmentFile) -> pa.Table:
         return fitting(table, self._schema, segment.name)
-
-
-def _times(rows: pa.Table, name: str) -> Array:
-    """The numbers of a column, zero where it is null."""
-    column = one_chunk(rows.column(name))
-    values, valid = fixed_values(column), valid_mask(column)
-    return values if valid is None else np.where(valid, values, 0)

@@ -30,7 +30,7 @@ from itertools import pairwise
 import numpy as np
 import pyarrow as pa
 
-from penstock.state.arrays import Array, fixed_array, fixed_values, one_chunk
+from penstock.state.arrays import Array, fixed_array, fixed_values, one_chunk, ranges
 from penstock.state.keys.codec import KeyCodec, Keys
 from penstock.state.store import segment_kernels as kernels
 from penstock.state.store.blocks import (
@@ -230,16 +230,6 @@ def stretches(numbers: Array) -> list[tuple[int, int, int]]:
     cuts = np.flatnonzero(numbers[1:] != numbers[:-1]) + 1
     bounds = [0, *cuts.tolist(), len(numbers)]
     return [(int(numbers[lo]), lo, hi) for lo, hi in pairwise(bounds)]
-
-
-def ranges(starts: Array, counts: Array) -> Array:
-    """All the numbers from each start on, so many of each.
-
-    >>> ranges(np.array([5, 9]), np.array([2, 3]))
-    array([ 5,  6,  9, 10, 11])
-    """
-    before = np.cumsum(counts) - counts
-    return np.repeat(starts - before, counts) + np.arange(int(counts.sum()))
 
 
 def hash_order(hashes: Array) -> Array:

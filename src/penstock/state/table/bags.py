@@ -25,7 +25,15 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.errors import FlowError, ProtocolError
-from penstock.state.arrays import Array, fixed_array, fixed_values, grown, one_chunk, valid_mask
+from penstock.state.arrays import (
+    Array,
+    fixed_array,
+    fixed_values,
+    grown,
+    indices,
+    one_chunk,
+    valid_mask,
+)
 from penstock.state.table import bag_kernels as kernels
 from penstock.state.table.arena import Arena
 from penstock.state.table.columns import Column
@@ -146,7 +154,7 @@ class Bags:
 
     def append(self, entries: Array, rows: pa.RecordBatch) -> None:
         """Row i goes to the end of the bag of entries[i]; an entry may be there more than once."""
-        entries, cells = _numbers(entries), self._cells
+        entries, cells = indices(entries), self._cells
         if not len(entries):
             return
         if len(self._place) < len(cells):
@@ -171,7 +179,7 @@ class Bags:
             order = np.argsort(owner, kind="stable")
             owner, ids = owner[order], ids[order]
         counts = np.bincount(owner, minlength=len(entries))
-        self._cells[entries] = self._chained(np.cumsum(counts) - counts, counts, _numbers(ids))
+        self._cells[entries] = self._chained(np.cumsum(counts) - counts, counts, indices(ids))
 
     def put(self, rows: pa.RecordBatch, order: Array | None = None) -> Array:
         """Store rows, or these of them, that no entry holds yet; returns their ids."""
@@ -196,7 +204,7 @@ class Bags:
     # -- for the column
 
     def gather(self, cells: Array) -> None:
-        """Nothing but these cells is left, and nothing can be undone: store their rows anew."""
+        """Store the rows of these cells anew; only they are left, and nothing can be undone."""
         counts = cells[:, 1].copy()
         _, ids = self._listed(cells)
         if len(ids) == self._arena.size and self._size == np.count_nonzero(counts):
@@ -292,8 +300,3 @@ class Bags:
         kernels.put_runs(starts, counts, ids, self._nodes, self._size, cells)
         self._size += runs
         return cells
-
-
-def _numbers(values: Array) -> Array:
-    """Numbers as the kernels are compiled for."""
-    return np.ascontiguousarray(values, np.int64)

@@ -12,10 +12,9 @@ from typing import Protocol
 import numpy as np
 import pyarrow as pa
 
-from penstock.errors import ProtocolError
 from penstock.state.arrays import Array, fixed_array, fixed_values, one_chunk
 from penstock.state.keys.codec import KeyCodec, Keys, slots_of
-from penstock.state.table.table import SLOT
+from penstock.state.table.table import SLOT, check_savepoint, check_sealed
 
 
 def part_numbers(slots: int, parts: int) -> Array:
@@ -166,7 +165,7 @@ class PartedTable:
 
     def load(self, table: pa.Table) -> None:
         """Take in whole rows, later rows win, as if they had always been there."""
-        self._must_be_sealed("load")
+        check_sealed(self.sealed, "load")
         for part, rows in self._rows_by_part(table):
             self.parts[part].load(rows)
         self._savepoints.clear()
@@ -189,13 +188,14 @@ class PartedTable:
 
     def drop(self, slots: Array) -> None:
         """Forget everything of these slots: they have moved away. Entry numbers change."""
-        self._must_be_sealed("drop")
+        check_sealed(self.sealed, "drop")
         self._each(lambda part: part.drop(slots))
 
     def evict(self, nbytes: int) -> int:
-        """Forget entries until about so many bytes are held, in each part those first that were not
-        touched for longest. Parts shrink alike. Returns how many are gone."""
-        self._must_be_sealed("evict")
+        """Forget entries, in each part the least recently touched first, until about `nbytes` are held.
+
+        Parts shrink alike. Returns how many are gone."""
+        check_sealed(self.sealed, "evict")
         share = min(1.0, nbytes / max(1, self.nbytes))
         gone = sum(part.evict(int(part.nbytes * share)) for part in self.parts)
         self._savepoints.clear()
@@ -210,11 +210,7 @@ class PartedTable:
 
     def undo(self, mark: int) -> None:
         """Back to the savepoint in every part. The mark stays valid."""
-        if not 0 <= mark < len(self._savepoints):
-            raise ProtocolError(
-                f"savepoint {mark} is gone",
-                hint="undo to a savepoint made since the last seal, the newest first",
-            )
+        check_savepoint(mark, len(self._savepoints))
         for part, its in zip(self.parts, self._savepoints[mark], strict=True):
             part.undo(its)
         del self._savepoints[mark + 1 :]
@@ -232,13 +228,6 @@ class PartedTable:
         for part in self.parts:
             call(part)
         self._savepoints.clear()
-
-    def _must_be_sealed(self, what: str) -> None:
-        """Refuse before the first part has changed."""
-        if not self.sealed:
-            raise ProtocolError(
-                f"cannot {what} in the middle of an epoch", hint="seal or roll back first"
-            )
 
     # -- who holds what
 

@@ -22,7 +22,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.state.arrays import Array, fixed_array, fixed_values, one_chunk, valid_mask
+from penstock.state.arrays import (
+    Array,
+    filled_values,
+    fixed_array,
+    fixed_values,
+    one_chunk,
+    ranges,
+    valid_mask,
+)
 
 PATCH, GONE = "~patch", "~gone"
 _PRESENT = "__present"
@@ -123,16 +131,16 @@ def _folded(older: _Parts, newer: _Parts) -> tuple[pa.Array, pa.Array, pa.Array]
 def _folded_lists(older: _Parts, newer: _Parts) -> tuple[pa.Array, pa.Array]:
     old_starts, old_counts = _spans(older.items, older.there)
     new_starts, new_counts = _spans(newer.items, newer.there)
-    cut = _numbers(newer.gone)
+    cut = filled_values(newer.gone)
     # A patch cannot know where the cut ends among older elements: it keeps them all, and the sum.
-    gone = fixed_array(cut + _numbers(older.gone), pa.int64(), older.patch)
+    gone = fixed_array(cut + filled_values(older.gone), pa.int64(), older.patch)
     cut = np.where(older.patch, 0, np.minimum(cut, old_counts + new_counts))
     old_cut = np.minimum(cut, old_counts)
     starts = np.stack([old_starts + old_cut, new_starts + cut - old_cut], 1)
     starts[:, 1] += len(older.items.values)
     counts = np.stack([old_counts - old_cut, new_counts - cut + old_cut], 1)
     values = pa.concat_arrays([older.items.values, newer.items.values])
-    chosen = values.take(fixed_array(_ranges(starts.ravel(), counts.ravel()), pa.int64()))
+    chosen = values.take(fixed_array(ranges(starts.ravel(), counts.ravel()), pa.int64()))
     return _listed(older.items.type, counts.sum(1), chosen), gone
 
 
@@ -186,26 +194,14 @@ def _elements(lists: pa.Array, there: Array) -> tuple[Array, pa.Array]:
         kind = lists.type
         fields = [kind.key_field, kind.item_field]
         values = pa.StructArray.from_arrays([lists.keys, lists.items], fields=fields)
-    taken = values.take(fixed_array(_ranges(starts, counts), pa.int64()))
+    taken = values.take(fixed_array(ranges(starts, counts), pa.int64()))
     return np.repeat(np.arange(len(counts)), counts), taken
-
-
-def _ranges(starts: Array, counts: Array) -> Array:
-    """All the numbers from each start on, so many of each.
-
-    >>> _ranges(np.array([5, 0]), np.array([2, 3])).tolist()
-    [5, 6, 0, 1, 2]
-    """
-    ends = np.cumsum(counts)
-    total = int(ends[-1]) if len(ends) else 0
-    numbers: Array = np.arange(total) + np.repeat(starts - (ends - counts), counts)
-    return numbers
 
 
 def _listed(
     type: pa.DataType, counts: Array, values: pa.Array, valid: Array | None = None
 ) -> pa.Array:
-    """A list or map array of so many of the values in each row."""
+    """A list or map array of counts[i] values in row i."""
     offsets = np.zeros(len(counts) + 1, np.int32)
     np.cumsum(counts, out=offsets[1:])
     bits = None if valid is None else fixed_array(valid, pa.bool_()).buffers()[1]
@@ -214,7 +210,7 @@ def _listed(
 
 
 def _ids(keys: Sequence[pa.Array], rows: Sequence[Array]) -> list[Array]:
-    """For each of these keys of a row a number: the same for equal keys of the same row."""
+    """A number for each key of a row: the same for equal keys of the same row."""
     codes, kinds = _codes(pa.concat_arrays(list(keys)))
     ends = np.cumsum([len(part) for part in keys])[:-1]
     parts = np.split(np.concatenate(rows) * kinds + codes, ends)
@@ -257,12 +253,4 @@ def _of_whole_rows(table: pa.Table, field: pa.Field) -> pa.Array:
 
 def _true(table: pa.Table, name: str) -> Array:
     """Where a column of bools is true: not where it is null."""
-    column = one_chunk(table.column(name))
-    values, valid = fixed_values(column), valid_mask(column)
-    return values if valid is None else values & valid
-
-
-def _numbers(column: pa.Array) -> Array:
-    """The integers of a column, zero where it is null."""
-    values, valid = fixed_values(column), valid_mask(column)
-    return values if valid is None else np.where(valid, values, 0)
+    return filled_values(one_chunk(table.column(name)))

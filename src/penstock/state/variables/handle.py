@@ -111,14 +111,14 @@ class StateHandle:
             yield
 
     def make_table(self, slots: int) -> ColumnTable:
-        """For the operator, once `init` has run: the table with the declared columns."""
+        """The table with the declared columns; the operator makes it once `init` has run."""
         self.cells.variables = list(self._states.values())
         if self.timers is not None:
             self.cells.variables.append(self.timers)
         return self.cells.make_table(slots)
 
     def state(self, name: str) -> StateVariable:
-        """For tools: a declared variable by its name."""
+        """A declared variable by its name, for tools."""
         if name not in self._states:
             known = ", ".join(self._states) or "none"
             raise FlowError(f"there is no state {name!r}", hint=f"declared are: {known}")

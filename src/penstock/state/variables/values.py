@@ -16,6 +16,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pyarrow as pa
 
+from penstock.state.arrays import one_chunk
 from penstock.state.variables.scalars import (
     PLAIN,
     WRITERS,
@@ -174,6 +175,17 @@ class RowForm:
             if name not in row:
                 raise TypeError(f"the column {name!r} is missing in {row!r}")
         return [row[name] for name in self.names]
+
+
+def in_type(column: pa.Array | pa.ChunkedArray, field: pa.Field) -> pa.Array:
+    """A column that user code gave, in the type of a field; TypeError if it cannot be."""
+    array = one_chunk(column)
+    try:
+        return array if array.type == field.type else array.cast(field.type)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        raise TypeError(
+            f"the column {field.name!r} takes {field.type}, not {array.type}: {error}"
+        ) from error
 
 
 def python_values(array: pa.Array) -> list[Any]:

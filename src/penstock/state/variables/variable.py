@@ -285,7 +285,7 @@ def _all_among(keys: Keys, others: Keys) -> bool:
 
 
 def distinct(codec: KeyCodec, keys: Keys) -> tuple[Array, Array]:
-    """For each key the number of its group, and for each group its first row; groups are numbered
+    """The group number of each key, and the first row of each group; groups are numbered
     in order of first appearance."""
     codes = codec.to_storage(keys).dictionary_encode().indices.to_numpy()
     first = np.zeros(int(codes.max()) + 1 if len(codes) else 0, np.int64)
