@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import pkgutil
+from pathlib import Path
 
 import penstock as ps
 
@@ -29,3 +31,10 @@ def test_the_public_names_are_these() -> None:
         "collect", "configure", "count", "count_distinct", "first", "flow", "foreach_batch", "hopping",
         "last", "max", "min", "new_host", "session", "session_window", "sum", "to", "tumbling",
     }  # fmt: skip
+
+
+def test_every_folder_says_what_is_in_it() -> None:
+    folders = Path(ps.__path__[0]).rglob("__init__.py")
+    assert not [
+        folder for folder in folders if not ast.get_docstring(ast.parse(folder.read_text()))
+    ]

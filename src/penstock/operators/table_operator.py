@@ -1,4 +1,9 @@
-"""What operators have in common whose state is all in one table."""
+"""What operators share whose state is all in one table, and when entries of it fall due.
+
+Due times are a column beside the state, found by one pass over plain numbers: there is no index that a
+restore or a rollback would have to rebuild. The column holds a time in milliseconds, moved so that zero
+can mean "never" (see `stamp`).
+"""
 
 from __future__ import annotations
 

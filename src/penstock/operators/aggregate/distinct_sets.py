@@ -1,9 +1,12 @@
 """Exact counts of distinct values: the state of `count_distinct`.
 
 One set serves all `count_distinct` of a column, whatever their conditions (`where`): each value is
-kept with the conditions that have held in some row with it, as bits. In a table a set is a bag, with
-an index beside it (see `value_sets`); in a combiner, and wherever else state lives only for a while,
-the index is all there is.
+kept with the conditions that have held in some row with it, as bits. In a combiner, and wherever else
+state lives only for a while, an index of values is all there is (`PassingSets`).
+
+In a table a set is a bag (`ValueSets`): the bag is the state, and the index beside it says quickly what
+is new. The index forgets nothing on a rollback, but knows for each entry the cell of the bag that it has
+seen: where the table holds another one, the entry's values are put in anew, under another number.
 """
 
 from __future__ import annotations

@@ -3,6 +3,9 @@
 Each takes the live columns of a table (or of a combiner), the entry of each row, and the rows'
 values as int64 or float64, nulls taken out. `seen` says which entries hold a value at all. NaN is
 the largest float, as in Spark. Kernels compile when they are first called, for the types at hand.
+
+The last ones are of exact sets: an index of (set, value) with the conditions that hold for it, by open
+addressing; `sets` (int32, 0 = free), `values` (int64) and `bits` (uint8) are by place.
 """
 
 from __future__ import annotations

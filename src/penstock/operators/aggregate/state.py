@@ -1,4 +1,4 @@
-"""The state of a plan's aggregates in a table."""
+"""The state of a plan's aggregates: in a table, or of groups that exist only while a batch is worked on."""
 
 from __future__ import annotations
 

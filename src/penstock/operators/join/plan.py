@@ -1,4 +1,4 @@
-"""The plan of a join: what it takes, what it keeps, what it gives."""
+"""The plan of a join (what it takes, keeps and gives), and its sender in couriers."""
 
 from __future__ import annotations
 

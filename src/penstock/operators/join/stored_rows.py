@@ -1,4 +1,7 @@
-"""Which rows of a batch are equal to each other, and to rows that bags hold already."""
+"""Rows in a join's bags: which are equal to each other or to new ones, and which have met a match.
+
+Rows of a bag never change, so that undoing is cheap: a row whose mark changes is stored anew in its place.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""One call of a processor at a time, undone if it fails; what calls give, and what they cost."""
+"""One call of a processor at a time, undone if it fails; what calls give, and what is told of an
+exception in user code: step, key, row and the line that raised it."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """A `process` step on a host: a user's processor, called whole or not at all.
 
-Per key, calls work on cells (see `state.cells`) that reach the table when a whole channel has been
-served; `handle_batch` works on the table itself, between savepoints. Either way a failing call is
+Per key, calls work on cells (see `state.variables.variable`) that reach the table when a whole channel
+has been served; `handle_batch` works on the table itself, between savepoints. Either way a failing call is
 undone. Then the step fails, or, with `on_error="dead_letter"`, the row to blame is set aside and
 the call is made again without it.
 """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -89,8 +90,9 @@ class DistinctPlan:
         return "distinct" if self.window is None else f"distinct in each window, {self.window}"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return (_plan, (self.input_schema, self.key_names, self.ttl_ms, self.window, self.on,
-                        self.lateness_ms, self.nulls))  # fmt: skip
+        names = ("ttl_ms", "window", "on", "lateness_ms", "nulls")
+        options = {name: getattr(self, name) for name in names}
+        return (partial(DistinctPlan, **options), (self.input_schema, self.key_names))
 
     @property
     def inputs(self) -> tuple[pa.Schema, ...]:
@@ -121,13 +123,6 @@ class DistinctPlan:
     ) -> DistinctOperator:
         """The host's part."""
         return DistinctOperator(self, slots, step_id, ordered)
-
-
-def _plan(schema: pa.Schema, keys: list[str], ttl_ms: int | None, window: Window | None,
-          on: str | None, lateness_ms: int, nulls: bool) -> DistinctPlan:  # fmt: skip
-    return DistinctPlan(
-        schema, keys, ttl_ms=ttl_ms, window=window, on=on, lateness_ms=lateness_ms, nulls=nulls
-    )
 
 
 class DistinctSender:

@@ -1,4 +1,5 @@
-"""The order of a top-n: what a user wrote, and codes that decide most comparisons."""
+"""The order of a top-n: what a user wrote, codes that decide most comparisons, and the first rows of
+those that are kept already and those that have just come."""
 
 from __future__ import annotations
 

@@ -1,8 +1,10 @@
-"""The plan of a step that keeps the first n rows of each key."""
+"""The plan of a step that keeps the first n rows of each key, and its senders in couriers, which do not
+send rows that cannot be among them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -114,7 +116,7 @@ class TopPlan:
     def __reduce__(self) -> tuple[Any, ...]:
         names = ("ties", "rank", "until", "window", "on", "lateness_ms", "emit", "nulls")
         options = {name: getattr(self, name) for name in names}
-        return (_plan, (self.input_schema, self.key_names, self.n, self.by, options))
+        return (partial(TopPlan, **options), (self.input_schema, self.key_names, self.n, self.by))
 
     @property
     def inputs(self) -> tuple[pa.Schema, ...]:
@@ -184,10 +186,6 @@ class TopPlan:
             )
         if self.emit not in ("close", "update", "changes"):
             raise FlowError(f"emit={self.emit!r} is not known", hint='use "changes" or "close"')
-
-
-def _plan(schema: pa.Schema, keys: list[str], n: int, by: Any, options: dict[str, Any]) -> TopPlan:
-    return TopPlan(schema, keys, n, by, **options)
 
 
 _JUDGED_FROM = 20_000

@@ -1,4 +1,7 @@
-"""Compiled loops of windows: which panes and windows times are in. All numbers are int64."""
+"""Compiled loops of windows and sessions.
+
+All numbers are int64; times are microseconds since 1970, due stamps milliseconds.
+"""
 
 from __future__ import annotations
 

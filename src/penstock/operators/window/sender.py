@@ -1,7 +1,8 @@
-"""The courier's side of tumbling and hopping windows.
+"""The courier's side of windows.
 
-Rows of one key and pane are combined; the combined state then goes to each window of the pane that
-is still open. The key of a host's table, and so the way to the host, is that of key and window.
+Tumbling and hopping windows: rows of one key and pane are combined; the combined state then goes to each
+window of the pane that is still open. The key of a host's table, and so the way to the host, is that of
+key and window. Sessions: rows of a key that are near each other go as one.
 """
 
 from __future__ import annotations

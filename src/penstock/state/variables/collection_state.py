@@ -1,4 +1,4 @@
-"""List and map state: many rows per key, in one cell (see `growing`).
+"""List and map state: many rows per key, in one cell (see `collection_cells`).
 
 With a time to live, each element stands beside the time at which it expires.
 """

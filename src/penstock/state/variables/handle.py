@@ -2,7 +2,7 @@
 
 A step's whole state is one `ColumnTable`: a value's fields are columns of it, a list or a map is
 one column, and each variable has a column of bits that says where it holds something. Variables are
-used inside calls for a key; the operator that makes the calls (see `cells`) decides when what they
+used inside calls for a key; the operator that makes the calls (see `variable`) decides when what they
 changed reaches the table.
 """
 

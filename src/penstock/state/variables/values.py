@@ -1,4 +1,4 @@
-"""Values between user code and Arrow.
+"""Rows and values between user code and Arrow.
 
 A *writer* takes what user code gives and returns a value that is sure to fit the Arrow type and
 that user code cannot change any more, or says what is wrong. A *reader* takes a value as Arrow or a

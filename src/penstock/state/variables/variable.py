@@ -1,4 +1,4 @@
-"""The cells that user code works on: what a step's variables hold for the keys at hand.
+"""Variables, the declared pieces of a step's keyed state, and their cells for the keys at hand.
 
 The keys of a channel are looked up in the table once. A variable's cells (one per key) come out of
 its columns when user code first asks for one, for all the keys together; they are Python values
