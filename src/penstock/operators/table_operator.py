@@ -7,7 +7,7 @@ can mean "never" (see `stamp`).
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import ABC
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import ClassVar, Literal, NamedTuple
@@ -94,12 +94,17 @@ class TableOperator(ABC):
         with whole_or_not(self.table):
             return answer_of(self._take_in(kind, batches, each))
 
-    @abstractmethod
     def _take_in(
         self, kind: str, batches: list[pa.RecordBatch], places: Sequence[Places | None]
     ) -> Iterable[Given]:
         """Put a channel's batches, with their places, into the table; gives the output that they
         cause at once."""
+        for batch, where in zip(batches, places, strict=True):
+            yield from self._take(kind, batch, where)
+
+    def _take(self, kind: str, batch: pa.RecordBatch, places: Places | None) -> Iterable[Given]:
+        """Put one batch into the table; gives the output that it causes at once."""
+        raise NotImplementedError
 
     def rollback(self) -> None:
         """Back to the last sealed version."""

@@ -59,7 +59,7 @@ class IntervalJoin(ExpiringJoin):
         columns = self._columns(LEFT, ids[lonely])
         return self._alone(columns, np.arange(len(lonely)), taken(places, lonely))
 
-    def _take(
+    def _meet(
         self, input: int, entries: Array, rows: pa.RecordBatch, places: Places | None
     ) -> Iterator[Given]:
         at, ids = self._matches(input, entries, rows)

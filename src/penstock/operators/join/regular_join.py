@@ -74,7 +74,7 @@ class RegularJoin(ExpiringJoin):
             np.subtract.at(rights, entries[owner], self._weights(input, ids))
         return iter(())
 
-    def _take(
+    def _meet(
         self, input: int, entries: Array, rows: pa.RecordBatch, places: Places | None
     ) -> Iterator[Given]:
         at, ids = self._living(1 - input, *self.bags[1 - input].ids(entries))

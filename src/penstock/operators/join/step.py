@@ -109,7 +109,7 @@ class JoinOperator(TableOperator):
                     rows = pa.concat_batches(parts[input])
                 entries = self.table.upsert(self.plan.keys(input, rows))
                 joined = Places.joined(wheres[input]) if self.ordered else None
-                yield from self._take(input, entries, rows, joined)
+                yield from self._meet(input, entries, rows, joined)
 
     # -- what the kinds of joins differ in
 
@@ -118,7 +118,7 @@ class JoinOperator(TableOperator):
         """Forget rows whose time has come; gives the output that is due with it."""
 
     @abstractmethod
-    def _take(
+    def _meet(
         self, input: int, entries: Array, rows: pa.RecordBatch, places: Places | None
     ) -> Iterator[Given]:
         """Let rows of one side meet the other side's, then store them; their entries are touched."""

@@ -56,7 +56,7 @@ class WindowJoin(JoinOperator):
             yield from self._alone(self._columns(LEFT, ids), rows, places, bounds)
         self.table.remove(entries)
 
-    def _take(
+    def _meet(
         self, input: int, entries: Array, rows: pa.RecordBatch, places: Places | None
     ) -> Iterator[Given]:
         starts = fixed_values(rows.column(STARTS))

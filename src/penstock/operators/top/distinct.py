@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any
 
@@ -201,14 +201,11 @@ class DistinctOperator(TableOperator):
         """Everything was given already."""
         return Answer()
 
-    def _take_in(
-        self, kind: str, batches: list[pa.RecordBatch], places: Sequence[Places | None]
-    ) -> Iterator[Given]:
-        for batch, where in zip(batches, places, strict=True):
-            rows = self._new(batch)
-            if len(rows):
-                given = self._given(batch.take(fixed_array(rows, pa.int64())))
-                yield Given(given, taken(where, rows))
+    def _take(self, kind: str, batch: pa.RecordBatch, places: Places | None) -> Iterable[Given]:
+        rows = self._new(batch)
+        if len(rows):
+            given = self._given(batch.take(fixed_array(rows, pa.int64())))
+            yield Given(given, taken(places, rows))
 
     def _new(self, batch: pa.RecordBatch) -> Array:
         """The first row of each key that is not in the table, which then is."""

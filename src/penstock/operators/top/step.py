@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -92,14 +92,7 @@ class TopOperator(TableOperator):
 
     # -- rows come in
 
-    def _take_in(
-        self, kind: str, batches: list[pa.RecordBatch], places: Sequence[Places | None]
-    ) -> Iterator[Given]:
-        for batch, where in zip(batches, places, strict=True):
-            self._compete(batch, where)
-        return iter(())
-
-    def _compete(self, batch: pa.RecordBatch, where: Places | None) -> None:
+    def _take(self, kind: str, batch: pa.RecordBatch, places: Places | None) -> Iterable[Given]:
         plan, first = self.plan, self.plan.order[0]
         keys = plan.codec.encode(batch)
         codes = coarse_codes(batch.column(first.column), first.descending)
@@ -109,8 +102,8 @@ class TopOperator(TableOperator):
         cells, bars = self.table.column(self._bags.column.name), self.table.column(_BAR)
         rows = kernels.contenders(entries, codes, cells, bars, plan.n)
         if not len(rows):
-            self._note(keys, entries, where)
-            return
+            self._note(keys, entries, places)
+            return ()
         everyone, entries = entries, entries[rows]
         unknown = rows[entries < 0]
         if len(unknown):
@@ -118,12 +111,13 @@ class TopOperator(TableOperator):
             self._set_due(batch, unknown, entries, rows)
             everyone[rows] = entries
         # also those that do not get in: who does may depend on which channel was first
-        self._note(keys, everyone, where)
+        self._note(keys, everyone, places)
         distinct, counts, groups = numbered(entries)
         if plan.n <= MOST and len(distinct) < len(rows):
             leading = kernels.leaders(groups, counts, codes[rows], plan.n)
             rows, groups = rows[leading], groups[leading]
         self._merge(batch, rows, distinct, groups)
+        return ()
 
     def _merge(self, batch: pa.RecordBatch, rows: Array, entries: Array, groups: Array) -> None:
         """Put rows of a batch, row i of entries[groups[i]], among those that are there."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from penstock.operators.aggregate.combiner import unpack
 from penstock.operators.aggregate.state import PassingState
+from penstock.operators.aggregate.step import ROWS_PER_BATCH
 from penstock.operators.changes import differing, signs
 from penstock.operators.operator import PARTIALS, Answer
 from penstock.operators.places import Places
@@ -26,7 +27,6 @@ from penstock.operators.window.step import (
     AGAIN,
     GIVEN,
     ONCE,
-    ROWS_PER_BATCH,
     ClosingOperator,
 )
 from penstock.operators.window.windows import time_array
@@ -101,31 +101,25 @@ class SessionOperator(ClosingOperator):
 
     # -- rows come in
 
-    def _take_in(
-        self, kind: str, batches: list[pa.RecordBatch], places: Sequence[Places | None]
-    ) -> Iterator[Given]:
-        for batch, where in zip(batches, places, strict=True):
-            self._merge(batch, where)
-        return iter(())
-
-    def _merge(self, batch: pa.RecordBatch, where: Places | None) -> None:
+    def _take(self, kind: str, batch: pa.RecordBatch, places: Places | None) -> Iterable[Given]:
         keys, partials = unpack(self.plan.codec, batch)
         rows = self.table.upsert(keys)
-        self._note(keys, rows, where)
+        self._note(keys, rows, places)
         scratch = np.zeros(len(self.table.column(self._due)), np.int32)
-        entries, places = kernels.distinct(rows, scratch)
+        entries, owners = kernels.distinct(rows, scratch)
         old = self._sessions(entries)
-        places = np.concatenate([old.owner, places])
+        owners = np.concatenate([old.owner, owners])
         starts = np.concatenate([self._times(START, old), fixed_values(partials.column(START))])
         ends = np.concatenate([self._times(END, old), fixed_values(partials.column(END))])
-        order = kernels.by_place(np.argsort(starts), places, len(entries))
+        order = kernels.by_place(np.argsort(starts), owners, len(entries))
         became, owner, begin, end, fresh = kernels.merge_sessions(
-            order, places, starts, ends, len(old.ids)
+            order, owners, starts, ends, len(old.ids)
         )
         ids = np.empty(len(owner), np.int64)
         ids[became[: len(old.ids)]] = old.ids
         ids[fresh] = self._merged(old, partials, became, fresh, begin[fresh], end[fresh])
         self._keep(_Sessions(entries, owner, ids))
+        return ()
 
     def _merged(
         self,

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-import numpy as np
 import pyarrow as pa
 
 from penstock.operators.aggregate.state import AggregateState
-from penstock.operators.changes import differing, signs
+from penstock.operators.aggregate.step import AggregateRows
 from penstock.operators.operator import PARTIALS, ROWS, Answer, EpochTime
 from penstock.operators.places import Places
 from penstock.operators.table_operator import (
@@ -38,7 +37,6 @@ AGAIN as soon as late rows have changed them."""
 ONCE, AGAIN = 1, 2
 NONE_DUE = -1
 """No entry is due at or before this."""
-ROWS_PER_BATCH = 1 << 18
 
 
 class ClosingOperator(TableOperator):
@@ -101,6 +99,7 @@ class WindowOperator(ClosingOperator):
             extra.append(Column(GIVEN, pa.int8()))
         self.table = ColumnTable(plan.codec, [*self._state.columns, *extra], slots)
         self._state.bind(self.table)
+        self._out = AggregateRows(plan.inner, self._state, self.table, plan.output, self._bounds)
         waits = plan.emit == "close"
         self._first_due_us = plan.window.size_us + (0 if waits else plan.lateness_ms * 1000)
 
@@ -114,26 +113,23 @@ class WindowOperator(ClosingOperator):
         touched = touched[self.table.present(touched)]
         given: list[Given] = []
         if self.plan.emit == "update":
-            given += self._rows(touched, self._first)
+            given += self._out.now(touched, self._first)
         elif self.plan.emit == "changes":
-            given += self._changes(touched)
+            given += self._out.changes(touched, self._first)
         elif self.plan.stays and not self._final:
             again = touched[self.table.column(GIVEN)[touched] == AGAIN]
-            given += self._rows(again, self._first)
+            given += self._out.now(again, self._first)
             self.table.touch(again)
             self.table.column(GIVEN)[again] = ONCE
         if self._final:
             given += self._closed()
         return answer_of(given)
 
-    def _take_in(
-        self, kind: str, batches: list[pa.RecordBatch], places: Sequence[Places | None]
-    ) -> Iterator[Given]:
-        for batch, where in zip(batches, places, strict=True):
-            keys, entries = self._state.take_in(kind, batch)
-            self._put_due(keys, entries)
-            self._note(keys, entries, where)
-        return iter(())
+    def _take(self, kind: str, batch: pa.RecordBatch, places: Places | None) -> Iterable[Given]:
+        keys, entries = self._state.take_in(kind, batch)
+        self._put_due(keys, entries)
+        self._note(keys, entries, places)
+        return ()
 
     def _tidy(self) -> None:
         self._state.tidy()
@@ -157,10 +153,10 @@ class WindowOperator(ClosingOperator):
             table.remove(due)
             return []
         if not plan.stays:
-            given = list(self._rows(due, self._closing))
+            given = list(self._out.now(due, self._closing))
             table.remove(due)
             return given
-        given = list(self._rows(due[table.column(GIVEN)[due] != ONCE], self._closing))
+        given = list(self._out.now(due[table.column(GIVEN)[due] != ONCE], self._closing))
         lasts = self._stamps(table.keys(due)) + plan.lateness_ms
         gone = lasts <= self._limit
         table.remove(due[gone])
@@ -189,37 +185,8 @@ class WindowOperator(ClosingOperator):
             values = kernels.last_words(keys.offsets, keys.data)
         return event_times(fixed_array(values, self.plan.time_type))
 
-    def _rows(self, entries: Array, places: Callable[[Array], Places | None]) -> Iterator[Given]:
-        """The rows of these entries; `places` says where each belongs."""
-        for some in _pieces(entries):
-            columns = self._bounds(some) + self.plan.inner.results(self._state, some)
-            batch = pa.RecordBatch.from_arrays(columns, schema=self.output)
-            yield Given(batch, places(some))
-
-    def _changes(self, entries: Array) -> Iterator[Given]:
-        """What is taken back, then what is put in, of as many entries as go into a batch."""
-        for some in _pieces(entries):
-            was = self.table.was_present(some)
-            old = self.plan.inner.results(self._state.before(some), np.arange(len(some)))
-            new = self.plan.inner.results(self._state, some)
-            changed = ~was | differing(old, new)
-            for sign, results, rows in ((-1, old, was & changed), (1, new, changed)):
-                found = np.flatnonzero(rows)
-                if len(found):
-                    taken = fixed_array(found, pa.int64())
-                    columns = self._bounds(some[found])
-                    columns += [column.take(taken) for column in results]
-                    columns.append(signs(sign, len(found)))
-                    batch = pa.RecordBatch.from_arrays(columns, schema=self.output)
-                    yield Given(batch, self._first(some[found]))
-
     def _bounds(self, entries: Array) -> list[pa.Array]:
         """Key columns, window_start and window_end."""
         *keys, starts = self.plan.codec.decode(self.table.keys(entries))
         ends = event_times(starts) + self.plan.window.size_us
         return [*keys, starts, time_array(ends, self.plan.time_type)]
-
-
-def _pieces(entries: Array) -> Iterator[Array]:
-    for at in range(0, len(entries), ROWS_PER_BATCH):
-        yield entries[at : at + ROWS_PER_BATCH]
