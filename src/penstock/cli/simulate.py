@@ -172,8 +172,8 @@ def _replay(checkpoint: str, policies: list[str], as_json: bool) -> None:
     """The journal of recorded events, or what other policies would have wanted."""
     import json
 
+    from penstock.console.checkpoint.checkpoint import open_checkpoint
     from penstock.sim.replay import difference, recorded, replayed
-    from penstock.state.inspect.checkpoint import open_checkpoint
 
     run = recorded(open_checkpoint(checkpoint)[0])
     if policies:

@@ -16,10 +16,10 @@ from penstock.control.events import Placement, SegmentSealed
 from penstock.control.examine.examiner import Examiner
 from penstock.control.examine.vitals import Vitals, Work
 from penstock.control.journal.journal import Journal
+from penstock.control.offload_policy import OffloadPolicy
 from penstock.control.policies.health import observed
 from penstock.control.step_control import StepControl
 from penstock.control.treat.decision import Bounds, Decision
-from penstock.control.treat.offload_policy import OffloadPolicy
 from penstock.model import HostId, StepId
 
 

@@ -40,11 +40,11 @@ from penstock.control.instructions import (
 )
 from penstock.control.journal.entries import host_lost, refused, setting
 from penstock.control.journal.journal import Journal
+from penstock.control.offload_policy import Ahead, OffloadPolicy
 from penstock.control.realize.course import Course
 from penstock.control.realize.patience import patience_ms
 from penstock.control.step_control import Look, StepControl
 from penstock.control.treat.decision import Bounds, Policy
-from penstock.control.treat.offload_policy import Ahead, OffloadPolicy
 from penstock.control.treat.sharing import Sharing
 from penstock.model import SLA, StepId
 from penstock.plan.epoch import Offload

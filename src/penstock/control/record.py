@@ -16,7 +16,7 @@ from penstock import codec
 from penstock.control.elastic import Elastic, Steering
 from penstock.control.events import Event, Steered
 from penstock.control.money import FunctionPrice, HostPrice
-from penstock.control.treat.offload_policy import Helped
+from penstock.control.offload_policy import Helped
 from penstock.errors import CheckpointError, SettingError
 from penstock.model import SLA
 

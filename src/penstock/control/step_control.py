@@ -23,9 +23,9 @@ from penstock.control.journal.entries import (
 )
 from penstock.control.journal.journal import Journal
 from penstock.control.money import Money
+from penstock.control.offload_policy import OffloadPolicy
 from penstock.control.realize.course import Course
 from penstock.control.treat.decision import Bounds, Decision, Policy, Treatment, is_new
-from penstock.control.treat.offload_policy import OffloadPolicy
 from penstock.control.treat.offloading import Offloading, for_switch, held
 from penstock.model import HostId, StepId
 

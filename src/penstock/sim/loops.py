@@ -25,7 +25,7 @@ from penstock.control.examine.vitals import Floats
 from penstock.control.instructions import KeepWarm, Tell, Treat
 from penstock.control.machine import ControlledStep, FlowControl, Habits
 from penstock.control.money import Money
-from penstock.control.treat.offload_policy import Helped
+from penstock.control.offload_policy import Helped
 from penstock.model import StepId
 from penstock.offload.policy.flow import FlowOffload
 from penstock.plan.epoch import Offload

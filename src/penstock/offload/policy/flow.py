@@ -17,9 +17,9 @@ from penstock.control.events import EpochSealed
 from penstock.control.examine.vitals import Floats, Vitals
 from penstock.control.machine import WARM_EPOCHS, ControlledStep, FlowControl, Habits
 from penstock.control.money import Costs, HostPrice
+from penstock.control.offload_policy import Ahead, Helped
 from penstock.control.record import ElasticFacts, Opening, StepFacts
 from penstock.control.treat.decision import Bounds
-from penstock.control.treat.offload_policy import Ahead, Helped
 from penstock.control.treat.offloading import Offloading, OffloadSettings, recovery_ms
 from penstock.model import SLA, StepId, milliseconds
 from penstock.offload.plan.segments import segments
