@@ -44,11 +44,10 @@ if TYPE_CHECKING:
         StepError,
         StoreError,
     )
-    from penstock.flow.flow import Flow, KeyedFlow, WindowedFlow, flow
+    from penstock.flows.flow import Flow, KeyedFlow, WindowedFlow, flow
     from penstock.model import SLA
-    from penstock.offload.backends.aws import LambdaFunctions
-    from penstock.offload.backends.local import LocalFunctions
-    from penstock.offload.backends.price import FunctionPrice, HostPrice
+    from penstock.offload.backends.aws.backend import LambdaFunctions
+    from penstock.offload.backends.local.backend import LocalFunctions
     from penstock.operators.aggregate.aggregates import (
         approx_distinct,
         avg,
@@ -64,6 +63,7 @@ if TYPE_CHECKING:
     from penstock.operators.process.processor import KeyedProcessor
     from penstock.operators.window.windows import Window, hopping, session_window, tumbling
     from penstock.plan.migration import Migration
+    from penstock.price import FunctionPrice, HostPrice
     from penstock.settings import Settings
     from penstock.spark.query import FlowQuery, QueryStatus
     from penstock.spark.session import configure, session
@@ -86,10 +86,10 @@ _HOMES = {
         "StepError",
         "StoreError",
     ),
-    "flow.flow": ("Flow", "KeyedFlow", "WindowedFlow", "flow"),
-    "offload.backends.aws": ("LambdaFunctions",),
-    "offload.backends.local": ("LocalFunctions",),
-    "offload.backends.price": ("FunctionPrice", "HostPrice"),
+    "flows.flow": ("Flow", "KeyedFlow", "WindowedFlow", "flow"),
+    "offload.backends.aws.backend": ("LambdaFunctions",),
+    "offload.backends.local.backend": ("LocalFunctions",),
+    "price": ("FunctionPrice", "HostPrice"),
     "model": ("SLA",),
     "operators.aggregate.aggregates": (
         "approx_distinct",

@@ -6,8 +6,8 @@ import pytest
 
 from penstock.control.elastic import Elastic
 from penstock.errors import PenstockError
-from penstock.offload.backends.local import LocalFunctions
-from penstock.offload.backends.price import FunctionPrice, HostPrice
+from penstock.offload.backends.local.backend import LocalFunctions
+from penstock.price import FunctionPrice, HostPrice
 
 
 def test_without_functions_none_are_ever_asked_for() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from penstock.control.money import BreakEven, Costs, Money, Spending
-from penstock.offload.backends.price import FunctionPrice, HostPrice
+from penstock.price import FunctionPrice, HostPrice
 
 
 def test_hosts_cost_by_the_time_that_they_are_there() -> None:

@@ -14,15 +14,16 @@ from dataclasses import replace
 import numpy as np
 import pyarrow as pa
 
-from penstock.offload.backends import reach
-from penstock.offload.backends.messages import FunctionAnswer, Request
-from penstock.offload.backends.port import FunctionFailed, Usage
-from penstock.offload.backends.work import Work
+from penstock.offload.backends import backend
+from penstock.offload.backends.backend import WorkerFailed
+from penstock.offload.backends.messages import Request, WorkerAnswer
+from penstock.offload.backends.worker import BurstWorker
 from penstock.offload.plan.segments import segments
 from penstock.operators.operator import PARTIALS, ROWS
 from penstock.plan.epoch import EpochPlan, Offload
 from penstock.plan.reflex import Reflex
 from penstock.plan.steps import FlowPlan
+from penstock.price import Usage
 
 Chances = Mapping[str, int]
 """What a function does -> how often, of all that they do."""
@@ -45,7 +46,7 @@ _numbers = itertools.count()
 
 
 class StandIn:
-    """Does the real work, and all that may go wrong about it. See `functions.port.Invoker`."""
+    """Does the real work, and all that may go wrong about it. See `Invoker`."""
 
     request_limit: int | None = None
 
@@ -53,7 +54,7 @@ class StandIn:
         self.did: Counter[str] = Counter()
         self.chances = chances
         self.over = threading.Event()
-        self._work, self._pick = Work(flow), random.Random(seed)
+        self._work, self._pick = BurstWorker(flow), random.Random(seed)
         self._lock, self._last, self._taken = threading.Lock(), b"", 0
 
     def invoke(self, request: bytes, timeout_ms: int) -> bytes:
@@ -63,9 +64,9 @@ class StandIn:
             self._taken += 1
             last = self._last
         if does == "fail":
-            raise FunctionFailed("it died")
+            raise WorkerFailed("it died")
         if does == "throttle":
-            raise FunctionFailed("all are busy", failure="throttled")
+            raise WorkerFailed("all are busy", failure="throttled")
         if does == "garbage":
             return request[: len(request) // 2]
         if does == "again":
@@ -86,7 +87,7 @@ class StandIn:
 
 
 def _changed(does: str, body: bytes, request: Request) -> bytes:
-    answer = FunctionAnswer.from_bytes(body, request)
+    answer = WorkerAnswer.from_bytes(body, request)
     if does == "another":
         answer = replace(answer, kind=ROWS if answer.kind == PARTIALS else PARTIALS)
     strange = pa.record_batch({"nobody": [1, 2], "asked": ["for", "it"]})
@@ -141,9 +142,9 @@ def helped(
     text = json.dumps({"kind": "stand-in", "number": next(_numbers)})
     made = Helped(flow, text, seed, deadline_ms)
     made.functions = StandIn(flow, chances, seed)
-    reach._invokers[text] = made.functions
+    backend._invokers[text] = made.functions
     try:
         yield made
     finally:
         made.functions.over.set()
-        del reach._invokers[text]
+        del backend._invokers[text]

@@ -42,7 +42,7 @@ def services() -> list[psutil.Process]:
     found = []
     for child in psutil.Process().children(recursive=True):
         try:
-            if "penstock.offload.backends.service" in child.cmdline():
+            if "penstock.offload.backends.local.service" in child.cmdline():
                 found.append(child)
         except psutil.NoSuchProcess:
             continue

@@ -27,7 +27,7 @@ from pyspark.sql import SparkSession
 
 import penstock as ps
 from penstock.errors import PenstockError
-from penstock.offload.backends.price import FunctionPrice, HostPrice
+from penstock.price import FunctionPrice, HostPrice
 from penstock.settings import Settings
 from penstock.spark.sinks import Collect
 from penstock_bench import sides

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from penstock.control.treat.decision import Bounds
-from penstock.offload.backends.price import FunctionPrice, HostPrice
+from penstock.price import FunctionPrice, HostPrice
 from penstock.sim.flow import simulate_flow
 from penstock.sim.outcome import Outcome
 from penstock.sim.run import simulate

@@ -42,7 +42,7 @@ def package_flow(
     import os
     import sys
 
-    from penstock.offload.backends.package import flow_named, package
+    from penstock.offload.backends.aws.package import flow_named, package
 
     sys.path.insert(0, os.getcwd())
     plan = flow_named(flow)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from penstock.offload.backends.price import FunctionPrice, HostPrice
+from penstock.price import FunctionPrice, HostPrice
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable
 
 from penstock.control.money import Money, Spending
-from penstock.offload.backends.price import HostPrice
+from penstock.price import HostPrice
 
 
 class Bill:

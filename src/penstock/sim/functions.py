@@ -10,9 +10,8 @@ from dataclasses import dataclass, field
 
 from penstock.control.money import Costs
 from penstock.errors import SettingError
-from penstock.offload.backends.port import Usage
-from penstock.offload.backends.price import FunctionPrice, HostPrice
 from penstock.offload.policy.values import OffloadSettings
+from penstock.price import FunctionPrice, HostPrice, Usage
 
 
 @dataclass(frozen=True)

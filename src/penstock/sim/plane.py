@@ -7,7 +7,7 @@ from typing import Literal, get_args
 
 from penstock.errors import SettingError
 from penstock.model import StepId
-from penstock.offload.backends.price import HostPrice
+from penstock.price import HostPrice
 from penstock.sim.functions import FunctionPlane
 
 Engine = Literal["continuous", "epochs"]

@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 from penstock.driver.bill import Bill
 from penstock.driver.relocation import Relocation
-from penstock.offload.backends.price import HostPrice
 from penstock.offload.driver.help import Offloads
 from penstock.offload.driver.keeper import FunctionKeeper
+from penstock.price import HostPrice
 from penstock.spark.epoch_stream import Start
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.offload.backends.price import FunctionPrice, HostPrice
+from penstock.price import FunctionPrice, HostPrice
 
 
 def test_a_host_is_a_quarter_of_a_machine_with_four_cores() -> None:

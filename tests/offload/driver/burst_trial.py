@@ -20,15 +20,14 @@ from penstock.driver.fleet import SealedHost
 from penstock.driver.relocation import Relocation
 from penstock.host.vitals import HostVitals
 from penstock.model import SLA, HostId, StepId
-from penstock.offload.backends.local import LocalFunctions
-from penstock.offload.backends.port import Usage
-from penstock.offload.backends.price import FunctionPrice, HostPrice
+from penstock.offload.backends.local.backend import LocalFunctions
 from penstock.offload.courier.report import Offloaded, Routed
 from penstock.offload.driver.help import Offloads
 from penstock.offload.driver.keeper import FunctionKeeper
 from penstock.operators.operator import EpochTime
 from penstock.plan.epoch import EpochPlan, Offload, RouteTable, StepRoutes
 from penstock.plan.steps import FlowPlan
+from penstock.price import FunctionPrice, HostPrice, Usage
 from penstock.settings import Settings
 from penstock.state.store.store import DeltaRef
 from tests.trials.ledger import SLOTS, SUMS
@@ -51,14 +50,8 @@ class PretendedStarted:
     stopped: int = 0
 
     @property
-    def reach(self) -> PretendedStarted:
-        return self
-
-    def to_text(self) -> str:
+    def reach(self) -> str:
         return f"functions {self.number}"
-
-    def connect(self) -> Any:
-        raise NotImplementedError
 
     def warm(self, count: int) -> None:
         self.warmed.append(count)

@@ -20,8 +20,8 @@ from penstock.control.policies.health import observed
 from penstock.control.step_control import StepControl
 from penstock.control.treat.decision import Bounds, Decision
 from penstock.model import HostId, StepId
-from penstock.offload.backends.price import HostPrice
 from penstock.offload.policy.values import OffloadSettings
+from penstock.price import HostPrice
 
 _NEVER = float("inf")
 

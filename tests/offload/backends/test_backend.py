@@ -12,13 +12,19 @@ from dataclasses import dataclass
 import pytest
 
 from penstock import errors
-from penstock.offload.backends.aws import LambdaFunctions
-from penstock.offload.backends.lambda_handler import Handler
-from penstock.offload.backends.local import LocalFunctions
-from penstock.offload.backends.messages import FunctionAnswer
-from penstock.offload.backends.port import Failure, FunctionFailed, Functions, Invoker, Started
-from penstock.offload.backends.reach import invoker_at
-from penstock.offload.backends.work import Work
+from penstock.offload.backends.aws.backend import LambdaFunctions
+from penstock.offload.backends.aws.handler import Handler
+from penstock.offload.backends.backend import (
+    Backend,
+    BurstWorkers,
+    Failure,
+    Invoker,
+    WorkerFailed,
+    invoker_at,
+)
+from penstock.offload.backends.local.backend import LocalFunctions
+from penstock.offload.backends.messages import WorkerAnswer
+from penstock.offload.backends.worker import BurstWorker
 from tests.offload.backends.flows import counting, request, slow_or_wrong
 from tests.offload.backends.lambda_stand_in import InProcess, LambdaStandIn
 from tests.offload.backends.waiting import until
@@ -29,27 +35,27 @@ AT_MOST = 3
 
 @dataclass
 class Place:
-    started: Started
+    started: BurstWorkers
     invoker: Invoker
 
-    def asked(self, *pairs: tuple[str | None, int], timeout_ms: int = 20_000) -> FunctionAnswer:
+    def asked(self, *pairs: tuple[str | None, int], timeout_ms: int = 20_000) -> WorkerAnswer:
         sent = request(FLOW, *pairs)
-        return FunctionAnswer.from_bytes(self.invoker.invoke(sent.to_bytes(), timeout_ms), sent)
+        return WorkerAnswer.from_bytes(self.invoker.invoke(sent.to_bytes(), timeout_ms), sent)
 
     def failure(self, *pairs: tuple[str | None, int], timeout_ms: int = 20_000) -> Failure:
-        with pytest.raises(FunctionFailed) as raised:
+        with pytest.raises(WorkerFailed) as raised:
             self.asked(*pairs, timeout_ms=timeout_ms)
         return raised.value.failure
 
 
 @contextmanager
-def functions_at(name: str) -> Iterator[Functions]:
+def functions_at(name: str) -> Iterator[Backend]:
     if name == "local":
         yield LocalFunctions(at_most=AT_MOST)
         return
     with (
         pytest.MonkeyPatch.context() as patch,
-        LambdaStandIn("flow", lambda: InProcess(Handler(Work(FLOW))), AT_MOST) as stand_in,
+        LambdaStandIn("flow", lambda: InProcess(Handler(BurstWorker(FLOW))), AT_MOST) as stand_in,
     ):
         patch.setitem(os.environ, "AWS_ACCESS_KEY_ID", "test")
         patch.setitem(os.environ, "AWS_SECRET_ACCESS_KEY", "test")
@@ -63,7 +69,7 @@ def place(request: pytest.FixtureRequest) -> Iterator[Place]:
         assert functions.at_most == AT_MOST
         started = functions.start(FLOW, "run", "token")
         stack.callback(started.stop)
-        yield Place(started, invoker_at(started.reach.to_text()))
+        yield Place(started, invoker_at(started.reach))
 
 
 def test_a_function_answers(place: Place) -> None:
@@ -72,7 +78,7 @@ def test_a_function_answers(place: Place) -> None:
 
 
 def test_what_couriers_are_told_is_a_text(place: Place) -> None:
-    text = place.started.reach.to_text()
+    text = place.started.reach
     assert invoker_at(text) is place.invoker
     assert "\n" not in text
 
@@ -93,7 +99,7 @@ def test_more_functions_than_there_may_be_are_refused(place: Place) -> None:
         def outcome(_: int) -> str:
             try:
                 place.asked(("slow", 500))
-            except FunctionFailed as failed:
+            except WorkerFailed as failed:
                 return failed.failure
             return "answered"
 
@@ -126,9 +132,9 @@ def test_warm_ones_are_started_ahead(place: Place) -> None:
 
 
 def test_an_error_says_how_it_failed_wherever_it_is_read() -> None:
-    error = FunctionFailed("busy", failure="throttled")
+    error = WorkerFailed("busy", failure="throttled")
     for again in (pickle.loads(pickle.dumps(error)), errors.from_wire(errors.to_wire(error))):
-        assert isinstance(again, FunctionFailed)
+        assert isinstance(again, WorkerFailed)
         assert (again.failure, str(again)) == ("throttled", "busy")
 
 

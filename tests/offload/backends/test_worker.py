@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.errors import FlowError, StepError
-from penstock.offload.backends.messages import FunctionAnswer, Requests
-from penstock.offload.backends.work import Work, answer
+from penstock.offload.backends.messages import Requests, WorkerAnswer
+from penstock.offload.backends.worker import BurstWorker
 from penstock.offload.plan.segments import segments
 from penstock.operators.operator import PARTIALS, ROWS, EpochTime, Operator
 from penstock.plan.steps import FlowPlan, KeyedStep, SourcePlan
@@ -41,7 +41,7 @@ class Courier:
         flow = FlowPlan((SourcePlan(step.plan.inputs[0]),), (step,))
         [segment] = segments(flow)
         self.whole_keys = segment.whole_keys
-        self.work = Work(flow)
+        self.worker = BurstWorker(flow)
         self.requests = Requests.of(flow, [step], time, "test")
         self.late: list[Row] = []
 
@@ -58,7 +58,7 @@ class Courier:
         for number, road in enumerate(taken[1:]):
             for part, batch in enumerate(_cut(self._batch(road), 2 * cut)):
                 asked = self.requests.one(10 * number + part, list(_cut(batch, cut)))
-                got = FunctionAnswer.from_bytes(self.work.answer(asked.to_bytes()), asked)
+                got = WorkerAnswer.from_bytes(self.worker.answer(asked.to_bytes()), asked)
                 assert got.kind == kind or not got.batches
                 for out, hashes in got.outgoing(self.plan):
                     out.validate(full=True)
@@ -140,7 +140,7 @@ def test_the_results_are_the_same(
 def test_stateless_steps_come_first() -> None:
     flow = counting(doubled)
     asked = request(flow, ("a", 1), ("b", 2), ("a", 4))
-    got = FunctionAnswer.from_bytes(answer(flow, asked.to_bytes()), asked)
+    got = WorkerAnswer.from_bytes(BurstWorker(flow).answer(asked.to_bytes()), asked)
     [partials] = got.batches
     assert got.kind == PARTIALS
     assert partials.to_pylist() == [{"__key": b"a", "sum(v)": 10}, {"__key": b"b", "sum(v)": 4}]
@@ -149,25 +149,25 @@ def test_stateless_steps_come_first() -> None:
 def test_a_segment_without_a_keyed_step_gives_rows() -> None:
     flow = counting(doubled)
     asked = Requests.of(flow, flow.steps[:1], EpochTime(0, 0), "test").one(0, [rows(("a", 3))])
-    got = FunctionAnswer.from_bytes(answer(flow, asked.to_bytes()), asked)
+    got = WorkerAnswer.from_bytes(BurstWorker(flow).answer(asked.to_bytes()), asked)
     assert (got.kind, got.batches) == (ROWS, (rows(("a", 6)),))
 
 
 def test_rows_that_cannot_go_on_fail_the_invocation() -> None:
     flow = counting(slow_or_wrong)
     with pytest.raises(ValueError, match="such a row"):
-        answer(flow, request(flow, ("a", 1), ("wrong", 1)).to_bytes())
+        BurstWorker(flow).answer(request(flow, ("a", 1), ("wrong", 1)).to_bytes())
     with pytest.raises(StepError, match="a null in the key"):
-        answer(flow, request(flow, ("a", 1), (None, 1)).to_bytes())
+        BurstWorker(flow).answer(request(flow, ("a", 1), (None, 1)).to_bytes())
 
 
 def test_a_function_of_another_flow_does_not_answer() -> None:
     other = FlowPlan((SourcePlan(SCHEMA),), (COUNT,))
     with pytest.raises(FlowError, match="another flow"):
-        answer(other, request(counting(doubled), ("a", 1)).to_bytes())
+        BurstWorker(other).answer(request(counting(doubled), ("a", 1)).to_bytes())
 
 
 @pytest.mark.parametrize("name", PLANS)
 def test_a_rehearsal_needs_no_rows_of_the_user(name: str) -> None:
     flow = FlowPlan((SourcePlan(PLANS[name].inputs[0]),), (KeyedStep("s", 4, PLANS[name]),))
-    Work(flow).rehearse()
+    BurstWorker(flow).rehearse()
