@@ -32,6 +32,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from penstock.control.elastic import Elastic
     from penstock.control.examine.vitals import Vitals
+    from penstock.control.money import FunctionPrice, HostPrice
     from penstock.control.treat.decision import Bounds, Decision, Policy, Treatment, new_host
     from penstock.errors import (
         CheckpointError,
@@ -63,7 +64,6 @@ if TYPE_CHECKING:
     from penstock.operators.process.processor import KeyedProcessor
     from penstock.operators.window.windows import Window, hopping, session_window, tumbling
     from penstock.plan.migration import Migration
-    from penstock.price import FunctionPrice, HostPrice
     from penstock.settings import Settings
     from penstock.spark.query import FlowQuery, QueryStatus
     from penstock.spark.session import configure, session
@@ -89,7 +89,7 @@ _HOMES = {
     "flows.flow": ("Flow", "KeyedFlow", "WindowedFlow", "flow"),
     "offload.backends.aws.backend": ("LambdaFunctions",),
     "offload.backends.local.backend": ("LocalFunctions",),
-    "price": ("FunctionPrice", "HostPrice"),
+    "control.money": ("FunctionPrice", "HostPrice"),
     "model": ("SLA",),
     "operators.aggregate.aggregates": (
         "approx_distinct",

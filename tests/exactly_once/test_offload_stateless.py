@@ -15,17 +15,18 @@ import pyarrow.compute as pc
 import pytest
 
 from penstock.control.elastic import Elastic
+from penstock.control.money import HostPrice
 from penstock.driver.bill import Bill
 from penstock.driver.control_loop import ControlLoop
 from penstock.driver.progress import EpochProgress
 from penstock.faults import FAULT_POINTS, Armed, armed
 from penstock.offload.backends import backend
+from penstock.offload.backends.backend import Usage
 from penstock.offload.backends.local.backend import LocalFunctions
 from penstock.offload.driver.help import NO_ANSWER, Offloads
 from penstock.offload.driver.keeper import FunctionKeeper
 from penstock.plan.epoch import EpochPlan, Offload
 from penstock.plan.steps import FlowPlan, MapStep, SourcePlan
-from penstock.price import HostPrice, Usage
 from tests.offload.in_process import ANYHOW, WELL, Chances, StandIn, helped
 from tests.trials.cluster import SETTINGS, MiniCluster, Partitions, cluster
 from tests.trials.plain_rows import Row

@@ -15,12 +15,13 @@ import pytest
 
 from penstock.control.elastic import Elastic
 from penstock.control.examine.vitals import Vitals
+from penstock.control.money import HostPrice
 from penstock.control.treat.decision import Bounds
 from penstock.driver import control_loop
 from penstock.driver.bill import Bill
 from penstock.driver.control_loop import ControlLoop
 from penstock.offload.backends import backend
-from penstock.offload.backends.backend import WorkerFailed
+from penstock.offload.backends.backend import Usage, WorkerFailed
 from penstock.offload.backends.local.backend import LocalFunctions
 from penstock.offload.backends.worker import BurstWorker
 from penstock.offload.driver.help import NO_ANSWER, Offloads
@@ -29,7 +30,6 @@ from penstock.offload.policy.offloader import Offloader
 from penstock.offload.policy.values import Offloading
 from penstock.plan.epoch import EpochPlan
 from penstock.plan.steps import FlowPlan
-from penstock.price import HostPrice, Usage
 from tests.trials.cluster import MiniCluster, Partitions
 from tests.trials.ledger import SLOTS, SUMS, SumsTwin
 

@@ -26,8 +26,8 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 import penstock as ps
+from penstock.control.money import FunctionPrice, HostPrice
 from penstock.errors import PenstockError
-from penstock.price import FunctionPrice, HostPrice
 from penstock.settings import Settings
 from penstock.spark.sinks import Collect
 from penstock_bench import sides

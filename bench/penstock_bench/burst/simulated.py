@@ -20,8 +20,8 @@ from typing import Any
 
 import numpy as np
 
+from penstock.control.money import FunctionPrice, HostPrice
 from penstock.control.treat.decision import Bounds
-from penstock.price import FunctionPrice, HostPrice
 from penstock.sim.flow import simulate_flow
 from penstock.sim.outcome import Outcome
 from penstock.sim.run import simulate

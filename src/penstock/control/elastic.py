@@ -6,14 +6,13 @@ from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from penstock.control.money import Costs
+from penstock.control.money import Costs, HostPrice
 from penstock.control.policies.parse import parse
 from penstock.control.treat.decision import Bounds, Policy
 from penstock.errors import SettingError
 from penstock.model import SLA, milliseconds
 from penstock.offload.backends.backend import Backend
 from penstock.offload.policy.values import OffloadSettings
-from penstock.price import HostPrice
 
 
 @dataclass(frozen=True)

@@ -14,9 +14,9 @@ import pyarrow.compute as pc
 from penstock.control.diagnose.hot_keys import HotKeyCount
 from penstock.courier.tally import Counts, counts_from_text
 from penstock.errors import FlowError
+from penstock.offload.backends.backend import Usage
 from penstock.offload.courier.report import Offloaded, Routed
 from penstock.offload.courier.stateless_work import MapWork
-from penstock.price import Usage
 from penstock.state.table.buffers import fixed_values
 
 _BUCKETS = 512

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from penstock.control.money import Costs
+from penstock.control.money import Costs, FunctionPrice, HostPrice
 from penstock.errors import SettingError
+from penstock.offload.backends.backend import Usage
 from penstock.offload.policy.values import OffloadSettings
-from penstock.price import FunctionPrice, HostPrice, Usage
 
 
 @dataclass(frozen=True)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+from penstock.control.money import HostPrice
 from penstock.driver.bill import Bill
 from penstock.driver.relocation import Relocation
 from penstock.offload.driver.help import Offloads
 from penstock.offload.driver.keeper import FunctionKeeper
-from penstock.price import HostPrice
 from penstock.spark.epoch_stream import Start
 
 

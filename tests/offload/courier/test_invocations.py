@@ -8,12 +8,11 @@ from collections.abc import Callable
 import pyarrow as pa
 import pytest
 
-from penstock.offload.backends.backend import WorkerFailed
+from penstock.offload.backends.backend import Usage, WorkerFailed
 from penstock.offload.backends.messages import Request, Requests, WorkerAnswer
 from penstock.offload.backends.worker import BurstWorker
 from penstock.offload.courier.invocations import Invocations, Portion, cut_evenly, portions
 from penstock.operators.operator import EpochTime
-from penstock.price import Usage
 from tests.offload.backends.flows import counting, doubled, rows
 
 FLOW = counting(doubled)

@@ -12,6 +12,7 @@ import pytest
 import penstock.operators.aggregate.aggregates as ps
 from penstock.courier.witness import Seen, Watched, Witness
 from penstock.errors import ProtocolError
+from penstock.offload.backends.backend import Usage
 from penstock.offload.courier.report import Offloaded, told_of_functions
 from penstock.operators.aggregate.plan import AggregatePlan
 from penstock.operators.process.step import ProcessPlan
@@ -19,7 +20,6 @@ from penstock.operators.window.plan import window_aggregate_plan
 from penstock.operators.window.windows import tumbling
 from penstock.plan.epoch import Offload
 from penstock.plan.steps import FlowPlan, KeyedStep, SourcePlan
-from penstock.price import Usage
 from tests.courier.test_report import ordering
 from tests.offload.in_process import WELL, helped
 from tests.operators.processors import SCHEMA as USERS

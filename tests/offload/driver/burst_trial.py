@@ -11,7 +11,7 @@ import numpy as np
 
 from penstock.control.elastic import Elastic
 from penstock.control.journal.entry import Entry
-from penstock.control.money import Money
+from penstock.control.money import FunctionPrice, HostPrice, Money
 from penstock.control.treat.decision import Treatment, is_new
 from penstock.courier.witness import Seen
 from penstock.driver.bill import Bill
@@ -20,6 +20,7 @@ from penstock.driver.fleet import SealedHost
 from penstock.driver.relocation import Relocation
 from penstock.host.vitals import HostVitals
 from penstock.model import SLA, HostId, StepId
+from penstock.offload.backends.backend import Usage
 from penstock.offload.backends.local.backend import LocalFunctions
 from penstock.offload.courier.report import Offloaded, Routed
 from penstock.offload.driver.help import Offloads
@@ -27,7 +28,6 @@ from penstock.offload.driver.keeper import FunctionKeeper
 from penstock.operators.operator import EpochTime
 from penstock.plan.epoch import EpochPlan, Offload, RouteTable, StepRoutes
 from penstock.plan.steps import FlowPlan
-from penstock.price import FunctionPrice, HostPrice, Usage
 from penstock.settings import Settings
 from penstock.state.store.store import DeltaRef
 from tests.trials.ledger import SLOTS, SUMS

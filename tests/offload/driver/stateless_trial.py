@@ -14,6 +14,7 @@ from penstock.courier.witness import Seen
 from penstock.driver.control_loop import ControlLoop
 from penstock.driver.relocation import Relocation
 from penstock.model import SLA
+from penstock.offload.backends.backend import Usage
 from penstock.offload.backends.local.backend import LocalFunctions
 from penstock.offload.courier.report import Offloaded
 from penstock.offload.courier.stateless import wanted
@@ -23,7 +24,6 @@ from penstock.offload.driver.keeper import FunctionKeeper
 from penstock.offload.policy.stateless import CourierControl
 from penstock.plan.epoch import EpochPlan, Offload
 from penstock.plan.steps import FlowPlan, MapStep, SourcePlan
-from penstock.price import Usage
 from penstock.settings import Settings
 from tests.driver.pretence import PretendedRelocation
 from tests.offload.driver.burst_trial import CAPACITY, COST_MS, PretendedStarted

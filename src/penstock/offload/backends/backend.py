@@ -15,10 +15,11 @@ from __future__ import annotations
 import json
 import pkgutil
 import threading
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Protocol
 
+from penstock.control.money import FunctionPrice
 from penstock.errors import PenstockError, ProtocolError
-from penstock.price import FunctionPrice, Usage
 
 if TYPE_CHECKING:
     from penstock.plan.steps import FlowPlan
@@ -46,6 +47,33 @@ class WorkerFailed(PenstockError):
 
     def facts(self) -> dict[str, str]:
         return super().facts() | {"failure": self.failure}
+
+
+@dataclass(frozen=True)
+class Usage:
+    """What burst workers have done, and what it cost.
+
+    >>> Usage(invocations=2, seconds=0.5) + Usage(invocations=1, cold_starts=1)
+    Usage(invocations=3, seconds=0.5, cold_starts=1, cold_start_ms=0.0, failed=0, throttled=0, money=0.0)
+    """
+
+    invocations: int = 0
+    """Invocations that a burst worker began, including those that failed."""
+    seconds: float = 0.0
+    """Working time that is billed, in total."""
+    cold_starts: int = 0
+    cold_start_ms: float = 0.0
+    """Time that cold starts took, in total."""
+    failed: int = 0
+    """Invocations that a burst worker began and did not answer in time, or at all."""
+    throttled: int = 0
+    """Invocations that were refused because too many burst workers were busy. They cost nothing."""
+    money: float = 0.0
+    """US dollars."""
+
+    def __add__(self, other: Usage) -> Usage:
+        mine, others = vars(self), vars(other)
+        return Usage(**{name: mine[name] + others[name] for name in mine})
 
 
 class Invoker(Protocol):

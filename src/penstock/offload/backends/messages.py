@@ -38,6 +38,7 @@ class _AnswerHead:
     id: str
     kind: str
     late: bool
+    """Whether a stream of late rows follows."""
 
 
 @dataclass(frozen=True)
@@ -192,6 +193,6 @@ def _stream(batches: Sequence[pa.RecordBatch], head: object) -> bytes:
 
 def _read(source: pa.NativeFile, kind: type[_Head]) -> tuple[_Head, tuple[pa.RecordBatch, ...]]:
     with pa.ipc.open_stream(source) as reader:
-        head = codec.decode(reader.schema.metadata[_HEAD], kind)
+        head = codec.decode((reader.schema.metadata or {}).get(_HEAD, b""), kind)
         batches = tuple(batch.replace_schema_metadata(None) for batch in reader)
     return head, batches

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from penstock.courier.exchange import Task
 from penstock.faults import point
-from penstock.offload.backends.backend import Invoker, WorkerFailed, invoker_at
+from penstock.offload.backends.backend import Invoker, Usage, WorkerFailed, invoker_at
 from penstock.offload.backends.messages import Requests, WorkerAnswer
 from penstock.offload.courier.invocations import Invocations, Portion, Taken, portions
 from penstock.offload.courier.report import Offloaded
@@ -19,7 +19,6 @@ from penstock.offload.plan.segments import Segment
 from penstock.operators.operator import EpochTime
 from penstock.plan.epoch import EpochPlan, Offload
 from penstock.plan.steps import FlowPlan, Step
-from penstock.price import Usage
 
 
 class _Unreachable:

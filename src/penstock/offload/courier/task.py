@@ -14,7 +14,7 @@ from penstock.courier.exchange import Task
 from penstock.courier.trouble import Trouble
 from penstock.errors import ProtocolError
 from penstock.host.pace import Pace
-from penstock.offload.backends.backend import invoker_at
+from penstock.offload.backends.backend import Usage, invoker_at
 from penstock.offload.courier.questions import Asking
 from penstock.offload.courier.redirect import Redirect
 from penstock.offload.courier.report import Offloaded, Routed
@@ -24,7 +24,6 @@ from penstock.offload.plan.segments import Segment, segments
 from penstock.operators.operator import EpochTime
 from penstock.plan.epoch import EpochPlan, Offload
 from penstock.plan.steps import FlowPlan, KeyedStep, MapStep
-from penstock.price import Usage
 
 
 class Offloads:

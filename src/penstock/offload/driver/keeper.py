@@ -14,8 +14,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Literal
 
-from penstock.offload.backends.backend import BurstWorkers
-from penstock.price import Usage
+from penstock.offload.backends.backend import BurstWorkers, Usage
 
 KeeperState = Literal["starting", "up", "failed", "ended"]
 

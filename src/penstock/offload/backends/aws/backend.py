@@ -16,9 +16,9 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from penstock.control.money import FunctionPrice
 from penstock.errors import SettingError
-from penstock.offload.backends.backend import Failure, WorkerFailed, reach_text
-from penstock.price import FunctionPrice, Usage
+from penstock.offload.backends.backend import Failure, Usage, WorkerFailed, reach_text
 
 if TYPE_CHECKING:
     from penstock.plan.steps import FlowPlan

@@ -25,9 +25,9 @@ import pyarrow as pa
 import pyarrow.flight as fl
 
 from penstock import errors
+from penstock.control.money import FunctionPrice
 from penstock.errors import PenstockError, SettingError
-from penstock.offload.backends.backend import WorkerFailed, reach_text
-from penstock.price import FunctionPrice, Usage
+from penstock.offload.backends.backend import Usage, WorkerFailed, reach_text
 from penstock.wire.flight import Endpoint
 
 if TYPE_CHECKING:

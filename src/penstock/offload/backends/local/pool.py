@@ -11,8 +11,7 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
-from penstock.offload.backends.backend import WorkerFailed
-from penstock.price import Usage
+from penstock.offload.backends.backend import Usage, WorkerFailed
 
 
 class PooledWorker(Protocol):
