@@ -1,4 +1,4 @@
-"""From a decision to the state of a host: control, plan, couriers, functions and reports, without Spark."""
+"""From a decision to the state of a host: control, plan, couriers, burst workers and reports, without Spark."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ class InProcess:
 
 
 class Helped(MiniCluster):
-    """A cluster whose control has functions."""
+    """A cluster whose control has burst workers."""
 
     def __init__(self, flow: FlowPlan, store: str, **elastic: Any) -> None:
         self.brought_up: list[InProcess] = []
@@ -161,7 +161,7 @@ def helped(store: str, **elastic: Any) -> Iterator[Helped]:
                 backend._invokers.pop(one.reach)
 
 
-def test_what_is_decided_goes_to_functions_and_is_told_back(tmp_path: Path) -> None:
+def test_what_is_decided_goes_to_burst_workers_and_is_told_back(tmp_path: Path) -> None:
     chance, twin = random.Random(7), SumsTwin()
     with helped(str(tmp_path)) as on:
         for _ in range(3):
@@ -191,7 +191,7 @@ def test_what_is_decided_goes_to_functions_and_is_told_back(tmp_path: Path) -> N
         assert on.pass_epoch(chance, twin).functions.rows == 0
 
 
-def test_functions_that_fail_are_replaced_and_nothing_is_lost(tmp_path: Path) -> None:
+def test_burst_workers_that_fail_are_replaced_and_nothing_is_lost(tmp_path: Path) -> None:
     chance, twin = random.Random(8), SumsTwin()
     with helped(str(tmp_path)) as on:
         on.offloader.shares = np.full(SLOTS, 0.5)
@@ -213,7 +213,7 @@ def test_functions_that_fail_are_replaced_and_nothing_is_lost(tmp_path: Path) ->
         assert on.plans[-1].functions == on.brought_up[1].reach
 
 
-def test_a_driver_that_starts_again_has_functions_again(tmp_path: Path) -> None:
+def test_a_driver_that_starts_again_has_burst_workers_again(tmp_path: Path) -> None:
     chance, twin = random.Random(9), SumsTwin()
     with helped(str(tmp_path)) as on:
         on.offloader.shares = np.full(SLOTS, 0.7)

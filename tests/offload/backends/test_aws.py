@@ -154,7 +154,7 @@ def test_a_packed_flow_answers_where_only_the_archive_is(tmp_path: Path) -> None
             way.invoke(asked.to_bytes(), 10_000)
     [partials] = got.batches
     assert partials.column("sum(v)").to_pylist() == [10, 4]
-    assert (tmp_path / "kernels" / "compiled").exists()  # where a function can write
+    assert (tmp_path / "kernels" / "compiled").exists()  # where Lambda lets it write
 
 
 def test_a_flow_is_found_by_name() -> None:

@@ -1,4 +1,4 @@
-"""What all places that run functions have in common."""
+"""What all backends of burst workers have in common."""
 
 from __future__ import annotations
 
@@ -15,12 +15,14 @@ from penstock import errors
 from penstock.offload.backends.aws.backend import LambdaFunctions
 from penstock.offload.backends.aws.handler import Handler
 from penstock.offload.backends.backend import (
+    INVOKERS,
     Backend,
     BurstWorkers,
     Failure,
     Invoker,
     WorkerFailed,
     invoker_at,
+    reach_text,
 )
 from penstock.offload.backends.local.backend import LocalFunctions
 from penstock.offload.backends.messages import WorkerAnswer
@@ -49,7 +51,7 @@ class Place:
 
 
 @contextmanager
-def functions_at(name: str) -> Iterator[Backend]:
+def backend_of(name: str) -> Iterator[Backend]:
     if name == "local":
         yield LocalFunctions(at_most=AT_MOST)
         return
@@ -65,14 +67,14 @@ def functions_at(name: str) -> Iterator[Backend]:
 @pytest.fixture(scope="module", params=["local", "lambda"])
 def place(request: pytest.FixtureRequest) -> Iterator[Place]:
     with ExitStack() as stack:
-        functions = pickle.loads(pickle.dumps(stack.enter_context(functions_at(request.param))))
-        assert functions.at_most == AT_MOST
-        started = functions.start(FLOW, "run", "token")
+        backend = pickle.loads(pickle.dumps(stack.enter_context(backend_of(request.param))))
+        assert backend.at_most == AT_MOST
+        started = backend.start(FLOW, "run", "token")
         stack.callback(started.stop)
         yield Place(started, invoker_at(started.reach))
 
 
-def test_a_function_answers(place: Place) -> None:
+def test_a_burst_worker_answers(place: Place) -> None:
     [partials] = place.asked(("a", 1), ("b", 2), ("a", 3)).batches
     assert partials.column("sum(v)").to_pylist() == [8, 4]
 
@@ -88,12 +90,12 @@ def test_a_row_that_fails_fails_the_invocation_and_no_more(place: Place) -> None
     assert place.asked(("a", 1)).batches
 
 
-def test_a_function_that_takes_too_long(place: Place) -> None:
+def test_a_burst_worker_that_takes_too_long(place: Place) -> None:
     assert place.failure(("slow", 3_000), timeout_ms=300) == "timeout"
     assert place.asked(("a", 1)).batches
 
 
-def test_more_functions_than_there_may_be_are_refused(place: Place) -> None:
+def test_more_burst_workers_than_there_may_be_are_refused(place: Place) -> None:
     with ThreadPoolExecutor(3 * AT_MOST) as threads:
 
         def outcome(_: int) -> str:
@@ -138,6 +140,22 @@ def test_an_error_says_how_it_failed_wherever_it_is_read() -> None:
         assert (again.failure, str(again)) == ("throttled", "busy")
 
 
-def test_functions_of_no_known_kind_are_refused() -> None:
+def test_backends_of_no_known_kind_are_refused() -> None:
     with pytest.raises(errors.ProtocolError, match="unknown kind: 'other'"):
         invoker_at('{"kind": "other"}')
+
+
+class Echo:
+    """A connection to nobody: it answers with what it was made with."""
+
+    def __init__(self, answer: str) -> None:
+        self._answer = answer.encode()
+
+    def invoke(self, request: bytes, timeout_ms: int) -> bytes:
+        return self._answer
+
+
+def test_another_backend_is_one_entry() -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(INVOKERS, "echo", f"{__name__}:Echo")
+        assert invoker_at(reach_text("echo", answer="rows")).invoke(b"", 1_000) == b"rows"

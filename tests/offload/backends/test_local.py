@@ -1,4 +1,4 @@
-"""Local functions as processes: killed, hung, slow, let go, and gone with their driver."""
+"""Local burst workers as processes: killed, hung, slow, let go, and gone with their driver."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ def busy(started: LocalWorkers) -> int | None:
 def while_busy(
     started: LocalWorkers, threads: ThreadPoolExecutor, timeout_ms: int
 ) -> Future[bytes]:
-    """An invocation that a function is in the middle of."""
+    """An invocation that a burst worker is in the middle of."""
     body = request(FLOW, ("slow", 60_000)).to_bytes()
     under_way = threads.submit(invoker_at(started.reach).invoke, body, timeout_ms)
     until(lambda: busy(started))
     return under_way
 
 
-def test_a_function_that_is_killed_in_the_middle(started: LocalWorkers) -> None:
+def test_a_burst_worker_that_is_killed_in_the_middle(started: LocalWorkers) -> None:
     with ThreadPoolExecutor() as threads:
         under_way = while_busy(started, threads, 60_000)
         os.kill(busy(started) or 0, signal.SIGKILL)
@@ -58,7 +58,7 @@ def test_a_function_that_is_killed_in_the_middle(started: LocalWorkers) -> None:
     assert invoker_at(started.reach).invoke(request(FLOW, ("a", 1)).to_bytes(), 10_000)
 
 
-def test_a_function_that_hangs_is_ended(started: LocalWorkers) -> None:
+def test_a_burst_worker_that_hangs_is_ended(started: LocalWorkers) -> None:
     with ThreadPoolExecutor() as threads:
         under_way = while_busy(started, threads, 1_000)
         hung = busy(started) or 0
@@ -92,7 +92,7 @@ def test_who_has_not_the_token_is_not_answered(started: LocalWorkers) -> None:
         stranger.invoke(request(FLOW, ("a", 1)).to_bytes(), 5_000)
 
 
-def test_functions_are_as_slow_and_start_as_slowly_as_they_are_told() -> None:
+def test_burst_workers_are_as_slow_and_start_as_slowly_as_they_are_told() -> None:
     flow = counting(doubled)
     functions = LocalFunctions(at_most=1, start_ms=300, speed=0.5)
     started = functions.start(flow, "run", "token", host_rate=1_000.0)
@@ -145,7 +145,7 @@ class _Unloadable:
 
 
 def test_all_end_with_the_driver_however_it_ends(tmp_path: Path) -> None:
-    """One function works, and will for long, when the driver is killed."""
+    """One burst worker works, and will for long, when the driver is killed."""
     driver = tmp_path / "driver.py"
     driver.write_text(
         textwrap.dedent("""
@@ -180,7 +180,7 @@ def test_all_end_with_the_driver_however_it_ends(tmp_path: Path) -> None:
     assert not left
 
 
-def test_nothing_is_left_of_functions_that_are_stopped() -> None:
+def test_nothing_is_left_of_burst_workers_that_are_stopped() -> None:
     started = LocalFunctions(keep_warm=2).start(counting(doubled), "run", "token")
     until(lambda: len(started.up()) == 2)
     service = psutil.Process(started._process.pid)

@@ -1,4 +1,4 @@
-"""The pool of local functions, with made-up functions and a clock that is handed in."""
+"""The pool of local burst workers, with made-up ones and a clock that is handed in."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from penstock.offload.backends.local.pool import WorkerPool
 
 
 class Made:
-    """A function that does as its request says."""
+    """A burst worker that does as its request says."""
 
     numbers = itertools.count(1)
 

@@ -1,4 +1,4 @@
-"""Rows that go through functions make the same state, and the same output, as rows that do not."""
+"""Rows that go through burst workers make the same state, and the same output, as rows that do not."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ SLOTS = 8
 
 
 class Courier:
-    """Takes the rows of one channel: some itself, some to functions, in several requests each."""
+    """Takes the rows of one channel: some itself, some to burst workers, in several requests each."""
 
     def __init__(self, step: KeyedStep, time: EpochTime, chance: random.Random) -> None:
         self.step, self.plan, self.time, self.chance = step, step.plan, time, chance
@@ -85,7 +85,7 @@ def _cut(batch: pa.RecordBatch, size: int) -> list[pa.RecordBatch]:
     return [batch.slice(at, size) for at in range(0, batch.num_rows, size)]
 
 
-def with_functions(
+def with_burst_workers(
     step: KeyedStep, epochs: list[Epoch], cut: int, seed: int, roads: int
 ) -> Outcome:
     operator, outcome, chance = step.operator(), Outcome(), random.Random(seed)
@@ -131,7 +131,7 @@ def test_the_results_are_the_same(
     quiet = [replace(epoch, mishap="") for epoch in epochs]
     step = KeyedStep("step", SLOTS, PLANS[name])
     alone = run(PLANS[name], quiet, cut)
-    helped = with_functions(step, quiet, cut, seed, roads)
+    helped = with_burst_workers(step, quiet, cut, seed, roads)
     assert list(map(bag, helped.rows)) == list(map(bag, alone.rows))
     assert list(map(bag, helped.late)) == list(map(bag, alone.late))
     assert state(helped.operator) == state(alone.operator)
@@ -161,7 +161,7 @@ def test_rows_that_cannot_go_on_fail_the_invocation() -> None:
         BurstWorker(flow).answer(request(flow, ("a", 1), (None, 1)).to_bytes())
 
 
-def test_a_function_of_another_flow_does_not_answer() -> None:
+def test_a_burst_worker_of_another_flow_does_not_answer() -> None:
     other = FlowPlan((SourcePlan(SCHEMA),), (COUNT,))
     with pytest.raises(FlowError, match="another flow"):
         BurstWorker(other).answer(request(counting(doubled), ("a", 1)).to_bytes())
