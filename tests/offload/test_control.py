@@ -1,4 +1,4 @@
-"""From a decision to the state of a host: control, plan, couriers, burst workers and reports, without Spark."""
+"""From a decision to the state of a host: control, plan, couriers, burst workers, reports; no Spark."""
 
 from __future__ import annotations
 
