@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from penstock import codec
 from penstock.cli import app as cli
 from penstock.console.ctl import followed, journal
 from penstock.control.journal.entry import Entry
@@ -225,7 +226,7 @@ def test_journal_as_json(serve: Serve, tmp_path: Path, capsys: pytest.CaptureFix
     query.journal = [entry(1, "key ö=[1]"), entry(2)]
     assert run("journal", str(tmp_path), "--json") == 0
     lines = capsys.readouterr().out.splitlines()
-    assert [Entry.from_json(json.loads(line)) for line in lines] == query.journal
+    assert [codec.decode(line, Entry) for line in lines] == query.journal
 
 
 def test_journal_of_a_query_that_runs_no_more(

@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 
 import psutil
 
+from penstock import codec
 from penstock.control.journal.entry import Entry
 from penstock.errors import HostLostError, SettingError
 from penstock.plan.slots import slots_from_text
@@ -51,7 +52,7 @@ class RunningQuery:
     def journal(self, last: int) -> list[Entry]:
         """The newest entries of the journal since the query was started, oldest first."""
         told = self._ask("control_journal", _LOOK_MS, last=last)
-        return [Entry.from_json(entry) for entry in told["entries"]]
+        return codec.from_plain(told["entries"], list[Entry])
 
     def has_ended(self) -> bool:
         """Whether the query that was found has ended as it should, and no other one runs."""
@@ -161,8 +162,7 @@ def _told(checkpoint: str, last: int) -> list[Entry]:
 
 def _kept(checkpoint: str, last: int) -> list[Entry]:
     store, _ = open_checkpoint(checkpoint)
-    kept = store.journal_entries(files=last)  # there is an entry in each, or several
-    return [Entry.from_json(entry) for entry in kept][-last:]
+    return store.journal_entries(Entry, files=last)[-last:]  # there is an entry in each, or several
 
 
 def _control(checkpoint: str, store: Store) -> dict[str, Any]:

@@ -11,14 +11,17 @@ import hashlib
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TypeVar
 
 import pyarrow as pa
 
+from penstock import codec
+from penstock.errors import ProtocolError
 from penstock.offload.backends.port import FunctionFailed
 from penstock.operators.operator import EpochTime, Outgoing, StepPlan
-from penstock.plan.epoch import time_from_json, time_to_json
 from penstock.plan.steps import FlowPlan, KeyedStep, Step
+
+T = TypeVar("T")
 
 _ABOUT = b"penstock"
 
@@ -41,14 +44,12 @@ class Request:
         return sum(batch.num_rows for batch in self.batches)
 
     def to_bytes(self) -> bytes:
-        about = {"id": self.id, "segment": self.steps, "flow": self.flow}
-        return _stream(self.batches, about | {"time": time_to_json(self.time)})
+        return _stream(self.batches, _Asked(self.id, self.steps, self.flow, self.time))
 
     @staticmethod
     def from_bytes(body: bytes) -> Request:
-        about, batches = _read(pa.BufferReader(body))
-        time = time_from_json(about["time"])
-        return Request(about["id"], tuple(about["segment"]), time, about["flow"], batches)
+        asked, batches = _read(pa.BufferReader(body), _Asked)
+        return Request(asked.id, asked.segment, asked.time, asked.flow, batches)
 
 
 @dataclass(frozen=True)
@@ -67,8 +68,7 @@ class FunctionAnswer:
         return (Outgoing(batch, plan.sent_keys(batch).hashes) for batch in self.batches)
 
     def to_bytes(self) -> bytes:
-        about = {"id": self.id, "kind": self.kind, "late": bool(self.late)}
-        sent = _stream(self.batches, about)
+        sent = _stream(self.batches, _Answered(self.id, self.kind, bool(self.late)))
         return sent + _stream(self.late, {}) if self.late else sent
 
     @staticmethod
@@ -76,13 +76,33 @@ class FunctionAnswer:
         """The answer to a request; `FunctionFailed` if it is none."""
         try:
             source = pa.BufferReader(body)
-            about, batches = _read(source)
-            late = _read(source)[1] if about["late"] else ()
-        except (pa.ArrowException, OSError, ValueError, KeyError, TypeError) as broken:
+            about, batches = _read(source, _Answered)
+            late = _read(source, dict)[1] if about.late else ()
+        except (ProtocolError, pa.ArrowException, OSError, ValueError) as broken:
             raise FunctionFailed(f"a function's answer cannot be read: {broken}") from broken
-        if about["id"] != request.id:
-            raise FunctionFailed(f"request {request.id} got the answer to {about['id']}")
-        return FunctionAnswer(about["id"], about["kind"], batches, late)
+        if about.id != request.id:
+            raise FunctionFailed(f"request {request.id} got the answer to {about.id}")
+        return FunctionAnswer(about.id, about.kind, batches, late)
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """What a request is about."""
+
+    id: str
+    segment: tuple[str, ...]
+    flow: str
+    time: EpochTime
+
+
+@dataclass(frozen=True)
+class _Answered:
+    """What an answer is about."""
+
+    id: str
+    kind: str
+    late: bool
+    """Whether a stream of late rows follows."""
 
 
 @dataclass(frozen=True)
@@ -159,18 +179,19 @@ def _columns(schema: pa.Schema) -> list[str]:
     return [f"{field.name} {field.type}" for field in schema]
 
 
-def _stream(batches: Sequence[pa.RecordBatch], about: dict[str, Any]) -> bytes:
+def _stream(batches: Sequence[pa.RecordBatch], about: object) -> bytes:
     schema = batches[0].schema if batches else pa.schema([])
     sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, schema.with_metadata({_ABOUT: json.dumps(about)})) as writer:
+    with pa.ipc.new_stream(sink, schema.with_metadata({_ABOUT: codec.encode(about)})) as writer:
         for batch in batches:
             writer.write_batch(batch)
     body: bytes = sink.getvalue().to_pybytes()
     return body
 
 
-def _read(source: pa.NativeFile) -> tuple[dict[str, Any], tuple[pa.RecordBatch, ...]]:
+def _read(source: pa.NativeFile, kind: type[T]) -> tuple[T, tuple[pa.RecordBatch, ...]]:
+    """What a stream is about, and its batches."""
     with pa.ipc.open_stream(source) as reader:
-        about = json.loads(reader.schema.metadata[_ABOUT])
+        about = codec.decode((reader.schema.metadata or {}).get(_ABOUT, b""), kind)
         batches = tuple(batch.replace_schema_metadata(None) for batch in reader)
     return about, batches

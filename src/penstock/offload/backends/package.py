@@ -26,7 +26,7 @@ from penstock.errors import FlowError, SettingError
 from penstock.offload.backends.lambda_handler import PLAN
 from penstock.plan.steps import FlowPlan
 
-NEEDS = ("pyarrow", "numpy", "numba", "cloudpickle")
+NEEDS = ("pyarrow", "numpy", "numba", "msgspec", "cloudpickle")
 """The packages that a function needs. No Spark: rows come as Arrow."""
 UNPACKED_LIMIT = 250 * 1024 * 1024
 """Bytes that Lambda unpacks of an archive."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import threading
+from typing import Any
 
+from penstock import codec
 from penstock.errors import ProtocolError
 from penstock.offload.backends.port import Invoker
 
@@ -22,7 +23,7 @@ def invoker_at(text: str) -> Invoker:
 
 
 def _connected(text: str) -> Invoker:
-    facts = json.loads(text)
+    facts = codec.decode(text, dict[str, Any])
     kind = facts.pop("kind", None)
     if kind == "local":
         from penstock.offload.backends.local import LocalReach
