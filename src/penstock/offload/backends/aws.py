@@ -7,13 +7,13 @@ and tell the driver, since nobody else sees all invocations.
 
 from __future__ import annotations
 
+import json
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from penstock import codec
 from penstock.offload.backends.lambda_invoker import LambdaInvoker
 from penstock.offload.backends.port import FunctionFailed, Usage
 from penstock.offload.backends.price import FunctionPrice
@@ -41,7 +41,7 @@ class LambdaReach:
         return LambdaInvoker(self)
 
     def to_text(self) -> str:
-        return codec.text({"kind": "lambda"} | vars(self))
+        return json.dumps({"kind": "lambda"} | asdict(self))
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class LambdaFunctions:
     """Functions on AWS Lambda. See `functions.port.Functions`.
 
     >>> LambdaFunctions("my-flow", "eu-central-1").reach.to_text()[:37]
-    '{"kind":"lambda","name":"my-flow","re'
+    '{"kind": "lambda", "name": "my-flow",'
     """
 
     name: str

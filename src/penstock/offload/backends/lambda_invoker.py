@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import base64
+import json
 import threading
 import time
 from typing import TYPE_CHECKING, Any
 
-from penstock import codec
-from penstock.errors import ProtocolError, SettingError
+from penstock.errors import SettingError
 from penstock.offload.backends.port import Failure, FunctionFailed, Usage
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ class LambdaInvoker:
             response = self._client(timeout_ms).invoke(
                 FunctionName=self._reach.name,
                 InvocationType="RequestResponse",
-                Payload=codec.encode(event),
+                Payload=json.dumps(event).encode(),
             )
             payload = response["Payload"].read()
         except ClientError as refused:
@@ -84,8 +84,8 @@ class LambdaInvoker:
 
     def _told(self, response: dict[str, Any], payload: bytes, took_s: float) -> dict[str, Any]:
         try:
-            told = codec.decode(payload, object)
-        except ProtocolError:
+            told = json.loads(payload)
+        except ValueError:
             told = {}
         if "FunctionError" in response or not isinstance(told, dict):
             self._count(invocations=1, failed=1, seconds=took_s)

@@ -7,6 +7,7 @@ mostly shares. For trials, `start_ms`, `speed` and `price` make them stand for o
 
 from __future__ import annotations
 
+import json
 import os
 import pickle
 import selectors
@@ -16,14 +17,14 @@ import sys
 import threading
 import weakref
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import cloudpickle
 import pyarrow as pa
 import pyarrow.flight as fl
 
-from penstock import codec, errors
+from penstock import errors
 from penstock.errors import PenstockError, SettingError
 from penstock.offload.backends.port import FunctionFailed, Usage
 from penstock.offload.backends.price import FunctionPrice
@@ -94,7 +95,7 @@ class LocalReach:
         return LocalInvoker(self)
 
     def to_text(self) -> str:
-        return codec.text({"kind": "local"} | vars(self))
+        return json.dumps({"kind": "local"} | asdict(self))
 
 
 class LocalInvoker:
@@ -155,7 +156,7 @@ class LocalStarted:
 
     def used(self) -> Usage:
         with suppress(PenstockError), self._lock:
-            used = codec.from_plain(self._service.call("used", _CALL_MS), Usage)
+            used = Usage(**self._service.call("used", _CALL_MS))
             money = self._price.money(used.invocations, used.seconds)
             self._last = replace(used, money=money)
         return self._last

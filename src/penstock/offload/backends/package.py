@@ -26,7 +26,7 @@ from penstock.errors import FlowError, SettingError
 from penstock.offload.backends.lambda_handler import PLAN
 from penstock.plan.steps import FlowPlan
 
-NEEDS = ("pyarrow", "numpy", "numba", "msgspec", "cloudpickle")
+NEEDS = ("pyarrow", "numpy", "numba", "cloudpickle")
 """The packages that a function needs. No Spark: rows come as Arrow."""
 UNPACKED_LIMIT = 250 * 1024 * 1024
 """Bytes that Lambda unpacks of an archive."""
@@ -43,7 +43,7 @@ KERNELS = Path(os.environ.setdefault("NUMBA_CACHE_DIR", "/tmp/penstock-kernels")
 if (HERE / "kernels").is_dir() and KERNELS != HERE / "kernels":
     shutil.copytree(HERE / "kernels", KERNELS, dirs_exist_ok=True)
 
-from penstock.functions.lambda_handler import Handler  # noqa: E402
+from penstock.offload.backends.lambda_handler import Handler  # noqa: E402
 
 handler = Handler.of(HERE)
 '''

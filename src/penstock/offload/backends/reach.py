@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import threading
-from typing import Any
 
-from penstock import codec
 from penstock.errors import ProtocolError
 from penstock.offload.backends.port import Invoker
 
@@ -23,7 +22,7 @@ def invoker_at(text: str) -> Invoker:
 
 
 def _connected(text: str) -> Invoker:
-    facts = codec.decode(text, dict[str, Any])
+    facts = json.loads(text)
     kind = facts.pop("kind", None)
     if kind == "local":
         from penstock.offload.backends.local import LocalReach

@@ -15,7 +15,7 @@ import sys
 import threading
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from importlib import import_module
 from typing import IO, Any
 
@@ -26,7 +26,7 @@ from penstock.host.rehearsal import rehearse
 from penstock.offload.backends.fork_server import Body, fork_nursery
 from penstock.offload.backends.messages import Request
 from penstock.offload.backends.pool import Midwife, Pool
-from penstock.offload.backends.port import FunctionFailed, Usage
+from penstock.offload.backends.port import FunctionFailed
 from penstock.offload.backends.work import Work
 from penstock.wire.flight import TokenServer, telling_errors
 
@@ -72,8 +72,8 @@ class FunctionService(TokenServer):
             answer = self._pool.invoke(body[TIMEOUT.size :], timeout_ms)
             return [fl.Result(pa.py_buffer(answer))]
 
-    def _used(self, _: dict[str, Any]) -> Usage:
-        return self._pool.used
+    def _used(self, _: dict[str, Any]) -> dict[str, Any]:
+        return asdict(self._pool.used)
 
     def _warm(self, told: dict[str, Any]) -> None:
         self._pool.warm(told["count"])

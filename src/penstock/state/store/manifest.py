@@ -206,12 +206,13 @@ def from_checked(facts: dict[str, Any], name: str, kind: type[T]) -> T:
         )
     if format > 1 and zlib.crc32(json.dumps(facts).encode()) != checksum:
         raise damaged(name, "its checksum does not match")
-    if format == 1 and kind is Manifest:  # its `base` was the first epoch, not the version before
-        facts |= {"base": facts["base"] - 1, "layout": ""}
     try:
-        return codec.from_plain(facts, kind)
+        value = codec.from_plain({"layout": ""} | facts, kind)
     except ProtocolError as wrong:
         raise damaged(name, wrong.message) from wrong
+    if format == 1 and isinstance(value, Manifest):
+        return replace(value, base=value.base - 1)  # it was the first epoch, not the version before
+    return value
 
 
 def damaged(name: str, why: str) -> CheckpointError:
