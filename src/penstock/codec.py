@@ -4,7 +4,7 @@ A value is a frozen dataclass; its fields are its JSON keys. Reading checks type
 does not know, and fills in defaults for keys that are missing, so that a newer field does not make an
 older file unreadable.
 
-Arrays and Arrow tables are text in base64, so that they stay small and keep every bit. A lone number
+Arrays of numpy and Arrow are text in base64, so that they stay small and keep every bit. A lone number
 that is not finite (nan, inf) becomes null.
 """
 
@@ -108,11 +108,9 @@ def _plain(value: object) -> Any:
     if isinstance(value, np.generic):
         return value.item()
     if isinstance(value, pa.Array):
-        value = pa.table([value], names=[""])
-    if isinstance(value, pa.Table):
-        sink = pa.BufferOutputStream()
-        with pa.ipc.new_stream(sink, value.schema) as writer:
-            writer.write_table(value)
+        batch, sink = pa.record_batch([value], names=[""]), pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, batch.schema) as writer:
+            writer.write_batch(batch)
         return sink.getvalue().to_pybytes()
     raise NotImplementedError(f"{type(value).__name__} is no JSON value")
 
@@ -131,9 +129,8 @@ def _rich(kind: Any, value: Any) -> Any:
         name, packed = (_BARE, value) if isinstance(value, str) else value
         numbers = np.frombuffer(msgspec.convert(packed, bytes), name)
         return numbers.astype(_dtype(kind))
-    if kind in (pa.Array, pa.Table):
-        table = pa.ipc.open_stream(msgspec.convert(value, bytes)).read_all()
-        return table if kind is pa.Table else table.column(0).combine_chunks()
+    if kind is pa.Array:
+        return pa.ipc.open_stream(msgspec.convert(value, bytes)).read_all().column(0).chunk(0)
     raise NotImplementedError(f"{kind} is not read from JSON")
 
 

@@ -35,7 +35,7 @@ PLACEMENTS = [
     Placement((0, 1, 4), A, 3, "move", B, A),
     Placement((2, 3, 5), B, -1, "start", None, A),
 ]
-KNOWN = {(0, "p1"): Partition(900, 4_000), (1, ""): Partition(None, 5)}
+KNOWN = {(0, "p1"): Partition(900, 4_000), (1, ""): Partition(0, 5)}
 RUN = SegmentRef(
     "sum", "runs/sum/000000000005-ab12-0.arrow", 40, 4096, 77, pack_slots([0, 1, 5]), 3, 5
 )

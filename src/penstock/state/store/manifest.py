@@ -21,7 +21,7 @@ from penstock import codec
 from penstock.errors import CheckpointError, ProtocolError
 from penstock.state.table.buffers import Array
 
-T = TypeVar("T", "Manifest", "Layout")
+T = TypeVar("T")
 
 FORMAT = 2
 READABLE = (1, 2)
@@ -206,13 +206,12 @@ def from_checked(facts: dict[str, Any], name: str, kind: type[T]) -> T:
         )
     if format > 1 and zlib.crc32(json.dumps(facts).encode()) != checksum:
         raise damaged(name, "its checksum does not match")
+    if format == 1 and isinstance(facts.get("base"), int):
+        facts |= {"base": facts["base"] - 1, "layout": ""}  # it was the first epoch
     try:
-        value = codec.from_plain({"layout": ""} | facts, kind)
+        return codec.from_plain(facts, kind)
     except ProtocolError as wrong:
         raise damaged(name, wrong.message) from wrong
-    if format == 1 and isinstance(value, Manifest):
-        return replace(value, base=value.base - 1)  # it was the first epoch, not the version before
-    return value
 
 
 def damaged(name: str, why: str) -> CheckpointError:

@@ -62,7 +62,6 @@ __all__ = [
 ]
 
 T = TypeVar("T")
-Checked = TypeVar("Checked", Manifest, Layout)
 
 _INCOMPLETE = "the folder is incomplete: restore it, or start from a new checkpoint folder"
 
@@ -262,7 +261,7 @@ class Store:
             step, name, table.num_rows, data.size, checksum, packed, len(slots), version
         )
 
-    def _read_checked(self, name: str, kind: type[Checked]) -> Checked | None:
+    def _read_checked(self, name: str, kind: type[T]) -> T | None:
         facts = self._read_json(name)
         return None if facts is None else from_checked(facts, f"{name} of {self.uri}", kind)
 
