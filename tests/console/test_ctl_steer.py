@@ -120,6 +120,7 @@ def test_steer_without_options_changes_nothing(
     [
         (["--latency", "soon"], "FlowError: 'soon' is not a duration"),
         (["--margin", "1"], "SettingError: a margin of 1"),
+        (["--margin", "nan"], "SettingError: margin=nan"),
     ],
 )
 def test_steer_that_makes_no_sense(

@@ -8,6 +8,7 @@ Its journal is in the checkpoint too, so that it can be read when the query runs
 
 from __future__ import annotations
 
+import math
 import socket
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -66,6 +67,9 @@ class RunningQuery:
         are. A query that is not elastic refuses.
         """
         wanted = {name: value for name, value in changes.items() if value is not None}
+        for name, value in wanted.items():
+            if isinstance(value, float) and not math.isfinite(value):  # JSON has no such numbers
+                raise SettingError(f"{name}={value}", hint="give a number, such as 0.2")
         control: dict[str, Any] = self._ask("control_steer", _LOOK_MS, **wanted)
         return control
 
