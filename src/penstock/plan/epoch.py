@@ -62,7 +62,8 @@ class Offload:
             raise ProtocolError(
                 f"rows cannot be offloaded in shares from {np.min(self.shares, initial=0.0)} to "
                 f"{np.max(self.shares, initial=0.0)} to {self.functions} functions with a "
-                f"deadline of {self.deadline_ms} ms"
+                f"deadline of {self.deadline_ms} ms",
+                hint="use shares from 0 to 1, at least one function and a deadline above 0",
             )
 
     def at_once(self, partition: int, partitions: int) -> int:

@@ -19,6 +19,7 @@ import numpy as np
 
 from penstock import codec
 from penstock.errors import CheckpointError, ProtocolError
+from penstock.state.store.blocks import damaged
 from penstock.state.table.buffers import Array
 
 T = TypeVar("T")
@@ -205,17 +206,10 @@ def from_checked(facts: dict[str, Any], name: str, kind: type[T]) -> T:
             hint="open it with the release that wrote it, or start from a new checkpoint folder",
         )
     if format > 1 and zlib.crc32(json.dumps(facts).encode()) != checksum:
-        raise damaged(name, "its checksum does not match")
+        damaged(name, "its checksum does not match")
     if format == 1 and isinstance(facts.get("base"), int):
         facts |= {"base": facts["base"] - 1, "layout": ""}  # it was the first epoch
     try:
         return codec.from_plain(facts, kind)
     except ProtocolError as wrong:
-        raise damaged(name, wrong.message) from wrong
-
-
-def damaged(name: str, why: str) -> CheckpointError:
-    return CheckpointError(
-        f"{name} is damaged: {why}",
-        hint="restore this file from a backup, or start from a new checkpoint folder",
-    )
+        damaged(name, wrong.message, wrong)

@@ -108,9 +108,8 @@ class Segment:
             found = frame_checksum(data, head, sum(index["sizes"]))
         except (
             ProtocolError,
-            ValueError,
             KeyError,
-            TypeError,
+            ValueError,
             struct.error,
             OSError,
             pa.ArrowException,

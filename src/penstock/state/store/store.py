@@ -28,6 +28,7 @@ from penstock import codec
 from penstock.errors import CheckpointError, ProtocolError
 from penstock.operators.operator import DeadLetter
 from penstock.state.keys.codec import KeyCodec
+from penstock.state.store.blocks import damaged
 from penstock.state.store.files import Files, open_filesystem
 from penstock.state.store.manifest import (
     FORMAT,
@@ -39,7 +40,6 @@ from penstock.state.store.manifest import (
     SegmentRef,
     StepLayout,
     checked,
-    damaged,
     from_checked,
     pack_slots,
 )
@@ -273,7 +273,7 @@ class Store:
         try:
             return codec.decode(data, kind)
         except ProtocolError as wrong:
-            raise damaged(f"{name} of {self.uri}", wrong.message) from wrong
+            damaged(f"{name} of {self.uri}", wrong.message, wrong)
 
 
 def _manifest_file(epoch: int) -> str:
