@@ -26,7 +26,11 @@ T = TypeVar("T")
 
 _WRONG = (msgspec.MsgspecError, pa.ArrowException, LookupError, OSError, RecursionError, ValueError)
 _HINT = "use the same release of Penstock everywhere; if it is the same, restore what is damaged"
-_BARE = np.dtype("<i4")
+_DTYPES = {
+    dtype.str: dtype for code in "?bBhHiIqQfd" for dtype in [np.dtype(code).newbyteorder("<")]
+}
+"""Types of numbers that an array may have, by the names that they are written with."""
+_BARE = "<i4"
 """Arrays of this type are written without naming it: route tables in checkpoints never did."""
 
 
@@ -117,17 +121,17 @@ def _plain(value: object) -> Any:
 
 def _packed(array: npt.NDArray[Any]) -> Any:
     """The type of its numbers, and their bytes, the lowest first."""
-    if array.ndim != 1 or array.dtype.kind not in "biuf":
-        raise NotImplementedError(f"an array of {array.ndim} dimensions and type {array.dtype}")
     dtype = array.dtype.newbyteorder("<")
+    if array.ndim != 1 or dtype.str not in _DTYPES:
+        raise NotImplementedError(f"an array of {array.ndim} dimensions and type {dtype}")
     numbers = array.astype(dtype, copy=False).tobytes()
-    return numbers if dtype == _BARE else (dtype.str, numbers)
+    return numbers if dtype.str == _BARE else (dtype.str, numbers)
 
 
 def _rich(kind: Any, value: Any) -> Any:
     if getattr(kind, "__origin__", kind) is np.ndarray:
         name, packed = (_BARE, value) if isinstance(value, str) else value
-        numbers = np.frombuffer(msgspec.convert(packed, bytes), name)
+        numbers = np.frombuffer(msgspec.convert(packed, bytes), _DTYPES[name])
         return numbers.astype(_dtype(kind))
     if kind is pa.Array:
         return pa.ipc.open_stream(msgspec.convert(value, bytes)).read_all().column(0).chunk(0)
