@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from penstock import codec
 from penstock.control.journal.entry import Entry
 from penstock.errors import PenstockError, ProtocolError
-from penstock.model import HostId, StepId
-from penstock.operators.operator import DeadLetter, EpochTime
+from penstock.model import DeadLetter, HostId, StepId
+from penstock.operators.operator import EpochTime
 from penstock.plan.epoch import EpochPlan, Offload, RouteTable, StepRoutes
 from penstock.plan.reflex import Reflex
 from penstock.state.store.manifest import (

@@ -18,8 +18,7 @@ from penstock.control.diagnose.outlook import Outlook
 from penstock.control.journal.entry import Entry
 from penstock.control.money import Money
 from penstock.control.treat.decision import Treatment
-from penstock.model import HostId
-from penstock.operators.operator import DeadLetter
+from penstock.model import DeadLetter, HostId
 from penstock.plan import watermarks
 from penstock.plan.epoch import RouteTable
 from penstock.plan.placement import Placement, stored_placements

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from penstock import codec
-from penstock.operators.operator import DeadLetter
+from penstock.model import DeadLetter
 from penstock.plan.epoch import EpochPlan
 from penstock.wire.messages import ChannelHeader
 

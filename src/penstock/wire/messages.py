@@ -8,7 +8,8 @@ from typing import Literal
 import pyarrow as pa
 
 from penstock import codec
-from penstock.operators.operator import DeadLetter, EpochTime
+from penstock.model import DeadLetter
+from penstock.operators.operator import EpochTime
 from penstock.plan.epoch import EpochPlan
 
 CLOSE = b"close "
@@ -26,8 +27,8 @@ class ChannelHeader:
     run: int
     step: str
     partition: int
-    """Of the task. Where functions help, each task has a second channel to each host: its number is
-    this and the number of tasks."""
+    """The task's partition. Where functions help, each task has a second channel to each host, numbered
+    by this plus the number of tasks."""
     attempt: int
     """Spark's task attempt id: unique for each try of a task within an application."""
     partitions: int
@@ -53,7 +54,7 @@ class ChannelHeader:
     def of(
         plan: EpochPlan, step: int, partition: int, attempt: int, channel: int = 0
     ) -> ChannelHeader:
-        """Of the task's first channel to each host of a step, or of another one."""
+        """The header of the task's first channel to each host of a step, or of another one."""
         routes = plan.steps[step]
         return ChannelHeader(
             plan.epoch,
@@ -75,9 +76,9 @@ class CopyTicket:
     """The copy must be of this version."""
     slots: tuple[int, ...] = ()
     limits: dict[str, int] = field(default_factory=dict)
-    """For "due": column -> greatest value that is due."""
+    """Column -> greatest value that is due, for "due"."""
     keys: pa.Array | None = None
-    """For "keys": as they stand in a file."""
+    """The keys as they stand in a file, for "keys"."""
 
 
 UNKNOWN, AFTER = b"unknown", b"after"

@@ -19,8 +19,8 @@ import numpy as np
 
 from penstock import codec
 from penstock.errors import CheckpointError, ProtocolError
+from penstock.state.arrays import Array
 from penstock.state.store.blocks import damaged
-from penstock.state.table.buffers import Array
 
 T = TypeVar("T")
 
@@ -39,7 +39,7 @@ class DeltaRef:
     rows: int
     size: int
     checksum: int | None = None
-    """Of the segment; None for a file of format 1."""
+    """The segment's checksum; None for a file of format 1."""
     slots: str = ""
     """The slots that it has rows of, packed; "" for a file of format 1: they are not known."""
 
@@ -111,7 +111,7 @@ class Manifest:
     layout: str
     """The file of that layout; "" if there is none."""
     deltas: tuple[DeltaRef, ...]
-    """Of this epoch only."""
+    """The deltas of this epoch only."""
     routes: dict[str, dict[str, Any]]
     """step -> route table, as `codec.to_plain` gives it."""
     watermarks: dict[str, int | None]
@@ -125,14 +125,14 @@ class Manifest:
 
 
 @dataclass(frozen=True)
-class Chain:
+class VersionChain:
     """All that restores a version."""
 
     manifest: Manifest
-    """Of the version itself."""
+    """The version's own manifest."""
     layout: Layout | None
     manifests: tuple[Manifest, ...]
-    """Since the layout, oldest first; the last one is that of the version, unless the layout is."""
+    """The manifests since the layout, oldest first; the last is the version's, unless the layout is."""
 
     @property
     def version(self) -> int:
@@ -175,7 +175,7 @@ def unpack_slots(packed: str) -> Array:
 
 
 def slot_groups(slots: Array, sizes: Array, at_once: int) -> list[Array]:
-    """Slots in groups of about so many bytes together; `sizes` is by slot number.
+    """Slots in groups of about `at_once` bytes together; `sizes` is by slot number.
 
     >>> slot_groups(np.array([0, 2, 3]), np.array([60, 0, 50, 70]), at_once=100)
     [array([0]), array([2, 3])]
