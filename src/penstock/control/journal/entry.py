@@ -37,7 +37,8 @@ class Entry:
     time_ms: float
     epoch: int | None
     step: str
-    event: Event
+    event: Event | str
+    """Another release may tell of other events."""
     text: str
     """A sentence or several, on one line."""
     facts: dict[str, Any] = field(default_factory=dict)
