@@ -14,7 +14,7 @@ def test_hosts_cost_by_the_time_that_they_are_there() -> None:
     spending.note(3_500.0, hosts=0, functions=0.5)
     spending.note(9_500.0, hosts=2)
     assert spending.money == Money(pytest.approx(0.04), 0.5)
-    assert spending.money.to_json() == {"hosts": 0.04, "functions": 0.5, "total": 0.54}
+    assert spending.money.facts() == {"hosts": 0.04, "functions": 0.5, "total": 0.54}
 
 
 def test_time_does_not_go_back() -> None:

@@ -100,10 +100,10 @@ def doctor(
 
     findings = examine(checkpoint)
     if as_json:
-        import json
-        from dataclasses import asdict
+        from penstock import codec
 
-        typer.echo(json.dumps([asdict(f) | {"status": f.status} for f in findings], indent=2))
+        facts = [codec.to_plain(finding) | {"status": finding.status} for finding in findings]
+        typer.echo(codec.text(facts, indent=2))
     else:
         from rich.console import Console
 

@@ -11,7 +11,6 @@ Prices are settings: other places have other ones.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
 
 _MB_PER_GB = 1024
 _SECONDS_PER_HOUR = 3600
@@ -81,12 +80,10 @@ class Money:
     def __str__(self) -> str:
         return f"{self.total:.4f} USD: hosts {self.hosts:.4f}, functions {self.functions:.4f}"
 
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "hosts": round(self.hosts, 6),
-            "functions": round(self.functions, 6),
-            "total": round(self.total, 6),
-        }
+    def facts(self) -> dict[str, float]:
+        """As the journal and `penstock ctl` have it, rounded."""
+        facts = {"hosts": self.hosts, "functions": self.functions, "total": self.total}
+        return {name: round(usd, 6) for name, usd in facts.items()}
 
 
 class Spending:
