@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -173,7 +173,7 @@ requests = st.builds(
 )
 
 
-def turns_of(points: Sequence[str], rows: Sequence[int]) -> st.SearchStrategy[Turn]:
+def turns_of(points: Iterable[str], rows: Sequence[int]) -> st.SearchStrategy[Turn]:
     """Epochs of so many rows, with faults at these points."""
     mishaps = st.sampled_from(
         [(point, how) for point in points for how in (*hows(point), "slow")]

@@ -233,7 +233,7 @@ def test_any_story_gives_what_lists_give(
     seed: int,
 ) -> None:
     store = tmp_path_factory.mktemp("store")
-    options = {"hosts": hosts, "migration": migration, "memory_limit": limit}
+    options: dict[str, Any] = {"hosts": hosts, "migration": migration, "memory_limit": limit}
     with helped_trial(name, store, ANYHOW, seed, **options) as (flow, _):
         for turn in story:
             flow.take(turn)
@@ -249,7 +249,7 @@ def test_five_hundred_faults(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     while sum(fired.values()) < 500:
         story += 1
         pick = random.Random(story)
-        options = {
+        options: dict[str, Any] = {
             "hosts": pick.randint(1, 3),
             "settings": pick.choice((SETTINGS, OFTEN)),
             "migration": pick.choice(MIGRATIONS),

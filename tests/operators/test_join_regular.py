@@ -168,7 +168,7 @@ def test_a_row_whose_match_outlived_its_ttl_is_taken_back_without_its_nulls() ->
         (13, (0, row | {CHANGE: 1})),
         (14, (0, row | {CHANGE: -1})),
     ]
-    epochs: Any = [Epoch([[row]], now_ms=now) for now, row in rows]
+    epochs = [Epoch([[row]], now_ms=now) for now, row in rows]
     outcome = run(stream, in_one_stream(stream, epochs))
     given = [[(row["a_right"], row[CHANGE]) for row in rows] for rows in outcome.rows]
     assert given == [[], [(0.5, 1)], [], [(None, 1)], [(None, -1)]]
@@ -181,7 +181,7 @@ def test_rows_that_outlived_their_ttl_match_no_more() -> None:
     right = {"k": "x", "a": 0.5, "b": None}
     stream = OneStream(JoinPlan(LEFT, RIGHT, ON, "inner", Regular(10)))
     came = [(0, 0, 1), (2, 0, 1), (5, 0, 9), (10, 0, 0), (13, 1, 1)]
-    epochs: Any = [
+    epochs = [
         Epoch([[(input, (left, right)[input])] * many], now_ms=now) for now, input, many in came
     ]
     outcome = run(stream, in_one_stream(stream, epochs))

@@ -122,7 +122,8 @@ def test_many_rows_in_and_out_of_order(monkeypatch: pytest.MonkeyPatch) -> None:
         for part in np.array_split(np.arange(40_000), 4):
             time = EpochTime(0, 0)
             operator.open(time)
-            sender, sent = plan.sender(time), []
+            sender = plan.sender(time)
+            sent: list[pa.RecordBatch] = []
             for some in np.array_split(part, 5):
                 columns = [pa.array(users[some]), pa.array(times[some], UTC_TYPE)]
                 sent += sender.add(0, pa.RecordBatch.from_arrays(columns, schema=schema))

@@ -20,6 +20,7 @@ from penstock.operators.operator import EpochTime
 from penstock.operators.top.order import coarse_codes, parse_order
 from penstock.operators.top.plan import TopPlan
 from penstock.operators.window.windows import hopping, session_window, tumbling
+from penstock.state.table.table import ColumnTable
 from tests.operators.trials import Epoch, Row, bag, epochs_of, net, run
 
 SCHEMA = pa.schema(
@@ -266,6 +267,7 @@ def test_rows_behind_the_nth_leave_the_table_untouched() -> None:
     operator.table.seal()
     operator.open(EpochTime(1, 0))
     operator.apply("rows", [batch(5.0, 1.0), batch(6.0)])
+    assert isinstance(operator.table, ColumnTable)
     assert not len(operator.table.touched())
     assert operator.close().batches == []
     operator.apply("rows", [batch(6.5)])

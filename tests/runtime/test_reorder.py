@@ -19,7 +19,8 @@ from penstock.runtime.reorder import LockBased, NonBlocking, Reorder, Unordered
 def test_outputs_leave_in_order(make: Callable[[], Reorder], threads: int) -> None:
     before = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
-    reorder, sent = make(), []
+    reorder = make()
+    sent: list[Any] = []
     numbers = list(range(4000))
     for at in range(0, len(numbers), 32):  # disorder within reach of the buffer
         part = numbers[at : at + 32]
@@ -76,7 +77,8 @@ def test_who_finds_another_sending_leaves_its_output_to_it() -> None:
 
 
 def test_without_order_a_mark_waits_for_what_came_before() -> None:
-    unordered, sent, mark = Unordered(), [], Mark()
+    unordered, mark = Unordered(), Mark()
+    sent: list[Any] = []
     unordered.send(1, "b", sent.append)
     unordered.send(2, mark, sent.append)
     assert sent == ["b"]

@@ -281,7 +281,7 @@ def test_a_runtime_that_nobody_uses_ends_its_threads() -> None:
 
 def test_one_worker_has_no_threads() -> None:
     before = threading.active_count()
-    ran_by = set()
+    ran_by: set[int] = set()
     runtime = Runtime([stateless("a", lambda r: [ran_by.add(threading.get_ident())])])
     runtime.run(range(10))
     assert threading.active_count() == before

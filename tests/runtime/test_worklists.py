@@ -116,7 +116,7 @@ def test_a_taken_part_is_passed_over() -> None:
     worklist = PartitionedQueue(2)
     for serial in range(4):
         worklist.put(serial, serial % 2, serial)
-    seen = []
+    seen: list[int] = []
 
     def operate(piece: int) -> float:
         if not seen:
