@@ -11,12 +11,12 @@ import pytest
 from pyspark.sql import SparkSession
 
 import penstock as ps
-from tests.testing.left_behind import MARK, left_behind, present
+from tests.testing.left_behind import CHEAP, MARK, nothing_left_behind
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _temporary_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """A temporary folder of this run's own, also for its child processes."""
+def _own_temporary_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """This run's temporary files, and those of its processes, are in a folder that nobody else uses."""
     folder = str(tmp_path_factory.mktemp("tmp"))
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TMPDIR", folder)
@@ -25,19 +25,16 @@ def _temporary_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None
         yield
 
 
-def _nothing_left(request: pytest.FixtureRequest) -> Iterator[None]:
-    before = present()
-    yield
-    left = left_behind(before)
-    if left and os.environ.get("LEFTLOG"):
-        with open(os.environ["LEFTLOG"], "a") as f:
-            f.write("\n  ".join([request.node.nodeid, *left])+"\n")
-        return
-    assert not left, "\n  ".join([f"{request.node.nodeid} left behind:", *left])
+@pytest.fixture(autouse=True)
+def _leaves_nothing_behind(request: pytest.FixtureRequest) -> Iterator[None]:
+    with nothing_left_behind(request.node.nodeid, *CHEAP):
+        yield
 
 
-nothing_left_by_module = pytest.fixture(scope="module", autouse=True)(_nothing_left)
-nothing_left_by_test = pytest.fixture(autouse=True)(_nothing_left)
+@pytest.fixture(scope="module", autouse=True)
+def _module_leaves_nothing_behind(request: pytest.FixtureRequest) -> Iterator[None]:
+    with nothing_left_behind(request.node.nodeid):
+        yield
 
 
 @pytest.fixture(scope="session")

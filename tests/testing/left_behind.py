@@ -1,8 +1,7 @@
-"""What tests leave behind: processes, threads, ports, open files and files on disk.
+"""A check that nothing is left behind: processes, threads, ports, descriptors, files on disk.
 
-`present` lists what there is at one moment; what is there after a test and was not before it is left
-behind. Spark's JVM, its Python workers and the threads that talk to it stay by design; a host that still
-listens in such a worker does not.
+What is there afterwards and was not before is left behind. Spark's JVM, its Python workers and the
+threads that talk to it stay by design; a host that still listens in such a worker does not.
 """
 
 from __future__ import annotations
@@ -13,57 +12,65 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Hashable, Iterator, Mapping
-from contextlib import suppress
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from types import FrameType
 
 import psutil
+import pytest
 
 MARK = "PENSTOCK_TESTS"
-"""An environment variable that tells this run's processes, also those whose parent is gone."""
+"""An environment variable that tells the processes of a run of tests, whatever became of their parents."""
 PATIENCE_S = 10.0
-"""How long what was told to end may take."""
-STAYS = {"artifacts", "spark-warehouse", "metastore_db", "derby.log", "__pycache__"}
+"""Seconds that what was told to end may take."""
+STAYS = {"artifacts", "derby.log", "metastore_db", "spark-warehouse", "__pycache__"}
 """What Spark and Python make in a working directory."""
 
-Things = Mapping[tuple[str, Hashable], str]
-"""What there is, by kind and identity, each with the words that name it in a message."""
+Things = Mapping[Hashable, str]
+"""What there is of one kind: identity -> the words that name it in a message."""
 
 
-def left_behind(before: Things, patience_s: float = PATIENCE_S) -> list[str]:
-    """What is there now and was not before, in words; waits for what is still on its way out."""
-    begun, collected = time.monotonic(), False
-    while left := {key: words for key, words in present().items() if key not in before}:
-        if time.monotonic() - begun > patience_s:
-            break
-        if not collected:
-            gc.collect()  # a server that nobody holds is not left behind: it is not yet collected
-            collected = True
+@contextmanager
+def nothing_left_behind(
+    by: str, *kinds: Callable[[], Things], patience_s: float = PATIENCE_S
+) -> Iterator[None]:
+    """Fail if anything of these kinds, or else of any, is left behind; `by` names who would be to blame."""
+    kinds = kinds or KINDS
+    before = {kind: kind() for kind in kinds}
+    yield
+    left, until = _new(before), time.monotonic() + patience_s
+    if left:
+        gc.collect()  # what nobody holds any more is not left behind
+    while left and time.monotonic() < until:
         time.sleep(0.02)
-    return [f"{kind}: {words}" for (kind, _), words in left.items()]
+        left = _new(before)
+    if left:
+        pytest.fail("\n  ".join([f"{by} left behind:", *left]), pytrace=False)
 
 
-def present() -> Things:
-    """All that a test could leave behind and that is there now."""
-    return {
-        (kind, identity): words
-        for kind, list_them in _KINDS.items()
-        for identity, words in list_them()
-    }
+def _new(before: Mapping[Callable[[], Things], Things]) -> list[str]:
+    return [
+        f"{kind.__name__}: {words}"
+        for kind, there in before.items()
+        for identity, words in kind().items()
+        if identity not in there
+    ]
 
 
-def _processes() -> Iterator[tuple[Hashable, str]]:
+def processes() -> Things:
     """Processes of this run; of Spark's Python workers only those that a host still listens in."""
+    found: dict[Hashable, str] = {}
     for process in {*psutil.Process().children(), *_marked()}:
         with suppress(psutil.Error):
+            words = f"{process.pid} ({process.status()}) {' '.join(process.cmdline())[:200]}"
             if process.name() == "java":
                 continue
-            words = f"{process.pid} ({process.status()}) {' '.join(process.cmdline())[:200]}"
             if all(above.name() != "java" for above in process.parents()):
-                yield process, words
+                found[process] = words
             elif any(one.status == psutil.CONN_LISTEN for one in process.net_connections("inet")):
-                yield process, f"{words} with a host in it"
+                found[process] = f"a host in {words}"
+    return found
 
 
 def _marked() -> Iterator[psutil.Process]:
@@ -75,51 +82,59 @@ def _marked() -> Iterator[psutil.Process]:
                 yield psutil.Process(pid)
 
 
-def _threads() -> Iterator[tuple[Hashable, str]]:
-    """Python's threads, without those that only Spark's own code is running in."""
+def threads() -> Things:
+    """Python's threads, without those of native pools and those in which only Spark's code runs."""
+    found: dict[Hashable, str] = {}
     frames = sys._current_frames()
     for thread in threading.enumerate():
-        if isinstance(thread, threading._DummyThread):  # of a native pool, such as gRPC's
-            continue
-        files = list(_files_of(frames.get(thread.ident or 0)))
+        files, frame = [], frames.get(thread.ident or 0)
+        while frame is not None:
+            files.append(frame.f_code.co_filename)
+            frame = frame.f_back
         of_spark = any("/py4j/" in file or "/pyspark/" in file for file in files)
-        if not of_spark or any("/penstock/" in file for file in files):
-            yield id(thread), f"{thread.name}{' (daemon)' if thread.daemon else ''}"
+        if of_spark and not any("/penstock/" in file for file in files):
+            continue
+        if not isinstance(thread, threading._DummyThread):
+            found[thread] = thread.name
+    return found
 
 
-def _files_of(frame: FrameType | None) -> Iterator[str]:
-    while frame is not None:
-        yield frame.f_code.co_filename
-        frame = frame.f_back
+def ports() -> Things:
+    """Ports that this process listens on."""
+    connections = psutil.Process().net_connections("inet")
+    listening = {one.laddr for one in connections if one.status == psutil.CONN_LISTEN}
+    return {address: f"{address.ip}:{address.port}" for address in listening}
 
 
-def _ports() -> Iterator[tuple[Hashable, str]]:
-    for connection in psutil.Process().net_connections("inet"):
-        if connection.status == psutil.CONN_LISTEN:
-            yield connection.laddr, f"{connection.laddr.ip}:{connection.laddr.port}"
+def descriptors() -> Things:
+    """Open files, sockets and pipes of this process, where the system lists them.
 
-
-def _descriptors() -> Iterator[tuple[Hashable, str]]:
-    """Open files, sockets and pipes of this process, where the system lists them."""
-    folder = Path("/proc/self/fd")
+    Without those that gRPC (events) and Arrow (a pipe to itself) keep for as long as they live.
+    """
+    found, folder = {}, Path("/proc/self/fd")
     for number in os.listdir(folder) if folder.exists() else ():
         with suppress(OSError):
-            target = os.readlink(folder / number)
-            if not target.startswith("anon_inode:"):  # gRPC keeps a few for as long as it lives
-                yield (number, target), f"{number} -> {target}"
+            found[number] = os.readlink(folder / number)
+    ends = Counter(found.values())
+    return {
+        (number, target): f"{number} -> {target}"
+        for number, target in found.items()
+        if not (
+            target.startswith("anon_inode:") or (target.startswith("pipe:") and ends[target] == 2)
+        )
+    }
 
 
-def _files() -> Iterator[tuple[Hashable, str]]:
-    for folder in (Path(tempfile.gettempdir()), Path.cwd()):
-        for name in os.listdir(folder):
-            if name not in STAYS and not name.startswith("."):
-                yield (folder, name), str(folder / name)
+def files() -> Things:
+    """What lies in the temporary folder and in the working directory."""
+    return {
+        (folder, name): f"{folder}/{name}"
+        for folder in (tempfile.gettempdir(), os.getcwd())
+        for name in os.listdir(folder)
+        if name not in STAYS and not name.startswith(".")
+    }
 
 
-_KINDS = {
-    "process": _processes,
-    "thread": _threads,
-    "listening port": _ports,
-    "open file": _descriptors,
-    "file": _files,
-}
+CHEAP = (threads, ports, descriptors, files)
+"""What can be looked at after every test: together that takes less than a millisecond."""
+KINDS = (processes, *CHEAP)
