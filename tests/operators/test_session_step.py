@@ -180,21 +180,6 @@ def test_an_epoch_without_sessions_leaves_nothing() -> None:
         operator.apply("rows", [])
 
 
-def test_a_session_is_given_again_when_late_rows_have_changed_it() -> None:
-    plan = window_aggregate_plan(
-        SCHEMA, ["k"], {"n": ps.count()}, session_window("3ms"), "at", lateness_ms=4, emit="close"
-    )
-    early, later = (dict.fromkeys(SCHEMA.names) | {"k": "a", "at": when(ms)} for ms in (0, 1))
-    epochs = [Epoch([[early]], 0), Epoch([[]], 5), Epoch([[later]], 6), Epoch([[]], 6)]
-    outcome = run(plan, [*epochs, Epoch([[early]], 9)])
-    found = [
-        [(micros(row["window_start"]), micros(row["window_end"]), row["n"]) for row in rows]
-        for rows in outcome.rows
-    ]
-    assert found == [[], [(0, 3_000, 1)], [(0, 4_000, 2)], [], []]
-    assert [len(late) for late in outcome.late] == [0, 0, 0, 0, 1]
-
-
 def test_plans_pickle_and_say_what_they_are() -> None:
     plan = window_aggregate_plan(SCHEMA, ["k"], AGGREGATES, session_window("1s"), "at", nulls=True)
     copy = pickle.loads(pickle.dumps(plan))

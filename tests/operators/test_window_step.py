@@ -18,7 +18,7 @@ from penstock.errors import FlowError, ProtocolError
 from penstock.operators.operator import EpochTime
 from penstock.operators.window.pane_combiner import PairIndex
 from penstock.operators.window.plan import WindowPlan, window_aggregate_plan
-from penstock.operators.window.windows import Window, hopping, tumbling
+from penstock.operators.window.windows import Window, hopping, session_window, tumbling
 from tests.operators.trials import Epoch, Row, run
 from tests.operators.window_model import Model, Place
 from tests.operators.window_trials import (
@@ -201,9 +201,12 @@ def test_pairs_are_found_in_the_grid_and_beyond_it() -> None:
         assert (index._hashed is not None) == (panes_in_all == 3_000)
 
 
-def test_a_window_is_given_again_when_late_rows_have_changed_it() -> None:
+@pytest.mark.parametrize(
+    ("window", "end"), [(tumbling("3ms"), 3_000), (session_window("3ms"), 4_000)]
+)
+def test_a_window_is_given_again_when_late_rows_have_changed_it(window: Window, end: int) -> None:
     plan = window_aggregate_plan(
-        SCHEMA, ["k"], {"n": ps.count()}, tumbling("3ms"), "at", lateness_ms=4, emit="close"
+        SCHEMA, ["k"], {"n": ps.count()}, window, "at", lateness_ms=4, emit="close"
     )
     early, later = (dict.fromkeys(SCHEMA.names) | {"k": "a", "at": when(ms)} for ms in (0, 1))
     epochs = [Epoch([[early]], 0), Epoch([[]], 5), Epoch([[later]], 6), Epoch([[]], 6)]
@@ -212,7 +215,7 @@ def test_a_window_is_given_again_when_late_rows_have_changed_it() -> None:
         [(micros(row["window_start"]), micros(row["window_end"]), row["n"]) for row in rows]
         for rows in outcome.rows
     ]
-    assert found == [[], [(0, 3_000, 1)], [(0, 3_000, 2)], [], []]
+    assert found == [[], [(0, 3_000, 1)], [(0, end, 2)], [], []]
     assert [len(late) for late in outcome.late] == [0, 0, 0, 0, 1]
 
 

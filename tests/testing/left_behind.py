@@ -1,4 +1,4 @@
-"""A check that nothing is left behind: processes, threads, ports, descriptors, files on disk.
+"""A check that nothing is left behind: processes, threads, ports, descriptors, files, signal handlers.
 
 What is there afterwards and was not before is left behind. Spark's JVM, its Python workers and the
 threads that talk to it stay by design; a host that still listens in such a worker does not.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 import sys
 import tempfile
 import threading
@@ -135,6 +136,13 @@ def files() -> Things:
     }
 
 
-CHEAP = (threads, ports, descriptors, files)
+def handlers() -> Things:
+    """What signals are handled by. Spark's session changes that of Ctrl-C, pytest's clock that of SIGALRM."""
+    signals = set(signal.valid_signals()) - {signal.SIGINT, signal.SIGALRM}
+    found = {one: signal.getsignal(one) for one in signals}
+    return {(one, handler): f"{one!r} -> {handler!r}" for one, handler in found.items()}
+
+
+CHEAP = (threads, ports, descriptors, files, handlers)
 """What can be looked at after every test: together that takes less than a millisecond."""
 KINDS = (processes, *CHEAP)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -69,6 +70,11 @@ def leak_file_here(stack: ExitStack) -> str:
     return f"files: {file}"
 
 
+def leak_handler(stack: ExitStack) -> str:
+    stack.callback(signal.signal, signal.SIGUSR1, signal.signal(signal.SIGUSR1, signal.SIG_IGN))
+    return "handlers: <Signals.SIGUSR1: 10> -> <Handlers.SIG_IGN: 1>"
+
+
 @pytest.mark.parametrize(
     "leak",
     [
@@ -79,6 +85,7 @@ def leak_file_here(stack: ExitStack) -> str:
         leak_descriptor,
         leak_file,
         leak_file_here,
+        leak_handler,
     ],
 )
 def test_what_is_left_behind_is_told(
