@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import sys
 import threading
 import time
 import weakref
@@ -19,20 +18,10 @@ from penstock.errors import SettingError
 from penstock.runtime import Operator, Runtime, run_serially
 from penstock.runtime.operators import chunked, global_, keyed, stateless
 from tests.runtime.chains import Flush, Link, Telling, chains, items_of, operators_of
+from tests.runtime.switches import forced_switches
 
 QUEUES = ["hybrid", "partitioned", "shared"]
 SCHEDULES = ["ct", "et", "lp", "qst"]
-
-
-@contextmanager
-def forced_switches() -> Iterator[None]:
-    """Threads take turns as often as the interpreter can."""
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    try:
-        yield
-    finally:
-        sys.setswitchinterval(before)
 
 
 @contextmanager
