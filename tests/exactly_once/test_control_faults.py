@@ -200,7 +200,7 @@ def test_a_story_of_faults(tmp_path: Path, seed: int) -> None:
         assert flow.entries("began")
 
 
-@settings(max_examples=4, derandomize=True, deadline=None, database=None)
+@settings(max_examples=4, derandomize=True, database=None)
 @given(
     name=st.sampled_from(sorted(FLOWS)),
     story=st.lists(drawn_turns(), min_size=2, max_size=5),

@@ -153,7 +153,7 @@ def test_hosts_leave_though_memory_is_full(tmp_path: Path, migration: str) -> No
         flow.check()
 
 
-@settings(max_examples=6, derandomize=True, deadline=None, database=None)
+@settings(max_examples=6, derandomize=True, database=None)
 @given(
     name=st.sampled_from(sorted(CASES)),
     story=st.lists(drawn_turns(gaps_ms=GAPS_MS), min_size=2, max_size=6),

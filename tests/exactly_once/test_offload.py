@@ -212,7 +212,7 @@ def test_a_fault_at_each_point(tmp_path: Path, point: str, name: str) -> None:
         flow.check()
 
 
-@settings(max_examples=5, derandomize=True, deadline=None, database=None)
+@settings(max_examples=5, derandomize=True, database=None)
 @given(
     name=st.sampled_from(NAMES),
     story=st.lists(drawn_turns(FAULT_POINTS, [40, 5, 0], GAPS_MS), min_size=2, max_size=6),

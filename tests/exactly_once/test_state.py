@@ -107,7 +107,7 @@ def test_a_run_is_given_up_while_slots_come(tmp_path: Path, name: str, migration
         flow.check()
 
 
-@settings(max_examples=10, derandomize=True, deadline=None, database=None)
+@settings(max_examples=10, derandomize=True, database=None)
 @given(
     name=st.sampled_from(sorted(FLOWS)),
     story=st.lists(drawn_turns(), min_size=2, max_size=8),

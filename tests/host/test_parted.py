@@ -122,7 +122,7 @@ def same(plan: StepPlan, epochs: list[Epoch], shape: tuple[int, int, int], order
 
 @pytest.mark.parametrize("name", SINGLE)
 @given(epochs_of(), SHAPES, st.booleans())
-@settings(max_examples=4, deadline=None)
+@settings(max_examples=4)
 def test_same_as_the_plain_operator(
     name: str, epochs: list[Epoch], shape: tuple[int, int, int], ordered: bool
 ) -> None:
@@ -132,7 +132,7 @@ def test_same_as_the_plain_operator(
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SINGLE)
 @given(epochs_of(), SHAPES, st.booleans())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_same_as_the_plain_operator_often(
     name: str, epochs: list[Epoch], shape: tuple[int, int, int], ordered: bool
 ) -> None:
@@ -164,7 +164,7 @@ def same_join(name: str, epochs: list[Epoch], shape: tuple[int, int, int], order
 
 @pytest.mark.parametrize("name", JOINS)
 @given(timed_epochs(SIDES, st.integers(0, 8)), SHAPES, st.booleans())
-@settings(max_examples=4, deadline=None)
+@settings(max_examples=4)
 def test_joins_as_the_plain_operator(
     name: str, epochs: list[Epoch], shape: tuple[int, int, int], ordered: bool
 ) -> None:
@@ -174,7 +174,7 @@ def test_joins_as_the_plain_operator(
 @pytest.mark.slow
 @pytest.mark.parametrize("name", JOINS)
 @given(timed_epochs(SIDES, st.integers(0, 8)), SHAPES, st.booleans())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_joins_as_the_plain_operator_often(
     name: str, epochs: list[Epoch], shape: tuple[int, int, int], ordered: bool
 ) -> None:

@@ -80,7 +80,7 @@ def in_time(epochs: list[Epoch], lateness: int) -> tuple[list[Row], list[Row], i
     return *sides, late
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     EPOCHS,
     st.sampled_from(["inner", "left"]),
@@ -121,7 +121,7 @@ def test_an_interval_join_gives_what_the_model_gives(
     assert len(outcome.operator.table) == 0
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     EPOCHS,
     st.sampled_from(["inner", "left"]),

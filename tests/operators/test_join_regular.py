@@ -52,7 +52,7 @@ def hashable(rows: list[Row]) -> list[Row]:
     return [row | {"b": None if row["b"] is None else tuple(row["b"])} for row in rows]
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(timed_epochs(ROWS, st.integers(0, 5)), st.sampled_from([None, 1, 4]))
 def test_an_inner_join_of_rows_that_stay_is_append_only(
     epochs: list[Epoch], ttl_ms: int | None
@@ -62,7 +62,7 @@ def test_an_inner_join_of_rows_that_stay_is_append_only(
     assert bag(hashable(outcome.all)) == bag(hashable(pairs_within(epochs, ttl_ms)[0]))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(timed_epochs(ROWS, st.integers(0, 5)), st.sampled_from([None, 1, 4]))
 def test_a_left_join_takes_back_rows_without_a_match(
     epochs: list[Epoch], ttl_ms: int | None
@@ -116,7 +116,7 @@ def change_epochs(draw: st.DrawFn, sides: tuple[bool, bool]) -> list[Epoch]:
     return epochs
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(
     st.sampled_from([(True, False), (False, True), (True, True)]).flatmap(
         lambda sides: st.tuples(st.just(sides), change_epochs(sides))

@@ -37,7 +37,7 @@ from tests.operators.window_trials import (
 )
 
 
-@settings(max_examples=90, deadline=None)
+@settings(max_examples=90)
 @given(
     st.sampled_from(["1ms", "3ms", "8ms"]),
     st.sampled_from([["k"], ["j"], ["k", "j"], []]),
@@ -59,7 +59,7 @@ def test_sessions_are_what_the_model_has(
     assert len(outcome.operator.table) == len({place[:-2] for place in model.held})
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(st.sampled_from(["3ms", "8ms"]), st.sampled_from([0, 4]), epochs_of())
 def test_changes_take_back_the_sessions_that_grew(
     gap: str, lateness: int, epochs: list[Epoch]
@@ -89,7 +89,7 @@ def test_changes_take_back_the_sessions_that_grew(
         assert changes == expected
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.sampled_from(["close", "update"]), epochs_of())
 def test_sessions_by_processing_time_go_by_the_epochs(emit: Any, epochs: list[Epoch]) -> None:
     window = session_window("5ms", clock="processing")

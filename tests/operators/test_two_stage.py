@@ -122,7 +122,7 @@ def hasty() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("name", PLANS)
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(epochs_of(), st.sampled_from(["some", "all"]), st.integers(1, 5))
 def test_the_results_are_the_same(name: str, epochs: list[Epoch], stages: Stages, cut: int) -> None:
     one = run(PLANS[name], epochs, cut)

@@ -46,7 +46,7 @@ windows = st.sampled_from(
 )
 
 
-@settings(max_examples=90, deadline=None)
+@settings(max_examples=90)
 @given(
     windows,
     st.sampled_from([["k"], ["j"], ["k", "j"], []]),
@@ -67,7 +67,7 @@ def test_windows_by_event_time_are_what_the_model_has(
     assert len(outcome.operator.table) == len(model.held)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(windows, st.sampled_from([["k"], []]), st.sampled_from([0, 4]), epochs_of())
 def test_changes_come_to_what_updates_say(
     window: Window, keys: list[str], lateness: int, epochs: list[Epoch]
@@ -91,7 +91,7 @@ def test_changes_come_to_what_updates_say(
         assert changes == expected
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.sampled_from([["k"], []]), st.sampled_from(["close", "update"]), epochs_of())
 def test_windows_by_processing_time_go_by_the_epochs(
     keys: list[str], emit: Any, epochs: list[Epoch]

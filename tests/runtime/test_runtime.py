@@ -53,7 +53,7 @@ settings_of_a_run = st.fixed_dictionaries(
     marks_every=st.sampled_from([None, 1, 5]),
     options=settings_of_a_run,
 )
-@settings(max_examples=150, deadline=None, derandomize=True)
+@settings(max_examples=150, derandomize=True)
 def test_any_run_is_the_serial_run(
     chain: list[Link],
     records: list[int],
@@ -76,7 +76,7 @@ def test_any_run_is_the_serial_run(
     marks_every=st.sampled_from([None, 7]),
     options=settings_of_a_run,
 )
-@settings(max_examples=40, deadline=None, derandomize=True)
+@settings(max_examples=40, derandomize=True)
 def test_any_run_is_the_serial_run_under_forced_switches(
     chain: list[Link],
     records: list[int],
@@ -129,7 +129,7 @@ def test_long_runs_under_forced_switches(queue: Any) -> None:
 
 
 @given(chain=chains, records=st.lists(st.integers(0, 50), max_size=60), options=settings_of_a_run)
-@settings(max_examples=40, deadline=None, derandomize=True)
+@settings(max_examples=40, derandomize=True)
 def test_without_order_a_stateless_chain_gives_the_same_records(
     chain: list[Link], records: list[int], options: dict[str, Any]
 ) -> None:

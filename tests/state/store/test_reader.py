@@ -238,7 +238,7 @@ ACTIONS = st.lists(
 )
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.sampled_from([INTS, TEXTS]), ACTIONS)
 def test_any_history_is_read_as_a_dict_would(codec: KeyCodec, actions: list[Any]) -> None:
     _counter[0] += 1

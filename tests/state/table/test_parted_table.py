@@ -88,7 +88,7 @@ steps = st.lists(
 
 
 @given(st.sampled_from(CODECS), st.sampled_from([1, 2, 5, 16]), steps)
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 def test_same_as_one_table(codec: KeyCodec, parts: int, steps: list[tuple[str, list[int]]]) -> None:
     twins = Twins(codec, parts)
     marks: list[tuple[int, int]] = []
@@ -110,7 +110,7 @@ def test_same_as_one_table(codec: KeyCodec, parts: int, steps: list[tuple[str, l
 
 
 @given(st.sampled_from(CODECS), st.sampled_from([2, 5]), numbers, numbers, numbers)
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 def test_rows_move_in_and_out(
     codec: KeyCodec, parts: int, held: list[int], asked: list[int], dropped: list[int]
 ) -> None:
