@@ -15,10 +15,9 @@ import pyarrow as pa
 import pytest
 from hypothesis import strategies as st
 
-from penstock.operators.operator import EpochTime, Operator, StepPlan
-from penstock.operators.senders import RowSender
+from penstock.operators.operator import EpochTime, Operator, RowSender, StepPlan
 from penstock.state.store.merging import newest
-from penstock.state.table.step_table import StepTable
+from penstock.state.table.parted import StepTable
 
 Row = dict[str, Any]
 Mishap = Literal["", "rollback", "failure", "exported", "deltas", "evicted"]
