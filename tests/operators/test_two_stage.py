@@ -21,8 +21,10 @@ from penstock.operators.aggregate.plan import AggregatePlan
 from penstock.operators.join.plan import JoinPlan, Regular
 from penstock.operators.operator import PARTIALS, ROWS, EpochTime, StepPlan
 from penstock.operators.process.step import ProcessPlan
-from penstock.operators.top import distinct, order
+from penstock.operators.top import distinct
+from penstock.operators.top import plan as sender
 from penstock.operators.top.distinct import DistinctPlan
+from penstock.operators.top.order import MOST
 from penstock.operators.top.plan import TopPlan
 from penstock.operators.window import sender as session_sender
 from penstock.operators.window.plan import window_aggregate_plan
@@ -73,7 +75,7 @@ PLANS: dict[str, StepPlan] = {
     "top with ties": TopPlan(SCHEMA, ["k"], 2, "x", ties=True, emit="changes"),
     "top until": TopPlan(SCHEMA, ["k"], 1, "v", until="at", lateness_ms=3),
     "top in windows": TopPlan(SCHEMA, ["k"], 2, "x desc", window=tumbling("5ms"), on="at"),
-    "large top": TopPlan(SCHEMA, ["k"], order.MOST + 1, "v"),
+    "large top": TopPlan(SCHEMA, ["k"], MOST + 1, "v"),
 }
 
 
