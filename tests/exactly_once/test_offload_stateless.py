@@ -32,12 +32,6 @@ from tests.trials.cluster import SETTINGS, MiniCluster, Partitions, cluster
 from tests.trials.plain_rows import Row
 from tests.trials.trial import Mishap, hows
 
-# A host's own threads die with an injected fault, as they would with their process.
-pytestmark = [
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning"),
-    pytest.mark.timeout(120),
-]
-
 SCHEMA = pa.schema([("n", pa.int64()), ("price", pa.int64())])
 POINTS = [name for name in FAULT_POINTS if name.startswith(("courier.off", "driver.", "store."))]
 SKIPPED = ("driver.layout", "driver.clean")

@@ -217,7 +217,7 @@ def test_errors_are_the_same(tmp_path: Path, name: str, bad: Row, error: str, se
     """Wherever the row went that is to blame."""
     flow = FlowPlan(FLOWS[name].sources, FLOWS[name].steps)
     good = [row for row in some_rows(random.Random(seed), 30, 10_000, False) if row["v"] != 13]
-    told = []
+    told: list[tuple[str, object]] = []
     with helped(flow, WELL, seed) as by:
         by.chance = 1.0
         for options in ({}, {"helped": by}):

@@ -48,7 +48,7 @@ app.command()(simulate)
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run the command and leave the process. Without `arguments`, those of the command line."""
     # Being told to end runs the same clean-up as Ctrl-C does.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     try:
         app(arguments, prog_name="penstock")
     except PenstockError as error:
@@ -56,6 +56,8 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         sys.exit(2)
     except KeyboardInterrupt:
         sys.exit(130)
+    finally:
+        signal.signal(signal.SIGTERM, before)
     sys.exit(0)
 
 

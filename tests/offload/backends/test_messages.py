@@ -46,7 +46,7 @@ def test_what_is_no_answer_to_the_request_is_a_failure() -> None:
         assert raised.value.failure == "failed"
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     st.lists(st.lists(st.tuples(st.text(max_size=20), st.integers(0, 9)), max_size=20), max_size=4),
     st.integers(2_000, 4_000),

@@ -123,7 +123,7 @@ def state(operator: Operator | None) -> Counter[str]:
 
 
 @pytest.mark.parametrize("name", PLANS)
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=12)
 @given(epochs_of(), st.integers(1, 5), st.integers(0, 999), st.integers(1, 3))
 def test_the_results_are_the_same(
     name: str, epochs: list[Epoch], cut: int, seed: int, roads: int
