@@ -12,10 +12,10 @@ from penstock.control.examine.vitals import Floats
 from penstock.control.journal.entry import Entry
 from penstock.control.money import Money
 from penstock.driver.progress import EpochProgress, HostProgress
+from penstock.spark.arriving import Arrivals
 from penstock_bench.burst.scenarios import LiveBurst
 from penstock_bench.live.outcome import hosts_by_second, of_step, since
 from penstock_bench.live.truth import delivered, done_ms
-from penstock_bench.workloads.arriving import Arrivals
 
 Series = list[float | None]
 _SETTLED_S = 5

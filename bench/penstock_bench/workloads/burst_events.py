@@ -12,12 +12,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.sim.pieces import Numbers
 from penstock.spark.schema import spark_schema
 from penstock_bench.workloads.nexmark.columns import SCHEMAS, STREAMS, Stream
 from penstock_bench.workloads.nexmark.config import MOST_EVENTS, NexmarkConfig
 from penstock_bench.workloads.nexmark.events import events_of
 from penstock_bench.workloads.nexmark.rounds import places
-from penstock_bench.workloads.pieces import Numbers
 
 
 def scaled_down(seed: int) -> NexmarkConfig:

@@ -32,7 +32,7 @@ import penstock as ps
 from penstock.errors import SettingError
 from penstock.model import milliseconds
 from penstock.sim.shapes import Shape, shape
-from penstock_bench.workloads.arriving import Arriving, arriving
+from penstock.spark.arriving import Arriving, arriving
 from penstock_bench.workloads.burst_events import Having, MixedEvents, scaled_down
 from penstock_bench.workloads.nexmark.columns import Stream
 from penstock_bench.workloads.nexmark.config import AUCTIONS, BIDS, PEOPLE

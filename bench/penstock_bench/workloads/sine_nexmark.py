@@ -22,15 +22,15 @@ from pyspark.sql import DataFrame, SparkSession
 
 import penstock as ps
 from penstock.errors import SettingError
+from penstock.sim.pieces import Floats, Numbers
 from penstock.sim.shapes import Shape, shape
+from penstock.spark.arriving import Arriving, arriving
 from penstock.spark.schema import spark_schema
-from penstock_bench.workloads.arriving import Arriving, arriving
 from penstock_bench.workloads.nexmark.columns import SCHEMAS, Stream
 from penstock_bench.workloads.nexmark.config import MOST_EVENTS, ROUND, NexmarkConfig
 from penstock_bench.workloads.nexmark.events import events_of
 from penstock_bench.workloads.nexmark.queries.q8 import START
 from penstock_bench.workloads.nexmark.rounds import places
-from penstock_bench.workloads.pieces import Floats, Numbers
 
 
 @dataclass(frozen=True)

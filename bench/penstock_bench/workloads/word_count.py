@@ -16,10 +16,10 @@ import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 
 import penstock as ps
+from penstock.sim.pieces import Numbers
 from penstock.sim.shapes import Shape, shape
-from penstock_bench.workloads.arriving import Arriving, arriving
+from penstock.spark.arriving import Arriving, arriving
 from penstock_bench.workloads.nexmark.draws import Draws, Zipf
-from penstock_bench.workloads.pieces import Numbers
 
 _SYLLABLES = (
     *("ba", "ce", "di", "fo", "gu", "ha", "ke", "li", "mo", "nu"),

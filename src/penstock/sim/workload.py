@@ -96,7 +96,7 @@ def workload(
         found = shape(load)
     except SettingError as error:
         raise SettingError(
-            f"{text!r} is no workload", hint=f"name one of {', '.join(names())}, or {error.hint}"
+            f"unknown workload {text!r}", hint=f"name one of {', '.join(names())}, or {error.hint}"
         ) from error
     return Workload(shaped(found, skew(over or uneven), slots, delta_ms, seconds, seed), rate)
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from penstock.errors import SettingError
+from penstock.sim.pieces import Numbers
 from penstock_bench.workloads.nexmark.columns import STREAMS, Stream
 from penstock_bench.workloads.nexmark.config import AUCTIONS, BIDS, PEOPLE, ROUND
-from penstock_bench.workloads.pieces import Numbers
 
 _EACH: dict[Stream, int] = {"person": PEOPLE, "auction": AUCTIONS, "bid": BIDS}
 

@@ -19,8 +19,8 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 
+from penstock.sim.pieces import Floats, Numbers
 from penstock.state.variables.ddl import schema_of
-from penstock_bench.workloads.pieces import Floats, Numbers
 
 _LEAD_IN = 6
 """Epochs that a query gets to come up and run smoothly, where it is not told when rows arrive."""
