@@ -16,8 +16,8 @@ import penstock as ps
 from penstock.errors import SettingError
 from penstock.sim.shapes import Steady, shape
 from penstock.sim.skews import Hotspot, Uniform, Zipf
+from penstock.spark import arriving
 from penstock.spark.arriving import Arriving, ArrivingReader
-from penstock_bench.workloads import arriving
 from penstock_bench.workloads.shaped import KeyedRows, shaped
 
 CONTENT = KeyedRows(keys=2000, skew=Uniform())
