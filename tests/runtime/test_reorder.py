@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from penstock.runtime.operators import Mark
-from penstock.runtime.reorder import LockBased, NonBlocking, Reorder, Unordered
+from penstock.runtime.reorder import NonBlocking, Reorder, Unordered
+from penstock_bench.ordered.rivals import LockBased
 
 
 @pytest.mark.parametrize("make", [lambda: NonBlocking(64), LockBased])

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from penstock.runtime.worklists import GlobalWorklist, HybridQueue, SharedWorklist, Worklist
-from penstock_bench.ordered.rival_queues import PartitionedQueue, SharedQueue
+from penstock_bench.ordered.rivals import PartitionedQueue, SharedQueue
 
 PARTS = 3
 KEYED = [HybridQueue, PartitionedQueue, SharedQueue]

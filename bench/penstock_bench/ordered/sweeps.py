@@ -10,15 +10,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from penstock.runtime.structures import QueueKind, ReorderKind
 from penstock_bench.ordered.chains import Chain, Shape
 from penstock_bench.ordered.costs import Matrices, matrices
 from penstock_bench.ordered.queries import Load
 from penstock_bench.ordered.trials import Trial
 
 SCHEDULES = ("qst", "lp", "et", "ct")
-QUEUES: tuple[QueueKind, ...] = ("hybrid", "partitioned")
-REORDERS: tuple[ReorderKind, ...] = ("nonblocking", "lock")
+QUEUES = ("hybrid", "partitioned")
+REORDERS = ("nonblocking", "lock")
 QUERY_BACKLOG = 4
 """ET leaves a light operator alone until its worklist takes as long as what waits at the entrance:
 were that much, nothing would leave before the end of a trial."""

@@ -11,10 +11,10 @@ from typing import Any
 
 from penstock.runtime.runtime import Runtime
 from penstock.runtime.schedules import QueueSizeThrottling, Schedule
-from penstock.runtime.structures import QueueKind, ReorderKind
 from penstock_bench.ordered.chains import Chain, Chunk
 from penstock_bench.ordered.costs import Asleep
 from penstock_bench.ordered.markers import Markers, Shown
+from penstock_bench.ordered.rivals import QUEUES, REORDERINGS
 from penstock_bench.report import Sample, Show
 
 PARTS = 100
@@ -37,8 +37,9 @@ class Trial:
     chain: Chain
     workers: int
     schedule: str = "ct"
-    queue: QueueKind = "hybrid"
-    reorder: ReorderKind = "nonblocking"
+    queue: str = "hybrid"
+    reorder: str = "nonblocking"
+    """As `rivals` names them."""
     seconds: float = 1.0
     """That it should take, were all workers busy all the time; it may take longer."""
     backlog: int = 64
@@ -111,8 +112,8 @@ def run_one(trial: Trial) -> Shown:
         trial.chain.operators(trial.parts, begin),
         workers=trial.workers,
         schedule=schedule_of(trial),
-        queue=trial.queue,
-        reorder=trial.reorder,
+        queue=QUEUES[trial.queue],
+        reorder=REORDERINGS[trial.reorder],
     )
     chunks = trial.chain.chunks()
     runtime.open(leave)

@@ -180,8 +180,8 @@ class _Chunked:
 def stateless(name: str, f: Callable[[Any], Sequence[Any]]) -> Operator:
     """An operator that gives `f(record)` for each record.
 
-    >>> from penstock.runtime.serial import run_serially
-    >>> run_serially([stateless("twice", lambda x: [x, x])], [1, 2])
+    >>> from penstock.runtime.runtime import Runtime
+    >>> Runtime([stateless("twice", lambda x: [x, x])]).run([1, 2])
     [1, 1, 2, 2]
     """
     return _Stateless(name, f)
@@ -210,9 +210,9 @@ def global_(name: str, f: Callable[[Any, Any], Sequence[Any]], state: Any) -> Op
 def chunked(operator: Operator) -> Operator:
     """A plain operator (see above) that takes and gives lists of records.
 
-    >>> from penstock.runtime.serial import run_serially
+    >>> from penstock.runtime.runtime import Runtime
     >>> small = chunked(stateless("small", lambda x: [x] if x < 3 else []))
-    >>> run_serially([small], [[1, 5, 2], [7], [0]])
+    >>> Runtime([small]).run([[1, 5, 2], [7], [0]])
     [[1, 2], [0]]
     """
     return _Chunked(operator)

@@ -21,9 +21,10 @@ from penstock.runtime.chain import Chain, Making
 from penstock.runtime.crew import Bell, Crew
 from penstock.runtime.failures import Halted
 from penstock.runtime.operators import Operator
+from penstock.runtime.reorder import NonBlocking, Reorder
 from penstock.runtime.scheduler import Meter
 from penstock.runtime.schedules import Schedule, schedule
-from penstock.runtime.structures import QueueKind, ReorderKind
+from penstock.runtime.worklists import HybridQueue, Worklist
 
 _SLICE_MS = 1.0
 """Long against the cost of a decision, some microseconds, and short against a latency SLA."""
@@ -34,7 +35,8 @@ class Runtime:
 
     `workers` counts the caller of `run`, so with one worker there are no threads. `buffer` is the
     number of outputs of one operator that may wait for their turn, and the number of items that may
-    wait for the first operator.
+    wait for the first operator. `queue` makes the worklists of keyed operators and `reorder` what
+    puts outputs in order, for who wants to compare others with these.
 
     >>> from penstock.runtime.operators import keyed, stateless
     >>> def count(word, seen):
@@ -56,8 +58,8 @@ class Runtime:
         *,
         workers: int = 1,
         schedule: str | Schedule = "ct",
-        queue: QueueKind = "hybrid",
-        reorder: ReorderKind = "nonblocking",
+        queue: Callable[[int, Atomics], Worklist] = HybridQueue,
+        reorder: Callable[[int, Atomics], Reorder] = NonBlocking,
         buffer: int = 1024,
         slice_ms: float = _SLICE_MS,
         clock: Callable[[], float] = time.perf_counter,

@@ -1,16 +1,19 @@
-"""Worklists of keyed operators that the hybrid queue is compared with.
+"""Worklists of keyed operators and reorder buffers, by name: the runtime's own and their rivals.
 
 PartitionedQueue    a worker has one part to itself, for as long as its turn lasts
 SharedQueue         the next piece, with the lock of its part: workers wait for each other
+LockBased           one lock around everything: figure 2 of the paper on the ordered runtime
 """
 
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from typing import Any
 
 from penstock.runtime.atomics import EMPTY, Atomics
-from penstock.runtime.worklists import Bound, Operate, SharedWorklist
+from penstock.runtime.reorder import Downstream, NonBlocking, Reorder, Unordered
+from penstock.runtime.worklists import Bound, HybridQueue, Operate, SharedWorklist, Worklist
 
 
 class PartitionedQueue:
@@ -112,3 +115,38 @@ class SharedQueue(SharedWorklist):
             finally:
                 lock.release()
         return pieces, records
+
+
+class LockBased:
+    """A lock around an unbounded buffer: all workers wait while one of them sends."""
+
+    def __init__(self, size: int = 0, atomics: Atomics | None = None) -> None:
+        self.next = (atomics or Atomics()).counter(0)
+        self._lock = threading.Lock()
+        self._waiting: dict[int, Any] = {}
+
+    def send(self, serial: int, output: Any, downstream: Downstream) -> bool:
+        """Hand in one output, and send what is ready. There is always a place."""
+        with self._lock:
+            if serial != self.next.load():
+                self._waiting[serial] = output
+                return True
+            while output is not EMPTY:
+                downstream(output)
+                serial += 1
+                self.next.fetch_add(1)
+                output = self._waiting.pop(serial, EMPTY)
+        return True
+
+
+QUEUES: dict[str, Callable[[int, Atomics], Worklist]] = {
+    "hybrid": HybridQueue,
+    "partitioned": PartitionedQueue,
+    "shared": SharedQueue,
+}
+REORDERINGS: dict[str, Callable[[int, Atomics], Reorder]] = {
+    "nonblocking": NonBlocking,
+    "lock": LockBased,
+    "none": lambda size, atomics: Unordered(atomics),
+}
+"""Each is made for a number of outputs that may wait."""
