@@ -48,13 +48,14 @@ def run_bench(
 
     from penstock.errors import SettingError
     from penstock_bench.catalog import find
+    from penstock_bench.charts import draw
     from penstock_bench.goals import judged
 
     chosen, console = find(name), Console(soft_wrap=True, highlight=False, markup=False)
     file = Path(json_file) if json_file else None
     if file is not None and not file.parent.is_dir():
         raise SettingError(f"cannot write {file}: no such folder", hint="make the folder first")
-    if plots is not None and chosen.draw is None:
+    if plots is not None and chosen.pictures is None:
         raise SettingError(f"bench {name} draws no pictures", hint="leave --plots out")
     if plots is not None and not Path(plots).is_dir():
         raise SettingError(f"cannot draw to {plots}: no such folder", hint="make the folder first")
@@ -62,8 +63,8 @@ def run_bench(
     console.print(judged(report.ratios, chosen.goals))
     if file is not None:
         file.write_text(report.to_json() + "\n")
-    if plots is not None and chosen.draw is not None:
-        for picture in chosen.draw(json.loads(report.to_json()), Path(plots)):
+    if plots is not None and chosen.pictures is not None:
+        for picture in draw(name, chosen.pictures, json.loads(report.to_json()), Path(plots)):
             console.print(f"drawn: {picture}")
 
 

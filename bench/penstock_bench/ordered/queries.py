@@ -28,8 +28,8 @@ from penstock.settings import Settings
 from penstock.wire.chain import ChainHeader
 from penstock.wire.messages import ChannelHeader
 from penstock_bench.ordered.costs import Asleep
-from penstock_bench.ordered.trials import Tell, line
-from penstock_bench.report import Show
+from penstock_bench.ordered.trials import line
+from penstock_bench.report import Result, Show
 from penstock_bench.workloads.tpcx_bb import catalog
 from penstock_bench.workloads.tpcx_bb.clicks import clicks
 from penstock_bench.workloads.tpcx_bb.columns import EVENT_TIME, Stream
@@ -184,9 +184,9 @@ def measure(
     sides: Sequence[tuple[int, str]],
     rounds: int,
     show: Show,
-) -> list[Tell]:
+) -> list[Result]:
     """Every query with each of these (workers, schedule), in turn; every other round backwards."""
-    told: list[Tell] = []
+    told: list[Result] = []
     for query in QUERIES:
         data = epochs(catalog.find(query).stream, load)
         rates: dict[tuple[int, str], list[float]] = {side: [] for side in sides}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
@@ -15,7 +15,7 @@ from penstock_bench.ordered.chains import Chain, Chunk
 from penstock_bench.ordered.costs import Asleep
 from penstock_bench.ordered.markers import Markers, Shown
 from penstock_bench.ordered.rivals import QUEUES, REORDERINGS
-from penstock_bench.report import Sample, Show
+from penstock_bench.report import Result, Sample, Show
 
 PARTS = 100
 """Of a keyed operator; with a partitioned queue: as many as workers."""
@@ -64,20 +64,18 @@ class Trial:
         return max(LEAST, round(self.seconds / max(work_s / self.workers, pieces * OVERHEAD_S)))
 
 
-Tell = dict[str, Any]
-"""A trial in the report: its facts, and figures with one value for each round."""
 FIGURES = ("records_per_s", "latency_ms", "p99_ms")
 
 
 def run_all(
     trials: Sequence[Trial], rounds: int, show: Show, by_group: Mapping[str, int] | None = None
-) -> dict[str, list[Tell]]:
+) -> dict[str, list[Result]]:
     """All trials, by group. Each round goes through all of a group; every other one backwards.
 
     So whatever slows the machine down for a while meets all sides of a comparison. Groups may have
     another number of rounds.
     """
-    found: dict[str, list[Tell]] = {}
+    found: dict[str, list[Result]] = {}
     for group in dict.fromkeys(trial.group for trial in trials):
         chosen = [trial for trial in trials if trial.group == group]
         runs: list[list[Shown]] = [[] for _ in chosen]
@@ -138,7 +136,7 @@ def schedule_of(trial: Trial) -> str | Schedule:
     return trial.schedule
 
 
-def told(trial: Trial, rounds: Sequence[Shown]) -> Tell:
+def told(trial: Trial, rounds: Sequence[Shown]) -> Result:
     """A trial and its rounds, for the report. Rates are of records at the entrance."""
     return {
         **dict(trial.facts),
@@ -152,7 +150,7 @@ def told(trial: Trial, rounds: Sequence[Shown]) -> Tell:
     }
 
 
-def line(group: str, one: Tell) -> str:
+def line(group: str, one: Result) -> str:
     """How a trial is shown: what it was, the medians of its rounds, and how far they are apart."""
     facts = [f"{name} {one[name]}" for name in one if name not in FIGURES]
     rates = Sample.of(one["records_per_s"])
@@ -162,16 +160,7 @@ def line(group: str, one: Tell) -> str:
     return f"{group}: {', '.join(facts)}: {told}"
 
 
-def of(told: Iterable[Tell], **facts: Any) -> list[Tell]:
-    """The trials that have these facts.
-
-    >>> of([{"workers": 1}, {"workers": 2}], workers=2)
-    [{'workers': 2}]
-    """
-    return [one for one in told if facts.items() <= one.items()]
-
-
-def best(told: Sequence[Tell]) -> Tell:
+def best(told: Sequence[Result]) -> Result:
     """The trial with the highest throughput, by the median of its rounds.
 
     >>> best([{"records_per_s": [1.0, 9.0, 2.0]}, {"records_per_s": [3.0, 3.0, 3.0]}])
@@ -180,7 +169,7 @@ def best(told: Sequence[Tell]) -> Tell:
     return max(told, key=lambda one: statistics.median(one["records_per_s"]))
 
 
-def over(side: Tell, other: Tell, figure: str = "records_per_s") -> Sample:
+def over(side: Result, other: Result, figure: str = "records_per_s") -> Sample:
     """One side over the other, round by round, which were measured one soon after the other.
 
     >>> over({"records_per_s": [8.0, 9.0, 6.0]}, {"records_per_s": [4.0, 3.0, 3.0]}).median

@@ -22,12 +22,9 @@ from penstock.sim.shapes import shape
 from penstock.sim.skews import skew
 from penstock.sim.trace import Trace
 from penstock.sim.workload import shaped
-from penstock_bench.report import Show
+from penstock_bench.report import Result, Show
 from penstock_bench.switch.story import by_seconds, host_loads, other_share, switching_s, timeline
 from penstock_bench.workloads.exchange.trace import slot_trace
-
-Result = dict[str, Any]
-"""What a run gave, as JSON has it."""
 
 ONE_SECOND = SLA(1000, 1000)
 PROCESSES = 2
