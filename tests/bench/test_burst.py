@@ -22,7 +22,7 @@ from penstock_bench.burst.sides import LIVE
 from penstock_bench.burst.standby import asked, over
 from penstock_bench.catalog import find
 from penstock_bench.live.outcome import of_step
-from penstock_bench.workloads import burst_nexmark
+from penstock_bench.workloads.nexmark.live import BURSTS
 
 START_MS = 1_000_000
 STEP = "window-1"
@@ -70,7 +70,7 @@ def test_live_runs_cover_what_they_should() -> None:
     for query in ("q4", "q5", "q6", "q8"):
         sides = {side for name, side in full if name == query}
         assert sides == {"new_hosts_30s", "penstock", "overprovisioned"}
-    assert {one.query for one in FULL} == set(burst_nexmark.QUERIES)
+    assert {one.query for one in FULL} == set(BURSTS)
     assert {one.side for one in QUICK} == {"penstock", "overprovisioned"}
 
 
@@ -82,7 +82,7 @@ def test_there_are_task_slots_for_all_hosts_of_a_run() -> None:
 
 
 def test_stable_hosts_are_as_busy_as_the_scenario_says() -> None:
-    for name, query in burst_nexmark.QUERIES.items():
+    for name, query in BURSTS.items():
         one = LiveBurst(name, "penstock")
         records = one.shape.rate_at(0.0) * query.records
         assert records / (one.hosts * one.host_rate) == pytest.approx(one.load, rel=1e-3)

@@ -38,8 +38,7 @@ from penstock_bench.burst.standby import StandBy, Taken
 from penstock_bench.live.query import GRACE_S, began, running, until
 from penstock_bench.live.truth import Began
 from penstock_bench.report import Show
-from penstock_bench.workloads import burst_nexmark
-from penstock_bench.workloads.burst_truth import BurstLoad, compared
+from penstock_bench.workloads.nexmark.live import BurstLoad, burst_flow, burst_form, compared
 
 _START_MS = 30_000
 """Until a new machine is there."""
@@ -76,7 +75,7 @@ def live_run(spark: SparkSession, scenario: LiveBurst, show: Show) -> BurstOutco
     sink, started_s = ps.collect(), time.monotonic()
     flow = _flow(spark, scenario)
     start = partial(_started, flow, scenario, sink)
-    busy = burst_nexmark.query(scenario.query).busy
+    busy = burst_form(scenario.query).busy
     taken: Taken | None = None
     with sides.folder(spark) as folder, running(start, folder) as query:
         stand_by = StandBy(query, busy, scenario) if scenario.side in _STANDING_BY else None
@@ -106,7 +105,7 @@ def live_run(spark: SparkSession, scenario: LiveBurst, show: Show) -> BurstOutco
 
 
 def _flow(spark: SparkSession, scenario: LiveBurst) -> ps.Flow:
-    flow = burst_nexmark.flow(
+    flow = burst_flow(
         *(scenario.query, spark, scenario.shape, SLOTS), partitions=_partitions(scenario)
     ).sla(scenario.latency_s)
     if scenario.side in ("no_scaling", "overprovisioned"):
@@ -129,13 +128,13 @@ def _started(flow: ps.Flow, scenario: LiveBurst, sink: Collect, checkpoint: str)
     settings = Settings(
         host_rates=(scenario.host_rate,),
         # what comes behind gets all rows of a window at once, and cannot be helped
-        paced_steps=(burst_nexmark.query(scenario.query).busy,),
+        paced_steps=(burst_form(scenario.query).busy,),
         map_rate=scenario.host_rate if scenario.stateless else None,
         combine=False,
         host_delay_ms=_START_MS if late else 0,
         progress_kept=100_000,
     )
-    busy = burst_nexmark.query(scenario.query).busy
+    busy = burst_form(scenario.query).busy
     all_up = scenario.side in ("overprovisioned", *_STANDING_BY)
     hosts = {step.id: scenario.other_hosts for step in flow.plan.keyed}
     if not scenario.stateless:

@@ -20,7 +20,7 @@ from penstock.sim.shapes import Shape, shape
 from penstock.sim.skews import Skew, skew
 from penstock.spark.arriving import Arriving, arriving
 from penstock.state.keys.codec import int_keys, slots_of
-from penstock_bench.workloads.nexmark.draws import Draws
+from penstock_bench.workloads.draws import Draws
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from penstock.sim.pieces import Numbers
 from penstock.sim.shapes import Shape, shape
 from penstock.sim.skews import Hotspot
 from penstock.spark.arriving import Arriving, arriving
-from penstock_bench.workloads.nexmark.draws import Draws
+from penstock_bench.workloads.draws import Draws
 from penstock_bench.workloads.shaped import KeyedRows
 
 

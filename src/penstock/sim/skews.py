@@ -13,6 +13,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import ClassVar
 
 import numpy as np
@@ -82,13 +83,33 @@ class Zipf(Skew):
             raise SettingError(f"Zipf's exponent is {self.exponent:g}", hint="use 0 to 10")
 
     def weights(self, n: int, t_s: float = 0.0) -> Floats:
-        ranked = np.arange(1, n + 1, dtype=np.float64) ** -self.exponent
+        ranked = _ranked(n, self.exponent)
         weights = np.empty(n)
         weights[np.arange(n) * _APART % n] = ranked / ranked.sum()
         return weights
 
     def __str__(self) -> str:
         return f"zipf({number_text(self.exponent)})"
+
+    def ranks(self, n: int, unit: Floats) -> Numbers:
+        """Ranks 0 to n - 1, the most frequent first, for draws from 0 to 1.
+
+        >>> Zipf(1.0).ranks(3, np.array([0.0, 0.54, 0.56, 0.81, 0.82, 1.0])).tolist()
+        [0, 0, 1, 1, 2, 2]
+        """
+        ranks = np.searchsorted(_reached(n, self.exponent), unit, side="right")
+        return np.minimum(ranks, n - 1).astype(np.int64)
+
+
+def _ranked(n: int, exponent: float) -> Floats:
+    return np.asarray(np.arange(1, n + 1, dtype=np.float64) ** -exponent, np.float64)
+
+
+@lru_cache(maxsize=16)
+def _reached(n: int, exponent: float) -> Floats:
+    """The share of each rank and of all before it; kept, for it takes long with many ranks."""
+    reached = np.cumsum(_ranked(n, exponent))
+    return np.asarray(reached / reached[-1], np.float64)
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,8 @@ from itertools import accumulate
 
 import numpy as np
 
+from penstock_bench.workloads.draws import Numbers
 from penstock_bench.workloads.nexmark.config import NexmarkConfig, Shape
-from penstock_bench.workloads.nexmark.draws import Numbers
 
 _PIECES: dict[Shape, list[tuple[int, int]]] = {
     "flat": [(60, 1000)],

@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 
 import penstock as ps
 from penstock.operators.operator import CHANGE
-from penstock_bench.workloads.nexmark.draws import Numbers
+from penstock_bench.workloads.draws import Numbers
 from penstock_bench.workloads.tpcx_bb.columns import VIEW
 from penstock_bench.workloads.tpcx_bb.gathering import flat, gathered, pairs
 from penstock_bench.workloads.tpcx_bb.leaders import changes, leading

@@ -77,16 +77,3 @@ def _powers() -> tuple[Floats, ...]:
             for digit in (1, 2, 3, 4)
         ]
     return tuple(np.array(table) for table in tables)
-
-
-class Zipf:
-    """Ranks 0 to n - 1, of which rank r is drawn in proportion to (r + 1) ** -exponent."""
-
-    def __init__(self, n: int, exponent: float) -> None:
-        reached = np.cumsum(np.arange(1, n + 1, dtype=np.float64) ** -exponent)
-        self._reached = reached / reached[-1]
-
-    def ranks(self, unit: Floats) -> Numbers:
-        """The ranks for draws from 0 to 1."""
-        ranks = np.searchsorted(self._reached, unit, side="right")
-        return np.minimum(ranks, len(self._reached) - 1).astype(np.int64)

@@ -1,4 +1,13 @@
-"""What the queries of `burst_nexmark` should give, by DuckDB: an oracle for live runs.
+"""Queries on events that arrive live, and what they should give.
+
+>>> query = live_flow("q5", spark, "sine(30000, 10000, 90s)").start(          # doctest: +SKIP
+...     ps.to("console"), checkpoint="ck", hosts=3)
+>>> query = burst_flow("q7", spark, "burst(2000, 5, 20s, 30s)").start(       # doctest: +SKIP
+...     ps.to("console"), checkpoint="ck", hosts=2)
+
+By the time of arrival there are q2, q5 and q8. Under bursts there are q1, q4, q5, q6, q7 and q8, as
+Sponge draws them: keyed steps before joins, so that functions can take the many rows. An output row
+then says which window it is of.
 
 Rows of a load follow from their numbers, and their times of arrival from its shape. So what a run
 should have given is known from when its load began and how far the run came, whatever happened to it.
@@ -15,44 +24,89 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
 
+import penstock as ps
+from penstock.errors import SettingError
 from penstock.model import milliseconds
 from penstock.sim.shapes import Shape, shape
-from penstock_bench.workloads.burst_nexmark import WINDOW, content, query
+from penstock.spark.arriving import Arriving, arriving
+from penstock_bench.workloads.nexmark.arriving_events import LiveEvents, MixedEvents, scaled_down
+from penstock_bench.workloads.nexmark.catalog import QUERIES
 from penstock_bench.workloads.nexmark.columns import TIME
+from penstock_bench.workloads.nexmark.query import BurstForm
+
+WINDOW = "2s"
+"""Of queries under bursts."""
+BURSTS = {name: query.burst for name, query in QUERIES.items() if query.burst is not None}
 
 Row = dict[str, Any]
 _TOLD = 3
 """So many of the rows that are wrong are told."""
 _MICROSECOND, _1970 = timedelta(microseconds=1), datetime(1970, 1, 1, tzinfo=UTC)
 
-_CLOSING = """
-    SELECT {by}, closed AS window_start, closed + $size AS window_end, avg(price) AS price
-    FROM (SELECT auction, start(arrival) AS closed, max(price) AS price
-          FROM rows WHERE price IS NOT NULL GROUP BY ALL) AS bids
-    JOIN (SELECT auction, start(arrival) AS closed, {by}
-          FROM rows WHERE {by} IS NOT NULL) AS opened USING (auction, closed)
-    GROUP BY ALL"""
-_SQL = {
-    "q1": "SELECT arrival, auction, CAST(price AS DECIMAL(19, 0)) * 0.908 AS price, bidder FROM rows",
-    "q4": _CLOSING.format(by="category"),
-    "q5": """
-        SELECT auction, first AS window_start, first + 2 * $size AS window_end, num
-        FROM (SELECT auction, start(arrival) - hop * $size AS first, count(*) AS num
-              FROM rows, range(2) AS r (hop) GROUP BY ALL)
-        QUALIFY num = max(num) OVER (PARTITION BY first)""",
-    "q6": _CLOSING.format(by="seller"),
-    "q7": """
-        SELECT auction, first AS window_start, first + $size AS window_end, price
-        FROM (SELECT auction, start(arrival) AS first, max(price) AS price FROM rows GROUP BY ALL)
-        QUALIFY price = max(price) OVER (PARTITION BY first)""",
-    "q8": """
-        SELECT id, name, auctions, came AS window_start, came + $size AS window_end
-        FROM (SELECT id, name, start(arrival) AS came FROM rows WHERE name IS NOT NULL)
-        JOIN (SELECT seller AS id, start(arrival) AS came, count(*) AS auctions
-              FROM rows WHERE seller IS NOT NULL GROUP BY ALL) USING (id, came)""",
-}
-"""Times are microseconds since 1970."""
+
+def live_flow(
+    name: str,
+    spark: SparkSession,
+    rate: str | Shape,
+    slots: int = 64,
+    seed: int = 1,
+    partitions: int = 2,
+    start_ms: int | None = None,
+) -> ps.Flow:
+    """The query of this name (q2, q5, q8) on events that arrive so many a second, all streams
+    together. Without a `start_ms` they begin when the query has come up; see `arriving`."""
+    live = QUERIES[name].live if name in QUERIES else None
+    if live is None:
+        raise SettingError(f"there is no live query {name!r}", hint="take q2, q5 or q8")
+    return live(LiveEvents(spark, shape(rate), seed, partitions, start_ms), slots)
+
+
+# -- bursts
+
+
+def burst_form(name: str) -> BurstForm:
+    """The query of this name under bursts."""
+    if name not in BURSTS:
+        raise SettingError(
+            f"there is no query {name!r} for bursts", hint=f"take one of {', '.join(BURSTS)}"
+        )
+    return BURSTS[name]
+
+
+def burst_content(name: str, seed: int = 1) -> MixedEvents:
+    """What the rows of a query hold."""
+    return MixedEvents(burst_form(name).reads, scaled_down(seed))
+
+
+def burst_steps(name: str, rows: DataFrame, window: str = WINDOW, slots: int = 64) -> ps.Flow:
+    """The query on rows that have their time of arrival in a column `arrival`."""
+    came = ps.flow(rows, arrival="arrival", event_time="arrival")
+    return burst_form(name).steps(came, window, slots)
+
+
+def burst_flow(
+    name: str,
+    spark: SparkSession,
+    rate: str | Shape,
+    slots: int = 64,
+    seed: int = 1,
+    partitions: int = 2,
+    start_ms: int | None = None,
+    window: str = WINDOW,
+) -> ps.Flow:
+    """The query of this name on events that arrive at the rate of a shape: those that it reads.
+
+    Without a `start_ms` they begin when the query has come up; see `arriving`. Rows of the lead-in
+    have no time: they do not reach the query, nor are they counted in its progress.
+    """
+    load = Arriving(shape(rate), burst_content(name, seed), partitions, start_ms)
+    rows = arriving(spark, f"nexmark_{name}", load).where("arrival IS NOT NULL")
+    return burst_steps(name, rows, window, slots)
+
+
+# -- the truth
 
 
 @dataclass(frozen=True)
@@ -77,7 +131,7 @@ class BurstLoad:
         """The first rows with a time of arrival, so many of them, as the query gets them."""
         number = np.arange(count, dtype=np.int64)
         t_us = self.shape.arrival_us(number)
-        held = content(self.name, self.seed)
+        held = burst_content(self.name, self.seed)
         arrival = pa.array(self.start_ms * 1000 + t_us).cast(TIME)
         columns = held.rows(number + self.first, t_us)
         return pa.table([arrival, *columns], names=["arrival", *held.schema.names])
@@ -124,7 +178,7 @@ def truth(load: BurstLoad, count: int) -> list[Row]:
         return []
     newest_us = load.start_ms * 1000 + int(load.shape.arrival_us(np.array([count - 1]))[0])
     # a watermark is in whole milliseconds
-    by_row = query(load.name).time == "arrival"
+    by_row = burst_form(load.name).time == "arrival"
     return _due(load, count, newest_us if by_row else newest_us // 1000 * 1000)
 
 
@@ -133,7 +187,7 @@ def compared(load: BurstLoad, got: Iterable[Mapping[str, Any]]) -> Compared:
 
     That is as far as its output goes: what it lacks at its end is not found to be missing.
     """
-    time = query(load.name).time
+    time = burst_form(load.name).time
     given = [{name: _plain(value) for name, value in row.items()} for row in got]
     until_us = max((row[time] for row in given), default=load.start_ms * 1000)
     due = _counted(_due(load, load.count(until_us + 1), until_us))
@@ -153,13 +207,14 @@ def _due(load: BurstLoad, count: int, until_us: int) -> list[Row]:
     """What a query gives of the first so many rows until a time."""
     import duckdb  # only those who check something need it
 
+    form = burst_form(load.name)
     rows = load.rows(count)
     rows = rows.set_column(0, "arrival", rows.column("arrival").cast(pa.int64()))
     size_us = milliseconds(load.window) * 1000
     with duckdb.connect() as db:
         db.register("rows", rows)
         db.execute(f"CREATE MACRO start(t) AS t - t % {size_us}")
-        sql = f"SELECT * FROM ({_SQL[load.name]}) WHERE {query(load.name).time} <= {until_us}"
+        sql = f"SELECT * FROM ({form.truth}) WHERE {form.time} <= {until_us}"
         found = db.sql(sql.replace("$size", str(size_us))).to_arrow_table()
     return list(found.to_pylist())
 

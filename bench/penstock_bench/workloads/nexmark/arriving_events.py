@@ -1,6 +1,7 @@
-"""NEXMark's events as one stream of rows, for queries that read one or two of the three streams.
+"""NEXMark's events as they arrive live: one stream each, or several as one stream of rows.
 
-A row has the columns of all streams that a query reads; those of the other streams are null in it.
+Events are those of the generator, person, auction or bid by their number; an event happens when it
+arrives. Of several streams in one, a row has the columns of all; those of the others are null in it.
 """
 
 from __future__ import annotations
@@ -9,15 +10,48 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyspark.sql import DataFrame, SparkSession
 
-from penstock.sim.pieces import Numbers
+from penstock.sim.pieces import Floats, Numbers
+from penstock.sim.shapes import Shape
+from penstock.spark.arriving import Arriving, arriving
 from penstock.spark.schema import spark_schema
 from penstock_bench.workloads.nexmark.columns import SCHEMAS, STREAMS, Stream
-from penstock_bench.workloads.nexmark.config import MOST_EVENTS, NexmarkConfig
+from penstock_bench.workloads.nexmark.config import MOST_EVENTS, ROUND, NexmarkConfig
 from penstock_bench.workloads.nexmark.events import events_of
 from penstock_bench.workloads.nexmark.rounds import places
+
+
+@dataclass(frozen=True)
+class StreamArrivals:
+    """When the events of one stream arrive, if all events together arrive as a shape says.
+
+    >>> from penstock.sim.shapes import shape
+    >>> auctions = StreamArrivals(shape("steady(50)"), "auction")
+    >>> auctions.cumulative([20, 40, 80, 1000, 1040]).tolist(), auctions.events(np.arange(4)).tolist()
+    ([0, 1, 3, 3, 4], [1, 2, 3, 51])
+    """
+
+    shape: Shape
+    stream: Stream
+
+    def rate_at(self, t_s: npt.ArrayLike) -> Floats:
+        return self.shape.rate_at(t_s) * (places(self.stream).each / ROUND)
+
+    def cumulative(self, t_ms: npt.ArrayLike) -> Numbers:
+        first, each = places(self.stream)
+        rounds, rest = np.divmod(self.shape.cumulative(t_ms), ROUND)
+        return np.asarray(rounds * each + np.clip(rest - first, 0, each), np.int64)
+
+    def arrival_us(self, number: Numbers) -> Numbers:
+        return self.shape.arrival_us(self.events(number))
+
+    def events(self, number: Numbers) -> Numbers:
+        """Which events the stream's rows of these numbers are."""
+        return places(self.stream).events(number)
 
 
 def scaled_down(seed: int) -> NexmarkConfig:
@@ -117,3 +151,22 @@ class Having:
     @property
     def __name__(self) -> str:
         return f"{', '.join(self.kept)} of rows with {self.column}"
+
+
+@dataclass(frozen=True)
+class LiveEvents:
+    """NEXMark's events as streams (arrival, some columns) that begin together."""
+
+    spark: SparkSession
+    shape: Shape
+    seed: int = 1
+    partitions: int = 2
+    start_ms: int | None = None
+
+    def stream(self, stream: Stream, *names: str) -> DataFrame:
+        # nobody looks at what makes events long
+        config = NexmarkConfig(MOST_EVENTS, self.seed, person_bytes=0, auction_bytes=0, bid_bytes=0)
+        arrivals = StreamArrivals(self.shape, stream)
+        content = MixedEvents({stream: {name: name for name in names}}, config)
+        load = Arriving(arrivals, content, self.partitions, self.start_ms)
+        return arriving(self.spark, f"nexmark_{stream}", load)
