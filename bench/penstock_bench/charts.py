@@ -34,7 +34,7 @@ _ROW_CHARACTERS, _SIGN_CHARACTERS = 110, 6
 # -- what can be drawn
 
 
-class Mark(ABC):
+class Drawable(ABC):
     """Something in a panel."""
 
     name: str
@@ -50,7 +50,7 @@ class Mark(ABC):
 
 
 @dataclass(frozen=True)
-class Line(Mark):
+class Line(Drawable):
     """A line over places; points if `how` says so (ls="")."""
 
     places: Sequence[float]
@@ -79,7 +79,7 @@ class Line(Mark):
 
 
 @dataclass(frozen=True)
-class Bars(Mark):
+class Bars(Drawable):
     """Bars at places, with whiskers from the least to the most if there are these."""
 
     places: Sequence[float]
@@ -107,7 +107,7 @@ class Bars(Mark):
 
 
 @dataclass(frozen=True)
-class Boxes(Mark):
+class Boxes(Drawable):
     """A box for each group of values: quartiles, and whiskers to the least and the most."""
 
     groups: Sequence[Sequence[float]]
@@ -142,7 +142,7 @@ class Boxes(Mark):
 
 
 @dataclass(frozen=True)
-class Bound(Mark):
+class Bound(Drawable):
     """A dashed line across: at a height, or at a place."""
 
     at: float
@@ -155,7 +155,7 @@ class Bound(Mark):
 
 
 @dataclass(frozen=True)
-class Shade(Mark):
+class Shade(Drawable):
     """A time in grey."""
 
     start: float
@@ -167,7 +167,7 @@ class Shade(Mark):
 
 
 @dataclass(frozen=True)
-class Text(Mark):
+class Text(Drawable):
     """A small text, so many points from a place and a height."""
 
     text: str
@@ -200,7 +200,7 @@ def _known(values: Numbers) -> Any:
 class Panel:
     """One pair of axes and what is in it."""
 
-    marks: Sequence[Mark]
+    marks: Sequence[Drawable]
     x: str = ""
     """What stands below, with its unit."""
     y: str = ""
@@ -373,12 +373,12 @@ def medians(rounds: Mapping[float, Sequence[float]], name: str, colour: str, **h
 
 def bar_groups(
     sides: Mapping[str, tuple[str, Sequence[Sequence[float]]]], whiskers: bool = True
-) -> list[Mark]:
+) -> list[Drawable]:
     """Bars side by side at 0, 1, 2 ...: of each side its name, its colour and values by place.
 
     A bar is the median of its values; whiskers go from the least to the most.
     """
-    width, marks = 0.84 / len(sides), list[Mark]()
+    width, marks = 0.84 / len(sides), list[Drawable]()
     for number, (name, (colour, groups)) in enumerate(sides.items()):
         shift = (number - (len(sides) - 1) / 2) * width
         band = ([min(some) for some in groups], [max(some) for some in groups])

@@ -115,7 +115,7 @@ LAST = 18.0
 MB = {"50mb": 50.0, "500mb": 500.0, "5gb": 5_000.0}
 
 
-def _moved(size: str, move: migration.Move, chance: np.random.Generator) -> migration.Moved:
+def _moved(size: str, move: migration.AskedMove, chance: np.random.Generator) -> migration.Moved:
     """Lazy is calm. Of the others some stop for as long as their bytes take, some are late a little."""
     share = MB[size] / 5_000 * move.fraction
     stop_s = {"pause": LAST, "all_at_once": LAST * 0.7}.get(move.strategy, 0.0) * share
@@ -148,7 +148,7 @@ def _moved(size: str, move: migration.Move, chance: np.random.Generator) -> migr
     )
 
 
-def migration_report(scale: migration.Scale) -> dict[str, Any]:
+def migration_report(scale: migration.MigrationScale) -> dict[str, Any]:
     """As `migration.run` makes it at this scale."""
     chance = np.random.default_rng(7)
     moves = [_moved(size, move, chance) for size in scale.sizes for move in scale.moves()]
@@ -174,7 +174,7 @@ def _shown(trial: Trial, chance: np.random.Generator) -> Shown:
     return Shown(rate, 5e3 / rate, 9e3 / rate)
 
 
-def ordered_report(scale: ordered_sweeps.Scale) -> dict[str, Any]:
+def ordered_report(scale: ordered_sweeps.OrderedScale) -> dict[str, Any]:
     """As `ordered.run` makes it at this scale."""
     chance = np.random.default_rng(5)
     groups: dict[str, list[Any]] = {}
@@ -252,7 +252,7 @@ def _live(name: str, policy: str | None, uneven: tuple[float, ...] = ()) -> Resu
     }
 
 
-def switch_report(scale: switch_sweeps.Scale) -> dict[str, Any]:
+def switch_report(scale: switch_sweeps.SwitchScale) -> dict[str, Any]:
     """As `switch.run` makes it at this scale."""
     chance = np.random.default_rng(7)
     groups: switch.Groups = {}

@@ -45,7 +45,7 @@ def test_loads_begin_stable_and_reach_their_factor(name: str) -> None:
 
 
 @pytest.mark.parametrize("query", given.QUERIES.values(), ids=lambda query: query.name)
-def test_hosts_are_as_busy_as_they_should_be_before_a_burst(query: given.Query) -> None:
+def test_hosts_are_as_busy_as_they_should_be_before_a_burst(query: given.QueryFigures) -> None:
     rows = 1 + given.JOIN_COST * query.joined
     taken = query.rate * rows / query.host_rate / given.HOSTS
     assert taken == pytest.approx(given.STABLE_LOAD)

@@ -55,7 +55,7 @@ _SERIES = ("p99_ms", "load", "hosts", "functions")
 
 
 @dataclass(frozen=True)
-class Scale:
+class BurstScale:
     """How much of it to run, besides the scenarios."""
 
     idle_rounds: int = 8
@@ -64,8 +64,8 @@ class Scale:
     cold_starts: int = 30
 
 
-FULL = Scale()
-QUICK = Scale(1, (5, 8), 5)
+FULL = BurstScale()
+QUICK = BurstScale(1, (5, 8), 5)
 
 
 def run(show: Show, quick: bool = False) -> Report:

@@ -32,7 +32,13 @@ from penstock.settings import Settings
 from penstock.spark.sinks import Collect
 from penstock_bench import sides
 from penstock_bench.burst.money import per_second
-from penstock_bench.burst.outcome import BurstOutcome, LiveRuns, Rows, by_couriers, outcome_of
+from penstock_bench.burst.outcome import (
+    ArrivedRows,
+    BurstOutcome,
+    LiveRuns,
+    by_couriers,
+    outcome_of,
+)
 from penstock_bench.burst.scenarios import CORES, SLOTS, WARM_UP, LiveBurst
 from penstock_bench.burst.standby import StandBy, Taken
 from penstock_bench.live.query import GRACE_S, began, running, until
@@ -89,7 +95,7 @@ def live_run(spark: SparkSession, scenario: LiveBurst, show: Show) -> BurstOutco
             taken = stand_by.end(time.time() * 1000)
         epochs, journal = query.progress, query.journal
     right = _right_rows(scenario, load, sink)
-    rows = Rows.of(scenario.shape, load.start_ms, epochs, scenario.seconds)
+    rows = ArrivedRows.of(scenario.shape, load.start_ms, epochs, scenario.seconds)
     if scenario.stateless:
         epochs = by_couriers(epochs, _partitions(scenario), scenario.host_rate)
     outcome = outcome_of(scenario, busy, rows, epochs, journal, load.start_ms)

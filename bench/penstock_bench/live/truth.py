@@ -18,7 +18,7 @@ from penstock.driver.progress import EpochProgress
 from penstock.model import SLA
 from penstock.sim.pieces import Numbers
 from penstock.sim.success import success_rates
-from penstock.spark.arriving import Arrivals
+from penstock.spark.arriving import ArrivalTimes
 from penstock_bench.live.per_second import Delivered
 
 DELTA_MS = 100.0
@@ -75,7 +75,7 @@ class Truth:
 
 
 def truth(
-    arrivals: Arrivals,
+    arrivals: ArrivalTimes,
     slots_of: SlotsOf,
     slots: int,
     began: Began,

@@ -14,8 +14,8 @@ from functools import partial
 from typing import Any
 
 from penstock_bench.charts import (
+    Drawable,
     Line,
-    Mark,
     Panel,
     Picture,
     Pictures,
@@ -102,7 +102,7 @@ def _curve(told: Told, side: Any, over: str, value: Value, name: str = "", **how
     return medians(points, name or called, colour, marker=marker, **how)
 
 
-def _over_workers(told: Told, marks: Sequence[Mark], **more: Any) -> Panel:
+def _over_workers(told: Told, marks: Sequence[Drawable], **more: Any) -> Panel:
     """A panel over numbers of workers: what is linear in them looks so."""
     numbers = sorted({one["workers"] for one in told})
     return Panel(marks, x="workers", ticks=numbers, x_from=0, x_to=numbers[-1] + 0.5, **more)
@@ -191,7 +191,7 @@ def _skew(told: Told) -> Picture:
     value = _speedup(alone)
     ends = sorted({one["sigma"] for one in having(told, workers=1)}, reverse=True)
     sigmas = sorted({one["sigma"] for one in told})
-    over_workers, over_sigma = list[Mark](), list[Mark]()
+    over_workers, over_sigma = list[Drawable](), list[Drawable]()
     for queue in QUEUES:
         for sigma, dashes in zip(ends, ("-", (0, (4, 2))), strict=False):
             some, name = having(told, queue=queue, sigma=sigma), f"{_SIDES[queue][0]}, σ {sigma:g}"

@@ -42,7 +42,7 @@ DAYS = 8
 
 
 @dataclass(frozen=True)
-class Load:
+class HostLoad:
     """What goes through a query, in how many pieces, and what it costs."""
 
     chunks: int
@@ -73,7 +73,7 @@ class Costly:
 class QueryInProcess:
     """A query in a host with so many workers."""
 
-    def __init__(self, query: int, workers: int, schedule: Any, load: Load) -> None:
+    def __init__(self, query: int, workers: int, schedule: Any, load: HostLoad) -> None:
         self._cost = Asleep(load.us) if load.us else None
         plan = catalog.plan(query)
         steps = tuple(self._changed(step, load.parts) for step in plan.steps)
@@ -144,7 +144,7 @@ class QueryInProcess:
         return replace(step, function=slower)
 
 
-def epochs(stream: Stream, load: Load) -> list[pa.Table]:
+def epochs(stream: Stream, load: HostLoad) -> list[pa.Table]:
     """A short epoch and two longer ones, in order of time; together they are some days."""
     half = load.chunks * load.chunk_rows // 2
     lengths = [half // 2, half, half]
@@ -165,7 +165,9 @@ def epochs(stream: Stream, load: Load) -> list[pa.Table]:
     ]
 
 
-def run_one(query: int, workers: int, schedule: str, load: Load, data: Sequence[pa.Table]) -> float:
+def run_one(
+    query: int, workers: int, schedule: str, load: HostLoad, data: Sequence[pa.Table]
+) -> float:
     """Rows per second. The first epoch does not count: kernels are compiled, and costs learnt."""
     host = QueryInProcess(query, workers, schedule, load)
     try:
@@ -180,7 +182,7 @@ def run_one(query: int, workers: int, schedule: str, load: Load, data: Sequence[
 
 def measure(
     group: str,
-    load: Load,
+    load: HostLoad,
     sides: Sequence[tuple[int, str]],
     rounds: int,
     show: Show,

@@ -11,7 +11,7 @@ from typing import Any
 
 from penstock.runtime.runtime import Runtime
 from penstock.runtime.schedules import QueueSizeThrottling, Schedule
-from penstock_bench.ordered.chains import Chain, Chunk
+from penstock_bench.ordered.chains import TrialChain, TrialChunk
 from penstock_bench.ordered.costs import Asleep
 from penstock_bench.ordered.markers import Markers, Shown
 from penstock_bench.ordered.rivals import QUEUES, REORDERINGS
@@ -34,7 +34,7 @@ class Trial:
     group: str
     facts: tuple[tuple[str, Any], ...]
     """What tells it from the others of its group, for the report."""
-    chain: Chain
+    chain: TrialChain
     workers: int
     schedule: str = "ct"
     queue: str = "hybrid"
@@ -48,7 +48,7 @@ class Trial:
     @property
     def parts(self) -> int:
         """
-        >>> Trial("skew", (), Chain(()), workers=4, queue="partitioned").parts
+        >>> Trial("skew", (), TrialChain(()), workers=4, queue="partitioned").parts
         4
         """
         return self.workers if self.queue == "partitioned" else PARTS
@@ -56,8 +56,8 @@ class Trial:
     @property
     def items(self) -> int:
         """
-        >>> from penstock_bench.ordered.chains import Shape
-        >>> Trial("cost", (), Chain((Shape("keyed", 1_000),)), workers=4, seconds=2.0).items
+        >>> from penstock_bench.ordered.chains import Op
+        >>> Trial("cost", (), TrialChain((Op("keyed", 1_000),)), workers=4, seconds=2.0).items
         8000
         """
         work_s, pieces = self.chain.load()
@@ -102,7 +102,7 @@ def run_one(trial: Trial) -> Shown:
         if fed - markers.begun < backlog // 2 and not room.is_set():
             room.set()
 
-    def leave(item: Chunk) -> None:
+    def leave(item: TrialChunk) -> None:
         delivery.spend(item.records, None)
         markers.leave(item.number)
 

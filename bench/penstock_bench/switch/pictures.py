@@ -15,8 +15,8 @@ import numpy as np
 from penstock_bench.charts import (
     Bound,
     Boxes,
+    Drawable,
     Line,
-    Mark,
     Panel,
     Picture,
     Pictures,
@@ -120,7 +120,7 @@ def _success_vs_hosts(runs: Runs) -> Picture:
     lowest = max(_LOWEST, min(run["success"] for run in runs) - 0.02)
     panels = []
     for (latency_ms, window_ms), some in by(runs, "latency_ms", "window_ms").items():
-        marks: list[Mark] = []
+        marks: list[Drawable] = []
         for name in dict.fromkeys(_kind(run["policy"]) for run in some):
             points = sorted(
                 (run["hosts"], run["success"]) for run in some if _kind(run["policy"]) == name
@@ -184,7 +184,9 @@ def _slots_compared(runs: Runs) -> Picture:
     return Picture("Success of each slot, with about as many hosts", [panel])
 
 
-def _latencies(told: Result, places: Sequence[float], bound_ms: float, **how: Any) -> list[Mark]:
+def _latencies(
+    told: Result, places: Sequence[float], bound_ms: float, **how: Any
+) -> list[Drawable]:
     """The 99th percentile and the mean over time, and the SLA's bound."""
     return [
         Line(places, told["p99_ms"], "p99", ORANGE, how=how),
@@ -232,7 +234,7 @@ def _along(runs: Runs, of: str) -> dict[float, Runs]:
     return {place: found for (place,), found in sorted(by(some, of).items())}
 
 
-def _over_ms(marks: Sequence[Mark], places: Iterable[float], of: str, **more: Any) -> Panel:
+def _over_ms(marks: Sequence[Drawable], places: Iterable[float], of: str, **more: Any) -> Panel:
     return Panel(marks, x=f"{of}, ms", log="x", ticks=list(places), **more)
 
 
@@ -281,9 +283,9 @@ def _parameters_treatments(runs: Runs) -> Picture:
 # -- kinds of hosts, waves, delays, splits
 
 
-def _by_kind(runs: Runs, measure: str) -> list[Mark]:
+def _by_kind(runs: Runs, measure: str) -> list[Drawable]:
     """By how many hosts are of the other kind, and how fast these are."""
-    marks: list[Mark] = []
+    marks: list[Drawable] = []
     for ((alpha,), some), colour in zip(by(runs, "alpha").items(), SERIES, strict=False):
         places = by(some, "beta")
         values = [mean(same, measure) for same in places.values()]
@@ -387,7 +389,7 @@ def _uneven(title: str, facts: tuple[str, ...], runs: Runs) -> Picture:
     """A column for each case: latency above, what the busiest host gets below."""
     above, below = [], []
     for case, some in by(runs, *facts).items():
-        latency, busiest = list[Mark](), list[Mark]()
+        latency, busiest = list[Drawable](), list[Drawable]()
         for run in some:
             kind, means = _kind(run["policy"]), run["timeline"]["mean_ms"]
             # Two windows of one policy: the longer one is dotted.
@@ -449,7 +451,7 @@ def _live(run: Result) -> Picture:
 def _live_hotspots(runs: Runs) -> Picture:
     """A dot for each place of each hotspot."""
     names = list(dict.fromkeys(run["name"] for run in runs))
-    marks: list[Mark] = []
+    marks: list[Drawable] = []
     for run in runs:
         kind, ratios = _kind(run["policy"]), run["max_over_mean"]
         colour, marker = _POLICIES[kind]

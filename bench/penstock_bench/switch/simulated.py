@@ -31,11 +31,11 @@ PROCESSES = 2
 
 
 @dataclass(frozen=True)
-class Load:
+class SimulatedLoad:
     """What arrives, for so many seconds: all parts together; without any, a day at the exchange.
 
     >>> calm, spike = ("steady(100)", "uniform"), ("steps(0 for 10s, 50 for 10s)", "hotspot(1, 3)")
-    >>> Load(20.0, (calm, spike), slots=9).trace().rates(10_000).round(-1).tolist()
+    >>> SimulatedLoad(20.0, (calm, spike), slots=9).trace().rates(10_000).round(-1).tolist()
     [100.0, 150.0]
     """
 
@@ -52,7 +52,7 @@ class Load:
 
 
 @lru_cache(maxsize=2)
-def _trace(load: Load) -> Trace:
+def _trace(load: SimulatedLoad) -> Trace:
     if not load.parts:
         day = Trace(load.delta_ms, slot_trace(load.slots, round(load.delta_ms), load.seed))
         return day.cut(to_s=load.seconds)
@@ -72,7 +72,7 @@ class Scenario:
     group: str
     """Runs that are shown together."""
     policy: str
-    load: Load
+    load: SimulatedLoad
     plane: Plane
     sla: SLA = ONE_SECOND
     alert_ms: float = 100.0
@@ -109,7 +109,7 @@ class Scenario:
 def run_one(scenario: Scenario) -> Result:
     """Run a scenario in this process.
 
-    >>> load = Load(60.0, (("steady(1000)", "uniform"),), slots=8)
+    >>> load = SimulatedLoad(60.0, (("steady(1000)", "uniform"),), slots=8)
     >>> result = run_one(Scenario("steady", "static(2)", load, Plane(service_rate=1000.0)))
     >>> result["policy"], result["success"], result["hosts"]
     ('static(2)', 1.0, 2.0)

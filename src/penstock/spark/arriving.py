@@ -29,7 +29,7 @@ _AT_ONCE = 1 << 17
 _TIME = pa.timestamp("us", tz="UTC")
 
 
-class Arrivals(Protocol):
+class ArrivalTimes(Protocol):
     """When rows arrive: a `Shape`, or what is like one. Picklable."""
 
     def rate_at(self, t_s: npt.ArrayLike) -> Floats: ...
@@ -59,7 +59,7 @@ class Content(Protocol):
 class Arriving:
     """A load: when rows arrive, and what they hold."""
 
-    arrivals: Arrivals
+    arrivals: ArrivalTimes
     content: Content
     partitions: int = 2
     start_ms: int | None = None

@@ -12,7 +12,7 @@ from penstock_bench.workloads.nexmark.config import AUCTIONS, BIDS, PEOPLE, ROUN
 _EACH: dict[Stream, int] = {"person": PEOPLE, "auction": AUCTIONS, "bid": BIDS}
 
 
-class Places(NamedTuple):
+class RoundPlaces(NamedTuple):
     """A run of events in each round: the first one's place, and how many."""
 
     first: int
@@ -23,14 +23,14 @@ class Places(NamedTuple):
         return number // self.each * ROUND + self.first + number % self.each
 
 
-def places(*streams: Stream) -> Places:
+def places(*streams: Stream) -> RoundPlaces:
     """Where the events of a stream are, or of streams that follow one another in a round.
 
     >>> import numpy as np
     >>> places("auction").events(np.arange(4)).tolist()
     [1, 2, 3, 51]
     >>> places("auction", "bid")
-    Places(first=1, each=49)
+    RoundPlaces(first=1, each=49)
     """
     before = STREAMS.index(streams[0])
     if streams != STREAMS[before : before + len(streams)]:
@@ -38,4 +38,4 @@ def places(*streams: Stream) -> Places:
             f"{' and '.join(streams)} do not follow one another in a round",
             hint=f"the order is {', '.join(STREAMS)}",
         )
-    return Places(sum(_EACH[s] for s in STREAMS[:before]), sum(_EACH[s] for s in streams))
+    return RoundPlaces(sum(_EACH[s] for s in STREAMS[:before]), sum(_EACH[s] for s in streams))
