@@ -10,16 +10,16 @@ crew         threads that rest until there is something to do
 atomics      what they share without locks
 """
 
-from penstock.runtime.operators import Kind, Mark, Operator
+from penstock.runtime.operators import ChainOperator, Kind, Mark
 from penstock.runtime.runtime import Runtime
 from penstock.runtime.scheduler import Meter
 from penstock.runtime.schedules import Schedule
 
 __all__ = [
+    "ChainOperator",
     "Kind",
     "Mark",
     "Meter",
-    "Operator",
     "Runtime",
     "Schedule",
 ]

@@ -8,12 +8,11 @@ from typing import Any
 
 from penstock.runtime.atomics import Atomics
 from penstock.runtime.crew import Crew
-from penstock.runtime.failures import Failure, Halt
-from penstock.runtime.operators import Mark, Operator
+from penstock.runtime.operators import ChainOperator, Mark
 from penstock.runtime.reorder import Reorder, Unordered
 from penstock.runtime.scheduler import Scheduler
 from penstock.runtime.schedules import Schedule
-from penstock.runtime.stages import Exit, Inlet, Stage
+from penstock.runtime.stages import Exit, Failure, Halt, Inlet, Stage
 from penstock.runtime.worklists import GlobalWorklist, SharedWorklist, Worklist
 
 _OUTSIDE = (1, 0)
@@ -24,7 +23,7 @@ _OUTSIDE = (1, 0)
 class Making:
     """How a chain is made."""
 
-    operators: Sequence[Operator]
+    operators: Sequence[ChainOperator]
     workers: int
     schedule: Schedule
     queue: Callable[[int, Atomics], Worklist]
@@ -36,14 +35,14 @@ class Making:
     clock: Callable[[], float]
     atomics: Atomics
 
-    def worklist(self, operator: Operator) -> Worklist:
+    def worklist(self, operator: ChainOperator) -> Worklist:
         """What waits for this operator."""
         if operator.kind == "keyed":
             return self.queue(operator.parts, self.atomics)
         one_at_a_time = operator.kind == "global"
         return GlobalWorklist(self.atomics) if one_at_a_time else SharedWorklist(self.atomics)
 
-    def reorder_buffer(self, operator: Operator) -> Reorder:
+    def reorder_buffer(self, operator: ChainOperator) -> Reorder:
         """What puts the outputs of this operator in order."""
         if operator.kind == "global":
             return Unordered(self.atomics)
@@ -51,7 +50,7 @@ class Making:
         return self.reorder(self.buffer + self.workers, self.atomics)
 
 
-class Chain:
+class StageChain:
     """One chain, empty in the beginning. After an error it is left as it is, and not used again."""
 
     def __init__(self, making: Making, crew: Crew) -> None:
@@ -110,7 +109,7 @@ class Chain:
         self.halt.on = True
 
     def earliest_error(self) -> BaseException:
-        """That of the item that came first into the chain, of those known to have failed.
+        """The error of the item that came first into the chain, of those known to have failed.
 
         What is later in the chain came earlier into it.
         """
