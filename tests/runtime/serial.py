@@ -11,7 +11,7 @@ from penstock.runtime.operators import ChainOperator, Mark
 def run_serially(operators: Sequence[ChainOperator], items: Iterable[Any]) -> list[Any]:
     """Each item goes through the whole chain before the next one begins.
 
-    >>> from penstock.runtime.operators import global_, stateless
+    >>> from tests.runtime.record_operators import global_, stateless
     >>> total = global_("total", lambda x, state: state.append(x) or [sum(state)], [])
     >>> run_serially([stateless("odd", lambda x: [x] * (x % 2)), total], range(6))
     [1, 4, 9]

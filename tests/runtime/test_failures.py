@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from penstock.runtime import Mark, Runtime
-from penstock.runtime.operators import global_, keyed, stateless
 from penstock_bench.ordered.rivals import QUEUES, REORDERINGS
+from tests.runtime.record_operators import global_, keyed, stateless
 from tests.runtime.serial import run_serially
 
 

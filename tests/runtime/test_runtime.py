@@ -17,11 +17,11 @@ from hypothesis import strategies as st
 
 from penstock.errors import SettingError
 from penstock.runtime import ChainOperator, Runtime
-from penstock.runtime.operators import chunked, global_, keyed, stateless
 from penstock.runtime.reorder import NonBlocking
 from penstock.runtime.worklists import HybridQueue
 from penstock_bench.ordered.rivals import REORDERINGS, LockBased, PartitionedQueue, SharedQueue
 from tests.runtime.chains import Flush, Link, Telling, chains, items_of, operators_of
+from tests.runtime.record_operators import chunked, global_, keyed, stateless
 from tests.runtime.serial import run_serially
 
 QUEUES = [HybridQueue, PartitionedQueue, SharedQueue]

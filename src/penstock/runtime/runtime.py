@@ -37,19 +37,6 @@ class Runtime:
     number of outputs of one operator that may wait for their turn, and the number of items that may
     wait for the first operator. `queue` makes the worklists of keyed operators and `reorder` what
     puts outputs in order, for who wants to compare others with these.
-
-    >>> from penstock.runtime.operators import keyed, stateless
-    >>> def count(word, seen):
-    ...     seen.append(word)
-    ...     return [(word, len(seen))]
-    >>> words = stateless("words", str.split)
-    >>> counts = keyed("counts", count, key=lambda word: word, parts=4, make_state=list)
-    >>> runtime = Runtime([words, counts], workers=3)
-    >>> runtime.run(["a b a", "", "b c"])
-    [('a', 1), ('b', 1), ('a', 2), ('b', 2), ('c', 1)]
-    >>> [(meter.name, meter.records_in, meter.records_out) for meter in runtime.meters]
-    [('words', 3, 5), ('counts', 5, 5)]
-    >>> runtime.close()
     """
 
     def __init__(
