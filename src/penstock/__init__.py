@@ -55,8 +55,8 @@ if TYPE_CHECKING:
     )
     from penstock.flows.flow import Flow, KeyedFlow, WindowedFlow, flow
     from penstock.model import SLA
-    from penstock.offload.backends.aws import LambdaFunctions
-    from penstock.offload.backends.local import LocalFunctions
+    from penstock.offload.backends.aws.backend import LambdaFunctions
+    from penstock.offload.backends.local.backend import LocalFunctions
     from penstock.operators.aggregate.aggregates import (
         approx_distinct,
         avg,
@@ -95,8 +95,8 @@ _HOMES = {
         "StoreError",
     ),
     "flows.flow": ("Flow", "KeyedFlow", "WindowedFlow", "flow"),
-    "offload.backends.aws": ("LambdaFunctions",),
-    "offload.backends.local": ("LocalFunctions",),
+    "offload.backends.aws.backend": ("LambdaFunctions",),
+    "offload.backends.local.backend": ("LocalFunctions",),
     "control.money": ("FunctionPrice", "HostPrice"),
     "model": ("SLA",),
     "operators.aggregate.aggregates": (

@@ -9,7 +9,7 @@ import pytest
 from penstock.control.elastic import Elastic
 from penstock.control.money import FunctionPrice, HostPrice
 from penstock.errors import PenstockError
-from penstock.offload.backends.local import LocalFunctions
+from penstock.offload.backends.local.backend import LocalFunctions
 
 
 def test_without_functions_none_are_ever_asked_for() -> None:

@@ -23,7 +23,7 @@ from penstock.driver.relocation import LostHost, Relocation
 from penstock.errors import SettingError
 from penstock.host.vitals import HostVitals
 from penstock.model import SLA, HostId, StepId
-from penstock.offload.backends.port import Usage
+from penstock.offload.backends.backend import Usage
 from penstock.offload.driver.keeper import FunctionKeeper
 from penstock.operators.operator import EpochTime
 from penstock.plan.epoch import EpochPlan, Offload, RouteTable, StepRoutes
@@ -46,14 +46,8 @@ class PretendedStarted:
     stopped: int = 0
 
     @property
-    def reach(self) -> PretendedStarted:
-        return self
-
-    def to_text(self) -> str:
+    def reach(self) -> str:
         return f"functions {self.number}"
-
-    def connect(self) -> Any:
-        raise NotImplementedError
 
     def warm(self, count: int) -> None:
         self.warmed.append(count)

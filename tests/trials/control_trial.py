@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Self
 
+from penstock import codec
 from penstock.control.elastic import Elastic
 from penstock.control.examine.vitals import Vitals
 from penstock.control.journal.entry import Entry
@@ -223,7 +224,7 @@ class ControlTrial(Trial):
         for step in on.flow.keyed:
             wanted = on.relocation.hosts(step.id)
             self._check_number(step.id, len(wanted))
-            sealed = RouteTable.from_json(manifest.routes[step.id])
+            sealed = codec.from_plain(manifest.routes[step.id], RouteTable)
             routes = on.relocation.routes(step.id)
             assert sealed.hosts == routes.hosts
             assert sealed.owner.tolist() == routes.owner.tolist(), "other routes than are in force"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -101,11 +100,11 @@ def simulate(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Try policies on a simulated step, or on a recorded run: hours in seconds, no Spark."""
-    import json
     from pathlib import Path
 
     from rich.console import Console
 
+    from penstock import codec
     from penstock.control.treat.decision import Bounds
     from penstock.model import SLA, milliseconds
     from penstock.sim.functions import FunctionPlane
@@ -157,12 +156,12 @@ def simulate(
             outcome, took_s = _run(
                 load, text, bounds, plane, hosts, float(delta_ms), seed, milliseconds(warm_up), tell
             )
-        told.append({"policy": text, "seconds": round(took_s, 2)} | outcome.to_json())
+        told.append({"policy": text, "seconds": round(took_s, 2)} | outcome.figures())
         lines += [f"# {text}", *_journal(outcome)]
     if journal is not None:
         Path(journal).write_text("\n".join(lines) + "\n")
     if as_json:
-        typer.echo(json.dumps(told, indent=2))
+        typer.echo(codec.text(told, indent=2))
     else:
         # As wide as the terminal, or as wide as it likes where there is none.
         (console if console.is_terminal else Console(width=240)).print(_table(told))
@@ -170,8 +169,7 @@ def simulate(
 
 def _replay(checkpoint: str, policies: list[str], as_json: bool) -> None:
     """The journal of recorded events, or what other policies would have wanted."""
-    import json
-
+    from penstock import codec
     from penstock.console.checkpoint.checkpoint import open_checkpoint
     from penstock.sim.replay import difference, recorded, replayed
 
@@ -183,19 +181,8 @@ def _replay(checkpoint: str, policies: list[str], as_json: bool) -> None:
     journal = replayed(run)
     differs = difference(run.journal, journal)
     if as_json:
-        told = {
-            "events": len(run.events),
-            "journal": [entry.to_json() for entry in journal],
-            "equal": differs is None,
-            "difference": None
-            if differs is None
-            else {
-                "entry": differs.number,
-                "recorded": differs.recorded and differs.recorded.to_json(),
-                "replayed": differs.replayed and differs.replayed.to_json(),
-            },
-        }
-        typer.echo(json.dumps(told, indent=2))
+        told = {"events": len(run.events), "journal": journal, "equal": differs is None}
+        typer.echo(codec.text(told | {"difference": differs}, indent=2))
     else:
         for entry in journal:
             typer.echo(entry.line())
@@ -212,21 +199,18 @@ def _replay(checkpoint: str, policies: list[str], as_json: bool) -> None:
 
 def _compare(journals: dict[str, Sequence[Entry]], as_json: bool) -> None:
     """What policies wanted, side by side."""
-    import json
     from collections import Counter
 
     from rich.table import Table
 
+    from penstock import codec
     from penstock.cli.options import show
     from penstock.sim.replay import wanted
 
     found = {name: wanted(journal) for name, journal in journals.items()}
     if as_json:
-        told = [
-            {"policy": name, "decisions": [asdict(one) for one in decisions]}
-            for name, decisions in found.items()
-        ]
-        typer.echo(json.dumps(told, indent=2))
+        told = [{"policy": name, "decisions": decisions} for name, decisions in found.items()]
+        typer.echo(codec.text(told, indent=2))
         return
     kinds = ("scale_out", "scale_in", "balance")
     table = Table("time", "step", *found, box=None, header_style="bold", pad_edge=False)

@@ -15,12 +15,12 @@ from penstock.errors import SettingError
 from penstock.model import SLA, milliseconds
 
 
-class FunctionTerms(Protocol):
-    """What control must know of the functions that a user offers."""
+class WorkerTerms(Protocol):
+    """What control must know of the burst workers that a user offers."""
 
     @property
     def at_most(self) -> int:
-        """Functions at a time."""
+        """Burst workers at a time."""
         ...
 
     @property
@@ -28,13 +28,12 @@ class FunctionTerms(Protocol):
 
     @property
     def speed(self) -> float:
-        """Throughput of a function relative to a host's."""
+        """Speed of a burst worker relative to a host."""
         ...
 
     @property
     def start_ms(self) -> int:
-        """What a cold start takes, as far as it matters: the policy does not count on those that
-        are still starting."""
+        """Duration of a cold start. The policy does not count on burst workers that still start."""
         ...
 
 
@@ -60,7 +59,7 @@ class Elastic:
     """Length of the time slots that arrivals and completions are counted in."""
     dry_run: bool = False
     """Only tell what would be done."""
-    functions: FunctionTerms | None = None
+    functions: WorkerTerms | None = None
     """Where functions run that take up bursts. None: hosts alone do the work."""
     functions_at_most: int | None = None
     """Functions at a time, for a step. None: as many as there may be; 0: none for now."""

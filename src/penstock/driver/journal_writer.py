@@ -80,7 +80,7 @@ class JournalWriter(_Writer[Entry]):
 
     def _keep(self, number: int, told: list[Entry]) -> None:
         name = f"{told[0].time_ms:016.0f}-{number:06d}"
-        self._store.write_journal(name, [entry.to_json() for entry in told])
+        self._store.write_journal(name, told)
         if number % 100 == 0:
             for old in self._store.journal_files()[:-_KEPT]:
                 self._store.files.remove(old)

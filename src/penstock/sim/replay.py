@@ -9,7 +9,6 @@ import gzip
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
-from typing import Any
 
 from penstock import codec
 from penstock.control.events import Event, Steered
@@ -47,7 +46,7 @@ def recorded(store: Store) -> Recorded:
     opening, told = read(line for text in texts for line in text.splitlines())
     events = tuple(told)
     until_ms = max((event.now_ms for event in events), default=opening.started_ms)
-    entries = (Entry.from_json(one) for one in store.journal_entries(files=10_000))
+    entries = store.journal_entries(Entry, files=10_000)
     known = tuple(one for one in entries if opening.started_ms <= one.time_ms <= until_ms)
     return Recorded(opening, events, known)
 
@@ -79,7 +78,7 @@ def _of(event: Event, policy: str | None) -> Event:
 
 def _as_written(entry: Entry) -> Entry:
     """As it comes back from a file."""
-    return Entry.from_json(codec.decode(codec.encode(entry.to_json()), dict[str, Any]))
+    return codec.decode(codec.encode(entry), Entry)
 
 
 @dataclass(frozen=True)

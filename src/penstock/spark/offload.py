@@ -1,4 +1,4 @@
-"""What a query needs for functions, and to tell what it costs."""
+"""The burst workers of a query, and its bill."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from penstock.offload.driver.keeper import FunctionKeeper
 from penstock.spark.epoch_stream import Start
 
 if TYPE_CHECKING:
-    from penstock.offload.backends.port import Functions
+    from penstock.offload.backends.backend import Backend
 
 
 def keeper_of(start: Start, run_id: str, token: str) -> FunctionKeeper | None:
-    """The functions of a flow that has any, not started yet."""
+    """The burst workers of a flow that may use any, not started yet."""
     if start.elastic is None or start.elastic.functions is None:
         return None
-    functions = cast("Functions", start.elastic.functions)
-    # Where no host is held to a rate, it is couriers that functions are to be as fast as.
+    backend = cast("Backend", start.elastic.functions)
+    # Where no host is held to a rate, it is couriers that burst workers are to be as fast as.
     rates = start.settings.host_rates
     host_rate = sum(rates) / len(rates) if rates else start.settings.map_rate
-    return FunctionKeeper(lambda: functions.start(start.flow, run_id, token, host_rate))
+    return FunctionKeeper(lambda: backend.start(start.flow, run_id, token, host_rate))
 
 
 def trigger_ms(start: Start) -> float:
@@ -38,9 +38,9 @@ def bill_of(
     keeper: FunctionKeeper | None,
     couriers: Callable[[], int],
 ) -> Bill:
-    """The bill of a flow: a host costs from when it is asked for, as much as the cores that it has.
+    """The bill of a flow. A host costs by its cores, from when it is asked for.
 
-    Where a flow has no hosts it is its couriers that do the work, and cost as much.
+    Where a flow has no hosts, its couriers do the work, and cost as much.
     """
 
     def cores() -> int:

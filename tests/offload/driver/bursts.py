@@ -14,8 +14,8 @@ from penstock.control.elastic import Elastic
 from penstock.control.money import FunctionPrice
 from penstock.courier.witness import Seen
 from penstock.model import HostId, StepId
-from penstock.offload.backends.local import LocalFunctions
-from penstock.offload.backends.port import Usage
+from penstock.offload.backends.backend import Usage
+from penstock.offload.backends.local.backend import LocalFunctions
 from penstock.offload.courier.report import Offloaded, Routed
 from penstock.offload.courier.stateless import wanted
 from penstock.offload.courier.stateless_work import MapWork
