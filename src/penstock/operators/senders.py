@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from penstock.operators.aggregate.combiner import Combiner, pack
 from penstock.operators.operator import PARTIALS, ROWS, Outgoing, Unfit
 from penstock.state.keys.codec import KeyCodec
-
-if TYPE_CHECKING:
-    from penstock.operators.aggregate.plan import AggregatePlan
 
 
 def without_key(codec: KeyCodec, names: Sequence[str], batch: pa.RecordBatch) -> Unfit | None:
@@ -23,6 +19,8 @@ def without_key(codec: KeyCodec, names: Sequence[str], batch: pa.RecordBatch) ->
 
 class RowSender:
     """Sends all rows as they are."""
+
+    combines = False
 
     def __init__(self, codec: KeyCodec) -> None:
         self._codec = codec
@@ -36,32 +34,37 @@ class RowSender:
 
 
 class CombiningSender:
-    """Combines the rows of each key first where that shrinks what is sent, else sends the rows.
+    """Combines the rows of each key first where that shrinks what is sent, else sends the rows."""
 
-    With `always` it combines in any case; without `combine`, else in none.
-    """
-
-    def __init__(self, plan: AggregatePlan, always: bool = False, combine: bool = True) -> None:
-        self._plan, self._always = plan, always
-        self._combiner = Combiner(plan, always, combine)
+    def __init__(self, codec: KeyCodec, combiner: Combiner) -> None:
+        self._codec, self._combiner = codec, combiner
         self._unsent: list[pa.RecordBatch] = []
         self.late: list[tuple[int, pa.RecordBatch]] = []
 
+    @property
+    def combines(self) -> bool:
+        return self._combiner.combines
+
+    @combines.setter
+    def combines(self, combines: bool) -> None:
+        self._combiner.combines = combines
+
     def add(self, input: int, batch: pa.RecordBatch) -> Iterator[Outgoing]:
+        """Give rows at once only when combining them is not worth it, states when they are many."""
         combiner = self._combiner
-        if not self._always:
-            self._unsent.append(batch)
+        self._unsent.append(batch)
         if combiner.combines:
             for piece in combiner.pieces(batch):
                 combiner.add(piece)
                 if combiner.full:
                     yield self._combined()
         if not combiner.combines:
-            for raw in self._unsent:
-                yield Outgoing(combiner.raw(raw), self._plan.codec.encode(raw).hashes)
+            yield from map(self._uncombined, self._unsent)
+        if combiner.always or not combiner.combines:
             self._unsent.clear()
 
     def finish(self) -> tuple[str, Iterable[Outgoing]]:
+        """The combined states, if no rows were sent."""
         if not self._combiner.combines:
             return ROWS, ()
         self._unsent.clear()
@@ -69,4 +72,7 @@ class CombiningSender:
 
     def _combined(self) -> Outgoing:
         keys, partials = self._combiner.finish()
-        return Outgoing(pack(self._plan.codec, keys, partials), keys.hashes)
+        return Outgoing(pack(self._codec, keys, partials), keys.hashes)
+
+    def _uncombined(self, rows: pa.RecordBatch) -> Outgoing:
+        return Outgoing(self._combiner.raw(rows), self._codec.encode(rows).hashes)

@@ -142,8 +142,6 @@ class StepRoutes:
     record of each task for its host. Only where the step's state merges; elsewhere it says nothing."""
     offload: Offload | None = None
     """What goes to functions of the segment that ends in this step; None: nothing."""
-    combine: bool = True
-    """Whether couriers may combine rows at all, other than by `two_stage`."""
 
     @property
     def channels(self) -> int:
@@ -165,8 +163,6 @@ class StepRoutes:
             facts["two_stage"] = True
         if self.offload is not None:
             facts["offload"] = self.offload.to_json()
-        if not self.combine:
-            facts["combine"] = False
         return facts
 
     @staticmethod
@@ -179,7 +175,6 @@ class StepRoutes:
             tuple(facts.get("watched", ())),
             facts.get("two_stage", False),
             Offload.from_json(facts["offload"]) if "offload" in facts else None,
-            facts.get("combine", True),
         )
 
 

@@ -14,6 +14,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from penstock.faults import Fault
 from penstock.offload.backends.lambda_invoker import LambdaInvoker
 from penstock.offload.backends.port import FunctionFailed, Usage
 from penstock.offload.backends.price import FunctionPrice
@@ -75,7 +76,7 @@ class LambdaFunctions:
         )
 
     def start(
-        self, flow: FlowPlan, run_id: str, token: str, host_rate: float | None = None
+        self, flow: FlowPlan, run_id: str, token: str, faults: tuple[Fault, ...] = ()
     ) -> LambdaStarted:
         """Nothing is brought up: the function is there. Who may invoke it is up to AWS, not the token,
         and it is as fast as it is."""

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import NoReturn
 
-from penstock.host.pace import Pace
+from penstock.faults import point
 from penstock.offload.backends.pipe import Pipe
 
 FORK, KILL = b"fork", b"kill"
@@ -33,13 +33,10 @@ Answer = Callable[[bytes], tuple[int, bytes]]
 
 
 class Body:
-    """What each function does: answers requests, at its pace, until the service lets it go."""
+    """What each function does: answers requests, at its speed, until the service lets it go."""
 
-    def __init__(
-        self, answer: Answer, start_ms: int = 0, speed: float = 1.0, host_rate: float | None = None
-    ) -> None:
+    def __init__(self, answer: Answer, start_ms: int = 0, speed: float = 1.0) -> None:
         self._answer, self._start_ms, self._speed = answer, start_ms, speed
-        self._pace = None if host_rate is None else Pace(host_rate * speed)
 
     def live(self, pipe: Pipe) -> None:
         """The whole life of one function."""
@@ -54,11 +51,9 @@ class Body:
             records, answer = self._answer(request)
         except Exception as failed:
             return FAILED + f"{type(failed).__name__}: {failed}".encode()
-        spent = time.perf_counter() - begun
-        if self._pace is not None:
-            time.sleep(self._pace.rest(records, spent))
-        elif self._speed < 1:
-            time.sleep(spent / self._speed - spent)
+        if self._speed < 1:
+            time.sleep((time.perf_counter() - begun) * (1 / self._speed - 1))
+        point("burst.work", records=records, took_s=time.perf_counter() - begun)
         return DONE + answer
 
 

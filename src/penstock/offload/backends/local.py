@@ -26,6 +26,7 @@ import pyarrow.flight as fl
 
 from penstock import errors
 from penstock.errors import PenstockError, SettingError
+from penstock.faults import Fault
 from penstock.offload.backends.port import FunctionFailed, Usage
 from penstock.offload.backends.price import FunctionPrice
 from penstock.offload.backends.service import INVOKE, LENGTH, TIMEOUT, ServiceOrder
@@ -68,18 +69,17 @@ class LocalFunctions:
             )
 
     def start(
-        self, flow: FlowPlan, run_id: str, token: str, host_rate: float | None = None
+        self, flow: FlowPlan, run_id: str, token: str, faults: tuple[Fault, ...] = ()
     ) -> LocalStarted:
         order = ServiceOrder(
             tuple(sys.path),
-            cloudpickle.dumps(flow),
+            cloudpickle.dumps((flow, faults)),
             token,
             self.at_most,
             self.keep_warm,
             self.idle_ms,
             self.start_ms,
             self.speed,
-            host_rate,
         )
         return LocalStarted(order, self.price)
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from penstock.errors import PenstockError
+from penstock.faults import Fault
 from penstock.offload.backends.price import FunctionPrice
 
 if TYPE_CHECKING:
@@ -135,8 +136,7 @@ class Functions(Protocol):
         ...
 
     def start(
-        self, flow: FlowPlan, run_id: str, token: str, host_rate: float | None = None
+        self, flow: FlowPlan, run_id: str, token: str, faults: tuple[Fault, ...] = ()
     ) -> Started:
-        """Bring up what is needed, in the driver. `host_rate` is for trials: records a second that
-        hosts are held to, so that functions are slow in proportion."""
+        """Bring up what is needed, in the driver. `faults` are for those that run on this machine."""
         ...

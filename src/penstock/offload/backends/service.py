@@ -22,6 +22,7 @@ from typing import IO, Any
 import pyarrow as pa
 import pyarrow.flight as fl
 
+from penstock.faults import arm
 from penstock.host.rehearsal import rehearse
 from penstock.offload.backends.fork_server import Body, fork_nursery
 from penstock.offload.backends.messages import Request
@@ -45,14 +46,13 @@ class ServiceOrder:
     path: tuple[str, ...]
     """Where Python finds the user's modules."""
     flow: bytes
-    """The flow's plan, by cloudpickle."""
+    """The flow's plan and its faults, by cloudpickle."""
     token: str
     at_most: int
     warm: int
     idle_ms: int
     start_ms: int
     speed: float
-    host_rate: float | None
 
 
 class FunctionService(TokenServer):
@@ -91,7 +91,9 @@ def serve(orders: IO[bytes]) -> None:
     order: ServiceOrder = pickle.loads(orders.read(length))
     sys.path[:] = order.path
     pa.set_cpu_count(1)
-    work = Work(pickle.loads(order.flow))
+    flow, faults = pickle.loads(order.flow)
+    arm(faults)
+    work = Work(flow)
     rehearse()
     work.rehearse()
     # Arrow imports it when user code first makes an array of Python's own values: half a second.
@@ -100,7 +102,7 @@ def serve(orders: IO[bytes]) -> None:
     def answer(body: bytes) -> tuple[int, bytes]:
         return Request.from_bytes(body).rows, work.answer(body)
 
-    nursery = fork_nursery(Body(answer, order.start_ms, order.speed, order.host_rate))
+    nursery = fork_nursery(Body(answer, order.start_ms, order.speed))
     pool = Pool(Midwife(nursery, order.start_ms).start, order.at_most, order.idle_ms)
     pool.warm(order.warm)
     server = FunctionService(pool, order.token)

@@ -43,8 +43,7 @@ class Combiner:
     Where nearly every row has a key of its own, combining is wasted work: early on, `combines`
     turns False. Then forget the combiner and send every batch, the ones added included, as
     `raw(batch)` gives it. With an `approx_distinct`, whose state is larger than many rows,
-    `combines` is False from the start, as it is if the combiner is made with `combine` False. Batches
-    must hold no row with a null in its key.
+    `combines` is False from the start. Batches must hold no row with a null in its key.
 
     With `always` it never gives up, whatever the keys are like. Give it batches in `pieces` then,
     and `finish` whenever it is `full`.
@@ -55,11 +54,11 @@ class Combiner:
     rows: int
     """Rows added."""
 
-    def __init__(self, plan: AggregatePlan, always: bool = False, combine: bool = True) -> None:
-        self.plan, self._always = plan, always
+    def __init__(self, plan: AggregatePlan, always: bool = False) -> None:
+        self.plan, self.always = plan, always
         self._index = key_index(plan.codec.layout)
         small = not any(isinstance(a, Distinct) for a in plan.accumulators)
-        self._worth = always or (combine and small)
+        self._worth = always or small
         width = sum(column.width * column.dtype.itemsize for column in plan.columns)
         self._most = max(_MOST_BYTES // max(width, 1), 1) if always else sys.maxsize
         self._reset()
@@ -124,7 +123,7 @@ class Combiner:
             self._look = self.groups
         elif self._worth:
             self._new = (self.groups - self._look) / (_LOOK_TO - _LOOK_FROM)
-            self.combines = self._always or self._new < _MOSTLY_NEW
+            self.combines = self.always or self._new < _MOSTLY_NEW
 
     def _add(self, batch: pa.RecordBatch) -> None:
         before = self.groups

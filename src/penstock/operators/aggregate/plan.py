@@ -11,6 +11,7 @@ from penstock.errors import FlowError
 from penstock.operators import senders
 from penstock.operators.aggregate import step as aggregate_step
 from penstock.operators.aggregate.accumulators import Accumulator, State
+from penstock.operators.aggregate.combiner import Combiner
 from penstock.operators.aggregate.parts import Aggregate, compiled, one_field
 from penstock.operators.aggregate.signed_accumulators import SignedCount
 from penstock.operators.operator import CHANGE, Emit, EpochTime, OnError, Operator, Sender, Unfit
@@ -101,9 +102,9 @@ class AggregatePlan:
         """Rows without a key."""
         return senders.without_key(self.codec, self.key_names, batch)
 
-    def sender(self, time: EpochTime, two_stage: bool = False, combine: bool = True) -> Sender:
-        """Combines before sending where that pays, or always, or never."""
-        return senders.CombiningSender(self, two_stage, combine)
+    def sender(self, time: EpochTime, two_stage: bool = False) -> Sender:
+        """Combines before sending where that pays, or always."""
+        return senders.CombiningSender(self.codec, Combiner(self, two_stage))
 
     def sent_keys(self, batch: pa.RecordBatch) -> Keys:
         """Of rows or of combined states."""

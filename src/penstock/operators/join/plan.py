@@ -144,7 +144,7 @@ class JoinPlan:
         names = ", ".join(self.key_names)
         return None if odd is None else Unfit(odd, f"a null inside the key ({names})")
 
-    def sender(self, time: EpochTime, two_stage: bool = False, combine: bool = True) -> JoinSender:
+    def sender(self, time: EpochTime, two_stage: bool = False) -> JoinSender:
         """Sends the rows of both sides by their keys."""
         return JoinSender(self, time)
 

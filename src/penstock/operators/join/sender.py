@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 class JoinSender:
     """Sends each row by its key, and once for each window; rows that cannot match stay behind."""
 
+    combines = False
+
     def __init__(self, plan: JoinPlan, time: EpochTime) -> None:
         self._plan, self._time = plan, time
         self.late: list[tuple[int, pa.RecordBatch]] = []

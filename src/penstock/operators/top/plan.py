@@ -117,11 +117,11 @@ class TopPlan:
         times = [name for name in (self.on, self.until) if name is not None]
         return unfit_rows(self.user_codec, self.key_names, times, batch)
 
-    def sender(self, time: EpochTime, two_stage: bool = False, combine: bool = True) -> Sender:
+    def sender(self, time: EpochTime, two_stage: bool = False) -> Sender:
         """Leaves out what cannot be among the first n of a key."""
         if two_stage:
             return top_sender.GatheringTopSender(self, time)
-        return top_sender.TopSender(self, time, combine)
+        return top_sender.TopSender(self, time)
 
     def sent_keys(self, batch: pa.RecordBatch) -> Keys:
         """Of rows that may be among the first n."""

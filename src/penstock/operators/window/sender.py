@@ -6,14 +6,15 @@ is still open. The key of a host's table, and so the way to the host, is that of
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 
 from penstock.operators.aggregate.combiner import pack
-from penstock.operators.operator import PARTIALS, ROWS, EpochTime, Outgoing
+from penstock.operators.operator import EpochTime, Outgoing
+from penstock.operators.senders import CombiningSender
 from penstock.operators.window.pane_combiner import PaneCombiner
 from penstock.operators.window.windows import event_times, time_array
 from penstock.state.table.buffers import Array, fixed_array
@@ -24,46 +25,24 @@ if TYPE_CHECKING:
 Late = list[tuple[int, pa.RecordBatch]]
 
 
-class WindowSender:
-    """Takes late rows out, finds panes, combines where that shrinks what is sent, or `always`; else,
-    without `combine`, in no case."""
+class WindowSender(CombiningSender):
+    """Takes late rows out, finds panes, and combines the rows of each key and pane."""
 
-    def __init__(
-        self, plan: WindowPlan, time: EpochTime, always: bool = False, combine: bool = True
-    ) -> None:
-        self._plan, self._time, self._always = plan, time, always
+    _combiner: PaneCombiner
+
+    def __init__(self, plan: WindowPlan, time: EpochTime, always: bool = False) -> None:
+        super().__init__(plan.codec, PaneCombiner(plan, always))
+        self._plan, self._time = plan, time
         self._horizon = plan.window.horizon(time, plan.lateness_ms)
-        self._combiner = PaneCombiner(plan, always, combine)
         self._names = [n for n in plan.inner.raw_names if n != plan.start_name]
         fields = [plan.inner.input_schema.field(n) for n in (*self._names, plan.start_name)]
         self._schema = pa.schema(fields)
-        self._unsent: list[pa.RecordBatch] = []
-        self.late: Late = []
 
     def add(self, input: int, batch: pa.RecordBatch) -> Iterator[Outgoing]:
-        """Give rows at once only when combining them is not worth it, states when they are many."""
         batch, times = timely(self._plan, self._time, self._horizon, batch, self.late)
         panes = time_array(self._plan.window.panes(times), self._plan.time_type)
         columns = [*(batch.column(name) for name in self._names), panes]
-        rows = pa.RecordBatch.from_arrays(columns, schema=self._schema)
-        if not self._always:
-            self._unsent.append(rows)
-        if self._combiner.combines:
-            for piece in self._combiner.pieces(rows):
-                self._combiner.add(piece)
-                if self._combiner.full:
-                    yield self._combined()
-        if not self._combiner.combines:
-            for rows in self._unsent:
-                yield self._in_windows(rows)
-            self._unsent.clear()
-
-    def finish(self) -> tuple[str, Iterable[Outgoing]]:
-        """The combined states, if no rows were sent."""
-        if not self._combiner.combines:
-            return ROWS, ()
-        self._unsent.clear()
-        return PARTIALS, [self._combined()]
+        return super().add(input, pa.RecordBatch.from_arrays(columns, schema=self._schema))
 
     def _combined(self) -> Outgoing:
         columns, panes, partials = self._combiner.finish_panes()
@@ -76,7 +55,7 @@ class WindowSender:
         keys = codec.encode(pa.RecordBatch.from_arrays(columns, schema=codec.schema))
         return Outgoing(pack(codec, keys, partials), keys.hashes)
 
-    def _in_windows(self, rows: pa.RecordBatch) -> Outgoing:
+    def _uncombined(self, rows: pa.RecordBatch) -> Outgoing:
         panes = event_times(rows.column(self._plan.start_name))
         places, starts = self._plan.window.spread(panes, self._horizon)
         if not _are_all(places, len(panes)) or self._plan.window.kind != "tumbling":

@@ -27,11 +27,11 @@ _ENOUGH = 1 << 18
 
 class SessionSender:
     """Makes sessions of its own rows; the host merges them with those that it has. They go in the order
-    of their first rows: in a flow that is ordered, that is where they belong. Without `combine` each
-    row is a session, and it is left to the host to find those that are one."""
+    of their first rows: in a flow that is ordered, that is where they belong. If it does not
+    combine, each row is a session, and it is left to the host to find those that are one."""
 
-    def __init__(self, plan: SessionPlan, time: EpochTime, combine: bool = True) -> None:
-        self._plan, self._time, self._combine = plan, time, combine
+    def __init__(self, plan: SessionPlan, time: EpochTime) -> None:
+        self._plan, self._time, self.combines = plan, time, True
         self._horizon = plan.window.horizon(time, plan.lateness_ms)
         self._rows: list[pa.RecordBatch] = []
         self._times: list[Array] = []
@@ -68,7 +68,7 @@ class SessionSender:
     def _grouped(self, users: Array, count: int, times: Array) -> tuple[Array, Array, Array, Array]:
         """Each row's session, and each session's user, start and end."""
         gap = self._plan.window.size_us
-        if not self._combine:
+        if not self.combines:
             return np.arange(len(users)), users, times, times + gap
         sorted_already = bool((times[1:] >= times[:-1]).all())
         order = np.empty(0, np.int64) if sorted_already else np.argsort(times)
