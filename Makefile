@@ -50,10 +50,11 @@ test: setup ## run the tests, without the slow ones
 test-all: setup ## run all tests
 	$(BIN)/python -m pytest --durations=20 -m ""
 
-check: setup ## lint, format and types
+check: setup ## lint, format, types and the direction of imports
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
+	$(BIN)/lint-imports
 
 bench: setup ## run a benchmark (NAME=pipeline)
 	$(BIN)/penstock bench $(NAME)

@@ -155,7 +155,7 @@ def test_a_failure_in_between_loses_no_value(monkeypatch: pytest.MonkeyPatch) ->
         raise MemoryError
 
     with monkeypatch.context() as patched:
-        patched.setattr("penstock.operators.aggregate.value_sets.ValueSets.append", full)
+        patched.setattr("penstock.operators.aggregate.distinct_sets.ValueSets.append", full)
         with pytest.raises(MemoryError):
             operator.apply("rows", [rows])
     operator.apply("rows", [rows])

@@ -15,8 +15,8 @@ from penstock.operators.join import interval_join
 from penstock.operators.join.plan import Interval, InWindow, JoinPlan
 from penstock.operators.operator import EpochTime
 from penstock.operators.window.windows import hopping, tumbling
+from penstock.state.arrays import Array
 from penstock.state.table.bags import Bags
-from penstock.state.table.buffers import Array
 from tests.operators.join_trials import (
     OneStream,
     in_one_stream,

@@ -17,10 +17,9 @@ from penstock.errors import ProtocolError
 from penstock.operators import places as module
 from penstock.operators.aggregate import aggregates
 from penstock.operators.aggregate.aggregates import AggregatePlan
-from penstock.operators.first_places import FirstPlaces
 from penstock.operators.join import interval_join
 from penstock.operators.operator import Answer, EpochTime, StepPlan
-from penstock.operators.places import Places, in_order, split_serial, with_serial
+from penstock.operators.places import FirstPlaces, Places, in_order, split_serial, with_serial
 from penstock.operators.process.processor import KeyedProcessor
 from penstock.operators.process.step import ProcessPlan
 from penstock.operators.tagged import INPUT

@@ -14,7 +14,7 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 from pyspark.sql.streaming.tws_tester import TwsTester
 
 from penstock.operators.process.processor import KeyedProcessor
-from penstock.state.variables.rows import Row
+from penstock.state.variables.values import Row
 from penstock.testing import ProcessorTester
 
 SOURCE = """

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 import penstock.operators.aggregate.aggregates as ps
 from penstock.errors import ProtocolError
 from penstock.operators.operator import EpochTime
-from penstock.operators.window import session_sender
+from penstock.operators.window import sender as session_sender
 from penstock.operators.window.plan import SessionPlan, window_aggregate_plan
 from penstock.operators.window.windows import Window, hopping, session_window
 from tests.operators.trials import Epoch, run

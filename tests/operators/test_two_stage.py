@@ -21,10 +21,11 @@ from penstock.operators.aggregate.plan import AggregatePlan
 from penstock.operators.join.plan import JoinPlan, Regular
 from penstock.operators.operator import PARTIALS, ROWS, EpochTime, StepPlan
 from penstock.operators.process.step import ProcessPlan
-from penstock.operators.top import distinct, sender
+from penstock.operators.top import distinct
+from penstock.operators.top import plan as sender
 from penstock.operators.top.distinct import DistinctPlan
 from penstock.operators.top.plan import TopPlan
-from penstock.operators.window import session_sender
+from penstock.operators.window import sender as session_sender
 from penstock.operators.window.plan import window_aggregate_plan
 from penstock.operators.window.windows import hopping, session_window, tumbling
 from tests.operators.processors import SCHEMA as USERS

@@ -15,8 +15,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import strategies as st
 
-from penstock.operators.operator import EpochTime, Operator, StepPlan
-from penstock.operators.senders import RowSender
+from penstock.operators.operator import EpochTime, Operator, RowSender, StepPlan
 from penstock.state.store.merging import newest
 from penstock.state.table.table import ColumnTable
 from penstock.testing import Uncombined

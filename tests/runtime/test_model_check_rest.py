@@ -90,7 +90,7 @@ def resting(
         def chain(making: Any, crew: Crew) -> PlainChain:
             return PlainChain(world, crew, lives, buffer)
 
-        for name, made in {"Bell": world.bell, "Crew": crew, "Chain": chain}.items():
+        for name, made in {"Bell": world.bell, "Crew": crew, "StageChain": chain}.items():
             patch.setitem(kind.__init__.__globals__, name, made)
         runtime = observed(kind, world, "_feeding")(
             [stateless("same", lambda item: [item])], workers=2, clock=float, atomics=world

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.errors import SettingError
-from penstock.runtime import Operator, Runtime, run_serially
+from penstock.runtime import ChainOperator, Runtime, run_serially
 from penstock.runtime.operators import chunked, global_, keyed, stateless
 from tests.runtime.chains import Flush, Link, Telling, chains, items_of, operators_of
 
@@ -105,7 +105,7 @@ def test_any_run_is_the_serial_run_under_forced_switches(
 @pytest.mark.parametrize("queue", QUEUES)
 @pytest.mark.parametrize("workers", [1, 2, 6])
 def test_a_mark_finds_the_state_of_a_serial_run(queue: Any, workers: int) -> None:
-    def chain() -> list[Operator]:
+    def chain() -> list[ChainOperator]:
         kinds = [
             Link("stateless", 1, (1, 2), 1),
             Link("keyed", 7, (1, 0), 4),
@@ -298,7 +298,7 @@ def test_settings_that_do_not_fit(wrong: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("workers", [1, 4])
 def test_items_ahead_come_first_at_their_operator(workers: int) -> None:
-    def chain() -> list[Operator]:
+    def chain() -> list[ChainOperator]:
         return operators_of([Link("keyed", 3, (1, 2), 4), Link("keyed", 2, (1,), 4)] * 2, None)
 
     serial = chain()

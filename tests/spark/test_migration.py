@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everywhere in PySpark
 
 import penstock as ps
-from penstock.console.ctl import RunningQuery
+from penstock.console.running.query import RunningQuery
 from penstock.settings import Settings
 from penstock.testing import Fault
 from tests.spark.sources import numbers, stream, write_files

@@ -29,7 +29,7 @@ from penstock.plan.assignment import Assignment
 from penstock.plan.epoch import EpochPlan, RouteTable, StepRoutes
 from penstock.plan.steps import FlowPlan, KeyedStep, SourcePlan
 from penstock.settings import Settings
-from penstock.state.variables.keyed import StateHandle, Timers
+from penstock.state.variables.handle import StateHandle, Timers
 from penstock_bench.ordered.trials import Tell, line
 from penstock_bench.report import Show
 

@@ -25,7 +25,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 
 from penstock.operators.process.processor import KeyedProcessor
-from penstock.state.variables.keyed import StateHandle
+from penstock.state.variables.handle import StateHandle
 
 Numbers = npt.NDArray[np.int64]
 

@@ -120,9 +120,9 @@ def demo(
     hosts: Annotated[int, typer.Option(min=1, max=64, help="Hosts to share them.")] = 2,
 ) -> None:
     """Run a keyed aggregation on generated rows and check its sums; exit code 1 if one is wrong."""
-    from penstock.console.demo.run import Load, run
+    from penstock.console.demo.run import DemoLoad, run
 
-    if not run(Load(seconds, rate, keys, hosts)):
+    if not run(DemoLoad(seconds, rate, keys, hosts)):
         raise typer.Exit(1)
 
 
@@ -174,8 +174,8 @@ def bench(
 @state.command("ls")
 def state_ls(checkpoint: CheckpointFolder, as_json: AsJson = False) -> None:
     """Show a checkpoint's steps, hosts and files; exit code 1 if a file is damaged."""
-    from penstock.console import state_view as view
-    from penstock.state.inspect.checkpoint import Checkpoint
+    from penstock.console.checkpoint import view
+    from penstock.console.checkpoint.checkpoint import Checkpoint
 
     overview = Checkpoint(checkpoint).overview()
     show(view.as_json(overview) if as_json else view.draw_overview(overview))
@@ -196,8 +196,8 @@ def state_show(
     as_json: AsJson = False,
 ) -> None:
     """Show entries of a step, or one key and its files; exit code 1 if there is no such key."""
-    from penstock.console import state_view as view
-    from penstock.state.inspect.checkpoint import Checkpoint
+    from penstock.console.checkpoint import view
+    from penstock.console.checkpoint.checkpoint import Checkpoint
 
     found = Checkpoint(checkpoint)
     step = found.chosen(step)
@@ -223,8 +223,8 @@ def state_slots(
     """Show where slots are, since when and why, and what the store has of them."""
     from rich.console import Group
 
-    from penstock.console import state_view as view
-    from penstock.state.inspect.checkpoint import Checkpoint
+    from penstock.console.checkpoint import view
+    from penstock.console.checkpoint.checkpoint import Checkpoint
 
     found = Checkpoint(checkpoint)
     steps = found.steps if step is None else [found.chosen(step)]

@@ -23,11 +23,11 @@ from penstock.courier.trouble import Trouble, as_schema, told
 from penstock.courier.witness import Watched, Witness
 from penstock.errors import PenstockError, to_wire
 from penstock.faults import Fault, arm
+from penstock.model import DeadLetter
 from penstock.offload.courier.redirect import through_hosts_and_functions
 from penstock.offload.courier.report import told_of_functions
 from penstock.offload.courier.stateless_work import told_of_maps
 from penstock.offload.courier.task import Offloads
-from penstock.operators.operator import DeadLetter
 from penstock.plan.epoch import EpochPlan
 from penstock.plan.steps import FlowPlan, KeyedStep, MapStep
 from penstock.wire.flight import Endpoint

@@ -17,9 +17,9 @@ from numba import njit
 
 from penstock.control.diagnose.hot_keys import HotKeyCount
 from penstock.plan.steps import KeyedStep
+from penstock.state.arrays import Array, fixed_array
 from penstock.state.keys.codec import slots_of
 from penstock.state.keys.text import shown
-from penstock.state.table.buffers import Array, fixed_array
 
 Counts = npt.NDArray[np.int64]
 """One for each slot of a step."""

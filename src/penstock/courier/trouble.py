@@ -11,9 +11,10 @@ import pyarrow as pa
 
 from penstock.errors import FlowError, NullKeyError, PenstockError, StepError
 from penstock.faults import point
-from penstock.operators.operator import DeadLetter, OnError
+from penstock.model import DeadLetter
+from penstock.operators.operator import OnError
 from penstock.plan.steps import KeyedStep, MapStep
-from penstock.state.table.buffers import fixed_array
+from penstock.state.arrays import fixed_array
 
 
 def row_text(batch: pa.RecordBatch, row: int) -> str:

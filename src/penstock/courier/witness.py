@@ -17,7 +17,7 @@ from penstock.errors import FlowError
 from penstock.offload.backends.port import Usage
 from penstock.offload.courier.report import Offloaded, Routed
 from penstock.offload.courier.stateless_work import MapWork
-from penstock.state.table.buffers import fixed_values
+from penstock.state.arrays import fixed_values
 
 _BUCKETS = 512
 """Arrivals of a task are told in at most so many buckets, each at least one millisecond wide."""

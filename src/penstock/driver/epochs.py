@@ -29,8 +29,8 @@ from penstock.driver.relocation import Relocation
 from penstock.driver.upkeep import Upkeep
 from penstock.errors import CheckpointError, HostLostError, StaleRunError
 from penstock.faults import point
-from penstock.model import StepId
-from penstock.operators.operator import DeadLetter, EpochTime
+from penstock.model import DeadLetter, StepId
+from penstock.operators.operator import EpochTime
 from penstock.plan import watermarks
 from penstock.plan.epoch import EpochPlan, StepRoutes
 from penstock.plan.steps import FlowPlan

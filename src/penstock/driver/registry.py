@@ -12,7 +12,7 @@ import pyarrow as pa
 from penstock.courier.late_rows import late_tables
 from penstock.courier.witness import Seen
 from penstock.errors import HostLostError, PenstockError, StaleRunError, from_wire
-from penstock.operators.operator import DeadLetter
+from penstock.model import DeadLetter
 from penstock.wire.flight import TokenServer
 from penstock.wire.messages import dead_from_bytes
 

@@ -12,7 +12,7 @@ from penstock.plan.steps import FlowPlan, MapStep, Step
 
 _GAP = " " * 12
 _RUNS: dict[NodeKind, str] = {"router": "couriers", "transient": "function", "merge": "hosts"}
-"""Where that runs which is put in for functions."""
+"""Where each node that is put in for functions runs."""
 
 
 class Capacity(Protocol):

@@ -13,11 +13,12 @@ import pyarrow as pa
 from penstock.courier.trouble import Trouble
 from penstock.host.chunks import Chunk, Parted
 from penstock.host.machine import HostMachine
-from penstock.operators.operator import Answer, DeadLetter, EpochTime, OnError, Outgoing
+from penstock.model import DeadLetter
+from penstock.operators.operator import Answer, EpochTime, OnError, Outgoing
 from penstock.operators.places import Places, in_order
 from penstock.plan.steps import KeyedStep, MapStep
+from penstock.runtime.operators import ChainOperator as Stage
 from penstock.runtime.operators import Kind, Mark
-from penstock.runtime.operators import Operator as Stage
 
 _NUMBER_BITS = 32
 """Of a record's serial number, those for its own number in its chunk; the chunk's is above them."""

@@ -12,7 +12,7 @@ import pyarrow.flight as fl
 
 from penstock.errors import ProtocolError, StaleRunError
 from penstock.host.machine import HostMachine
-from penstock.state.table.buffers import Array
+from penstock.state.arrays import Array
 from penstock.wire.messages import AFTER, UNKNOWN, CopyTicket
 
 _PIECE = 4 << 20

@@ -128,7 +128,7 @@ class HostServer(TokenServer):
             answer = self._close(header, kind, staged, where)
             point("host.applied", **where)
             began = time.thread_time()
-            batches = with_places(answer)
+            batches = with_places(answer.batches, answer.places)
             writer.begin(batches[0].schema if batches else self.machine.operator.output)
             for batch in batches:
                 writer.write_batch(batch)

@@ -1,0 +1,1 @@
+"""Bursts: short-lived workers that take up rows for which there are too few hosts."""

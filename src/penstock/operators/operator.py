@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, Protocol
 
 import pyarrow as pa
 
+from penstock.model import DeadLetter
 from penstock.operators.places import Places
+from penstock.state.arrays import Array
 from penstock.state.keys.codec import KeyCodec, Keys
-from penstock.state.table.buffers import Array
-from penstock.state.table.step_table import StepTable
+from penstock.state.table.parted import StepTable
 
 ROWS, PARTIALS = "rows", "partials"
 """What the batches of a channel are: rows of the step's input, or partial states of it."""
@@ -37,24 +38,13 @@ class EpochTime:
 
 
 @dataclass(frozen=True)
-class DeadLetter:
-    """A row that user code, or a keyed step, could not take."""
-
-    step: str
-    key: str
-    row: str
-    """The row as JSON text."""
-    error: str
-
-
-@dataclass(frozen=True)
 class Answer:
     """What applying one channel gave back."""
 
     batches: list[pa.RecordBatch] = field(default_factory=list)
     dead: list[DeadLetter] = field(default_factory=list)
     places: list[Places] = field(default_factory=list)
-    """Of the rows of each batch; none at all where the operator is not ordered."""
+    """The places of each batch's rows; none at all where the operator is not ordered."""
 
     @staticmethod
     def joined(answers: Iterable[Answer]) -> Answer:
@@ -83,6 +73,12 @@ class Unfit(NamedTuple):
     """For example "a null in the key (user)"."""
 
 
+def without_key(codec: KeyCodec, names: Sequence[str], batch: pa.RecordBatch) -> Unfit | None:
+    """The rows that have a null in the key; None when there are none."""
+    nulls = codec.null_rows(batch)
+    return None if nulls is None else Unfit(nulls, f"a null in the key ({', '.join(names)})")
+
+
 class StepPlan(Protocol):
     """A compiled keyed step. Picklable: couriers make senders of it, hosts an operator."""
 
@@ -102,7 +98,7 @@ class StepPlan(Protocol):
 
     @property
     def codec(self) -> KeyCodec:
-        """Of the keys of the step's table, which decide slots."""
+        """The codec of the table's keys, which decide slots."""
         ...
 
     @property
@@ -162,6 +158,22 @@ class Sender(Protocol):
         ...
 
 
+class RowSender:
+    """Sends all rows as they are."""
+
+    combines = False
+
+    def __init__(self, codec: KeyCodec) -> None:
+        self._codec = codec
+        self.late: list[tuple[int, pa.RecordBatch]] = []
+
+    def add(self, input: int, batch: pa.RecordBatch) -> Iterable[Outgoing]:
+        return [Outgoing(batch, self._codec.encode(batch).hashes)]
+
+    def finish(self) -> tuple[str, Iterable[Outgoing]]:
+        return ROWS, ()
+
+
 class Operator(Protocol):
     """One step on one host. Pure and single-threaded: the host calls it under its lock.
 
@@ -187,8 +199,8 @@ class Operator(Protocol):
         ...
 
     def due(self, time: EpochTime) -> dict[str, int]:
-        """What `open` will look at: entries in which one of these columns is not zero and at most
-        so much. Empty: it looks at none."""
+        """The entries that `open` will look at, as column -> limit: those with a value above zero and up
+        to the limit in one of the columns. Empty: it looks at none."""
         ...
 
     def open(self, time: EpochTime) -> Answer:

@@ -68,15 +68,15 @@ class Offload:
     """
 
     shares: npt.NDArray[np.float64]
-    """Of the rows of each slot, from 0 to 1; of stateless steps one for the rows of each partition, or
-    one for all. As text each is told as a multiple of 1/255."""
+    """Share of each slot's rows, from 0 to 1; for stateless steps of each partition's rows, or one for all.
+    As text each is a multiple of 1/255."""
     functions: int
     """How many may be at work at a time, for all couriers together."""
     deadline_ms: int
-    """A courier does the rows of an invocation itself when no answer has come for so long."""
+    """Milliseconds without an answer after which a courier does the rows of an invocation itself."""
     per_courier: tuple[int, ...] = ()
-    """Of them, how many each courier may keep busy, by partition; 0: it keeps its rows. Empty: all
-    couriers alike."""
+    """Functions that each courier may keep busy, by partition; 0: it keeps its rows. Empty: all couriers
+    alike."""
     reflex: Reflex | None = None
     """What couriers do about more rows than hosts can take; None: nothing but what the shares say."""
 
@@ -90,7 +90,7 @@ class Offload:
             )
 
     def at_once(self, partition: int, partitions: int) -> int:
-        """How many functions one of so many couriers may keep busy.
+        """How many functions one courier of several may keep busy.
 
         >>> [Offload(np.ones(1), functions=5, deadline_ms=800).at_once(p, 3) for p in range(3)]
         [2, 2, 1]
@@ -101,7 +101,7 @@ class Offload:
         return max(1, each + (partition < rest))
 
     def share_of(self, partition: int, partitions: int) -> float:
-        """Of stateless steps: the part of one courier's rows that goes to functions."""
+        """For stateless steps: the part of one courier's rows that goes to functions."""
         alike = len(self.shares) != partitions
         return float(np.mean(self.shares) if alike else self.shares[partition])
 

@@ -13,7 +13,7 @@ from penstock.plan.slots import slots_from_text, slots_to_text
 Why = Literal["start", "move", "scale", "host lost", "host is back"]
 
 MOST_SLOTS = 32_768
-"""As many as a step may have."""
+"""Slots that a step may have."""
 
 
 @dataclass(frozen=True)

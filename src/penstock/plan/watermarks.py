@@ -34,7 +34,7 @@ class SourceTime:
     delay_ms: int
     """How far behind the newest row of its partition a row may be."""
     idle_ms: int | None
-    """After so long without a row, in time of day, a partition is left out; None: never."""
+    """Milliseconds without a row, in time of day, after which a partition is left out; None: never."""
     by_partition: bool
     """Whether rows name their partition. If not, the whole input is one partition, ""."""
 

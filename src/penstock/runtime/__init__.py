@@ -11,7 +11,7 @@ atomics      what they share without locks
 serial       the serial run, for comparison
 """
 
-from penstock.runtime.operators import Kind, Mark, Operator
+from penstock.runtime.operators import ChainOperator, Kind, Mark
 from penstock.runtime.runtime import Runtime
 from penstock.runtime.scheduler import Meter
 from penstock.runtime.schedules import Schedule
@@ -19,10 +19,10 @@ from penstock.runtime.serial import run_serially
 from penstock.runtime.structures import QueueKind, ReorderKind
 
 __all__ = [
+    "ChainOperator",
     "Kind",
     "Mark",
     "Meter",
-    "Operator",
     "QueueKind",
     "ReorderKind",
     "Runtime",

@@ -8,11 +8,10 @@ from typing import Any
 
 from penstock.runtime.atomics import Atomics
 from penstock.runtime.crew import Crew
-from penstock.runtime.failures import Failure, Halt
-from penstock.runtime.operators import Mark, Operator
+from penstock.runtime.operators import ChainOperator, Mark
 from penstock.runtime.scheduler import Scheduler
 from penstock.runtime.schedules import Schedule
-from penstock.runtime.stages import Exit, Inlet, Stage
+from penstock.runtime.stages import Exit, Failure, Halt, Inlet, Stage
 from penstock.runtime.structures import QueueKind, ReorderKind, reorder_for, worklist_for
 
 _OUTSIDE = (1, 0)
@@ -23,7 +22,7 @@ _OUTSIDE = (1, 0)
 class Making:
     """How a chain is made."""
 
-    operators: Sequence[Operator]
+    operators: Sequence[ChainOperator]
     workers: int
     schedule: Schedule
     queue: QueueKind
@@ -34,7 +33,7 @@ class Making:
     atomics: Atomics
 
 
-class Chain:
+class StageChain:
     """One chain, empty in the beginning. After an error it is left as it is, and not used again."""
 
     def __init__(self, making: Making, crew: Crew) -> None:
@@ -95,7 +94,7 @@ class Chain:
         self.halt.on = True
 
     def earliest_error(self) -> BaseException:
-        """That of the item that came first into the chain, of those known to have failed.
+        """The error of the item that came first into the chain, of those known to have failed.
 
         What is later in the chain came earlier into it.
         """

@@ -21,7 +21,7 @@ class Mark:
     """
 
 
-class Operator(Protocol):
+class ChainOperator(Protocol):
     """One operator of a chain, as the runtime sees it.
 
     `split`, `join` and `size` are called by any thread, several at a time: they touch no state.
@@ -31,7 +31,7 @@ class Operator(Protocol):
 
     @property
     def name(self) -> str:
-        """For people."""
+        """The operator's name, for people."""
         ...
 
     @property
@@ -41,7 +41,7 @@ class Operator(Protocol):
 
     @property
     def parts(self) -> int:
-        """Of a keyed operator: the most workers that it can use; 1 for others."""
+        """The most workers that a keyed operator can use; 1 for others."""
         ...
 
     def split(self, item: Any) -> Sequence[tuple[int, Any]]:
@@ -68,7 +68,7 @@ class Operator(Protocol):
         ...
 
 
-class _Plain:
+class _RecordOperator:
     """An operator whose items are single records."""
 
     kind: Kind = "stateless"
@@ -91,7 +91,7 @@ class _Plain:
         return ()
 
 
-class _Stateless(_Plain):
+class _StatelessOperator(_RecordOperator):
     def __init__(self, name: str, f: Callable[[Any], Sequence[Any]]) -> None:
         super().__init__(name)
         self._f = f
@@ -100,7 +100,7 @@ class _Stateless(_Plain):
         return self._f(piece)
 
 
-class _Keyed(_Plain):
+class _KeyedOperator(_RecordOperator):
     kind: Kind = "keyed"
 
     def __init__(
@@ -129,7 +129,7 @@ class _Keyed(_Plain):
         return self._f(record, states[key])
 
 
-class _Global(_Plain):
+class _GlobalOperator(_RecordOperator):
     kind: Kind = "global"
 
     def __init__(self, name: str, f: Callable[[Any, Any], Sequence[Any]], state: Any) -> None:
@@ -140,10 +140,10 @@ class _Global(_Plain):
         return self._f(piece, self._state)
 
 
-class _Chunked:
+class _ChunkedOperator:
     """Another operator over lists of records; what goes out for one chunk is at most one chunk."""
 
-    def __init__(self, inner: Operator) -> None:
+    def __init__(self, inner: ChainOperator) -> None:
         self._inner = inner
         self.name, self.kind, self.parts = inner.name, inner.kind, inner.parts
 
@@ -177,14 +177,14 @@ class _Chunked:
         return (outputs,) if outputs else ()
 
 
-def stateless(name: str, f: Callable[[Any], Sequence[Any]]) -> Operator:
+def stateless(name: str, f: Callable[[Any], Sequence[Any]]) -> ChainOperator:
     """An operator that gives `f(record)` for each record.
 
     >>> from penstock.runtime.serial import run_serially
     >>> run_serially([stateless("twice", lambda x: [x, x])], [1, 2])
     [1, 1, 2, 2]
     """
-    return _Stateless(name, f)
+    return _StatelessOperator(name, f)
 
 
 def keyed(
@@ -194,20 +194,20 @@ def keyed(
     parts: int,
     make_state: Callable[[], Any],
     part_of: Callable[[Any], int] = hash,
-) -> Operator:
+) -> ChainOperator:
     """An operator that gives `f(record, state)`, with a state (which `f` changes) for each key.
 
     A key belongs to part `part_of(key) % parts`.
     """
-    return _Keyed(name, f, key, parts, make_state, part_of)
+    return _KeyedOperator(name, f, key, parts, make_state, part_of)
 
 
-def global_(name: str, f: Callable[[Any, Any], Sequence[Any]], state: Any) -> Operator:
+def global_(name: str, f: Callable[[Any, Any], Sequence[Any]], state: Any) -> ChainOperator:
     """An operator that gives `f(record, state)`, with one state, which `f` changes."""
-    return _Global(name, f, state)
+    return _GlobalOperator(name, f, state)
 
 
-def chunked(operator: Operator) -> Operator:
+def chunked(operator: ChainOperator) -> ChainOperator:
     """A plain operator (see above) that takes and gives lists of records.
 
     >>> from penstock.runtime.serial import run_serially
@@ -215,4 +215,4 @@ def chunked(operator: Operator) -> Operator:
     >>> run_serially([small], [[1, 5, 2], [7], [0]])
     [[1, 2], [0]]
     """
-    return _Chunked(operator)
+    return _ChunkedOperator(operator)

@@ -27,7 +27,7 @@ class Reorder(Protocol):
     """Where the outputs of one operator wait for their turn."""
 
     next: Counter
-    """The serial number that is to be sent next: so many have been sent."""
+    """The serial number that is to be sent next, which is how many have been sent."""
 
     def send(self, serial: int, output: Any, downstream: Downstream) -> bool:
         """Hand in one output, and send what is ready; False: no place, try again."""

@@ -17,12 +17,12 @@ from typing import Any
 
 from penstock.errors import SettingError
 from penstock.runtime.atomics import Atomics
-from penstock.runtime.chain import Chain, Making
+from penstock.runtime.chain import Making, StageChain
 from penstock.runtime.crew import Bell, Crew
-from penstock.runtime.failures import Halted
-from penstock.runtime.operators import Operator
+from penstock.runtime.operators import ChainOperator
 from penstock.runtime.scheduler import Meter
 from penstock.runtime.schedules import Schedule, schedule
+from penstock.runtime.stages import Halted
 from penstock.runtime.structures import QueueKind, ReorderKind
 
 _SLICE_MS = 1.0
@@ -52,7 +52,7 @@ class Runtime:
 
     def __init__(
         self,
-        operators: Sequence[Operator],
+        operators: Sequence[ChainOperator],
         *,
         workers: int = 1,
         schedule: str | Schedule = "ct",
@@ -90,7 +90,7 @@ class Runtime:
         self._crew = Crew()
         # Threads know the runtime only weakly: one that nobody uses any more ends them.
         weakref.finalize(self, self._crew.send_home)
-        self._chain = Chain(self._making, self._crew)
+        self._chain = StageChain(self._making, self._crew)
 
     @property
     def meters(self) -> tuple[Meter, ...]:
@@ -262,7 +262,7 @@ class Runtime:
         self._crew.leave(self._bell)
         self._bell = Bell()
         self._await(lambda: not self._active.load(), watch=True)
-        self._chain = Chain(self._making, self._crew)
+        self._chain = StageChain(self._making, self._crew)
 
     def _end_stream(self) -> None:
         self._is_open = False

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from penstock.runtime.operators import Mark, Operator
+from penstock.runtime.operators import ChainOperator, Mark
 
 
-def run_serially(operators: Sequence[Operator], items: Iterable[Any]) -> list[Any]:
+def run_serially(operators: Sequence[ChainOperator], items: Iterable[Any]) -> list[Any]:
     """Each item goes through the whole chain before the next one begins.
 
     >>> from penstock.runtime.operators import global_, stateless
@@ -19,7 +19,7 @@ def run_serially(operators: Sequence[Operator], items: Iterable[Any]) -> list[An
     return [output for item in items for output in _through(operators, item)]
 
 
-def _through(operators: Sequence[Operator], item: Any) -> Iterator[Any]:
+def _through(operators: Sequence[ChainOperator], item: Any) -> Iterator[Any]:
     if not operators:
         yield item
         return

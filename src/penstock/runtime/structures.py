@@ -7,7 +7,7 @@ from typing import Literal, get_args
 
 from penstock.errors import SettingError
 from penstock.runtime.atomics import Atomics
-from penstock.runtime.operators import Operator
+from penstock.runtime.operators import ChainOperator
 from penstock.runtime.reorder import LockBased, NonBlocking, Reorder, Unordered
 from penstock.runtime.worklists import GlobalWorklist, HybridQueue, SharedWorklist, Worklist
 from penstock_bench.ordered.rival_queues import PartitionedQueue, SharedQueue
@@ -22,7 +22,7 @@ _KEYED: dict[str, Callable[[int, Atomics], Worklist]] = {
 }
 
 
-def worklist_for(operator: Operator, queue: QueueKind, atomics: Atomics) -> Worklist:
+def worklist_for(operator: ChainOperator, queue: QueueKind, atomics: Atomics) -> Worklist:
     """The worklist of an operator; `queue` says which one keyed operators get.
 
     >>> from penstock.runtime.operators import keyed
@@ -37,7 +37,9 @@ def worklist_for(operator: Operator, queue: QueueKind, atomics: Atomics) -> Work
     return GlobalWorklist(atomics) if operator.kind == "global" else SharedWorklist(atomics)
 
 
-def reorder_for(operator: Operator, reorder: ReorderKind, size: int, atomics: Atomics) -> Reorder:
+def reorder_for(
+    operator: ChainOperator, reorder: ReorderKind, size: int, atomics: Atomics
+) -> Reorder:
     """What puts the outputs of an operator in order; `size` is that of a bounded buffer."""
     kinds = get_args(ReorderKind)
     if reorder not in kinds:

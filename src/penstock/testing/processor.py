@@ -39,15 +39,15 @@ from typing import Any, Literal
 import numpy as np
 import pyarrow as pa
 
-from penstock.operators.operator import ROWS, DeadLetter, EpochTime
+from penstock.model import DeadLetter
+from penstock.operators.operator import ROWS, EpochTime
 from penstock.operators.process.processor import KeyedProcessor
 from penstock.operators.process.step import ProcessOperator, ProcessPlan
 from penstock.state.variables.collection_state import ListState, MapState
 from penstock.state.variables.ddl import schema_of
-from penstock.state.variables.rows import Row
 from penstock.state.variables.timers import TimeKind
 from penstock.state.variables.value_state import ValueState
-from penstock.state.variables.values import RowForm
+from penstock.state.variables.values import Row, RowForm
 
 
 class ProcessorTester:

@@ -1,0 +1,1 @@
+"""What crosses the network: messages, and Arrow Flight with a token."""

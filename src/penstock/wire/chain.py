@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass, field
 from typing import Any
 
-from penstock.operators.operator import DeadLetter
+from penstock.model import DeadLetter
 from penstock.plan.epoch import EpochPlan
 from penstock.wire.messages import ChannelHeader, dead_from_bytes, dead_to_bytes
 

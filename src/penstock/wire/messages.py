@@ -8,9 +8,10 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
-from penstock.operators.operator import DeadLetter, EpochTime
+from penstock.model import DeadLetter
+from penstock.operators.operator import EpochTime
 from penstock.plan.epoch import EpochPlan, time_from_json, time_to_json
-from penstock.state.table.buffers import one_chunk
+from penstock.state.arrays import one_chunk
 
 CLOSE = b"close "
 """With the kind of the batches behind it, ends a channel's input. Without it the stream broke off, and
@@ -27,8 +28,8 @@ class ChannelHeader:
     run: int
     step: str
     partition: int
-    """Of the task. Where functions help, each task has a second channel to each host: its number is
-    this and the number of tasks."""
+    """The task's partition. Where functions help, each task has a second channel to each host, numbered
+    by this plus the number of tasks."""
     attempt: int
     """Spark's task attempt id: unique for each try of a task within an application."""
     partitions: int
@@ -65,7 +66,7 @@ class ChannelHeader:
     def of(
         plan: EpochPlan, step: int, partition: int, attempt: int, channel: int = 0
     ) -> ChannelHeader:
-        """Of the task's first channel to each host of a step, or of another one."""
+        """The header of the task's first channel to each host of a step, or of another one."""
         routes = plan.steps[step]
         return ChannelHeader(
             plan.epoch,
@@ -87,9 +88,9 @@ class CopyTicket:
     """The copy must be of this version."""
     slots: tuple[int, ...] = ()
     limits: dict[str, int] = field(default_factory=dict)
-    """For "due": column -> greatest value that is due."""
+    """Column -> greatest value that is due, for "due"."""
     keys: pa.Array | None = None
-    """For "keys": as they stand in a file."""
+    """The keys as they stand in a file, for "keys"."""
 
     def to_bytes(self) -> bytes:
         facts = {k: getattr(self, k) for k in ("kind", "version", "slots", "limits")}

@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 
 from penstock.errors import FlowError
 from penstock.state.keys.codec import KeyCodec
-from penstock.state.table.table import Column, ColumnTable
-from tests.state.inspect.checkpoints import making
+from penstock.state.table.columns import Column
+from penstock.state.table.table import ColumnTable
+from tests.console.checkpoint.checkpoints import making
 from tests.state.keys.test_keys import COLUMNS, batch_of, bytes_of
 
 PLACES = pa.array([0, None, 1, None, 3, 2])

@@ -16,9 +16,9 @@ from penstock.errors import CheckpointError
 from penstock.state.keys import kernels as key_kernels
 from penstock.state.keys.codec import KeyCodec
 from penstock.state.store import merging, segment
-from penstock.state.store.patches import patch_fields
 from penstock.state.store.reader import StateReader
 from penstock.state.store.store import Store
+from penstock.state.table.patches import patch_fields
 from tests.state.store.history import (
     INTS,
     SLOTS,

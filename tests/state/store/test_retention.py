@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.errors import CheckpointError, SettingError
-from penstock.operators.operator import DeadLetter
+from penstock.model import DeadLetter
 from penstock.state.store.files import Files
 from penstock.state.store.retention import Cleaned, clean
 from penstock.state.store.store import Store

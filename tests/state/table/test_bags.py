@@ -17,7 +17,8 @@ from penstock.state.keys.codec import KeyCodec, Keys
 from penstock.state.store.merging import newest, whole
 from penstock.state.table import bags as module
 from penstock.state.table.bags import Bags
-from penstock.state.table.table import Column, ColumnTable
+from penstock.state.table.columns import Column
+from penstock.state.table.table import ColumnTable
 
 SLOTS = 8
 ALL = np.arange(SLOTS)

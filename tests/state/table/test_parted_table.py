@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 
 from penstock.errors import CheckpointError, ProtocolError
 from penstock.state.keys.codec import KeyCodec, Keys, slots_of
+from penstock.state.table.columns import Column
 from penstock.state.table.parted import PartedTable
-from penstock.state.table.table import Column, ColumnTable
+from penstock.state.table.table import ColumnTable
 
 SLOTS = 11
 COLUMNS = [Column("n", pa.int64()), Column("x", pa.float64())]

@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 
 from penstock.errors import CheckpointError, ProtocolError
 from penstock.state.keys.codec import KeyCodec, Keys, slots_of
-from penstock.state.table.table import Column, ColumnTable
+from penstock.state.table.columns import Column
+from penstock.state.table.table import ColumnTable
 
 SLOTS = 8
 ALL = np.arange(SLOTS)

@@ -14,8 +14,7 @@ import pyarrow as pa
 import pytest
 
 from penstock.state.variables.ddl import schema_of
-from penstock.state.variables.rows import Row
-from penstock.state.variables.values import RowForm, python_values
+from penstock.state.variables.values import Row, RowForm, python_values
 
 
 def test_a_row_is_a_tuple_with_names() -> None:

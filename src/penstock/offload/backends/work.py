@@ -13,7 +13,7 @@ from penstock.errors import FlowError, StepError
 from penstock.offload.backends.messages import FunctionAnswer, Request, flow_mark
 from penstock.operators.operator import ROWS, EpochTime
 from penstock.plan.steps import FlowPlan, KeyedStep, MapStep, Step
-from penstock.state.table.buffers import fixed_array
+from penstock.state.arrays import fixed_array
 
 
 class Work:

@@ -1,0 +1,1 @@
+"""Which parts of a flow can be given to short-lived workers."""

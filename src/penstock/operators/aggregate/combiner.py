@@ -13,17 +13,18 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 
 from penstock.errors import ProtocolError
-from penstock.operators.aggregate.sketch import Distinct
+from penstock.operators.aggregate.sketch import DistinctSketch
+from penstock.operators.operator import PARTIALS, ROWS, Outgoing
+from penstock.state.arrays import Array
 from penstock.state.keys.codec import KeyCodec, Keys
 from penstock.state.keys.index import key_index
-from penstock.state.table.buffers import Array
 from penstock.state.table.table import KEY
 
 if TYPE_CHECKING:
@@ -57,7 +58,7 @@ class Combiner:
     def __init__(self, plan: AggregatePlan, always: bool = False) -> None:
         self.plan, self.always = plan, always
         self._index = key_index(plan.codec.layout)
-        small = not any(isinstance(a, Distinct) for a in plan.accumulators)
+        small = not any(isinstance(a, DistinctSketch) for a in plan.accumulators)
         self._worth = always or small
         width = sum(column.width * column.dtype.itemsize for column in plan.columns)
         self._most = max(_MOST_BYTES // max(width, 1), 1) if always else sys.maxsize
@@ -145,6 +146,51 @@ class Combiner:
 
     def _state(self, name: str) -> Array:
         return self._values[name]
+
+
+class CombiningSender:
+    """Combines the rows of each key first where that shrinks what is sent, else sends the rows."""
+
+    def __init__(self, codec: KeyCodec, combiner: Combiner) -> None:
+        self._codec, self._combiner = codec, combiner
+        self._unsent: list[pa.RecordBatch] = []
+        self.late: list[tuple[int, pa.RecordBatch]] = []
+
+    @property
+    def combines(self) -> bool:
+        return self._combiner.combines
+
+    @combines.setter
+    def combines(self, combines: bool) -> None:
+        self._combiner.combines = combines
+
+    def add(self, input: int, batch: pa.RecordBatch) -> Iterator[Outgoing]:
+        """Give rows at once only when combining them is not worth it, states when they are many."""
+        combiner = self._combiner
+        self._unsent.append(batch)
+        if combiner.combines:
+            for piece in combiner.pieces(batch):
+                combiner.add(piece)
+                if combiner.full:
+                    yield self._combined()
+        if not combiner.combines:
+            yield from map(self._uncombined, self._unsent)
+        if combiner.always or not combiner.combines:
+            self._unsent.clear()
+
+    def finish(self) -> tuple[str, Iterable[Outgoing]]:
+        """The combined states, if no rows were sent."""
+        if not self._combiner.combines:
+            return ROWS, ()
+        self._unsent.clear()
+        return PARTIALS, [self._combined()]
+
+    def _combined(self) -> Outgoing:
+        keys, partials = self._combiner.finish()
+        return Outgoing(pack(self._codec, keys, partials), keys.hashes)
+
+    def _uncombined(self, rows: pa.RecordBatch) -> Outgoing:
+        return Outgoing(self._combiner.raw(rows), self._codec.encode(rows).hashes)
 
 
 def pack(codec: KeyCodec, keys: Keys, partials: pa.RecordBatch) -> pa.RecordBatch:

@@ -21,7 +21,7 @@ from penstock.operators.operator import (
     Unfit,
 )
 from penstock.operators.window import sender as window_sender
-from penstock.operators.window import session_sender, session_step
+from penstock.operators.window import session_step
 from penstock.operators.window import step as window_step
 from penstock.operators.window.row_windows import unfit_rows, without_changes
 from penstock.operators.window.windows import WINDOW_END, WINDOW_START, Window, bounds_type
@@ -55,7 +55,7 @@ class _Windowed:
 
     codec: KeyCodec
     user_codec: KeyCodec
-    """Of the key columns alone."""
+    """The codec of the key columns alone."""
     output: pa.Schema
     merges = True
     has_timers = True
@@ -172,7 +172,7 @@ class SessionPlan(_Windowed):
 
     def sender(self, time: EpochTime, two_stage: bool = False) -> Sender:
         """Makes sessions of its own rows first."""
-        return session_sender.SessionSender(self, time)
+        return window_sender.SessionSender(self, time)
 
     def sent_keys(self, batch: pa.RecordBatch) -> Keys:
         """The keys that the sessions are of."""

@@ -22,6 +22,7 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.errors import ProtocolError
+from penstock.state.arrays import Array, fixed_array, fixed_values, one_chunk
 from penstock.state.keys.codec import KeyCodec
 from penstock.state.store.manifest import (
     DeltaRef,
@@ -35,9 +36,8 @@ from penstock.state.store.manifest import (
     unpack_slots,
 )
 from penstock.state.store.merging import fitting, newest, whole
-from penstock.state.store.segment import Segment, hash_order, stretches
+from penstock.state.store.segment import SegmentFile, hash_order, stretches
 from penstock.state.store.store import SegmentGone, Store
-from penstock.state.table.buffers import Array, fixed_array, fixed_values, one_chunk
 from penstock.state.table.table import HASH, PRESENT, SLOT
 
 Ref = DeltaRef | SegmentRef
@@ -61,7 +61,7 @@ class Plan:
     snapshots: Array
     """Slots that get a new snapshot."""
     sizes: Array
-    """For each slot number, about how many bytes are read for it."""
+    """About how many bytes are read for each slot, by its number."""
 
 
 @dataclass(frozen=True)
@@ -180,7 +180,7 @@ class _Work:
     ) -> None:
         self._store, self._step, self._codec, self._schema = store, step, codec, schema
         self._upto, self._tag, self._check = upto, tag, check
-        self._open: dict[str, Segment] = {}
+        self._open: dict[str, SegmentFile] = {}
         self.written = 0
 
     def run(self, refs: Sequence[Ref], slots: Array, lowest: Array) -> list[SegmentRef]:

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from penstock.errors import CheckpointError
-from penstock.state.table.buffers import Array
+from penstock.state.arrays import Array
 
 FORMAT = 2
 READABLE = (1, 2)
@@ -35,7 +35,7 @@ class DeltaRef:
     rows: int
     size: int
     checksum: int | None = None
-    """Of the segment; None for a file of format 1."""
+    """The segment's checksum; None for a file of format 1."""
     slots: str = ""
     """The slots that it has rows of, packed; "" for a file of format 1: they are not known."""
 
@@ -119,7 +119,7 @@ class Manifest:
     layout: str
     """The file of that layout; "" if there is none."""
     deltas: tuple[DeltaRef, ...]
-    """Of this epoch only."""
+    """The deltas of this epoch only."""
     routes: dict[str, dict[str, Any]]
     """step -> route table, as `RouteTable.to_json` gives it."""
     watermarks: dict[str, int | None]
@@ -141,14 +141,14 @@ class Manifest:
 
 
 @dataclass(frozen=True)
-class Chain:
+class VersionChain:
     """All that restores a version."""
 
     manifest: Manifest
-    """Of the version itself."""
+    """The version's own manifest."""
     layout: Layout | None
     manifests: tuple[Manifest, ...]
-    """Since the layout, oldest first; the last one is that of the version, unless the layout is."""
+    """The manifests since the layout, oldest first; the last is the version's, unless the layout is."""
 
     @property
     def version(self) -> int:
@@ -205,7 +205,7 @@ def unpack_slots(packed: str) -> Array:
 
 
 def slot_groups(slots: Array, sizes: Array, at_once: int) -> list[Array]:
-    """Slots in groups of about so many bytes together; `sizes` is by slot number.
+    """Slots in groups of about `at_once` bytes together; `sizes` is by slot number.
 
     >>> slot_groups(np.array([0, 2, 3]), np.array([60, 0, 50, 70]), at_once=100)
     [array([0]), array([2, 3])]

@@ -27,30 +27,29 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.errors import CheckpointError, ProtocolError
-from penstock.operators.operator import DeadLetter
+from penstock.model import DeadLetter
+from penstock.state.arrays import fixed_values, one_chunk
 from penstock.state.keys.codec import KeyCodec
 from penstock.state.store.files import Files, open_filesystem
 from penstock.state.store.manifest import (
     FORMAT,
     READABLE,
-    Chain,
     DeltaRef,
     Layout,
     Manifest,
     SegmentRef,
     StepLayout,
+    VersionChain,
     from_checked,
     pack_slots,
     to_checked,
 )
-from penstock.state.store.segment import Segment, write_segment
-from penstock.state.table.buffers import fixed_values, one_chunk
+from penstock.state.store.segment import SegmentFile, write_segment
 from penstock.state.table.table import SLOT
 
 __all__ = [
     "FORMAT",
     "READABLE",
-    "Chain",
     "DeltaRef",
     "Layout",
     "Manifest",
@@ -58,6 +57,7 @@ __all__ = [
     "SegmentRef",
     "StepLayout",
     "Store",
+    "VersionChain",
     "open_filesystem",
 ]
 
@@ -137,7 +137,7 @@ class Store:
         """Write the entries of one slot, at least one."""
         return self._write_new("snapshots", step, version, tag, table)
 
-    def open_segment(self, ref: DeltaRef | SegmentRef, codec: KeyCodec) -> Segment:
+    def open_segment(self, ref: DeltaRef | SegmentRef, codec: KeyCodec) -> SegmentFile:
         """Open a file to search in it; `SegmentGone` if it is not there."""
         try:
             data = self.files.open(ref.file)
@@ -148,7 +148,7 @@ class Store:
                 f"cannot read {ref.file} of {self.uri}: {unreadable}",
                 hint="restore this file from a backup, or start from a new checkpoint folder",
             ) from unreadable
-        return Segment.open(data, f"{ref.file} of {self.uri}", codec, ref.checksum)
+        return SegmentFile.open(data, f"{ref.file} of {self.uri}", codec, ref.checksum)
 
     def read_delta(self, ref: DeltaRef | SegmentRef, codec: KeyCodec) -> pa.Table:
         """All rows of a file, checked, whatever slots count in it."""
@@ -185,7 +185,7 @@ class Store:
         names = [found.name.rsplit("/", 1)[1] for found in self.files.below("manifests")]
         return sorted(int(n.split(".")[0]) for n in names if n.endswith(".json"))
 
-    def chain(self, version: int, known: Chain | None = None) -> Chain:
+    def chain(self, version: int, known: VersionChain | None = None) -> VersionChain:
         """All that restores a version; names the manifest or layout that is missing.
 
         Of a chain that was read before, those files are not read again that cannot have changed:
@@ -214,7 +214,7 @@ class Store:
             layout = None
         elif layout is None or layout.file != newest.layout:
             layout = self.read_layout(newest.layout)
-        return Chain(newest, layout, (*manifests, newest) if newest.base < version else ())
+        return VersionChain(newest, layout, (*manifests, newest) if newest.base < version else ())
 
     # Dead letters
 
