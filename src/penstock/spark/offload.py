@@ -20,10 +20,8 @@ def offloads_of(
     backend = None if start.elastic is None else start.elastic.functions
     if backend is None:
         return None
-    # Where no host is held to a rate, it is couriers that burst workers are to be as fast as.
-    rates = start.settings.host_rates
-    host_rate = sum(rates) / len(rates) if rates else start.settings.map_rate
-    keeper = FunctionKeeper(lambda: backend.start(start.flow, run_id, token, host_rate))
+    faults = start.settings.faults
+    keeper = FunctionKeeper(lambda: backend.start(start.flow, run_id, token, faults))
     every = start.trigger.get("processingTime", "0 milliseconds")
     return Offloads(start.flow, keeper, float(every.split()[0]), together)
 
