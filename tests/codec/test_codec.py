@@ -114,6 +114,10 @@ class Newer:
 
 def test_unknown_keys_are_ignored_and_missing_ones_have_defaults() -> None:
     assert codec.decode('{"rows": 3, "gone": [1]}', Newer) == Newer(3)
+    told = (
+        '{"time_ms": 1, "epoch": null, "step": "sum", "event": "resharded", "text": "x", "by": "y"}'
+    )
+    assert codec.decode(told, Entry) == Entry(1.0, None, "sum", "resharded", "x")
     with pytest.raises(
         ProtocolError, match="this is no Newer: Object missing required field `rows`"
     ):

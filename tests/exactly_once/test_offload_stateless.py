@@ -19,7 +19,7 @@ from penstock.control.money import HostPrice
 from penstock.driver.bill import Bill
 from penstock.driver.control_loop import ControlLoop
 from penstock.driver.progress import EpochProgress
-from penstock.faults import FAULT_POINTS, Armed, armed
+from penstock.faults import FAULT_POINTS, Armed, Fault, armed
 from penstock.offload.backends import backend
 from penstock.offload.backends.backend import Usage
 from penstock.offload.backends.local.backend import LocalFunctions
@@ -27,6 +27,7 @@ from penstock.offload.driver.keeper import FunctionKeeper
 from penstock.offload.policy.flow import NO_ANSWER
 from penstock.plan.epoch import EpochPlan, Offload
 from penstock.plan.steps import FlowPlan, MapStep, SourcePlan
+from penstock.testing import Pace
 from tests.offload.in_process import ANYHOW, WELL, Chances, StandIn, helped
 from tests.trials.cluster import SETTINGS, MiniCluster, Partitions, cluster
 from tests.trials.plain_rows import Row
@@ -121,6 +122,7 @@ def test_any_story_gives_what_lists_give(tmp_path: Path) -> None:
 
 RATE = 1_000.0
 """Records a second that a courier takes."""
+PACED = Fault("courier.work", Pace(RATE), where={"step": "dear"}, hits=())
 EPOCH_MS = 100
 STABLE, BURST = 60, 250
 """Rows of a partition in an epoch: 60 % and 250 % of what its courier takes meanwhile."""
@@ -155,7 +157,7 @@ class Controlled(MiniCluster):
         self.keeper = FunctionKeeper(self._bring_up)
         self.plans: list[EpochPlan] = []
         self._name, self._pick = store, random.Random(store)
-        settings = replace(SETTINGS, map_rate=RATE)
+        settings = replace(SETTINGS, faults=(PACED,))
         elastic = Elastic(functions=LocalFunctions(at_most=8))
         super().__init__(MAPS, store, settings=settings, elastic=elastic)
         self.keeper.start()

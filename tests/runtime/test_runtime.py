@@ -237,7 +237,7 @@ def test_items_are_fed_as_they_are_needed() -> None:
         done += 1
         return [record]
 
-    chain = [stateless("a", lambda r: [r]), global_("count", count, None)]
+    chain: list[ChainOperator] = [stateless("a", lambda r: [r]), global_("count", count, None)]
     with closing(Runtime(chain, buffer=8, schedule="lp")) as runtime:
         assert runtime.run(source()) == list(range(1000))
     assert most < 100

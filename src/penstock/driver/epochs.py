@@ -170,7 +170,7 @@ class EpochRunner:
     def _plan(
         self, epoch: int, run: int, partitions: int, started_ms: float, closing: int
     ) -> EpochPlan:
-        control, combine, now_ms = self._control, self._settings.combine, int(started_ms)
+        control, now_ms = self._control, int(started_ms)
         orders = Orders() if control is None else control.orders(epoch, partitions, started_ms)
         steps = tuple(
             StepRoutes(
@@ -181,9 +181,8 @@ class EpochRunner:
                     epoch, now_ms, self._watermarks[step.id], self._flow.depths[step.id] <= closing
                 ),
                 watched=order.watched,
-                two_stage=combine and order.two_stage,
+                two_stage=order.two_stage,
                 offload=orders.offloads.get(step.id),
-                combine=combine,
             )
             for step in self._flow.keyed
             for routes in [self._relocation.routes(step.id)]

@@ -21,10 +21,8 @@ def keeper_of(start: Start, run_id: str, token: str) -> FunctionKeeper | None:
     if start.elastic is None or start.elastic.functions is None:
         return None
     backend = cast("Backend", start.elastic.functions)
-    # Where no host is held to a rate, it is couriers that burst workers are to be as fast as.
-    rates = start.settings.host_rates
-    host_rate = sum(rates) / len(rates) if rates else start.settings.map_rate
-    return FunctionKeeper(lambda: backend.start(start.flow, run_id, token, host_rate))
+    faults = start.settings.faults
+    return FunctionKeeper(lambda: backend.start(start.flow, run_id, token, faults))
 
 
 def trigger_ms(start: Start) -> float:

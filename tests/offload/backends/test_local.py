@@ -20,6 +20,7 @@ from penstock.errors import SettingError
 from penstock.offload.backends.backend import WorkerFailed, invoker_at
 from penstock.offload.backends.local.backend import LocalFunctions, LocalInvoker, LocalWorkers
 from penstock.offload.backends.messages import WorkerAnswer
+from penstock.testing import Fault, Pace
 from tests.offload.backends.flows import counting, doubled, request, rows, slow_or_wrong
 from tests.offload.backends.waiting import until
 
@@ -95,7 +96,9 @@ def test_who_has_not_the_token_is_not_answered(started: LocalWorkers) -> None:
 def test_burst_workers_are_as_slow_and_start_as_slowly_as_they_are_told() -> None:
     flow = counting(doubled)
     functions = LocalFunctions(at_most=1, start_ms=300, speed=0.5)
-    started = functions.start(flow, "run", "token", host_rate=1_000.0)
+    started = functions.start(
+        flow, "run", "token", faults=(Fault("burst.work", Pace(500.0), hits=()),)
+    )
     try:
         invoker = invoker_at(started.reach)
         body = request(flow, *([("a", 1)] * 100)).to_bytes()

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Literal, Protocol
 
 from penstock.control.elastic import WorkerTerms
 from penstock.errors import PenstockError, ProtocolError
+from penstock.faults import Fault
 
 if TYPE_CHECKING:
     from penstock.plan.steps import FlowPlan
@@ -124,10 +125,9 @@ class Backend(WorkerTerms, Protocol):
     """Where burst workers run, as settings that can be pickled."""
 
     def start(
-        self, flow: FlowPlan, run_id: str, token: str, host_rate: float | None = None
+        self, flow: FlowPlan, run_id: str, token: str, faults: tuple[Fault, ...] = ()
     ) -> BurstWorkers:
-        """Start what is needed, in the driver. `host_rate` is for trials: records a second that
-        hosts are held to, so that burst workers are slow in proportion."""
+        """Start what is needed, in the driver. `faults` are for burst workers of this machine."""
         ...
 
 

@@ -154,7 +154,8 @@ def through_hosts_and_functions(
     meanwhile: Callable[[Late], None],
 ) -> list[pa.RecordBatch]:
     """What `through_hosts` does, with the help of functions: `second` opens the second channels."""
-    sender = step.plan.sender(routes.time, routes.two_stage, routes.combine)
+    sender = step.plan.sender(routes.time, routes.two_stage)
+    point("courier.sender", **exchange.where, sender=sender)
     for stays in redirect.stay(trouble.without_unfit(step, 0, batch) for batch in batches):
         for outgoing in sender.add(0, stays):
             exchange.send(*outgoing)

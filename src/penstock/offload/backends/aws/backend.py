@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.control.money import FunctionPrice
 from penstock.errors import SettingError
+from penstock.faults import Fault
 from penstock.offload.backends.backend import Failure, Usage, WorkerFailed, reach_text
 
 if TYPE_CHECKING:
@@ -70,7 +71,7 @@ class LambdaFunctions:
         return {name: getattr(self, name) for name in names} | {"connections": self.at_most}
 
     def start(
-        self, flow: FlowPlan, run_id: str, token: str, host_rate: float | None = None
+        self, flow: FlowPlan, run_id: str, token: str, faults: tuple[Fault, ...] = ()
     ) -> LambdaWorkers:
         """Nothing is started: the Lambda function is there. Who may invoke it is up to AWS, not the
         token, and it is as fast as it is."""

@@ -27,6 +27,7 @@ import pyarrow.flight as fl
 from penstock import errors
 from penstock.control.money import FunctionPrice
 from penstock.errors import PenstockError, SettingError
+from penstock.faults import Fault
 from penstock.offload.backends.backend import Usage, WorkerFailed, reach_text
 from penstock.wire.flight import Endpoint
 
@@ -73,9 +74,9 @@ class LocalFunctions:
             )
 
     def start(
-        self, flow: FlowPlan, run_id: str, token: str, host_rate: float | None = None
+        self, flow: FlowPlan, run_id: str, token: str, faults: tuple[Fault, ...] = ()
     ) -> LocalWorkers:
-        order = ServiceOrder(tuple(sys.path), cloudpickle.dumps(flow), token, self, host_rate)
+        order = ServiceOrder(tuple(sys.path), cloudpickle.dumps((flow, faults)), token, self)
         return LocalWorkers(order)
 
 
@@ -86,10 +87,9 @@ class ServiceOrder:
     path: tuple[str, ...]
     """Where Python finds the user's modules."""
     flow: bytes
-    """The flow's plan, by cloudpickle."""
+    """The flow's plan and its faults, by cloudpickle."""
     token: str
     settings: LocalFunctions
-    host_rate: float | None
 
 
 class LocalInvoker:

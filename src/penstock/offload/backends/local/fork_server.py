@@ -19,7 +19,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import NoReturn
 
-from penstock.host.pace import Pace
+from penstock.faults import point
 from penstock.offload.backends.backend import WorkerFailed
 
 _LENGTH = struct.Struct("<Q")
@@ -106,18 +106,16 @@ class Pipe:
 
 
 class RequestLoop:
-    """What each forked process runs: it answers requests, at its pace, until its pipe is closed."""
+    """What each forked process runs: it answers requests, at its speed, until its pipe is closed."""
 
     def __init__(
         self,
         answer: Callable[[bytes], tuple[int, bytes]],
         start_ms: int = 0,
         speed: float = 1.0,
-        host_rate: float | None = None,
     ) -> None:
         """`answer` turns a request into its number of records and the answer."""
         self._answer, self._start_ms, self._speed = answer, start_ms, speed
-        self._pace = None if host_rate is None else Pace(host_rate * speed)
 
     def serve(self, pipe: Pipe) -> None:
         time.sleep(self._start_ms / 1000)
@@ -131,11 +129,9 @@ class RequestLoop:
             records, answer = self._answer(request)
         except Exception as failed:
             return _FAILED + f"{type(failed).__name__}: {failed}".encode()
-        spent = time.perf_counter() - began
-        if self._pace is not None:
-            time.sleep(self._pace.rest(records, spent))
-        elif self._speed < 1:
-            time.sleep(spent / self._speed - spent)
+        if self._speed < 1:
+            time.sleep((time.perf_counter() - began) * (1 / self._speed - 1))
+        point("burst.work", records=records, took_s=time.perf_counter() - began)
         return _DONE + answer
 
 

@@ -21,6 +21,7 @@ from typing import IO, Any
 import pyarrow as pa
 import pyarrow.flight as fl
 
+from penstock.faults import arm
 from penstock.host.rehearsal import rehearse
 from penstock.offload.backends.backend import WorkerFailed
 from penstock.offload.backends.local.backend import INVOKE, LENGTH, TIMEOUT, ServiceOrder
@@ -64,7 +65,9 @@ def serve(orders: IO[bytes]) -> None:
     order: ServiceOrder = pickle.loads(orders.read(length))
     sys.path[:] = order.path
     pa.set_cpu_count(1)
-    worker = BurstWorker(pickle.loads(order.flow))
+    flow, faults = pickle.loads(order.flow)
+    arm(faults)
+    worker = BurstWorker(flow)
     rehearse()
     worker.rehearse()
     # Arrow imports it when user code first makes an array of Python's own values: half a second.
@@ -74,7 +77,7 @@ def serve(orders: IO[bytes]) -> None:
         return Request.from_bytes(body).rows, worker.answer(body)
 
     settings = order.settings
-    loop = RequestLoop(answer, settings.start_ms, settings.speed, order.host_rate)
+    loop = RequestLoop(answer, settings.start_ms, settings.speed)
     fork_server = ForkServerClient(loop, settings.start_ms)
     pool = WorkerPool(fork_server.start, settings.at_most, settings.idle_ms)
     pool.warm(settings.keep_warm)
