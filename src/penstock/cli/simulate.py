@@ -113,8 +113,10 @@ def simulate(
     from penstock.sim.workload import Workload
     from penstock.sim.workload import workload as find
 
-    if sum(given is not None for given in (workload, trace, replay)) > 1:
-        raise SettingError("several of workload, trace and replay", hint="give one of them")
+    given = {"a workload": workload, "a trace": trace, "a replay": replay}
+    several = [name for name, one in given.items() if one is not None]
+    if len(several) > 1:
+        raise SettingError(" and ".join(several), hint="give one of them")
     if replay is not None:
         _replay(replay, policy or [], as_json)
         return

@@ -22,10 +22,6 @@ class Arrivals:
     waited_ms: Floats
     """By slot: the same, added up over its records."""
 
-    def __post_init__(self) -> None:
-        if self.counts.ndim != 2:  # of nothing, as JSON has it
-            object.__setattr__(self, "counts", self.counts.reshape(-1, len(self.waited_ms)))
-
     @property
     def by_slot(self) -> Floats:
         found: Floats = self.counts.sum(axis=0)
