@@ -15,9 +15,6 @@ import pyarrow.compute as pc
 import pytest
 
 from penstock.control.elastic import Elastic
-from penstock.control.money import HostPrice
-from penstock.driver.bill import Bill
-from penstock.driver.control_loop import ControlLoop
 from penstock.driver.progress import EpochProgress
 from penstock.faults import FAULT_POINTS, Armed, Fault, armed
 from penstock.offload.backends import backend
@@ -159,7 +156,7 @@ class Controlled(MiniCluster):
         self._name, self._pick = store, random.Random(store)
         settings = replace(SETTINGS, faults=(PACED,))
         elastic = Elastic(functions=LocalFunctions(at_most=8))
-        super().__init__(MAPS, store, settings=settings, elastic=elastic)
+        super().__init__(MAPS, store, settings=settings, elastic=elastic, keeper=self.keeper)
         self.keeper.start()
         self.settle()
 
@@ -175,21 +172,6 @@ class Controlled(MiniCluster):
     def become(self, chances: Chances) -> None:
         """From now on functions do these things."""
         self.kept[-1].functions.chances = chances
-
-    def _make_control(self) -> ControlLoop:
-        assert self.elastic is not None
-        control = ControlLoop(
-            self.flow,
-            self.sla,
-            self.elastic,
-            self.relocation,
-            self.settings,
-            lambda: self.now_ms,
-            keeper=self.keeper,
-            bill=Bill(HostPrice(), lambda: 2, lambda: self.keeper.used.money, lambda: self.now_ms),
-        )
-        self.registry.on_report = control.reported
-        return control
 
     def _write(self, plan: EpochPlan, parts: Partitions) -> None:
         self.plans.append(plan)

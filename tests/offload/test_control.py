@@ -14,10 +14,8 @@ import pytest
 
 from penstock.control.elastic import Elastic
 from penstock.control.examine.vitals import Vitals
-from penstock.control.money import HostPrice
 from penstock.control.treat.decision import Bounds
 from penstock.control.treat.offloading import Offloading
-from penstock.driver.bill import Bill
 from penstock.driver.control_loop import ControlLoop
 from penstock.offload.backends import backend
 from penstock.offload.backends.backend import Usage, WorkerFailed
@@ -99,7 +97,7 @@ class Helped(MiniCluster):
         self.plans: list[EpochPlan] = []
         self._store_name = store
         made = Elastic("static(2)", functions=LocalFunctions(), **elastic)
-        super().__init__(flow, store, elastic=made)
+        super().__init__(flow, store, elastic=made, warm_epochs=0, keeper=self.keeper)
         self.keeper.start()
         self.settle()
 
@@ -113,19 +111,8 @@ class Helped(MiniCluster):
         self.keeper._worker.submit(lambda: None).result()
 
     def _make_control(self) -> ControlLoop:
-        assert self.elastic is not None
-        control = ControlLoop(
-            self.flow,
-            self.sla,
-            self.elastic,
-            self.relocation,
-            self.settings,
-            lambda: self.now_ms,
-            keeper=self.keeper,
-            bill=Bill(HostPrice(), lambda: 2, lambda: self.keeper.used.money, lambda: self.now_ms),
-            warm_epochs=0,
-        )
-        self.registry.on_report = control.reported
+        control = super()._make_control()
+        assert control is not None
         offload = control.machine._offload
         assert isinstance(offload, FlowOffload)
         offload.offloaders["sums"] = self.offloader

@@ -26,10 +26,12 @@ from penstock.control.elastic import Elastic
 from penstock.control.events import Event
 from penstock.control.journal.entry import Entry
 from penstock.control.machine import WARM_EPOCHS
+from penstock.control.money import HostPrice
 from penstock.control.record import Opening
 from penstock.courier import exchange
 from penstock.courier.courier import Courier
 from penstock.courier.exchange import Task
+from penstock.driver.bill import Bill
 from penstock.driver.control_loop import ControlLoop
 from penstock.driver.epochs import EpochRunner
 from penstock.driver.fleet import Fleet
@@ -39,6 +41,7 @@ from penstock.driver.relocation import Relocation
 from penstock.faults import Fault, InjectedFault, arm
 from penstock.host.main import HostTask
 from penstock.model import SLA
+from penstock.offload.driver.keeper import FunctionKeeper
 from penstock.operators.operator import CHANGE
 from penstock.plan.epoch import EpochPlan
 from penstock.plan.migration import Migration
@@ -88,9 +91,14 @@ class MiniCluster:
         helped: Callable[[EpochPlan], EpochPlan] = lambda plan: plan,
         warm_epochs: int = WARM_EPOCHS,
         record: Callable[[Opening | Event], None] = lambda told: None,
+        keeper: FunctionKeeper | None = None,
     ) -> None:
         """`record` gets all that control is told; it decides nothing on the first `warm_epochs`."""
-        self.warm_epochs, self.record = warm_epochs, record
+        self.warm_epochs, self.record, self._keeper = warm_epochs, record, keeper
+        self.bill: Bill | None = None
+        """Of a flow that functions help."""
+        if keeper is not None:
+            self.bill = Bill(HostPrice(), lambda: 2, lambda: keeper.used.money, lambda: self.now_ms)
         self.flow, self.store, self.settings = flow, store, settings
         self.elastic, self.sla = elastic, sla
         self.helped = helped
@@ -303,6 +311,8 @@ class MiniCluster:
             lambda: self.now_ms,
             sink=lambda entry: self.journal.append((driver, entry)),
             record=self.record,
+            keeper=self._keeper,
+            bill=self.bill,
             warm_epochs=self.warm_epochs,
         )
         self.registry.on_report = control.reported
