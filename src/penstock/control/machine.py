@@ -15,7 +15,7 @@ ends. When it is sealed, what it took is known too. Treatments take effect at th
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -25,7 +25,6 @@ from penstock.control.couriers import CourierControl
 from penstock.control.elastic import Elastic
 from penstock.control.examine.arrivals import Arrivals
 from penstock.control.examine.epoch_cost import EpochCost
-from penstock.control.examine.epoch_times import EpochTimes
 from penstock.control.examine.vitals import Floats
 from penstock.control.instructions import (
     Instruction,
@@ -45,7 +44,7 @@ from penstock.control.realize.course import Course
 from penstock.control.realize.patience import patience_ms
 from penstock.control.step_control import Look, StepControl
 from penstock.control.treat.decision import Bounds, Policy
-from penstock.control.treat.sharing import Sharing
+from penstock.control.treat.sharing import SharedBound
 from penstock.model import SLA, StepId
 from penstock.plan.epoch import Offload
 
@@ -125,7 +124,6 @@ class FlowControl:
             for one in steps
         }
         """Keyed steps, by name."""
-        self._wholes = {str(one.step): one.bounds for one in steps}
         bounds = elastic.bounds(sla) if elastic is not None and sla is not None else None
         self.couriers = {
             name: CourierControl(
@@ -143,13 +141,9 @@ class FlowControl:
         self.all_steps: dict[str, StepControl] = {**self.steps, **self.couriers}
         self.whole = whole or {}
         """Keyed steps that functions cannot help, and why."""
-        self._sharing = Sharing([one.step for one in steps]) if steps and habits.shares else None
-        self._shares: Mapping[StepId, float] = {one.step: one.bounds.share for one in steps}
-        if self._sharing is not None:
-            self._shares = self._sharing.shares
-        self._times, self._cost, self._start_ms = EpochTimes(), EpochCost(), _USUAL_START_MS
-        self._left: dict[str, float] = {}
-        """step -> the part of an epoch that others leave to it, of late."""
+        wholes = {one.step: one.bounds for one in steps}
+        self._bound = SharedBound(wholes, habits.shares, habits.own_latency)
+        self._cost, self._start_ms = EpochCost(), _USUAL_START_MS
         self._epochs, self._epoch = 0, -1
         self.started_ms = self.since_ms = now_ms
         """When the last epoch began, and the one before it."""
@@ -380,33 +374,22 @@ class FlowControl:
 
     def _share(self, event: ev.EpochSealed) -> None:
         """Note how the steps did; now and then their shares are moved."""
-        if not self.steps:
-            return
-        spent_ms, took_ms = self._spent(event), event.written_ms - self.started_ms
-        self._times.note(spent_ms, took_ms)
-        if self._sharing is not None and self.sla is not None:
+        if event.steps:
             age_ms = self._arrivals[next(iter(event.steps))].age_ms
-            changed = self._sharing.note(spent_ms, age_ms + took_ms, self.sla.latency_ms)
-            self._shares = self._sharing.shares
+            took_ms = event.written_ms - self.started_ms
+            changed = self._bound.note(self._spent(event), took_ms, age_ms)
             for step, (old, new) in changed.items():
                 told = setting(step, event.now_ms, "share", round(old, 3), round(new, 3))
                 self.journal.add(told)
-        self._left = {
-            s: self._times.left_to(s, self._shares[c.step]) for s, c in self.steps.items()
-        }
-        self._set_bounds()
+            self._set_bounds()
 
     def _shares_moved(self, event: ev.SharesMoved) -> None:
-        self._shares = event.shares
+        self._bound.shares = event.shares
         self._set_bounds()
 
     def _set_bounds(self) -> None:
-        for step, control in self.steps.items():
-            whole, share = self._wholes[step], self._shares[control.step]
-            # Latency that is measured from arrival to sink is not shared, so the alert is not.
-            alert = whole.alert if self.habits.own_latency else whole.alert_ms / share
-            left = self._left.get(step)
-            control.bounds = replace(whole, share=share, alert=alert, left=left)
+        for control in self.steps.values():
+            control.bounds = self._bound.of(control.step)
 
     # -- from outside
 
@@ -416,7 +399,7 @@ class FlowControl:
         before = steering.told(elastic, sla)
         self.elastic, self.sla = steering.applied(elastic, sla)  # raises if that cannot be
         whole = self.elastic.bounds(self.sla)
-        self._wholes = dict.fromkeys(self.steps, whole)
+        self._bound.steer(whole)
         for control in self.steps.values():
             if self.elastic.policy != elastic.policy:
                 control.policy = self.elastic.make_policy()

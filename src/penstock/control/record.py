@@ -35,32 +35,15 @@ class Terms:
     price: FunctionPrice
 
 
-@dataclass(frozen=True)
-class ElasticFacts:
-    """`Elastic`, as far as it can be written down."""
-
-    policy: str
-    at_least: int
-    at_most: int
-    margin: float | None
-    alert: str | float | None
-    delta: str | float
-    dry_run: bool
-    functions: Terms | None
-    functions_at_most: int | None
-    patience: str | float
-    merge_cost: float
-    warm_for: float
-    host_price: HostPrice
-
-    @staticmethod
-    def of(elastic: Elastic) -> ElasticFacts:
-        """With the name of a policy that has no text."""
-        offer, terms = elastic.functions, None
-        if offer is not None:
-            terms = Terms(offer.at_most, offer.speed, offer.start_ms, offer.price)
-        told = {"policy": elastic.policy_text, "functions": terms}
-        return ElasticFacts(**vars(elastic) | told)
+def written(elastic: Elastic) -> dict[str, Any]:
+    """Settings as far as they can be written down: of a policy without a text, its name."""
+    offer, terms = elastic.functions, None
+    if offer is not None:
+        terms = Terms(offer.at_most, offer.speed, offer.start_ms, offer.price)
+    facts: dict[str, Any] = codec.to_plain(
+        vars(elastic) | {"policy": elastic.policy_text, "functions": terms}
+    )
+    return facts
 
 
 @dataclass(frozen=True)
@@ -78,7 +61,8 @@ class Opening:
 
     started_ms: float
     sla: SLA
-    elastic: ElasticFacts
+    elastic: dict[str, Any]
+    """As `written` has it."""
     steps: tuple[StepFacts, ...]
     host_start_ms: float
     warm_epochs: int
@@ -92,9 +76,15 @@ class Opening:
 
     def again(self, policy: str | None = None) -> Elastic:
         """The settings of the run, or the same with another policy."""
+        facts = self.elastic
         if policy is None and self.own_policy:
-            raise own_policy(self.elastic.policy)
-        return Elastic(**vars(self.elastic) | {"policy": policy or self.elastic.policy})
+            raise own_policy(facts["policy"])
+        rich = {
+            "policy": policy or facts["policy"],
+            "functions": codec.from_plain(facts["functions"], Terms | None),  # type: ignore[arg-type]
+            "host_price": codec.from_plain(facts["host_price"], HostPrice),
+        }
+        return Elastic(**facts | rich)
 
 
 def own_policy(name: str) -> SettingError:

@@ -18,7 +18,7 @@ from penstock.control.examine.vitals import Floats, Vitals
 from penstock.control.machine import WARM_EPOCHS, ControlledStep, FlowControl, Habits
 from penstock.control.money import Costs, HostPrice
 from penstock.control.offload_policy import Ahead, Helped
-from penstock.control.record import ElasticFacts, Opening, StepFacts
+from penstock.control.record import Opening, StepFacts, written
 from penstock.control.treat.decision import Bounds
 from penstock.control.treat.offloading import Offloading, OffloadSettings, recovery_ms
 from penstock.model import SLA, StepId, milliseconds
@@ -72,7 +72,7 @@ def opening_of(
     return Opening(
         now_ms,
         sla,
-        ElasticFacts.of(elastic),
+        written(elastic),
         tuple(StepFacts(step.id, step.slots, step.plan.merges) for step in flow.keyed),
         host_start_ms,
         warm_epochs,
