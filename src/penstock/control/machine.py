@@ -24,7 +24,7 @@ from penstock.control import events as ev
 from penstock.control.couriers import CourierControl
 from penstock.control.elastic import Elastic
 from penstock.control.examine.arrivals import Arrivals
-from penstock.control.examine.epoch_cost import EpochCost
+from penstock.control.examine.epochs import EpochCost
 from penstock.control.examine.vitals import Floats
 from penstock.control.instructions import (
     Instruction,

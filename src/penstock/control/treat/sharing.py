@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from penstock.control.examine.epoch_times import EpochTimes
+from penstock.control.examine.epochs import EpochTimes
 from penstock.control.treat.budget import Budget
 from penstock.control.treat.decision import Bounds
 from penstock.model import StepId
