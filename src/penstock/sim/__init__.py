@@ -9,7 +9,7 @@ anything is started. A reader can follow a run by the files:
     fleet       the hosts of a step: which own what, and treatments that take time
     functions   those that may help a step: what they are like, which are ready, what they cost
     queues      an engine without epochs, record by record; `kernels` are its compiled loops
-    epochs      an engine of epochs; `helped` is one with functions
+    epochs      an engine of epochs, with functions or without
     stage       one step: its fleet, its functions, and its `ledger` of what arrived and completed
     loops       time passes: the data plane goes on, and does what the control machine says
     run, flow   one step, or several with an end-to-end bound; `outcome` is what comes out

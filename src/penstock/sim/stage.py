@@ -18,10 +18,9 @@ from penstock.control.treat.decision import Bounds, Policy, Treatment
 from penstock.control.treat.offloading import OffloadSettings
 from penstock.model import SLA, HostId, StepId
 from penstock.plan.epoch import Offload
-from penstock.sim.epochs import Effort, Intake, Spent, complete, host_records
+from penstock.sim.epochs import Effort, Intake, Planned, Spent, complete, helped, host_records
 from penstock.sim.fleet import Fleet
 from penstock.sim.functions import Pool
-from penstock.sim.helped import Planned, helped
 from penstock.sim.ledger import Ledger
 from penstock.sim.outcome import Outcome
 from penstock.sim.plane import Plane

@@ -26,7 +26,7 @@ from penstock.offload.plan.segments import segments
 from penstock.offload.policy.apportion import apportioned
 from penstock.offload.policy.offloader import Offloader
 from penstock.offload.policy.reflexes import Reflexes
-from penstock.offload.policy.trust import Trust
+from penstock.offload.policy.workers import Trust
 from penstock.operators.window.windows import Window
 from penstock.plan.epoch import Offload
 from penstock.plan.steps import FlowPlan, KeyedStep

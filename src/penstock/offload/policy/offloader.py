@@ -19,11 +19,10 @@ from penstock.control.treat.decision import Bounds
 from penstock.control.treat.offloading import Offloading, OffloadSettings
 from penstock.model import HostId
 from penstock.offload.policy import reasons as words
-from penstock.offload.policy.burst import Burst
-from penstock.offload.policy.limits import BurstCalm, bound_part, plausible
+from penstock.offload.policy.burst import Burst, BurstCalm, bound_part, plausible
 from penstock.offload.policy.observations import Backlog, Observation, Runs, Stable
-from penstock.offload.policy.ready import Ready, kept_warm
 from penstock.offload.policy.shares import Relief, functions_needed, recovery_rate, relieve
+from penstock.offload.policy.workers import Ready, kept_warm
 
 _LONGEST_GAP_MS = 30_000.0
 """Of what was between two observations that far apart nothing is known."""
