@@ -44,7 +44,7 @@ if TYPE_CHECKING:
         StepError,
         StoreError,
     )
-    from penstock.flow.flow import Flow, KeyedFlow, WindowedFlow, flow
+    from penstock.flows.flow import Flow, KeyedFlow, WindowedFlow, flow
     from penstock.model import SLA
     from penstock.offload.backends.aws import LambdaFunctions
     from penstock.offload.backends.local import LocalFunctions
@@ -86,7 +86,7 @@ _HOMES = {
         "StepError",
         "StoreError",
     ),
-    "flow.flow": ("Flow", "KeyedFlow", "WindowedFlow", "flow"),
+    "flows.flow": ("Flow", "KeyedFlow", "WindowedFlow", "flow"),
     "offload.backends.aws": ("LambdaFunctions",),
     "offload.backends.local": ("LocalFunctions",),
     "offload.backends.price": ("FunctionPrice", "HostPrice"),

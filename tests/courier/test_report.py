@@ -12,13 +12,13 @@ import pyarrow as pa
 import pytest
 
 import penstock.operators.aggregate.aggregates as ps
-from penstock.courier.witness import Seen
 from penstock.faults import Fault, armed
 from penstock.operators.aggregate.plan import AggregatePlan
 from penstock.operators.process.step import ProcessPlan
 from penstock.plan.epoch import EpochPlan
 from penstock.plan.steps import FlowPlan, KeyedStep, SourcePlan
 from penstock.state.keys.codec import slots_of
+from penstock.wire.report import Seen
 from tests.operators.processors import SCHEMA, Summed
 from tests.trials.cluster import MiniCluster, cluster
 from tests.trials.plain_rows import Row

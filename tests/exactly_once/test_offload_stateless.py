@@ -192,7 +192,7 @@ class Controlled(MiniCluster):
 
     def _make_control(self) -> ControlLoop:
         assert self.elastic is not None
-        control = ControlLoop(
+        return ControlLoop(
             (),
             self.sla,
             self.elastic,
@@ -202,8 +202,6 @@ class Controlled(MiniCluster):
             offloads=Offloads(self.flow, self.keeper),
             bill=Bill(HostPrice(), lambda: 2, lambda: self.keeper.used.money, lambda: self.now_ms),
         )
-        self.registry.on_report = control.reported
-        return control
 
     def _write(self, plan: EpochPlan, parts: Partitions) -> None:
         self.plans.append(plan)

@@ -136,7 +136,6 @@ class Helped(MiniCluster):
             offloads=Offloads(self.flow, self.keeper),
             bill=Bill(HostPrice(), lambda: 2, lambda: self.keeper.used.money, lambda: self.now_ms),
         )
-        self.registry.on_report = control.reported
         control._controls["sums"].offloader = self.offloader
         return control
 

@@ -7,7 +7,8 @@ they take effect at the next epoch boundary.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from itertools import count, islice
 from typing import Any
 
@@ -24,6 +25,15 @@ from penstock.plan.steps import KeyedStep
 from penstock.plan.topology import Topology
 from penstock.settings import Settings
 from penstock.state.store.store import Manifest
+
+
+@dataclass(frozen=True)
+class LostHost:
+    """A host that died, with the slots that it owned."""
+
+    host: HostId
+    step: str
+    slots: list[int]
 
 
 class Relocation:
@@ -54,8 +64,7 @@ class Relocation:
         self._begun = threading.Event()
         self._died: set[HostId] = set()
         """Hosts that died under the epoch that is being tried."""
-        self.on_lost: Callable[[HostId, str, list[int], int], None] = lambda *lost: None
-        """Called at a boundary with a host that died, its step, its slots and the next epoch."""
+        self._lost: list[LostHost] = []
 
     def start_hosts(self) -> None:
         for step, hosts in self._wanted.items():
@@ -182,6 +191,11 @@ class Relocation:
         handovers, self._handovers = self._handovers, []
         return handovers
 
+    def lost(self) -> list[LostHost]:
+        """Hosts that were found dead since this was last asked."""
+        lost, self._lost = self._lost, []
+        return lost
+
     # -- at an epoch boundary
 
     def settle(self, version: int, epoch: int, run: int) -> None:
@@ -196,7 +210,7 @@ class Relocation:
             lost = [host for host in told if host.rsplit("/", 1)[0] == step] + sorted(untold)
             self._died.update(lost)
             for host in lost:
-                self.on_lost(host, step, topology.slots_of(host), epoch)
+                self._lost.append(LostHost(host, step, topology.slots_of(host)))
                 with self._lock:
                     topology.lost(host)
             if not topology.routes.hosts and not lost:

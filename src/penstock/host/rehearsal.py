@@ -12,8 +12,8 @@ import secrets
 import numpy as np
 import pyarrow as pa
 
-from penstock.courier.split import split
-from penstock.courier.tally import Tally
+from penstock.exchange.split import split
+from penstock.exchange.tally import Tally
 from penstock.host.machine import HostMachine
 from penstock.host.need import NeedKeys
 from penstock.model import HostId

@@ -48,6 +48,17 @@ class DeadLetter:
 
 
 @dataclass(frozen=True)
+class LateRows:
+    """Rows that came behind the watermark of a step."""
+
+    step: str
+    input: int
+    count: int
+    stream: bytes = b""
+    """The rows as an Arrow stream; empty where nobody wants to have them."""
+
+
+@dataclass(frozen=True)
 class Answer:
     """What applying one channel gave back."""
 
@@ -55,6 +66,8 @@ class Answer:
     dead: list[DeadLetter] = field(default_factory=list)
     places: list[Places] = field(default_factory=list)
     """Of the rows of each batch; none at all where the operator is not ordered."""
+    late: list[LateRows] = field(default_factory=list)
+    """Rows that were too late for steps in the middle of a chain; elsewhere couriers find them."""
 
     @staticmethod
     def joined(answers: Iterable[Answer]) -> Answer:
@@ -64,6 +77,7 @@ class Answer:
             whole.batches.extend(answer.batches)
             whole.dead.extend(answer.dead)
             whole.places.extend(answer.places)
+            whole.late.extend(answer.late)
         return whole
 
 

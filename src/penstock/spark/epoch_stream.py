@@ -5,9 +5,10 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.util import InheritableThread
 
@@ -17,6 +18,7 @@ from penstock.driver.epochs import EpochRunner
 from penstock.driver.progress import EpochProgress
 from penstock.errors import PenstockError
 from penstock.model import SLA
+from penstock.offload.courier.roads import burst_roads
 from penstock.plan.epoch import EpochPlan
 from penstock.plan.migration import Migration
 from penstock.plan.steps import FlowPlan
@@ -96,8 +98,8 @@ class EpochStream:
             settings.rpc_timeout_ms,
             settings.exchange_timeout_ms,
             bool(self._start.late_rows),
+            partial(burst_roads, map_rate=settings.map_rate),
             settings.faults,
-            settings.map_rate,
         )
         return source.mapInArrow(courier.__call__, spark_schema(flow.output))
 
@@ -148,7 +150,7 @@ class EpochStream:
         def write(plan: EpochPlan) -> None:
             context = df.sparkSession.sparkContext
             context.setLocalProperty(task.PLAN, plan.to_text())
-            tag = self._tag(plan.epoch, plan.run)
+            tag = _tag(self._run_id, plan.epoch, plan.run)
             context.addJobTag(tag)
             try:
                 self._start.sink.write(df, epoch, self._start.flow_id)
@@ -162,14 +164,6 @@ class EpochStream:
         except BaseException as failed:
             self.error = failed
             raise
-
-    def give_up_run(self, epoch: int, run: int) -> None:
-        """A courier has lost a host: what is left of the run is in vain, and so are its retries."""
-        self._spark.sparkContext.cancelJobsWithTag(self._tag(epoch, run))
-
-    def _tag(self, epoch: int, run: int) -> str:
-        """Marks the Spark jobs of one run of an epoch."""
-        return f"penstock-{self._run_id}-{epoch}-{run}"
 
     def run_bounded(self) -> None:
         """A static DataFrame is one epoch, and then one for each step that has something to close."""
@@ -192,6 +186,16 @@ class EpochStream:
             df = private.pinned(self._output(nothing))
             self._epoch(df, epoch, closing=epoch - first + 1)
         self._store.close_flow()
+
+
+def cancel_run(spark: SparkSession, run_id: str, epoch: int, run: int) -> None:
+    """A courier has lost a host: what is left of the run is in vain, and so are its retries."""
+    spark.sparkContext.cancelJobsWithTag(_tag(run_id, epoch, run))
+
+
+def _tag(run_id: str, epoch: int, run: int) -> str:
+    """Marks the Spark jobs of one run of an epoch."""
+    return f"penstock-{run_id}-{epoch}-{run}"
 
 
 def _until(condition: Callable[[], bool]) -> None:

@@ -12,6 +12,7 @@ import weakref
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Literal
 
 from pyspark.sql.streaming.query import StreamingQuery
@@ -35,7 +36,7 @@ from penstock.plan.migration import Migration
 from penstock.plan.steps import KeyedStep
 from penstock.spark import control, private
 from penstock.spark.cores import check_cores, task_slots
-from penstock.spark.epoch_stream import EpochStream, Start
+from penstock.spark.epoch_stream import EpochStream, Start, cancel_run
 from penstock.spark.host_jobs import SparkHostJobs
 from penstock.spark.late import LateWriter
 from penstock.spark.offload import bill_of, offloads_of
@@ -87,7 +88,12 @@ class FlowQuery:
         local = private.is_local(self._spark)
         self._token = secrets.token_hex(16)
         self.run_id = secrets.token_hex(4)
-        self._registry = Registry(own_address(local), start.settings.driver_port, self._token)
+        self._registry = Registry(
+            own_address(local),
+            start.settings.driver_port,
+            self._token,
+            partial(cancel_run, self._spark, self.run_id),
+        )
 
         def order(host: str, step: KeyedStep) -> TaskOrder:
             hosts = [HostOrder(host, step)]
@@ -122,14 +128,13 @@ class FlowQuery:
             start.settings,
             control=self._control,
             bill=self._bill,
+            late_sink=LateWriter(self._spark, start.late_rows, start.flow_id),
         )
         self._stopping = threading.Event()
         self._progress: deque[EpochProgress] = deque(maxlen=start.settings.progress_kept)
         self._epochs = EpochStream(
             start, self.run_id, self._runner, self._store, self._stopping, self._progress.append
         )
-        self._registry.on_host_lost = self._epochs.give_up_run
-        self._runner.on_late = LateWriter(self._spark, start.late_rows, start.flow_id)
         self._registry.actions |= control.actions(self)
         self._error: BaseException | None = None
         self._done = threading.Event()
@@ -294,7 +299,7 @@ class FlowQuery:
         helped = self._offloads is not None and self._offloads.helps
         if start.elastic is None or start.sla is None or not (start.flow.keyed or helped):
             return None
-        control = ControlLoop(
+        return ControlLoop(
             start.flow.keyed,
             start.sla,
             start.elastic,
@@ -305,8 +310,6 @@ class FlowQuery:
             self._offloads,
             self._bill,
         )
-        self._registry.on_report = control.reported
-        return control
 
     def _couriers_at_once(self) -> int | None:
         """How many couriers there is room for beside the hosts; None if that is not known."""

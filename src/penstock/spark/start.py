@@ -29,7 +29,7 @@ from penstock.state.store.store import FORMAT, READABLE, Store
 from penstock.state.table.table import HASH
 
 if TYPE_CHECKING:
-    from penstock.flow.flow import Flow
+    from penstock.flows.flow import Flow
 
 
 def start(

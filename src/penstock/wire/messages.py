@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, field
-from typing import Any, Literal
+from dataclasses import dataclass, field, replace
+from typing import Literal
 
 import pyarrow as pa
 
-from penstock.operators.operator import DeadLetter, EpochTime
-from penstock.plan.epoch import EpochPlan, time_from_json, time_to_json
+from penstock.operators.operator import EpochTime
+from penstock.plan.epoch import EpochPlan, StepRoutes
 from penstock.state.table.buffers import one_chunk
 
 CLOSE = b"close "
@@ -34,6 +34,10 @@ class ChannelHeader:
     partitions: int
     """How many channels of a run come to each host, from all tasks."""
     time: EpochTime
+    chained: tuple[tuple[str, EpochTime], ...] = ()
+    """Steps, with their times, that follow in the same host, which takes the rows through all of them."""
+    keep_late: bool = False
+    """Whether a chain's answer has the rows that came too late for its steps, or only their number."""
     alone: bool = False
     """Whether the task's second channel brings nothing, so that this one closes both. That is known
     when it closes; see `ALONE`."""
@@ -44,10 +48,13 @@ class ChannelHeader:
         second = self.partition + self.partitions // 2
         return (self.partition, second) if self.alone else (self.partition,)
 
-    def to_bytes(self) -> bytes:
-        told = self.__dataclass_fields__.keys() - {"time", "alone"}
-        facts = {name: getattr(self, name) for name in told}
-        return json.dumps(facts | {"time": time_to_json(self.time)}).encode()
+    @property
+    def steps(self) -> list[ChannelHeader]:
+        """One header for each step that the channel is for, in their order."""
+        first = (self.step, self.time)
+        return [
+            replace(self, step=step, time=time, chained=()) for step, time in (first, *self.chained)
+        ]
 
     @property
     def where(self) -> dict[str, object]:
@@ -56,17 +63,10 @@ class ChannelHeader:
         return {name: getattr(self, name) for name in names}
 
     @staticmethod
-    def from_bytes(data: bytes) -> ChannelHeader:
-        facts: dict[str, Any] = json.loads(data)
-        facts["time"] = time_from_json(facts["time"])
-        return ChannelHeader(**facts)
-
-    @staticmethod
     def of(
-        plan: EpochPlan, step: int, partition: int, attempt: int, channel: int = 0
+        plan: EpochPlan, routes: StepRoutes, partition: int, attempt: int, channel: int = 0
     ) -> ChannelHeader:
-        """Of the task's first channel to each host of a step, or of another one."""
-        routes = plan.steps[step]
+        """The header of a task's first channel to each host of a step, or of another one."""
         return ChannelHeader(
             plan.epoch,
             plan.run,
@@ -76,6 +76,13 @@ class ChannelHeader:
             plan.partitions * routes.channels,
             routes.time,
         )
+
+    @staticmethod
+    def of_chain(plan: EpochPlan, partition: int, attempt: int, keep_late: bool) -> ChannelHeader:
+        """The header of a task's only channel to the host that runs all steps."""
+        chained = tuple((routes.step, routes.time) for routes in plan.steps[1:])
+        first = ChannelHeader.of(plan, plan.steps[0], partition, attempt)
+        return replace(first, chained=chained, keep_late=keep_late)
 
 
 @dataclass(frozen=True)
@@ -121,11 +128,3 @@ class CopyTicket:
 
 UNKNOWN, AFTER = b"unknown", b"after"
 """Metadata of an answer: places of keys that nothing is known of; what falls due next, as JSON."""
-
-
-def dead_to_bytes(dead: list[DeadLetter]) -> bytes:
-    return json.dumps([asdict(letter) for letter in dead]).encode()
-
-
-def dead_from_bytes(data: bytes) -> list[DeadLetter]:
-    return [DeadLetter(**facts) for facts in json.loads(data)]

@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 
 import penstock as ps
 from penstock.errors import SettingError
-from penstock.flow.graph import Graph, Source
+from penstock.flows.graph import Graph, Source
 from penstock.offload.plan.segments import segments
 from penstock.operators.operator import ROWS, EpochTime
 from penstock.plan.steps import FlowPlan, SourcePlan

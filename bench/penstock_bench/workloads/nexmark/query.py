@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from penstock.flow.flow import Flow
+    from penstock.flows.flow import Flow
     from penstock_bench.workloads.nexmark.columns import Stream
 
 

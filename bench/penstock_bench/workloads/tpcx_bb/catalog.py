@@ -10,7 +10,7 @@ import pyarrow as pa
 
 import penstock as ps
 from penstock.errors import SettingError
-from penstock.flow.graph import Graph, Source
+from penstock.flows.graph import Graph, Source
 from penstock.plan.steps import FlowPlan, SourcePlan
 from penstock_bench.workloads.nexmark.final import final_rows, final_schema
 from penstock_bench.workloads.tpcx_bb.columns import EVENT_TIME, SCHEMAS

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from penstock.flow.flow import Flow
+    from penstock.flows.flow import Flow
     from penstock_bench.workloads.tpcx_bb.columns import Stream
 
 Kind = Literal["stateless", "keyed", "global"]

@@ -8,11 +8,11 @@ no other function, and accepts no connection.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from penstock.errors import PenstockError
 from penstock.offload.backends.price import FunctionPrice
+from penstock.wire.report import Usage as Usage
 
 if TYPE_CHECKING:
     from penstock.plan.steps import FlowPlan
@@ -33,33 +33,6 @@ class FunctionFailed(PenstockError):
 
     def facts(self) -> dict[str, str]:
         return super().facts() | {"failure": self.failure}
-
-
-@dataclass(frozen=True)
-class Usage:
-    """What functions have done, and what it cost.
-
-    >>> Usage(invocations=2, seconds=0.5) + Usage(invocations=1, cold_starts=1)
-    Usage(invocations=3, seconds=0.5, cold_starts=1, cold_start_ms=0.0, failed=0, throttled=0, money=0.0)
-    """
-
-    invocations: int = 0
-    """That a function took up, also those that failed then."""
-    seconds: float = 0.0
-    """That functions are paid for, added up."""
-    cold_starts: int = 0
-    cold_start_ms: float = 0.0
-    """What those took, added up."""
-    failed: int = 0
-    """Invocations that a function took up and gave no answer to, in time or at all."""
-    throttled: int = 0
-    """Invocations that were refused since too many functions were busy; they cost nothing."""
-    money: float = 0.0
-    """US dollars."""
-
-    def __add__(self, other: Usage) -> Usage:
-        mine, others = vars(self), vars(other)
-        return Usage(**{name: mine[name] + others[name] for name in mine})
 
 
 class Invoker(Protocol):

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
-from penstock.flow.explain import explained
+from penstock.flows.explain import explained
 from penstock.operators.aggregate.aggregates import AggregatePlan, count
 from penstock.operators.join.plan import Interval, JoinPlan
 from penstock.operators.top.distinct import DistinctPlan

@@ -11,7 +11,7 @@ from penstock.operators.join.plan import Interval, InWindow, Regular
 from penstock.operators.window.windows import Window
 
 if TYPE_CHECKING:
-    from penstock.flow.flow import Flow
+    from penstock.flows.flow import Flow
 
 On = str | Sequence[str] | Mapping[str, str]
 Span = tuple[str | float, str | float]

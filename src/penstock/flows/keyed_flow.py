@@ -23,7 +23,7 @@ from penstock.spark.schema import declared
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-    from penstock.flow.flow import Flow
+    from penstock.flows.flow import Flow
 
 
 @dataclass(frozen=True)

@@ -13,10 +13,10 @@ import pyarrow as pa
 from penstock.control.elastic import Elastic
 from penstock.control.treat.decision import Policy
 from penstock.errors import FlowError
-from penstock.flow.explain import explained
-from penstock.flow.graph import Graph, Source
-from penstock.flow.joins import On, Span, join_bound, key_pairs
-from penstock.flow.keyed_flow import KeyedFlow, WindowedFlow
+from penstock.flows.explain import explained
+from penstock.flows.graph import Graph, Source
+from penstock.flows.joins import On, Span, join_bound, key_pairs
+from penstock.flows.keyed_flow import KeyedFlow, WindowedFlow
 from penstock.model import SLA, milliseconds
 from penstock.operators.aggregate.aggregates import Aggregate
 from penstock.operators.join.plan import JoinPlan
