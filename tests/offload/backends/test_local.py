@@ -150,8 +150,8 @@ def test_all_end_with_the_driver_however_it_ends(tmp_path: Path) -> None:
     driver.write_text(
         textwrap.dedent("""
         import threading, time
-        from penstock.functions.local import LocalFunctions
-        from tests.functions.flows import counting, request, slow_or_wrong
+        from penstock.offload.backends.local import LocalFunctions
+        from tests.offload.backends.flows import counting, request, slow_or_wrong
 
         flow = counting(slow_or_wrong)
         started = LocalFunctions(keep_warm=2).start(flow, "run", "token")
@@ -163,7 +163,7 @@ def test_all_end_with_the_driver_however_it_ends(tmp_path: Path) -> None:
         time.sleep(600)
         """)
     )
-    root = Path(__file__).parents[2]
+    root = Path(__file__).parents[3]
     process = subprocess.Popen(
         [sys.executable, str(driver)],
         stdout=subprocess.PIPE,

@@ -43,7 +43,7 @@ KERNELS = Path(os.environ.setdefault("NUMBA_CACHE_DIR", "/tmp/penstock-kernels")
 if (HERE / "kernels").is_dir() and KERNELS != HERE / "kernels":
     shutil.copytree(HERE / "kernels", KERNELS, dirs_exist_ok=True)
 
-from penstock.functions.lambda_handler import Handler  # noqa: E402
+from penstock.offload.backends.lambda_handler import Handler  # noqa: E402
 
 handler = Handler.of(HERE)
 '''
