@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -57,6 +57,10 @@ class Registry(TokenServer):
             "set_aside": self._set_aside,
             "trouble": self._note_trouble,
         }
+
+    def answer(self, actions: Mapping[str, Callable[[dict[str, Any]], Any]]) -> None:
+        """Answer these actions, too."""
+        self.actions |= actions
 
     def host(self, host: str) -> HostRecord | None:
         with self.changed:

@@ -18,6 +18,7 @@ from penstock.plan.epoch import RouteTable
 from penstock.plan.migration import Migration
 from penstock.plan.steps import FlowPlan, KeyedStep
 from penstock.settings import Settings
+from penstock.spark.assemble import assemble
 from penstock.spark.cores import check_cores, task_cores
 from penstock.spark.epoch_stream import Start
 from penstock.spark.inputs import one_stream, ticking
@@ -93,26 +94,25 @@ def start(
     # Spark's rate source does not know that trigger.
     if source.isStreaming and timers and trigger != "available_now":
         source = ticking(source)
-    return FlowQuery(
-        Start(
-            flow=plan,
-            source=source,
-            sink=flow.sink,
-            store=store.uri,
-            checkpoint=checkpoint,
-            flow_id=flow_id,
-            hosts=counts,
-            migration=chosen,
-            settings=settings,
-            sla=flow.bound,
-            elastic=flow.elasticity,
-            trigger=_trigger(trigger),
-            close=close,
-            late_rows=late_sinks(plan, late_rows),
-            name=name,
-            temporary=temporary,
-        )
-    ).launch()
+    settled = Start(
+        flow=plan,
+        source=source,
+        sink=flow.sink,
+        store=store.uri,
+        checkpoint=checkpoint,
+        flow_id=flow_id,
+        hosts=counts,
+        migration=chosen,
+        settings=settings,
+        sla=flow.bound,
+        elastic=flow.elasticity,
+        trigger=_trigger(trigger),
+        close=close,
+        late_rows=late_sinks(plan, late_rows),
+        name=name,
+        temporary=temporary,
+    )
+    return FlowQuery(assemble(settled)).launch()
 
 
 def _for_one_host(flow: Flow, plan: FlowPlan, counts: dict[str, int]) -> Migration:
