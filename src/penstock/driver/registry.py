@@ -116,22 +116,25 @@ class Registry(TokenServer):
             record = self._hosts.get(facts["host"])
             return record is not None and record.incarnation == facts["incarnation"]
 
+    def _is_of_run(self, facts: dict[str, Any]) -> bool:
+        return (facts["epoch"], facts["run"]) == self._run
+
     def _report(self, facts: dict[str, Any]) -> bool:
         with self.changed:
-            if (facts["epoch"], facts["run"]) == self._run:
+            if self._is_of_run(facts):
                 self._seen[facts["partition"]] = codec.from_plain(facts["seen"], Seen)
                 self._on_report(list(self._seen.values()))
         return True
 
     def _set_aside(self, facts: dict[str, Any]) -> bool:
         with self.changed:
-            if (facts["epoch"], facts["run"]) == self._run:
+            if self._is_of_run(facts):
                 self._aside[facts["partition"]] = codec.from_plain(facts["aside"], Aside)
         return True
 
     def _note_trouble(self, facts: dict[str, Any]) -> bool:
         with self.changed:
-            if (facts["epoch"], facts["run"]) != self._run:
+            if not self._is_of_run(facts):
                 return True
             error = from_wire(facts["error"])
             # Whoever comes to a run that was given up only knows that, not why it was.

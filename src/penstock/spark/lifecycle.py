@@ -12,7 +12,7 @@ from typing import Literal
 from pyspark.util import InheritableThread
 
 from penstock.faults import arm
-from penstock.spark.assemble import Parts
+from penstock.spark.parts import Parts
 
 State = Literal["starting", "running", "stopped", "finished", "failed"]
 

@@ -17,7 +17,7 @@ from penstock.errors import PenstockError, SettingError
 from penstock.model import milliseconds
 from penstock.plan.migration import Migration
 from penstock.spark import control
-from penstock.spark.assemble import Parts
+from penstock.spark.parts import Parts
 from penstock.spark.cores import check_cores
 from penstock.spark.lifecycle import Lifecycle, State
 

@@ -18,7 +18,7 @@ from penstock.plan.epoch import RouteTable
 from penstock.plan.migration import Migration
 from penstock.plan.steps import FlowPlan, KeyedStep
 from penstock.settings import Settings
-from penstock.spark.assemble import assemble
+from penstock.spark.parts import Parts
 from penstock.spark.cores import check_cores, task_cores
 from penstock.spark.epoch_stream import Start
 from penstock.spark.inputs import one_stream, ticking
@@ -112,7 +112,7 @@ def start(
         name=name,
         temporary=temporary,
     )
-    return FlowQuery(assemble(settled)).launch()
+    return FlowQuery(Parts(settled)).launch()
 
 
 def _for_one_host(flow: Flow, plan: FlowPlan, counts: dict[str, int]) -> Migration:
