@@ -50,9 +50,7 @@ class Parts:
         )
         jobs = SparkHostJobs(spark.sparkContext, self.run_id, self._order, self._delay_s)
         self.fleet = Fleet(jobs, self.registry, self.token, settings)
-        self.relocation = Relocation(
-            flow.keyed, start.hosts, self.fleet, settings, start.migration
-        )
+        self.relocation = Relocation(flow.keyed, start.hosts, self.fleet, settings, start.migration)
         couriers = _Couriers(start, self.relocation, self.progress)
         self.offloads = offloads_of(start, self.run_id, self.token, couriers.at_once)
         """The flow's burst workers; None: it has none."""
@@ -83,9 +81,7 @@ class Parts:
             hosts = [HostOrder(f"{step.id}/0", step) for step in flow.keyed]
         local = private.is_local(start.source.sparkSession)
         driver = self.registry.location
-        return TaskOrder(
-            tuple(hosts), flow, start.store, driver, self.token, local, start.settings
-        )
+        return TaskOrder(tuple(hosts), flow, start.store, driver, self.token, local, start.settings)
 
     def _delay_s(self) -> float:
         """For trials: hosts that are asked for while epochs pass come up later."""

@@ -17,9 +17,9 @@ from penstock.errors import PenstockError, SettingError
 from penstock.model import milliseconds
 from penstock.plan.migration import Migration
 from penstock.spark import control
-from penstock.spark.parts import Parts
 from penstock.spark.cores import check_cores
 from penstock.spark.lifecycle import Lifecycle, State
+from penstock.spark.parts import Parts
 
 
 @dataclass(frozen=True)
