@@ -12,18 +12,26 @@ A flow is a source DataFrame, steps with keyed state, and a sink:
 
 The map, along the way of a record and then of a decision:
 
-    flows.py     what a user writes; keyed_flows.py after key_by and window
-    plan/        the compiled steps, and the plan of an epoch
-    spark/       sessions, the epoch callback, host jobs, sinks: the only place that knows Spark
+    flows/       what a user writes, and how it is started
+    plan/        the compiled steps, the plan of an epoch, who owns which slot
+    spark/       sessions, the epoch callback, host jobs, sinks: the only place that runs on Spark
     courier/     inside Spark tasks: slots, split, exchange with hosts
     wire/        messages, and Arrow Flight with a token
     host/        the host: a pure machine, its server, its life
     operators/   steps: aggregates, windows, joins, top-N, processors; each a plan, a sender, an operator
-    state/       keys, the columnar table, the store
+    state/       keys, tables, variables, the store
+    runtime/     a chain of operators on many cores, its output that of a serial run
     driver/      the registry of hosts, the fleet, the epoch protocol, the live control loop
-    control/     examine, diagnose, treat, offload: pure; policies; money; the journal
-    functions/   short-lived workers for bursts: processes here, or AWS Lambda
+    control/     examine, diagnose, treat, realize: pure; policies; money; the journal
+    offload/     bursts: what is given to short-lived workers, when, and where they run
     sim/         the same control code over a simulated data plane
+    console/     what people see from outside: `penstock ctl`, `state`, `demo`, `doctor`
+    cli/         the `penstock` command
+    testing      testing processors without Spark, and flows with faults
+
+Each folder's docstring is its own map. Imports go one way: cli, console, flows, spark, driver, sim,
+offload, then courier, host and control side by side, wire, plan, testing, operators, then state and runtime
+side by side, and at the bottom settings, faults, codec, model and errors.
 """
 
 from importlib import import_module
@@ -32,6 +40,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from penstock.control.elastic import Elastic
     from penstock.control.examine.vitals import Vitals
+    from penstock.control.money import FunctionPrice, HostPrice
     from penstock.control.treat.decision import Bounds, Decision, Policy, Treatment, new_host
     from penstock.errors import (
         CheckpointError,
@@ -46,9 +55,8 @@ if TYPE_CHECKING:
     )
     from penstock.flows.flow import Flow, KeyedFlow, WindowedFlow, flow
     from penstock.model import SLA
-    from penstock.offload.backends.aws import LambdaFunctions
-    from penstock.offload.backends.local import LocalFunctions
-    from penstock.offload.backends.price import FunctionPrice, HostPrice
+    from penstock.offload.backends.aws.backend import LambdaFunctions
+    from penstock.offload.backends.local.backend import LocalFunctions
     from penstock.operators.aggregate.aggregates import (
         approx_distinct,
         avg,
@@ -68,7 +76,7 @@ if TYPE_CHECKING:
     from penstock.spark.query import FlowQuery, QueryStatus
     from penstock.spark.session import configure, session
     from penstock.spark.sinks import collect, foreach_batch, to
-    from penstock.state.variables.rows import Row
+    from penstock.state.variables.values import Row
 
 _HOMES = {
     "settings": ("Settings",),
@@ -87,9 +95,9 @@ _HOMES = {
         "StoreError",
     ),
     "flows.flow": ("Flow", "KeyedFlow", "WindowedFlow", "flow"),
-    "offload.backends.aws": ("LambdaFunctions",),
-    "offload.backends.local": ("LocalFunctions",),
-    "offload.backends.price": ("FunctionPrice", "HostPrice"),
+    "offload.backends.aws.backend": ("LambdaFunctions",),
+    "offload.backends.local.backend": ("LocalFunctions",),
+    "control.money": ("FunctionPrice", "HostPrice"),
     "model": ("SLA",),
     "operators.aggregate.aggregates": (
         "approx_distinct",
@@ -109,7 +117,7 @@ _HOMES = {
     "spark.query": ("FlowQuery", "QueryStatus"),
     "spark.session": ("configure", "session"),
     "spark.sinks": ("collect", "foreach_batch", "to"),
-    "state.variables.rows": ("Row",),
+    "state.variables.values": ("Row",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 

@@ -1,4 +1,4 @@
-"""The words of Penstock as types: slots, hosts, steps, epochs, the SLA.
+"""The words of Penstock as types: slots, hosts, steps, epochs, the SLA, dead letters.
 
 Values only: no clock, no I/O, no Spark.
 """
@@ -56,3 +56,25 @@ class SLA:
 
     def __str__(self) -> str:
         return f"average latency <= {self.latency_ms} ms over any {self.window_ms} ms"
+
+
+@dataclass(frozen=True)
+class DeadLetter:
+    """A row that user code, or a keyed step, could not take."""
+
+    step: str
+    key: str
+    row: str
+    """The row as JSON text."""
+    error: str
+
+
+@dataclass(frozen=True)
+class LateRows:
+    """Rows that came behind the watermark of a step."""
+
+    step: str
+    input: int
+    count: int
+    stream: bytes = b""
+    """The rows as an Arrow stream; empty where nobody wants to have them."""

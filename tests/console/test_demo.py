@@ -18,7 +18,7 @@ from rich.console import Console
 
 from penstock.console.demo.display import draw, line
 from penstock.console.demo.exact import Totals, rows_taken
-from penstock.console.demo.meter import Meter
+from penstock.console.demo.meter import DemoMeter
 from penstock.console.demo.steady import keys_and_values
 from penstock.driver.progress import EpochProgress, HostProgress, Latency
 from penstock.model import SLA
@@ -46,7 +46,7 @@ def epoch(number: int, rows: int = 100, latency_ms: float = 50.0) -> EpochProgre
 
 
 def test_meter_reads_the_last_second() -> None:
-    meter = Meter(BOUND)
+    meter = DemoMeter(BOUND)
     meter.take([epoch(n, latency_ms=900.0 if n < 5 else 100.0) for n in range(20)])
     reading = meter.reading()
     assert reading is not None
@@ -60,7 +60,7 @@ def test_meter_reads_the_last_second() -> None:
 
 
 def test_meter_takes_each_epoch_once() -> None:
-    meter = Meter(BOUND)
+    meter = DemoMeter(BOUND)
     for n in range(10):
         meter.take([epoch(m) for m in range(n + 1)])
     reading = meter.reading()
@@ -69,7 +69,7 @@ def test_meter_takes_each_epoch_once() -> None:
 
 
 def test_meter_weighs_by_rows() -> None:
-    meter = Meter(BOUND)
+    meter = DemoMeter(BOUND)
     meter.take([epoch(0, 300, 100.0), epoch(1, 100, 500.0), epoch(2, 0)])
     reading = meter.reading()
     assert reading is not None
@@ -78,7 +78,7 @@ def test_meter_weighs_by_rows() -> None:
 
 
 def test_meter_without_rows() -> None:
-    meter = Meter(BOUND)
+    meter = DemoMeter(BOUND)
     assert meter.reading() is None
     meter.take([epoch(0, rows=0)])
     reading = meter.reading()
@@ -89,7 +89,7 @@ def test_meter_without_rows() -> None:
 @pytest.mark.parametrize("width", [40, 80, 200])
 @pytest.mark.parametrize("latency_ms", [50.0, 700.0, 4000.0])
 def test_display_at_any_width(width: int, latency_ms: float) -> None:
-    meter = Meter(BOUND)
+    meter = DemoMeter(BOUND)
     meter.take([epoch(n, latency_ms=latency_ms) for n in range(400)])
     reading = meter.reading()
     assert reading is not None
@@ -104,7 +104,7 @@ def test_display_at_any_width(width: int, latency_ms: float) -> None:
 
 
 def test_line() -> None:
-    meter = Meter(BOUND)
+    meter = DemoMeter(BOUND)
     meter.take([epoch(n) for n in range(10)])
     reading = meter.reading()
     assert reading is not None

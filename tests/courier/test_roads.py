@@ -70,7 +70,7 @@ class Host:
                 back = batch.take(pa.array(np.arange(batch.num_rows)[::-1]))
                 serials = back.column(SERIAL).to_numpy()
                 answer = Answer([back.select(SCHEMA.names)], [], [Places.of_records(0, serials)])
-            for sent in with_places(answer):
+            for sent in with_places(answer.batches, answer.places):
                 yield SimpleNamespace(data=sent, app_metadata=None)
 
 

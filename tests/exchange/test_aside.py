@@ -6,7 +6,7 @@ import pyarrow as pa
 
 from penstock import codec
 from penstock.exchange.aside import Aside, late_tables
-from penstock.operators.operator import DeadLetter
+from penstock.model import DeadLetter
 
 ROWS = pa.RecordBatch.from_pydict({"n": [1, 2], "word": ["ä", None]})
 

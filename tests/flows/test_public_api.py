@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import ast
+import pkgutil
+from pathlib import Path
+
 import penstock as ps
 
 
@@ -10,6 +14,11 @@ def test_every_public_name_is_there_and_is_documented() -> None:
     for name in ps.__all__:
         value = getattr(ps, name)
         assert value.__doc__, f"{name} has no docstring"
+
+
+def test_no_public_name_is_a_module() -> None:
+    # Importing a module of that name would put it in the place of the public one.
+    assert not set(ps.__all__) & {module.name for module in pkgutil.iter_modules(ps.__path__)}
 
 
 def test_the_public_names_are_these() -> None:
@@ -22,3 +31,10 @@ def test_the_public_names_are_these() -> None:
         "collect", "configure", "count", "count_distinct", "first", "flow", "foreach_batch", "hopping",
         "last", "max", "min", "new_host", "session", "session_window", "sum", "to", "tumbling",
     }  # fmt: skip
+
+
+def test_every_folder_says_what_is_in_it() -> None:
+    folders = Path(ps.__path__[0]).rglob("__init__.py")
+    assert not [
+        folder for folder in folders if not ast.get_docstring(ast.parse(folder.read_text()))
+    ]

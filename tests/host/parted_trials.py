@@ -11,10 +11,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from penstock.operators.operator import Answer, DeadLetter, EpochTime, StepPlan
+from penstock.model import DeadLetter
+from penstock.operators.operator import Answer, EpochTime, StepPlan
 from penstock.operators.places import Places, in_order
 from penstock.state.store.merging import newest
-from penstock.state.table.step_table import StepTable
+from penstock.state.table.parted import StepTable
 from tests.operators.trials import Epoch, Row, bag
 
 SLOTS = 8

@@ -10,7 +10,7 @@ import sys, threading, zipimport
 import pyarrow as pa
 from penstock.host.rehearsal import rehearse
 from penstock.spark.daemon import forget_archives
-from penstock.state.table.buffers import one_chunk
+from penstock.state.arrays import one_chunk
 
 rehearse()
 empty = one_chunk(pa.chunked_array([], pa.int64()))

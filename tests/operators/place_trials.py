@@ -19,8 +19,8 @@ from penstock.operators.places import (
     with_serial,
 )
 from penstock.operators.tagged import INPUT
+from penstock.state.arrays import Array
 from penstock.state.keys.codec import slots_of
-from penstock.state.table.buffers import Array
 from tests.trials.plain_rows import Row, of_schema, values
 
 SLOTS = 8
@@ -163,7 +163,7 @@ def _applied(
 
 def _merged(plan: StepPlan, answers: list[Answer]) -> list[tuple[Any, ...]]:
     """What a courier makes of the answers of all hosts."""
-    batches = [batch for answer in answers for batch in with_places(answer)]
+    batches = [batch for answer in answers for batch in with_places(answer.batches, answer.places)]
     for answer in answers:
         assert [len(places) for places in answer.places] == [b.num_rows for b in answer.batches]
     rows, places = split_places(batches)

@@ -11,7 +11,7 @@ import pyarrow as pa
 from penstock.operators.operator import Answer, Operator
 from penstock.operators.process.processor import KeyedProcessor
 from penstock.operators.process.step import ProcessOperator, ProcessPlan
-from penstock.state.variables.rows import Row
+from penstock.state.variables.values import Row
 
 SCHEMA = pa.schema([("user", pa.string()), ("n", pa.int64())])
 SLOTS = 8

@@ -17,10 +17,9 @@ from penstock.errors import ProtocolError
 from penstock.operators import places as module
 from penstock.operators.aggregate import aggregates
 from penstock.operators.aggregate.aggregates import AggregatePlan
-from penstock.operators.first_places import FirstPlaces
 from penstock.operators.join import interval_join
 from penstock.operators.operator import Answer, EpochTime, StepPlan
-from penstock.operators.places import Places, in_order, split_serial, with_serial
+from penstock.operators.places import FirstPlaces, Places, in_order, split_serial, with_serial
 from penstock.operators.process.processor import KeyedProcessor
 from penstock.operators.process.step import ProcessPlan
 from penstock.operators.tagged import INPUT
@@ -258,7 +257,7 @@ def test_records_without_places_are_refused() -> None:
     assert operator.apply("rows", []).batches == []
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     st.lists(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 5)), max_size=6), max_size=4),
     st.booleans(),

@@ -15,7 +15,7 @@ from penstock.errors import FlowError, ProtocolError, StepError
 from penstock.operators.operator import Answer, EpochTime
 from penstock.operators.process.processor import KeyedProcessor
 from penstock.operators.process.step import ProcessOperator, ProcessPlan
-from penstock.state.variables.rows import Row
+from penstock.state.variables.values import Row
 from penstock.testing import ProcessorTester
 from tests.operators.processors import (
     SCHEMA,

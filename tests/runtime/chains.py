@@ -8,8 +8,8 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from penstock.runtime import Mark, Operator
-from penstock.runtime.operators import chunked, global_, keyed, stateless
+from penstock.runtime import ChainOperator, Mark
+from tests.runtime.record_operators import chunked, global_, keyed, stateless
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class Link:
     """So many records for a record, by its value."""
     parts: int
 
-    def make(self, name: str) -> Operator:
+    def make(self, name: str) -> ChainOperator:
         """A new operator, with new state."""
         if self.kind == "stateless":
             return stateless(name, lambda record: self._out(record, 0))
@@ -60,7 +60,7 @@ class Flush(Mark):
 class Telling:
     """A keyed or global operator, which tells its pieces by part when a mark passes, and forgets."""
 
-    def __init__(self, inner: Operator) -> None:
+    def __init__(self, inner: ChainOperator) -> None:
         self._inner = inner
         self.name, self.kind, self.parts = inner.name, inner.kind, inner.parts
         self.split, self.join, self.size = inner.split, inner.join, inner.size
@@ -87,7 +87,7 @@ links = st.builds(
 chains = st.lists(links, min_size=1, max_size=4)
 
 
-def operators_of(chain: Sequence[Link], chunk: int | None) -> list[Operator]:
+def operators_of(chain: Sequence[Link], chunk: int | None) -> list[ChainOperator]:
     """New operators of a chain; over lists of records if there is a chunk size."""
     made = [link.make(f"{place}-{link.kind}") for place, link in enumerate(chain)]
     return made if chunk is None else [chunked(operator) for operator in made]

@@ -14,11 +14,11 @@ import pytest
 
 from penstock.runtime.atomics import EMPTY
 from penstock.runtime.crew import Crew
-from penstock.runtime.operators import stateless
 from penstock.runtime.runtime import Runtime
 from penstock.runtime.scheduler import Turn
 from tests.runtime.explorer import Case, Make, Violation, explore, explore_all
 from tests.runtime.mutants import mutant
+from tests.runtime.record_operators import stateless
 from tests.runtime.shared_objects import Bell
 from tests.runtime.world import Ready, Task, World, observed
 
@@ -90,7 +90,7 @@ def resting(
         def chain(making: Any, crew: Crew) -> PlainChain:
             return PlainChain(world, crew, lives, buffer)
 
-        for name, made in {"Bell": world.bell, "Crew": crew, "Chain": chain}.items():
+        for name, made in {"Bell": world.bell, "Crew": crew, "StageChain": chain}.items():
             patch.setitem(kind.__init__.__globals__, name, made)
         runtime = observed(kind, world, "_feeding")(
             [stateless("same", lambda item: [item])], workers=2, clock=float, atomics=world

@@ -11,10 +11,9 @@ import pytest
 
 from penstock.runtime import stages
 from penstock.runtime.crew import Crew
-from penstock.runtime.failures import Halt
 from penstock.runtime.operators import Kind, Mark
 from penstock.runtime.reorder import NonBlocking, Unordered
-from penstock.runtime.stages import Stage
+from penstock.runtime.stages import Halt, Stage
 from penstock.runtime.worklists import GlobalWorklist, HybridQueue, SharedWorklist
 from tests.runtime.explorer import Case, Make, Violation, explore
 from tests.runtime.mutants import mutant

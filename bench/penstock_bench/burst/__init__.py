@@ -1,0 +1,1 @@
+"""`penstock bench burst`: bursts taken up by functions, live and simulated, and what they cost."""

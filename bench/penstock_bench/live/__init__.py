@@ -1,0 +1,1 @@
+"""What benchmarks of running queries share: scenarios, truth, outcomes."""

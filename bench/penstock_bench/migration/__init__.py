@@ -1,0 +1,1 @@
+"""`penstock bench migration`: how state follows slots that change hands."""

@@ -1,0 +1,1 @@
+"""`penstock bench nexmark`: the NEXMark queries beside plain Spark and SQL."""

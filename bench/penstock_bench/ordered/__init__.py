@@ -1,0 +1,1 @@
+"""`penstock bench ordered`: ordered execution on many cores."""

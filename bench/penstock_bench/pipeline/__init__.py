@@ -1,0 +1,1 @@
+"""`penstock bench pipeline`: throughput, latency and memory of whole pipelines."""

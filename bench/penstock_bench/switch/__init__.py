@@ -1,0 +1,1 @@
+"""`penstock bench switch`: policies against each other, live and simulated."""

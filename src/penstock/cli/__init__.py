@@ -1,0 +1,1 @@
+"""The `penstock` command: verbs, options and help. What verbs do is in console/, sim/ and bench."""

@@ -14,8 +14,8 @@ ctl = typer.Typer(help="Look at a running query, and steer it.", no_args_is_help
 @ctl.command("status")
 def ctl_status(checkpoint: CheckpointFolder, as_json: AsJson = False) -> None:
     """Show a running query: its hosts, their slots, how they fare, and what state moved."""
-    from penstock.console import ctl_view as view
-    from penstock.console.ctl import RunningQuery
+    from penstock.console.running import view
+    from penstock.console.running.query import RunningQuery
 
     answer = RunningQuery(checkpoint).status()
     show(view.as_json(answer) if as_json else view.draw_status(answer))
@@ -27,7 +27,7 @@ def ctl_watch(
     once: Annotated[bool, typer.Option("--once", help="Show the page once, and end.")] = False,
 ) -> None:
     """Watch a running query: latency against its SLA, hosts, hot keys and decisions."""
-    from penstock.console.watch import watch
+    from penstock.console.running.watch import watch
 
     watch(checkpoint, wide_console(), once)
 
@@ -45,15 +45,15 @@ def ctl_journal(
     as_json: Annotated[bool, typer.Option("--json", help="Print a line of JSON for each.")] = False,
 ) -> None:
     """Show what control decided and did, and why; the query need not run any more."""
-    import json
     from itertools import chain
 
-    from penstock.console.ctl import followed, journal
+    from penstock import codec
+    from penstock.console.running.query import followed, journal
 
     newest = journal(checkpoint, last)
     for entry in chain(newest, followed(checkpoint, newest) if follow else ()):
         if as_json:
-            typer.echo(json.dumps(entry.to_json(), ensure_ascii=False))
+            typer.echo(codec.text(entry))
         else:
             typer.echo("\n".join(entry.lines() if hosts else [entry.line()]))
 
@@ -94,12 +94,12 @@ def ctl_steer(
     ] = None,
     patience: Annotated[
         str | None,
-        typer.Option(metavar="TIME", help="Functions carry a burst so long, then hosts come."),
+        typer.Option(metavar="TIME", help="How long functions carry a burst before hosts come."),
     ] = None,
 ) -> None:
     """Change what a running query keeps to; shows what is in force. Without options: only that."""
-    from penstock.console import ctl_view as view
-    from penstock.console.ctl import RunningQuery
+    from penstock.console.running import view
+    from penstock.console.running.query import RunningQuery
     from penstock.model import milliseconds
 
     times = {
@@ -128,7 +128,7 @@ def ctl_move(
     step: StepName = None,
 ) -> None:
     """Let slots live on a host, from the next epoch on."""
-    from penstock.console.ctl import RunningQuery
+    from penstock.console.running.query import RunningQuery
     from penstock.plan.slots import slots_to_text
 
     step, moved = RunningQuery(checkpoint).move(slots, to, step)
@@ -141,8 +141,8 @@ def ctl_scale(
     hosts: Annotated[int, typer.Option(min=1, metavar="N", help="How many hosts.")],
     step: StepName = None,
 ) -> None:
-    """Let a step have so many hosts; slots move when new ones are up."""
-    from penstock.console.ctl import RunningQuery
+    """Give a step this number of hosts; slots move when new ones are up."""
+    from penstock.console.running.query import RunningQuery
 
     step = RunningQuery(checkpoint).scale(hosts, step)
     typer.echo(f"{step} goes to {hosts} {'host' if hosts == 1 else 'hosts'}")
@@ -160,6 +160,6 @@ def ctl_migration(
     ],
 ) -> None:
     """Choose how state follows slots that change hands."""
-    from penstock.console.ctl import RunningQuery
+    from penstock.console.running.query import RunningQuery
 
     typer.echo(f"migration is now {RunningQuery(checkpoint).migrate_by(strategy)}")

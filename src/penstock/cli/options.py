@@ -27,7 +27,7 @@ def show(what: RenderableType) -> None:
 
 
 def wide_console() -> Console:
-    """As wide as the terminal, or with room for everything where there is none."""
+    """Print as wide as the terminal, or with room for everything where there is none."""
     from rich.console import Console
 
     console = Console()

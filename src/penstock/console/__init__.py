@@ -1,0 +1,8 @@
+"""What people see of a query from outside: on a terminal, or as JSON.
+
+running/       a running query, reached through its checkpoint: `penstock ctl`
+checkpoint/    a checkpoint, looked into without a query: `penstock state`
+demo/          `penstock demo`
+doctor.py      `penstock doctor`: is this machine fit?
+terminal.py    gauges, bars, colours, spinners
+"""

@@ -97,6 +97,6 @@ class Channels:
                     aside.add(codec.decode(chunk.app_metadata.to_pybytes(), Aside))
         return in_order(*split_places(batches)) if self._ordered else batches
 
-    def pass_point(self, name: str) -> None:
+    def pass_point(self, name: str, **facts: object) -> None:
         """Pass a fault point of the conversation."""
-        point(name, **self._header.where)
+        point(name, **self._header.where, **facts)

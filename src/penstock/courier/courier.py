@@ -54,7 +54,7 @@ class Courier:
     roads: Callable[[Delivery], list[Road]] = direct_roads
     """Makes the roads of a task, in the order of the flow's steps."""
     faults: tuple[Fault, ...] = ()
-    """For tests."""
+    """For tests: see `Settings`."""
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         pa.set_cpu_count(1)

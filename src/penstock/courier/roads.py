@@ -122,7 +122,8 @@ class HostRoad(_ChannelRoad):
     def _send(self, inputs: Sequence[Batches]) -> str:
         """Send what the step's sender makes of fit rows; returns which kind of records that is."""
         routes, channels, tally = self._routes, self._channels, self._tally
-        sender = self._step.plan.sender(routes.time, routes.two_stage, routes.combine)
+        sender = self._step.plan.sender(routes.time, routes.two_stage)
+        channels.pass_point("courier.sender", sender=sender)
         return self._delivery.work.send(
             self._step, sender, inputs, lambda outgoing: channels.send(outgoing, tally)
         )

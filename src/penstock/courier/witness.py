@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 from penstock.errors import FlowError
 from penstock.plan.steps import SourcePlan
-from penstock.state.table.buffers import fixed_values
+from penstock.state.arrays import fixed_values
 from penstock.wire.report import Seen
 
 _BUCKETS = 512

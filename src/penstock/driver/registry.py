@@ -12,7 +12,7 @@ import pyarrow as pa
 from penstock import codec
 from penstock.errors import HostLostError, PenstockError, StaleRunError, from_wire
 from penstock.exchange.aside import Aside, late_tables
-from penstock.operators.operator import DeadLetter
+from penstock.model import DeadLetter
 from penstock.wire.flight import TokenServer
 from penstock.wire.report import Seen
 

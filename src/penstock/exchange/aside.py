@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
-from penstock.operators.operator import DeadLetter, LateRows
+from penstock.model import DeadLetter, LateRows
 
 
 @dataclass

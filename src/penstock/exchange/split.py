@@ -10,7 +10,7 @@ import pyarrow as pa
 from numba import njit
 
 from penstock.plan.epoch import RouteTable
-from penstock.state.table.buffers import fixed_array
+from penstock.state.arrays import fixed_array
 
 
 @njit(cache=True, nogil=True)

@@ -6,6 +6,7 @@ Rows that cannot go on are refused with a clear error, or set aside as dead lett
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
@@ -13,9 +14,11 @@ import pyarrow as pa
 
 from penstock.errors import FlowError, NullKeyError, StepError
 from penstock.exchange.aside import Aside
-from penstock.operators.operator import DeadLetter, OnError, Outgoing, Sender
+from penstock.faults import point
+from penstock.model import DeadLetter
+from penstock.operators.operator import OnError, Outgoing, Sender
 from penstock.plan.steps import KeyedStep, MapStep
-from penstock.state.table.buffers import fixed_array
+from penstock.state.arrays import fixed_array
 
 
 def row_text(batch: pa.RecordBatch, row: int) -> str:
@@ -87,7 +90,11 @@ class StepWork:
     def mapped(self, step: MapStep, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """The step's function over all batches; a row it fails on is found by halving."""
         for batch in batches:
-            yield from self._map(step, batch)
+            began = time.perf_counter()
+            made = self._map(step, batch)
+            took_s = time.perf_counter() - began
+            point("courier.work", step=step.id, records=batch.num_rows, took_s=took_s)
+            yield from made
 
     def _map(self, step: MapStep, batch: pa.RecordBatch) -> list[pa.RecordBatch]:
         try:

@@ -11,9 +11,9 @@ import pyarrow as pa
 from numba import njit
 
 from penstock.plan.steps import KeyedStep
+from penstock.state.arrays import Array, fixed_array
 from penstock.state.keys.codec import slots_of
 from penstock.state.keys.text import shown
-from penstock.state.table.buffers import Array, fixed_array
 from penstock.wire.report import Counts, HotKeyCount
 
 TOLD = 3

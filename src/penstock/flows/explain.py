@@ -7,12 +7,13 @@ from typing import Protocol
 import pyarrow as pa
 
 from penstock.model import SLA
-from penstock.offload.plan.graph import NodeKind, by_arrival, rewritten, stream_name
+from penstock.offload.plan.graph import NodeKind, rewritten, stream_name
+from penstock.offload.plan.segments import by_arrival
 from penstock.plan.steps import FlowPlan, MapStep, Step
 
 _GAP = " " * 12
 _RUNS: dict[NodeKind, str] = {"router": "couriers", "transient": "function", "merge": "hosts"}
-"""Where that runs which is put in for functions."""
+"""Where each node that is put in for functions runs."""
 
 
 class Capacity(Protocol):

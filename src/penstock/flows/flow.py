@@ -13,6 +13,7 @@ import pyarrow as pa
 from penstock.control.elastic import Elastic
 from penstock.control.treat.decision import Policy
 from penstock.errors import FlowError
+from penstock.flows import start as starting
 from penstock.flows.explain import explained
 from penstock.flows.graph import Graph, Source
 from penstock.flows.joins import On, Span, join_bound, key_pairs
@@ -24,10 +25,8 @@ from penstock.operators.operator import Emit, OnError, StepPlan
 from penstock.operators.process.processor import KeyedProcessor
 from penstock.operators.window.windows import Window
 from penstock.plan.migration import Migration
-from penstock.plan.select import Select
-from penstock.plan.steps import BatchFunction, FlowPlan, KeyedStep, MapStep, SourcePlan
+from penstock.plan.steps import BatchFunction, FlowPlan, KeyedStep, MapStep, Select, SourcePlan
 from penstock.settings import Settings
-from penstock.spark import start as starting
 from penstock.spark.schema import arrow_schema, declared
 from penstock.spark.sinks import Sink, foreach_batch, to
 

@@ -101,7 +101,7 @@ class KeyedFlow:
         return self._step("top", plan)
 
     def keep(self, which: Literal["first", "last"], by: str) -> Flow:
-        """Of each key's rows keep the one with the smallest or the largest `by`: deduplication.
+        """Keep each key's row with the smallest or the largest `by`: deduplication.
 
         Gives changes, as `top` does: a row that is replaced is taken back.
         """
@@ -112,7 +112,7 @@ class KeyedFlow:
     def distinct(self, ttl: str | float | None = None) -> Flow:
         """Let the first row of each key pass, and no other, at once.
 
-        With a `ttl`, a key is forgotten so long after its row came, by the time of day.
+        With a `ttl`, a key is forgotten that long after its row came, by the time of day.
         """
         ttl_ms = None if ttl is None else milliseconds(ttl)
         plan = DistinctPlan(self.flow.schema, list(self.keys), ttl_ms=ttl_ms, nulls=self.nulls)

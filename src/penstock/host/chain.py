@@ -23,7 +23,7 @@ from penstock.host.parted import PartedOperator
 from penstock.operators.operator import Answer
 from penstock.operators.places import Places
 from penstock.plan.steps import FlowPlan, MapStep
-from penstock.runtime.operators import Operator as Stage
+from penstock.runtime.operators import ChainOperator as Stage
 from penstock.runtime.runtime import Runtime
 from penstock.runtime.scheduler import Meter
 from penstock.settings import Settings

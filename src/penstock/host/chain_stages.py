@@ -18,8 +18,8 @@ from penstock.host.part_stages import HostStage
 from penstock.operators.operator import Answer, OnError, Outgoing
 from penstock.operators.places import Places, in_order
 from penstock.plan.steps import KeyedStep, MapStep
+from penstock.runtime.operators import ChainOperator as Stage
 from penstock.runtime.operators import Mark
-from penstock.runtime.operators import Operator as Stage
 from penstock.wire.messages import ChannelHeader
 
 _NUMBER_BITS = 32

@@ -7,9 +7,9 @@ import pyarrow as pa
 
 from penstock.errors import StaleRunError
 from penstock.host.residence import Residence
+from penstock.state.arrays import Array
 from penstock.state.keys.codec import Keys, slots_of
-from penstock.state.table.buffers import Array
-from penstock.state.table.step_table import StepTable
+from penstock.state.table.parted import StepTable
 
 
 class Copies:

@@ -6,7 +6,6 @@ while it waits, so channels whose state is there are applied meanwhile.
 
 from __future__ import annotations
 
-import json
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -16,14 +15,15 @@ from typing import TypeVar
 import numpy as np
 import pyarrow as pa
 
+from penstock.codec import decode, encode
 from penstock.errors import PenstockError
 from penstock.faults import point
 from penstock.host.machine import HostMachine
 from penstock.host.need import Need, NeedDue, NeedKeys, NeedSlots, Wanted
-from penstock.host.residence import Source
+from penstock.host.residence import FrozenCopy
+from penstock.state.arrays import Array
 from penstock.state.keys.codec import Keys
 from penstock.state.store.reader import StateReader
-from penstock.state.table.buffers import Array
 from penstock.state.table.table import KEY
 from penstock.wire.flight import Endpoints
 from penstock.wire.messages import AFTER, UNKNOWN, CopyTicket
@@ -86,7 +86,7 @@ class Fetcher:
         """All entries of a slot, piece by piece."""
         if wanted.source is not None:
             try:
-                ticket = CopyTicket("slot", wanted.source.version, (wanted.slot,)).to_bytes()
+                ticket = encode(CopyTicket("slot", wanted.source.version, (wanted.slot,)))
                 with self._endpoints.at(wanted.source.location).get(
                     ticket, self._timeout_ms
                 ) as stream:
@@ -114,7 +114,7 @@ class Fetcher:
             for (_, keys), tables in zip(need.parts, found, strict=True):
                 self._machine.install(need.changes, keys, pa.concat_tables(tables))
 
-    def _find(self, source: Source | None, keys: Keys, version: int) -> list[pa.Table]:
+    def _find(self, source: FrozenCopy | None, keys: Keys, version: int) -> list[pa.Table]:
         tables: list[pa.Table] = []
         unknown = np.arange(len(keys))
         if source is not None:
@@ -145,23 +145,23 @@ class Fetcher:
             self._machine.none_due_before(need.changes, next_due)
 
     def _due(
-        self, source: Source | None, slots: Array, limits: dict[str, int], version: int
+        self, source: FrozenCopy | None, slots: Array, limits: dict[str, int], version: int
     ) -> tuple[pa.Table, dict[str, int]]:
         if source is not None:
             ticket = CopyTicket("due", source.version, tuple(slots.tolist()), limits)
             answer = self._asked(source, ticket)
             if answer is not None:
-                after = json.loads(answer.schema.metadata[AFTER])
+                after = decode(answer.schema.metadata[AFTER], dict[str, int])
                 return answer.replace_schema_metadata(None), after
         return self._stored(version, lambda reader: reader.due(slots, limits))
 
     # -- whom to ask
 
-    def _asked(self, source: Source, ticket: CopyTicket) -> pa.Table | None:
+    def _asked(self, source: FrozenCopy, ticket: CopyTicket) -> pa.Table | None:
         """What a previous host answers; None if it cannot, and is not asked again."""
         try:
             with self._endpoints.at(source.location).get(
-                ticket.to_bytes(), self._timeout_ms
+                encode(ticket), self._timeout_ms
             ) as stream:
                 return stream.read_all()
         except PenstockError:
@@ -178,7 +178,7 @@ class Fetcher:
                 self._reader.refresh(version)
             return read(self._reader)
 
-    def _gone(self, source: Source) -> None:
+    def _gone(self, source: FrozenCopy) -> None:
         with self._arrived:
             self._machine.residence.source_gone(source)
 

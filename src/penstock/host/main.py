@@ -16,7 +16,6 @@ from penstock.errors import HostLostError, PenstockError
 from penstock.faults import arm
 from penstock.host.chain import StepChain
 from penstock.host.machine import HostMachine
-from penstock.host.pace import rate_of
 from penstock.host.parted import PartedOperator
 from penstock.host.server import HostServer
 from penstock.plan.steps import FlowPlan, KeyedStep
@@ -67,7 +66,6 @@ class HostTask:
         lock = threading.Condition() if one_host else None
         self.servers: list[HostServer] = []
         for host, machine in reversed(list(zip(order.hosts, machines, strict=True))):
-            paced = settings.paced_steps is None or host.step.id in settings.paced_steps
             leads = self._chain is not None and machine is machines[0]
             server = make(
                 machine,
@@ -79,7 +77,6 @@ class HostTask:
                 tag=secrets.token_hex(3),
                 timeout_ms=settings.rpc_timeout_ms,
                 on_stop=on_stop,
-                rate=rate_of(host.host, settings.host_rates if paced else ()),
                 lock=lock,
                 chain=self._chain if leads else None,
                 followers=tuple(self.servers) if leads else (),

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from penstock.host.residence import Source
+from penstock.host.residence import FrozenCopy
+from penstock.state.arrays import Array
 from penstock.state.keys.codec import Keys
-from penstock.state.table.buffers import Array
 
 
 @dataclass(frozen=True)
 class NeedKeys:
     """Entries of these keys, which may exist at a source, or else in the store."""
 
-    parts: tuple[tuple[Source | None, Keys], ...]
+    parts: tuple[tuple[FrozenCopy | None, Keys], ...]
     changes: int
     """What the residence counted when it was asked: an answer to an older count is worthless."""
     version: int
@@ -24,7 +24,7 @@ class NeedKeys:
 class NeedDue:
     """Entries of these slots whose columns are not zero and at most the limit."""
 
-    parts: tuple[tuple[Source | None, Array], ...]
+    parts: tuple[tuple[FrozenCopy | None, Array], ...]
     limits: dict[str, int]
     changes: int
     version: int
@@ -42,7 +42,7 @@ class Wanted:
     """A slot to be brought whole, in the background."""
 
     slot: int
-    source: Source | None
+    source: FrozenCopy | None
     changes: int
     version: int
 

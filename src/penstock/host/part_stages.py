@@ -16,8 +16,8 @@ from penstock.host.chunks import Chunk, Parted, Work, joined
 from penstock.operators.operator import Answer, Operator
 from penstock.operators.places import Places
 from penstock.runtime.operators import Kind
+from penstock.state.arrays import Array, fixed_array
 from penstock.state.keys.codec import slots_of
-from penstock.state.table.buffers import Array, fixed_array
 from penstock.state.table.parted import by_part, part_numbers
 
 

@@ -22,11 +22,10 @@ from penstock.host.chunks import ChannelEnd, Chunk, ForAllParts, Work, joined
 from penstock.host.part_stages import Cut, Gather, Parts, Whole
 from penstock.operators.operator import Answer, EpochTime, Operator
 from penstock.operators.places import Places
-from penstock.runtime.operators import Operator as Stage
+from penstock.runtime.operators import ChainOperator as Stage
 from penstock.runtime.runtime import Runtime
 from penstock.state.keys.codec import Keys
-from penstock.state.table.parted import PartedTable
-from penstock.state.table.step_table import StepTable
+from penstock.state.table.parted import PartedTable, StepTable
 
 _CHUNKS_PER_WORKER = 4
 """Into so many chunks at most a channel is cut: workers are done at about the same time."""

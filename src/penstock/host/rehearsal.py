@@ -20,17 +20,16 @@ from penstock.host.machine import HostMachine
 from penstock.host.need import NeedKeys
 from penstock.model import HostId
 from penstock.operators.aggregate.aggregates import AggregatePlan, count, max, min, sum
-from penstock.operators.first_places import FirstPlaces
 from penstock.operators.operator import EpochTime, Outgoing
-from penstock.operators.places import Places
+from penstock.operators.places import FirstPlaces, Places
 from penstock.plan.assignment import Assignment, Incoming
 from penstock.plan.epoch import RouteTable
 from penstock.plan.steps import KeyedStep
+from penstock.state.arrays import fixed_array
 from penstock.state.store.compaction import compact
 from penstock.state.store.manifest import Manifest
 from penstock.state.store.reader import StateReader
 from penstock.state.store.store import Store
-from penstock.state.table.buffers import fixed_array
 from penstock.wire.messages import ChannelHeader
 
 _SLOTS = 4

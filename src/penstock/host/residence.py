@@ -13,14 +13,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from penstock.plan.assignment import Assignment
-from penstock.state.table.buffers import Array
+from penstock.state.arrays import Array
 
 _NEVER = -2
 """No version: the slot was not given away."""
 
 
 @dataclass(frozen=True)
-class Source:
+class FrozenCopy:
     """A previous host: its copy of some slots is frozen at a version."""
 
     location: str
@@ -45,7 +45,7 @@ class Residence:
         """What the store is asked for must be at least of this version."""
         self.changes = 0
         """Counts what makes an answer that is still on its way worthless."""
-        self._source: list[Source | None] = [None] * slots
+        self._source: list[FrozenCopy | None] = [None] * slots
         self._completed: list[int] = []
 
     @property
@@ -76,7 +76,7 @@ class Residence:
             # also what came earlier at another pace
             self.wanted = owned & self.partial & (order.whole or order.trickle_mb_s > 0)
         for incoming in order.incoming:
-            source = None if incoming.location is None else Source(incoming.location, version)
+            source = None if incoming.location is None else FrozenCopy(incoming.location, version)
             for slot in incoming.slots:
                 self._source[slot] = source
         self.owned = owned
@@ -84,17 +84,17 @@ class Residence:
         self.changes += 1
         return np.flatnonzero(fresh)
 
-    def by_source(self, slots: Array) -> list[tuple[Source | None, Array]]:
+    def by_source(self, slots: Array) -> list[tuple[FrozenCopy | None, Array]]:
         """Places in `slots`, grouped by who is asked for them."""
-        groups: dict[Source | None, list[int]] = {}
+        groups: dict[FrozenCopy | None, list[int]] = {}
         for slot in np.unique(slots).tolist():
             groups.setdefault(self._source[slot], []).append(slot)
         return [(source, np.flatnonzero(np.isin(slots, of))) for source, of in groups.items()]
 
-    def source(self, slot: int) -> Source | None:
+    def source(self, slot: int) -> FrozenCopy | None:
         return self._source[slot]
 
-    def source_gone(self, source: Source) -> None:
+    def source_gone(self, source: FrozenCopy) -> None:
         """The previous host does not answer any more: its slots are asked for in the store."""
         self._source = [None if known == source else known for known in self._source]
 

@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -23,13 +23,12 @@ from penstock.host import serve
 from penstock.host.chain import StepChain
 from penstock.host.fetch import Fetcher
 from penstock.host.machine import HostMachine
-from penstock.host.pace import Pace
 from penstock.host.trickle import Trickle
 from penstock.host.vitals import HostVitals
 from penstock.operators.operator import Answer
 from penstock.operators.places import split_serial, with_places
 from penstock.plan.assignment import Assignment
-from penstock.state.store.compaction import compact
+from penstock.state.store.compaction import Compacted, compact
 from penstock.state.store.reader import StateReader
 from penstock.state.store.store import DeltaRef, Store
 from penstock.wire.flight import TokenServer, telling_errors
@@ -61,7 +60,6 @@ class HostServer(TokenServer):
         tag: str,
         timeout_ms: int,
         on_stop: Callable[[], None],
-        rate: float | None = None,
         lock: threading.Condition | None = None,
         chain: StepChain | None = None,
         followers: Sequence[HostServer] = (),
@@ -82,9 +80,6 @@ class HostServer(TokenServer):
         self._timeout_s = timeout_ms / 1000
         self._ended = threading.Event()
         self._chain, self._followers = chain, followers
-        self._pace = Pace(rate)
-        self._turn = threading.Lock()
-        """Held by the channel that a host with a set pace works on."""
         self._fetcher = Fetcher(machine, self._lock, self._reader, token, timeout_ms, self._where)
         self._trickle = Trickle(machine, self._lock, self._fetcher, self._where)
         self.actions = {
@@ -120,15 +115,15 @@ class HostServer(TokenServer):
             staged, kind = _stage(reader)
             if kind is None:
                 return
-            self._spent(began)
+            self._spent(time.thread_time() - began)
             if kind.startswith(ALONE):
                 header, kind = replace(header, alone=True), kind.removeprefix(ALONE)
             where = self._where | header.where
             point("host.channel", **where)
-            answer = self._close(header, kind, staged)
+            answer = self._close(header, kind, staged, where)
             point("host.applied", **where)
             began = time.thread_time()
-            batches = with_places(answer)
+            batches = with_places(answer.batches, answer.places)
             output = self._chain.output if self._chain else self.machine.operator.output
             writer.begin(batches[0].schema if batches else output)
             for batch in batches:
@@ -136,14 +131,19 @@ class HostServer(TokenServer):
             aside = Aside(answer.dead, answer.late)
             if aside:
                 writer.write_metadata(codec.encode(aside))
-            self._spent(began)
+            self._spent(time.thread_time() - began)
 
-    def _spent(self, since: float) -> None:
-        worked = time.thread_time() - since
+    def _spent(self, seconds: float) -> None:
         with self._lock:
-            self.machine.spent(worked)
+            self.machine.spent(seconds)
 
-    def _close(self, header: ChannelHeader, kind: str, staged: list[pa.RecordBatch]) -> Answer:
+    def _close(
+        self,
+        header: ChannelHeader,
+        kind: str,
+        staged: list[pa.RecordBatch],
+        where: dict[str, Any],
+    ) -> Answer:
         """Close a channel as soon as all state that it needs is here."""
         staged, places = split_serial(staged, header.partition)
         machine = self._chain or self.machine
@@ -155,17 +155,15 @@ class HostServer(TokenServer):
                 if need is None:
                     began = time.perf_counter()
                     answer = machine.close_channel(header, kind, staged, places)
-                    records = sum(batch.num_rows for batch in staged)
-                    rest = self._pace.rest(records, time.perf_counter() - began)
-                    self.machine.spent(rest)
+                    took_s = time.perf_counter() - began
                     for server in (self, *self._followers):
                         server.seal_if_complete(header)
                     break
             self._fetcher.bring(need)
-        if rest:
-            # One channel at a time; who asks for copies of slots need not wait for it.
-            with self._turn:
-                self._ended.wait(rest)
+        records = sum(batch.num_rows for batch in staged)
+        work = {"records": records, "took_s": took_s, "until": self._ended}
+        if slowed_s := point("host.work", **where, **work):
+            self._spent(slowed_s)
         return answer
 
     def do_get(self, context: fl.ServerCallContext, ticket: fl.Ticket) -> fl.FlightDataStream:
@@ -205,11 +203,13 @@ class HostServer(TokenServer):
         except BaseException:
             self._seal = None
             raise
-        return {"delta": asdict(ref), "vitals": asdict(vitals)}
+        with self._lock:
+            vitals = self.machine.with_spent(vitals)
+        return {"delta": ref, "vitals": vitals}
 
     def _assign(self, order: dict[str, Any]) -> dict[str, Any]:
         """Own other slots from here on; with `wait`, only answer when all of them are here."""
-        assignment = Assignment.from_json(order["assignment"])
+        assignment = codec.from_plain(order["assignment"], Assignment)
         point("host.assign", **self._where)
         with self._lock:
             self.machine.assign(assignment)
@@ -234,7 +234,7 @@ class HostServer(TokenServer):
             self.machine.release()
         return {}
 
-    def _compact(self, order: dict[str, Any]) -> dict[str, Any]:
+    def _compact(self, order: dict[str, Any]) -> Compacted:
         table = self.machine.operator.table
         slots = np.array(order["slots"], np.int64)
 
@@ -254,7 +254,7 @@ class HostServer(TokenServer):
             order["tag"],
             check,
         )
-        return done.result().to_json()
+        return done.result()
 
     def _reader(self) -> StateReader:
         table = self.machine.operator.table

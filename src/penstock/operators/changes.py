@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 
-from penstock.state.table.buffers import Array, fixed_array, fixed_values, physical, valid_mask
+from penstock.state.arrays import Array, fixed_array, fixed_values, physical, valid_mask
 
 
 def differing(old: Sequence[pa.Array], new: Sequence[pa.Array]) -> Array:

@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from penstock.state.arrays import Array
 from penstock.state.table.bag_kernels import group, grouped_order
-from penstock.state.table.buffers import Array
 
 
 class Groups(NamedTuple):
@@ -52,7 +52,7 @@ def numbered(entries: Array) -> tuple[Array, Array, Array]:
 
 
 def ends_of(counts: Array) -> Array:
-    """Where groups of so many rows end, behind a zero."""
+    """Where groups with these counts of rows end, behind a zero."""
     return np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)])
 
 

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, Protocol
 
 import pyarrow as pa
 
+from penstock.model import DeadLetter, LateRows
 from penstock.operators.places import Places
+from penstock.state.arrays import Array
 from penstock.state.keys.codec import KeyCodec, Keys
-from penstock.state.table.buffers import Array
-from penstock.state.table.step_table import StepTable
+from penstock.state.table.parted import StepTable
 
 ROWS, PARTIALS = "rows", "partials"
 """What the batches of a channel are: rows of the step's input, or partial states of it."""
@@ -37,35 +38,13 @@ class EpochTime:
 
 
 @dataclass(frozen=True)
-class DeadLetter:
-    """A row that user code, or a keyed step, could not take."""
-
-    step: str
-    key: str
-    row: str
-    """The row as JSON text."""
-    error: str
-
-
-@dataclass(frozen=True)
-class LateRows:
-    """Rows that came behind the watermark of a step."""
-
-    step: str
-    input: int
-    count: int
-    stream: bytes = b""
-    """The rows as an Arrow stream; empty where nobody wants to have them."""
-
-
-@dataclass(frozen=True)
 class Answer:
     """What applying one channel gave back."""
 
     batches: list[pa.RecordBatch] = field(default_factory=list)
     dead: list[DeadLetter] = field(default_factory=list)
     places: list[Places] = field(default_factory=list)
-    """Of the rows of each batch; none at all where the operator is not ordered."""
+    """The places of each batch's rows; none at all where the operator is not ordered."""
     late: list[LateRows] = field(default_factory=list)
     """Rows that were too late for steps in the middle of a chain; elsewhere couriers find them."""
 
@@ -97,6 +76,12 @@ class Unfit(NamedTuple):
     """For example "a null in the key (user)"."""
 
 
+def without_key(codec: KeyCodec, names: Sequence[str], batch: pa.RecordBatch) -> Unfit | None:
+    """The rows that have a null in the key; None when there are none."""
+    nulls = codec.null_rows(batch)
+    return None if nulls is None else Unfit(nulls, f"a null in the key ({', '.join(names)})")
+
+
 class StepPlan(Protocol):
     """A compiled keyed step. Picklable: couriers make senders of it, hosts an operator."""
 
@@ -116,7 +101,7 @@ class StepPlan(Protocol):
 
     @property
     def codec(self) -> KeyCodec:
-        """Of the keys of the step's table, which decide slots."""
+        """The codec of the table's keys, which decide slots."""
         ...
 
     @property
@@ -136,16 +121,14 @@ class StepPlan(Protocol):
         """Rows of an input that the step cannot take; None, quickly, when there are none."""
         ...
 
-    def sender(self, time: EpochTime, two_stage: bool = False, combine: bool = True) -> Sender:
+    def sender(self, time: EpochTime, two_stage: bool = False) -> Sender:
         """The courier's part of the step, for one task.
 
         With `two_stage` it combines the rows of each key even where that is not worth it to the
         task: a key that is more than a host can take then costs its host as little as any other.
-        Without `combine`, and without `two_stage`, it leaves that to the host: what it sends has a
-        record of each row, or of each window that a row is in.
 
         What comes out is the same, also when only some tasks do so. Where nothing `merges`, the
-        flags say nothing.
+        flag says nothing.
         """
         ...
 
@@ -163,6 +146,9 @@ class StepPlan(Protocol):
 class Sender(Protocol):
     """What one courier does with its rows before they go to the hosts."""
 
+    combines: bool
+    """Whether it makes fewer records of the rows of a key. It turns False where that is not worth it,
+    and may be set to False before the first row: then each row, or each of its windows, is a record."""
     late: list[tuple[int, pa.RecordBatch]]
     """(input, rows) that came behind the watermark and are not sent; whole input rows."""
 
@@ -173,6 +159,22 @@ class Sender(Protocol):
     def finish(self) -> tuple[str, Iterable[Outgoing]]:
         """All rows have come: what all that was sent is (ROWS or PARTIALS), and the rest of it."""
         ...
+
+
+class RowSender:
+    """Sends all rows as they are."""
+
+    combines = False
+
+    def __init__(self, codec: KeyCodec) -> None:
+        self._codec = codec
+        self.late: list[tuple[int, pa.RecordBatch]] = []
+
+    def add(self, input: int, batch: pa.RecordBatch) -> Iterable[Outgoing]:
+        return [Outgoing(batch, self._codec.encode(batch).hashes)]
+
+    def finish(self) -> tuple[str, Iterable[Outgoing]]:
+        return ROWS, ()
 
 
 class Operator(Protocol):
@@ -200,8 +202,8 @@ class Operator(Protocol):
         ...
 
     def due(self, time: EpochTime) -> dict[str, int]:
-        """What `open` will look at: entries in which one of these columns is not zero and at most
-        so much. Empty: it looks at none."""
+        """The entries that `open` will look at, as column -> limit: those with a value above zero and up
+        to the limit in one of the columns. Empty: it looks at none."""
         ...
 
     def open(self, time: EpochTime) -> Answer:

@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numba import njit
 
-from penstock.state.table.buffers import (
+from penstock.state.arrays import (
     Array,
     fixed_array,
     fixed_values,
@@ -54,8 +54,7 @@ def sort_order(columns: Sequence[tuple[pa.Array, bool]], groups: Array) -> Array
 
 
 def run_starts(columns: Sequence[tuple[pa.Array, bool]], groups: Array, order: Array) -> Array:
-    """For rows in a `sort_order`: where one is not equal, in group and columns, to the one before
-    it (bool)."""
+    """Where rows in a `sort_order` differ, in group or columns, from the one before (bool)."""
     starts = _changes(groups[order])
     for column, _ in columns:
         array = one_chunk(column).take(fixed_array(order, pa.int64()))

@@ -14,16 +14,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 from numba import njit
 
-from penstock.state.table.buffers import Array, fixed_array, fixed_values
-
-if TYPE_CHECKING:
-    from penstock.operators.operator import Answer
+from penstock.state.arrays import Array, fixed_array, fixed_values, grown, more
 
 SERIAL = "__serial"
 """The column (int64) of records on their way to hosts, in flows that are ordered."""
@@ -34,13 +30,13 @@ _FAR = 1 << 62
 _LATEST = 1 << 61
 """Times further from 1970, in milliseconds, have one place: both signs fit beside all partitions."""
 _DENSE = 4
-"""So many serial numbers for each row are worth counting, rather than sorting the rows."""
+"""Serial numbers per row up to which counting them is faster than sorting the rows."""
 _SMALL = (1 << 32) - 1
 """Serial numbers up to it go back in half the room."""
 _ONE_BATCH = 1 << 30
-"""Rows of so many bytes go into one batch."""
+"""Bytes of rows up to which all go into one batch."""
 _PIECE = 1 << 16
-"""Of more than that, so many rows."""
+"""Rows of each batch where there are more bytes."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,18 +59,18 @@ class Places:
 
     @staticmethod
     def none() -> Places:
-        """Of no rows."""
+        """The places of no rows."""
         return Places(np.empty(0, np.int64), np.empty(0, np.int64))
 
     @staticmethod
     def of_records(partition: int, serials: Array) -> Places:
-        """Of records that a partition's courier sent."""
+        """The places of records that a partition's courier sent."""
         return Places(np.full(len(serials), partition, np.int64), serials)
 
     @staticmethod
     def of_due(times_ms: Array, hashes: Array, final: bool = False) -> Places:
-        """Of what fell due at these times, for keys of these hashes: before all records, or when the
-        input has ended (`final`) after them.
+        """The places of what fell due at these times, for keys of these hashes: before all records, or
+        when the input has ended (`final`) after them.
 
         >>> due, key = np.array([5]), np.array([1], np.uint64)
         >>> before, after = Places.of_due(due, key), Places.of_due(due, key, final=True)
@@ -86,7 +82,7 @@ class Places:
 
     @staticmethod
     def joined(some: Sequence[Places]) -> Places:
-        """Of the rows of all, one after the other."""
+        """The places of all rows, one after the other."""
         if len(some) < 2:
             return some[0] if some else Places.none()
         return Places(
@@ -95,16 +91,16 @@ class Places:
         )
 
     def take(self, rows: Array) -> Places:
-        """Of rows with these numbers."""
+        """The places of the rows with these numbers."""
         return Places(self.major[rows], self.minor[rows])
 
     def slice(self, begin: int, rows: int) -> Places:
-        """Of so many rows, from one on."""
+        """The places of `rows` rows from number `begin` on."""
         end = begin + rows
         return Places(self.major[begin:end], self.minor[begin:end])
 
     def split(self, batches: Iterable[pa.RecordBatch]) -> list[Places]:
-        """Of the rows of each batch, where these are of all batches in order."""
+        """The places of each batch's rows, where these are those of all batches in order."""
         sizes = [batch.num_rows for batch in batches]
         return [self.slice(int(e) - n, n) for e, n in zip(np.cumsum(sizes), sizes, strict=True)]
 
@@ -222,24 +218,23 @@ def split_serial(
 # -- rows on their way back
 
 
-def with_places(answer: Answer) -> list[pa.RecordBatch]:
-    """The batches of an answer with their places; as they are if it has none.
+def with_places(batches: list[pa.RecordBatch], places: Sequence[Places]) -> list[pa.RecordBatch]:
+    """The batches of an answer with the places of each; as they are if it has none.
 
     Rows that records of one partition caused, which nearly all rows are, need one small column, and
     the partition beside the columns; others need two. All batches have the same columns.
 
-    >>> from penstock.operators.operator import Answer
     >>> rows = pa.RecordBatch.from_pydict({"n": [1, 2]})
-    >>> [sent] = with_places(Answer([rows], places=[Places.of_records(3, np.array([40, 41]))]))
+    >>> [sent] = with_places([rows], [Places.of_records(3, np.array([40, 41]))])
     >>> sent.schema.names
     ['n', '__minor']
     >>> split_places([sent])[1]
     [Places([(3, 40), (3, 41)])]
     """
-    if not answer.places:
-        return answer.batches
-    parts = list(zip(answer.batches, answer.places, strict=True))
-    partition = _only_partition(answer.places)
+    if not places:
+        return batches
+    parts = list(zip(batches, places, strict=True))
+    partition = _only_partition(places)
     if partition is None:
         return [_with(rows, {MAJOR: at.major, MINOR: at.minor}) for rows, at in parts]
     told = {MAJOR.encode(): str(partition).encode()}
@@ -291,3 +286,70 @@ def _without(batch: pa.RecordBatch, columns: int) -> pa.RecordBatch:
     for _ in range(columns):
         batch = batch.remove_column(batch.num_columns - 1)
     return batch
+
+
+class FirstPlaces:
+    """The least place of each entry of a table, since the last `clear`.
+
+    Entries are numbers that an undo of the table may give to other keys. So the hash of the key is
+    kept beside the place: what was noted of another key is forgotten. What was noted of the same key
+    before an undo stays, and does no harm: a channel that is applied again brings the same records.
+
+    >>> first = FirstPlaces()
+    >>> entries, hashes = np.array([4, 0, 4]), np.array([7, 9, 7], np.uint64)
+    >>> first.note(entries, hashes, Places.of_records(1, np.array([20, 21, 22])))
+    >>> first.note(entries[:1], hashes[:1], Places.of_records(0, np.array([33])))
+    >>> first.of(np.array([0, 4]))
+    Places([(1, 21), (0, 33)])
+    """
+
+    def __init__(self) -> None:
+        self._round = 1
+        self._rounds = np.zeros(0, np.int64)
+        self._hashes = np.zeros(0, np.uint64)
+        self._major, self._minor = np.zeros(0, np.int64), np.zeros(0, np.int64)
+
+    def clear(self) -> None:
+        """An epoch opens, or was rolled back."""
+        self._round += 1
+
+    def note(self, entries: Array, hashes: Array, places: Places) -> None:
+        """Records of these places touched these entries, whose keys have these hashes."""
+        if not len(entries):
+            return
+        self._reserve(int(entries.max()) + 1)
+        _note(
+            entries, hashes, places.major, places.minor, self._round,
+            self._rounds, self._hashes, self._major, self._minor,
+        )  # fmt: skip
+
+    def of(self, entries: Array) -> Places:
+        """The first places of these entries; those that no record touched have the least of all."""
+        if not len(entries):
+            return Places.none()
+        self._reserve(int(entries.max()) + 1)
+        least = np.iinfo(np.int64).min
+        noted = self._rounds[entries] == self._round
+        return Places(
+            np.where(noted, self._major[entries], least),
+            np.where(noted, self._minor[entries], least),
+        )
+
+    def _reserve(self, room: int) -> None:
+        used = len(self._rounds)
+        if room > used:
+            room = max(room, more(used))
+            self._rounds = grown(self._rounds, used, room)
+            self._hashes = grown(self._hashes, used, room)
+            self._major = grown(self._major, used, room)
+            self._minor = grown(self._minor, used, room)
+
+
+@njit(cache=True, nogil=True)
+def _note(entries, hashes, majors, minors, now, rounds, known, major, minor):  # type: ignore[no-untyped-def]
+    for i in range(len(entries)):
+        e = entries[i]
+        fresh = rounds[e] != now or known[e] != hashes[i]
+        if fresh or majors[i] < major[e] or (majors[i] == major[e] and minors[i] < minor[e]):
+            rounds[e], known[e] = now, hashes[i]
+            major[e], minor[e] = majors[i], minors[i]

@@ -1,22 +1,28 @@
-"""What operators have in common whose state is all in one table."""
+"""What operators share whose state is all in one table, and when entries of it fall due.
+
+Due times are a column beside the state, found by one pass over plain numbers: there is no index that a
+restore or a rollback would have to rebuild. The column holds a time in milliseconds, moved so that zero
+can mean "never" (see `stamp`).
+"""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from abc import ABC
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import ClassVar, NamedTuple
+from typing import ClassVar, Literal, NamedTuple
 
+import numpy as np
 import pyarrow as pa
 
 from penstock.errors import ProtocolError
-from penstock.operators.first_places import FirstPlaces
-from penstock.operators.operator import ROWS, Answer
-from penstock.operators.places import Places
+from penstock.operators.operator import ROWS, Answer, EpochTime
+from penstock.operators.places import FirstPlaces, Places
+from penstock.state.arrays import Array
 from penstock.state.keys.codec import Keys
-from penstock.state.table.buffers import Array
+from penstock.state.table.columns import Column
 from penstock.state.table.table import ColumnTable
-from penstock.state.variables.timers import LIMIT
+from penstock.state.variables.timers import ALL_TIMES, LIMIT
 
 
 @contextmanager
@@ -88,12 +94,17 @@ class TableOperator(ABC):
         with whole_or_not(self.table):
             return answer_of(self._take_in(kind, batches, each))
 
-    @abstractmethod
     def _take_in(
         self, kind: str, batches: list[pa.RecordBatch], places: Sequence[Places | None]
     ) -> Iterable[Given]:
         """Put a channel's batches, with their places, into the table; gives the output that they
         cause at once."""
+        for batch, where in zip(batches, places, strict=True):
+            yield from self._take(kind, batch, where)
+
+    def _take(self, kind: str, batch: pa.RecordBatch, places: Places | None) -> Iterable[Given]:
+        """Put one batch into the table; gives the output that it causes at once."""
+        raise NotImplementedError
 
     def rollback(self) -> None:
         """Back to the last sealed version."""
@@ -111,11 +122,50 @@ class TableOperator(ABC):
             self._firsts.note(entries, keys.hashes, places)
 
     def _first(self, entries: Array) -> Places | None:
-        """Where belongs what the epoch gives of these entries at its end."""
+        """Output places of these entries' end-of-epoch rows."""
         return self._firsts.of(entries) if self.ordered else None
 
     def _due_places(self, stamps: Array, entries: Array, final: bool) -> Places | None:
-        """Where belongs what fell due, of these entries, at times as due columns hold them."""
+        """Output places of what fell due for these entries, at times as due columns hold them."""
         if not self.ordered:
             return None
         return Places.of_due(stamps - LIMIT, self.table.keys(entries).hashes, final)
+
+
+Clock = Literal["event", "processing"]
+NEVER = 0
+
+
+def due_column(clock: Clock) -> Column:
+    """The column that says when an entry falls due by the watermark, or by the time of day."""
+    return Column(f"__due_{clock}", pa.int64())
+
+
+def stamp(times_ms: Array) -> Array:
+    """What the column holds for times in milliseconds since 1970.
+
+    >>> stamp(np.array([0])) == stamp(np.array([-1])) + 1
+    array([ True])
+    """
+    return np.clip(times_ms, -LIMIT + 1, ALL_TIMES) + LIMIT
+
+
+def limits(time: EpochTime, *clocks: Clock) -> dict[str, int]:
+    """Per column, the greatest value that is due in an epoch; columns without a clock are left out.
+
+    When a bounded input has ended, everything is due by both clocks.
+    """
+    now: dict[Clock, int | None] = {"event": time.watermark_ms, "processing": time.now_ms}
+    if time.final:
+        now = {"event": ALL_TIMES, "processing": ALL_TIMES}
+    return {f"__due_{c}": at + LIMIT for c in clocks if (at := now[c]) is not None}
+
+
+def due_entries(table: ColumnTable, limits: Mapping[str, int]) -> Array:
+    """The host's own entries that are due, ascending."""
+    found: Array = np.zeros(0, np.bool_)
+    for name, limit in limits.items():
+        when = table.column(name)
+        due = (when != NEVER) & (when <= limit)
+        found = found | due if len(found) else due
+    return table.own(np.flatnonzero(found))

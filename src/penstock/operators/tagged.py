@@ -13,12 +13,12 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.errors import FlowError, ProtocolError
-from penstock.state.table.buffers import Array, fixed_array, fixed_values
+from penstock.state.arrays import Array, fixed_array, fixed_values
 
 INPUT = "_input"
 """The column of tags (int8)."""
 _MOST = 127
-"""As many inputs as an int8 can tell apart."""
+"""Inputs that an int8 can tell apart."""
 
 
 class TaggedSchema:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 _MOST = 32.0
 """Times the room. What is beyond that changes the share by little, so nobody waits to know it."""
@@ -31,17 +30,17 @@ class Reflex:
     """
 
     limit: float
-    """So many rows are not too many."""
+    """Rows per epoch above which couriers give the rest to functions."""
     room: float
-    """So many rows' worth of work is left to hosts if there are more."""
+    """Rows' worth of work that is left to hosts if there are more."""
     each: float
     """Rows that one function should get."""
     merge: float
     """What a row that goes to functions costs its host all the same, in rows."""
     functions: int
-    """So many may be at work at a time."""
+    """Functions that may be at work at a time."""
     parts: tuple[float, ...] = ()
-    """Of all rows, those that each partition brings as a rule; empty: all bring as many."""
+    """Share of all rows that each partition usually brings; empty: all bring as many."""
 
     @property
     def most(self) -> float:
@@ -56,7 +55,7 @@ class Reflex:
         return Reflex(part * self.limit, part * self.room, self.each, self.merge, few)
 
     def share(self, rows: float) -> float:
-        """The part of so many rows that functions get. Never less for more rows."""
+        """The part of the rows that functions get. Never less for more rows."""
         if rows <= self.limit:
             return 0.0
         rows = max(1.0, min(rows, self.most))
@@ -66,21 +65,5 @@ class Reflex:
         return max(0.0, min(1.0, together, wanted))
 
     def at_once(self, carried: int) -> int:
-        """How many functions share so many rows."""
+        """How many functions share the rows carried."""
         return max(1, min(self.functions, math.ceil(carried / self.each)))
-
-    def to_json(self) -> list[Any]:
-        """A few digits will do.
-
-        >>> reflex = Reflex(800.0, 600.0, 300.0, 0.1, 8, (0.5, 0.5))
-        >>> Reflex.from_json(reflex.to_json()) == reflex
-        True
-        """
-        numbers = (self.limit, self.room, self.each, self.merge)
-        parts = [round(part, 3) for part in self.parts]
-        return [*(float(f"{number:.4g}") for number in numbers), self.functions, parts]
-
-    @staticmethod
-    def from_json(facts: list[Any]) -> Reflex:
-        limit, room, each, merge, functions, parts = facts
-        return Reflex(limit, room, each, merge, functions, tuple(parts))

@@ -84,7 +84,7 @@ class Topology:
 
     @property
     def routes(self) -> RouteTable:
-        """Who owns what as of now, with the hosts that own something; -1 for an unowned slot."""
+        """The current owner of each slot, with the hosts that own something; -1 for an unowned slot."""
         used = np.unique(self._owner[self._owner != _NONE])
         place = np.full(len(self._names) + 1, _NONE, dtype=np.int32)
         place[used] = np.arange(len(used), dtype=np.int32)
@@ -242,7 +242,7 @@ class Topology:
     def placements_json(self) -> list[dict[str, Any]]:
         """`placements` for a manifest. Cheap while nothing changes: every epoch writes them."""
         if self._told is None:
-            self._told = [placement.to_json() for placement in self.placements]
+            self._told = [placement.as_stored() for placement in self.placements]
         return list(self._told)
 
     def _homes(self, routes: RouteTable | None, placements: Sequence[Placement]) -> Array:

@@ -57,7 +57,7 @@ class Flag(Protocol):
         ...
 
 
-class Cells(Protocol):
+class AtomicCells(Protocol):
     """A fixed number of places for values, all `EMPTY` in the beginning."""
 
     def load(self, index: int, /) -> Any:
@@ -114,8 +114,8 @@ class Atomics:
         """A flag that is clear."""
         return _HeapFlag()
 
-    def cells(self, size: int) -> Cells:
-        """So many empty cells."""
+    def cells(self, size: int) -> AtomicCells:
+        """`size` empty cells."""
         return _ListCells(size)
 
     def queue(self) -> Queue:

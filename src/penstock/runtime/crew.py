@@ -35,7 +35,7 @@ class Crew:
         self.leaving = False
 
     def hire(self, number: int, serve: Callable[[Bell], bool]) -> None:
-        """Start threads until there are so many; all are idle.
+        """Start threads until there are this many; all are idle.
 
         `serve(bell)` is called by a thread whose bell was rung: it works until there is nothing to
         do, and puts the bell back on the list; False ends the thread. It must not keep the runtime

@@ -17,13 +17,14 @@ from typing import Any
 
 from penstock.errors import SettingError
 from penstock.runtime.atomics import Atomics
-from penstock.runtime.chain import Chain, Making
+from penstock.runtime.chain import Making, StageChain
 from penstock.runtime.crew import Bell, Crew
-from penstock.runtime.failures import Halted
-from penstock.runtime.operators import Operator
+from penstock.runtime.operators import ChainOperator
+from penstock.runtime.reorder import NonBlocking, Reorder
 from penstock.runtime.scheduler import Meter
 from penstock.runtime.schedules import Schedule, schedule
-from penstock.runtime.structures import QueueKind, ReorderKind
+from penstock.runtime.stages import Halted
+from penstock.runtime.worklists import HybridQueue, Worklist
 
 _SLICE_MS = 1.0
 """Long against the cost of a decision, some microseconds, and short against a latency SLA."""
@@ -34,30 +35,18 @@ class Runtime:
 
     `workers` counts the caller of `run`, so with one worker there are no threads. `buffer` is the
     number of outputs of one operator that may wait for their turn, and the number of items that may
-    wait for the first operator.
-
-    >>> from penstock.runtime.operators import keyed, stateless
-    >>> def count(word, seen):
-    ...     seen.append(word)
-    ...     return [(word, len(seen))]
-    >>> words = stateless("words", str.split)
-    >>> counts = keyed("counts", count, key=lambda word: word, parts=4, make_state=list)
-    >>> runtime = Runtime([words, counts], workers=3)
-    >>> runtime.run(["a b a", "", "b c"])
-    [('a', 1), ('b', 1), ('a', 2), ('b', 2), ('c', 1)]
-    >>> [(meter.name, meter.records_in, meter.records_out) for meter in runtime.meters]
-    [('words', 3, 5), ('counts', 5, 5)]
-    >>> runtime.close()
+    wait for the first operator. `queue` makes the worklists of keyed operators and `reorder` what
+    puts outputs in order, for who wants to compare others with these.
     """
 
     def __init__(
         self,
-        operators: Sequence[Operator],
+        operators: Sequence[ChainOperator],
         *,
         workers: int = 1,
         schedule: str | Schedule = "ct",
-        queue: QueueKind = "hybrid",
-        reorder: ReorderKind = "nonblocking",
+        queue: Callable[[int, Atomics], Worklist] = HybridQueue,
+        reorder: Callable[[int, Atomics], Reorder] = NonBlocking,
         buffer: int = 1024,
         slice_ms: float = _SLICE_MS,
         clock: Callable[[], float] = time.perf_counter,
@@ -90,7 +79,7 @@ class Runtime:
         self._crew = Crew()
         # Threads know the runtime only weakly: one that nobody uses any more ends them.
         weakref.finalize(self, self._crew.send_home)
-        self._chain = Chain(self._making, self._crew)
+        self._chain = StageChain(self._making, self._crew)
 
     @property
     def meters(self) -> tuple[Meter, ...]:
@@ -262,7 +251,7 @@ class Runtime:
         self._crew.leave(self._bell)
         self._bell = Bell()
         self._await(lambda: not self._active.load(), watch=True)
-        self._chain = Chain(self._making, self._crew)
+        self._chain = StageChain(self._making, self._crew)
 
     def _end_stream(self) -> None:
         self._is_open = False

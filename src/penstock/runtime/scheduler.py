@@ -11,7 +11,7 @@ from penstock.runtime.schedules import Schedule, Standing
 from penstock.runtime.stages import Exit, Stage
 
 _WINDOW_SLICES = 50
-"""Throughput is compared over so many time slices."""
+"""Time slices over which throughput is compared."""
 
 _KEPT = 0.8
 """Weight of what was known of costs and selectivities when something new is learnt."""
@@ -65,7 +65,7 @@ class _Account:
 
 
 class Scheduler:
-    """Who works on what. Its lock is held for some microseconds at the borders of turns only."""
+    """Decides who works on what. Its lock is held for some microseconds at the borders of turns only."""
 
     def __init__(
         self,
@@ -99,7 +99,7 @@ class Scheduler:
             return Turn(stage, self._slice / account.cost if account.cost else 1, more)
 
     def end(self, turn: Turn, pieces: int, records: float, seconds: float) -> None:
-        """The turn is over, having taken so long."""
+        """The turn is over; notes the seconds that it took."""
         with self._lock:
             account = self._accounts[turn.stage.place]
             account.workers -= 1

@@ -145,7 +145,7 @@ class CurrentThroughput:
 
 
 def schedule(name: str, slice: float) -> Schedule:
-    """The schedule of that name ("qst", "lp", "et" or "ct"), for time slices of so many seconds."""
+    """The schedule of that name ("qst", "lp", "et" or "ct"), for time slices of `slice` seconds."""
     known: dict[str, Schedule] = {
         "qst": QueueSizeThrottling(),
         "lp": LastInPipeline(),

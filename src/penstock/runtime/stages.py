@@ -14,10 +14,28 @@ from typing import Any, Protocol
 
 from penstock.runtime.atomics import EMPTY, Atomics, Counter
 from penstock.runtime.crew import Crew
-from penstock.runtime.failures import Failure, Halt, Halted
-from penstock.runtime.operators import Mark, Operator
+from penstock.runtime.operators import ChainOperator, Mark
 from penstock.runtime.reorder import Reorder, Unordered
 from penstock.runtime.worklists import Worklist
+
+
+class Halted(Exception):
+    """A worker would begin something new, but an item has failed."""
+
+
+class Failure(Exception):
+    """Carries an error to the runtime, with the place of the item that failed."""
+
+    def __init__(self, order: tuple[int, int], error: BaseException) -> None:
+        super().__init__(order, error)
+        self.order, self.error = order, error
+
+
+class Halt:
+    """Says to all stages of a runtime that nothing new may be begun."""
+
+    on = False
+
 
 _NO_PIECE = -1
 
@@ -76,13 +94,13 @@ class Stage:
     """One operator of a chain.
 
     A mark is a barrier: what comes behind it is held back until the mark has passed, so that
-    `Operator.mark` finds the state that a serial run would have had.
+    `ChainOperator.mark` finds the state that a serial run would have had.
     """
 
     def __init__(
         self,
         place: int,
-        operator: Operator,
+        operator: ChainOperator,
         worklist: Worklist,
         reorder: Reorder,
         room: int,

@@ -5,13 +5,13 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.util import InheritableThread
 
+from penstock import codec
 from penstock.control.elastic import Elastic
 from penstock.courier.courier import Courier
 from penstock.driver.epochs import EpochRunner
@@ -98,7 +98,7 @@ class EpochStream:
             settings.rpc_timeout_ms,
             settings.exchange_timeout_ms,
             bool(self._start.late_rows),
-            partial(burst_roads, map_rate=settings.map_rate),
+            burst_roads,
             settings.faults,
         )
         return source.mapInArrow(courier.__call__, spark_schema(flow.output))
@@ -149,7 +149,7 @@ class EpochStream:
     def _epoch(self, df: DataFrame, epoch: int, closing: int = 0) -> None:
         def write(plan: EpochPlan) -> None:
             context = df.sparkSession.sparkContext
-            context.setLocalProperty(task.PLAN, plan.to_text())
+            context.setLocalProperty(task.PLAN, codec.text(plan))
             tag = _tag(self._run_id, plan.epoch, plan.run)
             context.addJobTag(tag)
             try:

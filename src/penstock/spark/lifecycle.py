@@ -94,5 +94,6 @@ class Lifecycle:
             parts.store.remove_control()
         except Exception as failed:
             self.error = self.error or failed
+        arm(())
         if parts.start.temporary:
             shutil.rmtree(parts.start.checkpoint, ignore_errors=True)

@@ -48,7 +48,7 @@ class Parts:
             self.token,
             on_host_lost=partial(cancel_run, spark, self.run_id),
         )
-        jobs = SparkHostJobs(spark.sparkContext, self.run_id, self._order, self._delay_s)
+        jobs = SparkHostJobs(spark.sparkContext, self.run_id, self._order)
         self.fleet = Fleet(jobs, self.registry, self.token, settings)
         self.relocation = Relocation(flow.keyed, start.hosts, self.fleet, settings, start.migration)
         couriers = _Couriers(start, self.relocation, self.progress)
@@ -82,10 +82,6 @@ class Parts:
         local = private.is_local(start.source.sparkSession)
         driver = self.registry.location
         return TaskOrder(tuple(hosts), flow, start.store, driver, self.token, local, start.settings)
-
-    def _delay_s(self) -> float:
-        """For trials: hosts that are asked for while epochs pass come up later."""
-        return self.start.settings.host_delay_ms / 1000 if self.progress else 0.0
 
     def _control(self) -> ControlLoop | None:
         start = self.start

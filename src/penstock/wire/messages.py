@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -10,7 +9,6 @@ import pyarrow as pa
 
 from penstock.operators.operator import EpochTime
 from penstock.plan.epoch import EpochPlan, StepRoutes
-from penstock.state.table.buffers import one_chunk
 
 CLOSE = b"close "
 """With the kind of the batches behind it, ends a channel's input. Without it the stream broke off, and
@@ -27,8 +25,8 @@ class ChannelHeader:
     run: int
     step: str
     partition: int
-    """Of the task. Where functions help, each task has a second channel to each host: its number is
-    this and the number of tasks."""
+    """The task's partition. Where functions help, each task has a second channel to each host, numbered
+    by this plus the number of tasks."""
     attempt: int
     """Spark's task attempt id: unique for each try of a task within an application."""
     partitions: int
@@ -94,36 +92,9 @@ class CopyTicket:
     """The copy must be of this version."""
     slots: tuple[int, ...] = ()
     limits: dict[str, int] = field(default_factory=dict)
-    """For "due": column -> greatest value that is due."""
+    """Column -> greatest value that is due, for "due"."""
     keys: pa.Array | None = None
-    """For "keys": as they stand in a file."""
-
-    def to_bytes(self) -> bytes:
-        facts = {k: getattr(self, k) for k in ("kind", "version", "slots", "limits")}
-        head = json.dumps(facts).encode()
-        body = b""
-        if self.keys is not None:
-            sink = pa.BufferOutputStream()
-            batch = pa.RecordBatch.from_arrays([self.keys], ["keys"])
-            with pa.ipc.new_stream(sink, batch.schema) as writer:
-                writer.write_batch(batch)
-            body = sink.getvalue().to_pybytes()
-        return len(head).to_bytes(4, "little") + head + body
-
-    @staticmethod
-    def from_bytes(data: bytes) -> CopyTicket:
-        """
-        >>> CopyTicket.from_bytes(CopyTicket("slot", 7, (3,)).to_bytes())
-        CopyTicket(kind='slot', version=7, slots=(3,), limits={}, keys=None)
-        """
-        end = 4 + int.from_bytes(data[:4], "little")
-        facts = json.loads(data[4:end])
-        keys = None
-        if len(data) > end:
-            keys = one_chunk(pa.ipc.open_stream(data[end:]).read_all().column("keys"))
-        return CopyTicket(
-            facts["kind"], facts["version"], tuple(facts["slots"]), facts["limits"], keys
-        )
+    """The keys as they stand in a file, for "keys"."""
 
 
 UNKNOWN, AFTER = b"unknown", b"after"

@@ -25,23 +25,23 @@ class HotKeyCount:
 
 @dataclass(frozen=True)
 class Usage:
-    """What functions have done, and what it cost.
+    """What burst workers have done, and what it cost.
 
     >>> Usage(invocations=2, seconds=0.5) + Usage(invocations=1, cold_starts=1)
     Usage(invocations=3, seconds=0.5, cold_starts=1, cold_start_ms=0.0, failed=0, throttled=0, money=0.0)
     """
 
     invocations: int = 0
-    """Invocations that a function took up, also those that failed then."""
+    """Invocations that a burst worker began, including those that failed."""
     seconds: float = 0.0
-    """Paid seconds of all functions."""
+    """Working time that is billed, in total."""
     cold_starts: int = 0
     cold_start_ms: float = 0.0
-    """Time of all cold starts, added up."""
+    """Time that cold starts took, in total."""
     failed: int = 0
-    """Invocations that a function took up and gave no answer to, in time or at all."""
+    """Invocations that a burst worker began and did not answer in time, or at all."""
     throttled: int = 0
-    """Invocations that were refused since too many functions were busy; they cost nothing."""
+    """Invocations that were refused because too many burst workers were busy. They cost nothing."""
     money: float = 0.0
     """US dollars."""
 
@@ -52,26 +52,26 @@ class Usage:
 
 @dataclass(frozen=True)
 class Offloaded:
-    """What one courier handed to functions of one segment in one epoch, and what came of it."""
+    """What one courier handed to burst workers of one segment in one epoch, and what came of it."""
 
     segment: str
     """The id of the segment's last step."""
     rows: int = 0
-    """Rows that were set aside for functions."""
+    """Rows that were set aside for burst workers."""
     records: int = 0
-    """Records that functions gave: partial states of the keyed step, or rows."""
+    """Records that burst workers gave: partial states of the keyed step, or rows."""
     invocations: int = 0
     failures: Mapping[str, int] = field(default_factory=dict)
     """Why invocations gave no answer that could be used -> how many of them."""
     returned: int = 0
-    """Rows that the courier did itself, since no function answered for them."""
+    """Rows that the courier did itself, since no burst worker answered for them."""
     wait_ms: int = 0
     """From the first request until the last answer had come, or was given up."""
 
 
 @dataclass(frozen=True)
 class Routed:
-    """Rows that came by where a segment's rows leave for functions."""
+    """Rows that came by where a segment's rows leave for burst workers."""
 
     rows: int
     combined: bool
@@ -85,7 +85,7 @@ class MapWork:
     rows: int = 0
     """Rows that arrived for this segment."""
     done: int = 0
-    """Rows of them that the courier did itself; functions did the others."""
+    """Rows of them that the courier did itself; burst workers did the others."""
     useful_ms: float = 0.0
     """Time in which the courier did its rows."""
 
@@ -104,7 +104,7 @@ class Seen:
     late: dict[str, int] = field(default_factory=dict)
     """step -> how many rows were too late for it."""
     loads: dict[str, Counts] = field(default_factory=dict)
-    """step -> records sent to its hosts, by slot. Where functions help, what they carry is among them,
+    """step -> records sent to its hosts, by slot. Where burst workers help, what they carry is among them,
     as if hosts had got it.
 
     When each of them arrived is not told: what a step is sent may be combined, or made by the step
@@ -113,10 +113,10 @@ class Seen:
     hot: tuple[HotKeyCount, ...] = ()
     """The most frequent keys of the slots that the epoch's plan had watched."""
     offloaded: tuple[Offloaded, ...] = ()
-    """What went to functions, by segment; without those of which nothing was to go."""
+    """What went to burst workers, by segment; without those of which nothing was to go."""
     used: Usage = Usage()
-    """What the courier's own way to functions counted."""
+    """What the courier's own way to burst workers counted."""
     maps: dict[str, MapWork] = field(default_factory=dict)
     """segment -> the work in its stateless steps, of segments that the plan has timed."""
     routed: dict[str, Routed] = field(default_factory=dict)
-    """segment -> rows that came by where they leave for functions, of segments with a reflex."""
+    """segment -> rows that came by where they leave for burst workers, of segments with a reflex."""

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.errors import StepError
-from penstock.state.variables.rows import Row
+from penstock.state.variables.values import Row
 from penstock.testing import ProcessorTester
 from penstock_bench.workloads.exchange.auction import ENDOWMENT, ORDER_COLUMNS, Auction
 from penstock_bench.workloads.exchange.book import Balance, Book, Order, Trade

@@ -13,8 +13,7 @@ from penstock.control.journal.entry import Entry
 from penstock.driver.control_loop import ControlLoop
 from penstock.driver.relocation import Relocation
 from penstock.model import SLA
-from penstock.offload.backends.local import LocalFunctions
-from penstock.offload.backends.port import Usage
+from penstock.offload.backends.local.backend import LocalFunctions
 from penstock.offload.courier.stateless_road import wanted
 from penstock.offload.driver.help import Offloads
 from penstock.offload.driver.keeper import FunctionKeeper
@@ -22,7 +21,7 @@ from penstock.offload.policy.stateless import CourierControl
 from penstock.plan.epoch import EpochPlan, Offload
 from penstock.plan.steps import FlowPlan, MapStep, SourcePlan
 from penstock.settings import Settings
-from penstock.wire.report import MapWork, Offloaded, Seen
+from penstock.wire.report import MapWork, Offloaded, Seen, Usage
 from tests.driver.pretence import PretendedRelocation
 from tests.offload.driver.burst_trial import CAPACITY, COST_MS, PretendedStarted
 

@@ -14,8 +14,9 @@ from penstock.errors import CheckpointError
 from penstock.state.keys import kernels as key_kernels
 from penstock.state.keys.codec import KeyCodec, Keys
 from penstock.state.store import segment, segment_kernels
-from penstock.state.store.segment import Segment, hash_order, write_segment
-from penstock.state.table.table import HASH, SLOT, Column, ColumnTable
+from penstock.state.store.segment import SegmentFile, hash_order, write_segment
+from penstock.state.table.columns import Column
+from penstock.state.table.table import HASH, SLOT, ColumnTable
 from tests.state.store.history import INTS, SLOTS, TEXTS, entries_of, keys_of, rows_of, schema_of
 
 MANY = {key: (key, f"name {key}") for key in range(1000)}
@@ -26,16 +27,16 @@ def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(segment, "_BLOCK_ROWS", 7)
 
 
-def opened(codec: KeyCodec, changes: dict[Any, Any]) -> Segment:
+def opened(codec: KeyCodec, changes: dict[Any, Any]) -> SegmentFile:
     data, checksum = write_segment(rows_of(codec, changes))
-    return Segment.open(data, "the file", codec, checksum)
+    return SegmentFile.open(data, "the file", codec, checksum)
 
 
 def ordered(keys: Keys) -> Keys:
     return keys.take(hash_order(keys.hashes))
 
 
-def found(codec: KeyCodec, file: Segment, asked: list[Any]) -> dict[Any, Any]:
+def found(codec: KeyCodec, file: SegmentFile, asked: list[Any]) -> dict[Any, Any]:
     """The entries of these keys; checks that places and rows belong together."""
     keys = ordered(keys_of(codec, asked))
     places, rows = file.find(keys, np.arange(len(keys)))
@@ -147,7 +148,7 @@ def test_an_empty_segment() -> None:
 
 
 def read_all(data: bytes, checksum: int | None) -> pa.Table:
-    file = Segment.open(pa.py_buffer(data), "the file", INTS, checksum)
+    file = SegmentFile.open(pa.py_buffer(data), "the file", INTS, checksum)
     return file.between(0, file.rows)
 
 
@@ -171,7 +172,7 @@ def test_a_damaged_block_is_noticed_when_it_is_used() -> None:
     data, checksum = write_segment(rows_of(INTS, MANY))
     bad = bytearray(data.to_pybytes())
     bad[len(bad) // 2] ^= 1
-    file = Segment.open(pa.py_buffer(bytes(bad)), "the file", INTS, checksum)
+    file = SegmentFile.open(pa.py_buffer(bytes(bad)), "the file", INTS, checksum)
     first = INTS.as_tuples(INTS.from_storage(file.between(0, 3).column("__key")))
     assert len(found(INTS, file, [key for (key,) in first])) == 3
     with pytest.raises(CheckpointError, match=r"the file is damaged: the checksum of block \d+ "):
@@ -185,7 +186,7 @@ def test_a_delta_of_format_1_is_searched_like_any(codec: KeyCodec) -> None:
     sink = pa.BufferOutputStream()
     with pa.ipc.new_file(sink, old.schema) as writer:
         writer.write_table(old, max_chunksize=300)
-    file = Segment.open(sink.getvalue(), "the file", codec)
+    file = SegmentFile.open(sink.getvalue(), "the file", codec)
     assert file.schema.equals(schema_of(codec))
     assert found(codec, file, list(model)) == model
     start, stop = file.span(2)
@@ -227,7 +228,7 @@ def test_huge_keys() -> None:
     entries = table.upsert(keys)
     table.column("n")[entries] = np.arange(4)
     data, checksum = write_segment(table.delta())
-    segment = Segment.open(data, "file", codec, checksum)
+    segment = SegmentFile.open(data, "file", codec, checksum)
     ordered = keys.take(np.argsort(keys.hashes))
     which, rows = segment.find(ordered, np.arange(len(ordered)))
     found = segment.take(rows)

@@ -17,7 +17,8 @@ from penstock.state.keys.codec import KeyCodec, Keys
 from penstock.state.store.merging import newest, whole
 from penstock.state.table import bags as module
 from penstock.state.table.bags import Bags
-from penstock.state.table.table import Column, ColumnTable
+from penstock.state.table.columns import Column
+from penstock.state.table.table import ColumnTable
 
 SLOTS = 8
 ALL = np.arange(SLOTS)
@@ -247,7 +248,7 @@ OPERATIONS: list[Operation] = [
 numbers = st.lists(st.integers(0, 12), max_size=10)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.lists(st.tuples(st.sampled_from(OPERATIONS), numbers), max_size=30), st.booleans())
 def test_any_sequence_of_operations_leaves_bags_and_lists_equal(
     operations: list[tuple[Operation, list[int]]], tidies: bool

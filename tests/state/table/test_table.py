@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 
 from penstock.errors import CheckpointError, ProtocolError
 from penstock.state.keys.codec import KeyCodec, Keys, slots_of
-from penstock.state.table.table import Column, ColumnTable
+from penstock.state.table.columns import Column
+from penstock.state.table.table import ColumnTable
 
 SLOTS = 8
 ALL = np.arange(SLOTS)
@@ -213,7 +214,7 @@ OPERATIONS: list[Callable[[Twin, list[int]], None]] = [
 numbers = st.lists(st.integers(0, 40), max_size=12)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     st.sampled_from(sorted(LAYOUTS)),
     st.lists(st.tuples(st.sampled_from(OPERATIONS), numbers), max_size=25),

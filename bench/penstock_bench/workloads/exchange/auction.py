@@ -18,8 +18,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from penstock.operators.process.processor import KeyedProcessor
-from penstock.state.variables.keyed import StateHandle, Timers
-from penstock.state.variables.rows import Row
+from penstock.state.variables.handle import StateHandle, Timers
+from penstock.state.variables.values import Row
 from penstock_bench.workloads.exchange.book import BUY, Balance, Book, Order, Waiting
 
 ORDER_COLUMNS = "order_id long, account long, side string, price long, quantity long"

@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from penstock.console.demo.meter import Reading
-from penstock.console.gauges import latency_gauge, page
+from penstock.console.terminal import latency_gauge, page
 from penstock.model import SLA
 
 _WIDTH = 86

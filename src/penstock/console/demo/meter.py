@@ -14,7 +14,7 @@ from penstock.model import SLA
 _WINDOW_MS = 1000.0
 _HISTORY = 60
 _HISTORY_MS = 500
-"""One bar of the history stands for so long: 60 of them are half a minute."""
+"""Time that one bar of the history stands for: 60 of them are half a minute."""
 
 
 @dataclass(frozen=True)
@@ -38,14 +38,14 @@ class Reading:
     rows: int
     rows_per_second: float
     latency: Latency | None
-    """Of the rows of the last second; p99 is that of the worst epoch in it."""
+    """Latency of the last second's rows; p99 is that of the worst epoch in it."""
     worst_ms: float
     """The highest average over any window of the SLA so far."""
     history_ms: tuple[float, ...]
     hosts: tuple[HostReading, ...]
 
 
-class Meter:
+class DemoMeter:
     """Follows a query by its progress. No clock: it goes by the times that epochs tell."""
 
     def __init__(self, sla: SLA) -> None:

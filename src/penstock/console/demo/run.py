@@ -16,7 +16,7 @@ from rich.live import Live
 import penstock as ps
 from penstock.console.demo.display import draw, line
 from penstock.console.demo.exact import Totals, rows_taken
-from penstock.console.demo.meter import Meter
+from penstock.console.demo.meter import DemoMeter
 from penstock.console.demo.steady import steady
 from penstock.console.terminal import cleaned_up, telling
 from penstock.model import SLA
@@ -25,11 +25,11 @@ from penstock.spark.quiet import quiet_session
 _SLA = SLA(latency_ms=1000, window_ms=1000)
 _FRAME_S = 0.25
 _LINE_S = 2.0
-"""Between two lines, where there is no terminal to draw on."""
+"""Seconds between two lines, where there is no terminal to draw on."""
 
 
 @dataclass(frozen=True)
-class Load:
+class DemoLoad:
     """What the demo runs."""
 
     seconds: int
@@ -43,7 +43,7 @@ class Load:
         return f"{self.rate:,} rows/s, {self.keys:,} keys, {hosts}"
 
 
-def run(load: Load) -> bool:
+def run(load: DemoLoad) -> bool:
     """Run to the end and say whether the result is exact. Nothing is left behind, Ctrl-C or not."""
     console = Console(highlight=False, soft_wrap=True)
     console.print(f"Keyed sums and counts of generated rows, for {load.seconds} s: {load}.")
@@ -90,9 +90,9 @@ def _await_arrivals(query: ps.FlowQuery) -> None:
             raise ps.PenstockError("the query ended before any row arrived")
 
 
-def _watch(query: ps.FlowQuery, load: Load, console: Console) -> float:
+def _watch(query: ps.FlowQuery, load: DemoLoad, console: Console) -> float:
     """Show the query until its time is over or it fails. Returns the worst average latency."""
-    meter, pause, began = Meter(_SLA), threading.Event(), time.monotonic()
+    meter, pause, began = DemoMeter(_SLA), threading.Event(), time.monotonic()
     title = f"penstock demo: {load}"
     screen = console.is_terminal and not console.is_dumb_terminal
     with ExitStack() as shown:

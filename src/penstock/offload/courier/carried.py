@@ -9,8 +9,8 @@ import pyarrow as pa
 
 from penstock.exchange.tally import Tally
 from penstock.plan.steps import KeyedStep
+from penstock.state.arrays import Array
 from penstock.state.keys.codec import slots_of
-from penstock.state.table.buffers import Array
 from penstock.wire.report import Counts, HotKeyCount
 
 

@@ -18,7 +18,7 @@ import pyarrow as pa
 from penstock.courier.delivery import Delivery
 from penstock.courier.roads import Batches, HostRoad
 from penstock.errors import ProtocolError
-from penstock.offload.backends.messages import FunctionAnswer
+from penstock.offload.backends.messages import WorkerAnswer
 from penstock.offload.courier.carried import CarriedTally
 from penstock.offload.courier.invocations import Portion, cut_evenly
 from penstock.offload.courier.questions import Asked, Questions
@@ -100,7 +100,7 @@ class BurstRoad(HostRoad):
         channels.end(self._form[0])
         return tally
 
-    def _taken(self, answer: FunctionAnswer) -> Made:
+    def _taken(self, answer: WorkerAnswer) -> Made:
         """An answer, if it is what the hosts of the step take."""
         plan, (kind, columns) = self._step.plan, self._form
         if answer.batches and answer.kind != kind:

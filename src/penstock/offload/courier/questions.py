@@ -10,9 +10,8 @@ import pyarrow as pa
 
 from penstock.courier.delivery import Delivery
 from penstock.faults import point
-from penstock.offload.backends.messages import FunctionAnswer, Requests
-from penstock.offload.backends.port import FunctionFailed, Invoker
-from penstock.offload.backends.reach import invoker_at
+from penstock.offload.backends.backend import Invoker, WorkerFailed, invoker_at
+from penstock.offload.backends.messages import Requests, WorkerAnswer
 from penstock.offload.courier.invocations import Invocations, Portion, Taken, portions
 from penstock.offload.plan.segments import Segment
 from penstock.operators.operator import EpochTime
@@ -30,7 +29,7 @@ class _Unreachable:
         self._why = f"{type(why).__name__}: {why}"
 
     def invoke(self, request: bytes, timeout_ms: int) -> bytes:
-        raise FunctionFailed(f"burst workers cannot be reached: {self._why}")
+        raise WorkerFailed(f"burst workers cannot be reached: {self._why}")
 
     def taken(self) -> Usage:
         return Usage()
@@ -54,7 +53,7 @@ class Questions:
         return self.offload.at_once(delivery.task.partition, delivery.plan.partitions)
 
     def ask(
-        self, parts: Sequence[Sequence[pa.RecordBatch]], take: Callable[[FunctionAnswer], Taken]
+        self, parts: Sequence[Sequence[pa.RecordBatch]], take: Callable[[WorkerAnswer], Taken]
     ) -> Asked[Taken]:
         """Let as many burst workers as there are parts work on the rows, from now on.
 
@@ -106,7 +105,7 @@ class Asked(Generic[Taken]):
         invoker: Invoker,
         requests: Requests,
         parts: Sequence[Sequence[pa.RecordBatch]],
-        take: Callable[[FunctionAnswer], Taken],
+        take: Callable[[WorkerAnswer], Taken],
         deadline_ms: int,
     ) -> None:
         self._where = where
@@ -137,7 +136,7 @@ class Asked(Generic[Taken]):
             str(self._where["step"]),
             sum(portion.rows for portion in self._all),
             records,
-            sum(not isinstance(portion.asks, FunctionFailed) for portion in self._all),
+            sum(not isinstance(portion.asks, WorkerFailed) for portion in self._all),
             dict(self._invocations.failures),
             self._returned,
             self._invocations.wait_ms,

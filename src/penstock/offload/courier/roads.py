@@ -11,7 +11,6 @@ import numpy as np
 from penstock.courier.delivery import Delivery
 from penstock.courier.roads import Batches, MapRoad, Road, direct_roads
 from penstock.errors import ProtocolError
-from penstock.host.pace import Pace
 from penstock.offload.courier.keyed_road import BurstRoad
 from penstock.offload.courier.questions import Questions
 from penstock.offload.courier.router import Router
@@ -22,24 +21,20 @@ from penstock.plan.epoch import Offload
 from penstock.plan.steps import MapStep
 
 
-def burst_roads(delivery: Delivery, map_rate: float | None = None) -> list[Road]:
-    """The roads of a task: direct ones, but where the plan hands rows to burst workers, or times steps.
-
-    With `map_rate`, for trials, segments without a keyed step take no more than so many records a
-    second.
-    """
+def burst_roads(delivery: Delivery) -> list[Road]:
+    """The roads of a task: direct ones, but where the plan hands rows to burst workers, or times steps."""
     flow, plan = delivery.flow, delivery.plan
     roads = direct_roads(delivery)
     shares = {str(routes.step): routes for routes in plan.steps if routes.offload is not None}
     maps = {} if plan.functions is None else dict(plan.map_offloads)
-    if flow.one_host or not (shares or maps or plan.timed or map_rate is not None):
+    if flow.one_host or not (shares or maps or plan.timed):
         return roads
     numbers = {step.id: number for number, step in enumerate(flow.steps)}
     found = {segment.id: segment for segment in segments(flow)}
     for name in (*shares, *maps):
         _check(found.get(name), name)
     for name, segment in found.items():
-        number, pace = numbers[name], Pace(map_rate)
+        number = numbers[name]
         if name in shares:
             offload, keyed = shares[name].offload, segment.keyed
             assert offload is not None and keyed is not None
@@ -48,15 +43,15 @@ def burst_roads(delivery: Delivery, map_rate: float | None = None) -> list[Road]
             if segment.maps:
                 first = numbers[segment.maps[0].id]
                 roads[first] = LeavingRoad(delivery, first, segment.maps[0], road.router)
-        elif segment.keyed is None and (name in maps or name in plan.timed or map_rate is not None):
+        elif segment.keyed is None and (name in maps or name in plan.timed):
             for step in segment.maps[:-1]:
                 roads[numbers[step.id]] = PassRoad(delivery, numbers[step.id])
             if name in maps:
                 time = EpochTime(plan.epoch, 0)
                 questions = Questions(delivery, segment, maps[name], time)
-                roads[number] = SharedSegmentRoad(delivery, number, segment, pace, questions)
+                roads[number] = SharedSegmentRoad(delivery, number, segment, questions)
             else:
-                roads[number] = SegmentRoad(delivery, number, segment, pace)
+                roads[number] = SegmentRoad(delivery, number, segment)
     return roads
 
 

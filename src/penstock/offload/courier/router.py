@@ -18,8 +18,8 @@ from penstock.offload.courier.row_marks import marked_columns, row_marks
 from penstock.offload.plan.segments import Segment
 from penstock.plan.epoch import Offload
 from penstock.plan.reflex import Reflex
+from penstock.state.arrays import Array, fixed_array
 from penstock.state.keys.codec import KeyCodec, slots_of
-from penstock.state.table.buffers import Array, fixed_array
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 """The golden ratio's fraction of 2**64: multiples of it are spread evenly."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
+from penstock.state.arrays import Array, fixed_values, one_chunk, physical, valid_mask
 from penstock.state.keys.codec import byte_keys
 from penstock.state.keys.encoding import is_text, text_blob
-from penstock.state.table.buffers import Array, fixed_values, one_chunk, physical, valid_mask
 
 _PRIME = np.uint64(0xC2B2AE3D27D4EB4F)
 _SHIFT = np.uint64(29)

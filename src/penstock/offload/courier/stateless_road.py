@@ -11,8 +11,7 @@ import pyarrow as pa
 from penstock.courier.delivery import Delivery
 from penstock.courier.roads import Batches, Road
 from penstock.errors import ProtocolError
-from penstock.host.pace import Pace
-from penstock.offload.backends.messages import FunctionAnswer
+from penstock.offload.backends.messages import WorkerAnswer
 from penstock.offload.courier.invocations import Portion, cut_evenly, rows_between
 from penstock.offload.courier.questions import Questions
 from penstock.offload.plan.segments import Segment
@@ -24,9 +23,9 @@ from penstock.wire.report import MapWork, Seen
 class SegmentRoad(Road):
     """All steps of a segment without a keyed one, at its last step: the courier does and times them."""
 
-    def __init__(self, delivery: Delivery, number: int, segment: Segment, pace: Pace) -> None:
+    def __init__(self, delivery: Delivery, number: int, segment: Segment) -> None:
         super().__init__(delivery, number)
-        self._segment, self._pace = segment, pace
+        self._segment = segment
         self._timed = segment.id in delivery.plan.timed
         self.told = "answered" if self._timed else "never"
         self._came = self._done = 0
@@ -53,12 +52,8 @@ class SegmentRoad(Road):
         for step in self._segment.maps:
             made = self._delivery.work.mapped(step, made)
         given = list(made)
-        spent_s = time.perf_counter() - began
-        rest_s = self._pace.rest(rows, spent_s)
-        if rest_s:
-            time.sleep(rest_s)
         self._done += rows
-        self._useful_s += spent_s + rest_s
+        self._useful_s += time.perf_counter() - began
         return given
 
 
@@ -69,9 +64,9 @@ class SharedSegmentRoad(SegmentRoad):
     """
 
     def __init__(
-        self, delivery: Delivery, number: int, segment: Segment, pace: Pace, questions: Questions
+        self, delivery: Delivery, number: int, segment: Segment, questions: Questions
     ) -> None:
-        super().__init__(delivery, number, segment, pace)
+        super().__init__(delivery, number, segment)
         self.told = "answered"
         self._questions = questions
 
@@ -105,7 +100,7 @@ class SharedSegmentRoad(SegmentRoad):
     def _alone(self, portion: Portion) -> list[pa.RecordBatch]:
         return self._made(portion.batches)
 
-    def _taken(self, answer: FunctionAnswer) -> list[pa.RecordBatch]:
+    def _taken(self, answer: WorkerAnswer) -> list[pa.RecordBatch]:
         """An answer, if it is what the last step gives."""
         output = self._segment.maps[-1].output
         fits = answer.kind == ROWS and all(batch.schema.equals(output) for batch in answer.batches)

@@ -1,0 +1,1 @@
+"""The driver's part: keeping workers ready, and telling what they did."""

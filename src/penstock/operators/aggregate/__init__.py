@@ -1,1 +1,11 @@
-"""Aggregates per key: accumulators, their combination in couriers, their state on hosts."""
+"""Aggregates per key.
+
+aggregates.py      what users write: `count`, `sum`, `last` and so on
+plan.py            the plan of the step; compiled.py: an aggregate checked against its input
+accumulators.py    pieces of state that aggregates are made of; object_accumulators.py for values that
+                   compiled code cannot hold, signed_accumulators.py for rows that are taken back
+distinct_sets.py   exact counts of distinct values; sketch.py: approximate ones
+combiner.py        the courier's side: rows of one key are combined before they are sent
+state.py, step.py  the host's side
+kernels.py         compiled loops
+"""

@@ -16,8 +16,9 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.operators.aggregate import kernels
-from penstock.state.table.buffers import (
+from penstock.state.arrays import (
     Array,
+    filled_values,
     fixed_array,
     fixed_values,
     one_chunk,
@@ -45,7 +46,7 @@ class Accumulator(Protocol):
 
     @property
     def combined(self) -> tuple[Column, ...]:
-        """Those of its columns that a combined state is made of."""
+        """The columns that a combined state is made of."""
         ...
 
     def update(self, state: State, entries: Array, batch: pa.RecordBatch) -> None:
@@ -98,15 +99,13 @@ def true_rows(batch: pa.RecordBatch, where: str | None) -> Array | None:
     """Where this column of bools is true, null counting as false; None: no column, all rows."""
     if where is None:
         return None
-    column = one_chunk(batch.column(where))
-    values, valid = fixed_values(column), valid_mask(column)
-    return values if valid is None else values & valid
+    return filled_values(one_chunk(batch.column(where)))
 
 
 def chosen(
     batch: pa.RecordBatch, names: tuple[str, ...], where: str | None, entries: Array
 ) -> tuple[Array, list[pa.Array]]:
-    """Of the rows in which `where` is true: the entries, and the columns of these names."""
+    """Entries and columns of these names, of the rows in which `where` is true."""
     arrays = [one_chunk(batch.column(name)) for name in names]
     mask = true_rows(batch, where)
     if mask is None:
@@ -143,10 +142,7 @@ class Count:
     combined = columns
 
     def update(self, state: State, entries: Array, batch: pa.RecordBatch) -> None:
-        valid = both(
-            None if self.column is None else valid_mask(one_chunk(batch.column(self.column))),
-            true_rows(batch, self.where),
-        )
+        valid = self._counted(batch)
         kernels.count_rows(state(self.name), entries if valid is None else entries[valid])
 
     def merge(self, state: State, entries: Array, combined: pa.RecordBatch) -> None:
@@ -154,6 +150,11 @@ class Count:
 
     def seen(self, state: State, entries: Array | slice) -> Array | None:
         return None
+
+    def _counted(self, batch: pa.RecordBatch) -> Array | None:
+        """The rows that count (bool); None: all."""
+        column = None if self.column is None else one_chunk(batch.column(self.column))
+        return both(None if column is None else valid_mask(column), true_rows(batch, self.where))
 
 
 @dataclass(frozen=True)
@@ -229,10 +230,14 @@ class Pick:
 
     @property
     def combined(self) -> tuple[Column, ...]:
-        value = Column(self.name, carried(self.type))
+        value = Column(self.name, self._held_as(self.type))
         if self.by is None:
             return (value,)
-        return (value, Column(f"{self.name} rank", carried(self.by_type)))
+        return (value, Column(f"{self.name} rank", self._held_as(self.by_type)))
+
+    def _held_as(self, type: pa.DataType) -> pa.DataType:
+        """The type of a state column for values of a type."""
+        return carried(type)
 
     def update(self, state: State, entries: Array, batch: pa.RecordBatch) -> None:
         names = with_where((self.column, self.by), None)

@@ -10,7 +10,7 @@ Nulls are ignored: a sum, average, minimum or the like of nothing is null, a cou
 from __future__ import annotations
 
 from penstock.operators.aggregate.combiner import Combiner, pack, unpack
-from penstock.operators.aggregate.parts import Aggregate
+from penstock.operators.aggregate.compiled import Aggregate
 from penstock.operators.aggregate.plan import AggregatePlan
 
 __all__ = [

@@ -1,9 +1,12 @@
 """Exact counts of distinct values: the state of `count_distinct`.
 
 One set serves all `count_distinct` of a column, whatever their conditions (`where`): each value is
-kept with the conditions that have held in some row with it, as bits. In a table a set is a bag, with
-an index beside it (see `value_sets`); in a combiner, and wherever else state lives only for a while,
-the index is all there is.
+kept with the conditions that have held in some row with it, as bits. In a combiner, and wherever else
+state lives only for a while, an index of values is all there is (`PassingSets`).
+
+In a table a set is a bag (`ValueSets`): the bag is the state, and the index beside it says quickly what
+is new. The index forgets nothing on a rollback, but knows for each entry the cell of the bag that it has
+seen: where the table holds another one, the entry's values are put in anew, under another number.
 """
 
 from __future__ import annotations
@@ -16,12 +19,209 @@ import pyarrow as pa
 
 from penstock.operators.aggregate import kernels
 from penstock.operators.aggregate.accumulators import State, named, true_rows, with_where
-from penstock.operators.aggregate.value_index import LISTS, PassingSets
-from penstock.state.table.buffers import Array, fixed_values, one_chunk, valid_mask
+from penstock.state.arrays import Array, fixed_array, fixed_values, grown, one_chunk, valid_mask
+from penstock.state.table.bags import Bags
 from penstock.state.table.columns import Column
 
+MEMBERS = pa.schema(
+    [
+        pa.field("value", pa.int64(), nullable=False),
+        pa.field("where", pa.uint8(), nullable=False),
+    ]
+)
+"""A value, and bits for the conditions that have held with it."""
+LISTS = pa.list_(pa.struct(list(MEMBERS)))
+"""Sets as a column."""
+
+_LOAD = 0.6
+_LEAST = 1024
+
+
+class ValueIndex:
+    """Values (int64) with bits (uint8) of sets, which are numbered from 1 on (int32).
+
+    >>> index = ValueIndex()
+    >>> rows, bits = index.put(np.array([1, 1, 2], np.int32), np.array([7, 7, 7]),
+    ...     np.array([1, 3, 1], np.uint8))
+    >>> rows.tolist(), bits.tolist(), index.used
+    ([0, 1, 2], [1, 2, 1], 2)
+    """
+
+    used: int
+    """How many values there are in all sets."""
+
+    def __init__(self) -> None:
+        self.used = 0
+        self._make_room(2 * _LEAST)
+
+    def put(self, numbers: Array, values: Array, bits: Array) -> tuple[Array, Array]:
+        """Put each value into the set of its number.
+
+        Returns the rows that brought something new, and which bits those are.
+        """
+        rows, news = np.empty(len(numbers), np.int64), np.empty(len(numbers), np.uint8)
+        row = count = 0
+        while True:
+            row, self.used, more = kernels.put(
+                numbers, values, bits, row, self._sets, self._values, self._bits,
+                self.used, int(_LOAD * len(self._sets)), rows[count:], news[count:],
+            )  # fmt: skip
+            count += more
+            if row == len(numbers):
+                return rows[:count], news[:count]
+            before = self._sets, self._values, self._bits
+            self._make_room(2 * len(self._sets))
+            kernels.rehash(*before, self._sets, self._values, self._bits)
+
+    def members(self) -> tuple[Array, Array, Array]:
+        """Everything: numbers of sets, ascending, values and bits."""
+        there = np.flatnonzero(self._sets)
+        there = there[np.argsort(self._sets[there], kind="stable")]
+        return self._sets[there], self._values[there], self._bits[there]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes held."""
+        return self._sets.nbytes + self._values.nbytes + self._bits.nbytes
+
+    def _make_room(self, places: int) -> None:
+        self._sets = np.zeros(places, np.int32)
+        self._values, self._bits = np.zeros(places, np.int64), np.zeros(places, np.uint8)
+
+
+class PassingSets:
+    """Sets of groups that exist only while rows are combined.
+
+    Stands where the array of a state column does, and can be made longer as those are: by putting
+    the old one into a new one.
+
+    >>> sets = PassingSets(2)
+    >>> _ = sets.add(np.array([1, 1]), np.array([7, 8]), np.array([1, 1], np.uint8))
+    >>> [len(members) for members in sets.lists().to_pylist()]
+    [0, 2]
+    """
+
+    def __init__(self, room: int) -> None:
+        self._size, self._index = room, ValueIndex()
+
+    def __len__(self) -> int:
+        return self._size
+
+    def __getitem__(self, some: slice) -> PassingSets:
+        first = PassingSets(len(range(self._size)[some]))
+        first[:] = self
+        return first
+
+    def __setitem__(self, some: slice, other: PassingSets) -> None:
+        self._index = other._index
+
+    def add(self, groups: Array, values: Array, bits: Array) -> tuple[Array, Array]:
+        """Put values into the sets of groups; see `ValueSets.add`."""
+        rows, news = self._index.put((groups + 1).astype(np.int32), values, bits)
+        return groups[rows], news
+
+    def lists(self) -> pa.Array:
+        """All sets, as a column."""
+        numbers, values, bits = self._index.members()
+        offsets = np.zeros(self._size + 1, np.int32)
+        np.cumsum(np.bincount(numbers - 1, minlength=self._size), out=offsets[1:])
+        columns = [fixed_array(values, pa.int64()), fixed_array(bits, pa.uint8())]
+        pairs = pa.StructArray.from_arrays(columns, fields=list(MEMBERS))
+        buffers: list[Any] = [None, pa.py_buffer(offsets)]
+        return pa.Array.from_buffers(LISTS, self._size, buffers, children=[pairs])
+
+
+_SPARE = 1 << 16
+"""Values of sets that are gone which are never worth cleaning up."""
+
+
+class ValueSets(Bags):
+    """The sets of one aggregate, by entry.
+
+    >>> from penstock.state.keys.codec import KeyCodec
+    >>> from penstock.state.table.table import ColumnTable
+    >>> codec = KeyCodec(pa.schema([("user", pa.string())]))
+    >>> sets = ValueSets("seen")
+    >>> table = ColumnTable(codec, [sets.column], slots=16)
+    >>> sets.bind(table)
+    >>> entries = table.upsert(codec.encode(pa.record_batch({"user": ["a", "a", "b"]})))
+    >>> added, bits = sets.add(entries, np.array([7, 7, 7]), np.array([1, 3, 1], np.uint8))
+    >>> added.tolist(), bits.tolist()
+    ([0, 0, 1], [1, 2, 1])
+    """
+
+    def __init__(self, name: str) -> None:
+        # names of bags have no dots
+        super().__init__(name.replace("%", "%25").replace(".", "%2e"), MEMBERS)
+        self._drop()
+
+    def add(self, entries: Array, values: Array, bits: Array) -> tuple[Array, Array]:
+        """Put values into the sets of entries, which are touched already.
+
+        Returns the entries of those that brought something new, and the bits that were new.
+        """
+        if not len(entries):
+            return entries, bits
+        self._follow()
+        try:
+            return self._added(entries, values, bits)
+        except BaseException:
+            # the index may know values that the bags do not hold
+            self._drop()
+            raise
+
+    def tidy(self) -> None:
+        """Forget what no entry holds, if it prevails, also in the index."""
+        super().tidy()
+        if self._index.used > 2 * int(self._cells[:, 1].sum()) + _SPARE:
+            self._drop()
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes held, slack and index included."""
+        known = self._known.nbytes + self._numbers.nbytes
+        return super().nbytes + self._index.nbytes + known
+
+    def _added(self, entries: Array, values: Array, bits: Array) -> tuple[Array, Array]:
+        cells = self._cells
+        out = np.empty(len(entries), np.int64)
+        count = kernels.stale(entries, cells, self._known, self._numbers, self._next, out)
+        if count:
+            self._learn_anew(out[:count])
+        rows, news = self._index.put(self._numbers[entries], values, bits)
+        added = entries[rows]
+        columns = [fixed_array(values[rows], pa.int64()), fixed_array(news, pa.uint8())]
+        self.append(added, pa.RecordBatch.from_arrays(columns, schema=MEMBERS))
+        kernels.learn(added, cells, self._known)
+        return added, news
+
+    def _drop(self) -> None:
+        self._index, self._next = ValueIndex(), 1
+        self._known, self._numbers = np.zeros((0, 2), np.int64), np.zeros(0, np.int32)
+        self._seen = -1
+
+    def _follow(self) -> None:
+        """Keep up with the table: it has more entries, or numbers them and their rows anew."""
+        seen = self.renumberings + self._bound.renumberings
+        if seen != self._seen or self._next > np.iinfo(np.int32).max // 2:
+            self._drop()
+            self._seen = seen
+        size = len(self._cells)
+        if size > len(self._numbers):
+            self._known = grown(self._known, len(self._known), size + size // 2)
+            self._numbers = grown(self._numbers, len(self._numbers), size + size // 2)
+
+    def _learn_anew(self, entries: Array) -> None:
+        self._next += len(entries)
+        owner, ids = self.ids(entries)
+        if len(ids):
+            values = fixed_values(self.values("value", ids))
+            bits = fixed_values(self.values("where", ids))
+            self._index.put(self._numbers[entries[owner]], values, bits)
+
+
 MOST_CONDITIONS = 8
-"""As many as there are bits beside a value."""
+"""Conditions that one set can tell apart: the bits beside a value."""
 
 
 @dataclass(frozen=True)

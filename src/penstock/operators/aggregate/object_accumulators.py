@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import decimal
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from penstock.operators.aggregate import kernels
-from penstock.operators.aggregate.accumulators import State, chosen, named, with_where
-from penstock.state.table.buffers import (
+from penstock.operators.aggregate.accumulators import Pick, State, chosen, named, with_where
+from penstock.state.arrays import (
     Array,
     fixed_array,
     fixed_values,
@@ -73,43 +73,11 @@ class DecimalSum:
 
 
 @dataclass(frozen=True)
-class ObjectPick:
-    """One value of a column of any type: the least, the greatest, the first or the last."""
+class ObjectPick(Pick):
+    """As `Pick`, of a column of any type."""
 
-    kind: Literal["min", "max", "first", "last"]
-    column: str
-    type: pa.DataType
-    by: str | None = None
-    by_type: pa.DataType | None = None
-    where: str | None = None
-
-    @property
-    def name(self) -> str:
-        return named(self.kind, self.column, self.by, self.where)
-
-    @property
-    def inputs(self) -> tuple[str, ...]:
-        return with_where((self.column, self.by), self.where)
-
-    @property
-    def columns(self) -> tuple[Column, ...]:
-        return (*self.combined, Column(f"{self.name} seen", pa.bool_()))
-
-    @property
-    def combined(self) -> tuple[Column, ...]:
-        value = Column(self.name, self.type)
-        return (value,) if self.by is None else (value, Column(f"{self.name} rank", self.by_type))
-
-    def update(self, state: State, entries: Array, batch: pa.RecordBatch) -> None:
-        names = with_where((self.column, self.by), None)
-        self._fold(state, *chosen(batch, names, self.where, entries))
-
-    def merge(self, state: State, entries: Array, combined: pa.RecordBatch) -> None:
-        self._fold(state, entries, [combined.column(column.name) for column in self.combined])
-
-    def seen(self, state: State, entries: Array | slice) -> Array | None:
-        mask: Array = state(f"{self.name} seen")[entries]
-        return mask
+    def _held_as(self, type: pa.DataType) -> pa.DataType:
+        return type
 
     def _fold(self, state: State, entries: Array, arrays: list[pa.Array]) -> None:
         for array in arrays:

@@ -8,14 +8,23 @@ from typing import Any
 import pyarrow as pa
 
 from penstock.errors import FlowError
-from penstock.operators import senders
 from penstock.operators.aggregate import step as aggregate_step
 from penstock.operators.aggregate.accumulators import Accumulator, State
-from penstock.operators.aggregate.parts import Aggregate, compiled, one_field
+from penstock.operators.aggregate.combiner import Combiner, CombiningSender
+from penstock.operators.aggregate.compiled import Aggregate, compiled, one_field
 from penstock.operators.aggregate.signed_accumulators import SignedCount
-from penstock.operators.operator import CHANGE, Emit, EpochTime, OnError, Operator, Sender, Unfit
+from penstock.operators.operator import (
+    CHANGE,
+    Emit,
+    EpochTime,
+    OnError,
+    Operator,
+    Sender,
+    Unfit,
+    without_key,
+)
+from penstock.state.arrays import Array
 from penstock.state.keys.codec import KeyCodec, Keys
-from penstock.state.table.buffers import Array
 from penstock.state.table.columns import Column
 from penstock.state.table.table import KEY
 
@@ -43,7 +52,7 @@ class AggregatePlan:
     columns: list[Column]
     """The state per key, as it is in a combiner; for a table see `AggregateState`."""
     partial_schema: pa.Schema
-    """Of combined states, without the key; null stands for nothing seen."""
+    """The schema of combined states, without the key; null stands for nothing seen."""
     packed_schema: pa.Schema
     """The same behind the key, as it goes over the wire."""
     raw_names: list[str]
@@ -99,14 +108,14 @@ class AggregatePlan:
 
     def unfit(self, input: int, batch: pa.RecordBatch) -> Unfit | None:
         """Rows without a key."""
-        return senders.without_key(self.codec, self.key_names, batch)
+        return without_key(self.codec, self.key_names, batch)
 
-    def sender(self, time: EpochTime, two_stage: bool = False, combine: bool = True) -> Sender:
-        """Combines before sending where that pays, or always, or never."""
-        return senders.CombiningSender(self, two_stage, combine)
+    def sender(self, time: EpochTime, two_stage: bool = False) -> Sender:
+        """Combines before sending where that pays, or always."""
+        return CombiningSender(self.codec, Combiner(self, two_stage))
 
     def sent_keys(self, batch: pa.RecordBatch) -> Keys:
-        """Of rows or of combined states."""
+        """The keys of rows or of combined states."""
         combined = batch.schema.equals(self.packed_schema)
         return self.codec.from_storage(batch.column(KEY)) if combined else self.codec.encode(batch)
 

@@ -13,57 +13,32 @@ import pyarrow as pa
 
 from penstock.operators.aggregate import kernels
 from penstock.operators.aggregate.accumulators import (
+    Count,
     State,
     Sum,
-    both,
     chosen,
-    named,
     numbers,
-    true_rows,
     with_where,
 )
 from penstock.operators.aggregate.object_accumulators import DecimalSum
 from penstock.operators.operator import CHANGE
-from penstock.state.table.buffers import Array, fixed_array, one_chunk, valid_mask
+from penstock.state.arrays import Array, filled_values, fixed_array, one_chunk, valid_mask
 from penstock.state.table.columns import Column
 
 
 @dataclass(frozen=True)
-class SignedCount:
+class SignedCount(Count):
     """The number of rows that are there, or of those in which a column is not null."""
-
-    column: str | None = None
-    where: str | None = None
-
-    @property
-    def name(self) -> str:
-        return named("count", self.column, where=self.where)
 
     @property
     def inputs(self) -> tuple[str, ...]:
         return with_where((self.column, CHANGE), self.where)
 
-    @property
-    def columns(self) -> tuple[Column, ...]:
-        return (Column(self.name, pa.int64()),)
-
-    combined = columns
-
     def update(self, state: State, entries: Array, batch: pa.RecordBatch) -> None:
-        signs = _signs(batch.column(CHANGE))
-        valid = both(
-            None if self.column is None else valid_mask(one_chunk(batch.column(self.column))),
-            true_rows(batch, self.where),
-        )
+        signs, valid = _signs(batch.column(CHANGE)), self._counted(batch)
         if valid is not None:
             entries, signs = entries[valid], signs[valid]
         kernels.add_counts(state(self.name), entries, signs)
-
-    def merge(self, state: State, entries: Array, combined: pa.RecordBatch) -> None:
-        kernels.add_counts(state(self.name), entries, numbers(combined.column(self.name)))
-
-    def seen(self, state: State, entries: Array | slice) -> Array | None:
-        return None
 
 
 @dataclass(frozen=True)
@@ -116,16 +91,14 @@ class SignedSum:
         return mask
 
     def settle(self, state: State, entries: Array) -> None:
-        """Where no value is left, nothing is left of rounding errors, infinities and NaN either."""
+        """Clear sums of which no value is left: also of rounding errors, infinities and NaN."""
         held = state(self.name)
         empty = entries[state(self.rows)[entries] == 0]
         held[empty] = None if held.dtype == object else 0
 
 
 def _signs(change: pa.Array | pa.ChunkedArray) -> Array:
-    array = one_chunk(change)
-    values, valid = numbers(array, np.int64), valid_mask(array)
-    return values if valid is None else np.where(valid, values, 0)
+    return filled_values(one_chunk(change)).astype(np.int64, copy=False)
 
 
 def _times(values: pa.Array, signs: Array) -> pa.Array:

@@ -10,13 +10,13 @@ import pyarrow as pa
 
 from penstock.operators.aggregate import kernels
 from penstock.operators.aggregate.accumulators import State, both, true_rows, with_where
+from penstock.state.arrays import Array, fixed_array
 from penstock.state.keys.codec import KeyCodec
-from penstock.state.table.buffers import Array, fixed_array
 from penstock.state.table.columns import Column
 
 
 @dataclass(frozen=True)
-class Distinct:
+class DistinctSketch:
     """HyperLogLog registers of a column's values: 2**precision bytes per key."""
 
     column: str

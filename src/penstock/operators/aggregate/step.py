@@ -2,26 +2,72 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 
 from penstock.operators.aggregate.signed_accumulators import SignedCount, SignedSum
-from penstock.operators.aggregate.table_state import AggregateState
+from penstock.operators.aggregate.state import AggregateState
 from penstock.operators.changes import differing, signs
 from penstock.operators.operator import PARTIALS, ROWS, Answer, EpochTime
 from penstock.operators.places import Places
 from penstock.operators.table_operator import Given, TableOperator, answer_of
+from penstock.state.arrays import Array, fixed_array
 from penstock.state.keys.codec import Keys
-from penstock.state.table.buffers import Array, fixed_array
 from penstock.state.table.table import ColumnTable
 
 if TYPE_CHECKING:
     from penstock.operators.aggregate.plan import AggregatePlan
 
-_ROWS_PER_BATCH = 1 << 18
+ROWS_PER_BATCH = 1 << 18
+
+
+Where = Callable[[Array], Places | None]
+"""Gives the output places of entries."""
+
+
+class AggregateRows:
+    """Output rows of entries in a table: some columns that lead, then the aggregates."""
+
+    def __init__(
+        self,
+        plan: AggregatePlan,
+        state: AggregateState,
+        table: ColumnTable,
+        output: pa.Schema,
+        leading: Callable[[Array], list[pa.Array]],
+    ) -> None:
+        self._plan, self._state, self._table = plan, state, table
+        self._output, self._leading = output, leading
+
+    def now(self, entries: Array, places: Where) -> Iterator[Given]:
+        """The rows of these entries as they are."""
+        for some in _pieces(entries, ROWS_PER_BATCH):
+            columns = self._leading(some) + self._plan.results(self._state, some)
+            yield Given(pa.RecordBatch.from_arrays(columns, schema=self._output), places(some))
+
+    def changes(self, entries: Array, places: Where) -> Iterator[Given]:
+        """What is taken back, then what is put in, of as many entries as go into a batch."""
+        for some in _pieces(entries, ROWS_PER_BATCH // 2):
+            was, here = self._table.was_present(some), self._table.present(some)
+            old = self._plan.results(self._state.before(some), np.arange(len(some)))
+            new = self._plan.results(self._state, some)
+            changed = (was != here) | differing(old, new)
+            for sign, results, rows in ((-1, old, was & changed), (1, new, here & changed)):
+                found = np.flatnonzero(rows)
+                if len(found):
+                    taken = fixed_array(found, pa.int64())
+                    columns = self._leading(some[found])
+                    columns += [column.take(taken) for column in results]
+                    columns.append(signs(sign, len(found)))
+                    batch = pa.RecordBatch.from_arrays(columns, schema=self._output)
+                    yield Given(batch, places(some[found]))
+
+
+def _pieces(entries: Array, size: int) -> Iterator[Array]:
+    return (entries[at : at + size] for at in range(0, len(entries), size))
 
 
 class AggregateOperator(TableOperator):
@@ -50,6 +96,10 @@ class AggregateOperator(TableOperator):
         self.table = ColumnTable(plan.codec, self._state.columns, slots)
         self._state.bind(self.table)
         self.output: pa.Schema = plan.output
+        self._out = AggregateRows(
+            plan, self._state, self.table, plan.output,
+            lambda entries: plan.codec.decode(self.table.keys(entries)),
+        )  # fmt: skip
 
     def keys(self, kind: str, batches: list[pa.RecordBatch]) -> list[Keys]:
         """The keys of these batches."""
@@ -71,15 +121,12 @@ class AggregateOperator(TableOperator):
         if self.plan.signed:
             self._settle(touched)
         if self.plan.emit == "changes":
-            return answer_of(self._changes(touched))
-        return answer_of(self._rows(touched))
+            return answer_of(self._out.changes(touched, self._first))
+        return answer_of(self._out.now(touched[self.table.present(touched)], self._first))
 
-    def _take_in(
-        self, kind: str, batches: list[pa.RecordBatch], places: Sequence[Places | None]
-    ) -> Iterator[Given]:
-        for batch, where in zip(batches, places, strict=True):
-            self._note(*self._state.take_in(kind, batch), where)
-        return iter(())
+    def _take(self, kind: str, batch: pa.RecordBatch, places: Places | None) -> Iterable[Given]:
+        self._note(*self._state.take_in(kind, batch), places)
+        return ()
 
     def _settle(self, touched: Array) -> None:
         """Rows were taken back: keys of which none is left are gone."""
@@ -89,30 +136,3 @@ class AggregateOperator(TableOperator):
         for accumulator in self.plan.accumulators:
             if isinstance(accumulator, SignedSum):
                 accumulator.settle(self._state, here)
-
-    def _rows(self, entries: Array) -> Iterator[Given]:
-        entries = entries[self.table.present(entries)]
-        for start in range(0, len(entries), _ROWS_PER_BATCH):
-            some = entries[start : start + _ROWS_PER_BATCH]
-            columns = self.plan.codec.decode(self.table.keys(some))
-            columns += self.plan.results(self._state, some)
-            batch = pa.RecordBatch.from_arrays(columns, schema=self.output)
-            yield Given(batch, self._first(some))
-
-    def _changes(self, entries: Array) -> Iterator[Given]:
-        """What is taken back, then what is put in, of as many entries as go into a batch."""
-        for start in range(0, len(entries), _ROWS_PER_BATCH // 2):
-            some = entries[start : start + _ROWS_PER_BATCH // 2]
-            was, here = self.table.was_present(some), self.table.present(some)
-            old = self.plan.results(self._state.before(some), np.arange(len(some)))
-            new = self.plan.results(self._state, some)
-            changed = (was != here) | differing(old, new)
-            for sign, results, rows in ((-1, old, was & changed), (1, new, here & changed)):
-                found = np.flatnonzero(rows)
-                if len(found):
-                    taken = fixed_array(found, pa.int64())
-                    columns = self.plan.codec.decode(self.table.keys(some[found]))
-                    columns += [column.take(taken) for column in results]
-                    columns.append(signs(sign, len(found)))
-                    batch = pa.RecordBatch.from_arrays(columns, schema=self.output)
-                    yield Given(batch, self._first(some[found]))

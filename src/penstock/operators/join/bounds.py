@@ -19,7 +19,7 @@ from penstock.operators.window.windows import (
     event_times,
     time_field,
 )
-from penstock.state.table.buffers import Array, valid_mask
+from penstock.state.arrays import Array, valid_mask
 
 STARTS = "__window"
 """Beside rows on their way to a host: the start of the window that the row goes to."""

@@ -8,26 +8,24 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from penstock.operators.due import limits, stamp
 from penstock.operators.entry_groups import ends_of, grouped
 from penstock.operators.join import kernels
 from penstock.operators.join.bounds import Get, Interval
-from penstock.operators.join.expiring_join import DUE, ExpiringJoin
-from penstock.operators.join.matched import MATCHED, mark, with_column
-from penstock.operators.join.step import LEFT, RIGHT
+from penstock.operators.join.step import DUE, LEFT, RIGHT, ExpiringJoin
+from penstock.operators.join.stored_rows import MATCHED, mark, with_column
 from penstock.operators.operator import EpochTime
 from penstock.operators.places import Places, taken
-from penstock.operators.table_operator import Given
+from penstock.operators.table_operator import Given, limits, stamp
+from penstock.state.arrays import Array, fixed_array, fixed_values
 from penstock.state.table.bags import Bags
-from penstock.state.table.buffers import Array, fixed_array, fixed_values
 
 if TYPE_CHECKING:
     from penstock.operators.join.plan import JoinPlan
 
 _CANDIDATES = 4
-"""So many stored rows per new one are looked at one by one; if there are more, by sorting."""
+"""Stored rows per new one up to which they are looked at one by one; beyond, they are sorted."""
 _FEW_CANDIDATES = 64
-"""And so many in all."""
+"""Stored rows in all up to which they are looked at one by one."""
 
 
 class IntervalJoin(ExpiringJoin):
@@ -61,7 +59,7 @@ class IntervalJoin(ExpiringJoin):
         columns = self._columns(LEFT, ids[lonely])
         return self._alone(columns, np.arange(len(lonely)), taken(places, lonely))
 
-    def _take(
+    def _meet(
         self, input: int, entries: Array, rows: pa.RecordBatch, places: Places | None
     ) -> Iterator[Given]:
         at, ids = self._matches(input, entries, rows)

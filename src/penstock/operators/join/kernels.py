@@ -96,7 +96,7 @@ def _nth(values, n):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def next_due(owner, stamps, groups, exact):  # type: ignore[no-untyped-def]
-    """When to look at each of so many groups of rows again, 0 for one without rows.
+    """When to look at each group of rows again, 0 for one without rows.
 
     `exact`: when its first row falls due. Else when a quarter of them do, so that the work of
     looking through all is shared by many that go. Owners are ascending.

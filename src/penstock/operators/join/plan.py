@@ -1,26 +1,26 @@
-"""The plan of a join: what it takes, what it keeps, what it gives."""
+"""The plan of a join (what it takes, keeps and gives), and its sender in couriers."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import cached_property
 from typing import Any, Literal
 
+import numpy as np
 import pyarrow as pa
 
 from penstock.errors import FlowError
-from penstock.operators.join.bounds import STARTS, Bound, Interval, InWindow, Regular
-from penstock.operators.join.equal_rows import EqualRows
+from penstock.operators.join.bounds import STARTS, Bound, Interval, InWindow, Regular, late_rows
 from penstock.operators.join.interval_join import IntervalJoin
 from penstock.operators.join.regular_join import RegularJoin
-from penstock.operators.join.sender import JoinSender
 from penstock.operators.join.step import LEFT, RIGHT, JoinOperator
+from penstock.operators.join.stored_rows import EqualRows
 from penstock.operators.join.window_join import WindowJoin
-from penstock.operators.operator import CHANGE, EpochTime, OnError, Unfit
+from penstock.operators.operator import CHANGE, ROWS, EpochTime, OnError, Outgoing, Unfit
 from penstock.operators.tagged import TaggedSchema
-from penstock.operators.window.windows import WINDOW_START
+from penstock.operators.window.windows import WINDOW_START, event_times
+from penstock.state.arrays import Array, fixed_array, fixed_values
 from penstock.state.keys.codec import KeyCodec, Keys
-from penstock.state.table.buffers import fixed_values
 
 __all__ = ["How", "InWindow", "Interval", "JoinPlan", "Regular"]
 
@@ -42,7 +42,7 @@ class JoinPlan:
     changes: bool
     """Whether the output is a stream of changes."""
     equal: list[EqualRows | None]
-    """For each side how to find equal rows, if that is needed: to leave them out, or take them back."""
+    """How to find equal rows of each side, if they have to be left out or taken back."""
     kept: list[list[str]]
     """The columns of each side that stand in the output, in order."""
 
@@ -90,7 +90,7 @@ class JoinPlan:
 
     @property
     def key_names(self) -> list[str]:
-        """As the left side names them."""
+        """The key columns as the left side names them."""
         return list(self._keys.names)
 
     @cached_property
@@ -103,7 +103,7 @@ class JoinPlan:
 
     @cached_property
     def whole_keys(self) -> KeyCodec:
-        """Of the key alone, in which no null can match."""
+        """The codec of the key alone, in which no null can match."""
         return KeyCodec(self._keys)
 
     @cached_property
@@ -144,7 +144,7 @@ class JoinPlan:
         names = ", ".join(self.key_names)
         return None if odd is None else Unfit(odd, f"a null inside the key ({names})")
 
-    def sender(self, time: EpochTime, two_stage: bool = False, combine: bool = True) -> JoinSender:
+    def sender(self, time: EpochTime, two_stage: bool = False) -> JoinSender:
         """Sends the rows of both sides by their keys."""
         return JoinSender(self, time)
 
@@ -250,3 +250,66 @@ def _key_schema(left: pa.Schema, right: pa.Schema, on: tuple[tuple[str, str], ..
             hint="compare the right columns with each other before the join",
         )
     return pa.schema(fields)
+
+
+class JoinSender:
+    """Sends each row by its key, and once for each window; rows that cannot match stay behind."""
+
+    combines = False
+
+    def __init__(self, plan: JoinPlan, time: EpochTime) -> None:
+        self._plan, self._time = plan, time
+        self.late: list[tuple[int, pa.RecordBatch]] = []
+
+    def add(self, input: int, batch: pa.RecordBatch) -> Iterable[Outgoing]:
+        """Late rows are set aside; a null in the key matches nothing, so only a left join's left
+        rows go on with one."""
+        batch = self._in_time(input, batch)
+        if self._plan.how == "inner" or input == 1:
+            batch = self._with_key(input, batch)
+        if isinstance(self._plan.bound, InWindow):
+            batch = self._in_windows(self._plan.bound, input, batch)
+        if not batch.num_rows:
+            return []
+        hashes = self._plan.keys(input, batch).hashes
+        return [Outgoing(self._plan.tagged.pack(input, batch), hashes)]
+
+    def finish(self) -> tuple[str, Iterable[Outgoing]]:
+        """Everything has been sent."""
+        return ROWS, ()
+
+    def _in_time(self, input: int, batch: pa.RecordBatch) -> pa.RecordBatch:
+        bound, lateness_ms = self._plan.bound, self._plan.lateness_ms
+        names = bound.times()
+        if names is None or not batch.num_rows:
+            return batch
+        times = event_times(batch.column(names[input]))
+        if isinstance(bound, InWindow):
+            late = bound.window.late(times, bound.window.horizon(self._time, lateness_ms))
+        else:
+            late = late_rows(times, self._time, lateness_ms)
+        if late is None:
+            return batch
+        self.late.append((input, _where(batch, late)))
+        return _where(batch, ~late)
+
+    def _with_key(self, input: int, batch: pa.RecordBatch) -> pa.RecordBatch:
+        plan = self._plan
+        columns = plan.key_columns(input, batch)
+        keys = pa.RecordBatch.from_arrays(columns, schema=plan.whole_keys.schema)
+        nulls = plan.whole_keys.null_rows(keys)
+        return batch if nulls is None else _where(batch, ~nulls)
+
+    def _in_windows(self, bound: InWindow, input: int, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """The rows once for each window that is open, with its start beside them."""
+        window = bound.window
+        times = event_times(batch.column((bound.left_time, bound.right_time)[input]))
+        rows, starts = window.spread(times, window.horizon(self._time, self._plan.lateness_ms))
+        if window.kind == "hopping":
+            batch = batch.take(fixed_array(rows, pa.int64()))
+        columns = [*batch.columns, fixed_array(starts, pa.int64())]
+        return pa.RecordBatch.from_arrays(columns, schema=self._plan.tagged.inputs[input])
+
+
+def _where(batch: pa.RecordBatch, mask: Array) -> pa.RecordBatch:
+    return batch.take(fixed_array(np.flatnonzero(mask), pa.int64()))

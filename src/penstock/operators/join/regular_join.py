@@ -16,19 +16,16 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from penstock.operators.due import limits, stamp
 from penstock.operators.entry_groups import distinct, grouped
 from penstock.operators.join import kernels
 from penstock.operators.join.bounds import Get, Regular
-from penstock.operators.join.equal_rows import HASH
-from penstock.operators.join.expiring_join import DUE, ExpiringJoin
-from penstock.operators.join.matched import MATCHED, mark, with_column
-from penstock.operators.join.step import LEFT, RIGHT, Columns
+from penstock.operators.join.step import DUE, LEFT, RIGHT, Columns, ExpiringJoin
+from penstock.operators.join.stored_rows import HASH, MATCHED, mark, with_column
 from penstock.operators.operator import CHANGE, EpochTime
 from penstock.operators.places import Places, taken
-from penstock.operators.table_operator import Given
+from penstock.operators.table_operator import Given, limits, stamp
+from penstock.state.arrays import Array, fixed_array, fixed_values
 from penstock.state.table.bags import Bags
-from penstock.state.table.buffers import Array, fixed_array, fixed_values
 from penstock.state.table.columns import Column
 
 if TYPE_CHECKING:
@@ -77,7 +74,7 @@ class RegularJoin(ExpiringJoin):
             np.subtract.at(rights, entries[owner], self._weights(input, ids))
         return iter(())
 
-    def _take(
+    def _meet(
         self, input: int, entries: Array, rows: pa.RecordBatch, places: Places | None
     ) -> Iterator[Given]:
         at, ids = self._living(1 - input, *self.bags[1 - input].ids(entries))

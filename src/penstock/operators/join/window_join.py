@@ -8,17 +8,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from penstock.operators.due import due_column, due_entries, limits, stamp
 from penstock.operators.join.bounds import STARTS, InWindow
-from penstock.operators.join.equal_rows import HASH, EqualRows
-from penstock.operators.join.matched import with_column
 from penstock.operators.join.step import LEFT, RIGHT, Columns, JoinOperator
+from penstock.operators.join.stored_rows import HASH, EqualRows, with_column
 from penstock.operators.operator import EpochTime
 from penstock.operators.places import Places, taken
-from penstock.operators.table_operator import Given
+from penstock.operators.table_operator import Given, due_column, due_entries, limits, stamp
 from penstock.operators.window.windows import WINDOW_START, time_array
+from penstock.state.arrays import Array, fixed_array, fixed_values
 from penstock.state.table.bags import Bags
-from penstock.state.table.buffers import Array, fixed_array, fixed_values
 
 if TYPE_CHECKING:
     from penstock.operators.join.plan import JoinPlan
@@ -58,7 +56,7 @@ class WindowJoin(JoinOperator):
             yield from self._alone(self._columns(LEFT, ids), rows, places, bounds)
         self.table.remove(entries)
 
-    def _take(
+    def _meet(
         self, input: int, entries: Array, rows: pa.RecordBatch, places: Places | None
     ) -> Iterator[Given]:
         starts = fixed_values(rows.column(STARTS))

@@ -9,11 +9,10 @@ import pyarrow as pa
 
 from penstock.errors import FlowError, StepError
 from penstock.operators.places import Places, taken
-from penstock.operators.process.calls import Caller, Results
-from penstock.operators.process.evidence import json_text
+from penstock.operators.process.calls import Caller, Results, json_text
 from penstock.state.keys.codec import Keys, slots_of
-from penstock.state.table.buffers import one_chunk
-from penstock.state.variables.keyed import Timers
+from penstock.state.variables.handle import Timers
+from penstock.state.variables.values import in_type
 
 
 class BatchCalls:
@@ -113,14 +112,8 @@ def conformed(given: Any, output: pa.Schema) -> list[pa.RecordBatch]:
         )
     arrays = []
     for field in output:
-        column = one_chunk(given.column(field.name))
-        try:
-            arrays.append(column if column.type == field.type else column.cast(field.type))
-        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-            raise TypeError(
-                f"the column {field.name!r} takes {field.type}, not {column.type}: {error}"
-            ) from error
-        if column.null_count and not field.nullable:
+        arrays.append(in_type(given.column(field.name), field))
+        if arrays[-1].null_count and not field.nullable:
             raise TypeError(f"the column {field.name!r} must not be null")
     if not given.num_rows:
         return []

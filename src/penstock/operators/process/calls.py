@@ -1,24 +1,94 @@
-"""One call of a processor at a time, undone if it fails; what calls give, and what they cost."""
+"""One call of a processor at a time, undone if it fails; what calls give, and what is told of an
+exception in user code: step, key, row and the line that raised it."""
 
 from __future__ import annotations
 
 import gc
+import inspect
+import json
+import sysconfig
+import traceback
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from penstock.operators.operator import Answer, DeadLetter
+from penstock.errors import StepError
+from penstock.model import DeadLetter
+from penstock.operators.operator import Answer
 from penstock.operators.places import Places
-from penstock.operators.process.evidence import Evidence
 from penstock.operators.process.processor import KeyedProcessor
 from penstock.state.keys.codec import Keys
-from penstock.state.variables.cells import Cells
-from penstock.state.variables.keyed import StateHandle
+from penstock.state.variables.handle import StateHandle
 from penstock.state.variables.values import RowForm, python_values
+from penstock.state.variables.variable import Cells
+
+_OTHERS = [Path(__file__).parents[2]]
+_OTHERS += [Path(sysconfig.get_path(name)) for name in ("stdlib", "purelib", "platlib")]
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """Makes the errors and dead letters of one step."""
+
+    step: str
+
+    def failure(
+        self, method: Callable[..., Any], key: str, what: str, row: str | None, error: Exception
+    ) -> StepError:
+        """The error that ends the step: `method` of the processor raised `error`.
+
+        `what` says what `row` is: a row, a timer. None if it had not come to one.
+        """
+        name = getattr(method, "__qualname__", str(method)).rpartition("<locals>.")[2]
+        whose = f" for key {key}" if key else ""
+        on = f" on {what} {row}" if row is not None else ""
+        return StepError(
+            f"step {self.step}: {name} failed{whose}{on}: {type(error).__name__}: {error}",
+            hint=f"look at {user_line(error, method)}; or start the flow with "
+            'on_error="dead_letter" to set such rows aside',
+            step=self.step,
+            key=key,
+            row=row or "",
+        )
+
+    def letter(self, key: str, row: str, error: Exception) -> DeadLetter:
+        return DeadLetter(self.step, key, row, f"{type(error).__name__}: {error}")
+
+
+def json_text(value: Any) -> str:
+    """A key (a tuple) or a row (a dict) as JSON text.
+
+    >>> json_text(("ann", 3)), json_text({"user": "ann"})
+    ('["ann", 3]', '{"user": "ann"}')
+    """
+    try:
+        return json.dumps(value, default=str)
+    except (TypeError, ValueError):  # a map with keys that JSON does not have
+        texts = (
+            {k: str(v) for k, v in value.items()} if isinstance(value, dict) else map(str, value)
+        )
+        return json.dumps(texts if isinstance(texts, dict) else list(texts))
+
+
+def user_line(error: BaseException, method: Callable[..., Any]) -> str:
+    """The innermost line of user code that the error went through, or else where `method` begins.
+
+    An error that comes up in a library counts where the library was called.
+    """
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        if not any(other in Path(frame.filename).parents for other in _OTHERS):
+            where = f"{frame.filename}, line {frame.lineno}, in {frame.name}"
+            return f"{where}: {frame.line}" if frame.line else where
+    code = getattr(inspect.unwrap(method), "__code__", None)
+    if code is None:
+        return "the code of the processor"
+    return f"{code.co_filename}, line {code.co_firstlineno}, in {code.co_name}"
+
 
 AT_ONCE = 4096
 """Rows, or timers, that are Python objects at a time; unless one key has more rows."""
@@ -30,10 +100,10 @@ class Results:
 
     rows: list[tuple[Any, ...]] = field(default_factory=list)
     causes: list[int] = field(default_factory=list)
-    """Of each of the rows, the number of what caused it; empty where nobody asks for order."""
+    """The number of what caused each row; empty where nobody asks for order."""
     batches: list[pa.RecordBatch] = field(default_factory=list)
     places: list[Places] = field(default_factory=list)
-    """Of the rows of each batch; none where nobody asks for order."""
+    """The places of each batch's rows; none where nobody asks for order."""
     dead: list[DeadLetter] = field(default_factory=list)
 
     def flush(self, form: RowForm, places: Places | None) -> None:

@@ -12,14 +12,19 @@ import pyarrow as pa
 
 from penstock.errors import FlowError
 from penstock.operators.places import Places, taken
-from penstock.operators.process.calls import AT_ONCE, Caller, Results, collector_paused, give_up
-from penstock.operators.process.evidence import json_text
+from penstock.operators.process.calls import (
+    AT_ONCE,
+    Caller,
+    Results,
+    collector_paused,
+    give_up,
+    json_text,
+)
+from penstock.state.arrays import Array
 from penstock.state.keys.codec import Keys
-from penstock.state.table.buffers import Array
-from penstock.state.variables.cells import distinct
-from penstock.state.variables.keyed import Timers
-from penstock.state.variables.rows import Row
-from penstock.state.variables.values import RowForm
+from penstock.state.variables.handle import Timers
+from penstock.state.variables.values import Row, RowForm
+from penstock.state.variables.variable import distinct
 
 
 class KeyCalls:

@@ -15,8 +15,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from penstock.state.variables.keyed import ExpiredTimer, StateHandle, Timers
-from penstock.state.variables.rows import Row
+from penstock.state.variables.handle import ExpiredTimer, StateHandle, Timers
+from penstock.state.variables.values import Row
 
 
 class KeyedProcessor:

@@ -1,7 +1,7 @@
 """A `process` step on a host: a user's processor, called whole or not at all.
 
-Per key, calls work on cells (see `state.cells`) that reach the table when a whole channel has been
-served; `handle_batch` works on the table itself, between savepoints. Either way a failing call is
+Per key, calls work on cells (see `state.variables.variable`) that reach the table when a whole channel
+has been served; `handle_batch` works on the table itself, between savepoints. Either way a failing call is
 undone. Then the step fails, or, with `on_error="dead_letter"`, the row to blame is set aside and
 the call is made again without it.
 """
@@ -19,20 +19,26 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.errors import FlowError, ProtocolError
-from penstock.operators.operator import ROWS, Answer, EpochTime, OnError, Unfit
+from penstock.operators.operator import (
+    ROWS,
+    Answer,
+    EpochTime,
+    OnError,
+    RowSender,
+    Unfit,
+    without_key,
+)
 from penstock.operators.places import Places
 from penstock.operators.process.batch_calls import BatchCalls
-from penstock.operators.process.calls import Caller
-from penstock.operators.process.evidence import Evidence
+from penstock.operators.process.calls import Caller, Evidence
 from penstock.operators.process.key_calls import KeyCalls
 from penstock.operators.process.processor import KeyedProcessor
 from penstock.operators.process.timer_calls import Limits, TimerCalls
-from penstock.operators.senders import RowSender, without_key
 from penstock.operators.table_operator import places_of, whole_or_not
 from penstock.state.keys.codec import KeyCodec, Keys
 from penstock.state.table.table import ColumnTable
 from penstock.state.variables.ddl import schema_of
-from penstock.state.variables.keyed import StateHandle, Timers
+from penstock.state.variables.handle import StateHandle, Timers
 from penstock.state.variables.timers import ALL_TIMES
 from penstock.state.variables.values import RowForm
 
@@ -105,12 +111,12 @@ class ProcessPlan:
         """Rows without a key."""
         return without_key(self.codec, self.key_names, batch)
 
-    def sender(self, time: EpochTime, two_stage: bool = False, combine: bool = True) -> RowSender:
+    def sender(self, time: EpochTime, two_stage: bool = False) -> RowSender:
         """All rows go to the processor."""
         return RowSender(self.codec)
 
     def sent_keys(self, batch: pa.RecordBatch) -> Keys:
-        """Of the rows as they came."""
+        """The keys of the rows as they came."""
         return self.codec.encode(batch)
 
     def operator(
@@ -220,7 +226,7 @@ class ProcessOperator:
 
     @contextmanager
     def inspect(self, key: tuple[Any, ...]) -> Iterator[StateHandle]:
-        """For tools and tests: state and timers of one key, inside; changes are kept."""
+        """State and timers of one key, for tools and tests; changes made inside are kept."""
         cells = self.handle.cells
         keys = cells.codec.from_values(key)
         with whole_or_not(self.table), cells.work(keys, self.table.find(keys)):
@@ -235,7 +241,7 @@ class ProcessOperator:
 
 
 def _limits(time: EpochTime) -> tuple[Limits, Limits]:
-    """Up to when timers are due, and up to when those are that a handler registers meanwhile."""
+    """Times up to which timers are due, and up to which those that a handler registers meanwhile are."""
     limits: Limits = {"processing": time.now_ms, "event": time.watermark_ms}
     return ({**limits, "event": ALL_TIMES} if time.final else limits), limits
 

@@ -10,14 +10,13 @@ import numpy as np
 
 from penstock.errors import FlowError
 from penstock.operators.places import Places
-from penstock.operators.process.calls import AT_ONCE, Caller, Results, collector_paused
-from penstock.operators.process.evidence import json_text
+from penstock.operators.process.calls import AT_ONCE, Caller, Results, collector_paused, json_text
 from penstock.state.keys.codec import Keys
-from penstock.state.variables.keyed import ExpiredTimer, Timers
+from penstock.state.variables.handle import ExpiredTimer, Timers
 from penstock.state.variables.timers import TimeKind, TimerQueue
 
 Limits = Mapping[TimeKind, int | None]
-"""Up to which time, inclusive, timers of each kind are due; None: none of them."""
+"""The time up to which, inclusive, timers of each kind are due; None: none of them."""
 
 
 class TimerCalls:

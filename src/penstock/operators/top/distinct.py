@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from penstock.errors import FlowError
-from penstock.operators.due import due_column, due_entries, limits, stamp
 from penstock.operators.operator import ROWS, Answer, EpochTime, OnError, Outgoing, Unfit
 from penstock.operators.places import Places, taken
-from penstock.operators.table_operator import Given, TableOperator
+from penstock.operators.table_operator import (
+    Given,
+    TableOperator,
+    due_column,
+    due_entries,
+    limits,
+    stamp,
+)
 from penstock.operators.window.row_windows import (
     RowWindows,
     key_fields,
@@ -20,20 +27,20 @@ from penstock.operators.window.row_windows import (
     without_changes,
 )
 from penstock.operators.window.windows import WINDOW_START, Window
+from penstock.state.arrays import Array, fixed_array
 from penstock.state.keys.codec import KeyCodec, Keys
 from penstock.state.keys.index import key_index
-from penstock.state.table.buffers import Array, fixed_array
 from penstock.state.table.table import ColumnTable
 
 _JUDGED_FROM = 20_000
-"""After so many rows a sender judges whether looking for equal keys is worth its while."""
+"""Rows after which a sender judges whether looking for equal keys is worth its while."""
 _MOSTLY_NEW = 0.9
 
 
 class DistinctPlan:
     """The first row of each key, or of each key and window; picklable.
 
-    With `ttl_ms` a key is forgotten so long after its row came, by the time of day; with a window,
+    With `ttl_ms` a key is forgotten that long after its row came, by the time of day; with a window,
     when the window is over. Otherwise a key is kept for ever.
 
     >>> schema = pa.schema([("user", pa.string()), ("n", pa.int64())])
@@ -83,8 +90,9 @@ class DistinctPlan:
         return "distinct" if self.window is None else f"distinct in each window, {self.window}"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return (_plan, (self.input_schema, self.key_names, self.ttl_ms, self.window, self.on,
-                        self.lateness_ms, self.nulls))  # fmt: skip
+        names = ("ttl_ms", "window", "on", "lateness_ms", "nulls")
+        options = {name: getattr(self, name) for name in names}
+        return (partial(DistinctPlan, **options), (self.input_schema, self.key_names))
 
     @property
     def inputs(self) -> tuple[pa.Schema, ...]:
@@ -100,14 +108,12 @@ class DistinctPlan:
         times = [] if self.on is None else [self.on]
         return unfit_rows(self.user_codec, self.key_names, times, batch)
 
-    def sender(
-        self, time: EpochTime, two_stage: bool = False, combine: bool = True
-    ) -> DistinctSender:
-        """Sends the first row of each key, where there are many of a key, or in any case, or all."""
-        return DistinctSender(self, time, two_stage, combine)
+    def sender(self, time: EpochTime, two_stage: bool = False) -> DistinctSender:
+        """Sends the first row of each key, where there are many of a key, or in any case."""
+        return DistinctSender(self, time, two_stage)
 
     def sent_keys(self, batch: pa.RecordBatch) -> Keys:
-        """Of rows that may be the first of their key."""
+        """The keys of rows that may be the first of their key."""
         return self.codec.encode(batch)
 
     def operator(
@@ -117,25 +123,16 @@ class DistinctPlan:
         return DistinctOperator(self, slots, step_id, ordered)
 
 
-def _plan(schema: pa.Schema, keys: list[str], ttl_ms: int | None, window: Window | None,
-          on: str | None, lateness_ms: int, nulls: bool) -> DistinctPlan:  # fmt: skip
-    return DistinctPlan(
-        schema, keys, ttl_ms=ttl_ms, window=window, on=on, lateness_ms=lateness_ms, nulls=nulls
-    )
-
-
 class DistinctSender:
     """Leaves out rows whose key the task has sent already, unless hardly any key comes again.
 
-    With `always`, even then; without `combine`, else in no case.
+    With `always`, even then.
     """
 
-    def __init__(
-        self, plan: DistinctPlan, time: EpochTime, always: bool = False, combine: bool = True
-    ) -> None:
+    def __init__(self, plan: DistinctPlan, time: EpochTime, always: bool = False) -> None:
         self._plan, self._time, self._always = plan, time, always
         self._index = key_index(plan.codec.layout)
-        self._rows, self._looks = 0, always or combine
+        self._rows, self.combines = 0, True
         self.late: list[tuple[int, pa.RecordBatch]] = []
 
     def add(self, input: int, batch: pa.RecordBatch) -> Iterable[Outgoing]:
@@ -144,7 +141,7 @@ class DistinctSender:
             if late is not None:
                 self.late.append((input, late))
         keys = self._plan.codec.encode(batch)
-        if not self._looks:
+        if not self.combines:
             return [Outgoing(batch, keys.hashes)]
         before = self._index.size
         entries = self._index.upsert(keys)
@@ -154,7 +151,7 @@ class DistinctSender:
         self._rows += batch.num_rows
         mostly_new = self._index.size > self._rows * _MOSTLY_NEW
         if self._rows >= _JUDGED_FROM and mostly_new and not self._always:
-            self._looks = False
+            self.combines = False
             self._index.clear()
         if len(first) == batch.num_rows:
             return [Outgoing(batch, keys.hashes)]
@@ -200,14 +197,11 @@ class DistinctOperator(TableOperator):
         """Everything was given already."""
         return Answer()
 
-    def _take_in(
-        self, kind: str, batches: list[pa.RecordBatch], places: Sequence[Places | None]
-    ) -> Iterator[Given]:
-        for batch, where in zip(batches, places, strict=True):
-            rows = self._new(batch)
-            if len(rows):
-                given = self._given(batch.take(fixed_array(rows, pa.int64())))
-                yield Given(given, taken(where, rows))
+    def _take(self, kind: str, batch: pa.RecordBatch, places: Places | None) -> Iterable[Given]:
+        rows = self._new(batch)
+        if len(rows):
+            given = self._given(batch.take(fixed_array(rows, pa.int64())))
+            yield Given(given, taken(places, rows))
 
     def _new(self, batch: pa.RecordBatch) -> Array:
         """The first row of each key that is not in the table, which then is."""

@@ -1,4 +1,4 @@
-"""Compiled loops of the top-n. A code is an int64 by which smaller comes first (see `top_order`)."""
+"""Compiled loops of the top-n. A code is an int64 by which smaller comes first (see `order`)."""
 
 from __future__ import annotations
 

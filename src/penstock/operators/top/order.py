@@ -1,19 +1,31 @@
-"""The order of a top-n: what a user wrote, and codes that decide most comparisons."""
+"""The order of a top-n: what a user wrote, codes that decide most comparisons, and the first rows of
+those that are kept already and those that have just come."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
 from penstock.errors import FlowError
-from penstock.operators.ordering import float_keys
+from penstock.operators.ordering import float_keys, run_starts, sort_order
 from penstock.operators.top import kernels
+from penstock.state.arrays import (
+    Array,
+    fixed_array,
+    fixed_values,
+    look,
+    one_chunk,
+    physical,
+    valid_mask,
+)
 from penstock.state.keys.encoding import text_blob
-from penstock.state.table.buffers import Array, fixed_values, look, one_chunk, physical, valid_mask
+from penstock.state.table.bags import Bags
 
+MOST = 256
+"""The largest n for which couriers, and hosts before they sort, look for the first rows of each key."""
 _LEAST = np.iinfo(np.int64).min
 
 
@@ -94,3 +106,54 @@ _TEXTS = (
     pa.types.is_binary,
     pa.types.is_large_binary,
 )
+
+
+class MixedRows:
+    """First the rows of bags by these ids, then these rows of a batch.
+
+    Columns are put together only when they are asked for, and only of the rows that need them: most
+    rows are told apart by the first column of an order.
+    """
+
+    def __init__(self, bags: Bags, ids: Array, batch: pa.RecordBatch, rows: Array) -> None:
+        self._bags, self._ids, self._batch, self._rows = bags, ids, batch, rows
+
+    def first(
+        self, n: int, order: Sequence[By], rest: Sequence[By], groups: Array, with_ties: bool
+    ) -> Array:
+        """The first n rows of each group, by group and order.
+
+        What the order leaves open the rest decides, and then which row was first. With ties, rows
+        that are equal in the order to the n-th are among them.
+        """
+        columns = list(self._columns(order, np.arange(len(groups))))
+        places: Array = sort_order(columns, groups)
+        starts = run_starts(columns, groups, places)
+        # all of a run of equal rows, or none of it
+        near = kernels.places(groups[places], starts, True) < n
+        places, starts = places[near], starts[near]
+        tied = np.flatnonzero(~(starts & np.append(starts[1:], True)))
+        if len(tied):
+            rows = places[tied]
+            remaining = list(self._columns(rest, rows))
+            places[tied] = rows[sort_order(remaining, np.cumsum(starts[tied]))]
+        if not with_ties:
+            places = places[kernels.places(groups[places], starts, False) < n]
+        return places
+
+    def _columns(self, order: Sequence[By], places: Array) -> Iterator[tuple[pa.Array, bool]]:
+        return ((self._column(by.column, places), by.descending) for by in order)
+
+    def _column(self, name: str, places: Array) -> pa.Array:
+        old = places < len(self._ids)
+        kept = self._bags.values(name, self._ids[places[old]])
+        rows = fixed_array(self._rows[places[~old] - len(self._ids)], pa.int64())
+        came = one_chunk(self._batch.column(name)).take(rows)
+        if not len(kept) or not len(came):
+            return came if not len(kept) else kept
+        both = pa.concat_arrays([kept, came])
+        back = np.empty(len(places), np.int64)
+        back[np.concatenate([np.flatnonzero(old), np.flatnonzero(~old)])] = np.arange(len(places))
+        if (back[1:] > back[:-1]).all():
+            return both
+        return both.take(fixed_array(back, pa.int64()))

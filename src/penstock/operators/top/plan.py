@@ -1,17 +1,30 @@
-"""The plan of a step that keeps the first n rows of each key."""
+"""The plan of a step that keeps the first n rows of each key, and its senders in couriers, which do not
+send rows that cannot be among them."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from penstock.errors import FlowError
-from penstock.operators.operator import CHANGE, Emit, EpochTime, OnError, Operator, Sender, Unfit
-from penstock.operators.top import sender as top_sender
+from penstock.operators.operator import (
+    CHANGE,
+    ROWS,
+    Emit,
+    EpochTime,
+    OnError,
+    Operator,
+    Outgoing,
+    Sender,
+    Unfit,
+)
+from penstock.operators.top import kernels
 from penstock.operators.top import step as top_step
-from penstock.operators.top.order import By, parse_order
+from penstock.operators.top.order import MOST, By, MixedRows, coarse_codes, parse_order
 from penstock.operators.window.row_windows import (
     RowWindows,
     key_fields,
@@ -19,8 +32,10 @@ from penstock.operators.window.row_windows import (
     without_changes,
 )
 from penstock.operators.window.windows import Window, event_times, time_field
+from penstock.state.arrays import Array, fixed_array
 from penstock.state.keys.codec import KeyCodec, Keys
-from penstock.state.table.buffers import Array
+from penstock.state.keys.index import key_index
+from penstock.state.table.bags import Bags
 
 
 class TopPlan:
@@ -90,7 +105,7 @@ class TopPlan:
         """What decides where the order does not."""
 
     rows: pa.Schema
-    """Of the rows that are sent and kept."""
+    """The schema of the rows that are sent and kept."""
 
     def __str__(self) -> str:
         by = self.by if isinstance(self.by, str) else ", ".join(self.by)
@@ -101,7 +116,7 @@ class TopPlan:
     def __reduce__(self) -> tuple[Any, ...]:
         names = ("ties", "rank", "until", "window", "on", "lateness_ms", "emit", "nulls")
         options = {name: getattr(self, name) for name in names}
-        return (_plan, (self.input_schema, self.key_names, self.n, self.by, options))
+        return (partial(TopPlan, **options), (self.input_schema, self.key_names, self.n, self.by))
 
     @property
     def inputs(self) -> tuple[pa.Schema, ...]:
@@ -117,14 +132,14 @@ class TopPlan:
         times = [name for name in (self.on, self.until) if name is not None]
         return unfit_rows(self.user_codec, self.key_names, times, batch)
 
-    def sender(self, time: EpochTime, two_stage: bool = False, combine: bool = True) -> Sender:
+    def sender(self, time: EpochTime, two_stage: bool = False) -> Sender:
         """Leaves out what cannot be among the first n of a key."""
         if two_stage:
-            return top_sender.GatheringTopSender(self, time)
-        return top_sender.TopSender(self, time, combine)
+            return GatheringTopSender(self, time)
+        return TopSender(self, time)
 
     def sent_keys(self, batch: pa.RecordBatch) -> Keys:
-        """Of rows that may be among the first n."""
+        """The keys of rows that may be among the first n."""
         return self.codec.encode(batch)
 
     def operator(
@@ -134,7 +149,7 @@ class TopPlan:
         return top_step.TopOperator(self, slots, step_id, ordered)
 
     def over_ms(self, batch: pa.RecordBatch) -> Array:
-        """For each row with an `until`: from which watermark on its key is over."""
+        """The watermark from which on each row's key is over, for rows with an `until`."""
         assert self.until is not None
         # the watermark must be after the time, which may be a fraction of a millisecond
         over: Array = event_times(batch.column(self.until)) // 1000 + 1 + self.lateness_ms
@@ -173,5 +188,118 @@ class TopPlan:
             raise FlowError(f"emit={self.emit!r} is not known", hint='use "changes" or "close"')
 
 
-def _plan(schema: pa.Schema, keys: list[str], n: int, by: Any, options: dict[str, Any]) -> TopPlan:
-    return TopPlan(schema, keys, n, by, **options)
+_JUDGED_FROM = 20_000
+"""Rows after which a sender judges whether leaving rows out is worth its while."""
+_MOSTLY_KEPT = 0.9
+_ENOUGH = 1 << 18
+"""Rows of which a sender that gathers sends the first of each key."""
+
+
+class TopSender:
+    """Looks at each batch by itself, and by the first column of the order only.
+
+    Where hardly any row can be left out, it gives up and sends all.
+    """
+
+    def __init__(self, plan: TopPlan, time: EpochTime) -> None:
+        self._plan, self._time = plan, time
+        self._rows = self._kept = 0
+        self.combines = plan.n <= MOST
+        self.late: list[tuple[int, pa.RecordBatch]] = []
+
+    def add(self, input: int, batch: pa.RecordBatch) -> Iterable[Outgoing]:
+        late, batch = self._on_time(batch)
+        if late is not None:
+            self.late.append((input, late))
+        keys = self._plan.codec.encode(batch)
+        if not self.combines or batch.num_rows < 2:
+            return [Outgoing(batch, keys.hashes)]
+        rows = self._leading(batch, keys)
+        self._rows += batch.num_rows
+        self._kept += len(rows)
+        self.combines = self._rows < _JUDGED_FROM or self._kept < self._rows * _MOSTLY_KEPT
+        if len(rows) == batch.num_rows:
+            return [Outgoing(batch, keys.hashes)]
+        return [Outgoing(batch.take(fixed_array(rows, pa.int64())), keys.hashes[rows])]
+
+    def finish(self) -> tuple[str, Iterable[Outgoing]]:
+        return ROWS, ()
+
+    def _on_time(self, batch: pa.RecordBatch) -> tuple[pa.RecordBatch | None, pa.RecordBatch]:
+        if self._plan.windows is not None:
+            return self._plan.windows.cut(batch, self._time)
+        if self._plan.until is None or self._time.watermark_ms is None:
+            return None, batch
+        late = self._plan.over_ms(batch) <= self._time.watermark_ms
+        if not late.any():
+            return None, batch
+        mask = fixed_array(late, pa.bool_())
+        return batch.filter(mask), batch.filter(fixed_array(~late, pa.bool_()))
+
+    def _leading(self, batch: pa.RecordBatch, keys: Keys) -> Array:
+        groups = self._groups(keys)
+        return self._with_latest(batch, groups, self._leaders(batch, groups))
+
+    def _groups(self, keys: Keys) -> Array:
+        """The keys, numbered as they come."""
+        index = key_index(self._plan.codec.layout)
+        index.reserve(len(keys) // 4)
+        groups: Array = index.upsert(keys)
+        return groups
+
+    def _leaders(self, batch: pa.RecordBatch, groups: Array) -> Array:
+        first = self._plan.order[0]
+        codes = coarse_codes(batch.column(first.column), first.descending)
+        rows: Array = kernels.leaders(groups, np.bincount(groups), codes, self._plan.n)
+        return rows
+
+    def _with_latest(self, batch: pa.RecordBatch, groups: Array, rows: Array) -> Array:
+        """The rows, and for each key one that says when it is over."""
+        if self._plan.until is None or not len(groups):
+            return rows
+        times = self._plan.over_ms(batch)
+        kept: Array = kernels.with_latest(groups, int(groups.max()) + 1, times, rows)
+        return kept
+
+
+class GatheringTopSender(TopSender):
+    """Gathers many rows before it looks at them, and sends exactly the first n of each key.
+
+    Costs the courier a sort, and a host the fewest rows however many a key has.
+    """
+
+    def __init__(self, plan: TopPlan, time: EpochTime) -> None:
+        super().__init__(plan, time)
+        self.combines = True
+        self._none = Bags("rows", plan.rows)
+        self._gathered: list[pa.RecordBatch] = []
+
+    def add(self, input: int, batch: pa.RecordBatch) -> Iterator[Outgoing]:
+        """Gives nothing before there are many rows."""
+        if not self.combines:
+            yield from super().add(input, batch)
+            return
+        late, batch = self._on_time(batch)
+        if late is not None:
+            self.late.append((input, late))
+        self._gathered.append(batch)
+        if sum(rows.num_rows for rows in self._gathered) >= _ENOUGH:
+            yield self._first()
+
+    def finish(self) -> tuple[str, Iterable[Outgoing]]:
+        """What is left."""
+        return ROWS, [self._first()] if self._gathered else []
+
+    def _first(self) -> Outgoing:
+        plan = self._plan
+        batch = pa.concat_batches(self._gathered)
+        self._gathered = []
+        keys = plan.codec.encode(batch)
+        groups = self._groups(keys)
+        rows = np.arange(len(keys))
+        if plan.n <= MOST:  # most rows need not be sorted
+            rows = self._leaders(batch, groups)
+        mixed = MixedRows(self._none, rows[:0], batch, rows)
+        rows = rows[mixed.first(plan.n, plan.order, plan.rest, groups[rows], plan.ties)]
+        rows = self._with_latest(batch, groups, np.sort(rows))
+        return Outgoing(batch.take(fixed_array(rows, pa.int64())), keys.hashes[rows])

@@ -2,27 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 
 from penstock.operators.changes import signs
-from penstock.operators.due import Clock, due_column, due_entries, limits, stamp
 from penstock.operators.entry_groups import numbered
 from penstock.operators.operator import Answer, EpochTime
 from penstock.operators.ordering import run_starts
 from penstock.operators.places import Places
-from penstock.operators.table_operator import Given, TableOperator, answer_of
+from penstock.operators.table_operator import (
+    Clock,
+    Given,
+    TableOperator,
+    answer_of,
+    due_column,
+    due_entries,
+    limits,
+    stamp,
+)
 from penstock.operators.top import kernels
-from penstock.operators.top.order import coarse_codes
-from penstock.operators.top.rows import MixedRows
-from penstock.operators.top.sender import MOST
+from penstock.operators.top.order import MOST, MixedRows, coarse_codes
 from penstock.operators.window.windows import WINDOW_START
+from penstock.state.arrays import Array, fixed_array
 from penstock.state.keys.codec import Keys
 from penstock.state.table.bags import Bags
-from penstock.state.table.buffers import Array, fixed_array
 from penstock.state.table.columns import Column
 from penstock.state.table.table import ColumnTable
 
@@ -86,14 +92,7 @@ class TopOperator(TableOperator):
 
     # -- rows come in
 
-    def _take_in(
-        self, kind: str, batches: list[pa.RecordBatch], places: Sequence[Places | None]
-    ) -> Iterator[Given]:
-        for batch, where in zip(batches, places, strict=True):
-            self._compete(batch, where)
-        return iter(())
-
-    def _compete(self, batch: pa.RecordBatch, where: Places | None) -> None:
+    def _take(self, kind: str, batch: pa.RecordBatch, places: Places | None) -> Iterable[Given]:
         plan, first = self.plan, self.plan.order[0]
         keys = plan.codec.encode(batch)
         codes = coarse_codes(batch.column(first.column), first.descending)
@@ -103,8 +102,8 @@ class TopOperator(TableOperator):
         cells, bars = self.table.column(self._bags.column.name), self.table.column(_BAR)
         rows = kernels.contenders(entries, codes, cells, bars, plan.n)
         if not len(rows):
-            self._note(keys, entries, where)
-            return
+            self._note(keys, entries, places)
+            return ()
         everyone, entries = entries, entries[rows]
         unknown = rows[entries < 0]
         if len(unknown):
@@ -112,12 +111,13 @@ class TopOperator(TableOperator):
             self._set_due(batch, unknown, entries, rows)
             everyone[rows] = entries
         # also those that do not get in: who does may depend on which channel was first
-        self._note(keys, everyone, where)
+        self._note(keys, everyone, places)
         distinct, counts, groups = numbered(entries)
         if plan.n <= MOST and len(distinct) < len(rows):
             leading = kernels.leaders(groups, counts, codes[rows], plan.n)
             rows, groups = rows[leading], groups[leading]
         self._merge(batch, rows, distinct, groups)
+        return ()
 
     def _merge(self, batch: pa.RecordBatch, rows: Array, entries: Array, groups: Array) -> None:
         """Put rows of a batch, row i of entries[groups[i]], among those that are there."""
@@ -190,7 +190,7 @@ class TopOperator(TableOperator):
         return answer_of(given)
 
     def _closing(self, entries: Array, time: EpochTime) -> Places | None:
-        """Where rows of keys belong that are over."""
+        """Output places of rows of keys that are over."""
         assert self._due is not None
         return self._due_places(self.table.column(self._due.name)[entries], entries, time.final)
 

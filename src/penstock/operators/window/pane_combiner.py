@@ -10,17 +10,17 @@ import pyarrow as pa
 from penstock.operators.aggregate.combiner import Combiner
 from penstock.operators.window import kernels
 from penstock.operators.window.windows import event_times
+from penstock.state.arrays import Array, fixed_array, fixed_values, grown
 from penstock.state.keys.codec import Keys, int_keys
-from penstock.state.keys.index import IntIndex, grown, key_index
-from penstock.state.table.buffers import Array, fixed_array, fixed_values
+from penstock.state.keys.index import IntIndex, key_index
 
 if TYPE_CHECKING:
     from penstock.operators.window.plan import WindowPlan
 
 _CELLS = 1 << 20
-"""A grid of keys by panes may always have so many cells."""
+"""Cells that a grid of keys by panes may always have."""
 _CELLS_PER_ROW = 4
-"""And so many for each row added; beyond that it would be mostly empty."""
+"""Cells that it may have besides for each row added; beyond that it would be mostly empty."""
 _LEAST = 1024
 _PIECE = 1 << 16
 """Rows that are combined at once: what is computed of them on the way stays in the caches."""
@@ -33,8 +33,8 @@ class PaneCombiner(Combiner):
     their numbers are. That is faster than to look up the bytes of a key of several columns.
     """
 
-    def __init__(self, plan: WindowPlan, always: bool = False, combine: bool = True) -> None:
-        super().__init__(plan.inner, always, combine)
+    def __init__(self, plan: WindowPlan, always: bool = False) -> None:
+        super().__init__(plan.inner, always)
         self._start_name, self._user_codec = plan.start_name, plan.user_codec
         self._users = key_index(plan.user_codec.layout)
         self._panes = IntIndex()

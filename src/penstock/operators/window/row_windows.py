@@ -12,8 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.errors import FlowError
-from penstock.operators.operator import CHANGE, EpochTime, Unfit
-from penstock.operators.senders import without_key
+from penstock.operators.operator import CHANGE, EpochTime, Unfit, without_key
 from penstock.operators.window.windows import (
     WINDOW_END,
     WINDOW_START,
@@ -22,8 +21,8 @@ from penstock.operators.window.windows import (
     event_times,
     time_array,
 )
+from penstock.state.arrays import Array, fixed_array, fixed_values
 from penstock.state.keys.codec import KeyCodec
-from penstock.state.table.buffers import Array, fixed_array, fixed_values
 
 
 @dataclass(frozen=True)
@@ -64,12 +63,12 @@ class RowWindows:
 
     @property
     def type(self) -> pa.DataType:
-        """Of the bounds of windows."""
+        """The type of the bounds of windows."""
         return bounds_type(self.schema, self.window, self.on, self.lateness_ms)
 
     @property
     def sent(self) -> pa.Schema:
-        """Of the rows that are sent."""
+        """The schema of the rows that are sent."""
         return self.schema.append(pa.field(WINDOW_START, self.type))
 
     @property

@@ -2,26 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
 from penstock.operators.aggregate.combiner import unpack
+from penstock.operators.aggregate.state import PassingState
+from penstock.operators.aggregate.step import ROWS_PER_BATCH
 from penstock.operators.changes import differing, signs
-from penstock.operators.due import due_column, due_entries, limits, stamp
-from penstock.operators.operator import PARTIALS, Answer, EpochTime
+from penstock.operators.operator import PARTIALS, Answer
 from penstock.operators.places import Places
-from penstock.operators.table_operator import Given, TableOperator, answer_of
-from penstock.operators.window import session_kernels as kernels
-from penstock.operators.window.passing_state import PassingState
-from penstock.operators.window.session_sender import END, START
-from penstock.operators.window.step import AGAIN, GIVEN, NONE_DUE, ONCE, ROWS_PER_BATCH
+from penstock.operators.table_operator import (
+    Given,
+    answer_of,
+    due_column,
+    due_entries,
+    stamp,
+)
+from penstock.operators.window import kernels
+from penstock.operators.window.sender import END, START
+from penstock.operators.window.step import (
+    AGAIN,
+    GIVEN,
+    ONCE,
+    ClosingOperator,
+)
 from penstock.operators.window.windows import time_array
+from penstock.state.arrays import Array, fixed_array, fixed_values
 from penstock.state.keys.codec import Keys
 from penstock.state.table.bags import Bags
-from penstock.state.table.buffers import Array, fixed_array, fixed_values
 from penstock.state.table.table import ColumnTable
 
 if TYPE_CHECKING:
@@ -34,27 +45,27 @@ class _Sessions(NamedTuple):
     entries: Array
     """All of the entries."""
     owner: Array
-    """Of each session, the place of its entry among them."""
+    """For each session, the place of its entry among them."""
     ids: Array
-    """Of each session, its row in the bags."""
+    """For each session, its row in the bags."""
 
     def where(self, mask: Array) -> _Sessions:
         return _Sessions(self.entries, self.owner[mask], self.ids[mask])
 
 
-class SessionOperator(TableOperator):
+class SessionOperator(ClosingOperator):
     """Keeps the sessions of each key in a bag, as combined states, until they close.
 
     A session is a row of the bag that never changes: rows that come into it make a new one. An entry
-    falls due with its first session. What a final epoch closes is given at its end, so that its own
-    rows count.
+    falls due with its first session.
     """
+
+    plan: SessionPlan
 
     kinds = (PARTIALS,)
 
     def __init__(self, plan: SessionPlan, slots: int, step_id: str, ordered: bool = False) -> None:
-        super().__init__(step_id, ordered)
-        self.plan = plan
+        super().__init__(plan, step_id, ordered)
         self._stays = plan.emit == "close" and plan.lateness_ms > 0
         given = [(GIVEN, pa.int8())] if self._stays else []
         self._schema = pa.schema(
@@ -64,25 +75,10 @@ class SessionOperator(TableOperator):
         columns = [self._bags.column, due_column(plan.window.clock)]
         self.table = ColumnTable(plan.codec, columns, slots)
         self._bags.bind(self.table)
-        self.output: pa.Schema = plan.output
-        self._due = columns[1].name
-        self._limits: dict[str, int] = {}
-        self._final = False
 
     def keys(self, kind: str, batches: list[pa.RecordBatch]) -> list[Keys]:
         """The keys of these batches."""
         return [unpack(self.plan.codec, batch)[0] for batch in batches]
-
-    def due(self, time: EpochTime) -> dict[str, int]:
-        """Keys with a session that ends, or goes."""
-        return limits(time, self.plan.window.clock)
-
-    def open(self, time: EpochTime) -> Answer:
-        """Give the sessions that have closed, and forget those that take no more rows."""
-        self._bags.tidy()
-        self._firsts.clear()
-        self._limits, self._final = self.due(time), time.final
-        return Answer() if time.final else answer_of(self._closed())
 
     def close(self) -> Answer:
         """Give what late rows have changed, or whatever has changed; at the very end, all."""
@@ -105,31 +101,25 @@ class SessionOperator(TableOperator):
 
     # -- rows come in
 
-    def _take_in(
-        self, kind: str, batches: list[pa.RecordBatch], places: Sequence[Places | None]
-    ) -> Iterator[Given]:
-        for batch, where in zip(batches, places, strict=True):
-            self._merge(batch, where)
-        return iter(())
-
-    def _merge(self, batch: pa.RecordBatch, where: Places | None) -> None:
+    def _take(self, kind: str, batch: pa.RecordBatch, places: Places | None) -> Iterable[Given]:
         keys, partials = unpack(self.plan.codec, batch)
         rows = self.table.upsert(keys)
-        self._note(keys, rows, where)
+        self._note(keys, rows, places)
         scratch = np.zeros(len(self.table.column(self._due)), np.int32)
-        entries, places = kernels.distinct(rows, scratch)
+        entries, owners = kernels.distinct(rows, scratch)
         old = self._sessions(entries)
-        places = np.concatenate([old.owner, places])
+        owners = np.concatenate([old.owner, owners])
         starts = np.concatenate([self._times(START, old), fixed_values(partials.column(START))])
         ends = np.concatenate([self._times(END, old), fixed_values(partials.column(END))])
-        order = kernels.by_place(np.argsort(starts), places, len(entries))
+        order = kernels.by_place(np.argsort(starts), owners, len(entries))
         became, owner, begin, end, fresh = kernels.merge_sessions(
-            order, places, starts, ends, len(old.ids)
+            order, owners, starts, ends, len(old.ids)
         )
         ids = np.empty(len(owner), np.int64)
         ids[became[: len(old.ids)]] = old.ids
         ids[fresh] = self._merged(old, partials, became, fresh, begin[fresh], end[fresh])
         self._keep(_Sessions(entries, owner, ids))
+        return ()
 
     def _merged(
         self,
@@ -156,8 +146,10 @@ class SessionOperator(TableOperator):
 
     # -- sessions close
 
+    def _tidy(self) -> None:
+        self._bags.tidy()
+
     def _closed(self) -> list[Given]:
-        """Forget what is due, and give it where that is when rows are given."""
         entries = due_entries(self.table, self._limits)
         found = self._sessions(entries)
         ended = self._stamps(self._times(END, found)) <= self._limit
@@ -198,11 +190,6 @@ class SessionOperator(TableOperator):
 
     # -- reading sessions
 
-    @property
-    def _limit(self) -> int:
-        """What the column of due entries is up to in this epoch."""
-        return self._limits.get(self._due, NONE_DUE)
-
     def _sessions(self, entries: Array) -> _Sessions:
         return _Sessions(entries, *self._bags.ids(entries))
 
@@ -234,11 +221,11 @@ class SessionOperator(TableOperator):
     # -- rows go out
 
     def _touching(self, found: _Sessions) -> Places | None:
-        """Where sessions belong that the epoch has changed: with their key."""
+        """Output places of sessions that the epoch has changed: those of their keys."""
         return self._first(found.entries[found.owner])
 
     def _closing(self, found: _Sessions) -> Places | None:
-        """Where sessions belong that close."""
+        """Output places of sessions that close."""
         if not self.ordered:
             return None
         stamps = self._stamps(self._times(END, found))

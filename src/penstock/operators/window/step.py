@@ -2,28 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from abc import abstractmethod
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-import numpy as np
 import pyarrow as pa
 
-from penstock.operators.aggregate.table_state import AggregateState
-from penstock.operators.changes import differing, signs
-from penstock.operators.due import due_column, due_entries, limits
+from penstock.operators.aggregate.state import AggregateState
+from penstock.operators.aggregate.step import AggregateRows
 from penstock.operators.operator import PARTIALS, ROWS, Answer, EpochTime
 from penstock.operators.places import Places
-from penstock.operators.table_operator import Given, TableOperator, answer_of
+from penstock.operators.table_operator import (
+    Given,
+    TableOperator,
+    answer_of,
+    due_column,
+    due_entries,
+    limits,
+)
 from penstock.operators.window import kernels
 from penstock.operators.window.windows import event_times, time_array
+from penstock.state.arrays import Array, fixed_array
 from penstock.state.keys.codec import Keys
-from penstock.state.table.buffers import Array, fixed_array
 from penstock.state.table.columns import Column
 from penstock.state.table.table import ColumnTable
 from penstock.state.variables.timers import LIMIT
 
 if TYPE_CHECKING:
-    from penstock.operators.window.plan import WindowPlan
+    from penstock.operators.window.plan import SessionPlan, WindowPlan
 
 GIVEN = "__given"
 """The state column of windows that stay for late rows: 0 before their row was given, then ONCE, and
@@ -31,38 +37,23 @@ AGAIN as soon as late rows have changed them."""
 ONCE, AGAIN = 1, 2
 NONE_DUE = -1
 """No entry is due at or before this."""
-ROWS_PER_BATCH = 1 << 18
 
 
-class WindowOperator(TableOperator):
-    """Keeps a plan's aggregates per key and window, until the window closes.
+class ClosingOperator(TableOperator):
+    """What operators of all windows share: entries fall due, and are given and forgotten then.
 
-    An entry knows when it falls due: at the window's end if its row is given then, and when the
-    last late rows may have come. What a final epoch closes is given at its end, so that its own
-    rows count.
+    What a final epoch closes is given at its end, so that its own rows count.
     """
 
-    kinds = (PARTIALS, ROWS)
+    plan: WindowPlan | SessionPlan
 
-    def __init__(self, plan: WindowPlan, slots: int, step_id: str, ordered: bool = False) -> None:
+    def __init__(self, plan: WindowPlan | SessionPlan, step_id: str, ordered: bool) -> None:
         super().__init__(step_id, ordered)
         self.plan = plan
-        self._state = AggregateState(plan.inner)
-        extra = [due_column(plan.window.clock)]
-        if plan.stays:
-            extra.append(Column(GIVEN, pa.int8()))
-        self.table = ColumnTable(plan.codec, [*self._state.columns, *extra], slots)
-        self._state.bind(self.table)
         self.output: pa.Schema = plan.output
         self._due = f"__due_{plan.window.clock}"
-        waits = plan.emit == "close"
-        self._first_due_us = plan.window.size_us + (0 if waits else plan.lateness_ms * 1000)
         self._limits: dict[str, int] = {}
         self._final = False
-
-    def keys(self, kind: str, batches: list[pa.RecordBatch]) -> list[Keys]:
-        """The keys of these batches."""
-        return [self._state.keys(kind, batch) for batch in batches]
 
     def due(self, time: EpochTime) -> dict[str, int]:
         """Windows that end, or go."""
@@ -70,10 +61,51 @@ class WindowOperator(TableOperator):
 
     def open(self, time: EpochTime) -> Answer:
         """Give the windows that have closed, and forget those that take no more rows."""
-        self._state.tidy()
+        self._tidy()
         self._firsts.clear()
         self._limits, self._final = self.due(time), time.final
         return Answer() if time.final else answer_of(self._closed())
+
+    @property
+    def _limit(self) -> int:
+        """What the column of due entries is up to in this epoch."""
+        return self._limits.get(self._due, NONE_DUE)
+
+    @abstractmethod
+    def _tidy(self) -> None:
+        """Forget what no entry holds any more."""
+
+    @abstractmethod
+    def _closed(self) -> list[Given]:
+        """Forget what is due, and give it where that is when rows are given."""
+
+
+class WindowOperator(ClosingOperator):
+    """Keeps a plan's aggregates per key and window, until the window closes.
+
+    An entry knows when it falls due: at the window's end if its row is given then, and when the
+    last late rows may have come.
+    """
+
+    plan: WindowPlan
+
+    kinds = (PARTIALS, ROWS)
+
+    def __init__(self, plan: WindowPlan, slots: int, step_id: str, ordered: bool = False) -> None:
+        super().__init__(plan, step_id, ordered)
+        self._state = AggregateState(plan.inner)
+        extra = [due_column(plan.window.clock)]
+        if plan.stays:
+            extra.append(Column(GIVEN, pa.int8()))
+        self.table = ColumnTable(plan.codec, [*self._state.columns, *extra], slots)
+        self._state.bind(self.table)
+        self._out = AggregateRows(plan.inner, self._state, self.table, plan.output, self._bounds)
+        waits = plan.emit == "close"
+        self._first_due_us = plan.window.size_us + (0 if waits else plan.lateness_ms * 1000)
+
+    def keys(self, kind: str, batches: list[pa.RecordBatch]) -> list[Keys]:
+        """The keys of these batches."""
+        return [self._state.keys(kind, batch) for batch in batches]
 
     def close(self) -> Answer:
         """Give what late rows have changed, or whatever has changed; at the very end, all."""
@@ -81,26 +113,26 @@ class WindowOperator(TableOperator):
         touched = touched[self.table.present(touched)]
         given: list[Given] = []
         if self.plan.emit == "update":
-            given += self._rows(touched, self._first)
+            given += self._out.now(touched, self._first)
         elif self.plan.emit == "changes":
-            given += self._changes(touched)
+            given += self._out.changes(touched, self._first)
         elif self.plan.stays and not self._final:
             again = touched[self.table.column(GIVEN)[touched] == AGAIN]
-            given += self._rows(again, self._first)
+            given += self._out.now(again, self._first)
             self.table.touch(again)
             self.table.column(GIVEN)[again] = ONCE
         if self._final:
             given += self._closed()
         return answer_of(given)
 
-    def _take_in(
-        self, kind: str, batches: list[pa.RecordBatch], places: Sequence[Places | None]
-    ) -> Iterator[Given]:
-        for batch, where in zip(batches, places, strict=True):
-            keys, entries = self._state.take_in(kind, batch)
-            self._put_due(keys, entries)
-            self._note(keys, entries, where)
-        return iter(())
+    def _take(self, kind: str, batch: pa.RecordBatch, places: Places | None) -> Iterable[Given]:
+        keys, entries = self._state.take_in(kind, batch)
+        self._put_due(keys, entries)
+        self._note(keys, entries, places)
+        return ()
+
+    def _tidy(self) -> None:
+        self._state.tidy()
 
     def _put_due(self, keys: Keys, entries: Array) -> None:
         table = self.table
@@ -115,17 +147,16 @@ class WindowOperator(TableOperator):
             kernels.put_due_or_give(due, given, entries, stamps, limit, stay, ONCE, AGAIN)
 
     def _closed(self) -> list[Given]:
-        """Forget what is due, and give it where that is when rows are given."""
         table, plan = self.table, self.plan
         due = due_entries(table, self._limits)
         if plan.emit != "close":
             table.remove(due)
             return []
         if not plan.stays:
-            given = list(self._rows(due, self._closing))
+            given = list(self._out.now(due, self._closing))
             table.remove(due)
             return given
-        given = list(self._rows(due[table.column(GIVEN)[due] != ONCE], self._closing))
+        given = list(self._out.now(due[table.column(GIVEN)[due] != ONCE], self._closing))
         lasts = self._stamps(table.keys(due)) + plan.lateness_ms
         gone = lasts <= self._limit
         table.remove(due[gone])
@@ -136,15 +167,10 @@ class WindowOperator(TableOperator):
         return given
 
     def _closing(self, entries: Array) -> Places | None:
-        """Where the rows of windows that close belong."""
+        """Output places of the rows of windows that close."""
         if not self.ordered:
             return None
         return self._due_places(self._stamps(self.table.keys(entries)), entries, self._final)
-
-    @property
-    def _limit(self) -> int:
-        """What the column of due entries is up to in this epoch."""
-        return self._limits.get(self._due, NONE_DUE)
 
     def _stamps(self, keys: Keys) -> Array:
         """When the windows of these keys first fall due, as the column has it."""
@@ -159,37 +185,8 @@ class WindowOperator(TableOperator):
             values = kernels.last_words(keys.offsets, keys.data)
         return event_times(fixed_array(values, self.plan.time_type))
 
-    def _rows(self, entries: Array, places: Callable[[Array], Places | None]) -> Iterator[Given]:
-        """The rows of these entries; `places` says where each belongs."""
-        for some in _pieces(entries):
-            columns = self._bounds(some) + self.plan.inner.results(self._state, some)
-            batch = pa.RecordBatch.from_arrays(columns, schema=self.output)
-            yield Given(batch, places(some))
-
-    def _changes(self, entries: Array) -> Iterator[Given]:
-        """What is taken back, then what is put in, of as many entries as go into a batch."""
-        for some in _pieces(entries):
-            was = self.table.was_present(some)
-            old = self.plan.inner.results(self._state.before(some), np.arange(len(some)))
-            new = self.plan.inner.results(self._state, some)
-            changed = ~was | differing(old, new)
-            for sign, results, rows in ((-1, old, was & changed), (1, new, changed)):
-                found = np.flatnonzero(rows)
-                if len(found):
-                    taken = fixed_array(found, pa.int64())
-                    columns = self._bounds(some[found])
-                    columns += [column.take(taken) for column in results]
-                    columns.append(signs(sign, len(found)))
-                    batch = pa.RecordBatch.from_arrays(columns, schema=self.output)
-                    yield Given(batch, self._first(some[found]))
-
     def _bounds(self, entries: Array) -> list[pa.Array]:
         """Key columns, window_start and window_end."""
         *keys, starts = self.plan.codec.decode(self.table.keys(entries))
         ends = event_times(starts) + self.plan.window.size_us
         return [*keys, starts, time_array(ends, self.plan.time_type)]
-
-
-def _pieces(entries: Array) -> Iterator[Array]:
-    for at in range(0, len(entries), ROWS_PER_BATCH):
-        yield entries[at : at + ROWS_PER_BATCH]

@@ -22,7 +22,7 @@ from penstock.errors import FlowError
 from penstock.model import milliseconds
 from penstock.operators.operator import EpochTime
 from penstock.operators.window import kernels
-from penstock.state.table.buffers import Array, fixed_array, fixed_values, one_chunk, valid_mask
+from penstock.state.arrays import Array, fixed_array, fixed_values, one_chunk, valid_mask
 
 WINDOW_START, WINDOW_END = "window_start", "window_end"
 UTC_TIME = pa.timestamp("us", "UTC")

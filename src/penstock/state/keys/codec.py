@@ -22,8 +22,8 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.errors import FlowError
+from penstock.state.arrays import Array, fixed_array, fixed_values, look, one_chunk, physical
 from penstock.state.keys import encoding, kernels
-from penstock.state.table.buffers import Array, fixed_array, fixed_values, look, one_chunk, physical
 
 _NULLS = b"nulls"
 """In the metadata of a schema of key columns: whether a null is a value."""

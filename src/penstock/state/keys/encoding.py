@@ -24,8 +24,7 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.errors import FlowError
-from penstock.state.keys import kernels
-from penstock.state.table.buffers import (
+from penstock.state.arrays import (
     Array,
     fixed_array,
     fixed_values,
@@ -33,6 +32,7 @@ from penstock.state.table.buffers import (
     physical,
     valid_mask,
 )
+from penstock.state.keys import kernels
 
 
 def normal(type: pa.DataType, column: str) -> pa.DataType:

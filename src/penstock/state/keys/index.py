@@ -17,26 +17,14 @@ from typing import Literal
 
 import numpy as np
 
+from penstock.state.arrays import Array, grown, more
 from penstock.state.keys import index_kernels as kernels
 from penstock.state.keys.codec import Keys, int_keys
 from penstock.state.keys.kernels import gather_bytes, gather_offsets
-from penstock.state.table.buffers import Array
 
 _LEAST = 1024
 _LOAD = 0.7
-"""Of the cells of the index: above it probing grows long, below it memory is wasted."""
-
-
-def grown(array: Array, used: int, room: int) -> Array:
-    """A longer array, zero behind the `used` values that are kept."""
-    new = np.zeros((room, *array.shape[1:]), array.dtype)
-    new[:used] = array[:used]
-    return new
-
-
-def more(room: int) -> int:
-    """The next size of an array that is full: half as much again."""
-    return room + room // 2
+"""Share of the index's cells that may be used: above it probing grows long, below it memory is wasted."""
 
 
 def _cells_for(entries: int) -> int:

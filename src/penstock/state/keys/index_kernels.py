@@ -10,8 +10,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from penstock.state.keys.kernels import copy_bytes, mix
-from penstock.state.keys.words import load1, load8
+from penstock.state.keys.kernels import copy_bytes, load1, load8, mix
 
 _ONE = np.uint64(1)
 

@@ -6,14 +6,23 @@ functions must give the same numbers for ever.
 numba keeps compiled kernels beside their module, and compiles again when that file changes, but not
 when a helper changes that comes from another file: after editing `mix` or `copy_bytes`, remove the
 .nbi and .nbc files.
+
+Bytes are read and written as words of 1, 4 and 8 bytes at a memory address. A helper that is given an
+array counts a reference to it at each call; one that is given an address does not. Spelled out byte
+by byte, a word would be eight loads and eight stores, which the compiler cannot join where two arrays
+might overlap. Words are little-endian, as are the machines that Spark and Arrow run on. In a kernel,
+`data.ctypes.data` is the address of an array; the kernel must hold on to the array, and nothing is
+checked.
 """
 
 from __future__ import annotations
 
-import numpy as np
-from numba import njit
+from typing import Any
 
-from penstock.state.keys.words import load1, load4, load8, store1, store4, store8
+import numpy as np
+from llvmlite import ir
+from numba import njit, types
+from numba.extending import intrinsic
 
 _C1, _C2 = np.uint64(0x87C37B91114253D5), np.uint64(0x4CF5AD432745937F)
 _M1, _M2 = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
@@ -21,6 +30,40 @@ _GAMMA = np.uint64(0x9E3779B97F4A7C15)
 _FIVE, _ADD = np.uint64(5), np.uint64(0x52DCE729)
 _S27, _S30, _S31, _S32 = np.uint64(27), np.uint64(30), np.uint64(31), np.uint64(32)
 _S33, _S37 = np.uint64(33), np.uint64(37)
+
+
+_BYTES = {1: ir.IntType(8), 4: ir.IntType(32), 8: ir.IntType(64)}
+
+
+def _loader(size: int) -> Any:
+    def load(typing_context, address):  # type: ignore[no-untyped-def]
+        def generate(context, builder, sig, args):  # type: ignore[no-untyped-def]
+            place = builder.inttoptr(args[0], _BYTES[size].as_pointer())
+            word = builder.load(place, typ=_BYTES[size], align=1)
+            return word if size == 8 else builder.zext(word, _BYTES[8])
+
+        return types.uint64(types.int64), generate
+
+    return intrinsic(load)
+
+
+def _storer(size: int) -> Any:
+    def store(typing_context, address, word):  # type: ignore[no-untyped-def]
+        def generate(context, builder, sig, args):  # type: ignore[no-untyped-def]
+            place = builder.inttoptr(args[0], _BYTES[size].as_pointer())
+            value = args[1] if size == 8 else builder.trunc(args[1], _BYTES[size])
+            builder.store(value, place, align=1)
+            return context.get_dummy_value()
+
+        return types.void(types.int64, types.uint64), generate
+
+    return intrinsic(store)
+
+
+load8, load4, load1 = _loader(8), _loader(4), _loader(1)
+"""load8(address) -> uint64."""
+store8, store4, store1 = _storer(8), _storer(4), _storer(1)
+"""store8(address, word): the low bytes of the word go to the address."""
 
 
 @njit(cache=True, nogil=True, inline="always")
@@ -146,7 +189,7 @@ def put_counted(out, cursor, counts, offsets, data):  # type: ignore[no-untyped-
 
 @njit(cache=True, nogil=True)
 def marked_offsets(valid, offsets):  # type: ignore[no-untyped-def]
-    """Where rows begin that are a mark each, and behind it, if valid, the next of these rows."""
+    """Offsets of rows that each hold a mark and, if valid, the next of the given rows behind it."""
     out = np.empty(len(valid) + 1, np.int64)
     end, row = np.int64(0), 0
     out[0] = end

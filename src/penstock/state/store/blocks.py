@@ -14,9 +14,9 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.errors import CheckpointError
+from penstock.state.arrays import fixed_values, look, one_chunk
 from penstock.state.keys.codec import KeyCodec, Keys
 from penstock.state.keys.encoding import text_blob
-from penstock.state.table.buffers import fixed_values, look, one_chunk
 from penstock.state.table.table import HASH, KEY, SLOT
 
 INDEX = b"penstock"

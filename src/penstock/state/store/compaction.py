@@ -16,28 +16,25 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from penstock.errors import ProtocolError
+from penstock.state.arrays import Array, fixed_array, fixed_values, one_chunk
 from penstock.state.keys.codec import KeyCodec
 from penstock.state.store.manifest import (
     DeltaRef,
     Layout,
     SegmentRef,
     StepLayout,
-    layout_from_json,
-    layout_to_json,
     pack_slots,
     slot_groups,
     unpack_slots,
 )
 from penstock.state.store.merging import fitting, newest, whole
-from penstock.state.store.segment import Segment, hash_order, stretches
+from penstock.state.store.segment import SegmentFile, hash_order, stretches
 from penstock.state.store.store import SegmentGone, Store
-from penstock.state.table.buffers import Array, fixed_array, fixed_values, one_chunk
 from penstock.state.table.table import HASH, PRESENT, SLOT
 
 Ref = DeltaRef | SegmentRef
@@ -61,7 +58,7 @@ class Plan:
     snapshots: Array
     """Slots that get a new snapshot."""
     sizes: Array
-    """For each slot number, about how many bytes are read for it."""
+    """About how many bytes are read for each slot, by its number."""
 
 
 @dataclass(frozen=True)
@@ -75,19 +72,6 @@ class Compacted:
     files: StepLayout
     written: int
     """Bytes of new files."""
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "step": self.step,
-            "version": self.version,
-            "slots": self.slots,
-            "files": layout_to_json(self.files),
-            "written": self.written,
-        }
-
-    @staticmethod
-    def from_json(facts: dict[str, Any]) -> Compacted:
-        return Compacted(**(facts | {"files": layout_from_json(facts["files"])}))
 
 
 def plan(
@@ -180,7 +164,7 @@ class _Work:
     ) -> None:
         self._store, self._step, self._codec, self._schema = store, step, codec, schema
         self._upto, self._tag, self._check = upto, tag, check
-        self._open: dict[str, Segment] = {}
+        self._open: dict[str, SegmentFile] = {}
         self.written = 0
 
     def run(self, refs: Sequence[Ref], slots: Array, lowest: Array) -> list[SegmentRef]:

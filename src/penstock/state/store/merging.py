@@ -13,12 +13,12 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.errors import CheckpointError
+from penstock.state.arrays import Array, fixed_array
 from penstock.state.keys.codec import KeyCodec
 from penstock.state.keys.index import key_index
-from penstock.state.store import patches
 from penstock.state.store.blocks import stored_keys
 from penstock.state.store.segment import take_rows
-from penstock.state.table.buffers import Array, fixed_array
+from penstock.state.table import patches
 from penstock.state.table.table import HASH, KEY, PRESENT, SLOT
 
 _UNSEEN, _PATCH, _SETTLED = 0, 1, 2

@@ -19,13 +19,24 @@ from typing import TypeVar
 import numpy as np
 import pyarrow as pa
 
+from penstock.state.arrays import (
+    Array,
+    filled_values,
+    fixed_array,
+    one_chunk,
+)
 from penstock.state.keys.codec import KeyCodec, Keys, slots_of
 from penstock.state.store.blocks import stored_keys
-from penstock.state.store.manifest import Chain, DeltaRef, SegmentRef, slot_groups, unpack_slots
+from penstock.state.store.manifest import (
+    DeltaRef,
+    SegmentRef,
+    VersionChain,
+    slot_groups,
+    unpack_slots,
+)
 from penstock.state.store.merging import Newest, fitting, newest, no_rows, whole
-from penstock.state.store.segment import Segment, hash_order, stretches
+from penstock.state.store.segment import SegmentFile, hash_order, stretches
 from penstock.state.store.store import SegmentGone, Store
-from penstock.state.table.buffers import Array, fixed_array, fixed_values, one_chunk, valid_mask
 from penstock.state.table.table import HASH, KEY, PRESENT, SLOT
 
 T = TypeVar("T")
@@ -67,8 +78,8 @@ class StateReader:
         self._store, self._step, self._codec = store, step, codec
         self._schema, self._slots = schema, slots
         self._view: _View | None = None
-        self._chain: Chain | None = None
-        self._open: dict[tuple[str, int | None], Segment] = {}
+        self._chain: VersionChain | None = None
+        self._open: dict[tuple[str, int | None], SegmentFile] = {}
         self._lock = threading.Lock()
 
     @property
@@ -126,7 +137,7 @@ class StateReader:
         assert view is not None, "a reader has to stand at a version first"
         return view
 
-    def _viewed(self, chain: Chain) -> _View:
+    def _viewed(self, chain: VersionChain) -> _View:
         files = chain.step(self._step)
         deltas = [ref for _, ref in chain.deltas(self._step)]
         refs: list[DeltaRef | SegmentRef] = [*deltas[::-1], *files.runs[::-1]]
@@ -140,7 +151,7 @@ class StateReader:
         covers[unpack_slots(packed)] = True
         return covers
 
-    def _segment(self, ref: DeltaRef | SegmentRef) -> Segment:
+    def _segment(self, ref: DeltaRef | SegmentRef) -> SegmentFile:
         key = (ref.file, ref.checksum)
         segment = self._open.get(key)
         if segment is None:
@@ -207,7 +218,7 @@ class StateReader:
             rows = rows.filter(rows.column(PRESENT))
             due = np.zeros(rows.num_rows, np.bool_)
             for name, limit in limits.items():
-                times = _times(rows, name)
+                times = filled_values(one_chunk(rows.column(name)))
                 due |= (times != 0) & (times <= limit)
                 later = times[(times != 0) & (times > limit)]
                 if len(later):
@@ -241,12 +252,5 @@ class StateReader:
         segment = self._segment(ref)
         return self._fitting(segment.in_slots(slots), segment)
 
-    def _fitting(self, table: pa.Table, segment: Segment) -> pa.Table:
+    def _fitting(self, table: pa.Table, segment: SegmentFile) -> pa.Table:
         return fitting(table, self._schema, segment.name)
-
-
-def _times(rows: pa.Table, name: str) -> Array:
-    """The numbers of a column, zero where it is null."""
-    column = one_chunk(rows.column(name))
-    values, valid = fixed_values(column), valid_mask(column)
-    return values if valid is None else np.where(valid, values, 0)

@@ -14,7 +14,7 @@ written: whatever bit of a file is damaged, it is noticed when that part is used
 >>> columns = {HASH: keys.hashes, KEY: codec.to_storage(keys), SLOT: pa.array([0, 0], pa.int32()),
 ...     "__present": [True, True], "total": [70, 80]}
 >>> data, checksum = write_segment(pa.table(columns))
->>> segment = Segment.open(data, "a file", codec, checksum)
+>>> segment = SegmentFile.open(data, "a file", codec, checksum)
 >>> positions, rows = segment.find(keys, np.array([1]))
 >>> segment.take(rows).column("total").to_pylist()
 [80]
@@ -22,7 +22,6 @@ written: whatever bit of a file is damaged, it is noticed when that part is used
 
 from __future__ import annotations
 
-import json
 import struct
 import zlib
 from itertools import pairwise
@@ -30,6 +29,9 @@ from itertools import pairwise
 import numpy as np
 import pyarrow as pa
 
+from penstock.codec import decode, encode
+from penstock.errors import ProtocolError
+from penstock.state.arrays import Array, fixed_array, fixed_values, one_chunk, ranges
 from penstock.state.keys.codec import KeyCodec, Keys
 from penstock.state.store import segment_kernels as kernels
 from penstock.state.store.blocks import (
@@ -42,12 +44,11 @@ from penstock.state.store.blocks import (
     frame_checksum,
     header_size,
 )
-from penstock.state.table.buffers import Array, fixed_array, fixed_values, one_chunk
 from penstock.state.table.table import HASH, KEY, SLOT
 
 _BLOCK_BYTES, _BLOCK_ROWS = 1 << 17, 1 << 16
-"""Of a block, about. Whoever wants one entry reads and checks a block: small ones let large entries
-be found quickly, and cost nothing that can be measured when a segment is written."""
+"""About the size of a block. Whoever wants one entry reads and checks a block: small ones let large
+entries be found quickly, and cost nothing that can be measured when a segment is written."""
 
 
 def write_segment(table: pa.Table) -> tuple[pa.Buffer, int]:
@@ -65,7 +66,7 @@ def write_segment(table: pa.Table) -> tuple[pa.Buffer, int]:
         "checksums": [zlib.crc32(message) for message in messages],
     }
     sink = pa.BufferOutputStream()
-    schema = batch.schema.with_metadata({INDEX: json.dumps(index)})
+    schema = batch.schema.with_metadata({INDEX: encode(index)})
     with pa.ipc.new_file(sink, schema) as writer:
         for part in parts:
             writer.write_batch(part)
@@ -73,7 +74,7 @@ def write_segment(table: pa.Table) -> tuple[pa.Buffer, int]:
     return data, frame_checksum(data, header_size(data), sum(index["sizes"]))
 
 
-class Segment:
+class SegmentFile:
     """One file of state, opened to be searched. Blocks are checked when they are first used.
 
     May be read by several threads.
@@ -94,7 +95,7 @@ class Segment:
         self.rows = int(self._ends[-1]) if len(self._ends) else 0
 
     @staticmethod
-    def open(data: Bytes, name: str, codec: KeyCodec, checksum: int | None = None) -> Segment:
+    def open(data: Bytes, name: str, codec: KeyCodec, checksum: int | None = None) -> SegmentFile:
         """Look at the bytes of a file. Without a checksum, only the blocks are checked."""
         try:
             head = header_size(data)
@@ -102,14 +103,21 @@ class Segment:
             packed = (schema.metadata or {}).get(INDEX)
             if packed is None:
                 return _unindexed(data, name, codec)
-            index = json.loads(packed)
+            index = decode(packed, dict[str, list[int]])
             blocks = FileBlocks(data, name, schema.remove_metadata(), codec, head, index)
             found = frame_checksum(data, head, sum(index["sizes"]))
-        except (ValueError, KeyError, TypeError, struct.error, OSError, pa.ArrowException) as bad:
+        except (
+            ProtocolError,
+            KeyError,
+            ValueError,
+            struct.error,
+            OSError,
+            pa.ArrowException,
+        ) as bad:
             damaged(name, f"{bad}", bad)
         if checksum is not None and found != checksum:
             damaged(name, "its checksum is not the one it was written with")
-        return Segment(name, schema.remove_metadata(), codec, blocks, data.size)
+        return SegmentFile(name, schema.remove_metadata(), codec, blocks, data.size)
 
     @property
     def row_bytes(self) -> float:
@@ -232,16 +240,6 @@ def stretches(numbers: Array) -> list[tuple[int, int, int]]:
     return [(int(numbers[lo]), lo, hi) for lo, hi in pairwise(bounds)]
 
 
-def ranges(starts: Array, counts: Array) -> Array:
-    """All the numbers from each start on, so many of each.
-
-    >>> ranges(np.array([5, 9]), np.array([2, 3]))
-    array([ 5,  6,  9, 10, 11])
-    """
-    before = np.cumsum(counts) - counts
-    return np.repeat(starts - before, counts) + np.arange(int(counts.sum()))
-
-
 def hash_order(hashes: Array) -> Array:
     """The places of these hashes in ascending order, equal ones as they come."""
     order: Array = kernels.hash_order(hashes)
@@ -278,13 +276,13 @@ def _same(keys: Keys, which: Array, there: Keys, at: Array) -> Array:
     return same
 
 
-def _unindexed(data: Bytes, name: str, codec: KeyCodec) -> Segment:
+def _unindexed(data: Bytes, name: str, codec: KeyCodec) -> SegmentFile:
     """A delta of format 1: without hashes and in another order. It is brought into this form."""
     table = pa.ipc.open_file(data.slice(0, data.size)).read_all()
     hashes = codec.from_storage(table.column(KEY)).hashes
     field = pa.field(HASH, pa.uint64(), nullable=False)
     batch = _by_hash(table.add_column(0, field, fixed_array(hashes, pa.uint64())))
-    return Segment(name, batch.schema, codec, LoadedBlocks(batch, codec), data.size)
+    return SegmentFile(name, batch.schema, codec, LoadedBlocks(batch, codec), data.size)
 
 
 def _joined(parts: list[Array]) -> Array:

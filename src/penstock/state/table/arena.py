@@ -6,7 +6,7 @@ there are chunks. Here every field of a row lives in one array that doubles when
 | field                                | lives in                                                |
 |--------------------------------------|---------------------------------------------------------|
 | numbers, bools, dates and times      | an array of its numpy type                              |
-| decimals, binaries of a fixed size   | an array of so many bytes each                          |
+| decimals, binaries of a fixed size   | an array of bytes, as many for each row as the type has |
 | text and binaries                    | one array of all bytes, and where each row's bytes end  |
 | anything else (lists, structs, maps) | Arrow arrays that are joined as they grow: slower       |
 
@@ -25,17 +25,17 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.errors import FlowError, ProtocolError
-from penstock.state.keys.index import grown
-from penstock.state.keys.kernels import gather_bytes, gather_offsets
-from penstock.state.table.buffers import (
+from penstock.state.arrays import (
     Array,
     fixed_array,
     fixed_values,
+    grown,
     look,
     pack_bits,
     physical,
     valid_mask,
 )
+from penstock.state.keys.kernels import gather_bytes, gather_offsets
 
 _LEAST = 64
 """Rows that there is always room for."""
@@ -44,7 +44,7 @@ _PIECE = 1 << 18
 _JOINED_BYTES = 1 << 30
 """Arrow arrays larger than this are not joined any more: their offsets would overflow."""
 _TEXT_BYTES = (1 << 31) - 1
-"""Of one Arrow array of text, unless it is a large one."""
+"""Bytes that one Arrow array of text can hold, unless it is a large one."""
 
 
 class Arena:
@@ -102,7 +102,7 @@ class _Store(ABC):
 
     @abstractmethod
     def append(self, column: pa.Array, order: Array | None, size: int) -> None:
-        """Append a column, or these places of it; so many values are there already."""
+        """Append a column, or these places of it, behind the first `size` values."""
 
     @abstractmethod
     def take(self, numbers: Array) -> pa.Array: ...
@@ -115,7 +115,7 @@ class _Store(ABC):
     def nbytes(self) -> int: ...
 
 
-class _Plain(_Store):
+class _Nullable(_Store):
     """What fixed width and text share: the mask of values, made when the first null comes."""
 
     def __init__(self, type: pa.DataType) -> None:
@@ -147,8 +147,8 @@ class _Plain(_Store):
         return 0 if self._valid is None else self._valid.nbytes
 
 
-class _Fixed(_Plain):
-    """Values of a numpy type, or of so many bytes each."""
+class _Fixed(_Nullable):
+    """Values of a numpy type, or of a fixed number of bytes each."""
 
     def __init__(self, type: pa.DataType, dtype: np.dtype[np.generic] | None) -> None:
         super().__init__(type)
@@ -185,7 +185,7 @@ class _Fixed(_Plain):
         return flat.reshape(len(column), width)
 
 
-class _Text(_Plain):
+class _Text(_Nullable):
     """Values of any number of bytes: one heap of all, and where the bytes of each end."""
 
     def __init__(self, type: pa.DataType) -> None:

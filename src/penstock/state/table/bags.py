@@ -25,16 +25,21 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.errors import FlowError, ProtocolError
-from penstock.state.keys.index import grown
-from penstock.state.store.patches import patch_fields
+from penstock.state.arrays import (
+    Array,
+    fixed_array,
+    fixed_values,
+    grown,
+    indices,
+    one_chunk,
+    valid_mask,
+)
 from penstock.state.table import bag_kernels as kernels
 from penstock.state.table.arena import Arena
-from penstock.state.table.buffers import Array, fixed_array, fixed_values, one_chunk, valid_mask
 from penstock.state.table.columns import Column
+from penstock.state.table.patches import SMALL, patch_fields
 from penstock.state.table.table import ColumnTable
 
-SMALL = 16
-"""Bags of so few rows are always written whole: a patch would have to be folded by readers."""
 _FEW = 1024
 """Rows and nodes that nobody names which are never worth tidying."""
 
@@ -89,7 +94,7 @@ class Bags:
     """The bags of one column of a table. Single-threaded, as the table is."""
 
     column: Column
-    """To be among the table's columns; what it holds is of no use to others."""
+    """The column that must be among the table's; what it holds is of no use to others."""
     _arena: Arena
     _nodes: Array
     _size: int
@@ -149,7 +154,7 @@ class Bags:
 
     def append(self, entries: Array, rows: pa.RecordBatch) -> None:
         """Row i goes to the end of the bag of entries[i]; an entry may be there more than once."""
-        entries, cells = _numbers(entries), self._cells
+        entries, cells = indices(entries), self._cells
         if not len(entries):
             return
         if len(self._place) < len(cells):
@@ -174,7 +179,7 @@ class Bags:
             order = np.argsort(owner, kind="stable")
             owner, ids = owner[order], ids[order]
         counts = np.bincount(owner, minlength=len(entries))
-        self._cells[entries] = self._chained(np.cumsum(counts) - counts, counts, _numbers(ids))
+        self._cells[entries] = self._chained(np.cumsum(counts) - counts, counts, indices(ids))
 
     def put(self, rows: pa.RecordBatch, order: Array | None = None) -> Array:
         """Store rows, or these of them, that no entry holds yet; returns their ids."""
@@ -199,7 +204,7 @@ class Bags:
     # -- for the column
 
     def gather(self, cells: Array) -> None:
-        """Nothing but these cells is left, and nothing can be undone: store their rows anew."""
+        """Store the rows of these cells anew; only they are left, and nothing can be undone."""
         counts = cells[:, 1].copy()
         _, ids = self._listed(cells)
         if len(ids) == self._arena.size and self._size == np.count_nonzero(counts):
@@ -227,7 +232,7 @@ class Bags:
         return np.where(worth, gone, 0), np.where(worth, skip, 0)
 
     def lists(self, cells: Array, valid: Array, skip: Array | None = None) -> pa.Array:
-        """The bags of these cells, but for so many of the first rows, as they are in files; null
+        """The bags of these cells, without the first `skip` rows of each, as they are in files; null
         where not `valid`."""
         _, ids = self._listed(cells, skip)
         rows = self._arena.take(ids)
@@ -279,7 +284,7 @@ class Bags:
             self._nodes = grown(self._nodes, self._size, max(room, 2 * len(self._nodes)))
 
     def _listed(self, cells: Array, skip: Array | None = None) -> tuple[Array, Array]:
-        """The rows of these cells, but for so many of the first, each with the place of its cell."""
+        """The rows of these cells without the first `skip` of each, and the place of each row's cell."""
         if skip is None:
             skip = np.zeros(len(cells), np.int64)
         rows = int(kernels.total(cells) - skip.sum())
@@ -295,8 +300,3 @@ class Bags:
         kernels.put_runs(starts, counts, ids, self._nodes, self._size, cells)
         self._size += runs
         return cells
-
-
-def _numbers(values: Array) -> Array:
-    """Numbers as the kernels are compiled for."""
-    return np.ascontiguousarray(values, np.int64)

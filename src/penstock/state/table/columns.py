@@ -10,13 +10,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from penstock.state.table.buffers import (
+from penstock.state.arrays import (
     Array,
     fixed_array,
     fixed_values,
@@ -26,6 +27,7 @@ from penstock.state.table.buffers import (
     physical,
     valid_mask,
 )
+from penstock.state.table.patches import patch_fields
 
 
 @dataclass(frozen=True)
@@ -115,3 +117,76 @@ class Column:
         values = values.copy()
         values[~valid] = 0
         return values
+
+
+@dataclass(frozen=True)
+class ObjectColumn(Column):
+    """A column whose values user code gave; a restore brings them back in the same form.
+
+    Arrow gives structs back as dicts and maps as lists of pairs, and does not take the two forms
+    of either in one column.
+    """
+
+    restore: Callable[[Any], Any] = field(default=lambda value: value, compare=False)
+    """From Arrow's Python value to the form in memory."""
+
+    def from_arrow(self, column: pa.Array | pa.ChunkedArray) -> Array:
+        restore = self.restore
+        values = (None if value is None else restore(value) for value in column.to_pylist())
+        return np.fromiter(values, object, len(column))
+
+
+@dataclass(frozen=True)
+class PatchColumn(ObjectColumn):
+    """A column of maps or lists, of which a delta tells only what changed (see `patches`)."""
+
+    whole: Callable[[Any], Any] = field(default=lambda cell: cell, compare=False)
+    """From a cell to what Arrow takes for it."""
+    patch: Callable[[Any], tuple[Any, Any] | None] = field(default=lambda cell: None, compare=False)
+    """What changed in a cell since the last seal and what is gone, as Arrow takes them; or None: the
+    cell is better written whole."""
+    forget: Callable[[], None] = field(default=lambda: None, compare=False)
+    """Called when the table was sealed or rolled back."""
+
+    @property
+    def fields(self) -> list[pa.Field]:
+        return patch_fields(self.name, self.type)
+
+    def to_arrow(self, values: Array, valid: Array | None = None) -> pa.Array:
+        whole = self.whole
+        cells = [None if cell is None else whole(cell) for cell in values.tolist()]
+        return pa.array(cells, self.type)
+
+    def to_arrays(self, values: Array, present: Array) -> list[pa.Array]:
+        _, patch, gone = self.fields
+        none = np.zeros(len(values), np.bool_)
+        return [
+            self.to_arrow(values),
+            fixed_array(none, patch.type, present),
+            pa.nulls(len(values), gone.type),
+        ]
+
+    def delta_arrays(
+        self, values: Array, present: Array, entries: Array, base: int
+    ) -> list[pa.Array]:
+        parts: list[Any] = []
+        gone: list[Any] = []
+        patched = np.zeros(len(values), np.bool_)
+        for at, cell in enumerate(values.tolist()):
+            patch = None if cell is None else self.patch(cell)
+            if patch is not None:
+                patched[at] = True
+                parts.append(patch[0])
+                gone.append(patch[1])
+            else:
+                parts.append(None if cell is None else self.whole(cell))
+                gone.append(None)
+        types = [field.type for field in self.fields]
+        return [
+            pa.array(parts, types[0]),
+            fixed_array(patched, types[1], present),
+            pa.array(gone, types[2]),
+        ]
+
+    def settled(self) -> None:
+        self.forget()

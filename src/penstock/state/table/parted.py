@@ -7,15 +7,14 @@ the worker that holds the part may change; what is here works on all of them, wh
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
 
-from penstock.errors import ProtocolError
+from penstock.state.arrays import Array, fixed_array, fixed_values, one_chunk
 from penstock.state.keys.codec import KeyCodec, Keys, slots_of
-from penstock.state.table.buffers import Array, fixed_array, fixed_values, one_chunk
-from penstock.state.table.step_table import StepTable
-from penstock.state.table.table import SLOT
+from penstock.state.table.table import SLOT, check_savepoint, check_sealed
 
 
 def part_numbers(slots: int, parts: int) -> Array:
@@ -38,6 +37,43 @@ def by_part(numbers: Array, parts: int) -> tuple[Array, list[tuple[int, int, int
     ends = np.cumsum(np.bincount(numbers, minlength=parts)).tolist()
     runs = zip(range(parts), [0, *ends], ends, strict=False)
     return order, [run for run in runs if run[1] < run[2]]
+
+
+class StepTable(Protocol):
+    """A `ColumnTable`, or several that share a step's slots (`PartedTable`).
+
+    Entries are numbers that only the table itself understands; see `ColumnTable` for each method.
+    """
+
+    @property
+    def codec(self) -> KeyCodec: ...
+    @property
+    def slots(self) -> int: ...
+    @property
+    def schema(self) -> pa.Schema: ...
+    @property
+    def renumberings(self) -> int: ...
+    @property
+    def nbytes(self) -> int: ...
+    @property
+    def sealed(self) -> bool: ...
+
+    def __len__(self) -> int: ...
+    def find(self, keys: Keys) -> Array: ...
+    def known(self, keys: Keys) -> Array: ...
+    def values(self, name: str, entries: Array) -> Array: ...
+    def entries_in(self, slots: Array) -> Array: ...
+    def export(self, entries: Array) -> pa.Table: ...
+    def delta(self) -> pa.Table: ...
+    def load(self, table: pa.Table) -> None: ...
+    def install(self, keys: Keys, table: pa.Table) -> int: ...
+    def give_away(self, slots: Array) -> None: ...
+    def drop(self, slots: Array) -> None: ...
+    def evict(self, nbytes: int) -> int: ...
+    def savepoint(self) -> int: ...
+    def undo(self, mark: int) -> None: ...
+    def seal(self) -> None: ...
+    def rollback(self) -> None: ...
 
 
 class PartedTable:
@@ -129,7 +165,7 @@ class PartedTable:
 
     def load(self, table: pa.Table) -> None:
         """Take in whole rows, later rows win, as if they had always been there."""
-        self._must_be_sealed("load")
+        check_sealed(self.sealed, "load")
         for part, rows in self._rows_by_part(table):
             self.parts[part].load(rows)
         self._savepoints.clear()
@@ -152,13 +188,14 @@ class PartedTable:
 
     def drop(self, slots: Array) -> None:
         """Forget everything of these slots: they have moved away. Entry numbers change."""
-        self._must_be_sealed("drop")
+        check_sealed(self.sealed, "drop")
         self._each(lambda part: part.drop(slots))
 
     def evict(self, nbytes: int) -> int:
-        """Forget entries until about so many bytes are held, in each part those first that were not
-        touched for longest. Parts shrink alike. Returns how many are gone."""
-        self._must_be_sealed("evict")
+        """Forget entries, in each part the least recently touched first, until about `nbytes` are held.
+
+        Parts shrink alike. Returns how many are gone."""
+        check_sealed(self.sealed, "evict")
         share = min(1.0, nbytes / max(1, self.nbytes))
         gone = sum(part.evict(int(part.nbytes * share)) for part in self.parts)
         self._savepoints.clear()
@@ -173,11 +210,7 @@ class PartedTable:
 
     def undo(self, mark: int) -> None:
         """Back to the savepoint in every part. The mark stays valid."""
-        if not 0 <= mark < len(self._savepoints):
-            raise ProtocolError(
-                f"savepoint {mark} is gone",
-                hint="undo to a savepoint made since the last seal, the newest first",
-            )
+        check_savepoint(mark, len(self._savepoints))
         for part, its in zip(self.parts, self._savepoints[mark], strict=True):
             part.undo(its)
         del self._savepoints[mark + 1 :]
@@ -195,13 +228,6 @@ class PartedTable:
         for part in self.parts:
             call(part)
         self._savepoints.clear()
-
-    def _must_be_sealed(self, what: str) -> None:
-        """Refuse before the first part has changed."""
-        if not self.sealed:
-            raise ProtocolError(
-                f"cannot {what} in the middle of an epoch", hint="seal or roll back first"
-            )
 
     # -- who holds what
 

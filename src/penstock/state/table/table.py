@@ -29,14 +29,12 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.errors import CheckpointError, ProtocolError
+from penstock.state.arrays import Array, fixed_array, grown, indices
 from penstock.state.keys.codec import KeyCodec, Keys, slots_of
-from penstock.state.keys.index import grown, key_index
+from penstock.state.keys.index import key_index
 from penstock.state.table import kernels
-from penstock.state.table.buffers import Array, fixed_array
 from penstock.state.table.columns import Column
 from penstock.state.table.undo_log import UndoLog
-
-__all__ = ["Column", "ColumnTable"]
 
 HASH, KEY, SLOT, PRESENT = "__hash", "__key", "__slot", "__present"
 _FEW = 1024
@@ -58,7 +56,7 @@ class ColumnTable:
     """Keyed state with savepoints. Single-threaded; entries stay valid until `seal` or `drop`."""
 
     schema: pa.Schema
-    """Of `delta` and `export`: __hash, __key, __slot, __present, then the columns."""
+    """The schema of `delta` and `export`: __hash, __key, __slot, __present, then the columns."""
     renumberings: int
     """How often entries were numbered anew: whoever holds entry numbers looks them up again."""
 
@@ -109,7 +107,7 @@ class ColumnTable:
 
     def touch(self, entries: Array) -> None:
         """Must be called before columns of these entries change: logs what undo needs."""
-        self._touch(_numbers(entries), False)
+        self._touch(indices(entries), False)
 
     def column(self, name: str) -> Array:
         """The live values of a column, by entry. Valid until the next upsert; touch, then write."""
@@ -122,7 +120,7 @@ class ColumnTable:
 
     def remove(self, entries: Array) -> None:
         """Make these entries not present. A later upsert of such a key revives it as a new one."""
-        entries = _numbers(entries)
+        entries = indices(entries)
         self._touch(entries, False)
         for column in self.columns:
             self._values[column.name][entries] = None if column.dtype == object else 0
@@ -130,7 +128,7 @@ class ColumnTable:
 
     def keys(self, entries: Array) -> Keys:
         """The keys of these entries."""
-        return self._index.keys(_numbers(entries))
+        return self._index.keys(indices(entries))
 
     def present(self, entries: Array) -> Array:
         """Whether each of these entries is present (bool)."""
@@ -141,11 +139,11 @@ class ColumnTable:
 
     def before(self, name: str, entries: Array) -> Array:
         """Values of a column as of the last seal: zero or None where no entry was present then."""
-        return self._log.before(name, _numbers(entries), self._values[name], self._marks)
+        return self._log.before(name, indices(entries), self._values[name], self._marks)
 
     def was_present(self, entries: Array) -> Array:
         """Whether each of these entries was present at the last seal (bool)."""
-        return self._log.was_present(_numbers(entries), self._marks)
+        return self._log.was_present(indices(entries), self._marks)
 
     # -- savepoints
 
@@ -157,11 +155,7 @@ class ColumnTable:
 
     def undo(self, mark: int) -> None:
         """Back to the savepoint: values, inserts, removes and dirty marks. The mark stays valid."""
-        if not 0 <= mark < len(self._savepoints):
-            raise ProtocolError(
-                f"savepoint {mark} is gone",
-                hint="undo to a savepoint made since the last seal, the newest first",
-            )
+        check_savepoint(mark, len(self._savepoints))
         self._return_to(self._savepoints[mark])
         del self._savepoints[mark + 1 :]
 
@@ -197,11 +191,11 @@ class ColumnTable:
 
     def export(self, entries: Array) -> pa.Table:
         """These entries whole, in the form of a delta."""
-        return self._rows(_numbers(entries), lambda c, *cells: c.to_arrays(*cells))
+        return self._rows(indices(entries), lambda c, *cells: c.to_arrays(*cells))
 
     def load(self, table: pa.Table) -> None:
         """Take in whole rows, later rows win, as if they had always been there."""
-        self._must_be_sealed("load")
+        check_sealed(self.sealed, "load")
         self._check(table)
         self._fill(self._follow_upsert(self.codec.from_storage(table.column(KEY))), table)
         self._present = int(np.count_nonzero(self._marks[: self._index.size] & kernels.PRESENT))
@@ -277,23 +271,24 @@ class ColumnTable:
         self._away[slots] = True
 
     def own(self, entries: Array) -> Array:
-        """Those of these entries whose slot was not given away."""
+        """The entries among these whose slot was not given away."""
         if not self._away.any() or not len(entries):
             return entries
         return entries[~self._away[slots_of(self._index.hashes(entries), self.slots)]]
 
     def drop(self, slots: Array) -> None:
         """Forget everything of these slots: they have moved away. Entry numbers change."""
-        self._must_be_sealed("drop")
+        check_sealed(self.sealed, "drop")
         inside = self._in(slots)
         if inside.any():
             self._keep(np.flatnonzero(~inside & self.present(self._all())))
             self._settle()
 
     def evict(self, nbytes: int) -> int:
-        """Forget entries until about so many bytes are held, those first that were not touched for
-        longest. Entry numbers change. Returns how many are gone."""
-        self._must_be_sealed("evict")
+        """Forget entries, least recently touched first, until about `nbytes` are held.
+
+        Entry numbers change. Returns how many are gone."""
+        check_sealed(self.sealed, "evict")
         before = self._present
         for column in self.columns:
             column.kept(self._values[column.name][: self._index.size])
@@ -391,12 +386,6 @@ class ColumnTable:
         self._marks[: len(entries)] = marks
         self._present = len(entries)
 
-    def _must_be_sealed(self, what: str) -> None:
-        if not self.sealed:
-            raise ProtocolError(
-                f"cannot {what} in the middle of an epoch", hint="seal or roll back first"
-            )
-
     def _objects(self, array: Array) -> int:
         if array.dtype != object or not self._index.size:
             return 0
@@ -404,10 +393,22 @@ class ColumnTable:
         return sum(map(sys.getsizeof, sample)) * self._index.size // max(1, len(sample))
 
 
-def _numbers(entries: Array) -> Array:
-    """Entries as the kernels are compiled for."""
-    return np.ascontiguousarray(entries, np.int64)
-
-
 def _shape(schema: pa.Schema) -> str:
     return ", ".join(f"{field.name} {field.type}" for field in schema)
+
+
+def check_savepoint(mark: int, savepoints: int) -> None:
+    """Refuse to undo to a savepoint that is gone."""
+    if not 0 <= mark < savepoints:
+        raise ProtocolError(
+            f"savepoint {mark} is gone",
+            hint="undo to a savepoint made since the last seal, the newest first",
+        )
+
+
+def check_sealed(sealed: bool, what: str) -> None:
+    """Refuse what only a sealed table can do."""
+    if not sealed:
+        raise ProtocolError(
+            f"cannot {what} in the middle of an epoch", hint="seal or roll back first"
+        )

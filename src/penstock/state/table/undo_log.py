@@ -6,9 +6,8 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from penstock.state.keys.index import grown, more
+from penstock.state.arrays import Array, grown, more
 from penstock.state.table import kernels
-from penstock.state.table.buffers import Array
 from penstock.state.table.columns import Column
 
 _KEPT = 1 << 18

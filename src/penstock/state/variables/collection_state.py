@@ -1,4 +1,4 @@
-"""List and map state: many rows per key, in one cell (see `growing`).
+"""List and map state: many rows per key, in one cell (see `collection_cells`).
 
 With a time to live, each element stands beside the time at which it expires.
 """
@@ -12,12 +12,11 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.errors import FlowError
-from penstock.state.table.buffers import Array
-from penstock.state.variables.cells import Cells
-from penstock.state.variables.growing import NEVER, ListCell, MapCell, Seals
-from penstock.state.variables.rows import Row
-from penstock.state.variables.values import RowForm, reader
-from penstock.state.variables.variable import PatchColumn, StateVariable
+from penstock.state.arrays import Array
+from penstock.state.table.columns import PatchColumn
+from penstock.state.variables.collection_cells import NEVER, ListCell, MapCell, Seals
+from penstock.state.variables.values import Row, RowForm, reader
+from penstock.state.variables.variable import Cells, StateVariable
 
 _NAN = float("nan")
 

@@ -16,10 +16,9 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.errors import FlowError
-from penstock.state.table.buffers import Array
-from penstock.state.table.table import Column
-from penstock.state.variables.cells import Cells
-from penstock.state.variables.variable import ObjectColumn, Variable
+from penstock.state.arrays import Array
+from penstock.state.table.columns import Column, ObjectColumn
+from penstock.state.variables.variable import Cells, Variable
 
 TimeKind = Literal["processing", "event"]
 Timer = tuple[int, TimeKind]

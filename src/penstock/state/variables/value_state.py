@@ -8,19 +8,16 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.errors import FlowError
-from penstock.state.table.buffers import (
+from penstock.state.arrays import (
     Array,
     fixed_array,
     fixed_values,
-    one_chunk,
     physical,
     valid_mask,
 )
-from penstock.state.table.table import Column
-from penstock.state.variables.cells import Cells, distinct
-from penstock.state.variables.rows import Row
-from penstock.state.variables.values import RowForm, python_values, reader
-from penstock.state.variables.variable import ObjectColumn, StateVariable
+from penstock.state.table.columns import Column, ObjectColumn
+from penstock.state.variables.values import Row, RowForm, in_type, python_values, reader
+from penstock.state.variables.variable import Cells, StateVariable, distinct
 
 
 class ValueState(StateVariable):
@@ -50,7 +47,7 @@ class ValueState(StateVariable):
         self._replace(self._form.write(value))
 
     def get_many(self, batch: pa.RecordBatch) -> pa.StructArray:
-        """For each row of the batch the value of its key; null where the key has none."""
+        """The value of each row's key; null where the key has none."""
         cells = self._cells
         entries = cells.table.find(cells.keys_of(batch))
         there = entries >= 0
@@ -99,15 +96,7 @@ class ValueState(StateVariable):
                 f"given for {count} rows of the state {self.name!r}, which has the fields "
                 f"{', '.join(self.schema.names)}"
             )
-        arrays = []
-        for field in self.schema:
-            column = one_chunk(values.column(field.name))
-            try:
-                arrays.append(column if column.type == field.type else column.cast(field.type))
-            except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-                raise TypeError(
-                    f"the column {field.name!r} takes {field.type}, not {column.type}: {error}"
-                ) from error
+        arrays = [in_type(values.column(field.name), field) for field in self.schema]
         return arrays, np.ones(count, np.bool_) if valid is None else valid
 
     def read(self, entries: Array) -> list[Any]:

@@ -1,4 +1,4 @@
-"""Values between user code and Arrow.
+"""Rows and values between user code and Arrow.
 
 A *writer* takes what user code gives and returns a value that is sure to fit the Arrow type and
 that user code cannot change any more, or says what is wrong. A *reader* takes a value as Arrow or a
@@ -7,15 +7,16 @@ writer made it and returns one for user code to keep; where the value itself wil
 
 from __future__ import annotations
 
+from collections import namedtuple
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC
 from functools import lru_cache, partial
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
 
-from penstock.state.variables.rows import Row, row_type
+from penstock.state.arrays import one_chunk
 from penstock.state.variables.scalars import (
     PLAIN,
     WRITERS,
@@ -29,6 +30,56 @@ from penstock.state.variables.scalars import (
 )
 
 Reader = Callable[[Any], Any]
+
+
+class Row(tuple[Any, ...]):
+    """An immutable row: a tuple whose values also have names.
+
+    >>> row = Row(user="ann", count=3)
+    >>> row[1], row.count, row["user"], row.as_dict()
+    (3, 3, 'ann', {'user': 'ann', 'count': 3})
+    """
+
+    __slots__ = ()
+    _fields: ClassVar[tuple[str, ...]] = ()
+    _places: ClassVar[Mapping[str, int]] = {}
+
+    def __new__(cls, /, **values: Any) -> Row:
+        return tuple.__new__(row_type(tuple(values)), values.values())
+
+    def __getitem__(self, item: Any) -> Any:
+        if type(item) is not str:
+            return tuple.__getitem__(self, item)
+        if item not in self._places:
+            raise KeyError(f"the row has no column {item!r}, only {', '.join(self._fields)}")
+        return tuple.__getitem__(self, self._places[item])
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(f"the row has no column {name!r}, only {', '.join(self._fields)}")
+
+    def as_dict(self) -> dict[str, Any]:
+        return dict(zip(self._fields, self, strict=True))
+
+    def __repr__(self) -> str:
+        return f"Row({', '.join(f'{n}={v!r}' for n, v in zip(self._fields, self, strict=True))})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (_row, (self._fields, tuple(self)))
+
+
+@lru_cache(maxsize=1024)
+def row_type(names: tuple[str, ...]) -> type[Row]:
+    """The class of the rows with these columns."""
+    # A namedtuple's own descriptors are by far the fastest way to an item of a tuple.
+    items = namedtuple("items", [f"at{at}" for at in range(len(names))])  # type: ignore[misc]
+    space: dict[str, Any] = {"__slots__": (), "_fields": names}
+    space["_places"] = {name: at for at, name in enumerate(names)}
+    named = {n: vars(items)[f"at{at}"] for at, n in enumerate(names) if not n.startswith("__")}
+    return type("Row", (Row,), named | space)
+
+
+def _row(names: tuple[str, ...], values: tuple[Any, ...]) -> Row:
+    return tuple.__new__(row_type(names), values)
 
 
 class RowForm:
@@ -124,6 +175,17 @@ class RowForm:
             if name not in row:
                 raise TypeError(f"the column {name!r} is missing in {row!r}")
         return [row[name] for name in self.names]
+
+
+def in_type(column: pa.Array | pa.ChunkedArray, field: pa.Field) -> pa.Array:
+    """A column that user code gave, in the type of a field; TypeError if it cannot be."""
+    array = one_chunk(column)
+    try:
+        return array if array.type == field.type else array.cast(field.type)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        raise TypeError(
+            f"the column {field.name!r} takes {field.type}, not {array.type}: {error}"
+        ) from error
 
 
 def python_values(array: pa.Array) -> list[Any]:

@@ -1,93 +1,27 @@
-"""Variables: the declared pieces of a step's keyed state."""
+"""Variables, the declared pieces of a step's keyed state, and their cells for the keys at hand.
+
+The keys of a channel are looked up in the table once. A variable's cells (one per key) come out of
+its columns when user code first asks for one, for all the keys together; they are Python values
+while user code runs, and what it changed goes back into the columns together when every key has
+been served. Until then the table is as it was, so giving up means forgetting. A journal of what
+each call replaced lets one call be undone among many.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from penstock.state.store.patches import patch_fields
-from penstock.state.table.buffers import Array, fixed_array
-from penstock.state.table.table import Column
-
-if TYPE_CHECKING:
-    from penstock.state.variables.cells import Cells
-
-
-@dataclass(frozen=True)
-class ObjectColumn(Column):
-    """A column whose values user code gave; a restore brings them back in the same form.
-
-    Arrow gives structs back as dicts and maps as lists of pairs, and does not take the two forms
-    of either in one column.
-    """
-
-    restore: Callable[[Any], Any] = field(default=lambda value: value, compare=False)
-    """From Arrow's Python value to the form in memory."""
-
-    def from_arrow(self, column: pa.Array | pa.ChunkedArray) -> Array:
-        restore = self.restore
-        values = (None if value is None else restore(value) for value in column.to_pylist())
-        return np.fromiter(values, object, len(column))
-
-
-@dataclass(frozen=True)
-class PatchColumn(ObjectColumn):
-    """A column of maps or lists, of which a delta tells only what changed (see `patches`)."""
-
-    whole: Callable[[Any], Any] = field(default=lambda cell: cell, compare=False)
-    """From a cell to what Arrow takes for it."""
-    patch: Callable[[Any], tuple[Any, Any] | None] = field(default=lambda cell: None, compare=False)
-    """What changed in a cell since the last seal and what is gone, as Arrow takes them; or None: the
-    cell is better written whole."""
-    forget: Callable[[], None] = field(default=lambda: None, compare=False)
-    """Called when the table was sealed or rolled back."""
-
-    @property
-    def fields(self) -> list[pa.Field]:
-        return patch_fields(self.name, self.type)
-
-    def to_arrow(self, values: Array, valid: Array | None = None) -> pa.Array:
-        whole = self.whole
-        cells = [None if cell is None else whole(cell) for cell in values.tolist()]
-        return pa.array(cells, self.type)
-
-    def to_arrays(self, values: Array, present: Array) -> list[pa.Array]:
-        _, patch, gone = self.fields
-        none = np.zeros(len(values), np.bool_)
-        return [
-            self.to_arrow(values),
-            fixed_array(none, patch.type, present),
-            pa.nulls(len(values), gone.type),
-        ]
-
-    def delta_arrays(
-        self, values: Array, present: Array, entries: Array, base: int
-    ) -> list[pa.Array]:
-        parts: list[Any] = []
-        gone: list[Any] = []
-        patched = np.zeros(len(values), np.bool_)
-        for at, cell in enumerate(values.tolist()):
-            patch = None if cell is None else self.patch(cell)
-            if patch is not None:
-                patched[at] = True
-                parts.append(patch[0])
-                gone.append(patch[1])
-            else:
-                parts.append(None if cell is None else self.whole(cell))
-                gone.append(None)
-        types = [field.type for field in self.fields]
-        return [
-            pa.array(parts, types[0]),
-            fixed_array(patched, types[1], present),
-            pa.array(gone, types[2]),
-        ]
-
-    def settled(self) -> None:
-        self.forget()
+from penstock.errors import FlowError
+from penstock.state.arrays import Array
+from penstock.state.keys.codec import KeyCodec, Keys
+from penstock.state.table.columns import Column
+from penstock.state.table.table import ColumnTable
 
 
 class Variable:
@@ -195,3 +129,165 @@ class StateVariable(Variable):
             return np.zeros(len(entries), np.bool_)
         over: Array = table.column(self._expires)[entries] <= now
         return over & self.present(entries)
+
+
+class Cells:
+    """The keys at hand, the call that is running, and the journal of what calls replaced."""
+
+    def __init__(self, codec: KeyCodec) -> None:
+        self.codec = codec
+        self.variables: list[Variable] = []
+        self.journal: list[tuple[Variable, int, Any]] = []
+        self.now_ms = 0
+        self.at = 0
+        """The place of the running call's key among the keys at hand."""
+        self.call = 0
+        self._table: ColumnTable | None = None
+        self._keys: Keys | None = None
+        self._entries: Array = np.empty(0, np.int64)
+        self._batch: pa.RecordBatch | None = None
+        self._batch_keys: Keys | None = None
+
+    @property
+    def table(self) -> ColumnTable:
+        if self._table is None:
+            raise FlowError(
+                "state was used before the step began",
+                hint="in init() only declare state; use it when rows or timers come",
+            )
+        return self._table
+
+    @property
+    def declared(self) -> bool:
+        """All variables are known and the table is made."""
+        return self._table is not None
+
+    def make_table(self, slots: int) -> ColumnTable:
+        columns = [column for variable in self.variables for column in variable.columns]
+        self._table = ColumnTable(self.codec, columns, slots)
+        return self._table
+
+    @contextmanager
+    def work(self, keys: Keys, entries: Array) -> Iterator[None]:
+        """Calls run inside; what they changed is stored at the end, or forgotten on an error."""
+        self._keys, self._entries = keys, entries
+        try:
+            yield
+            self._store()
+        finally:
+            self._keys = None
+            self.journal.clear()
+            for variable in self.variables:
+                variable.forget()
+
+    def begin(self, at: int) -> int:
+        """A call for key number `at` begins; returns the mark that undoes it."""
+        self.at = at
+        self.call += 1
+        return len(self.journal)
+
+    def undo(self, mark: int) -> None:
+        while len(self.journal) > mark:
+            variable, at, cell = self.journal.pop()
+            variable.restore(at, cell)
+
+    def fetch(self, variable: Variable) -> list[Any]:
+        if self._keys is None:
+            inside = self._batch is not None
+            raise FlowError(
+                f"the state {variable.name!r} was used outside of a call for a key",
+                hint="write `with handle.for_key(key):`, or use get_many and update_many"
+                if inside
+                else "use state where rows or timers of a key are handled",
+            )
+        held: list[Any] = [None] * len(self._keys)
+        found = np.flatnonzero(self._entries >= 0)
+        if len(found):
+            for at, cell in zip(found.tolist(), variable.read(self._entries[found]), strict=True):
+                held[at] = cell
+        return held
+
+    def _store(self) -> None:
+        """Bring the changed cells into the table; entries that hold nothing any more leave it."""
+        changed: dict[Variable, dict[int, None]] = {}
+        for variable, at, _ in self.journal:
+            changed.setdefault(variable, {})[at] = None
+        if not changed:
+            return
+        assert self._keys is not None
+        places = np.array(sorted(set().union(*changed.values())), np.int64)
+        entries = self._entries[places]
+        existing = entries >= 0
+        self.table.touch(entries[existing])
+        if not existing.all():
+            filled = {at for v, ats in changed.items() for at in ats if v.fetch()[at]}
+            new = np.array([at in filled for at in places.tolist()]) & ~existing
+            if new.any():
+                entries[new] = self.table.upsert(self._keys.take(places[new]))
+        entry_of = dict(zip(places.tolist(), entries.tolist(), strict=True))
+        for variable, ats in changed.items():
+            held = variable.fetch()
+            there = [at for at in ats if entry_of[at] >= 0]
+            if there:
+                where = np.array([entry_of[at] for at in there], np.int64)
+                variable.write(where, [held[at] or None for at in there])
+        self.drop_bare(entries[existing])
+
+    def drop_bare(self, entries: Array) -> None:
+        """Remove those of these entries that hold nothing."""
+        if not len(entries):
+            return
+        filled = np.zeros(len(entries), np.bool_)
+        for variable in self.variables:
+            filled |= variable.present(entries)
+        if not filled.all():
+            self.table.remove(entries[~filled])
+
+    @contextmanager
+    def batch(self, batch: pa.RecordBatch, keys: Keys) -> Iterator[None]:
+        """The rows that `handle_batch` gets: only their keys may be worked on inside."""
+        self._batch, self._batch_keys = batch, keys
+        try:
+            yield
+        finally:
+            self._batch = self._batch_keys = None
+
+    def keys_of(self, batch: pa.RecordBatch) -> Keys:
+        """The keys of these rows, which must be keys of the batch at hand."""
+        if batch is self._batch and self._batch_keys is not None:
+            keys = self._batch_keys
+        else:
+            keys = self.codec.encode(batch)
+        return self._own(keys)
+
+    def key(self, values: Sequence[Any]) -> Keys:
+        """One key, which must be one of the batch at hand."""
+        return self._own(self.codec.from_values(values))
+
+    def _own(self, keys: Keys) -> Keys:
+        if self._batch_keys is None or self._keys is not None:
+            raise FlowError(
+                "state of many keys was used outside of handle_batch, or inside for_key",
+                hint="call get_many, update_many and for_key directly in handle_batch",
+            )
+        if keys is not self._batch_keys and not _all_among(keys, self._batch_keys):
+            # another key's state may be on another host, or not have been fetched yet
+            raise FlowError(
+                "state was asked for a key that is not in the batch",
+                hint="work on the keys of the rows that handle_batch was given",
+            )
+        return keys
+
+
+def _all_among(keys: Keys, others: Keys) -> bool:
+    known = pa.array(others.hashes)
+    return bool(pc.all(pc.is_in(pa.array(keys.hashes), value_set=known), min_count=0).as_py())
+
+
+def distinct(codec: KeyCodec, keys: Keys) -> tuple[Array, Array]:
+    """The group number of each key, and the first row of each group; groups are numbered
+    in order of first appearance."""
+    codes = codec.to_storage(keys).dictionary_encode().indices.to_numpy()
+    first = np.zeros(int(codes.max()) + 1 if len(codes) else 0, np.int64)
+    first[codes[::-1]] = np.arange(len(codes) - 1, -1, -1)
+    return codes, first

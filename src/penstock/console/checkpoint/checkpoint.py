@@ -1,0 +1,310 @@
+"""A checkpoint seen from outside: no Spark, no running query, and nothing in it is changed.
+
+`penstock state` is made of this. Whatever is shown is a version that a manifest vouches for, so a
+query may well be running on the folder meanwhile.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.fs as pafs
+
+from penstock import codec
+from penstock.console.checkpoint.facts import (
+    Entries,
+    FileSum,
+    KeyHistory,
+    Overview,
+    SlotGroup,
+    Slots,
+    StateEntry,
+    StepOverview,
+)
+from penstock.console.checkpoint.files import (
+    FRAME,
+    StateFile,
+    StepFiles,
+    change,
+    companions,
+    states,
+)
+from penstock.errors import CheckpointError
+from penstock.plan.epoch import RouteTable
+from penstock.plan.placement import Placement, stored_placements
+from penstock.plan.slots import slots_to_text
+from penstock.state.keys.codec import KeyCodec
+from penstock.state.keys.text import parse_key
+from penstock.state.store.merging import newest, whole
+from penstock.state.store.store import (
+    READABLE,
+    Manifest,
+    SegmentGone,
+    Store,
+    VersionChain,
+    open_filesystem,
+)
+from penstock.state.table.table import KEY, SLOT
+
+_TRIES = 3
+"""How often a reading begins anew because its version was removed meanwhile."""
+_SORTED_AT_ONCE = 1 << 16
+
+T = TypeVar("T")
+
+
+class Checkpoint:
+    """A checkpoint folder, or the `penstock` folder inside one. Refuses at once what is neither."""
+
+    def __init__(self, folder: str) -> None:
+        self._store, self._facts = open_checkpoint(folder)
+        self._steps: dict[str, dict[str, Any]] = {s["id"]: s for s in self._facts["steps"]}
+
+    @property
+    def steps(self) -> list[str]:
+        return list(self._steps)
+
+    def chosen(self, step: str | None) -> str:
+        """The step of that name; without a name, the only step there is."""
+        if step is None and len(self._steps) == 1:
+            return next(iter(self._steps))
+        if step not in self._steps:
+            what = "several steps" if step is None else f"no step {step!r}"
+            raise CheckpointError(
+                f"{self._store.uri} has {what}",
+                hint=f"give --step, one of: {', '.join(self._steps)}",
+            )
+        return step
+
+    def overview(self) -> Overview:
+        """All steps at the newest epoch. Reads the keys of every entry to count them."""
+        if not self._store.epochs():
+            steps = tuple(self._overview(step, None) for step in self._steps)
+            return Overview(self._store.uri, self._facts["id"], None, None, steps)
+
+        def work(chain: VersionChain) -> Overview:
+            steps = tuple(self._overview(step, chain) for step in self._steps)
+            sealed = chain.manifest.sealed_at_ms
+            return Overview(self._store.uri, self._facts["id"], chain.version, sealed, steps)
+
+        return self._reading(None, work)
+
+    def entries(self, step: str, epoch: int | None = None, limit: int = 20) -> Entries:
+        """The first entries of a step by key, at an epoch or at the newest one."""
+        self.chosen(step)
+
+        def work(chain: VersionChain) -> Entries:
+            files, total, first = self._files(step, chain), 0, list[pa.Table]()
+            for piece in files.entries():
+                total += piece.num_rows
+                first.append(piece)
+                if sum(table.num_rows for table in first) > limit + _SORTED_AT_ONCE:
+                    first = [self._first(step, first, limit)]
+            rows = self._first(step, first, limit) if total else None
+            entries = () if rows is None else self._as_entries(step, chain, files, rows)
+            return Entries(step, chain.version, total, entries)
+
+        return self._reading(epoch, work)
+
+    def history(self, step: str, key: Sequence[str], epoch: int | None = None) -> KeyHistory | None:
+        """One key, given as texts, with the files that tell of it; None if it has no entry."""
+        self.chosen(step)
+        codec = self._codec(step)
+        wanted = parse_key(codec, key)
+
+        def work(chain: VersionChain) -> KeyHistory | None:
+            files = self._files(step, chain)
+            told = [(file, rows) for file, _, rows in files.tellings(wanted)]
+            if not told:
+                return None
+            rows = whole(newest([rows for _, rows in told], files.schema, codec))
+            if rows.num_rows == 0:
+                return None
+            (entry,) = self._as_entries(step, chain, files, rows)
+            changes = tuple(change(file, rows) for file, rows in reversed(told))
+            return KeyHistory(step, chain.version, entry, changes)
+
+        return self._reading(epoch, work)
+
+    def slots(self, step: str, epoch: int | None = None) -> Slots:
+        """Where the slots of a step are and why, and what the store has of them."""
+        self.chosen(step)
+
+        def work(chain: VersionChain) -> Slots:
+            files = self._files(step, chain)
+            groups = tuple(_group(p, known, files) for p, known in _placed(chain.manifest, step))
+            slots = self._steps[step]["slots"]
+            return Slots(step, chain.version, slots, _layout_version(chain), groups)
+
+        return self._reading(epoch, work)
+
+    def _overview(self, step: str, chain: VersionChain | None) -> StepOverview:
+        facts = self._steps[step]
+        state = [name for name, _ in facts["state"]]
+        hidden = {*FRAME, *companions(state)}
+        none = FileSum(0, 0)
+        files = None if chain is None else self._files(step, chain)
+        entries, damaged = (0, ()) if files is None else files.count()
+        return StepOverview(
+            id=step,
+            slots=facts["slots"],
+            keys=dict(facts["keys"]),
+            state={name: type for name, type in facts["state"] if name not in hidden},
+            hosts={} if chain is None else dict(Counter(_owners(chain.manifest, step))),
+            entries=entries,
+            layout=None if chain is None else _layout_version(chain),
+            snapshots=none if files is None else files.total("snapshot"),
+            runs=none if files is None else files.total("run"),
+            deltas=none if files is None else files.total("delta"),
+            watermark_ms=None if chain is None else chain.manifest.watermarks.get(step),
+            damaged=damaged,
+        )
+
+    def _reading(self, epoch: int | None, work: Callable[[VersionChain], T]) -> T:
+        """Do this with the files of an epoch, or of the newest one.
+
+        A query that runs meanwhile removes old versions: the newest one is then a newer one.
+        """
+        for _ in range(_TRIES if epoch is None else 1):
+            version = self._version(epoch)
+            try:
+                return work(self._store.chain(version))
+            except SegmentGone:
+                continue
+        raise CheckpointError(
+            f"epoch {version} of {self._store.uri} was removed while it was read",
+            hint="look again; Settings.keep_epochs says how many a running query keeps",
+        )
+
+    def _version(self, epoch: int | None) -> int:
+        epochs = self._store.epochs()
+        if not epochs:
+            raise CheckpointError(
+                f"{self._store.uri} holds no sealed epoch yet", hint="let the flow run an epoch"
+            )
+        if epoch is not None and epoch not in epochs:
+            raise CheckpointError(
+                f"{self._store.uri} does not hold epoch {epoch}",
+                hint=f"the epochs there are {epochs[0]} to {epochs[-1]}",
+            )
+        return epochs[-1] if epoch is None else epoch
+
+    def _files(self, step: str, chain: VersionChain) -> StepFiles:
+        slots = self._steps[step]["slots"]
+        return StepFiles(self._store, chain, step, self._codec(step), slots)
+
+    def _codec(self, step: str) -> KeyCodec:
+        try:
+            packed = base64.b64decode(self._steps[step]["key_schema"])
+            return KeyCodec(pa.ipc.read_schema(pa.py_buffer(packed)))
+        except (KeyError, ValueError, pa.ArrowException) as damaged:
+            raise CheckpointError(
+                f"flow.json of {self._store.uri} does not tell the key types of step {step}",
+                hint="restore this file from a backup",
+            ) from damaged
+
+    def _first(self, step: str, tables: list[pa.Table], limit: int) -> pa.Table:
+        table = pa.concat_tables(tables)
+        return table.take(_order(self._codec(step), table)[:limit])
+
+    def _as_entries(
+        self, step: str, chain: VersionChain, files: StepFiles, rows: pa.Table
+    ) -> tuple[StateEntry, ...]:
+        codec, owners = self._codec(step), _owners(chain.manifest, step)
+        keys, found = codec.from_storage(rows.column(KEY)), states(rows)
+        told: dict[int, StateFile] = {}
+        for file, places, _ in files.tellings(keys):
+            for place in places.tolist():
+                told.setdefault(place, file)
+        return tuple(
+            StateEntry(
+                key=dict(zip(codec.schema.names, key, strict=True)),
+                state=found[at],
+                slot=slot,
+                host=owners[slot],
+                kind=told[at].kind,
+                epoch=told[at].epoch,
+                file=told[at].ref.file,
+            )
+            for at, (key, slot) in enumerate(
+                zip(codec.as_tuples(keys), rows.column(SLOT).to_pylist(), strict=True)
+            )
+        )
+
+
+def open_checkpoint(folder: str) -> tuple[Store, dict[str, Any]]:
+    """The store of a checkpoint folder, or of the `penstock` folder in one, and its flow.json."""
+    files, path = open_filesystem(folder)
+    if files.get_file_info(path).type == pafs.FileType.NotFound:
+        raise CheckpointError(f"there is no folder {folder}", hint="check the path")
+    for place in (f"{folder.rstrip('/')}/penstock", folder):
+        store = Store(place)
+        facts = store.read_flow()
+        if facts is None:
+            continue
+        if facts.get("format") not in READABLE:
+            raise CheckpointError(
+                f"{place} has state format {facts.get('format')}, "
+                f"this Penstock reads {' and '.join(map(str, READABLE))}",
+                hint="look at it with the release that wrote it",
+            )
+        return store, facts
+    raise CheckpointError(
+        f"{folder} is not a Penstock checkpoint: there is no penstock/flow.json in it",
+        hint="give the folder that was given to start(checkpoint=...)",
+    )
+
+
+def _layout_version(chain: VersionChain) -> int | None:
+    return None if chain.layout is None else chain.layout.version
+
+
+def _owners(manifest: Manifest, step: str) -> list[str]:
+    """The host of each slot."""
+    routes = codec.from_plain(manifest.routes[step], RouteTable)
+    return [routes.hosts[owner] for owner in routes.owner.tolist()]
+
+
+def _placed(manifest: Manifest, step: str) -> list[tuple[Placement, bool]]:
+    """Where slots are, and whether it is known since when: format 1 told the routes alone."""
+    told = manifest.placements.get(step)
+    if told:
+        return [(placement, True) for placement in stored_placements(told)]
+    routes = codec.from_plain(manifest.routes[step], RouteTable)
+    return [
+        (Placement(tuple(routes.slots_of(n).tolist()), host, -1, "start", None, host), False)
+        for n, host in enumerate(routes.hosts)
+    ]
+
+
+def _group(placement: Placement, known: bool, files: StepFiles) -> SlotGroup:
+    slots = np.array(placement.slots, np.int32)
+    return SlotGroup(
+        slots=slots_to_text(placement.slots),
+        count=len(slots),
+        host=placement.host,
+        since=placement.since if known else None,
+        why=placement.why if known else None,
+        source=placement.source,
+        home=placement.home,
+        snapshots=files.snapshots(slots),
+        runs=files.share("run", slots),
+        deltas=files.share("delta", slots),
+    )
+
+
+def _order(codec: KeyCodec, table: pa.Table) -> pa.Array:
+    """The rows by key, as far as Arrow can compare the key's types."""
+    columns = codec.decode(codec.from_storage(table.column(KEY)))
+    flat = [column for column in columns if not pa.types.is_nested(column.type)]
+    if not flat:
+        return pa.array(range(table.num_rows), pa.int64())
+    names = [str(at) for at in range(len(flat))]
+    by = [(name, "ascending") for name in names]
+    return pc.sort_indices(pa.table(flat, names=names), sort_keys=by)

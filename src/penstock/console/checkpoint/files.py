@@ -1,0 +1,201 @@
+"""The files of one step at one version, and what they say together.
+
+Like `reader`, for those who look at a checkpoint from outside: what is shown is always of the
+version that was asked for, each row is known with its file, and the columns are what the files
+say, for the flow is not at hand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.console.checkpoint.facts import Change, FileSum, Kind, SnapshotSum
+from penstock.errors import CheckpointError
+from penstock.state.arrays import Array
+from penstock.state.keys.codec import KeyCodec, Keys, slots_of
+from penstock.state.store.manifest import DeltaRef, SegmentRef, VersionChain, unpack_slots
+from penstock.state.store.merging import fitting, newest, whole
+from penstock.state.store.segment import SegmentFile
+from penstock.state.store.store import SegmentGone, Store
+from penstock.state.table.patches import GONE, PATCH
+from penstock.state.table.table import HASH, KEY, PRESENT, SLOT
+
+FRAME = (HASH, KEY, SLOT, PRESENT)
+"""The columns that every step has."""
+_AT_ONCE = 64 << 20
+"""Bytes of files that are merged in memory together."""
+
+
+@dataclass(frozen=True)
+class StateFile:
+    """One file of a step as a version sees it."""
+
+    kind: Kind
+    epoch: int
+    """A delta's epoch; of the others, the version that they bring their slots to."""
+    ref: DeltaRef | SegmentRef
+    slots: Array
+    """The slots that count in it, ascending."""
+
+    @property
+    def slot_bytes(self) -> float:
+        """What a slot takes in it, on average."""
+        if isinstance(self.ref, SegmentRef):
+            return self.ref.slot_bytes
+        return self.ref.size / max(1, len(self.slots))
+
+
+class StepFiles:
+    """One step at one version."""
+
+    def __init__(
+        self, store: Store, chain: VersionChain, step: str, codec: KeyCodec, slots: int
+    ) -> None:
+        self._store, self._version, self._codec, self._slots = store, chain.version, codec, slots
+        self.files = _files(chain, step, slots)
+        """Oldest first."""
+        self._open: dict[str, SegmentFile] = {}
+
+    @cached_property
+    def schema(self) -> pa.Schema:
+        """The schema of the rows that it gives: the newest file's. Older files may lack patches."""
+        return self._segment(self.files[-1]).schema
+
+    def total(self, kind: Kind) -> FileSum:
+        """The files of a kind."""
+        sizes = [file.ref.size for file in self.files if file.kind == kind]
+        return FileSum(len(sizes), sum(sizes))
+
+    def share(self, kind: Kind, slots: Array) -> FileSum:
+        """The files of a kind that hold some of these slots, and the bytes that are of them."""
+        held = [(f, np.isin(f.slots, slots).sum()) for f in self.files if f.kind == kind]
+        size = sum(float(count) * file.slot_bytes for file, count in held)
+        return FileSum(sum(1 for _, count in held if count), round(size))
+
+    def snapshots(self, slots: Array) -> SnapshotSum:
+        """The snapshots of these slots."""
+        mine = set(slots.tolist())
+        held = [f for f in self.files if f.kind == "snapshot" and int(f.slots[0]) in mine]
+        epochs = [file.epoch for file in held]
+        size = sum(file.ref.size for file in held)
+        return SnapshotSum(len(held), min(epochs, default=None), max(epochs, default=None), size)
+
+    def count(self) -> tuple[int | None, tuple[str, ...]]:
+        """How many entries there are; or None, and what is wrong with which files."""
+        schema = pa.schema(
+            [
+                pa.field(HASH, pa.uint64(), nullable=False),
+                pa.field(KEY, self._codec.storage_type, nullable=False),
+                pa.field(SLOT, pa.int32(), nullable=False),
+                pa.field(PRESENT, pa.bool_(), nullable=False),
+            ]
+        )
+        total, damaged = 0, dict[str, str]()
+        for slots in self._groups():
+            tables = []
+            for file, near in self._near(slots):
+                try:
+                    rows = self._segment(file).in_slots(near).select(schema.names)
+                    tables.append(fitting(rows, schema, file.ref.file))
+                except CheckpointError as problem:
+                    damaged[file.ref.file] = problem.message
+            total += pc.sum(newest(tables, schema, self._codec).column(PRESENT)).as_py() or 0
+        return (None if damaged else total), tuple(damaged.values())
+
+    def entries(self) -> Iterator[pa.Table]:
+        """All entries, whole, in pieces."""
+        for slots in self._groups():
+            tables = (
+                fitting(self._segment(file).in_slots(near), self.schema, file.ref.file)
+                for file, near in self._near(slots)
+            )
+            yield whole(newest(tables, self.schema, self._codec))
+
+    def tellings(self, keys: Keys) -> Iterator[tuple[StateFile, Array, pa.Table]]:
+        """Each file that tells of some of these keys, newest first: their places and their rows."""
+        order = np.argsort(keys.hashes, kind="stable")
+        slots = slots_of(keys.hashes, self._slots)
+        for file in reversed(self.files):
+            near = order[np.isin(slots[order], file.slots)]
+            if len(near):
+                segment = self._segment(file)
+                places, rows = segment.find(keys, near)
+                if len(places):
+                    yield file, places, fitting(segment.take(rows), self.schema, file.ref.file)
+
+    def _groups(self) -> Iterator[Array]:
+        """The slots that have files, in groups that are small enough to be merged in memory."""
+        sizes = np.zeros(self._slots)
+        for file in self.files:
+            sizes[file.slots] += file.slot_bytes
+        slots = np.flatnonzero(sizes)
+        numbers = np.cumsum(sizes[slots]) // _AT_ONCE
+        starts = np.flatnonzero(np.diff(numbers, prepend=-1))
+        yield from (group for group in np.split(slots, starts[1:]) if len(group))
+
+    def _near(self, slots: Array) -> Iterator[tuple[StateFile, Array]]:
+        """The files of these slots, newest first, each with those that count in it."""
+        for file in reversed(self.files):
+            near = np.intersect1d(file.slots, slots)
+            if len(near):
+                yield file, near
+
+    def _segment(self, file: StateFile) -> SegmentFile:
+        """A file, opened. `SegmentGone` if the whole version is no longer kept."""
+        name = file.ref.file
+        if name not in self._open:
+            try:
+                self._open[name] = self._store.open_segment(file.ref, self._codec)
+            except SegmentGone as gone:
+                if self._store.read_manifest(self._version) is None:
+                    raise
+                raise self._store.lacks(name) from gone
+        return self._open[name]
+
+
+def companions(names: list[str]) -> set[str]:
+    """The columns among these that say which part of a map or list a row holds.
+
+    >>> sorted(companions(["m.__map", "m.__map~patch", "m.__map~gone", "v.a~patch"]))
+    ['m.__map~gone', 'm.__map~patch']
+    """
+    patched = [n for n in names if n.partition(".")[2][:2] == "__" and n + PATCH in names]
+    return {name + suffix for name in patched for suffix in (PATCH, GONE)}
+
+
+def change(file: StateFile, row: pa.Table) -> Change:
+    """What a file says of a key, in its one row."""
+    values, names = row.to_pylist()[0], row.schema.names
+    parts = [n.removesuffix(PATCH) for n in companions(names) if n.endswith(PATCH) and values[n]]
+    gone = {name: values[name + GONE] for name in names if name in parts}
+    present = values[PRESENT]
+    return Change(file.kind, file.epoch, file.ref.file, present, states(row)[0], gone)
+
+
+def states(rows: pa.Table) -> list[dict[str, Any]]:
+    """The state of each row, by column."""
+    hidden = {*FRAME, *companions(rows.schema.names)}
+    names = [name for name in rows.schema.names if name not in hidden]
+    found: list[dict[str, Any]] = rows.select(names).to_pylist()
+    return found if names else [{} for _ in range(rows.num_rows)]
+
+
+def _files(chain: VersionChain, step: str, slots: int) -> list[StateFile]:
+    layout = chain.step(step)
+    everywhere = np.arange(slots, dtype=np.int32)
+    found = [
+        StateFile("snapshot", ref.upto, ref, np.array([slot], np.int32))
+        for slot, ref in sorted(layout.snapshots.items())
+    ]
+    found += [StateFile("run", ref.upto, ref, unpack_slots(ref.slots)) for ref in layout.runs]
+    for epoch, ref in chain.deltas(step):
+        held = unpack_slots(ref.slots) if ref.slots else everywhere
+        found.append(StateFile("delta", epoch, ref, held))
+    return found

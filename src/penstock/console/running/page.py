@@ -1,0 +1,288 @@
+"""The page of `penstock ctl watch`: how a running query is drawn, or told in one line.
+
+`WatchHistory` is what looks at a query's newest epoch tell of its latency over the last minutes.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from penstock.console.running.view import (
+    draw_functions,
+    draw_head,
+    draw_hosts,
+    draw_hot_keys,
+    draw_policy,
+    sla_of,
+)
+from penstock.console.terminal import (
+    bar,
+    health,
+    health_colour,
+    latency_gauge,
+    milliseconds_text,
+    money_text,
+    offload_text,
+    page,
+    percentiles,
+)
+from penstock.control.journal.entry import Entry
+from penstock.driver.progress import Latency
+from penstock.model import SLA
+
+_WIDTH = 104
+_LOAD_WIDTH = 16
+_MOST_HOSTS = 16
+"""Hosts shown of a step: those in the worst health, and of these the busiest."""
+_IDLE_S = 3.0
+"""Seconds without a new epoch after which the page says so."""
+_ILL = {"severe": 2, "moderate": 1}
+_EVENTS = {"host lost": "red", "failed": "red", "hot key": "red", "refused": "yellow"}
+_BAR_MS = 2_000
+"""Time that one bar of the history stands for."""
+_KEPT_MS = 180_000
+
+
+@dataclass(frozen=True)
+class SeenEpoch:
+    """An epoch that a look found, with rows in it."""
+
+    epoch: int
+    done_ms: float
+    """When its output was in the sink, in milliseconds since 1970."""
+    rows: int
+    latency: Latency
+    average_ms: float
+    """Over the SLA's window up to this epoch."""
+
+
+class WatchHistory:
+    """The epochs that were seen, of the last three minutes. Where epochs are quicker than looks, some
+    are missed: averages are over those seen. No clock: it goes by the times that epochs tell.
+
+    >>> history = WatchHistory()
+    >>> told = {"rows": 10, "started_ms": 1000, "sink_ms": 200.0}
+    >>> told["latency"] = {"mean_ms": 150.0, "p50_ms": 140.0, "p99_ms": 190.0}
+    >>> for epoch in (7, 7, 8):
+    ...     history.take(told | {"epoch": epoch}, window_ms=1000)
+    >>> history.newest.average_ms, history.worst_ms, history.bars_ms
+    (150.0, 150.0, [150.0])
+    """
+
+    def __init__(self) -> None:
+        self._seen: deque[SeenEpoch] = deque()
+
+    def take(self, progress: dict[str, Any] | None, window_ms: float) -> None:
+        """What a look told of the newest epoch; the same one again, or one without rows, is skipped."""
+        if progress is None or progress["latency"] is None:
+            return
+        if self._seen and self._seen[-1].epoch == progress["epoch"]:
+            return
+        done_ms = progress["started_ms"] + progress["sink_ms"]
+        latency = Latency(**progress["latency"])
+        found = SeenEpoch(progress["epoch"], done_ms, progress["rows"], latency, average_ms=0.0)
+        window = [seen for seen in self._seen if seen.done_ms > done_ms - window_ms]
+        average_ms = _average([*window, found])
+        self._seen.append(replace(found, average_ms=average_ms))
+        while self._seen[0].done_ms <= done_ms - _KEPT_MS:
+            self._seen.popleft()
+
+    @property
+    def newest(self) -> SeenEpoch | None:
+        return self._seen[-1] if self._seen else None
+
+    @property
+    def worst_ms(self) -> float:
+        """The highest average over a window of the SLA."""
+        return max((seen.average_ms for seen in self._seen), default=0.0)
+
+    @property
+    def bars_ms(self) -> list[float]:
+        """Average latencies over two seconds each, oldest first."""
+        bars = groupby(self._seen, key=lambda seen: seen.done_ms // _BAR_MS)
+        return [_average(list(bar)) for _, bar in bars]
+
+
+def _average(seen: Sequence[SeenEpoch]) -> float:
+    return sum(one.rows * one.latency.mean_ms for one in seen) / sum(one.rows for one in seen)
+
+
+@dataclass(frozen=True)
+class Look:
+    """A running query at one moment."""
+
+    answer: dict[str, Any]
+    """What `RunningQuery.status` gave."""
+    entries: tuple[Entry, ...]
+    """The newest ones of its journal, oldest first."""
+    history: WatchHistory
+    idle_s: float
+    """Seconds since a new epoch was last seen."""
+    trouble: str = ""
+    """Why all this is not of now: the query does not answer."""
+
+    @property
+    def control(self) -> dict[str, Any] | None:
+        """None where nothing is controlled."""
+        found: dict[str, Any] | None = self.answer.get("control")
+        return found
+
+
+def draw(title: str, look: Look, width: int) -> RenderableType:
+    """The whole page, for a terminal of this width."""
+    control = look.control
+    parts: list[RenderableType] = [_head(look)]
+    if look.trouble:
+        parts.append(Text(look.trouble, "bold red"))
+    parts += [Text(), _latency(look.history, None if control is None else sla_of(control)), Text()]
+    if control is None:
+        nothing = Text("it keeps its hosts: nothing is controlled", "dim")
+        parts += [draw_hosts(look.answer), Text(), nothing]
+    else:
+        for name, step in control["steps"].items():
+            parts += [_step_head(name, step), _hosts(step["hosts"]), Text()]
+        if functions := draw_functions(control):
+            parts += [Text.assemble(("functions  ", "bold"), functions), Text()]
+        parts += [hot_keys, Text()] if (hot_keys := draw_hot_keys(control)) else []
+        parts.append(_journal(look.entries))
+    return page(parts, title, min(width, _WIDTH), padding=(0, 2))
+
+
+def line(look: Look) -> str:
+    """The same as one line of text."""
+    newest, control = look.history.newest, look.control
+    epoch = look.answer["status"]["epoch"]
+    told = [look.trouble or look.answer["status"]["state"]]
+    told.append("no epoch yet" if epoch is None else f"epoch {epoch:,}")
+    if newest is not None:
+        bound = "" if control is None else f" of {sla_of(control).latency_ms:,}"
+        told.append(f"latency {newest.average_ms:,.0f}{bound} ms")
+    if control is not None:
+        told += [_step_text(name, step) for name, step in control["steps"].items()]
+    if spent := money_text(look.answer["status"].get("money")):
+        told.append(spent)
+    return "; ".join(told)
+
+
+def _step_text(name: str, step: dict[str, Any]) -> str:
+    hosts, keys = len(step["hosts"]), [hot["key"] for hot in step["hot_keys"]]
+    told = [f"{name} {step['health'] or 'not looked at yet'}"]
+    if hosts:
+        told[0] += f" on {hosts} {'host' if hosts == 1 else 'hosts'}"
+    if step["treating"]:
+        told.append(step["treating"])
+    if carried := offload_text(step.get("offload")):
+        told.append(carried)
+    if keys:
+        told.append(f"hot: {' '.join(keys)}")
+    return ", ".join(told)
+
+
+def _head(look: Look) -> RenderableType:
+    head = draw_head(look.answer["status"])
+    if look.idle_s >= _IDLE_S:
+        head.append(f"  no new epoch for {look.idle_s:,.0f} s", "yellow")
+    if spent := money_text(look.answer["status"].get("money")):
+        head.append(f"\nspent {spent}", "dim")
+    if look.control is None:
+        return head
+    grid = Table.grid(expand=True, padding=(0, 2, 0, 0))
+    grid.add_column(ratio=1)
+    grid.add_column(justify="right")
+    grid.add_row(head, Text.assemble(("policy ", "dim"), draw_policy(look.control)))
+    return grid
+
+
+def _latency(history: WatchHistory, sla: SLA | None) -> RenderableType:
+    newest = history.newest
+    if newest is None:
+        return Text("no rows yet", "dim")
+    span = f"in epoch {newest.epoch:,}"
+    if sla is None:
+        return Text.assemble(
+            ("latency  ", "dim"), percentiles(newest.latency), (f"  {span}", "dim")
+        )
+    return latency_gauge(
+        newest.latency, span, newest.average_ms, history.bars_ms, history.worst_ms, sla
+    )
+
+
+def _step_head(name: str, step: dict[str, Any]) -> Text:
+    text = Text.assemble((name, "bold cyan"), "  ", health(step["health"]))
+    allowed = f"  {step['at_least']:,} to {step['at_most']:,} hosts"
+    alert = f", alert {milliseconds_text(step['alert_ms'])}, margin {step['margin']:.0%}"
+    share = "" if step["share"] == 1 else f", {step['share']:.0%} of the bound"
+    text.append(allowed + alert + share, "dim")
+    if step["treating"]:
+        text.append(f"\nunder way: {step['treating']}", "yellow")
+    if carried := offload_text(step.get("offload")):
+        text.append(f"\n{carried}", "yellow")
+    return text
+
+
+def _hosts(hosts: list[dict[str, Any]]) -> RenderableType:
+    if not hosts:
+        return Text("not looked at yet", "dim")
+    worst = sorted(hosts, key=lambda host: (_ILL.get(host["health"], 0), _load(host) or 0.0))
+    shown = {host["host"] for host in worst[-_MOST_HOSTS:]}
+    table = Table(box=None, expand=True, pad_edge=False, header_style="dim")
+    table.add_column("host", overflow="fold")
+    table.add_column("health")
+    table.add_column("load")
+    for title in ("", "arrivals", "slots", "latency", "settles at"):
+        table.add_column(title, justify="right")
+    for host in hosts:
+        if host["host"] not in shown:
+            continue
+        load = _load(host)
+        table.add_row(
+            Text(host["host"]),
+            health(host["health"]),
+            bar(load or 0.0, health_colour(host["health"]), _LOAD_WIDTH),
+            "-" if load is None else f"{load:.0%}",
+            "-" if host["rate"] is None else f"{host['rate']:,.0f}/s",
+            f"{host['slots']:,}",
+            milliseconds_text(host["latency_ms"]),
+            _settles_at(host),
+        )
+    more = len(hosts) - len(shown)
+    return Group(table, Text(f"and {more:,} more that fare no worse", "dim")) if more else table
+
+
+def _load(host: dict[str, Any]) -> float | None:
+    """Arrivals over what the host can serve; None until it has worked.
+
+    >>> _load({"rate": 300.0, "service_rate": 400.0}), _load({"rate": 300.0, "service_rate": None})
+    (0.75, None)
+    """
+    rate, service_rate = host["rate"], host["service_rate"]
+    return rate / service_rate if rate is not None and service_rate else None
+
+
+def _settles_at(host: dict[str, Any]) -> Text:
+    """The latency that a host tends to if nothing changes; none if it cannot keep up."""
+    if host["projected_ms"] is None and host["service_rate"] is not None:
+        return Text("never", "red")
+    return Text(milliseconds_text(host["projected_ms"]))
+
+
+def _journal(entries: tuple[Entry, ...]) -> RenderableType:
+    if not entries:
+        return Text("no decision yet", "dim")
+    table = Table(box=None, expand=True, show_header=False, pad_edge=False)
+    table.add_column(style="dim", no_wrap=True)
+    table.add_column(style="cyan", no_wrap=True)
+    table.add_column(no_wrap=True)
+    table.add_column(ratio=1, no_wrap=True, overflow="ellipsis")
+    for entry in entries:
+        event = Text(entry.event, _EVENTS.get(entry.event, ""))
+        table.add_row(entry.when, Text(entry.step), event, Text(entry.text))
+    return Group(Text("decisions", "bold"), table)

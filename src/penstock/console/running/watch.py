@@ -1,0 +1,92 @@
+"""`penstock ctl watch`: a running query on one page that follows it.
+
+The page looks at the query twice a second, from outside: nothing in the query changes by it. While the
+query does not answer, the page stays as it was and says so. It ends when the query ends.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+
+from rich.console import Console
+from rich.live import Live
+
+from penstock.console.running.page import Look, WatchHistory, draw, line
+from penstock.console.running.query import RunningQuery
+from penstock.console.running.view import sla_of
+from penstock.errors import SettingError
+
+_FRAME_S = 0.5
+_LINE_S = 2.0
+"""Seconds between two lines, where there is no terminal to draw on."""
+_ENTRIES = 8
+"""Entries of the journal on the page."""
+_WINDOW_MS = 1_000
+"""Window of averages where there is no SLA."""
+
+
+class Watcher:
+    """Looks at a query again and again; remembers what a single look cannot tell."""
+
+    def __init__(self, checkpoint: str, clock: Callable[[], float] = time.monotonic) -> None:
+        self._checkpoint, self._clock = checkpoint, clock
+        self._query = RunningQuery(checkpoint)
+        self._history = WatchHistory()
+        self._epoch: int | None = None
+        self._since_s = clock()
+        self._newest: Look | None = None
+
+    def look(self) -> Look | None:
+        """The query as it is now, or as it was when it last answered; None if it has ended.
+
+        A `SettingError` says if it has died, or has not answered yet.
+        """
+        try:
+            answer, entries = self._query.status(), self._query.journal(_ENTRIES)
+        except SettingError as silent:
+            return self._without_answer(silent)
+        control = answer.get("control")
+        window_ms = _WINDOW_MS if control is None else sla_of(control).window_ms
+        self._history.take(answer["progress"], window_ms)
+        if answer["status"]["epoch"] != self._epoch:
+            self._epoch, self._since_s = answer["status"]["epoch"], self._clock()
+        self._newest = Look(answer, tuple(entries), self._history, self._idle_s)
+        return self._newest
+
+    def _without_answer(self, silent: SettingError) -> Look | None:
+        if self._query.has_ended():
+            return None
+        if self._newest is None:
+            raise silent
+        # It may have been started again, and listen elsewhere now.
+        self._query = RunningQuery(self._checkpoint)
+        shown = self._newest
+        return Look(shown.answer, shown.entries, shown.history, self._idle_s, silent.message)
+
+    @property
+    def _idle_s(self) -> float:
+        return self._clock() - self._since_s
+
+
+def watch(
+    checkpoint: str, console: Console, once: bool, pause: Callable[[float], object] = time.sleep
+) -> None:
+    """Show the query until it ends or Ctrl-C: a page on a terminal, lines anywhere else."""
+    watcher, title = Watcher(checkpoint), f"penstock: {checkpoint}"
+    screen = console.is_terminal and not console.is_dumb_terminal
+    with ExitStack() as shown:
+        live = None
+        while (look := watcher.look()) is not None:
+            if once:
+                console.print(draw(title, look, console.width))
+                return
+            if screen and live is None:
+                live = shown.enter_context(Live(console=console, auto_refresh=False))
+            if live is not None:
+                live.update(draw(title, look, console.width), refresh=True)
+            else:
+                console.print(line(look), soft_wrap=True, highlight=False, markup=False)
+            pause(_FRAME_S if screen else _LINE_S)
+    console.print(f"the query on {checkpoint} has ended", highlight=False, markup=False)

@@ -1,0 +1,234 @@
+"""From a flow to a running query: everything that can be refused is refused here, before it runs."""
+
+from __future__ import annotations
+
+import base64
+import secrets
+import tempfile
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from penstock import codec
+from penstock.errors import CheckpointError, FlowError, SettingError
+from penstock.model import milliseconds
+from penstock.operators.operator import OnError
+from penstock.plan.epoch import RouteTable
+from penstock.plan.migration import Migration
+from penstock.plan.steps import FlowPlan, KeyedStep
+from penstock.settings import Settings
+from penstock.spark.cores import check_cores, task_cores
+from penstock.spark.epoch_stream import Start
+from penstock.spark.inputs import one_stream, ticking
+from penstock.spark.late import late_sinks
+from penstock.spark.parts import Parts
+from penstock.spark.private import keep_jobs_on_interrupt
+from penstock.spark.query import FlowQuery
+from penstock.spark.sinks import Sink
+from penstock.state.store.store import FORMAT, READABLE, Store
+from penstock.state.table.table import HASH
+
+if TYPE_CHECKING:
+    from penstock.flows.flow import Flow
+
+
+def start(
+    flow: Flow,
+    *,
+    checkpoint: str | None,
+    hosts: int | dict[str, int],
+    migration: str | Migration,
+    on_error: OnError,
+    late_rows: Sink | dict[str, Sink] | None,
+    trigger: str | None,
+    close: bool,
+    name: str | None,
+    settings: Settings,
+) -> FlowQuery:
+    """Check everything, then launch the query."""
+    if flow.sink is None:
+        raise FlowError(
+            "the flow has no sink", hint='give start(sink=ps.to("parquet", path=...)) or the like'
+        )
+    if on_error not in ("fail", "dead_letter"):
+        raise FlowError(f"on_error={on_error!r} is unknown", hint='use "fail" or "dead_letter"')
+    chosen = Migration.parse(migration)
+    plan = _with_errors(flow.plan, on_error)
+    source = one_stream([source.df for source in flow.graph.sources], plan.tagged)
+    if close and (source.isStreaming and trigger != "available_now"):
+        raise SettingError(
+            "close=True ends the input when all that is there now has been read",
+            hint='give trigger="available_now" with it',
+        )
+    counts = _host_counts(plan, hosts)
+    if plan.one_host:
+        chosen = _for_one_host(flow, plan, counts)
+    most = counts
+    if flow.elasticity is not None:
+        if flow.bound is None:
+            raise FlowError("an elastic flow needs an SLA", hint='add .sla(latency="1s")')
+        most = {s.id: min(s.slots, flow.elasticity.at_most) for s in plan.keyed}
+    check_cores(source, 1 if plan.one_host else sum(most.values()))
+    if settings.host_cores is None:
+        settings = replace(settings, host_cores=task_cores(source))
+    temporary = checkpoint is None
+    if checkpoint is None:
+        if source.isStreaming:
+            raise SettingError(
+                "a streaming flow needs a checkpoint folder",
+                hint='give start(checkpoint="some/folder"); it continues from there next time',
+            )
+        checkpoint = tempfile.mkdtemp(prefix="penstock-")
+    store = Store(f"{checkpoint.rstrip('/')}/penstock")
+    flow_id = _claim(store, plan, bounded=not source.isStreaming)
+    if flow.elasticity is not None:
+        least = flow.elasticity.at_least
+        counts = {
+            step: min(max(n, least), most[step])
+            for step, n in (counts | _hosts_before(store)).items()
+        }
+    keep_jobs_on_interrupt()
+    timers = any(step.has_timers for step in plan.keyed)
+    # A run over what is there now is never quiet, and a clock would make one epoch of all of it:
+    # Spark's rate source does not know that trigger.
+    if source.isStreaming and timers and trigger != "available_now":
+        source = ticking(source)
+    settled = Start(
+        flow=plan,
+        source=source,
+        sink=flow.sink,
+        store=store.uri,
+        checkpoint=checkpoint,
+        flow_id=flow_id,
+        hosts=counts,
+        migration=chosen,
+        settings=settings,
+        sla=flow.bound,
+        elastic=flow.elasticity,
+        trigger=_trigger(trigger),
+        close=close,
+        late_rows=late_sinks(plan, late_rows),
+        name=name,
+        temporary=temporary,
+    )
+    return FlowQuery(Parts(settled)).launch()
+
+
+def _for_one_host(flow: Flow, plan: FlowPlan, counts: dict[str, int]) -> Migration:
+    """Give each step its one host; returns how its state comes when it starts: all at once."""
+    if not plan.linear:
+        raise FlowError(
+            "a flow with a join cannot run on one host",
+            hint="on_one_host is for a chain of steps on one source",
+        )
+    if flow.elasticity is not None:
+        raise FlowError(
+            "a flow on one host cannot be elastic", hint="leave out elastic() or on_one_host()"
+        )
+    counts.update(dict.fromkeys(counts, 1))
+    return Migration("pause")
+
+
+def _with_errors(plan: FlowPlan, on_error: OnError) -> FlowPlan:
+    steps = tuple(
+        replace(step, on_error=on_error) if isinstance(step, KeyedStep) else step
+        for step in plan.steps
+    )
+    return replace(plan, steps=steps, on_error=on_error)
+
+
+def _host_counts(plan: FlowPlan, hosts: int | dict[str, int]) -> dict[str, int]:
+    counts = {}
+    for step in plan.keyed:
+        wanted = hosts.get(step.id, 1) if isinstance(hosts, dict) else hosts
+        if wanted < 1:
+            raise SettingError(f"hosts={wanted} for step {step.id}", hint="use at least 1")
+        counts[step.id] = min(wanted, step.slots)
+    if isinstance(hosts, dict) and (unknown := set(hosts) - set(counts)):
+        raise SettingError(
+            f"hosts names unknown steps {sorted(unknown)}",
+            hint=f"the keyed steps are {', '.join(counts)} (see flow.explain())",
+        )
+    return counts
+
+
+def _hosts_before(store: Store) -> dict[str, int]:
+    """How many hosts each step had when the flow last ran: an elastic one had reasons for that."""
+    newest = max(store.epochs(), default=None)
+    if newest is None:
+        return {}
+    routes = store.chain(newest).manifest.routes
+    return {step: len(codec.from_plain(facts, RouteTable).hosts) for step, facts in routes.items()}
+
+
+def _trigger(trigger: str | None) -> dict[str, Any]:
+    if trigger is None:
+        return {}
+    if trigger == "available_now":
+        return {"availableNow": True}
+    return {"processingTime": f"{milliseconds(trigger)} milliseconds"}
+
+
+def _claim(store: Store, plan: FlowPlan, bounded: bool) -> str:
+    """Make the checkpoint this flow's own, or check that it already is. Returns the flow's id."""
+    facts = {"format": FORMAT, "steps": [_step_facts(step) for step in plan.keyed]}
+    try:
+        found = store.read_flow()
+        if found is None:
+            flow_id = secrets.token_hex(8)
+            store.write_flow(facts | {"id": flow_id})
+            return flow_id
+    except OSError as refused:
+        raise SettingError(
+            f"cannot use the checkpoint folder {store.uri!r}: {refused}",
+            hint="choose a folder that this user may write to, and check the free space",
+        ) from refused
+    if bounded and store.epochs():
+        raise CheckpointError(
+            f"{store.uri} already holds the state of a run",
+            hint="a static DataFrame always starts anew: choose a new folder, or give none",
+        )
+    if found.get("format") not in READABLE:
+        raise CheckpointError(
+            f"{store.uri} has state format {found.get('format')}, this Penstock writes {FORMAT}",
+            hint="open it with the release that wrote it, or start from a new checkpoint folder",
+        )
+    if found.get("closed"):
+        raise CheckpointError(
+            f"{store.uri} is of a flow whose input has ended: all its windows are closed",
+            hint="start it from a new checkpoint folder",
+        )
+    _compare(store.uri, found["steps"], codec.to_plain(facts["steps"]))
+    return str(found["id"])
+
+
+def _compare(uri: str, old: list[dict[str, Any]], new: list[dict[str, Any]]) -> None:
+    if [step["id"] for step in old] != [step["id"] for step in new]:
+        raise CheckpointError(
+            f"{uri} was written by a flow with the keyed steps "
+            f"{[s['id'] for s in old]}, this one has {[s['id'] for s in new]}",
+            hint="start the changed flow from a new checkpoint folder",
+        )
+    names = {"slots": "slot count", "keys": "key columns", "state": "state schema"}
+    for before, now in zip(old, new, strict=True):
+        for fact, words in names.items():
+            if before[fact] != now[fact]:
+                raise CheckpointError(
+                    f"step {now['id']}: the {words} of the checkpoint is {before[fact]}, the "
+                    f"flow's is {now[fact]}",
+                    hint="change it back, or start the changed flow from a new checkpoint folder",
+                )
+
+
+def _step_facts(step: KeyedStep) -> dict[str, Any]:
+    schema: pa.Schema = step.operator().table.schema
+    null = " or null" if step.codec.nulls else ""
+    return {
+        "id": step.id,
+        "slots": step.slots,
+        "keys": [[field.name, f"{field.type}{null}"] for field in step.codec.schema],
+        # The types once more, for whoever reads the state without the flow.
+        "key_schema": base64.b64encode(step.codec.schema.serialize()).decode(),
+        "state": [[f.name, str(f.type)] for f in schema if f.name != HASH and "~" not in f.name],
+    }

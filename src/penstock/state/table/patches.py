@@ -1,0 +1,256 @@
+"""Patches: what a delta says of a map or a list of which only a part has changed.
+
+A map or list column `c` has companions in files: `c~patch` says that a row holds only a part, and
+`c~gone` what was taken away. A patch is put onto an older row of the same key so:
+
+| column | `c`                          | `c~gone`             | whole                              |
+|--------|------------------------------|----------------------|------------------------------------|
+| map    | pairs that are new or others | keys that were there | the old pairs, without those gone, |
+|        |                              |                      | updated with these                 |
+| list   | elements that were appended  | how many             | the old elements, then these,      |
+|        |                              |                      | without so many of the first       |
+
+A key that was removed and put in again is in both: so it is the last of the map, as it was in
+memory. A patch onto a patch is again a patch, so files can be merged long before whole rows are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.state.arrays import (
+    Array,
+    filled_values,
+    fixed_array,
+    fixed_values,
+    one_chunk,
+    ranges,
+    valid_mask,
+)
+
+PATCH, GONE = "~patch", "~gone"
+_PRESENT = "__present"
+SMALL = 16
+"""Elements up to which a map or list is always written whole: readers have to fold patches."""
+
+
+def patch_fields(name: str, type: pa.DataType) -> list[pa.Field]:
+    """The column of that name, which is a map or a list, and its companions.
+
+    >>> [str(field.type) for field in patch_fields("l.__list", pa.list_(pa.string()))]
+    ['list<item: string>', 'bool', 'int64']
+    """
+    gone = pa.list_(type.key_type) if pa.types.is_map(type) else pa.int64()
+    return [
+        pa.field(name, type),
+        pa.field(name + PATCH, pa.bool_()),
+        pa.field(name + GONE, gone),
+    ]
+
+
+def has_patches(schema: pa.Schema) -> bool:
+    """Whether rows of this schema may be patches."""
+    return bool(_patched(schema))
+
+
+def unresolved(table: pa.Table) -> Array:
+    """A mask of the rows that are patches in some column: they want the older row of their key."""
+    mask = np.zeros(table.num_rows, np.bool_)
+    for name in _patched(table.schema):
+        mask |= _true(table, name + PATCH)
+    return mask
+
+
+def fold(older: pa.Table, newer: pa.Table) -> pa.Table:
+    """The newer rows with their patches put onto the older ones, row by row.
+
+    Row i of both tables is of the same key, and both have the same columns. All that is not a patch
+    is taken from the newer table; an older row that is not present counts as empty. Several patches
+    of large rows are best folded among themselves first, the whole rows last.
+
+    >>> schema = pa.schema([pa.field("__present", pa.bool_()), *patch_fields("l.__list",
+    ...     pa.list_(pa.string()))])
+    >>> older = pa.Table.from_pylist([{"__present": True, "l.__list": ["a", "b"]}], schema)
+    >>> newer = {"__present": True, "l.__list": ["c"], "l.__list~patch": True, "l.__list~gone": 1}
+    >>> fold(older, pa.Table.from_pylist([newer], schema)).column("l.__list").to_pylist()
+    [['b', 'c']]
+    """
+    folded = newer
+    for name in _patched(newer.schema):
+        rows = np.flatnonzero(_true(newer, name + PATCH) & _true(newer, _PRESENT))
+        if not len(rows):
+            continue
+        there = _true(older, _PRESENT)[rows]
+        before = _Parts(older, name, rows, there)
+        arrays = _folded(before, _Parts(newer, name, rows, np.ones(len(rows), np.bool_)))
+        for companion, array in zip((name, name + PATCH, name + GONE), arrays, strict=True):
+            folded = _replaced(folded, companion, rows, array)
+    return folded
+
+
+def completed(table: pa.Table, schema: pa.Schema) -> pa.Table:
+    """A table of a file in which rows are always whole, with the companions that `schema` has."""
+    for name in _patched(schema):
+        names = table.schema.names
+        if name not in names:
+            continue
+        _, *companions = patch_fields(name, schema.field(name).type)
+        for at, field in enumerate(companions, names.index(name) + 1):
+            if field.name not in names:
+                table = table.add_column(at, field, _of_whole_rows(table, field))
+    return table
+
+
+def _patched(schema: pa.Schema) -> list[str]:
+    """The columns that have companions. The fields of value state have no name such as these."""
+    names = set(schema.names)
+    return [n for n in schema.names if n.partition(".")[2][:2] == "__" and n + PATCH in names]
+
+
+class _Parts:
+    """Some rows of a map or list column with its companions; empty where they are not `there`."""
+
+    def __init__(self, table: pa.Table, name: str, rows: Array, there: Array) -> None:
+        taken = fixed_array(rows, pa.int64())
+        self.items = one_chunk(table.column(name)).take(taken)
+        self.patch = _true(table, name + PATCH)[rows] & there
+        self.gone = one_chunk(table.column(name + GONE)).take(taken)
+        self.there = there
+
+
+def _folded(older: _Parts, newer: _Parts) -> tuple[pa.Array, pa.Array, pa.Array]:
+    fold = _folded_maps if pa.types.is_map(newer.items.type) else _folded_lists
+    items, gone = fold(older, newer)
+    return items, fixed_array(older.patch, pa.bool_()), gone
+
+
+def _folded_lists(older: _Parts, newer: _Parts) -> tuple[pa.Array, pa.Array]:
+    old_starts, old_counts = _spans(older.items, older.there)
+    new_starts, new_counts = _spans(newer.items, newer.there)
+    cut = filled_values(newer.gone)
+    # A patch cannot know where the cut ends among older elements: it keeps them all, and the sum.
+    gone = fixed_array(cut + filled_values(older.gone), pa.int64(), older.patch)
+    cut = np.where(older.patch, 0, np.minimum(cut, old_counts + new_counts))
+    old_cut = np.minimum(cut, old_counts)
+    starts = np.stack([old_starts + old_cut, new_starts + cut - old_cut], 1)
+    starts[:, 1] += len(older.items.values)
+    counts = np.stack([old_counts - old_cut, new_counts - cut + old_cut], 1)
+    values = pa.concat_arrays([older.items.values, newer.items.values])
+    chosen = values.take(fixed_array(ranges(starts.ravel(), counts.ravel()), pa.int64()))
+    return _listed(older.items.type, counts.sum(1), chosen), gone
+
+
+def _folded_maps(older: _Parts, newer: _Parts) -> tuple[pa.Array, pa.Array]:
+    rows = len(older.there)
+    pairs = [_elements(part.items, part.there) for part in (older, newer)]
+    gone = [_elements(older.gone, older.patch), _elements(newer.gone, newer.there)]
+    ids = _ids([entries.field(0) for _, entries in pairs] + [keys for _, keys in gone],
+               [row for row, _ in pairs + gone])  # fmt: skip
+    old, new, old_gone, new_gone = ids
+
+    kept = np.flatnonzero(~np.isin(old, new_gone))
+    order = np.argsort(new, kind="stable")
+    at = np.minimum(np.searchsorted(new[order], old[kept]), max(len(new) - 1, 0))
+    again = new[order[at]] == old[kept] if len(new) else np.zeros(len(kept), np.bool_)
+    chosen = kept.copy()
+    chosen[again] = len(old) + order[at[again]]
+    added = np.flatnonzero(~np.isin(new, old[kept]))
+    chosen = np.concatenate([chosen, len(old) + added])
+    of_row = np.concatenate([pairs[0][0][kept], pairs[1][0][added]])
+    by_row = np.argsort(of_row, kind="stable")
+    entries = pa.concat_arrays([pairs[0][1], pairs[1][1]])
+    items = _listed(
+        older.items.type,
+        np.bincount(of_row, minlength=rows),
+        entries.take(fixed_array(chosen[by_row], pa.int64())),
+    )
+
+    fresh = np.flatnonzero(~np.isin(new_gone, old_gone) & older.patch[gone[1][0]])
+    of_row = np.concatenate([gone[0][0], gone[1][0][fresh]])
+    by_row = np.argsort(of_row, kind="stable")
+    chosen = np.concatenate([np.arange(len(old_gone)), len(old_gone) + fresh])[by_row]
+    keys = pa.concat_arrays([gone[0][1], gone[1][1]]).take(fixed_array(chosen, pa.int64()))
+    counts = np.bincount(of_row, minlength=rows)
+    return items, _listed(older.gone.type, counts, keys, older.patch)
+
+
+def _spans(lists: pa.Array, there: Array) -> tuple[Array, Array]:
+    """Where the elements of each row start among all of them, and how many they are."""
+    offsets = fixed_values(lists.offsets).astype(np.int64)
+    valid = valid_mask(lists)
+    counts = np.where(there if valid is None else there & valid, np.diff(offsets), 0)
+    return offsets[:-1], counts
+
+
+def _elements(lists: pa.Array, there: Array) -> tuple[Array, pa.Array]:
+    """The elements of those rows that are there, one after another, and the row of each."""
+    starts, counts = _spans(lists, there)
+    values = lists.values
+    if pa.types.is_map(lists.type):
+        kind = lists.type
+        fields = [kind.key_field, kind.item_field]
+        values = pa.StructArray.from_arrays([lists.keys, lists.items], fields=fields)
+    taken = values.take(fixed_array(ranges(starts, counts), pa.int64()))
+    return np.repeat(np.arange(len(counts)), counts), taken
+
+
+def _listed(
+    type: pa.DataType, counts: Array, values: pa.Array, valid: Array | None = None
+) -> pa.Array:
+    """A list or map array of counts[i] values in row i."""
+    offsets = np.zeros(len(counts) + 1, np.int32)
+    np.cumsum(counts, out=offsets[1:])
+    bits = None if valid is None else fixed_array(valid, pa.bool_()).buffers()[1]
+    buffers = [bits, pa.py_buffer(offsets)]
+    return pa.Array.from_buffers(type, len(counts), buffers, children=[values])
+
+
+def _ids(keys: Sequence[pa.Array], rows: Sequence[Array]) -> list[Array]:
+    """A number for each key of a row: the same for equal keys of the same row."""
+    codes, kinds = _codes(pa.concat_arrays(list(keys)))
+    ends = np.cumsum([len(part) for part in keys])[:-1]
+    parts = np.split(np.concatenate(rows) * kinds + codes, ends)
+    return [part.astype(np.int64) for part in parts]
+
+
+def _codes(keys: pa.Array) -> tuple[Array, int]:
+    """A number for each key, the same for equal ones, and how many numbers there may be.
+
+    Zeros are equal whatever their sign, and so are all that are not a number.
+    """
+    if pa.types.is_struct(keys.type):
+        codes, kinds = fixed_values(keys.is_valid()).astype(np.int64), 2
+        for field in keys.flatten():
+            more, count = _codes(field)
+            distinct, codes = np.unique(codes * count + more, return_inverse=True)
+            kinds = len(distinct)
+        return codes, kinds
+    if pa.types.is_floating(keys.type):
+        keys = pc.add(keys.cast(pa.float64()), 0.0)
+    encoded = keys.dictionary_encode(null_encoding="encode")
+    return fixed_values(encoded.indices).astype(np.int64), len(encoded.dictionary)
+
+
+def _replaced(table: pa.Table, name: str, rows: Array, array: pa.Array) -> pa.Table:
+    """The table with other values of a column in these rows."""
+    at = table.schema.get_field_index(name)
+    choice = np.arange(table.num_rows)
+    choice[rows] = table.num_rows + np.arange(len(rows))
+    both = pa.concat_arrays([one_chunk(table.column(at)), array])
+    return table.set_column(at, table.schema.field(at), both.take(fixed_array(choice, pa.int64())))
+
+
+def _of_whole_rows(table: pa.Table, field: pa.Field) -> pa.Array:
+    if not pa.types.is_boolean(field.type):
+        return pa.nulls(table.num_rows, field.type)
+    none = np.zeros(table.num_rows, np.bool_)
+    return fixed_array(none, field.type, _true(table, _PRESENT))
+
+
+def _true(table: pa.Table, name: str) -> Array:
+    """Where a column of bools is true: not where it is null."""
+    return filled_values(one_chunk(table.column(name)))

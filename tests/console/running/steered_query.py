@@ -1,0 +1,202 @@
+"""A driver's service with the actions of control, and a stand-in for the query behind it."""
+
+from __future__ import annotations
+
+import copy
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from penstock.cli import app as cli
+from penstock.control.journal.entry import Entry
+from penstock.errors import SettingError
+from penstock.state.store.store import FORMAT, Store
+from penstock.wire.flight import TokenServer
+
+TOKEN = "opensesame"
+
+
+def host(name: str, health: str = "good", **figures: Any) -> dict[str, Any]:
+    """One host as control tells it."""
+    told = {
+        "slots": 4,
+        "rate": 300.0,
+        "service_rate": 1000.0,
+        "latency_ms": 80.0,
+        "projected_ms": 95.0,
+    }
+    return {"host": name, "health": health} | told | figures
+
+
+def step(health: str | None, *hosts: dict[str, Any], **facts: Any) -> dict[str, Any]:
+    """One step as control tells it."""
+    told: dict[str, Any] = {
+        "share": 1.0,
+        "alert_ms": 500.0,
+        "margin": 0.2,
+        "at_least": 1,
+        "at_most": 8,
+        "treating": None,
+        "hot_keys": [],
+    }
+    return {"health": health, "hosts": list(hosts)} | told | facts
+
+
+def hot_key(key: str, text: str) -> dict[str, Any]:
+    figures = {"slot": 3, "rate": 1200.0, "share_of_host": 1.2, "two_stage": False}
+    return {"key": key, "text": text} | figures
+
+
+def epoch(number: int, mean_ms: float = 240.0, rows: int = 100) -> dict[str, Any]:
+    """What is told of one of epochs that follow each other every 500 ms."""
+    latency = {"mean_ms": mean_ms, "p50_ms": mean_ms * 0.9, "p99_ms": mean_ms * 1.5}
+    moved = ("fetched_keys", "fetched_bytes", "fetches", "wait_ms", "partial_slots")
+    return {
+        "epoch": number,
+        "rows": rows,
+        "started_ms": 1_750_000_000_000 + 500 * number,
+        "sink_ms": 300.0,
+        "latency": latency if rows else None,
+        "hosts": [],
+        "migration": {"handovers": [], "left_behind": 0, "evicted": 0} | dict.fromkeys(moved, 0),
+    }
+
+
+def functions(**facts: Any) -> dict[str, Any]:
+    """The functions of a query as control tells of them."""
+    used = {"invocations": 1200, "seconds": 34.5, "failed": 0, "throttled": 0}
+    told = {"state": "up", "trouble": "", "at_most": 20, "left_whole": {}, "used": used}
+    return told | facts
+
+
+def offload(**facts: Any) -> dict[str, Any]:
+    """What functions carry of a step, as control tells it."""
+    figures = {"functions": 4, "warm": 9, "rate": 2000.0, "redirected": 700.0, "lasts": False}
+    return figures | facts
+
+
+class SteeredQuery:
+    """A query as far as control is seen from outside. It is steered as told, and asks no policy."""
+
+    def __init__(self, store: Store, **steps: dict[str, Any]) -> None:
+        self.store = store
+        self.steps = steps
+        self.sla: dict[str, int] = {"latency_ms": 1000, "window_ms": 1000}
+        self.policy, self.dry_run, self.controlled = "switch(0.2)", False, True
+        self.functions: dict[str, Any] | None = None
+        self.money: dict[str, float] | None = None
+        self.progress: dict[str, Any] | None = None
+        self.journal: list[Entry] = []
+        self.orders: list[dict[str, Any]] = []
+        facts = [{"id": name, "slots": 8, "keys": [], "state": []} for name in steps]
+        store.write_flow({"format": FORMAT, "id": "f00d", "steps": facts})
+        self.server = TokenServer("127.0.0.1", 0, TOKEN)
+        self.server.actions |= {
+            "control_status": lambda _: self._status(),
+            "control_steer": self._steer,
+            "control_journal": lambda order: self._newest(order["last"]),
+        }
+        self.listen()
+
+    def listen(self) -> None:
+        """Say in the checkpoint where the query is."""
+        facts = {"location": self.server.location, "token": TOKEN, "pid": os.getpid()}
+        self.store.write_control(facts)
+
+    def end(self) -> None:
+        """Stop as a query does that has nothing more to do."""
+        self.server.shutdown()
+        self.store.remove_control()
+
+    def keep(self, *files: list[Entry]) -> None:
+        """Let the checkpoint have these entries, in files as they were written."""
+        for entries in files:
+            name = f"{entries[0].time_ms:016.0f}-000000"
+            self.store.write_journal(name, entries)
+
+    def _status(self) -> dict[str, Any]:
+        newest = None if self.progress is None else self.progress["epoch"]
+        hosts = [told["host"] for told_step in self.steps.values() for told in told_step["hosts"]]
+        status = {
+            "state": "running",
+            "epoch": newest,
+            "hosts": {name: 4711 + at for at, name in enumerate(hosts)},
+            "message": "running",
+            "migration": "lazy(16)",
+            "pending_slots": 0,
+            "money": self.money,
+        }
+        return {
+            "status": status,
+            "placements": {},
+            "progress": self.progress,
+            "control": self._control(),
+        }
+
+    def _control(self) -> dict[str, Any] | None:
+        if not self.controlled:
+            return None
+        told = {"sla": self.sla, "policy": self.policy, "dry_run": self.dry_run}
+        return copy.deepcopy(told | {"steps": self.steps, "functions": self.functions})
+
+    def _steer(self, order: dict[str, Any]) -> dict[str, Any] | None:
+        if not self.controlled:
+            raise SettingError("nothing is controlled", hint="start it with .elastic()")
+        self.orders.append(dict(order))
+        margin = order.get("margin", 0.0)
+        if not 0 <= margin < 1:
+            raise SettingError(f"a margin of {margin:g}", hint="use 0 to below 1, such as 0.2")
+        self.sla |= {name: order[name] for name in self.sla if name in order}
+        self.policy = order.get("policy", self.policy)
+        self.dry_run = order.get("dry_run", self.dry_run)
+        for name, told in self.steps.items():
+            if order.get("step", name) == name:
+                told |= {what: order[what] for what in told if what in order}
+        return self._control()
+
+    def _newest(self, last: int) -> dict[str, Any]:
+        return {"entries": self.journal[-last:]}
+
+
+Serve = Callable[..., SteeredQuery]
+"""Starts a query with these steps."""
+
+
+def run(*arguments: str) -> int:
+    """What `penstock ctl` with these arguments ends with."""
+    with pytest.raises(SystemExit) as leaving:
+        cli.main(["ctl", *arguments])
+    assert isinstance(leaving.value.code, int)
+    return leaving.value.code
+
+
+@contextmanager
+def running(*arguments: str) -> Iterator[subprocess.Popen[str]]:
+    """`penstock ctl` as a process, as a terminal starts it."""
+    with subprocess.Popen(
+        [sys.executable, "-m", "penstock", "ctl", *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=interruptible,
+        start_new_session=True,
+    ) as process:
+        yield process
+
+
+def interruptible() -> None:
+    """For a process that is to be interrupted: what runs in the background may have that ignored."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+def interrupted(process: subprocess.Popen[str]) -> tuple[int, str, str]:
+    """Interrupt a process as a terminal does. Returns its code and what it still wrote."""
+    os.killpg(process.pid, signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    return process.returncode, out, err

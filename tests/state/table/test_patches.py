@@ -1,0 +1,300 @@
+"""Maps and lists write what changed: patches fold back to what was in memory, whatever happens."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from penstock.errors import FlowError, ProtocolError
+from penstock.state.table.patches import completed, fold, has_patches, patch_fields, unresolved
+from tests.state.variables.test_handle import Desk, list_desk, map_desk
+
+KEY = pa.struct([("a", pa.int64()), ("s", pa.string()), ("f", pa.float64())])
+ROW = pa.struct([("n", pa.int64())])
+SCHEMA = pa.schema(
+    [
+        pa.field("__present", pa.bool_()),
+        pa.field("v.n", pa.int64()),
+        *patch_fields("m.__map", pa.map_(KEY, ROW)),
+        *patch_fields("l.__list", pa.list_(ROW)),
+    ]
+)
+PLAIN = ["__present", "v.n", "m.__map", "l.__list"]
+
+Part = tuple[Any, bool, Any]
+"""Elements, whether they are a patch, and what is gone."""
+
+
+def some_part(rng: random.Random, elements: Any, gone: Any) -> Part:
+    if rng.random() < 0.6:
+        return elements, True, gone
+    return (None if rng.random() < 0.2 else elements), False, None
+
+
+def some_row(rng: random.Random) -> tuple[int, Part, Part] | None:
+    def key() -> tuple[int, str | None, float]:
+        return rng.randrange(3), rng.choice(["x", None]), rng.choice([0.0, -0.0, 1.5])
+
+    if rng.random() < 0.2:
+        return None
+    pairs = {key(): rng.randrange(100) for _ in range(rng.randrange(5))}
+    gone = list(dict.fromkeys(key() for _ in range(rng.randrange(4))))
+    items = [rng.randrange(100) for _ in range(rng.randrange(5))]
+    return rng.randrange(9), some_part(rng, pairs, gone), some_part(rng, items, rng.randrange(3))
+
+
+def as_table(rows: Iterable[tuple[int, Part, Part] | None]) -> pa.Table:
+    def struct(key: tuple[Any, ...]) -> dict[str, Any]:
+        return dict(zip("asf", key, strict=True))
+
+    found: list[dict[str, Any]] = []
+    for row in rows:
+        if row is None:
+            found.append({"__present": False})
+            continue
+        n, (pairs, map_patch, keys), (items, list_patch, count) = row
+        found.append(
+            {
+                "__present": True,
+                "v.n": n,
+                "m.__map": pairs and [(struct(k), {"n": v}) for k, v in pairs.items()],
+                "m.__map~patch": map_patch,
+                "m.__map~gone": keys and [struct(k) for k in keys],
+                "l.__list": items and [{"n": v} for v in items],
+                "l.__list~patch": list_patch,
+                "l.__list~gone": count,
+            }
+        )
+        for name, value in (("m.__map", pairs), ("m.__map~gone", keys), ("l.__list", items)):
+            found[-1][name] = [] if value is not None and not value else found[-1][name]
+    return pa.Table.from_pylist(found, SCHEMA)
+
+
+def folded_row(older: Any, newer: Any) -> Any:
+    if newer is None:
+        return None
+    old_map, old_list = older[1:] if older else (({}, False, None), ([], False, None))
+    n, new_map, new_list = newer
+    if new_map[1]:
+        pairs = {k: v for k, v in (old_map[0] or {}).items() if k not in new_map[2]} | new_map[0]
+        keys = list(dict.fromkeys(old_map[2] + new_map[2])) if old_map[1] else None
+        new_map = (pairs, old_map[1], keys)
+    if new_list[1]:
+        items, gone = (old_list[0] or []) + new_list[0], new_list[2]
+        whole = (items[gone:], False, None)
+        new_list = (items, True, old_list[2] + gone) if old_list[1] else whole
+    return n, new_map, new_list
+
+
+@pytest.mark.parametrize("seed", range(150))
+def test_fold_does_to_many_rows_what_it_says_of_one(seed: int) -> None:
+    rng = random.Random(seed)
+    count = rng.randrange(8)
+    older, newer = ([some_row(rng) for _ in range(count)] for _ in range(2))
+    expected = [folded_row(o, n) for o, n in zip(older, newer, strict=True)]
+    # as a piece of larger tables, in several chunks
+    cut = rng.randrange(count + 1)
+    tables = []
+    for rows in (older, newer):
+        padded = as_table([some_row(rng), *rows]).slice(1)
+        tables.append(pa.concat_tables([padded.slice(0, cut), padded.slice(cut)]))
+    folded = fold(*tables)
+    folded.validate(full=True)
+    assert folded.schema.equals(SCHEMA)
+    assert folded.to_pylist() == as_table(expected).to_pylist()
+    patched = [bool(row and (row[1][1] or row[2][1])) for row in expected]
+    assert unresolved(folded).tolist() == patched
+
+
+def test_files_without_companions_are_completed() -> None:
+    rows = [None, (3, ({(1, "x", 0.5): 7}, False, None), ([1, 2], False, None))]
+    table = as_table(rows).append_column("other", pa.array([1, 2]))
+    bare = table.select([*PLAIN, "other"])
+    assert completed(bare, SCHEMA).equals(table)
+    assert completed(table, SCHEMA) is table
+    assert completed(bare.select(["v.n"]), SCHEMA).schema.names == ["v.n"]
+    assert has_patches(SCHEMA)
+    assert not has_patches(bare.schema)
+    # a user's own field can have any name but not one of these
+    assert not has_patches(pa.schema([("v.x", ROW), ("v.x~patch", pa.bool_())]))
+
+
+def written(table: pa.Table) -> int:
+    """Bytes of these rows in a file: a record batch with all that belongs to it."""
+    return int(table.combine_chunks().to_batches()[0].serialize().size)
+
+
+def test_one_changed_pair_of_ten_thousand_is_what_is_written() -> None:
+    desk = Desk(lambda handle: handle.get_map_state("m", "item string", "n long, name string"))
+    with desk.call("ann") as m:
+        for n in range(10_000):
+            m.update_value((f"item {n}",), (n, "a name"))
+    assert not unresolved(desk.table.delta()).any()
+    desk.table.seal()
+    with desk.call("ann") as m:
+        m.update_value(("item 77",), (-1, "another"))
+    delta, whole = desk.table.delta(), desk.export()
+    pair = ({"item": "item 77"}, {"n": -1, "name": "another"})
+    assert delta.column("m.__map").to_pylist() == [[pair]]
+    assert written(delta) < written(whole) / 100
+    desk.table.seal()
+    with desk.call("ann") as m:
+        m.remove_key(("item 7",))
+    delta = desk.table.delta()
+    assert delta.column("m.__map").to_pylist() == [[]]
+    assert delta.column("m.__map~gone").to_pylist() == [[{"item": "item 7"}]]
+    assert written(delta) < written(whole) / 100
+
+
+def test_one_appended_element_of_ten_thousand_is_what_is_written() -> None:
+    desk = list_desk(ttl=100)
+    with desk.call("ann") as items:
+        items.append_value((-1, "old"))
+    with desk.call("ann", now_ms=50) as items:
+        items.append_list([(n, "x") for n in range(10_000)])
+    desk.table.seal()
+    with desk.call("ann", now_ms=60) as items:
+        items.append_value((-2, "new"))
+    desk.purge(now_ms=100)
+    delta, whole = desk.table.delta(), desk.export()
+    assert len(delta.column("l.__list")[0]) == 1
+    assert delta.column("l.__list~gone").to_pylist() == [1]
+    assert written(delta) < written(whole) / 100
+
+
+def test_what_is_new_or_replaced_is_written_whole() -> None:
+    desk = Desk(
+        lambda handle: handle.get_list_state("l", "n long"),
+        lambda handle: handle.get_map_state("m", "k long", "n long"),
+    )
+    for _ in range(2):
+        with desk.call("ann") as (items, m):
+            items.put([(n,) for n in range(40)])
+            m.clear()
+            for k in range(40):
+                m.update_value((k,), (k,))
+        with desk.call("ann") as (items, m):
+            items.append_value((40,))
+            m.update_value((7,), (-7,))
+        delta = desk.table.delta()
+        assert not unresolved(delta).any()
+        assert delta.equals(desk.export())
+        desk.table.seal()
+
+
+def test_an_entry_in_which_something_else_changed_tells_nothing_of_its_map() -> None:
+    desk = Desk(
+        lambda handle: handle.get_map_state("m", "k long", "n long"),
+        lambda handle: handle.get_value_state("v", "n long"),
+    )
+    with desk.call("ann") as (m, v):
+        for k in range(100):
+            m.update_value((k,), (k,))
+    desk.table.seal()
+    with desk.call("ann") as (m, v):
+        v.update((1,))
+    delta = desk.table.delta()
+    assert delta.column("m.__map~patch").to_pylist() == [True]
+    assert delta.column("m.__map").to_pylist() == [[]]
+
+
+def test_a_key_that_was_removed_and_put_in_again_is_the_last() -> None:
+    desk = map_desk()
+    with desk.call("ann") as m:
+        for day in range(40):
+            m.update_value((day,), (day,))
+    desk.table.seal()
+    older = desk.export()
+    with desk.call("ann") as m:
+        for day in (3, 5, 39, 50, 51):
+            m.remove_key((day,))
+            m.update_value((day,), (-day,))
+        for day in (5, 50):
+            m.remove_key((day,))
+        m.update_value((38,), (-38,))
+        assert [key.day for key, _ in m.iterator()][-4:] == [38, 3, 39, 51]
+    delta = desk.table.delta()
+    gone = {key["day"] for key in delta.column("m.__map~gone")[0].as_py()}
+    assert {3, 5, 39} <= gone <= {3, 5, 38, 39}
+    assert fold(older, delta).equals(desk.export())
+
+
+def test_a_call_pays_for_what_it_changes_not_for_the_whole_map() -> None:
+    desk = map_desk()
+    with desk.call("ann") as m:
+        for day in range(100):
+            m.update_value((day,), (day,))
+    (before,) = desk.table.column("m.__map")
+    pairs = before.pairs
+    with desk.call("ann") as m:
+        m.update_value((7,), (-7,))
+        m.update_value((7,), (-8,))
+        m.update_value((100,), (100,))
+    (after,) = desk.table.column("m.__map")
+    assert after.pairs is pairs
+    assert (pairs[(7,)], len(pairs)) == ((-8,), 101)
+    # the older cell, taken up again
+    assert before.pairs is pairs
+    assert (pairs[(7,)], len(pairs)) == ((7,), 100)
+    with pytest.raises(ProtocolError, match="given up"):
+        len(after)
+
+
+def test_elements_that_do_not_expire_in_order_are_taken_out_all_the_same() -> None:
+    desk = list_desk(ttl=100)
+    for now_ms, n in ((50, 1), (0, 2), (60, 3)):
+        with desk.call("ann", now_ms) as items:
+            items.append_list([(n, "x")] * 20)
+    desk.table.seal()
+    desk.purge(now_ms=100)
+    assert not unresolved(desk.table.delta()).any()
+    with desk.call("ann", now_ms=100) as items:
+        assert [row.n for row in items.get()] == [1] * 20 + [3] * 20
+    desk.purge(now_ms=160)
+    assert len(desk.table) == 0
+
+
+def float_desk() -> Desk:
+    return Desk(lambda handle: handle.get_map_state("m", "x double, s struct<y:float>", "n long"))
+
+
+def test_floats_as_keys_of_a_map() -> None:
+    desk = float_desk()
+    nan = float("nan")
+    with desk.call("ann") as m:
+        for n, x in enumerate((nan, 0.0, 1.5, *range(2, 40))):
+            m.update_value((x, (nan,)), (n,))
+    desk.table.seal()
+    older = desk.export()
+    for again in (desk, desk.restored()):
+        with again.call("ann") as m:
+            assert m.get_value((-nan, (nan,))).n == 0
+            m.update_value((-0.0, (nan,)), (-1,))
+            m.remove_key((nan, (nan,)))
+        delta = again.table.delta()
+        assert unresolved(delta).all()
+        other = float_desk()
+        other.table.load(fold(older, delta))
+        with other.call("ann") as m:
+            assert [row.n for row in m.values()][:2] == [-1, 2]
+            assert len(list(m.keys())) == 40
+    with pytest.raises(FlowError, match="keys"):
+        Desk(lambda handle: handle.get_map_state("m", "s struct<y:array<int>>", "n long"))
+
+
+def test_cells_tell_how_large_they_are() -> None:
+    small, large = map_desk(), map_desk()
+    for desk, count in ((small, 10), (large, 10_000)):
+        with desk.call("ann") as m:
+            for day in range(count):
+                m.update_value((day,), (day,))
+    assert large.table.nbytes - small.table.nbytes > 10_000 * 100
+    lists = list_desk()
+    before = lists.table.nbytes
+    with lists.call("ann") as items:
+        items.append_list([(n, "some text") for n in range(10_000)])
+    assert lists.table.nbytes - before > 10_000 * 100
