@@ -20,8 +20,8 @@ from penstock.courier.roads import Batches, HostRoad
 from penstock.errors import ProtocolError
 from penstock.offload.backends.messages import WorkerAnswer
 from penstock.offload.courier.carried import CarriedTally
-from penstock.offload.courier.invocations import Portion, cut_evenly
-from penstock.offload.courier.questions import Asked, Questions
+from penstock.offload.courier.invocations import Invocations, Portion, cut_evenly
+from penstock.offload.courier.questions import Questions
 from penstock.offload.courier.router import Router
 from penstock.operators.operator import PARTIALS, Outgoing, Sender
 from penstock.plan.steps import KeyedStep
@@ -37,10 +37,6 @@ class Made:
     late: tuple[pa.RecordBatch, ...] = ()
     """Rows that were too late for the step, where a burst worker found them."""
 
-    @property
-    def records(self) -> int:
-        return sum(outgoing.batch.num_rows for outgoing in self.sent)
-
 
 class BurstRoad(HostRoad):
     """A keyed step part of whose rows go to burst workers, and on to its hosts as partial states."""
@@ -55,7 +51,7 @@ class BurstRoad(HostRoad):
         self.router = Router(questions.segment, questions.offload, self._reflex)
         """Sets rows aside; in front of the segment's stateless steps, if it has any."""
         self._questions = questions
-        self._asked: Asked[Made] | None = None
+        self._asked: Invocations[Made] | None = None
         self._routed: Routed | None = None
 
     def send(self, inputs: Sequence[Batches]) -> None:
@@ -87,16 +83,14 @@ class BurstRoad(HostRoad):
             _ = self._form  # for the threads that take answers
             self._asked = self._questions.ask(parts, self._taken)
 
-    def _send_made(self, asked: Asked[Made]) -> CarriedTally:
+    def _send_made(self, asked: Invocations[Made]) -> CarriedTally:
         """Wait for burst workers, and bring what was made of the rows to the hosts; gives its count."""
-        tally, records = CarriedTally(self._step), 0
+        tally = CarriedTally(self._step)
         channels = self._open(self._delivery.channels(self._routes, 1))
-        for made, by_worker in asked.settled(self._alone):
+        for _, made in self._questions.settled(asked, self._alone):
             self._delivery.work.late(self._step, [(0, rows) for rows in made.late])
-            records += made.records * by_worker
             for outgoing in made.sent:
                 channels.send(outgoing, tally)
-        self._questions.note(asked.facts(records))
         channels.end(self._form[0])
         return tally
 

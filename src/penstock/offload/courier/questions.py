@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import Generic
+from functools import cached_property
 
 import pyarrow as pa
 
@@ -52,32 +52,62 @@ class Questions:
         delivery = self._delivery
         return self.offload.at_once(delivery.task.partition, delivery.plan.partitions)
 
-    def ask(
-        self, parts: Sequence[Sequence[pa.RecordBatch]], take: Callable[[WorkerAnswer], Taken]
-    ) -> Asked[Taken]:
-        """Let as many burst workers as there are parts work on the rows, from now on.
-
-        `take` is called with each answer, in any thread.
-        """
-        plan, task, segment = self._delivery.plan, self._delivery.task, self.segment
-        where = {
-            "step": segment.id,
+    @cached_property
+    def _where(self) -> dict[str, object]:
+        """What fault points tell."""
+        plan, task = self._delivery.plan, self._delivery.task
+        return {
+            "step": self.segment.id,
             "epoch": plan.epoch,
             "run": plan.run,
             "partition": task.partition,
             "attempt": task.attempt,
         }
-        point("courier.offload", **where)
-        steps: list[Step] = [*segment.maps]
-        if segment.keyed is not None:
-            steps.append(segment.keyed)
-        name = ".".join(map(str, where.values()))
-        requests = Requests.of(self._delivery.flow, steps, self.time, name)
-        return Asked(where, self._invoker(), requests, parts, take, self.offload.deadline_ms)
 
-    def note(self, facts: Offloaded) -> None:
-        """All that was asked is settled."""
-        self._facts.append(facts)
+    def ask(
+        self, parts: Sequence[Sequence[pa.RecordBatch]], take: Callable[[WorkerAnswer], Taken]
+    ) -> Invocations[Taken]:
+        """Let as many burst workers as there are parts work on the rows, from now on.
+
+        `take` is called with each answer, in any thread.
+        """
+        point("courier.offload", **self._where)
+        steps: list[Step] = [*self.segment.maps]
+        if self.segment.keyed is not None:
+            steps.append(self.segment.keyed)
+        name = ".".join(map(str, self._where.values()))
+        requests = Requests.of(self._delivery.flow, steps, self.time, name)
+        invoker = self._invoker()
+        asked = portions(requests, parts, invoker.request_limit)
+        return Invocations(invoker, asked, take, len(parts), self.offload.deadline_ms)
+
+    def settled(
+        self, invocations: Invocations[Taken], alone: Callable[[Portion], Taken]
+    ) -> Iterator[tuple[Portion, Taken]]:
+        """Each portion in turn, with what came of it.
+
+        What has no answer is done by `alone`, while burst workers still work on the rest.
+        """
+        made: dict[int, Taken] = {}
+        asked, returned = invocations.asked, 0
+        for number, taken in invocations.finished():
+            if taken is None:
+                returned += asked[number].rows
+                taken = alone(asked[number])
+            made[number] = taken
+        point("courier.offloaded", **self._where)
+        self._facts.append(
+            Offloaded(
+                self.segment.id,
+                rows=sum(portion.rows for portion in asked),
+                records=invocations.records,
+                invocations=sum(not isinstance(one.asks, WorkerFailed) for one in asked),
+                failures=dict(invocations.failures),
+                returned=returned,
+                wait_ms=invocations.wait_ms,
+            )
+        )
+        return ((portion, made[number]) for number, portion in enumerate(asked))
 
     def tell(self, seen: Seen) -> Seen:
         """The task's report, with what there is to tell of these questions."""
@@ -94,50 +124,3 @@ class Questions:
         except Exception as failed:
             # another try of this task may reach them: the rows are theirs all the same
             return _Unreachable(failed)
-
-
-class Asked(Generic[Taken]):
-    """Rows that burst workers were asked about: which portion they are in, and what came of each."""
-
-    def __init__(
-        self,
-        where: dict[str, object],
-        invoker: Invoker,
-        requests: Requests,
-        parts: Sequence[Sequence[pa.RecordBatch]],
-        take: Callable[[WorkerAnswer], Taken],
-        deadline_ms: int,
-    ) -> None:
-        self._where = where
-        self.by_part = portions(requests, parts, invoker.request_limit)
-        """The portions that each part of the rows was cut into."""
-        self._all = [portion for part in self.by_part for portion in part]
-        self._returned = 0
-        self._invocations = Invocations(invoker, self._all, take, len(parts), deadline_ms)
-
-    def settled(self, alone: Callable[[Portion], Taken]) -> Iterator[tuple[Taken, bool]]:
-        """For each portion in turn what came of it, and whether a burst worker did that.
-
-        What has no answer is done by `alone`, while burst workers still work on the rest.
-        """
-        made: dict[int, tuple[Taken, bool]] = {}
-        for number, taken in self._invocations.finished():
-            if taken is not None:
-                made[number] = taken, True
-            else:
-                self._returned += self._all[number].rows
-                made[number] = alone(self._all[number]), False
-        point("courier.offloaded", **self._where)
-        return (made[number] for number in range(len(self._all)))
-
-    def facts(self, records: int) -> Offloaded:
-        """What there is to tell when all is settled; burst workers gave so many records."""
-        return Offloaded(
-            str(self._where["step"]),
-            sum(portion.rows for portion in self._all),
-            records,
-            sum(not isinstance(portion.asks, WorkerFailed) for portion in self._all),
-            dict(self._invocations.failures),
-            self._returned,
-            self._invocations.wait_ms,
-        )

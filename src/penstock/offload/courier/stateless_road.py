@@ -12,7 +12,7 @@ from penstock.courier.delivery import Delivery
 from penstock.courier.roads import Batches, Road
 from penstock.errors import ProtocolError
 from penstock.offload.backends.messages import WorkerAnswer
-from penstock.offload.courier.invocations import Portion, cut_evenly, rows_between
+from penstock.offload.courier.invocations import cut_evenly, rows_between
 from penstock.offload.courier.questions import Questions
 from penstock.offload.plan.segments import Segment
 from penstock.operators.operator import ROWS
@@ -84,21 +84,17 @@ class SharedSegmentRoad(SegmentRoad):
         if asked is None:
             yield from (batch for some in own for batch in some)
             return
-        settled, records = asked.settled(self._alone), 0
-        portions = iter(asked.by_part)
+        settled = self._questions.settled(asked, lambda portion: self._made(portion.batches))
         for (_, end), some in zip(runs, own, strict=True):
             yield from some
-            for _ in next(portions) if end else ():
-                made, by_worker = next(settled)
-                records += by_worker * sum(batch.num_rows for batch in made)
+            left = sum(batch.num_rows for batch in end)
+            while left:
+                portion, made = next(settled)
+                left -= portion.rows
                 yield from made
-        self._questions.note(asked.facts(records))
 
     def tell(self, seen: Seen) -> Seen:
         return self._questions.tell(super().tell(seen))
-
-    def _alone(self, portion: Portion) -> list[pa.RecordBatch]:
-        return self._made(portion.batches)
 
     def _taken(self, answer: WorkerAnswer) -> list[pa.RecordBatch]:
         """An answer, if it is what the last step gives."""
