@@ -117,7 +117,8 @@ class HostRoad(_ChannelRoad):
 
     def send(self, inputs: Sequence[Batches]) -> None:
         work, step = self._delivery.work, self._step
-        self._end(self._send([work.fit(step, n, rows) for n, rows in enumerate(inputs)]))
+        kind = self._send([work.fit(step, n, rows) for n, rows in enumerate(inputs)])
+        self._end(kind, alone=self._routes.channels > 1)
 
     def _send(self, inputs: Sequence[Batches]) -> str:
         """Send what the step's sender makes of fit rows; returns which kind of records that is."""

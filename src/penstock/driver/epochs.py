@@ -178,7 +178,7 @@ class EpochRunner:
         try:
             self._relocation.settle(epoch - 1, epoch, run)
         finally:
-            for lost in self._relocation.lost():
+            for lost in self._relocation.take_lost():
                 if self._control is not None:
                     self._control.lost(lost, epoch)
 

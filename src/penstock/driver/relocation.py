@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from itertools import count, islice
-from typing import Any
+from typing import Any, NamedTuple
 
 from penstock import codec
 from penstock.control.treat.decision import Treatment, is_new
@@ -28,9 +27,8 @@ from penstock.settings import Settings
 from penstock.state.store.store import Manifest
 
 
-@dataclass(frozen=True)
-class LostHost:
-    """A host that died, with the slots that it owned."""
+class LostHost(NamedTuple):
+    """A host that died, and the slots that it had."""
 
     host: HostId
     step: str
@@ -192,8 +190,8 @@ class Relocation:
         handovers, self._handovers = self._handovers, []
         return handovers
 
-    def lost(self) -> list[LostHost]:
-        """Hosts that were found dead since this was last asked."""
+    def take_lost(self) -> list[LostHost]:
+        """Hosts whose death was noticed at a boundary since this was last asked."""
         lost, self._lost = self._lost, []
         return lost
 

@@ -1,4 +1,4 @@
-"""A courier's invocations of functions: several at a time, until a deadline."""
+"""A courier's invocations of burst workers: several at a time, until a deadline."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _Outcome = tuple[Taken, int] | WorkerFailed
 
 @dataclass(frozen=True)
 class Portion:
-    """Rows that one function is to answer for."""
+    """Rows that one burst worker is to answer for."""
 
     batches: tuple[pa.RecordBatch, ...]
     asks: Request | WorkerFailed
@@ -81,11 +81,11 @@ def rows_between(batches: Sequence[pa.RecordBatch], begin: int, end: int) -> lis
 
 
 class Invocations(Generic[Taken]):
-    """Asks functions for all portions at once, `at_most` at a time, and waits for them.
+    """Asks burst workers for all portions at once, `at_most` at a time, and waits for them.
 
     `take` is called with each answer, in any thread; an answer that it raises an error of is none.
     What comes after the deadline is not looked at: the caller has done those rows by then. A thread
-    that still waits for a function ends when the invoker gives it up.
+    that still waits for a burst worker ends when the invoker gives it up.
     """
 
     def __init__(
@@ -154,7 +154,7 @@ class Invocations(Generic[Taken]):
         if isinstance(request, WorkerFailed):
             return request
         if left_ms < 1:
-            return WorkerFailed("no function was free in time", failure="timeout")
+            return WorkerFailed("no burst worker was free in time", failure="timeout")
         try:
             body = self._invoker.invoke(request.to_bytes(), left_ms)
             answer = WorkerAnswer.from_bytes(body, request)
@@ -162,5 +162,5 @@ class Invocations(Generic[Taken]):
         except WorkerFailed as failed:
             return failed
         except Exception as broken:
-            # whatever is wrong with a function, its rows can still be done without it
+            # whatever is wrong with a burst worker, its rows can still be done without it
             return WorkerFailed(f"an invocation failed: {type(broken).__name__}: {broken}")

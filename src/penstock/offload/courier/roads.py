@@ -25,33 +25,34 @@ def burst_roads(delivery: Delivery) -> list[Road]:
     """The roads of a task: direct ones, but where the plan hands rows to burst workers, or times steps."""
     flow, plan = delivery.flow, delivery.plan
     roads = direct_roads(delivery)
-    shares = {str(routes.step): routes for routes in plan.steps if routes.offload is not None}
-    maps = {} if plan.functions is None else dict(plan.map_offloads)
-    if flow.one_host or not (shares or maps or plan.timed):
+    keyed = {str(routes.step): routes for routes in plan.steps if routes.offload is not None}
+    stateless = dict(plan.map_offloads)
+    if flow.one_host or not (keyed or stateless or plan.timed):
         return roads
-    numbers = {step.id: number for number, step in enumerate(flow.steps)}
     found = {segment.id: segment for segment in segments(flow)}
-    for name in (*shares, *maps):
+    for name in (*keyed, *stateless):
         _check(found.get(name), name)
+    if plan.functions is None:
+        keyed, stateless = {}, {}
+    numbers = {step.id: number for number, step in enumerate(flow.steps)}
     for name, segment in found.items():
-        number = numbers[name]
-        if name in shares:
-            offload, keyed = shares[name].offload, segment.keyed
-            assert offload is not None and keyed is not None
-            questions = Questions(delivery, segment, _limited(offload, delivery), shares[name].time)
-            road = roads[number] = BurstRoad(delivery, number, keyed, questions)
-            if segment.maps:
-                first = numbers[segment.maps[0].id]
-                roads[first] = LeavingRoad(delivery, first, segment.maps[0], road.router)
-        elif segment.keyed is None and (name in maps or name in plan.timed):
-            for step in segment.maps[:-1]:
+        number, maps = numbers[name], segment.maps
+        if name in keyed:
+            offload, time = keyed[name].offload, keyed[name].time
+            assert offload is not None and segment.keyed is not None
+            questions = Questions(delivery, segment, _limited(offload, delivery), time)
+            road = roads[number] = BurstRoad(delivery, number, segment.keyed, questions)
+            if maps:
+                first = numbers[maps[0].id]
+                roads[first] = LeavingRoad(delivery, first, maps[0], road.router)
+        elif name in stateless or (segment.keyed is None and name in plan.timed):
+            for step in maps[:-1]:
                 roads[numbers[step.id]] = PassRoad(delivery, numbers[step.id])
-            if name in maps:
+            roads[number] = SegmentRoad(delivery, number, segment)
+            if name in stateless:
                 time = EpochTime(plan.epoch, 0)
-                questions = Questions(delivery, segment, maps[name], time)
+                questions = Questions(delivery, segment, stateless[name], time)
                 roads[number] = SharedSegmentRoad(delivery, number, segment, questions)
-            else:
-                roads[number] = SegmentRoad(delivery, number, segment)
     return roads
 
 
@@ -79,13 +80,10 @@ class PassRoad(Road):
 
 def _limited(offload: Offload, delivery: Delivery) -> Offload:
     """What of a plan's offload holds for one courier: no rows leave where it may ask nobody."""
-    plan, nothing = delivery.plan, np.zeros_like(offload.shares)
-    if plan.functions is None:
-        return replace(offload, shares=nothing, reflex=None)
-    if not offload.at_once(delivery.task.partition, plan.partitions):
-        reflex = offload.reflex and replace(offload.reflex, limit=math.inf)
-        return replace(offload, shares=nothing, reflex=reflex)
-    return offload
+    if offload.at_once(delivery.task.partition, delivery.plan.partitions):
+        return offload
+    reflex = offload.reflex and replace(offload.reflex, limit=math.inf)
+    return replace(offload, shares=np.zeros_like(offload.shares), reflex=reflex)
 
 
 def _check(segment: Segment | None, name: str) -> None:
