@@ -9,17 +9,11 @@ import pytest
 from penstock.control.diagnose.hot_keys import HotKeys
 from penstock.control.elastic import Elastic
 from penstock.settings import Settings
-from tests.exactly_once.test_event_time import GAPS_MS
 from tests.exactly_once.test_offload import NAMES, helped_trial, slow_unless
 from tests.offload.in_process import WELL, helped
 from tests.trials.cluster import PLAIN, SETTINGS, cluster
+from tests.trials.stories import GAPS_MS
 from tests.trials.trial import FLOWS, Mishap, Turn, hows
-
-# A host's own threads die with an injected fault, as they would with their process.
-pytestmark = [
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning"),
-    pytest.mark.timeout(120),
-]
 
 SOME = ("sums", "tumbling", "late-session", "top", "distinct")
 POINTS = ("host.applied", "courier.offload", "courier.offloaded", "driver.written")

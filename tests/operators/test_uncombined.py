@@ -24,7 +24,7 @@ COUNTS = {"n": ps.count(), "total": ps.sum("v")}
 
 
 @pytest.mark.parametrize("name", PLANS)
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(epochs_of(), st.sampled_from(["none", "some"]), st.integers(1, 5))
 def test_the_results_are_the_same(name: str, epochs: list[Epoch], stages: Stages, cut: int) -> None:
     """Also where some channels bring what was combined elsewhere."""

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from penstock.operators.operator import EpochTime, Operator, RowSender, StepPlan
 from penstock.state.store.merging import newest
-from penstock.state.table.table import ColumnTable
+from penstock.state.table.parted import StepTable
 from penstock.testing import Uncombined
 
 Row = dict[str, Any]
@@ -30,7 +30,7 @@ MISHAPS: list[Mishap] = ["", "rollback", "failure", "exported", "deltas", "evict
 class Epoch:
     """Rows of each channel, the watermark, and what goes wrong."""
 
-    channels: list[list[Row]]
+    channels: list[list[Any]]
     watermark_ms: int | None = None
     now_ms: int = 0
     final: bool = False
@@ -181,7 +181,7 @@ def _answers(
     return rows
 
 
-def _everything(table: ColumnTable) -> pa.Table:
+def _everything(table: StepTable) -> pa.Table:
     return table.export(table.entries_in(np.arange(table.slots)))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from typing import Any
 
 import numpy as np
 import psutil
@@ -21,7 +22,7 @@ SLOW = tuple(Fault(point, Pace(HOST_RATE), hits=()) for point in ("host.work", "
 SETTINGS = Settings(faults=SLOW, progress_kept=10_000)
 
 
-def flow(spark: SparkSession, rate: str, **settings: object) -> ps.Flow:
+def flow(spark: SparkSession, rate: str, **settings: Any) -> ps.Flow:
     """Couriers send such rows as they are: a sketch is larger than many rows. Functions combine them."""
     source = shaped(spark, rate, keys=KEYS, slots=SLOTS)
     keyed = ps.flow(source, arrival="arrival").key_by("k", slots=SLOTS)
@@ -44,7 +45,7 @@ def services() -> list[psutil.Process]:
     found = []
     for child in psutil.Process().children(recursive=True):
         try:
-            if "penstock.offload.backends.service" in child.cmdline():
+            if "penstock.offload.backends.local.service" in child.cmdline():
                 found.append(child)
         except psutil.NoSuchProcess:
             continue

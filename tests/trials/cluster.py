@@ -21,6 +21,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from penstock import codec
 from penstock.control.elastic import Elastic
 from penstock.control.journal.entry import Entry
 from penstock.courier import exchange
@@ -317,7 +318,7 @@ class MiniCluster:
         """What a sink does: run the job, and keep its output in place of an earlier one."""
         self._wake.set()
         self._wake = threading.Event()
-        text = self.helped(plan).to_text()
+        text = codec.text(self.helped(plan))
         rows: list[Row] = []
         for _ in range(self.reads):
             self._cancelled = threading.Event()
@@ -363,7 +364,7 @@ class MiniCluster:
     ) -> None:
         courier = Courier(
             self.flow,
-            lambda: (EpochPlan.from_text(text), task),
+            lambda: (codec.decode(text, EpochPlan), task),
             self.settings.rpc_timeout_ms,
             self.settings.exchange_timeout_ms,
             keep_late=True,

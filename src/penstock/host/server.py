@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,6 +15,7 @@ import psutil
 import pyarrow as pa
 import pyarrow.flight as fl
 
+from penstock import codec
 from penstock.errors import HostLostError, ProtocolError
 from penstock.faults import point
 from penstock.host import serve
@@ -25,7 +26,7 @@ from penstock.host.vitals import HostVitals
 from penstock.operators.operator import Answer
 from penstock.operators.places import split_serial, with_places
 from penstock.plan.assignment import Assignment
-from penstock.state.store.compaction import compact
+from penstock.state.store.compaction import Compacted, compact
 from penstock.state.store.reader import StateReader
 from penstock.state.store.store import DeltaRef, Store
 from penstock.wire.chain import ChainHeader
@@ -120,7 +121,7 @@ class HostServer(TokenServer):
             if chain is not None:
                 self._answer_chain(chain, staged, writer)
                 return
-            header = ChannelHeader.from_bytes(descriptor.command)
+            header = codec.decode(descriptor.command, ChannelHeader)
             if kind.startswith(ALONE):
                 header, kind = replace(header, alone=True), kind.removeprefix(ALONE)
             where = self._where | header.where
@@ -225,11 +226,11 @@ class HostServer(TokenServer):
             raise
         with self._lock:
             vitals = self.machine.with_spent(vitals)
-        return {"delta": asdict(ref), "vitals": asdict(vitals)}
+        return {"delta": ref, "vitals": vitals}
 
     def _assign(self, order: dict[str, Any]) -> dict[str, Any]:
         """Own other slots from here on; with `wait`, only answer when all of them are here."""
-        assignment = Assignment.from_json(order["assignment"])
+        assignment = codec.from_plain(order["assignment"], Assignment)
         point("host.assign", **self._where)
         with self._lock:
             self.machine.assign(assignment)
@@ -254,7 +255,7 @@ class HostServer(TokenServer):
             self.machine.release()
         return {}
 
-    def _compact(self, order: dict[str, Any]) -> dict[str, Any]:
+    def _compact(self, order: dict[str, Any]) -> Compacted:
         table = self.machine.operator.table
         slots = np.array(order["slots"], np.int64)
 
@@ -274,7 +275,7 @@ class HostServer(TokenServer):
             order["tag"],
             check,
         )
-        return done.result().to_json()
+        return done.result()
 
     def _reader(self) -> StateReader:
         table = self.machine.operator.table

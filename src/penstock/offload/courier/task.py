@@ -13,8 +13,7 @@ import pyarrow as pa
 from penstock.courier.exchange import Task
 from penstock.courier.trouble import Trouble
 from penstock.errors import ProtocolError
-from penstock.offload.backends.port import Usage
-from penstock.offload.backends.reach import invoker_at
+from penstock.offload.backends.backend import Usage, invoker_at
 from penstock.offload.courier.questions import Asking
 from penstock.offload.courier.redirect import Redirect
 from penstock.offload.courier.report import Offloaded, Routed
