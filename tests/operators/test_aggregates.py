@@ -165,7 +165,7 @@ channels = st.lists(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.sampled_from([["k"], ["j"], ["k", "j"], []]), channels)
 def test_combined_and_raw_channels_give_what_row_by_row_gives(
     keys: list[str], channels: list[tuple[list[list[Row]], bool]]

@@ -22,14 +22,13 @@ def plan_of(**options: object) -> EpochPlan:
     return EpochPlan(3, 1, 8, (step,), "driver:1", "token")
 
 
-@pytest.mark.parametrize("options", [{}, {"watched": (2, 5), "two_stage": True, "combine": False}])
+@pytest.mark.parametrize("options", [{}, {"watched": (2, 5), "two_stage": True}])
 def test_text_tells_all(options: dict[str, object]) -> None:
     plan = plan_of(**options)
     copy = codec.decode(codec.text(plan), EpochPlan)
     assert copy.steps[0].routes.owner.tolist() == [0, 0, 0, 1, 1, 1]
     assert copy.steps[0].watched == options.get("watched", ())
     assert copy.steps[0].two_stage == options.get("two_stage", False)
-    assert copy.steps[0].combine == options.get("combine", True)
     assert copy.steps[0].time == plan.steps[0].time
     assert codec.text(copy) == codec.text(plan)
 

@@ -155,13 +155,11 @@ class Life(RuleBasedStateMachine):
 
 
 TestLife = Life.TestCase
-TestLife.settings = settings(
-    max_examples=150, stateful_step_count=30, deadline=None, derandomize=True
-)
+TestLife.settings = settings(max_examples=150, stateful_step_count=30, derandomize=True)
 
 
 @given(SLOTS, CHOSEN, CHOSEN, st.data(), MIGRATION)
-@settings(derandomize=True, deadline=None)
+@settings(derandomize=True)
 def test_scaling_ends_equal_with_the_fewest_moves(
     slots: int, hosts: list[HostId], others: list[HostId], data: Any, migration: Migration
 ) -> None:

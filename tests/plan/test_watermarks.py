@@ -129,7 +129,7 @@ def graphs(draw: st.DrawFn, inputs: int) -> Any:
     return tuple(steps)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.data())
 def test_laws(data: st.DataObject) -> None:
     """Never back; never ahead of a partition that is not idle; at last as far as what comes."""
@@ -203,7 +203,7 @@ def check_steps(
                 assert new <= limit
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(st.lists(st.integers(0, 1000), min_size=2, max_size=20), st.integers(1, 19))
 def test_how_rows_are_split_among_reports_does_not_matter(times: list[int], cut: int) -> None:
     seen = [(0, "pq"[time % 2], time) for time in times]

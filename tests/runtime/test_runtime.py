@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import sys
 import threading
 import time
 import weakref
@@ -16,23 +15,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.errors import SettingError
-from penstock.runtime import ChainOperator, Runtime, run_serially
-from penstock.runtime.operators import chunked, global_, keyed, stateless
+from penstock.runtime import ChainOperator, Runtime
+from penstock.runtime.reorder import NonBlocking
+from penstock.runtime.worklists import HybridQueue
+from penstock_bench.ordered.rivals import REORDERINGS, LockBased, PartitionedQueue, SharedQueue
 from tests.runtime.chains import Flush, Link, Telling, chains, items_of, operators_of
+from tests.runtime.record_operators import chunked, global_, keyed, stateless
+from tests.runtime.serial import run_serially
+from tests.runtime.switches import forced_switches
 
-QUEUES = ["hybrid", "partitioned", "shared"]
+QUEUES = [HybridQueue, PartitionedQueue, SharedQueue]
 SCHEDULES = ["ct", "et", "lp", "qst"]
-
-
-@contextmanager
-def forced_switches() -> Iterator[None]:
-    """Threads take turns as often as the interpreter can."""
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    try:
-        yield
-    finally:
-        sys.setswitchinterval(before)
 
 
 @contextmanager
@@ -50,7 +43,7 @@ settings_of_a_run = st.fixed_dictionaries(
         "workers": st.integers(1, 8),
         "queue": st.sampled_from(QUEUES),
         "schedule": st.sampled_from(SCHEDULES),
-        "reorder": st.sampled_from(["nonblocking", "nonblocking", "lock"]),
+        "reorder": st.sampled_from([NonBlocking, NonBlocking, LockBased]),
         "buffer": st.sampled_from([1, 2, 16, 1024]),
         "slice_ms": st.sampled_from([0.01, 1.0]),
     }
@@ -64,7 +57,7 @@ settings_of_a_run = st.fixed_dictionaries(
     marks_every=st.sampled_from([None, 1, 5]),
     options=settings_of_a_run,
 )
-@settings(max_examples=150, deadline=None, derandomize=True)
+@settings(max_examples=150, derandomize=True)
 def test_any_run_is_the_serial_run(
     chain: list[Link],
     records: list[int],
@@ -87,7 +80,7 @@ def test_any_run_is_the_serial_run(
     marks_every=st.sampled_from([None, 7]),
     options=settings_of_a_run,
 )
-@settings(max_examples=40, deadline=None, derandomize=True)
+@settings(max_examples=40, derandomize=True)
 def test_any_run_is_the_serial_run_under_forced_switches(
     chain: list[Link],
     records: list[int],
@@ -140,14 +133,14 @@ def test_long_runs_under_forced_switches(queue: Any) -> None:
 
 
 @given(chain=chains, records=st.lists(st.integers(0, 50), max_size=60), options=settings_of_a_run)
-@settings(max_examples=40, deadline=None, derandomize=True)
+@settings(max_examples=40, derandomize=True)
 def test_without_order_a_stateless_chain_gives_the_same_records(
     chain: list[Link], records: list[int], options: dict[str, Any]
 ) -> None:
     chain = [Link("stateless", link.modulus, link.outputs, 1) for link in chain]
     items = items_of(records, None, 5)
     expected = run_serially(operators_of(chain, None), items)
-    options["reorder"] = "none"
+    options["reorder"] = REORDERINGS["none"]
     with closing(Runtime(operators_of(chain, None), **options)) as runtime:
         outputs = runtime.run(items)
     # Marks are barriers also without order.
@@ -188,7 +181,7 @@ def test_sleeping_work_is_done_side_by_side_and_parts_never_twice(queue: Any) ->
     assert 2 <= seen_together <= 4
 
 
-@pytest.mark.parametrize("queue", ["hybrid", "partitioned"])
+@pytest.mark.parametrize("queue", [HybridQueue, PartitionedQueue])
 def test_sixteen_workers_are_at_work_at_once(queue: Any) -> None:
     # Nobody gets on before all are there.
     everybody = threading.Barrier(16, timeout=30)
@@ -244,7 +237,7 @@ def test_items_are_fed_as_they_are_needed() -> None:
         done += 1
         return [record]
 
-    chain = [stateless("a", lambda r: [r]), global_("count", count, None)]
+    chain: list[ChainOperator] = [stateless("a", lambda r: [r]), global_("count", count, None)]
     with closing(Runtime(chain, buffer=8, schedule="lp")) as runtime:
         assert runtime.run(source()) == list(range(1000))
     assert most < 100
@@ -281,16 +274,14 @@ def test_a_runtime_that_nobody_uses_ends_its_threads() -> None:
 
 def test_one_worker_has_no_threads() -> None:
     before = threading.active_count()
-    ran_by = set()
+    ran_by: set[int] = set()
     runtime = Runtime([stateless("a", lambda r: [ran_by.add(threading.get_ident())])])
     runtime.run(range(10))
     assert threading.active_count() == before
     assert ran_by == {threading.get_ident()}
 
 
-@pytest.mark.parametrize(
-    "wrong", [{"workers": 0}, {"schedule": "x"}, {"queue": "x"}, {"reorder": "x"}, {"buffer": 0}]
-)
+@pytest.mark.parametrize("wrong", [{"workers": 0}, {"schedule": "x"}, {"buffer": 0}])
 def test_settings_that_do_not_fit(wrong: dict[str, Any]) -> None:
     with pytest.raises(SettingError):
         Runtime([stateless("a", lambda r: [r])], **wrong)

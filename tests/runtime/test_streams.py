@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from penstock.errors import SettingError
-from penstock.runtime import Runtime, run_serially
-from penstock.runtime.operators import stateless
+from penstock.runtime import Runtime
 from tests.runtime.chains import Link, items_of, operators_of
+from tests.runtime.record_operators import stateless
+from tests.runtime.serial import run_serially
 
 CHAIN = [Link("stateless", 1, (1, 2), 1), Link("keyed", 7, (1, 0), 8), Link("global", 1, (1,), 1)]
 
@@ -84,7 +86,8 @@ def test_stop_drops_what_is_under_way() -> None:
 
 def test_a_stream_must_be_opened_once() -> None:
     runtime = Runtime([stateless("a", lambda r: [r])])
-    for method in (lambda: runtime.submit(1), runtime.finish, runtime.stop):
+    methods: list[Callable[[], object]] = [lambda: runtime.submit(1), runtime.finish, runtime.stop]
+    for method in methods:
         with pytest.raises(SettingError):
             method()
     runtime.open(lambda output: None)

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from penstock.control.examine.vitals import Vitals
+from penstock.control.money import FunctionPrice, HostPrice
 from penstock.control.treat.decision import Bounds, Decision, Treatment, new_host
 from penstock.errors import SettingError
 from penstock.model import SLA, StepId
-from penstock.offload.backends.price import FunctionPrice, HostPrice
 from penstock.offload.policy.reflexes import Reflexes
 from penstock.sim.flow import simulate_flow
 from penstock.sim.functions import FunctionPlane, Pool

@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from itertools import count
 from typing import Any
 
@@ -32,7 +33,7 @@ from penstock.driver.fleet import Fleet
 from penstock.driver.progress import EpochProgress
 from penstock.driver.registry import Registry
 from penstock.driver.relocation import Relocation
-from penstock.faults import InjectedFault
+from penstock.faults import Fault, InjectedFault, arm
 from penstock.host.main import HostTask
 from penstock.model import SLA
 from penstock.operators.operator import CHANGE
@@ -42,6 +43,7 @@ from penstock.plan.steps import FlowPlan, KeyedStep
 from penstock.settings import Settings
 from penstock.state.store.reader import StateReader
 from penstock.state.table.table import KEY
+from penstock.testing import Uncombined
 from tests.trials.plain_rows import Row, arrow_batch, net, plain
 from tests.trials.thread_hosts import ADDRESS, Birth, ThreadHosts, open_store
 
@@ -54,6 +56,8 @@ SETTINGS = Settings(
     compact_epochs=3,
     keep_epochs=3,
 )
+PLAIN = replace(SETTINGS, faults=(Fault("courier.sender", Uncombined(), hits=()),))
+"""Couriers send a record of each row."""
 
 SECOND = SLA(1000, 1000)
 NEVER = 1 << 62
@@ -251,6 +255,7 @@ class MiniCluster:
             thread.join(SETTINGS.rpc_timeout_ms / 1000)
             assert not thread.is_alive(), "a courier is left behind"
         self._undertaker.shutdown()
+        arm(())
 
     # The driver
 
@@ -363,7 +368,7 @@ class MiniCluster:
             self.settings.rpc_timeout_ms,
             self.settings.exchange_timeout_ms,
             keep_late=True,
-            map_rate=self.settings.map_rate,
+            faults=self.settings.faults,
         )
         half = (len(part) + 1) // 2
         try:

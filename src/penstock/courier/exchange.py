@@ -140,7 +140,8 @@ def through_hosts(
 
     While the hosts work, `meanwhile` is called with the rows that came too late for the step.
     """
-    sender = step.plan.sender(routes.time, routes.two_stage, routes.combine)
+    sender = step.plan.sender(routes.time, routes.two_stage)
+    point("courier.sender", **exchange.where, sender=sender)
     for number, batches in enumerate(inputs):
         for batch in batches:
             fit = trouble.without_unfit(step, number, batch)

@@ -168,7 +168,7 @@ class EpochRunner:
         self._version = epoch - 1
 
     def _plan(self, epoch: int, run: int, partitions: int, now_ms: int, closing: int) -> EpochPlan:
-        control, combine = self._control, self._settings.combine
+        control = self._control
         steps = tuple(
             StepRoutes(
                 step=StepId(step.id),
@@ -178,9 +178,8 @@ class EpochRunner:
                     epoch, now_ms, self._watermarks[step.id], self._flow.depths[step.id] <= closing
                 ),
                 watched=() if control is None else control.hot_keys(step.id).watched,
-                two_stage=combine and control is not None and control.hot_keys(step.id).two_stage,
+                two_stage=control is not None and control.hot_keys(step.id).two_stage,
                 offload=None if control is None else control.offload(step.id, now_ms, partitions),
-                combine=combine,
             )
             for step in self._flow.keyed
             for routes in [self._relocation.routes(step.id)]

@@ -99,8 +99,6 @@ class StepRoutes:
     record of each task for its host. Only where the step's state merges; elsewhere it says nothing."""
     offload: Offload | None = None
     """What goes to functions of the segment that ends in this step; None: nothing."""
-    combine: bool = True
-    """Whether couriers may combine rows at all, other than by `two_stage`."""
 
     @property
     def channels(self) -> int:

@@ -8,7 +8,7 @@ from typing import Any
 from penstock.control.examine.vitals import Floats
 from penstock.control.journal.entry import Entry
 from penstock.control.money import Money
-from penstock.offload.backends.port import Usage
+from penstock.offload.backends.backend import Usage
 from penstock.sim.ledger import Series
 
 

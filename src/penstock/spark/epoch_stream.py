@@ -98,7 +98,6 @@ class EpochStream:
             settings.exchange_timeout_ms,
             bool(self._start.late_rows),
             settings.faults,
-            settings.map_rate,
         )
         return source.mapInArrow(courier.__call__, spark_schema(flow.output))
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from penstock.errors import PenstockError
-from penstock.offload.backends.local import LocalFunctions
+from penstock.offload.backends.local.backend import LocalFunctions
 from penstock.offload.driver.help import NO_ANSWER
 from tests.offload.driver.burst_trial import CAPACITY, STEP, bursting, offload_of
 from tests.trials.ledger import CHAIN
