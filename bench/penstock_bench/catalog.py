@@ -4,23 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
 from penstock.errors import SettingError
 from penstock_bench.burst import bench as burst
-from penstock_bench.burst import plots as burst_plots
+from penstock_bench.burst import pictures as burst_pictures
+from penstock_bench.charts import Pictures
 from penstock_bench.goals import Goal
 from penstock_bench.migration import bench as migration
-from penstock_bench.migration import plots as migration_plots
+from penstock_bench.migration import pictures as migration_pictures
 from penstock_bench.nexmark import bench as nexmark
-from penstock_bench.nexmark import plots as nexmark_plots
+from penstock_bench.nexmark import pictures as nexmark_pictures
 from penstock_bench.ordered import bench as ordered
-from penstock_bench.ordered import plots as ordered_plots
+from penstock_bench.ordered import pictures as ordered_pictures
 from penstock_bench.pipeline import bench as pipeline
-from penstock_bench.report import Report, Show
+from penstock_bench.report import Report, Result, Show
 from penstock_bench.switch import bench as switch
-from penstock_bench.switch import plots as switch_plots
+from penstock_bench.switch import pictures as switch_pictures
 
 
 @dataclass(frozen=True)
@@ -30,17 +29,17 @@ class Bench:
     run: Callable[[Show, bool], Report]
     """Takes a function that progress lines go to, and whether to be quick."""
     goals: Mapping[str, Goal]
-    draw: Callable[[dict[str, Any], Path], list[Path]] | None = None
-    """Draws pictures of a report, given as its JSON, into a folder."""
+    pictures: Callable[[Result], Pictures] | None = None
+    """Makes pictures of a report, given as its JSON."""
 
 
 BENCHES = {
     "pipeline": Bench(pipeline.run, pipeline.GOALS),
-    "migration": Bench(migration.run, migration.GOALS, migration_plots.draw),
-    "nexmark": Bench(nexmark.run, nexmark.GOALS, nexmark_plots.draw),
-    "switch": Bench(switch.run, switch.GOALS, switch_plots.draw),
-    "ordered": Bench(ordered.run, ordered.GOALS, ordered_plots.draw),
-    "burst": Bench(burst.run, burst.GOALS, burst_plots.draw),
+    "migration": Bench(migration.run, migration.GOALS, migration_pictures.pictures),
+    "nexmark": Bench(nexmark.run, nexmark.GOALS, nexmark_pictures.pictures),
+    "switch": Bench(switch.run, switch.GOALS, switch_pictures.pictures),
+    "ordered": Bench(ordered.run, ordered.GOALS, ordered_pictures.pictures),
+    "burst": Bench(burst.run, burst.GOALS, burst_pictures.pictures),
 }
 
 

@@ -1,4 +1,4 @@
-"""`penstock nexmark`: generate events, and run a query of the benchmark on them."""
+"""`penstock bench` and `penstock nexmark`, which Penstock finds by the entry points of this package."""
 
 from __future__ import annotations
 
@@ -9,13 +9,63 @@ import typer
 
 from penstock_bench.workloads.nexmark.catalog import TITLES
 
+bench = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 nexmark = typer.Typer(
+    add_completion=False,
+    pretty_exceptions_enable=False,
     help="The NEXMark benchmark: generate its events, and run its queries q0 to q22 on them.",
     no_args_is_help=True,
 )
 
 _LINE_S = 5.0
 """Between two lines, where there is no terminal to draw on."""
+
+
+@bench.command()
+def run_bench(
+    name: Annotated[
+        str,
+        typer.Argument(
+            metavar="NAME",
+            help="Which benchmark: pipeline, migration, nexmark, switch, ordered or burst.",
+        ),
+    ],
+    json_file: Annotated[
+        str | None, typer.Option("--json", metavar="FILE", help="Write the report there.")
+    ] = None,
+    plots: Annotated[
+        str | None, typer.Option("--plots", metavar="DIR", help="Draw pictures there.")
+    ] = None,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="A short run: to see it work, not to quote.")
+    ] = False,
+) -> None:
+    """Run a benchmark and show its figures beside their goals."""
+    import json
+    from pathlib import Path
+
+    from rich.console import Console
+
+    from penstock.errors import SettingError
+    from penstock_bench.catalog import find
+    from penstock_bench.charts import draw
+    from penstock_bench.goals import judged
+
+    chosen, console = find(name), Console(soft_wrap=True, highlight=False, markup=False)
+    file = Path(json_file) if json_file else None
+    if file is not None and not file.parent.is_dir():
+        raise SettingError(f"cannot write {file}: no such folder", hint="make the folder first")
+    if plots is not None and chosen.pictures is None:
+        raise SettingError(f"bench {name} draws no pictures", hint="leave --plots out")
+    if plots is not None and not Path(plots).is_dir():
+        raise SettingError(f"cannot draw to {plots}: no such folder", hint="make the folder first")
+    report = chosen.run(console.print, quick)
+    console.print(judged(report.ratios, chosen.goals))
+    if file is not None:
+        file.write_text(report.to_json() + "\n")
+    if plots is not None and chosen.pictures is not None:
+        for picture in draw(name, chosen.pictures, json.loads(report.to_json()), Path(plots)):
+            console.print(f"drawn: {picture}")
 
 
 @nexmark.command("generate")

@@ -6,7 +6,7 @@ import json
 import platform
 import statistics
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,10 @@ import psutil
 
 Show = Callable[[str], None]
 """Where the lines go that tell how far a bench has come."""
+
+
+Result = dict[str, Any]
+"""One result of a report, or a report, as its JSON has it."""
 
 
 @dataclass(frozen=True)
@@ -78,3 +82,30 @@ def _git(*words: str) -> str:
     except OSError:
         return ""
     return done.stdout.strip() if done.returncode == 0 else ""
+
+
+def by(results: Iterable[Result], *facts: str) -> dict[tuple[Any, ...], list[Result]]:
+    """Results by their values of some facts, in the order in which these first come.
+
+    >>> by([{"seed": 1, "alpha": 0.5}, {"seed": 2, "alpha": 0.5}], "alpha").keys()
+    dict_keys([(0.5,)])
+    """
+    found: dict[tuple[Any, ...], list[Result]] = {}
+    for result in results:
+        found.setdefault(tuple(result[fact] for fact in facts), []).append(result)
+    return found
+
+
+def having(results: Iterable[Result], **facts: Any) -> list[Result]:
+    """The results that have these facts.
+
+    >>> having([{"workers": 1}, {"workers": 2}], workers=2)
+    [{'workers': 2}]
+    """
+    return [result for result in results if facts.items() <= result.items()]
+
+
+def mean(results: Sequence[Result], of: str) -> float:
+    """The mean of a figure over results; those that lack it do not count."""
+    values = [float(result[of]) for result in results if result[of] is not None]
+    return sum(values) / len(values) if values else float("nan")

@@ -16,13 +16,19 @@ from penstock_bench.burst import bench as burst
 from penstock_bench.burst import money as burst_money
 from penstock_bench.burst import outcome as burst_outcome
 from penstock_bench.burst import scenarios as burst_scenarios
-from penstock_bench.burst.outcome import Rows, by_couriers, functions_by_second, loads, money_of
+from penstock_bench.burst.outcome import (
+    ArrivedRows,
+    by_couriers,
+    functions_by_second,
+    loads,
+    money_of,
+)
 from penstock_bench.burst.scenarios import CORES, DEFAULT, FULL, QUICK, LiveBurst
 from penstock_bench.burst.sides import LIVE
 from penstock_bench.burst.standby import asked, over
 from penstock_bench.catalog import find
 from penstock_bench.live.outcome import of_step
-from penstock_bench.workloads import burst_nexmark
+from penstock_bench.workloads.nexmark.live import BURSTS
 
 START_MS = 1_000_000
 STEP = "window-1"
@@ -70,7 +76,7 @@ def test_live_runs_cover_what_they_should() -> None:
     for query in ("q4", "q5", "q6", "q8"):
         sides = {side for name, side in full if name == query}
         assert sides == {"new_hosts_30s", "penstock", "overprovisioned"}
-    assert {one.query for one in FULL} == set(burst_nexmark.QUERIES)
+    assert {one.query for one in FULL} == set(BURSTS)
     assert {one.side for one in QUICK} == {"penstock", "overprovisioned"}
 
 
@@ -82,7 +88,7 @@ def test_there_are_task_slots_for_all_hosts_of_a_run() -> None:
 
 
 def test_stable_hosts_are_as_busy_as_the_scenario_says() -> None:
-    for name, query in burst_nexmark.QUERIES.items():
+    for name, query in BURSTS.items():
         one = LiveBurst(name, "penstock")
         records = one.shape.rate_at(0.0) * query.records
         assert records / (one.hosts * one.host_rate) == pytest.approx(one.load, rel=1e-3)
@@ -95,7 +101,7 @@ def test_stable_hosts_are_as_busy_as_the_scenario_says() -> None:
 def test_latency_goes_by_the_second_of_delivery() -> None:
     one = replace(DEFAULT, host_rate=10.0, load=0.5, at_s=2, for_s=2, after_s=1)
     epochs = [epoch(0, 0.6, 5), epoch(1, 1.1, 10), epoch(2, 3.5, 120)]
-    rows = Rows.of(one.shape, START_MS, epochs, one.seconds)
+    rows = ArrivedRows.of(one.shape, START_MS, epochs, one.seconds)
     # ten rows a second, fifty in the burst; the first epoch has the first five
     assert rows.arrival_s[[0, 9, 19, 20]].round(2).tolist() == [0.1, 1.0, 2.0, 2.02]
     assert rows.done_s[:5].tolist() == [1.0] * 5
@@ -151,7 +157,7 @@ def outcome() -> burst_outcome.BurstOutcome:
             epoch(number, 0.5 * (number + 1), until - row, (150.0, 250.0), functions=help)
         )
         row = until
-    rows = Rows.of(one.shape, START_MS, epochs, one.seconds)
+    rows = ArrivedRows.of(one.shape, START_MS, epochs, one.seconds)
     return burst_outcome.outcome_of(one, STEP, rows, epochs, [offload(8.6, 5)], START_MS)
 
 
@@ -265,5 +271,5 @@ def test_a_day_costs_what_its_seconds_do() -> None:
 def test_the_bench_is_in_the_catalogue() -> None:
     bench = find("burst")
     assert bench.run is burst.run
-    assert bench.draw is not None
+    assert bench.pictures is not None
     assert burst_scenarios.WARM_UP.seconds < 20

@@ -11,7 +11,8 @@ from penstock_bench.burst import params as given
 from penstock_bench.burst import simulated as burst_sim
 from penstock_bench.burst.planes import hosts_of, join_of, machines
 from penstock_bench.burst.sides import LIVE, MEANINGS, ONLY_SIMULATED, SIDES, TITLES, Side
-from penstock_bench.burst.simulated import BurstScenario, Result, grid, run_one
+from penstock_bench.burst.simulated import BurstScenario, grid, run_one
+from penstock_bench.report import Result
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +45,7 @@ def test_loads_begin_stable_and_reach_their_factor(name: str) -> None:
 
 
 @pytest.mark.parametrize("query", given.QUERIES.values(), ids=lambda query: query.name)
-def test_hosts_are_as_busy_as_they_should_be_before_a_burst(query: given.Query) -> None:
+def test_hosts_are_as_busy_as_they_should_be_before_a_burst(query: given.QueryFigures) -> None:
     rows = 1 + given.JOIN_COST * query.joined
     taken = query.rate * rows / query.host_rate / given.HOSTS
     assert taken == pytest.approx(given.STABLE_LOAD)

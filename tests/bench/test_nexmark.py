@@ -6,50 +6,33 @@ import re
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
-from penstock.errors import PenstockError, SettingError
+from penstock.errors import PenstockError
 from penstock_bench.nexmark import bench as nexmark
 from penstock_bench.nexmark import native as nexmark_native
-from penstock_bench.nexmark import sql as nexmark_sql
-from penstock_bench.nexmark.plots import draw
-from penstock_bench.workloads.nexmark.catalog import TITLES, find
+from penstock_bench.workloads.nexmark.catalog import QUERIES, TITLES, find
 from penstock_bench.workloads.nexmark.columns import SCHEMAS
 from penstock_bench.workloads.nexmark.config import NexmarkConfig
 from penstock_bench.workloads.nexmark.files import chunked
 from penstock_bench.workloads.nexmark.generator import generate
 from penstock_bench.workloads.nexmark.run import Replay
+from tests.bench.made_up import nexmark_report
 
 
 def progress(batch: int, took_ms: int, **more: Any) -> dict[str, Any]:
     return {"batchId": batch, "durationMs": {"triggerExecution": took_ms}, **more}
 
 
-def results() -> dict[str, Any]:
-    """As `nexmark.measure` collects them: made up, over three decades."""
-    chance = np.random.default_rng(7)
-    found = {}
-    for name in TITLES:
-        speed = chance.lognormal(12, 1)
-        rates = {"penstock": [speed, speed * 1.1, speed * 0.9]}
-        if name not in ("q4", "q6"):
-            rates["native"] = [speed / 2, speed / 4, speed / 3]
-            rates["native_hdfs"] = [speed, speed / 2.2, speed / 9]
-        found[name] = {"native_refused": None, **nexmark.compared(rates)}
-    return found
-
-
 def test_every_query_has_a_native_form_on_the_streams_that_the_flow_reads() -> None:
-    assert list(nexmark_sql.NATIVE) == list(TITLES)
-    assert set(nexmark_sql.INSTEAD) < set(TITLES)
-    for name, native in [*nexmark_sql.NATIVE.items(), *nexmark_sql.INSTEAD.items()]:
-        read = set(re.findall(r"(?:FROM|JOIN) (person|auction|bid)\b", native.sql))
-        assert read == set(find(name).needs), name
+    for name, query in QUERIES.items():
+        for sql in filter(None, (query.sql, query.instead, query.truth)):
+            read = set(re.findall(r"(?:FROM|JOIN) (person|auction|bid)\b", sql))
+            assert read == set(query.needs), name
 
 
 def test_ratios_are_of_the_sides_of_a_round() -> None:
-    ratios = nexmark.ratios(results())
+    ratios = nexmark.ratios(nexmark_report()["results"])
     assert len(ratios) == len(TITLES) - 2 + 2
     assert {"q0_vs_native", "q22_vs_native"} < set(ratios)
     assert ratios["q3_vs_native"] == pytest.approx(2.42)
@@ -114,26 +97,3 @@ def test_a_refusal_is_told_in_a_line() -> None:
 def test_the_scale_has_batches_to_measure() -> None:
     for scale in (nexmark.QUICK, nexmark.FULL):
         assert scale.batches > scale.warm
-
-
-def test_the_picture_shows_something(tmp_path: Path) -> None:
-    from PIL import Image
-
-    (file,) = draw({"bench": "nexmark", "results": results()}, tmp_path / "images")
-    assert file.name == "nexmark.png"
-    assert file.stat().st_size < 100_000
-    pixels = np.asarray(Image.open(file).convert("RGB")) / 255
-    assert pixels.shape[1] == 1200
-    for half in np.array_split(pixels, 2, axis=1):
-        assert half.var() > 0.001
-
-
-def test_a_picture_without_native_sides(tmp_path: Path) -> None:
-    alone = {"q4": nexmark.compared({"penstock": [1e5, 2e5]})}
-    assert len(draw({"bench": "nexmark", "results": alone}, tmp_path)) == 1
-    assert draw({"bench": "nexmark", "results": {}}, tmp_path) == []
-
-
-def test_another_bench_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(SettingError, match="no report of bench nexmark but of 'pipeline'"):
-        draw({"bench": "pipeline", "results": {}}, tmp_path)

@@ -13,7 +13,7 @@ import pytest
 
 from penstock_bench.ordered import bench as ordered
 from penstock_bench.ordered import sweeps as ordered_sweeps
-from penstock_bench.ordered.chains import KEYS, Chain, Chunk, Shape
+from penstock_bench.ordered.chains import KEYS, Op, TrialChain, TrialChunk
 from penstock_bench.ordered.costs import CREDIT_S, LEAST_S, Asleep, Matrices, matrices
 from penstock_bench.ordered.markers import Markers, shown
 from penstock_bench.ordered.trials import Trial, run_all, run_one
@@ -105,12 +105,12 @@ def test_matrices_keep_their_size() -> None:
 # -- chains
 
 
-def records_out(chain: Chain, items: int) -> tuple[list[Chunk], list[int]]:
+def records_out(chain: TrialChain, items: int) -> tuple[list[TrialChunk], list[int]]:
     """What leaves a chain when every operator works on every item in turn."""
     begun: list[int] = []
     flowing = list(itertools.islice(chain.chunks(), items))
     for operator in chain.operators(4, begun.append):
-        out: list[Chunk] = []
+        out: list[TrialChunk] = []
         for item in flowing:
             ((part, piece),) = operator.split(item)
             assert 0 <= part < operator.parts
@@ -120,14 +120,18 @@ def records_out(chain: Chain, items: int) -> tuple[list[Chunk], list[int]]:
 
 
 def test_a_chain_has_its_selectivity() -> None:
-    shapes = (Shape("stateless", 0, 0.3), Shape("keyed", 0, 2.5), Shape("global", 0))
-    out, begun = records_out(Chain(shapes, records=3), 1_000)
+    shapes = (
+        Op("stateless", 0, 0.3),
+        Op("keyed", 0, 2.5),
+        Op("global", 0),
+    )
+    out, begun = records_out(TrialChain(shapes, records=3), 1_000)
     assert begun == [chunk.number for chunk in out] == list(range(1_000))
     assert sum(chunk.records for chunk in out) == pytest.approx(3_000 * 0.75, rel=0.03)
 
 
 def test_outputs_have_keys_of_their_own() -> None:
-    out, _ = records_out(Chain((Shape("stateless", 0, 50, outputs=50),), records=2), 20)
+    out, _ = records_out(TrialChain((Op("stateless", 0, 50, outputs=50),), records=2), 20)
     assert len(out) == 1_000
     assert len({chunk.key for chunk in out}) > 990
     assert all(0 <= chunk.key < KEYS and chunk.records == 2 for chunk in out)
@@ -258,7 +262,14 @@ def test_what_was_not_run_has_no_ratio() -> None:
 
 
 def test_a_trial_is_run() -> None:
-    chain = Chain((Shape("stateless", 40), Shape("keyed", 40, 0.5), Shape("global", 2)), records=10)
+    chain = TrialChain(
+        (
+            Op("stateless", 40),
+            Op("keyed", 40, 0.5),
+            Op("global", 2),
+        ),
+        records=10,
+    )
     trial = Trial("queries", (("query", 0),), chain, workers=4, seconds=0.2)
     assert trial.items == round(0.2 * 4 / 810e-6)
     found = run_one(trial)
@@ -268,12 +279,12 @@ def test_a_trial_is_run() -> None:
 
 
 def test_light_work_is_limited_by_the_interpreter() -> None:
-    trial = Trial("cost", (), Chain((Shape("keyed", 10),)), workers=8, seconds=1.0)
+    trial = Trial("cost", (), TrialChain((Op("keyed", 10),)), workers=8, seconds=1.0)
     assert trial.items == 40_000
 
 
 def test_sides_take_turns() -> None:
-    chain = Chain((Shape("stateless", 500),))
+    chain = TrialChain((Op("stateless", 500),))
     trials = [Trial("light", (), chain, workers, seconds=0.05) for workers in (1, 2)]
     lines: list[str] = []
     found = run_all([*trials, replace(trials[0], group="real")], 2, lines.append)

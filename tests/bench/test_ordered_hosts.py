@@ -11,11 +11,18 @@ from penstock.operators.process.step import ProcessPlan
 from penstock_bench.ordered import flow as ordered_flow
 from penstock_bench.ordered import limit as ordered_limit
 from penstock_bench.ordered.flow import SCHEMA, Before, StepInProcess
-from penstock_bench.ordered.queries import QUERIES, Load, QueryInProcess, epochs, measure, run_one
+from penstock_bench.ordered.queries import (
+    QUERIES,
+    HostLoad,
+    QueryInProcess,
+    epochs,
+    measure,
+    run_one,
+)
 from penstock_bench.workloads.tpcx_bb import catalog
 from penstock_bench.workloads.tpcx_bb.columns import EVENT_TIME
 
-LOAD = Load(chunks=4, chunk_rows=100, parts=4, us=5)
+LOAD = HostLoad(chunks=4, chunk_rows=100, parts=4, us=5)
 
 
 def test_only_the_ordered_step_keeps_the_order_of_arrival() -> None:
@@ -42,7 +49,7 @@ def test_both_sides_of_a_flow_are_measured() -> None:
     assert len(lines) == 4
 
 
-def output(query: int, workers: int, load: Load) -> list[list[dict[str, object]]]:
+def output(query: int, workers: int, load: HostLoad) -> list[list[dict[str, object]]]:
     """What each epoch of a query gives, in order."""
     stream = catalog.find(query).stream
     host = QueryInProcess(query, workers, "ct", load)
@@ -58,9 +65,9 @@ def output(query: int, workers: int, load: Load) -> list[list[dict[str, object]]
 
 @pytest.mark.parametrize("query", QUERIES)
 def test_a_query_gives_the_same_with_many_workers_and_with_one(query: int) -> None:
-    load = Load(chunks=8, chunk_rows=250, parts=4)
+    load = HostLoad(chunks=8, chunk_rows=250, parts=4)
     alone = output(query, 1, load)
-    assert output(query, 3, Load(load.chunks, load.chunk_rows, load.parts, us=2)) == alone
+    assert output(query, 3, HostLoad(load.chunks, load.chunk_rows, load.parts, us=2)) == alone
     assert any(alone)
 
 
@@ -75,7 +82,7 @@ def test_epochs_are_in_order_of_time() -> None:
 def test_costs_are_slept() -> None:
     """A query cannot be faster than its sleeps, spread over its workers."""
     data = epochs("store_sales", LOAD)
-    slow = Load(LOAD.chunks, LOAD.chunk_rows, LOAD.parts, us=200)
+    slow = HostLoad(LOAD.chunks, LOAD.chunk_rows, LOAD.parts, us=200)
     assert run_one(15, 2, "ct", slow, data) < 2 / 200e-6
 
 

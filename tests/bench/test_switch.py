@@ -19,7 +19,7 @@ from penstock_bench.switch import bench as switch
 from penstock_bench.switch import sweeps as switch_sweeps
 from penstock_bench.switch.decide_time import BRANCHES, measure
 from penstock_bench.switch.projection import errors, simulated
-from penstock_bench.switch.simulated import Load, Scenario, run_one
+from penstock_bench.switch.simulated import Scenario, SimulatedLoad, run_one
 
 
 def exchange(policy: str, success: float, hosts: float, latency_ms: int = 1000) -> dict[str, Any]:
@@ -119,7 +119,7 @@ def test_live_scenarios_name_loads_that_there_are() -> None:
 
 
 def test_a_run_keeps_what_it_is_asked_to() -> None:
-    load = Load(30.0, (("steady(1600)", "hotspot(0.7, 2)"),), slots=8)
+    load = SimulatedLoad(30.0, (("steady(1600)", "hotspot(0.7, 2)"),), slots=8)
     scenario = Scenario(
         *("hotspots", "switch(0.2)", load, Plane(1_000.0, alpha=2.0, beta=1.0)),
         hosts=2,
@@ -142,7 +142,7 @@ def test_a_run_keeps_what_it_is_asked_to() -> None:
 
 
 def test_loads_of_hosts_add_up_to_what_arrives() -> None:
-    load = Load(20.0, (("steady(900)", "hotspot(0.9, 3)"),), slots=12)
+    load = SimulatedLoad(20.0, (("steady(900)", "hotspot(0.9, 3)"),), slots=12)
     scenario = Scenario(
         *("hotspots", "switch(0.2)", load, Plane(1_000.0)),
         hosts=3,
@@ -157,7 +157,7 @@ def test_loads_of_hosts_add_up_to_what_arrives() -> None:
 
 
 def test_a_run_of_two_steps() -> None:
-    load = Load(20.0, (("steady(400)", "uniform"),), slots=4)
+    load = SimulatedLoad(20.0, (("steady(400)", "uniform"),), slots=4)
     count = Following(StepId("count"), 4, 2.0, hosts=2)
     scenario = Scenario(
         *("flow", "switch(0.2)", load, Plane(1_000.0), SLA(2000, 1000)),

@@ -91,8 +91,8 @@ def test_functions_take_up_a_burst() -> None:
     ("arguments", "message"),
     [
         (("sine", "--trace", "some.csv"), "a workload and a trace"),
-        (("tide",), "'tide' is no workload"),
-        (("steady", "--policy", "magic"), "'magic' is no policy"),
+        (("tide",), "unknown workload 'tide'"),
+        (("steady", "--policy", "magic"), "unknown policy 'magic'"),
         (("steady", "--engine", "steam"), "no engine 'steam'"),
         (("steady", "--engine", "continuous", "--functions", "5"), "for a continuous engine"),
         (("steady", "--journal", "no/such/folder/file"), "no such folder"),

@@ -25,10 +25,10 @@ from penstock.operators.process.step import ProcessPlan
 from penstock.operators.top.distinct import DistinctPlan
 from penstock.plan.assignment import Assignment, Incoming
 from penstock.runtime.runtime import Runtime
-from penstock.runtime.serial import run_serially
 from penstock.state.keys.codec import slots_of
 from penstock.state.table.parted import PartedTable
 from penstock.wire.messages import ChannelHeader
+from tests.runtime.serial import run_serially
 
 SCHEMA = pa.schema([("k", pa.int64()), ("v", pa.int64())])
 SLOTS = 16

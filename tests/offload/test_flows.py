@@ -1,4 +1,4 @@
-"""Flows with the help of functions give what they give without: rows, state, late rows, errors."""
+"""Flows with the help of burst workers give what they give without: rows, state, late rows, errors."""
 
 from __future__ import annotations
 
@@ -191,7 +191,7 @@ def story(flow: FlowPlan, store: Path, epochs: list[list[list[Row]]], by: Any = 
     ids=["well", "anyhow"],
 )
 @pytest.mark.parametrize("name", FLOWS)
-def test_with_functions_and_without(tmp_path: Path, name: str, chances: Chances) -> None:
+def test_with_burst_workers_and_without(tmp_path: Path, name: str, chances: Chances) -> None:
     flow, epochs = FLOWS[name], epochs_of(name)
     alone = story(flow, tmp_path / "alone", epochs)
     deadline_ms = 10_000 if chances is WELL else 150

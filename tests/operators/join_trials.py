@@ -31,7 +31,7 @@ class OneStream:
     def unfit(self, input: int, batch: pa.RecordBatch) -> Unfit | None:
         return None
 
-    def sender(self, time: EpochTime, two_stage: bool = False, combine: bool = True) -> OneSender:
+    def sender(self, time: EpochTime, two_stage: bool = False) -> OneSender:
         return OneSender(self, time)
 
     def sent_keys(self, batch: pa.RecordBatch) -> Keys:
@@ -53,6 +53,8 @@ class OneStream:
 
 
 class OneSender:
+    combines = False
+
     def __init__(self, stream: OneStream, time: EpochTime) -> None:
         self._stream, self._sender = stream, stream.plan.sender(time)
         self.late = self._sender.late

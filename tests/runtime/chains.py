@@ -9,7 +9,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from penstock.runtime import ChainOperator, Mark
-from penstock.runtime.operators import chunked, global_, keyed, stateless
+from tests.runtime.record_operators import chunked, global_, keyed, stateless
 
 
 @dataclass(frozen=True)

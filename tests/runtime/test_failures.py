@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 
-from penstock.runtime import Mark, Runtime, run_serially
-from penstock.runtime.operators import global_, keyed, stateless
+from penstock.runtime import ChainOperator, Mark, Runtime
+from penstock_bench.ordered.rivals import QUEUES, REORDERINGS
+from tests.runtime.record_operators import global_, keyed, stateless
+from tests.runtime.serial import run_serially
 
 
 class Wrong(Exception):
@@ -28,15 +30,17 @@ def raise_at(number: int) -> Any:
 @pytest.mark.parametrize("queue", ["hybrid", "partitioned", "shared"])
 @pytest.mark.parametrize("reorder", ["nonblocking", "lock", "none"])
 def test_an_error_is_raised_and_the_runtime_usable_again(
-    workers: int, queue: Any, reorder: Any
+    workers: int, queue: str, reorder: str
 ) -> None:
-    chains = [
+    chains: list[list[ChainOperator]] = [
         [stateless("ok", lambda r: [r]), stateless("bad", raise_at(70))],
         [keyed("bad", raise_at(70), lambda r: r % 5, 3, list), stateless("ok", lambda r: [r])],
         [global_("bad", raise_at(70), None)],
     ]
     for chain in chains:
-        runtime = Runtime(chain, workers=workers, queue=queue, reorder=reorder, buffer=16)
+        runtime = Runtime(
+            chain, workers=workers, queue=QUEUES[queue], reorder=REORDERINGS[reorder], buffer=16
+        )
         for _ in range(3):
             with pytest.raises(Wrong, match="70"):
                 runtime.run(range(100))
@@ -129,7 +133,7 @@ def test_an_error_of_the_source_is_raised() -> None:
 
 
 def test_one_worker_that_takes_one_item_at_a_time_fails_as_the_serial_run() -> None:
-    chain = [stateless("a", raise_at(9)), global_("b", raise_at(5), None)]
+    chain: list[ChainOperator] = [stateless("a", raise_at(9)), global_("b", raise_at(5), None)]
     with pytest.raises(Wrong, match="5"):
         run_serially(chain, range(10))
     with pytest.raises(Wrong, match="5"):

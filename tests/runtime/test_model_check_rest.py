@@ -14,11 +14,11 @@ import pytest
 
 from penstock.runtime.atomics import EMPTY
 from penstock.runtime.crew import Crew
-from penstock.runtime.operators import stateless
 from penstock.runtime.runtime import Runtime
 from penstock.runtime.scheduler import Turn
 from tests.runtime.explorer import Case, Make, Violation, explore, explore_all
 from tests.runtime.mutants import mutant
+from tests.runtime.record_operators import stateless
 from tests.runtime.shared_objects import Bell
 from tests.runtime.world import Ready, Task, World, observed
 

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from penstock.runtime.operators import Mark
-from penstock.runtime.reorder import LockBased, NonBlocking, Reorder, Unordered
+from penstock.runtime.reorder import NonBlocking, Reorder, Unordered
+from penstock_bench.ordered.rivals import LockBased
 from tests.runtime.switches import run_side_by_side
 
 

@@ -15,12 +15,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.errors import SettingError
-from penstock.runtime import ChainOperator, Runtime, run_serially
-from penstock.runtime.operators import chunked, global_, keyed, stateless
+from penstock.runtime import ChainOperator, Runtime
+from penstock.runtime.reorder import NonBlocking
+from penstock.runtime.worklists import HybridQueue
+from penstock_bench.ordered.rivals import REORDERINGS, LockBased, PartitionedQueue, SharedQueue
 from tests.runtime.chains import Flush, Link, Telling, chains, items_of, operators_of
+from tests.runtime.record_operators import chunked, global_, keyed, stateless
+from tests.runtime.serial import run_serially
 from tests.runtime.switches import forced_switches
 
-QUEUES = ["hybrid", "partitioned", "shared"]
+QUEUES = [HybridQueue, PartitionedQueue, SharedQueue]
 SCHEDULES = ["ct", "et", "lp", "qst"]
 
 
@@ -39,7 +43,7 @@ settings_of_a_run = st.fixed_dictionaries(
         "workers": st.integers(1, 8),
         "queue": st.sampled_from(QUEUES),
         "schedule": st.sampled_from(SCHEDULES),
-        "reorder": st.sampled_from(["nonblocking", "nonblocking", "lock"]),
+        "reorder": st.sampled_from([NonBlocking, NonBlocking, LockBased]),
         "buffer": st.sampled_from([1, 2, 16, 1024]),
         "slice_ms": st.sampled_from([0.01, 1.0]),
     }
@@ -136,7 +140,7 @@ def test_without_order_a_stateless_chain_gives_the_same_records(
     chain = [Link("stateless", link.modulus, link.outputs, 1) for link in chain]
     items = items_of(records, None, 5)
     expected = run_serially(operators_of(chain, None), items)
-    options["reorder"] = "none"
+    options["reorder"] = REORDERINGS["none"]
     with closing(Runtime(operators_of(chain, None), **options)) as runtime:
         outputs = runtime.run(items)
     # Marks are barriers also without order.
@@ -177,7 +181,7 @@ def test_sleeping_work_is_done_side_by_side_and_parts_never_twice(queue: Any) ->
     assert 2 <= seen_together <= 4
 
 
-@pytest.mark.parametrize("queue", ["hybrid", "partitioned"])
+@pytest.mark.parametrize("queue", [HybridQueue, PartitionedQueue])
 def test_sixteen_workers_are_at_work_at_once(queue: Any) -> None:
     # Nobody gets on before all are there.
     everybody = threading.Barrier(16, timeout=30)
@@ -233,7 +237,7 @@ def test_items_are_fed_as_they_are_needed() -> None:
         done += 1
         return [record]
 
-    chain = [stateless("a", lambda r: [r]), global_("count", count, None)]
+    chain: list[ChainOperator] = [stateless("a", lambda r: [r]), global_("count", count, None)]
     with closing(Runtime(chain, buffer=8, schedule="lp")) as runtime:
         assert runtime.run(source()) == list(range(1000))
     assert most < 100
@@ -277,9 +281,7 @@ def test_one_worker_has_no_threads() -> None:
     assert ran_by == {threading.get_ident()}
 
 
-@pytest.mark.parametrize(
-    "wrong", [{"workers": 0}, {"schedule": "x"}, {"queue": "x"}, {"reorder": "x"}, {"buffer": 0}]
-)
+@pytest.mark.parametrize("wrong", [{"workers": 0}, {"schedule": "x"}, {"buffer": 0}])
 def test_settings_that_do_not_fit(wrong: dict[str, Any]) -> None:
     with pytest.raises(SettingError):
         Runtime([stateless("a", lambda r: [r])], **wrong)

@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from penstock.errors import SettingError
-from penstock.runtime import Runtime, run_serially
-from penstock.runtime.operators import stateless
+from penstock.runtime import Runtime
 from tests.runtime.chains import Link, items_of, operators_of
+from tests.runtime.record_operators import stateless
+from tests.runtime.serial import run_serially
 
 CHAIN = [Link("stateless", 1, (1, 2), 1), Link("keyed", 7, (1, 0), 8), Link("global", 1, (1,), 1)]
 

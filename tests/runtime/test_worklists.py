@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from penstock.runtime.worklists import GlobalWorklist, HybridQueue, SharedWorklist, Worklist
-from penstock_bench.ordered.rival_queues import PartitionedQueue, SharedQueue
+from penstock_bench.ordered.rivals import PartitionedQueue, SharedQueue
 from tests.runtime.switches import run_side_by_side
 
 PARTS = 3

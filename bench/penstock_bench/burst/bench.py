@@ -30,8 +30,7 @@ from penstock_bench.burst import sides as burst_sides
 from penstock_bench.burst import simulated as burst_sim
 from penstock_bench.burst.outcome import LiveRuns
 from penstock_bench.goals import Goal
-from penstock_bench.report import Report, Sample, Show
-from penstock_bench.switch.drawing import Run, by
+from penstock_bench.report import Report, Result, Sample, Show, by
 
 GOALS = {
     "p99_peak_vs_new_hosts": Goal(at_most=0.12),
@@ -56,7 +55,7 @@ _SERIES = ("p99_ms", "load", "hosts", "functions")
 
 
 @dataclass(frozen=True)
-class Scale:
+class BurstScale:
     """How much of it to run, besides the scenarios."""
 
     idle_rounds: int = 8
@@ -65,8 +64,8 @@ class Scale:
     cold_starts: int = 30
 
 
-FULL = Scale()
-QUICK = Scale(1, (5, 8), 5)
+FULL = BurstScale()
+QUICK = BurstScale(1, (5, 8), 5)
 
 
 def run(show: Show, quick: bool = False) -> Report:
@@ -82,7 +81,7 @@ def run(show: Show, quick: bool = False) -> Report:
     return report(grid, swept, live, idle, cold, quick)
 
 
-def simulated(show: Show, quick: bool = False) -> tuple[list[Run], dict[str, list[Run]]]:
+def simulated(show: Show, quick: bool = False) -> tuple[list[Result], dict[str, list[Result]]]:
     """The simulated runs, and those of the sweeps, by what changes in them."""
     sweeps = {
         "factor": [] if quick else burst_sim.burstiness(),
@@ -93,8 +92,8 @@ def simulated(show: Show, quick: bool = False) -> tuple[list[Run], dict[str, lis
 
 
 def report(
-    simulated: Sequence[Run],
-    sweeps: Mapping[str, Sequence[Run]],
+    simulated: Sequence[Result],
+    sweeps: Mapping[str, Sequence[Result]],
     live: LiveRuns,
     idle: Mapping[str, Any],
     cold: Mapping[str, Sequence[float]],
@@ -123,14 +122,14 @@ def report(
     )
 
 
-def drawn_s(runs: Sequence[Run]) -> float:
+def drawn_s(runs: Sequence[Result]) -> float:
     """The length of the burst that is looked at closely: the usual one, if it was run."""
     lengths = [float(run["seconds"]) for run in runs if run["shape"] == "burst"]
     usual = float(burst_params.USUAL_S)
     return usual if usual in lengths else min(lengths, default=usual)
 
 
-def told(run: Run, drawn: float) -> Run:
+def told(run: Result, drawn: float) -> Result:
     """What the report keeps of a simulated run; of one that is drawn, also its seconds."""
     kept = {name: run[name] for name in _KEPT} | {"at_s": burst_params.STABLE_S}
     if is_drawn(run, drawn):
@@ -139,13 +138,13 @@ def told(run: Run, drawn: float) -> Run:
     return kept
 
 
-def is_drawn(run: Run, drawn: float) -> bool:
+def is_drawn(run: Result, drawn: float) -> bool:
     """Whether this is a burst of five times the load, of that length."""
     usual = run["shape"] == "burst" and run["factor"] == burst_params.USUAL_FACTOR
     return bool(usual and run["seconds"] == drawn)
 
 
-def boxed(run: Run) -> Run:
+def boxed(run: Result) -> Result:
     """What is drawn of a sweep's run: the spread of the p99 of the burst's seconds."""
     begin = burst_params.STABLE_S
     p99_ms = run["by_second"]["p99_ms"][begin : begin + round(run["seconds"])]
@@ -156,8 +155,8 @@ def boxed(run: Run) -> Run:
 
 
 def ratios(
-    simulated: Sequence[Run],
-    live: Sequence[Run],
+    simulated: Sequence[Result],
+    live: Sequence[Result],
     idle: Mapping[str, Any],
     cold: Mapping[str, Sequence[float]],
 ) -> dict[str, float]:
@@ -173,7 +172,7 @@ def ratios(
     return {name: value for name, value in found.items() if value is not None}
 
 
-def against(runs: Sequence[Run], side: str) -> float | None:
+def against(runs: Sequence[Result], side: str) -> float | None:
     """Penstock's peak over that of a side: the geometric mean over all that both were run with.
 
     >>> runs = [{"query": "q7", "shape": "burst", "factor": 5, "seconds": 30} | one for one in (
@@ -189,7 +188,7 @@ def against(runs: Sequence[Run], side: str) -> float | None:
     return math.exp(sum(found) / len(found)) if found else None
 
 
-def cost_against(runs: Sequence[Run], side: str = "overprovisioned") -> float | None:
+def cost_against(runs: Sequence[Result], side: str = "overprovisioned") -> float | None:
     """Penstock's money for days with bursts over a side's, summed up over all bursts."""
     spent = dict.fromkeys(("penstock", side), 0.0)
     for some in by((run for run in runs if run["shape"] == "burst"), *_CASE).values():
@@ -199,7 +198,7 @@ def cost_against(runs: Sequence[Run], side: str = "overprovisioned") -> float | 
     return spent["penstock"] / spent[side] if spent[side] else None
 
 
-def costs(runs: Sequence[Run]) -> dict[str, dict[str, float]]:
+def costs(runs: Sequence[Result]) -> dict[str, dict[str, float]]:
     """By side: what a second costs, the mean over the queries that all sides were run with."""
     by_side = {
         side: {run["query"]: run["money"] for run in some}

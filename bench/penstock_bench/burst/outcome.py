@@ -12,10 +12,10 @@ from penstock.control.examine.vitals import Floats
 from penstock.control.journal.entry import Entry
 from penstock.control.money import Money
 from penstock.driver.progress import EpochProgress, HostProgress
+from penstock.spark.arriving import ArrivalTimes
 from penstock_bench.burst.scenarios import LiveBurst
 from penstock_bench.live.outcome import hosts_by_second, of_step, since
 from penstock_bench.live.truth import delivered, done_ms
-from penstock_bench.workloads.arriving import Arrivals
 
 Series = list[float | None]
 _SETTLED_S = 5
@@ -73,7 +73,7 @@ class LiveRuns:
 
 
 @dataclass(frozen=True, eq=False)
-class Rows:
+class ArrivedRows:
     """Every row of a run, in the order in which rows arrived. Times are seconds of the load."""
 
     arrival_s: Floats
@@ -81,19 +81,19 @@ class Rows:
 
     @staticmethod
     def of(
-        arrivals: Arrivals, start_ms: float, epochs: Sequence[EpochProgress], seconds: float
-    ) -> Rows:
+        arrivals: ArrivalTimes, start_ms: float, epochs: Sequence[EpochProgress], seconds: float
+    ) -> ArrivedRows:
         """Of a load that began at this time of 1970. Its epochs have, one after the other, its rows
         in the order of arrival, and no others."""
         number = np.arange(int(arrivals.cumulative(seconds * 1000 - 1e-3)), dtype=np.int64)
         done = done_ms(delivered(epochs), number) - start_ms
-        return Rows(arrivals.arrival_us(number) / 1e6, done / 1000)
+        return ArrivedRows(arrivals.arrival_us(number) / 1e6, done / 1000)
 
     @property
     def p99_ms(self) -> Series:
         """By the second in which rows were delivered; None for one in which none was.
 
-        >>> Rows(np.array([0.1, 0.2, 0.3]), np.array([0.5, 2.2, 2.3])).p99_ms
+        >>> ArrivedRows(np.array([0.1, 0.2, 0.3]), np.array([0.5, 2.2, 2.3])).p99_ms
         [400.0, None, 2000.0]
         """
         found = ~np.isnan(self.done_s)
@@ -175,7 +175,7 @@ def by_couriers(epochs: Sequence[EpochProgress], couriers: int, rate: float) -> 
 def outcome_of(
     scenario: LiveBurst,
     step: str,
-    rows: Rows,
+    rows: ArrivedRows,
     epochs: Sequence[EpochProgress],
     journal: Sequence[Entry],
     start_ms: int,

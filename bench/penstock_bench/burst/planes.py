@@ -9,7 +9,7 @@ from penstock.model import StepId
 from penstock.sim.functions import FunctionPlane
 from penstock.sim.plane import Following, Plane
 from penstock_bench.burst import params as given
-from penstock_bench.burst.params import Query
+from penstock_bench.burst.params import QueryFigures
 from penstock_bench.burst.sides import Side
 
 MIGRATING: tuple[Side, ...] = ("functions_migrating", "routers", "routers_transients")
@@ -36,7 +36,7 @@ def policy_of(side: Side, hosts: int) -> str:
     return f"static({hosts})" if side in ("no_scaling", "overprovisioned") else "switch"
 
 
-def machines(query: Query, side: Side, slots: int) -> Plane:
+def machines(query: QueryFigures, side: Side, slots: int) -> Plane:
     """Hosts and functions of the busy step.
 
     Where a machine has to be started for a new host, that is so for Penstock's hosts, too.
@@ -60,7 +60,7 @@ def machines(query: Query, side: Side, slots: int) -> Plane:
     )
 
 
-def _functions(query: Query, side: Side) -> FunctionPlane | None:
+def _functions(query: QueryFigures, side: Side) -> FunctionPlane | None:
     if side not in ("penstock", "no_warm"):
         return None
     usual = FunctionPlane(
@@ -76,7 +76,7 @@ def _functions(query: Query, side: Side) -> FunctionPlane | None:
     return usual if side == "penstock" else replace(usual, warm_for=0.0)
 
 
-def join_of(query: Query, side: Side, slots: int, hosts: int) -> Following:
+def join_of(query: QueryFigures, side: Side, slots: int, hosts: int) -> Following:
     """The step behind the busy one. Its state is taken to be small.
 
     Functions do not talk to each other, so where the busy step is on functions this one is not,

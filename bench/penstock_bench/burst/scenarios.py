@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from penstock.sim.shapes import Shape, shape
 from penstock_bench.burst.sides import LIVE, Side
-from penstock_bench.workloads.burst_nexmark import query
+from penstock_bench.workloads.nexmark.live import burst_form
 
 CORES = 40
 """Task slots: as many hosts as any step may get, and the couriers."""
@@ -56,7 +56,7 @@ class LiveBurst:
         >>> LiveBurst("q7", "penstock", host_rate=500.0, load=0.5).shape.rate_at([0, 20]).tolist()
         [500.0, 2500.0]
         """
-        base = self.load * self.hosts * self.host_rate / query(self.query).records
+        base = self.load * self.hosts * self.host_rate / burst_form(self.query).records
         return shape(f"burst({base:.1f}, {self.factor:g}, {self.at_s}s, {self.for_s}s)")
 
     @property

@@ -16,12 +16,11 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import groupby
 from multiprocessing import get_context
-from typing import Any
 
 import numpy as np
 
+from penstock.control.money import FunctionPrice, HostPrice
 from penstock.control.treat.decision import Bounds
-from penstock.offload.backends.price import FunctionPrice, HostPrice
 from penstock.sim.flow import simulate_flow
 from penstock.sim.outcome import Outcome
 from penstock.sim.run import simulate
@@ -32,10 +31,7 @@ from penstock.sim.workload import shaped
 from penstock_bench.burst import params as given
 from penstock_bench.burst.planes import MIGRATING, hosts_of, join_of, machines, policy_of
 from penstock_bench.burst.sides import LIVE, SIDES, Side
-from penstock_bench.report import Show
-
-Result = dict[str, Any]
-"""What a run gave, as JSON has it."""
+from penstock_bench.report import Result, Show
 
 PROCESSES = 2
 KEPT_S = 300

@@ -16,10 +16,10 @@ import numpy.typing as npt
 from penstock.control.examine.vitals import Floats
 from penstock.driver.progress import EpochProgress
 from penstock.model import SLA
+from penstock.sim.pieces import Numbers
 from penstock.sim.success import success_rates
+from penstock.spark.arriving import ArrivalTimes
 from penstock_bench.live.per_second import Delivered
-from penstock_bench.workloads.arriving import Arrivals
-from penstock_bench.workloads.pieces import Numbers
 
 DELTA_MS = 100.0
 
@@ -75,7 +75,7 @@ class Truth:
 
 
 def truth(
-    arrivals: Arrivals,
+    arrivals: ArrivalTimes,
     slots_of: SlotsOf,
     slots: int,
     began: Began,

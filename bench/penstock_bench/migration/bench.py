@@ -18,7 +18,7 @@ from penstock_bench.goals import Goal
 from penstock_bench.live.per_second import Seconds, per_second
 from penstock_bench.migration.query import HOSTS, SLOTS, MovingQuery, moving_query
 from penstock_bench.report import Report, Sample, Show
-from penstock_bench.workloads.tally import Load
+from penstock_bench.workloads.tally import TallyLoad
 
 KEYS, RATE = 1_000_000, 4_000
 SECONDS, MOVE_AT = 10, 4
@@ -39,7 +39,7 @@ GOALS = {
 
 
 @dataclass(frozen=True)
-class Move:
+class AskedMove:
     """One run."""
 
     strategy: str
@@ -81,7 +81,7 @@ class Killed:
 
 
 @dataclass(frozen=True)
-class Scale:
+class MigrationScale:
     """How much of it to run."""
 
     sizes: tuple[str, ...] = ("50mb", "500mb", "5gb")
@@ -90,19 +90,19 @@ class Scale:
     skews: tuple[float, ...] = (0.3, 0.6, 0.9)
     kills: int = 3
 
-    def moves(self, largest: bool = True) -> Iterator[Move]:
+    def moves(self, largest: bool = True) -> Iterator[AskedMove]:
         """All runs at one size. What the ratios are made of comes in every round."""
         for first in (True, *[False] * (self.rounds - 1)):
             for fraction in self.fractions:
                 if first or fraction == 0.5:
                     for strategy in STRATEGIES if fraction == 0.5 and first else (LAZY, PAUSE):
-                        yield Move(strategy, fraction)
+                        yield AskedMove(strategy, fraction)
         for skew in self.skews if largest else ():
-            yield Move(LAZY, 0.5, skew)
+            yield AskedMove(LAZY, 0.5, skew)
 
 
-FULL = Scale()
-QUICK = Scale(("50mb",), 1, (0.5,), (0.9,), 1)
+FULL = MigrationScale()
+QUICK = MigrationScale(("50mb",), 1, (0.5,), (0.9,), 1)
 
 
 def run(show: Show, quick: bool = False) -> Report:
@@ -114,7 +114,9 @@ def run(show: Show, quick: bool = False) -> Report:
     show("starting Spark")
     with sides.bench_session() as spark:
         for size in scale.sizes:
-            load = Load(KEYS, RATE, SIZES[size], max(10_000, min(KEYS, 250_000_000 // SIZES[size])))
+            load = TallyLoad(
+                KEYS, RATE, SIZES[size], max(10_000, min(KEYS, 250_000_000 // SIZES[size]))
+            )
             show(f"{size}: {KEYS:,} keys come")
             with moving_query(spark, load) as query:
                 query.go_home()
@@ -150,7 +152,7 @@ def run(show: Show, quick: bool = False) -> Report:
     )
 
 
-def _moved(query: MovingQuery, size: str, move: Move) -> Moved:
+def _moved(query: MovingQuery, size: str, move: AskedMove) -> Moved:
     query.draw(move.skew)
     query.query.migration = move.strategy
     first = query.now_row()

@@ -17,7 +17,7 @@ from penstock.driver.progress import EpochProgress
 from penstock.errors import PenstockError
 from penstock_bench import sides
 from penstock_bench.live.per_second import Delivered
-from penstock_bench.workloads.tally import Dial, Load, Tally, updates
+from penstock_bench.workloads.tally import Dial, TallyLoad, TallyProcessor, updates
 
 HOSTS, SLOTS = 4, 64
 _POLL_S = 0.02
@@ -29,7 +29,7 @@ _STARTS = 3
 class MovingQuery:
     """A tally of a million keys on four hosts, with its slots at home in the beginning."""
 
-    def __init__(self, spark: SparkSession, load: Load, checkpoint: str) -> None:
+    def __init__(self, spark: SparkSession, load: TallyLoad, checkpoint: str) -> None:
         self.load = load
         self._dial = Path(checkpoint).with_suffix(".dial")
         self._dialled = Dial()
@@ -37,7 +37,7 @@ class MovingQuery:
         flow = ps.flow(updates(spark, load, self._dial), arrival="arrival")
         self.query = (
             flow.key_by("k", slots=SLOTS)
-            .process(Tally())
+            .process(TallyProcessor())
             .start(ps.to("noop"), checkpoint=checkpoint, hosts=HOSTS, migration="lazy(0)")
         )
         self.step = ""
@@ -156,7 +156,7 @@ class MovingQuery:
 
 
 @contextmanager
-def moving_query(spark: SparkSession, load: Load) -> Iterator[MovingQuery]:
+def moving_query(spark: SparkSession, load: TallyLoad) -> Iterator[MovingQuery]:
     """The query with all its keys in memory and updates arriving; gone when its `with` ends."""
     with sides.folder(spark) as checkpoint:
         query = _started(spark, load, checkpoint)
@@ -167,7 +167,7 @@ def moving_query(spark: SparkSession, load: Load) -> Iterator[MovingQuery]:
             query.close()
 
 
-def _started(spark: SparkSession, load: Load, checkpoint: str) -> MovingQuery:
+def _started(spark: SparkSession, load: TallyLoad, checkpoint: str) -> MovingQuery:
     """Spark gives a Python source ten seconds to start, which is not much beside four hosts."""
     for attempt in range(_STARTS):
         query = MovingQuery(spark, load, f"{checkpoint}/{attempt}")

@@ -55,7 +55,7 @@ GOALS = {"geomean_vs_native": Goal(at_least=2.0)}
 
 
 @dataclass(frozen=True)
-class Scale:
+class NexmarkScale:
     """How much of it to run."""
 
     events: int = 600_000
@@ -70,8 +70,8 @@ class Scale:
         return -(-self.events // self.batch_rows)
 
 
-FULL = Scale()
-QUICK = Scale(events=120_000, batch_rows=20_000, rounds=1)
+FULL = NexmarkScale()
+QUICK = NexmarkScale(events=120_000, batch_rows=20_000, rounds=1)
 
 
 def run(show: Show, quick: bool = False) -> Report:
@@ -82,7 +82,7 @@ def run(show: Show, quick: bool = False) -> Report:
     return Report("nexmark", settings, results, ratios(results))
 
 
-def measure(names: Iterable[str], scale: Scale, show: Show) -> dict[str, Any]:
+def measure(names: Iterable[str], scale: NexmarkScale, show: Show) -> dict[str, Any]:
     """What these queries gave, by name."""
     with tempfile.TemporaryDirectory(prefix="penstock-nexmark-") as place:
         show(f"generating {scale.events:,} events")
@@ -120,7 +120,7 @@ def ratios(results: dict[str, Any]) -> dict[str, float]:
 
 
 def _query(
-    spark: SparkSession, name: str, folder: Path, info: ReplayInfo, scale: Scale, show: Show
+    spark: SparkSession, name: str, folder: Path, info: ReplayInfo, scale: NexmarkScale, show: Show
 ) -> dict[str, Any]:
     replay = Replay(find(name), folder, info, scale.batch_rows)
     rows = batch_rows(replay)

@@ -11,19 +11,19 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 from pyspark.errors import AnalysisException
 from pyspark.logger import PySparkLogger
-from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - as everywhere in PySpark
 from pyspark.sql.streaming.query import StreamingQuery
 
 from penstock.errors import PenstockError
 from penstock.model import milliseconds
 from penstock_bench import sides
-from penstock_bench.nexmark.sql import CAME, INSTEAD, NATIVE, Native
-from penstock_bench.workloads.nexmark.query import Events
+from penstock_bench.workloads.nexmark.catalog import find
+from penstock_bench.workloads.nexmark.query import CAME, Events, NexmarkQuery
 
 
 class Refused(Exception):
@@ -34,8 +34,8 @@ class NativeSide:
     """A query on Spark's own streaming. With its first run it finds out which form Spark takes."""
 
     def __init__(self, name: str, store: str) -> None:
-        self._store = store
-        self._forms = [NATIVE[name], *([INSTEAD[name]] if name in INSTEAD else [])]
+        self._store, self._query = store, find(name)
+        self._forms = [form for form in (self._query.sql, self._query.instead) if form is not None]
         self.refused: str | None = None
         """Why Spark does not run the query as it stands."""
 
@@ -44,7 +44,7 @@ class NativeSide:
         sides.keep_state_in(events.spark, self._store)
         while self._forms:
             try:
-                with started(self._forms[0], events) as query:
+                with started(self._query, self._forms[0], events) as query:
                     if not query.awaitTermination(int(most_s)):
                         raise PenstockError(f"Spark's side took over {most_s:.0f} s")
                     return [dict(progress) for progress in query.recentProgress]
@@ -55,32 +55,35 @@ class NativeSide:
 
 
 @contextmanager
-def started(native: Native, events: Events) -> Iterator[StreamingQuery]:
+def started(query: NexmarkQuery, form: str, events: Events) -> Iterator[StreamingQuery]:
     """The query over all that is there now, into nothing. Raises `Refused` before it begins."""
     # Tells on stderr, with a stack trace, what the exception tells too.
     PySparkLogger.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)
     with sides.folder(events.spark) as checkpoint:
-        writer = on_streams(native, events).writeStream.format("noop").outputMode(native.mode)
+        df = with_watermarks(query, events).sql(form)
+        writer = df.writeStream.format("noop").outputMode(query.mode)
         writer = writer.option("checkpointLocation", checkpoint).trigger(availableNow=True)
         try:
-            query = writer.start()
+            running = writer.start()
         except AnalysisException as error:
             raise Refused(reason(str(error))) from error
         try:
-            yield query
+            yield running
         finally:
-            query.stop()
+            running.stop()
 
 
-def on_streams(native: Native, events: Events) -> DataFrame:
-    """The query with these streams as its views, as late as Penstock's flows take them to be."""
+def with_watermarks(query: NexmarkQuery, events: Events) -> Events:
+    """The streams for Spark's own streaming, as late as Penstock's flows take them to be."""
+    streams = dict(events.streams)
     for stream, df in events.streams.items():
-        if native.time == CAME:
-            df = df.withColumn(CAME, F.current_timestamp()).withWatermark(CAME, "0 seconds")
-        elif native.time is not None:
-            df = df.withWatermark(native.time, f"{milliseconds(events.delay)} milliseconds")
-        df.createOrReplaceTempView(stream)
-    return events.spark.sql(native.sql)
+        if query.time == CAME:
+            came = df.withColumn(CAME, F.current_timestamp())
+            streams[stream] = came.withWatermark(CAME, "0 seconds")
+        elif query.time is not None:
+            delay = f"{milliseconds(events.delay)} milliseconds"
+            streams[stream] = df.withWatermark(query.time, delay)
+    return replace(events, streams=streams)
 
 
 def reason(text: str) -> str:

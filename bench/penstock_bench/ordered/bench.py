@@ -21,8 +21,8 @@ from penstock_bench.ordered import queries as ordered_queries
 from penstock_bench.ordered import spark as ordered_spark
 from penstock_bench.ordered import sweeps as ordered_sweeps
 from penstock_bench.ordered.sweeps import HOT
-from penstock_bench.ordered.trials import PARTS, Tell, best, of, over, run_all
-from penstock_bench.report import Report, Sample, Show
+from penstock_bench.ordered.trials import PARTS, best, over, run_all
+from penstock_bench.report import Report, Result, Sample, Show, having
 
 GOALS = {
     "hybrid_over_partitioned_sigma_0.1": Goal(at_least=2.0),
@@ -33,7 +33,7 @@ GOALS = {
     "ordered_overhead": Goal(at_least=0.95),
 }
 
-Groups = Mapping[str, Sequence[Tell]]
+Groups = Mapping[str, Sequence[Result]]
 """Trials by group."""
 
 
@@ -87,10 +87,10 @@ def ratios(found: Mapping[str, Sample]) -> dict[str, float]:
 def samples(groups: Groups) -> dict[str, Sample]:
     """Every ratio over the rounds: by its name, and after a space what it is of."""
     found: dict[str, Sample] = {}
-    hot = _most(of(groups.get("skew", ()), sigma=HOT))
+    hot = _most(having(groups.get("skew", ()), sigma=HOT))
     _put(found, f"hybrid_over_partitioned_sigma_{HOT}", hot, "queue", "hybrid", "partitioned")
-    for one in of(groups.get("cost", ()), cost_us=1_000, queue="partitioned"):
-        (hybrid,) = of(groups["cost"], cost_us=1_000, queue="hybrid")
+    for one in having(groups.get("cost", ()), cost_us=1_000, queue="partitioned"):
+        (hybrid,) = having(groups["cost"], cost_us=1_000, queue="hybrid")
         name = "latency_partitioned_over_hybrid_1000us"
         found[name] = over(one, hybrid, "latency_ms")
     light = _most(groups.get("light", ()))
@@ -100,45 +100,45 @@ def samples(groups: Groups) -> dict[str, Sample]:
     _put(found, "speedup_2_cores_real", groups.get("real", ()), "workers", 2, 1)
     _put(found, "speedup_2_cores_limit", groups.get("limit", ()), "workers", 2, 1)
     for query in dict.fromkeys(one["query"] for one in groups.get("queries", ())):
-        found.update(_of_query(query, of(groups["queries"], query=query)))
+        found.update(_of_query(query, having(groups["queries"], query=query)))
     for query in dict.fromkeys(one["query"] for one in groups.get("hosts", ())):
-        sides = of(groups["hosts"], query=query)
+        sides = having(groups["hosts"], query=query)
         found[f"ct_over_best_other host, query {query}"] = _ct_over_best_other(sides)
     for query in dict.fromkeys(one["query"] for one in groups.get("cores", ())):
-        sides = of(groups["cores"], query=query)
+        sides = having(groups["cores"], query=query)
         _put(found, f"speedup_2_cores_queries query {query}", sides, "workers", 2, 1)
     for group, name in (("spark", "ordered_overhead"), ("flow", "ordered_overhead_in_process")):
         for step in dict.fromkeys(one["step"] for one in groups.get(group, ())):
-            sides = of(groups[group], step=step)
+            sides = having(groups[group], step=step)
             _put(found, f"{name} {step}", sides, "ordered", True, False)
     return found
 
 
-def _of_query(query: int, told: Sequence[Tell]) -> dict[str, Sample]:
+def _of_query(query: int, told: Sequence[Result]) -> dict[str, Sample]:
     """By schedule; and by reordering with the most workers."""
-    plain = of(told, queue="hybrid", reorder="nonblocking")
+    plain = having(told, queue="hybrid", reorder="nonblocking")
     found = {f"ct_over_best_other query {query}": _ct_over_best_other(plain)}
-    default = _most(of(told, queue="hybrid", schedule="ct"))
+    default = _most(having(told, queue="hybrid", schedule="ct"))
     _put(
         found, f"ordered_overhead_runtime query {query}", default, "reorder", "nonblocking", "none"
     )
     return found
 
 
-def _ct_over_best_other(told: Sequence[Tell]) -> Sample:
+def _ct_over_best_other(told: Sequence[Result]) -> Sample:
     """Each schedule with as many workers as are best for it."""
     other = best([one for one in told if one["schedule"] != "ct"])
-    return over(best(of(told, schedule="ct")), other)
+    return over(best(having(told, schedule="ct")), other)
 
 
-def _most(told: Sequence[Tell]) -> list[Tell]:
+def _most(told: Sequence[Result]) -> list[Result]:
     """The trials with the most workers."""
-    return of(told, workers=max((one["workers"] for one in told), default=0))
+    return having(told, workers=max((one["workers"] for one in told), default=0))
 
 
 def _put(
-    found: dict[str, Sample], name: str, told: Sequence[Tell], fact: str, side: Any, other: Any
+    found: dict[str, Sample], name: str, told: Sequence[Result], fact: str, side: Any, other: Any
 ) -> None:
-    sides = [one for value in (side, other) for one in of(told, **{fact: value})]
+    sides = [one for value in (side, other) for one in having(told, **{fact: value})]
     if len(sides) == 2:
         found[name] = over(sides[0], sides[1])

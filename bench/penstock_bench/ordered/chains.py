@@ -23,7 +23,7 @@ BLOCK = 4096
 
 
 @dataclass(frozen=True, slots=True)
-class Chunk:
+class TrialChunk:
     """Records of one key."""
 
     number: int
@@ -34,7 +34,7 @@ class Chunk:
 
 
 @dataclass(frozen=True)
-class Shape:
+class Op:
     """One operator of a chain, as data."""
 
     kind: Kind
@@ -51,17 +51,17 @@ class Shape:
 class Shaped:
     """An operator of the runtime with a given shape.
 
-    >>> double = Shaped("0", Shape("stateless", 0.0, selectivity=2.0), Asleep(0.0))
-    >>> double.split(Chunk(7, 5, 10))
-    [(0, Chunk(number=7, key=5, records=10, values=None))]
-    >>> double.join(None, [double.work(0, Chunk(7, 5, 10))])
-    [Chunk(number=7, key=5, records=20, values=None)]
+    >>> double = Shaped("0", Op("stateless", 0.0, selectivity=2.0), Asleep(0.0))
+    >>> double.split(TrialChunk(7, 5, 10))
+    [(0, TrialChunk(number=7, key=5, records=10, values=None))]
+    >>> double.join(None, [double.work(0, TrialChunk(7, 5, 10))])
+    [TrialChunk(number=7, key=5, records=20, values=None)]
     """
 
     def __init__(
         self,
         name: str,
-        shape: Shape,
+        shape: Op,
         cost: Cost,
         *,
         parts: int = 1,
@@ -71,10 +71,10 @@ class Shaped:
         self.name, self.kind, self.parts = name, shape.kind, parts
         self._shape, self._cost, self._part_of, self._begin = shape, cost, part_of, begin
 
-    def split(self, item: Chunk) -> Sequence[tuple[int, Chunk]]:
+    def split(self, item: TrialChunk) -> Sequence[tuple[int, TrialChunk]]:
         return [(self._part_of(item.key), item)]
 
-    def work(self, part: int, piece: Chunk) -> list[Chunk]:
+    def work(self, part: int, piece: TrialChunk) -> list[TrialChunk]:
         if self._begin is not None:
             self._begin(piece.number)
         values = self._cost.spend(piece.records, piece.values)
@@ -83,28 +83,28 @@ class Shaped:
         records = int((piece.number + 1) * share) - int(piece.number * share)
         outputs = self._shape.outputs
         if outputs == 1:
-            return [Chunk(piece.number, piece.key, records, values)]
+            return [TrialChunk(piece.number, piece.key, records, values)]
         each = max(1, records // outputs)
         return [
-            Chunk(piece.number, mixed(piece.key + at, 1) % KEYS, each, values)
+            TrialChunk(piece.number, mixed(piece.key + at, 1) % KEYS, each, values)
             for at in range(outputs)
         ]
 
-    def join(self, item: Chunk, results: list[list[Chunk]]) -> Sequence[Chunk]:
+    def join(self, item: TrialChunk, results: list[list[TrialChunk]]) -> Sequence[TrialChunk]:
         return results[0]
 
-    def size(self, item: Chunk) -> int:
+    def size(self, item: TrialChunk) -> int:
         return item.records
 
-    def mark(self, mark: Any) -> Sequence[Chunk]:
+    def mark(self, mark: Any) -> Sequence[TrialChunk]:
         return ()
 
 
 @dataclass(frozen=True)
-class Chain:
+class TrialChain:
     """A linear chain and what enters it."""
 
-    shapes: tuple[Shape, ...]
+    shapes: tuple[Op, ...]
     records: int = 1
     """In a chunk at the entrance."""
     delivery_us: float = 0.0
@@ -112,7 +112,7 @@ class Chain:
     sigma: float | None = None
     """Of the gaussian that keys are drawn from, where they are; then a part is a range of keys."""
     seed: int = 17
-    cost: Callable[[Shape], Cost] = field(default=lambda shape: Asleep(shape.us))
+    cost: Callable[[Op], Cost] = field(default=lambda shape: Asleep(shape.us))
     values: Callable[[int], Any] = field(default=lambda records: None)
 
     def operators(self, parts: int, begin: Callable[[int], None]) -> list[Shaped]:
@@ -135,7 +135,7 @@ class Chain:
     def load(self) -> tuple[float, int]:
         """Seconds of work for an item, and how many times operators take it or a part of it up.
 
-        >>> Chain((Shape("stateless", 10, 2.0, outputs=2), Shape("keyed", 5)), records=100).load()
+        >>> TrialChain((Op("stateless", 10, 2.0, outputs=2), Op("keyed", 5)), records=100).load()
         (0.002, 3)
         """
         us, records, chunks, taken = 0.0, float(self.records), 1, 0
@@ -146,14 +146,14 @@ class Chain:
             chunks *= shape.outputs
         return us * 1e-6, taken
 
-    def chunks(self) -> Iterator[Chunk]:
+    def chunks(self) -> Iterator[TrialChunk]:
         """What enters, without end; the same each time."""
         chance = np.random.default_rng(self.seed)
         values = self.values(self.records)
         number = 0
         while True:
             for key in keys(chance, BLOCK, self.sigma).tolist():
-                yield Chunk(number, key, self.records, values)
+                yield TrialChunk(number, key, self.records, values)
                 number += 1
 
     def _part_of(self, at: int, parts: int) -> Callable[[int], int]:

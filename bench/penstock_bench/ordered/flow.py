@@ -30,8 +30,8 @@ from penstock.plan.epoch import EpochPlan, RouteTable, StepRoutes
 from penstock.plan.steps import FlowPlan, KeyedStep, SourcePlan
 from penstock.settings import Settings
 from penstock.state.variables.handle import StateHandle, Timers
-from penstock_bench.ordered.trials import Tell, line
-from penstock_bench.report import Show
+from penstock_bench.ordered.trials import line
+from penstock_bench.report import Result, Show
 
 KEYS, SLOTS, ROWS, BATCH = 100_000, 64, 200_000, 10_000
 """Rows are those of an epoch, and come in batches."""
@@ -101,13 +101,13 @@ def epochs(rows: int, seed: int = 3) -> Iterator[list[pa.RecordBatch]]:
         yield [whole.slice(begin, BATCH) for begin in range(0, rows, BATCH)]
 
 
-def measure(rounds: int, repeats: int, show: Show, rows: int = ROWS) -> list[Tell]:
+def measure(rounds: int, repeats: int, show: Show, rows: int = ROWS) -> list[Result]:
     """Rows per second, by step, with order and without: both take turns, epoch by epoch."""
     plans: dict[str, StepPlan] = {
         "sum": AggregatePlan(SCHEMA, ["k"], {"s": sum("v")}),
         "process": ProcessPlan(SCHEMA, ["k"], Before()),
     }
-    told: list[Tell] = []
+    told: list[Result] = []
     for name, plan in plans.items():
         with closing(StepInProcess(plan, True)) as one, closing(StepInProcess(plan, False)) as two:
             rates = _rates({True: one, False: two}, rounds, repeats, rows)

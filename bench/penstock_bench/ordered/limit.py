@@ -7,8 +7,8 @@ import threading
 import time
 
 from penstock_bench.ordered.costs import Matrices, matrices
-from penstock_bench.ordered.trials import Tell, line
-from penstock_bench.report import Show
+from penstock_bench.ordered.trials import line
+from penstock_bench.report import Result, Show
 
 RECORDS, TIMES = 32, 8
 
@@ -33,7 +33,7 @@ def rate(threads: int, seconds: float) -> float:
     return sum(done) / (time.perf_counter() - began)
 
 
-def measure(rounds: int, seconds: float, show: Show) -> list[Tell]:
+def measure(rounds: int, seconds: float, show: Show) -> list[Result]:
     """One thread and two, in turn."""
     rates: dict[int, list[float]] = {1: [], 2: []}
     for number in range(rounds):

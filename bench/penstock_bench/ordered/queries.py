@@ -28,8 +28,8 @@ from penstock.settings import Settings
 from penstock.wire.chain import ChainHeader
 from penstock.wire.messages import ChannelHeader
 from penstock_bench.ordered.costs import Asleep
-from penstock_bench.ordered.trials import Tell, line
-from penstock_bench.report import Show
+from penstock_bench.ordered.trials import line
+from penstock_bench.report import Result, Show
 from penstock_bench.workloads.tpcx_bb import catalog
 from penstock_bench.workloads.tpcx_bb.clicks import clicks
 from penstock_bench.workloads.tpcx_bb.columns import EVENT_TIME, Stream
@@ -42,7 +42,7 @@ DAYS = 8
 
 
 @dataclass(frozen=True)
-class Load:
+class HostLoad:
     """What goes through a query, in how many pieces, and what it costs."""
 
     chunks: int
@@ -73,7 +73,7 @@ class Costly:
 class QueryInProcess:
     """A query in a host with so many workers."""
 
-    def __init__(self, query: int, workers: int, schedule: Any, load: Load) -> None:
+    def __init__(self, query: int, workers: int, schedule: Any, load: HostLoad) -> None:
         self._cost = Asleep(load.us) if load.us else None
         plan = catalog.plan(query)
         steps = tuple(self._changed(step, load.parts) for step in plan.steps)
@@ -144,7 +144,7 @@ class QueryInProcess:
         return replace(step, function=slower)
 
 
-def epochs(stream: Stream, load: Load) -> list[pa.Table]:
+def epochs(stream: Stream, load: HostLoad) -> list[pa.Table]:
     """A short epoch and two longer ones, in order of time; together they are some days."""
     half = load.chunks * load.chunk_rows // 2
     lengths = [half // 2, half, half]
@@ -165,7 +165,9 @@ def epochs(stream: Stream, load: Load) -> list[pa.Table]:
     ]
 
 
-def run_one(query: int, workers: int, schedule: str, load: Load, data: Sequence[pa.Table]) -> float:
+def run_one(
+    query: int, workers: int, schedule: str, load: HostLoad, data: Sequence[pa.Table]
+) -> float:
     """Rows per second. The first epoch does not count: kernels are compiled, and costs learnt."""
     host = QueryInProcess(query, workers, schedule, load)
     try:
@@ -180,13 +182,13 @@ def run_one(query: int, workers: int, schedule: str, load: Load, data: Sequence[
 
 def measure(
     group: str,
-    load: Load,
+    load: HostLoad,
     sides: Sequence[tuple[int, str]],
     rounds: int,
     show: Show,
-) -> list[Tell]:
+) -> list[Result]:
     """Every query with each of these (workers, schedule), in turn; every other round backwards."""
-    told: list[Tell] = []
+    told: list[Result] = []
     for query in QUERIES:
         data = epochs(catalog.find(query).stream, load)
         rates: dict[tuple[int, str], list[float]] = {side: [] for side in sides}

@@ -13,9 +13,9 @@ from pyspark.sql import DataFrame
 import penstock as ps
 from penstock_bench import sides
 from penstock_bench.ordered.flow import KEYS, ROWS, SLOTS, Before
-from penstock_bench.ordered.trials import Tell, line
+from penstock_bench.ordered.trials import line
 from penstock_bench.pipeline.triggers import Triggers
-from penstock_bench.report import Sample, Show
+from penstock_bench.report import Result, Sample, Show
 
 _STEPS: dict[str, Callable[[ps.KeyedFlow], ps.Flow]] = {
     "sum": lambda keyed: keyed.aggregate(s=ps.sum("v")),
@@ -23,7 +23,7 @@ _STEPS: dict[str, Callable[[ps.KeyedFlow], ps.Flow]] = {
 }
 
 
-def measure(rounds: int, warm: int, measured: int, show: Show) -> list[Tell]:
+def measure(rounds: int, warm: int, measured: int, show: Show) -> list[Result]:
     """Rows per second, by step, with order and without, for each round."""
     rates: dict[tuple[str, bool], list[float]] = {
         (step, ordered): [] for step in _STEPS for ordered in (True, False)
@@ -35,7 +35,7 @@ def measure(rounds: int, warm: int, measured: int, show: Show) -> list[Tell]:
                 found = _cycles_ms(sides.spread(spark, ROWS, KEYS), step, ordered, warm, measured)
                 if number:
                     rates[step, ordered].append(ROWS / Sample.of(found).median * 1000)
-    told: list[Tell] = []
+    told: list[Result] = []
     for (step, ordered), found in rates.items():
         told.append({"step": step, "ordered": ordered, "records_per_s": found})
         show(line("spark", told[-1]))

@@ -10,15 +10,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from penstock.runtime.structures import QueueKind, ReorderKind
-from penstock_bench.ordered.chains import Chain, Shape
+from penstock_bench.ordered.chains import Op, TrialChain
 from penstock_bench.ordered.costs import Matrices, matrices
-from penstock_bench.ordered.queries import Load
+from penstock_bench.ordered.queries import HostLoad
 from penstock_bench.ordered.trials import Trial
 
 SCHEDULES = ("qst", "lp", "et", "ct")
-QUEUES: tuple[QueueKind, ...] = ("hybrid", "partitioned")
-REORDERS: tuple[ReorderKind, ...] = ("nonblocking", "lock")
+QUEUES = ("hybrid", "partitioned")
+REORDERS = ("nonblocking", "lock")
 QUERY_BACKLOG = 4
 """ET leaves a light operator alone until its worklist takes as long as what waits at the entrance:
 were that much, nothing would leave before the end of a trial."""
@@ -29,65 +28,73 @@ RECORDS = 200
 whole core), and what is compared is Python, not schedules; with 200 it is half of a core."""
 
 QUERIES = {
-    1: Chain(
+    1: TrialChain(
         (
-            Shape("stateless", 20, 0.6),
-            Shape("keyed", 40, 1.5),
-            Shape("keyed", 30, 0.3),
-            Shape("global", 4, 0.1),
+            Op("stateless", 20, 0.6),
+            Op("keyed", 40, 1.5),
+            Op("keyed", 30, 0.3),
+            Op("global", 4, 0.1),
         ),
         records=RECORDS,
     ),
-    2: Chain(
+    2: TrialChain(
         (
-            Shape("stateless", 15, 0.7),
-            Shape("keyed", 30, 0.4),
-            Shape("stateless", 40, 8.0),
-            Shape("keyed", 10, 0.2),
-            Shape("global", 6, 0.1),
+            Op("stateless", 15, 0.7),
+            Op("keyed", 30, 0.4),
+            Op("stateless", 40, 8.0),
+            Op("keyed", 10, 0.2),
+            Op("global", 6, 0.1),
         ),
         records=RECORDS,
     ),
-    3: Chain(
-        (Shape("stateless", 15, 0.8), Shape("keyed", 50, 0.3), Shape("keyed", 30, 0.2)),
-        records=RECORDS,
-    ),
-    4: Chain(
+    3: TrialChain(
         (
-            Shape("stateless", 15, 0.9),
-            Shape("keyed", 40, 0.2),
-            Shape("stateless", 20),
-            Shape("global", 10, 0.1),
+            Op("stateless", 15, 0.8),
+            Op("keyed", 50, 0.3),
+            Op("keyed", 30, 0.2),
         ),
         records=RECORDS,
     ),
-    15: Chain(
+    4: TrialChain(
+        (
+            Op("stateless", 15, 0.9),
+            Op("keyed", 40, 0.2),
+            Op("stateless", 20),
+            Op("global", 10, 0.1),
+        ),
+        records=RECORDS,
+    ),
+    15: TrialChain(
         # Ten categories: no more than ten parts.
-        (Shape("stateless", 15, 0.5), Shape("stateless", 20), Shape("keyed", 40, 0.1, parts=10)),
+        (
+            Op("stateless", 15, 0.5),
+            Op("stateless", 20),
+            Op("keyed", 40, 0.1, parts=10),
+        ),
         records=RECORDS,
     ),
 }
-LIGHT = Chain((Shape("stateless", 20),), records=100, delivery_us=1)
+LIGHT = TrialChain((Op("stateless", 20),), records=100, delivery_us=1)
 """What a lock costs here is that others wait while one worker delivers: how much depends on how long
 that takes. So the same is also run with a delivery that takes no time."""
-MANY = Chain((Shape("stateless", 100, 50, outputs=50), Shape("keyed", 100)), records=10)
+MANY = TrialChain((Op("stateless", 100, 50, outputs=50), Op("keyed", 100)), records=10)
 _MULTIPLICATION_US = 5
-REAL = Chain(
-    (Shape("stateless", 40), Shape("keyed", 40), Shape("global", 5)),
+REAL = TrialChain(
+    (Op("stateless", 40), Op("keyed", 40), Op("global", 5)),
     records=32,
     cost=lambda shape: Matrices(round(shape.us / _MULTIPLICATION_US)),
     values=matrices,
 )
-HOST_LOAD = Load(chunks=16, chunk_rows=8_192, parts=16, us=20)
+HOST_LOAD = HostLoad(chunks=16, chunk_rows=8_192, parts=16, us=20)
 
 
-def keyed(us: float, sigma: float | None = None) -> Chain:
+def keyed(us: float, sigma: float | None = None) -> TrialChain:
     """One keyed operator."""
-    return Chain((Shape("keyed", us),), sigma=sigma)
+    return TrialChain((Op("keyed", us),), sigma=sigma)
 
 
 @dataclass(frozen=True)
-class Scale:
+class OrderedScale:
     """How much of it to run."""
 
     rounds: int = 3
@@ -104,15 +111,15 @@ class Scale:
     triggers: tuple[int, int] = (10, 25)
     """On Spark, for each side in each round: to get warm, and to measure."""
     host_workers: tuple[int, ...] = (4, 8)
-    host_load: Load = HOST_LOAD
+    host_load: HostLoad = HOST_LOAD
 
     @property
     def most(self) -> int:
         return max(self.workers)
 
 
-FULL = Scale()
-QUICK = Scale(
+FULL = OrderedScale()
+QUICK = OrderedScale(
     rounds=1,
     seconds=0.25,
     query_rounds=1,
@@ -125,11 +132,11 @@ QUICK = Scale(
     flow_epochs=4,
     triggers=(3, 6),
     host_workers=(8,),
-    host_load=Load(chunks=8, chunk_rows=4_096, parts=8, us=20),
+    host_load=HostLoad(chunks=8, chunk_rows=4_096, parts=8, us=20),
 )
 
 
-def trials(scale: Scale) -> list[Trial]:
+def trials(scale: OrderedScale) -> list[Trial]:
     """All of them; what is compared stands side by side."""
     return [
         *_queries(scale),
@@ -142,12 +149,12 @@ def trials(scale: Scale) -> list[Trial]:
     ]
 
 
-def host_sides(scale: Scale) -> list[tuple[int, str]]:
+def host_sides(scale: OrderedScale) -> list[tuple[int, str]]:
     """(workers, schedule) of the hosts that run the real queries."""
     return [(workers, schedule) for workers in scale.host_workers for schedule in SCHEDULES]
 
 
-def _queries(scale: Scale) -> Iterator[Trial]:
+def _queries(scale: OrderedScale) -> Iterator[Trial]:
     """Every schedule, and beside the best one every other queue and reordering."""
     sides: list[dict[str, Any]] = [
         *({"schedule": schedule} for schedule in SCHEDULES),
@@ -167,7 +174,7 @@ def _queries(scale: Scale) -> Iterator[Trial]:
                 )
 
 
-def _skews(scale: Scale) -> Iterator[Trial]:
+def _skews(scale: OrderedScale) -> Iterator[Trial]:
     for sigma in scale.sigmas:
         for workers in scale.workers if sigma in (HOT, max(scale.sigmas)) else (scale.most,):
             for queue in QUEUES:
@@ -178,7 +185,7 @@ def _skews(scale: Scale) -> Iterator[Trial]:
                 )
 
 
-def _costs(scale: Scale) -> Iterator[Trial]:
+def _costs(scale: OrderedScale) -> Iterator[Trial]:
     for us in scale.costs_us:
         for queue in QUEUES:
             yield Trial(
@@ -188,12 +195,14 @@ def _costs(scale: Scale) -> Iterator[Trial]:
             )
 
 
-def _reorders(group: str, chain: Chain, numbers: tuple[int, ...], scale: Scale) -> Iterator[Trial]:
+def _reorders(
+    group: str, chain: TrialChain, numbers: tuple[int, ...], scale: OrderedScale
+) -> Iterator[Trial]:
     for workers in numbers:
         for reorder in REORDERS:
             yield Trial(group, (), chain, workers, reorder=reorder, seconds=scale.seconds)
 
 
-def _real(scale: Scale) -> Iterator[Trial]:
+def _real(scale: OrderedScale) -> Iterator[Trial]:
     for workers in (1, 2):
         yield Trial("real", (), REAL, workers, seconds=scale.real_seconds)

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import statistics
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
 from penstock.runtime.runtime import Runtime
 from penstock.runtime.schedules import QueueSizeThrottling, Schedule
-from penstock.runtime.structures import QueueKind, ReorderKind
-from penstock_bench.ordered.chains import Chain, Chunk
+from penstock_bench.ordered.chains import TrialChain, TrialChunk
 from penstock_bench.ordered.costs import Asleep
 from penstock_bench.ordered.markers import Markers, Shown
-from penstock_bench.report import Sample, Show
+from penstock_bench.ordered.rivals import QUEUES, REORDERINGS
+from penstock_bench.report import Result, Sample, Show
 
 PARTS = 100
 """Of a keyed operator; with a partitioned queue: as many as workers."""
@@ -34,11 +34,12 @@ class Trial:
     group: str
     facts: tuple[tuple[str, Any], ...]
     """What tells it from the others of its group, for the report."""
-    chain: Chain
+    chain: TrialChain
     workers: int
     schedule: str = "ct"
-    queue: QueueKind = "hybrid"
-    reorder: ReorderKind = "nonblocking"
+    queue: str = "hybrid"
+    reorder: str = "nonblocking"
+    """As `rivals` names them."""
     seconds: float = 1.0
     """That it should take, were all workers busy all the time; it may take longer."""
     backlog: int = 64
@@ -47,7 +48,7 @@ class Trial:
     @property
     def parts(self) -> int:
         """
-        >>> Trial("skew", (), Chain(()), workers=4, queue="partitioned").parts
+        >>> Trial("skew", (), TrialChain(()), workers=4, queue="partitioned").parts
         4
         """
         return self.workers if self.queue == "partitioned" else PARTS
@@ -55,28 +56,26 @@ class Trial:
     @property
     def items(self) -> int:
         """
-        >>> from penstock_bench.ordered.chains import Shape
-        >>> Trial("cost", (), Chain((Shape("keyed", 1_000),)), workers=4, seconds=2.0).items
+        >>> from penstock_bench.ordered.chains import Op
+        >>> Trial("cost", (), TrialChain((Op("keyed", 1_000),)), workers=4, seconds=2.0).items
         8000
         """
         work_s, pieces = self.chain.load()
         return max(LEAST, round(self.seconds / max(work_s / self.workers, pieces * OVERHEAD_S)))
 
 
-Tell = dict[str, Any]
-"""A trial in the report: its facts, and figures with one value for each round."""
 FIGURES = ("records_per_s", "latency_ms", "p99_ms")
 
 
 def run_all(
     trials: Sequence[Trial], rounds: int, show: Show, by_group: Mapping[str, int] | None = None
-) -> dict[str, list[Tell]]:
+) -> dict[str, list[Result]]:
     """All trials, by group. Each round goes through all of a group; every other one backwards.
 
     So whatever slows the machine down for a while meets all sides of a comparison. Groups may have
     another number of rounds.
     """
-    found: dict[str, list[Tell]] = {}
+    found: dict[str, list[Result]] = {}
     for group in dict.fromkeys(trial.group for trial in trials):
         chosen = [trial for trial in trials if trial.group == group]
         runs: list[list[Shown]] = [[] for _ in chosen]
@@ -103,7 +102,7 @@ def run_one(trial: Trial) -> Shown:
         if fed - markers.begun < backlog // 2 and not room.is_set():
             room.set()
 
-    def leave(item: Chunk) -> None:
+    def leave(item: TrialChunk) -> None:
         delivery.spend(item.records, None)
         markers.leave(item.number)
 
@@ -111,8 +110,8 @@ def run_one(trial: Trial) -> Shown:
         trial.chain.operators(trial.parts, begin),
         workers=trial.workers,
         schedule=schedule_of(trial),
-        queue=trial.queue,
-        reorder=trial.reorder,
+        queue=QUEUES[trial.queue],
+        reorder=REORDERINGS[trial.reorder],
     )
     chunks = trial.chain.chunks()
     runtime.open(leave)
@@ -137,7 +136,7 @@ def schedule_of(trial: Trial) -> str | Schedule:
     return trial.schedule
 
 
-def told(trial: Trial, rounds: Sequence[Shown]) -> Tell:
+def told(trial: Trial, rounds: Sequence[Shown]) -> Result:
     """A trial and its rounds, for the report. Rates are of records at the entrance."""
     return {
         **dict(trial.facts),
@@ -151,7 +150,7 @@ def told(trial: Trial, rounds: Sequence[Shown]) -> Tell:
     }
 
 
-def line(group: str, one: Tell) -> str:
+def line(group: str, one: Result) -> str:
     """How a trial is shown: what it was, the medians of its rounds, and how far they are apart."""
     facts = [f"{name} {one[name]}" for name in one if name not in FIGURES]
     rates = Sample.of(one["records_per_s"])
@@ -161,16 +160,7 @@ def line(group: str, one: Tell) -> str:
     return f"{group}: {', '.join(facts)}: {told}"
 
 
-def of(told: Iterable[Tell], **facts: Any) -> list[Tell]:
-    """The trials that have these facts.
-
-    >>> of([{"workers": 1}, {"workers": 2}], workers=2)
-    [{'workers': 2}]
-    """
-    return [one for one in told if facts.items() <= one.items()]
-
-
-def best(told: Sequence[Tell]) -> Tell:
+def best(told: Sequence[Result]) -> Result:
     """The trial with the highest throughput, by the median of its rounds.
 
     >>> best([{"records_per_s": [1.0, 9.0, 2.0]}, {"records_per_s": [3.0, 3.0, 3.0]}])
@@ -179,7 +169,7 @@ def best(told: Sequence[Tell]) -> Tell:
     return max(told, key=lambda one: statistics.median(one["records_per_s"]))
 
 
-def over(side: Tell, other: Tell, figure: str = "records_per_s") -> Sample:
+def over(side: Result, other: Result, figure: str = "records_per_s") -> Sample:
     """One side over the other, round by round, which were measured one soon after the other.
 
     >>> over({"records_per_s": [8.0, 9.0, 6.0]}, {"records_per_s": [4.0, 3.0, 3.0]}).median

@@ -36,7 +36,7 @@ GOALS = {
 
 
 @dataclass(frozen=True)
-class Scale:
+class PipelineScale:
     """How much of it to run."""
 
     rounds: int = 2
@@ -48,8 +48,8 @@ class Scale:
     memory_epochs: int = 5_000
 
 
-QUICK = Scale(1, 5, 8, (2_000,), 8, 500_000, 200)
-FULL = Scale()
+QUICK = PipelineScale(1, 5, 8, (2_000,), 8, 500_000, 200)
+FULL = PipelineScale()
 
 
 def run(show: Show, quick: bool = False) -> Report:
@@ -109,7 +109,7 @@ _SIDES: dict[str, Side] = {
 }
 
 
-def _compare(spark: SparkSession, rows: int, scale: Scale, show: Show) -> dict[str, Any]:
+def _compare(spark: SparkSession, rows: int, scale: PipelineScale, show: Show) -> dict[str, Any]:
     cycles: dict[str, list[float]] = {side: [] for side in _SIDES}
     medians: dict[str, list[float]] = {side: [] for side in _SIDES}
     for number in range(scale.rounds + 1):

@@ -18,13 +18,14 @@ import penstock as ps
 from penstock.settings import Settings
 from penstock.sim.shapes import shape
 from penstock.sim.skews import skew
+from penstock.spark.arriving import ArrivalTimes, Arriving, arriving
+from penstock.testing import Fault, Pace
 from penstock_bench import sides
 from penstock_bench.live.outcome import LiveOutcome, outcome_of
 from penstock_bench.live.query import GRACE_S, began, running, until
 from penstock_bench.live.scenarios import CORES, LiveScenario
 from penstock_bench.live.truth import SlotsOf, delivered, truth
 from penstock_bench.report import Show
-from penstock_bench.workloads.arriving import Arrivals, Arriving, arriving
 from penstock_bench.workloads.exchange import live as exchange
 from penstock_bench.workloads.exchange.orders import Traders
 from penstock_bench.workloads.exchange.trace import day, slots_of_stocks
@@ -39,7 +40,7 @@ _OPENING_S, _ONE_IN = 7_160.0, 4
 class _Source:
     """What arrives, and the flow that takes it."""
 
-    arrivals: Arrivals
+    arrivals: ArrivalTimes
     slots_of: SlotsOf
     flow: ps.Flow
 
@@ -106,7 +107,8 @@ def _started(flow: ps.Flow, scenario: LiveScenario, checkpoint: str) -> ps.FlowQ
     if scenario.policy is not None:
         limits = {"at_least": scenario.at_least, "at_most": scenario.at_most}
         flow = flow.elastic(scenario.policy, **limits)
-    settings = Settings(host_rates=(scenario.host_rate,), progress_kept=100_000)
+    slow = Fault("host.work", Pace(scenario.host_rate), hits=())
+    settings = Settings(faults=(slow,), progress_kept=100_000)
     return flow.start(ps.to("noop"), checkpoint=checkpoint, hosts=scenario.hosts, settings=settings)
 
 

@@ -22,23 +22,20 @@ from penstock.sim.shapes import shape
 from penstock.sim.skews import skew
 from penstock.sim.trace import Trace
 from penstock.sim.workload import shaped
-from penstock_bench.report import Show
+from penstock_bench.report import Result, Show
 from penstock_bench.switch.story import by_seconds, host_loads, other_share, switching_s, timeline
 from penstock_bench.workloads.exchange.trace import slot_trace
-
-Result = dict[str, Any]
-"""What a run gave, as JSON has it."""
 
 ONE_SECOND = SLA(1000, 1000)
 PROCESSES = 2
 
 
 @dataclass(frozen=True)
-class Load:
+class SimulatedLoad:
     """What arrives, for so many seconds: all parts together; without any, a day at the exchange.
 
     >>> calm, spike = ("steady(100)", "uniform"), ("steps(0 for 10s, 50 for 10s)", "hotspot(1, 3)")
-    >>> Load(20.0, (calm, spike), slots=9).trace().rates(10_000).round(-1).tolist()
+    >>> SimulatedLoad(20.0, (calm, spike), slots=9).trace().rates(10_000).round(-1).tolist()
     [100.0, 150.0]
     """
 
@@ -55,7 +52,7 @@ class Load:
 
 
 @lru_cache(maxsize=2)
-def _trace(load: Load) -> Trace:
+def _trace(load: SimulatedLoad) -> Trace:
     if not load.parts:
         day = Trace(load.delta_ms, slot_trace(load.slots, round(load.delta_ms), load.seed))
         return day.cut(to_s=load.seconds)
@@ -75,7 +72,7 @@ class Scenario:
     group: str
     """Runs that are shown together."""
     policy: str
-    load: Load
+    load: SimulatedLoad
     plane: Plane
     sla: SLA = ONE_SECOND
     alert_ms: float = 100.0
@@ -112,7 +109,7 @@ class Scenario:
 def run_one(scenario: Scenario) -> Result:
     """Run a scenario in this process.
 
-    >>> load = Load(60.0, (("steady(1000)", "uniform"),), slots=8)
+    >>> load = SimulatedLoad(60.0, (("steady(1000)", "uniform"),), slots=8)
     >>> result = run_one(Scenario("steady", "static(2)", load, Plane(service_rate=1000.0)))
     >>> result["policy"], result["success"], result["hosts"]
     ('static(2)', 1.0, 2.0)
@@ -146,7 +143,7 @@ def _step(scenario: Scenario) -> Result:
 
 def _told(scenario: Scenario, outcome: Outcome) -> Result:
     from_s, seconds = scenario.warm_up_s, scenario.load.seconds
-    told = outcome.to_json()
+    told = outcome.figures()
     told["switching_s"] = round(switching_s(outcome.journal, from_s), 2)
     told["events"] = sum(
         len(entry.facts["treatments"])
@@ -182,7 +179,7 @@ def _flow(scenario: Scenario) -> Result:
         seed=scenario.seed,
         warm_up_ms=scenario.warm_up_s * 1000,
     )
-    return outcome.to_json()
+    return outcome.figures()
 
 
 def run_all(scenarios: Sequence[Scenario], show: Show) -> dict[str, list[Result]]:

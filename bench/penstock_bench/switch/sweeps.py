@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from penstock.model import SLA, StepId
 from penstock.sim.plane import Following, Plane
 from penstock_bench.switch.hotspots import hotspots, moving, spikes
-from penstock_bench.switch.simulated import ONE_SECOND, Load, Scenario
+from penstock_bench.switch.simulated import ONE_SECOND, Scenario, SimulatedLoad
 
 EXCHANGE_RATE = 290.0
 """Orders a second of a host: `switch(0.2, unit)`, the paper's policy, then has about as many hosts on
@@ -36,7 +36,7 @@ SPLITS = (0.25, 0.375, 0.5, 0.625, 0.75)
 
 
 @dataclass(frozen=True)
-class Scale:
+class SwitchScale:
     """How much of it to run. Lengths are of simulated seconds."""
 
     day_s: float = 14_400.0
@@ -62,8 +62,8 @@ class Scale:
     wave_seeds: int = 6
 
 
-FULL = Scale()
-QUICK = Scale(
+FULL = SwitchScale()
+QUICK = SwitchScale(
     day_s=120.0,
     slas=SLAS[:1],
     margins=(0.2,),
@@ -87,7 +87,7 @@ QUICK = Scale(
 )
 
 
-def scenarios(scale: Scale) -> list[Scenario]:
+def scenarios(scale: SwitchScale) -> list[Scenario]:
     """All of them; those that take longest first, so that both processes end at about one time.
 
     >>> len(scenarios(FULL)), scenarios(FULL)[0].group
@@ -106,9 +106,9 @@ def scenarios(scale: Scale) -> list[Scenario]:
     ]
 
 
-def exchange(scale: Scale) -> Iterator[Scenario]:
+def exchange(scale: SwitchScale) -> Iterator[Scenario]:
     """Figures 5, 6 and 17: a day at the exchange by policy, margin and SLA."""
-    load, plane = Load(scale.day_s), Plane(service_rate=EXCHANGE_RATE)
+    load, plane = SimulatedLoad(scale.day_s), Plane(service_rate=EXCHANGE_RATE)
     for sla in scale.slas:
         texts = [PAPER, "ds2"]
         for name in ("switch", "drs", "drs_lb"):
@@ -127,7 +127,7 @@ def exchange(scale: Scale) -> Iterator[Scenario]:
             yield Scenario(*("exchange", f"static({n})", load, plane, sla), keep_slots=True)
 
 
-def parameters(scale: Scale) -> Iterator[Scenario]:
+def parameters(scale: SwitchScale) -> Iterator[Scenario]:
     """Figures 10 and 11: the alert l and the time slot delta, on a load like that of q8.
 
     A host takes 5,000/s, so that the wave, from nothing to 60,000/s, asks for up to 15 of them.
@@ -136,7 +136,9 @@ def parameters(scale: Scale) -> Iterator[Scenario]:
     wave = ("sine(30000, 30000, 600s)", "uniform")
     for seed in range(1, scale.seeds + 1):
         for delta_ms in scale.parameters_ms:
-            load = Load(scale.parameters_s, (wave,), delta_ms=min(delta_ms, 100.0), seed=seed)
+            load = SimulatedLoad(
+                scale.parameters_s, (wave,), delta_ms=min(delta_ms, 100.0), seed=seed
+            )
             alerts = scale.parameters_ms if delta_ms == 100.0 else (100.0,)
             for alert_ms in alerts:
                 yield Scenario(
@@ -149,11 +151,11 @@ def parameters(scale: Scale) -> Iterator[Scenario]:
                 )
 
 
-def kinds(scale: Scale) -> Iterator[Scenario]:
+def kinds(scale: SwitchScale) -> Iterator[Scenario]:
     """Figures 12 and 13: hosts of two kinds, on a load like that of q2."""
     wave = ("sine(30000, 10000, 600s)", "uniform")
     for seed in range(1, scale.seeds + 1):
-        load = Load(scale.kinds_warm_s + scale.kinds_s, (wave,), seed=seed)
+        load = SimulatedLoad(scale.kinds_warm_s + scale.kinds_s, (wave,), seed=seed)
         for alpha in scale.alphas:
             for beta in scale.betas:
                 yield Scenario(
@@ -166,14 +168,14 @@ def kinds(scale: Scale) -> Iterator[Scenario]:
                 )
 
 
-def waves(scale: Scale) -> Iterator[Scenario]:
+def waves(scale: SwitchScale) -> Iterator[Scenario]:
     """Figure 14: higher and shorter waves, on a load like that of q5."""
     for amplitude, period_s in scale.waves:
         facts = (("amplitude", amplitude), ("period_s", period_s))
         yield from _waves("waves", amplitude, period_s, 300.0, facts, scale)
 
 
-def delays(scale: Scale) -> Iterator[Scenario]:
+def delays(scale: SwitchScale) -> Iterator[Scenario]:
     """Figure 15: switching takes longer and longer, on the paper's wave and on a higher one."""
     for amplitude in scale.delayed:
         for delay_ms in scale.delays_ms:
@@ -187,12 +189,12 @@ def _waves(
     period_s: int,
     switch_ms: float,
     facts: tuple[tuple[str, float], ...],
-    scale: Scale,
+    scale: SwitchScale,
 ) -> Iterator[Scenario]:
     wave = (f"sine(30000, {amplitude}, {period_s}s)", "uniform")
     for seed in range(1, scale.wave_seeds + 1):
         yield Scenario(
-            *(group, SWITCH, Load(60.0 + scale.waves_s, (wave,), seed=seed)),
+            *(group, SWITCH, SimulatedLoad(60.0 + scale.waves_s, (wave,), seed=seed)),
             Plane(service_rate=10_000.0, switch_ms=switch_ms),
             hosts=4,
             warm_up_s=60.0,
@@ -201,7 +203,7 @@ def _waves(
         )
 
 
-def flow(scale: Scale) -> Iterator[Scenario]:
+def flow(scale: SwitchScale) -> Iterator[Scenario]:
     """Figure 16: words are split and counted, with shares of the bound that stay, or move.
 
     A host takes 1,800 sentences or 9,000 words a second, so that 10 and 20 of them are enough for
@@ -211,7 +213,7 @@ def flow(scale: Scale) -> Iterator[Scenario]:
     words = tuple((rank + 1) ** -0.2 for rank in range(64))
     count = Following(StepId("count"), 64, 10.0, words, service_rate=9_000.0, hosts=20)
     for seed in range(1, scale.seeds + 1):
-        load = Load(scale.flow_warm_s + scale.flow_s, (wave,), seed=seed)
+        load = SimulatedLoad(scale.flow_warm_s + scale.flow_s, (wave,), seed=seed)
         for split in (*scale.splits, None):
             yield Scenario(
                 *("flow", SWITCH, load, Plane(service_rate=1_800.0), SLA(2000, 1000)),

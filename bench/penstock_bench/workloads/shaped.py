@@ -15,12 +15,12 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from penstock.errors import SettingError
+from penstock.sim.pieces import Numbers
 from penstock.sim.shapes import Shape, shape
 from penstock.sim.skews import Skew, skew
+from penstock.spark.arriving import Arriving, arriving
 from penstock.state.keys.codec import int_keys, slots_of
-from penstock_bench.workloads.arriving import Arriving, arriving
-from penstock_bench.workloads.nexmark.draws import Draws
-from penstock_bench.workloads.pieces import Numbers
+from penstock_bench.workloads.draws import Draws
 
 
 @dataclass(frozen=True)

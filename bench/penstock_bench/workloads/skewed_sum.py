@@ -12,11 +12,11 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 import penstock as ps
+from penstock.sim.pieces import Numbers
 from penstock.sim.shapes import Shape, shape
 from penstock.sim.skews import Hotspot
-from penstock_bench.workloads.arriving import Arriving, arriving
-from penstock_bench.workloads.nexmark.draws import Draws
-from penstock_bench.workloads.pieces import Numbers
+from penstock.spark.arriving import Arriving, arriving
+from penstock_bench.workloads.draws import Draws
 from penstock_bench.workloads.shaped import KeyedRows
 
 

@@ -31,7 +31,7 @@ Numbers = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
-class Load:
+class TallyLoad:
     """What comes."""
 
     keys: int
@@ -86,7 +86,7 @@ def _reached(keys: int, skew: float) -> npt.NDArray[np.float64]:
 
 
 @dataclass
-class _Rows(InputPartition):
+class _UpdateRows(InputPartition):
     start: int
     end: int
     start_ms: int | None
@@ -96,7 +96,7 @@ class _Rows(InputPartition):
 class _Reader(DataSourceStreamReader):
     """Offsets are {"row", "start_ms", "skew"}: first a row for each key, then updates."""
 
-    def __init__(self, load: Load, dial: Path) -> None:
+    def __init__(self, load: TallyLoad, dial: Path) -> None:
         self._load, self._dial = load, dial
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
@@ -117,11 +117,13 @@ class _Reader(DataSourceStreamReader):
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         cuts = np.linspace(start["row"], end["row"], self._load.partitions + 1).astype(np.int64)
         return [
-            _Rows(int(a), int(b), end["start_ms"], end["skew"]) for a, b in pairwise(cuts) if b > a
+            _UpdateRows(int(a), int(b), end["start_ms"], end["skew"])
+            for a, b in pairwise(cuts)
+            if b > a
         ]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        assert isinstance(partition, _Rows)
+        assert isinstance(partition, _UpdateRows)
         load, type = self._load, pa.timestamp("us", tz="UTC")
         number = np.arange(partition.start, partition.end, dtype=np.int64)
         if partition.start_ms is None:
@@ -140,7 +142,7 @@ class _Reader(DataSourceStreamReader):
 
 
 class TallySource(DataSource):
-    """`spark.readStream.format("tally")` with the fields of `Load`, and `dial`, a file."""
+    """`spark.readStream.format("tally")` with the fields of `TallyLoad`, and `dial`, a file."""
 
     @classmethod
     def name(cls) -> str:
@@ -151,18 +153,18 @@ class TallySource(DataSource):
 
     def streamReader(self, schema: Any) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
         given = {key.lower(): value for key, value in self.options.items()}
-        load = Load(**{name: int(given[name]) for name in Load.__dataclass_fields__})
+        load = TallyLoad(**{name: int(given[name]) for name in TallyLoad.__dataclass_fields__})
         return _Reader(load, Path(given["dial"]))
 
 
-def updates(spark: SparkSession, load: Load, dial: Path) -> DataFrame:
+def updates(spark: SparkSession, load: TallyLoad, dial: Path) -> DataFrame:
     """The stream of a load, with `dial` to turn."""
     spark.dataSource.register(TallySource)
     options = asdict(load) | {"dial": str(dial)}
     return spark.readStream.format("tally").options(**options).load()
 
 
-class Tally(KeyedProcessor):
+class TallyProcessor(KeyedProcessor):
     """Counts the updates of each key. A key's state is its count and a payload that never changes."""
 
     output_schema = "k long, n long"

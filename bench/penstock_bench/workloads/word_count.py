@@ -16,10 +16,11 @@ import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 
 import penstock as ps
+from penstock.sim.pieces import Numbers
 from penstock.sim.shapes import Shape, shape
-from penstock_bench.workloads.arriving import Arriving, arriving
-from penstock_bench.workloads.nexmark.draws import Draws, Zipf
-from penstock_bench.workloads.pieces import Numbers
+from penstock.sim.skews import Zipf
+from penstock.spark.arriving import Arriving, arriving
+from penstock_bench.workloads.draws import Draws
 
 _SYLLABLES = (
     *("ba", "ce", "di", "fo", "gu", "ha", "ke", "li", "mo", "nu"),
@@ -69,15 +70,10 @@ class SentenceRows:
     def rows(self, number: Numbers, t_us: Numbers) -> list[pa.Array]:
         places = np.repeat(number * self.length, self.length)
         places += np.tile(np.arange(self.length), len(number))
-        ranks = _zipf(self.words, self.exponent).ranks(Draws(self.seed, places).unit("word"))
+        ranks = Zipf(self.exponent).ranks(self.words, Draws(self.seed, places).unit("word"))
         ends = np.arange(len(number) + 1, dtype=np.int32) * self.length
         spoken = pa.ListArray.from_arrays(pa.array(ends), _vocabulary(self.words).take(ranks))
         return [pa.array(number), pc.binary_join(spoken, " ")]
-
-
-@lru_cache(maxsize=4)
-def _zipf(words: int, exponent: float) -> Zipf:
-    return Zipf(words, exponent)
 
 
 @lru_cache(maxsize=4)

@@ -25,8 +25,8 @@ from penstock.cli.ctl import ctl
 from penstock.cli.functions import functions
 from penstock.cli.options import AsJson, CheckpointFolder, StepName, show
 from penstock.cli.simulate import simulate
-from penstock.errors import PenstockError, SettingError
-from penstock_bench.cli import nexmark
+from penstock.errors import PenstockError
+from penstock.extensions import extension
 
 app = typer.Typer(
     name="penstock",
@@ -40,7 +40,6 @@ state = typer.Typer(
 )
 app.add_typer(state, name="state")
 app.add_typer(ctl, name="ctl")
-app.add_typer(nexmark, name="nexmark")
 app.add_typer(functions, name="functions")
 app.command()(simulate)
 
@@ -102,10 +101,10 @@ def doctor(
 
     findings = examine(checkpoint)
     if as_json:
-        import json
-        from dataclasses import asdict
+        from penstock import codec
 
-        typer.echo(json.dumps([asdict(f) | {"status": f.status} for f in findings], indent=2))
+        facts = [codec.to_plain(finding) | {"status": finding.status} for finding in findings]
+        typer.echo(codec.text(facts, indent=2))
     else:
         from rich.console import Console
 
@@ -128,49 +127,21 @@ def demo(
         raise typer.Exit(1)
 
 
-@app.command()
-def bench(
-    name: Annotated[
-        str,
-        typer.Argument(
-            metavar="NAME",
-            help="Which benchmark: pipeline, migration, nexmark, switch, ordered or burst.",
-        ),
-    ],
-    json_file: Annotated[
-        str | None, typer.Option("--json", metavar="FILE", help="Write the report there.")
-    ] = None,
-    plots: Annotated[
-        str | None, typer.Option("--plots", metavar="DIR", help="Draw pictures there.")
-    ] = None,
-    quick: Annotated[
-        bool, typer.Option("--quick", help="A short run: to see it work, not to quote.")
-    ] = False,
-) -> None:
-    """Run a benchmark and show its figures beside their goals."""
-    import json
-    from pathlib import Path
+def _add_extension(name: str, about: str) -> None:
+    """Add a verb that another package has: listed always, looked for when it is called."""
 
-    from rich.console import Console
+    @app.command(
+        name,
+        help=about,
+        add_help_option=False,
+        context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
+    )
+    def run(context: typer.Context) -> None:
+        extension("penstock.commands", name)(context.args, prog_name=f"penstock {name}")
 
-    from penstock_bench.catalog import find
-    from penstock_bench.goals import judged
 
-    chosen, console = find(name), Console(soft_wrap=True, highlight=False, markup=False)
-    file = Path(json_file) if json_file else None
-    if file is not None and not file.parent.is_dir():
-        raise SettingError(f"cannot write {file}: no such folder", hint="make the folder first")
-    if plots is not None and chosen.draw is None:
-        raise SettingError(f"bench {name} draws no pictures", hint="leave --plots out")
-    if plots is not None and not Path(plots).is_dir():
-        raise SettingError(f"cannot draw to {plots}: no such folder", hint="make the folder first")
-    report = chosen.run(console.print, quick)
-    console.print(judged(report.ratios, chosen.goals))
-    if file is not None:
-        file.write_text(report.to_json() + "\n")
-    if plots is not None and chosen.draw is not None:
-        for picture in chosen.draw(json.loads(report.to_json()), Path(plots)):
-            console.print(f"drawn: {picture}")
+_add_extension("bench", "Run a benchmark and show its figures beside their goals.")
+_add_extension("nexmark", "Generate the events of the NEXMark benchmark, and run its queries.")
 
 
 @state.command("ls")

@@ -13,10 +13,11 @@ Penstock's own is lazy. The others are those of the literature, to compare with.
 from __future__ import annotations
 
 import math
-import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, get_args
 
+from penstock.call_text import made_of, number_text
 from penstock.errors import SettingError
 
 MigrationKind = Literal["lazy", "all_at_once", "batched", "fluid", "pause"]
@@ -25,8 +26,7 @@ TRICKLE_MB_S = 16.0
 """What plain "lazy" trickles: a GB comes within about a minute, at a small part of what a disk or a
 network gives."""
 
-_HINT = "write lazy, lazy(16) for a trickle of 16 MB/s, all_at_once, batched(8), fluid or pause"
-_TEXT = re.compile(r"\s*([a-z_-]+)\s*(?:\(\s*([0-9.e+-]+)\s*\)\s*)?", re.IGNORECASE)
+_HINT = "use lazy, lazy(16) for a trickle of 16 MB/s, all_at_once, batched(8), fluid or pause"
 
 
 @dataclass(frozen=True)
@@ -54,8 +54,7 @@ class Migration:
             or not (math.isfinite(rate) and (rate >= 0 if self.kind == "lazy" else rate == 0))
         ):
             raise SettingError(
-                f"there is no migration {self.kind!r} with slots_at_once={at_once} and "
-                f"trickle_mb_s={rate}",
+                f"{self.kind} does not go with slots_at_once={at_once} and trickle_mb_s={rate}",
                 hint=_HINT,
             )
 
@@ -66,27 +65,10 @@ class Migration:
         >>> Migration.parse("batched")
         Traceback (most recent call last):
         ...
-        penstock.errors.SettingError: 'batched' is no migration. What to do: write lazy, lazy(16) \
+        penstock.errors.SettingError: unknown migration 'batched'. What to do: use lazy, lazy(16) \
 for a trickle of 16 MB/s, all_at_once, batched(8), fluid or pause
         """
-        if isinstance(text, Migration):
-            return text
-        match = _TEXT.fullmatch(text)
-        kind, number = (match[1].lower().replace("-", "_"), match[2]) if match else ("", None)
-        try:
-            if kind == "lazy":
-                return Migration("lazy", None, TRICKLE_MB_S if number is None else float(number))
-            if kind == "batched" and number is not None:
-                return Migration("batched", int(number))
-            if kind == "fluid" and number is None:
-                return Migration("fluid", 1)
-            if kind == "all_at_once" and number is None:
-                return Migration("all_at_once")
-            if kind == "pause" and number is None:
-                return Migration("pause")
-        except (ValueError, SettingError):
-            pass
-        raise SettingError(f"{text!r} is no migration", hint=_HINT)
+        return text if isinstance(text, Migration) else made_of(text, "migration", _MAKERS, _HINT)
 
     @property
     def whole(self) -> bool:
@@ -95,5 +77,14 @@ for a trickle of 16 MB/s, all_at_once, batched(8), fluid or pause
 
     def __str__(self) -> str:
         if self.kind == "lazy":
-            return f"lazy({repr(float(self.trickle_mb_s)).removesuffix('.0')})"
+            return f"lazy({number_text(self.trickle_mb_s)})"
         return f"batched({self.slots_at_once})" if self.kind == "batched" else self.kind
+
+
+_MAKERS: dict[str, Callable[..., Migration]] = {
+    "lazy": lambda rate=TRICKLE_MB_S: Migration("lazy", None, float(rate)),
+    "all_at_once": lambda: Migration("all_at_once"),
+    "batched": lambda slots: Migration("batched", int(slots)),
+    "fluid": lambda: Migration("fluid", 1),
+    "pause": lambda: Migration("pause"),
+}

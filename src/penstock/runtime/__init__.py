@@ -8,24 +8,18 @@ reorder      outputs of concurrent workers, sent on in order
 scheduler    hands out operators to workers; schedules: which one
 crew         threads that rest until there is something to do
 atomics      what they share without locks
-serial       the serial run, for comparison
 """
 
 from penstock.runtime.operators import ChainOperator, Kind, Mark
 from penstock.runtime.runtime import Runtime
 from penstock.runtime.scheduler import Meter
 from penstock.runtime.schedules import Schedule
-from penstock.runtime.serial import run_serially
-from penstock.runtime.structures import QueueKind, ReorderKind
 
 __all__ = [
     "ChainOperator",
     "Kind",
     "Mark",
     "Meter",
-    "QueueKind",
-    "ReorderKind",
     "Runtime",
     "Schedule",
-    "run_serially",
 ]

@@ -9,10 +9,11 @@ from typing import Any
 from penstock.runtime.atomics import Atomics
 from penstock.runtime.crew import Crew
 from penstock.runtime.operators import ChainOperator, Mark
+from penstock.runtime.reorder import Reorder, Unordered
 from penstock.runtime.scheduler import Scheduler
 from penstock.runtime.schedules import Schedule
 from penstock.runtime.stages import Exit, Failure, Halt, Inlet, Stage
-from penstock.runtime.structures import QueueKind, ReorderKind, reorder_for, worklist_for
+from penstock.runtime.worklists import GlobalWorklist, SharedWorklist, Worklist
 
 _OUTSIDE = (1, 0)
 """The place of an error that no item had: behind all others."""
@@ -25,12 +26,28 @@ class Making:
     operators: Sequence[ChainOperator]
     workers: int
     schedule: Schedule
-    queue: QueueKind
-    reorder: ReorderKind
+    queue: Callable[[int, Atomics], Worklist]
+    """Makes the worklist of a keyed operator with so many parts."""
+    reorder: Callable[[int, Atomics], Reorder]
+    """Makes what puts outputs in order, with so many places."""
     buffer: int
     slice: float
     clock: Callable[[], float]
     atomics: Atomics
+
+    def worklist(self, operator: ChainOperator) -> Worklist:
+        """What waits for this operator."""
+        if operator.kind == "keyed":
+            return self.queue(operator.parts, self.atomics)
+        one_at_a_time = operator.kind == "global"
+        return GlobalWorklist(self.atomics) if one_at_a_time else SharedWorklist(self.atomics)
+
+    def reorder_buffer(self, operator: ChainOperator) -> Reorder:
+        """What puts the outputs of this operator in order."""
+        if operator.kind == "global":
+            return Unordered(self.atomics)
+        # Each worker may take one beyond the bound: see SharedWorklist.consume.
+        return self.reorder(self.buffer + self.workers, self.atomics)
 
 
 class StageChain:
@@ -46,13 +63,11 @@ class StageChain:
         stages: list[Stage] = []
         for place in reversed(range(len(operators))):
             operator = operators[place]
-            # Each worker may take one beyond the bound: see SharedWorklist.consume.
-            size = making.buffer + making.workers
             inlet = Stage(
                 place,
                 operator,
-                worklist_for(operator, making.queue, atomics),
-                reorder_for(operator, making.reorder, size, atomics),
+                making.worklist(operator),
+                making.reorder_buffer(operator),
                 making.buffer,
                 inlet,
                 crew,

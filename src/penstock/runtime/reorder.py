@@ -5,15 +5,13 @@ one input gives, however much, is one output with that number. Workers give outp
 each number once; `downstream` is called by one worker at a time, for 0, 1, 2 ... in turn.
 
     NonBlocking     no worker waits for another: who finds the flag set leaves its output behind
-    LockBased       one lock around everything
     Unordered       as they come: for one worker at a time, or to see what order costs
 
-The first two are figures 4 and 2 of the ordered multicore runtime of Prasaad, Ramalingam and Rajan.
+The first one is figure 4 of the ordered multicore runtime of Prasaad, Ramalingam and Rajan.
 """
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -80,28 +78,6 @@ class NonBlocking:
             # Whoever came between the last look and the clearing has found the flag set and left.
             if load(place) is EMPTY:
                 return
-
-
-class LockBased:
-    """A lock around an unbounded buffer: all workers wait while one of them sends."""
-
-    def __init__(self, atomics: Atomics | None = None) -> None:
-        self.next = (atomics or Atomics()).counter(0)
-        self._lock = threading.Lock()
-        self._waiting: dict[int, Any] = {}
-
-    def send(self, serial: int, output: Any, downstream: Downstream) -> bool:
-        """Hand in one output, and send what is ready. There is always a place."""
-        with self._lock:
-            if serial != self.next.load():
-                self._waiting[serial] = output
-                return True
-            while output is not EMPTY:
-                downstream(output)
-                serial += 1
-                self.next.fetch_add(1)
-                output = self._waiting.pop(serial, EMPTY)
-        return True
 
 
 class Unordered:

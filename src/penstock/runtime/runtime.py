@@ -20,10 +20,11 @@ from penstock.runtime.atomics import Atomics
 from penstock.runtime.chain import Making, StageChain
 from penstock.runtime.crew import Bell, Crew
 from penstock.runtime.operators import ChainOperator
+from penstock.runtime.reorder import NonBlocking, Reorder
 from penstock.runtime.scheduler import Meter
 from penstock.runtime.schedules import Schedule, schedule
 from penstock.runtime.stages import Halted
-from penstock.runtime.structures import QueueKind, ReorderKind
+from penstock.runtime.worklists import HybridQueue, Worklist
 
 _SLICE_MS = 1.0
 """Long against the cost of a decision, some microseconds, and short against a latency SLA."""
@@ -34,20 +35,8 @@ class Runtime:
 
     `workers` counts the caller of `run`, so with one worker there are no threads. `buffer` is the
     number of outputs of one operator that may wait for their turn, and the number of items that may
-    wait for the first operator.
-
-    >>> from penstock.runtime.operators import keyed, stateless
-    >>> def count(word, seen):
-    ...     seen.append(word)
-    ...     return [(word, len(seen))]
-    >>> words = stateless("words", str.split)
-    >>> counts = keyed("counts", count, key=lambda word: word, parts=4, make_state=list)
-    >>> runtime = Runtime([words, counts], workers=3)
-    >>> runtime.run(["a b a", "", "b c"])
-    [('a', 1), ('b', 1), ('a', 2), ('b', 2), ('c', 1)]
-    >>> [(meter.name, meter.records_in, meter.records_out) for meter in runtime.meters]
-    [('words', 3, 5), ('counts', 5, 5)]
-    >>> runtime.close()
+    wait for the first operator. `queue` makes the worklists of keyed operators and `reorder` what
+    puts outputs in order, for who wants to compare others with these.
     """
 
     def __init__(
@@ -56,8 +45,8 @@ class Runtime:
         *,
         workers: int = 1,
         schedule: str | Schedule = "ct",
-        queue: QueueKind = "hybrid",
-        reorder: ReorderKind = "nonblocking",
+        queue: Callable[[int, Atomics], Worklist] = HybridQueue,
+        reorder: Callable[[int, Atomics], Reorder] = NonBlocking,
         buffer: int = 1024,
         slice_ms: float = _SLICE_MS,
         clock: Callable[[], float] = time.perf_counter,

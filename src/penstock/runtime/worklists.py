@@ -10,8 +10,7 @@ no place in the reorder buffer.
     GlobalWorklist      global operators: the same, but one worker at a time
     HybridQueue         keyed: in the order of arrival, one worker at a time for a part, nobody waits
 
-The last one is figure 7 of the ordered multicore runtime of Prasaad, Ramalingam and Rajan; the ways
-that they compare it with are in `rival_queues`.
+The last one is figure 7 of the ordered multicore runtime of Prasaad, Ramalingam and Rajan.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
 from itertools import pairwise
 from typing import ClassVar
@@ -26,9 +26,8 @@ from typing import ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from penstock.errors import FlowError, SettingError
-from penstock.sim.call_text import call, number_text, value
-from penstock_bench.workloads.pieces import Floats, Numbers, Piece, Pieces
+from penstock.call_text import made_of, number_text, value
+from penstock.sim.pieces import Floats, Numbers, Piece, Pieces
 
 _SINE_PIECES = 600
 _RAMP_PIECES = 200
@@ -237,11 +236,20 @@ class Steps(Shape):
         return f"steps({', '.join(each)})"
 
 
-_SHAPES: dict[str, type[Shape]] = {
-    kind.__name__.lower(): kind for kind in (Steady, Sine, Burst, Swell, Gradual, Ramp)
-}
+def _steps(*pairs: str) -> Steps:
+    cut = [pair.partition(" for ") for pair in pairs]
+    return Steps(tuple(Piece(value(time), value(rate)) for rate, _, time in cut))
+
+
+def _of(kind: Callable[..., Shape]) -> Callable[..., Shape]:
+    return lambda *arguments: kind(*map(value, arguments))
+
+
+_MAKERS: dict[str, Callable[..., Shape]] = {
+    kind.__name__.lower(): _of(kind) for kind in (Steady, Sine, Burst, Swell, Gradual, Ramp)
+} | {"steps": _steps}
 _HINT = (
-    "write steady(rate), sine(base, amplitude, period), burst(base, factor, at, for), "
+    "use steady(rate), sine(base, amplitude, period), burst(base, factor, at, for), "
     "swell or gradual(base, factor, at, for), ramp(first, last, over) or "
     "steps(rate for time, ...), such as sine(30000, 10000, 600s)"
 )
@@ -257,17 +265,6 @@ def shape(text: str | Shape) -> Shape:
     >>> shape("saw(5)")
     Traceback (most recent call last):
     ...
-    penstock.errors.SettingError: 'saw(5)' is no load. What to do: write steady(rate), ...
+    penstock.errors.SettingError: unknown load 'saw(5)'. What to do: use steady(rate), ...
     """
-    if isinstance(text, Shape):
-        return text
-    name, given = call(text)
-    try:
-        if name == "steps":
-            pairs = [argument.partition(" for ") for argument in given]
-            return Steps(tuple(Piece(value(time), value(rate)) for rate, _, time in pairs))
-        if name in _SHAPES:
-            return _SHAPES[name](*(value(argument) for argument in given))
-    except (ValueError, TypeError, FlowError):
-        pass
-    raise SettingError(f"{text!r} is no load", hint=_HINT)
+    return text if isinstance(text, Shape) else made_of(text, "load", _MAKERS, _HINT)

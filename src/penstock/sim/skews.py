@@ -11,14 +11,16 @@ hotspot(0.8, 5, 2, 30s)    four fifths of them to two fifths of the slots, and e
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import ClassVar
 
 import numpy as np
 
-from penstock.errors import FlowError, SettingError
-from penstock.sim.call_text import call, number_text, value
-from penstock_bench.workloads.pieces import Floats, Numbers
+from penstock.call_text import made_of, number_text, value
+from penstock.errors import SettingError
+from penstock.sim.pieces import Floats, Numbers
 
 _APART = 2_654_435_761
 """Prime: what is next in rank is far away in number, as keys are that a hash has spread."""
@@ -81,13 +83,33 @@ class Zipf(Skew):
             raise SettingError(f"Zipf's exponent is {self.exponent:g}", hint="use 0 to 10")
 
     def weights(self, n: int, t_s: float = 0.0) -> Floats:
-        ranked = np.arange(1, n + 1, dtype=np.float64) ** -self.exponent
+        ranked = _ranked(n, self.exponent)
         weights = np.empty(n)
         weights[np.arange(n) * _APART % n] = ranked / ranked.sum()
         return weights
 
     def __str__(self) -> str:
         return f"zipf({number_text(self.exponent)})"
+
+    def ranks(self, n: int, unit: Floats) -> Numbers:
+        """Ranks 0 to n - 1, the most frequent first, for draws from 0 to 1.
+
+        >>> Zipf(1.0).ranks(3, np.array([0.0, 0.54, 0.56, 0.81, 0.82, 1.0])).tolist()
+        [0, 0, 1, 1, 2, 2]
+        """
+        ranks = np.searchsorted(_reached(n, self.exponent), unit, side="right")
+        return np.minimum(ranks, n - 1).astype(np.int64)
+
+
+def _ranked(n: int, exponent: float) -> Floats:
+    return np.asarray(np.arange(1, n + 1, dtype=np.float64) ** -exponent, np.float64)
+
+
+@lru_cache(maxsize=16)
+def _reached(n: int, exponent: float) -> Floats:
+    """The share of each rank and of all before it; kept, for it takes long with many ranks."""
+    reached = np.cumsum(_ranked(n, exponent))
+    return np.asarray(reached / reached[-1], np.float64)
 
 
 @dataclass(frozen=True)
@@ -134,6 +156,15 @@ class Hotspot(Skew):
         return f"hotspot({share}, {self.of}, {self.hot}, {every})"
 
 
+_MAKERS: dict[str, Callable[..., Skew]] = {
+    "uniform": Uniform,
+    "zipf": lambda exponent: Zipf(value(exponent)),
+    "hotspot": lambda share, of, hot="1", every="0": Hotspot(
+        value(share), int(of), int(hot), value(every)
+    ),
+}
+
+
 def skew(text: str | Skew) -> Skew:
     """The skew that a text names; `str` of a skew is such a text. A skew stays as it is.
 
@@ -142,23 +173,11 @@ def skew(text: str | Skew) -> Skew:
     >>> skew("pareto(1)")
     Traceback (most recent call last):
     ...
-    penstock.errors.SettingError: 'pareto(1)' is no skew. What to do: write uniform, ...
+    penstock.errors.SettingError: unknown skew 'pareto(1)'. What to do: use uniform, ...
     """
-    if isinstance(text, Skew):
-        return text
-    name, given = call(text)
-    try:
-        if name == "uniform" and not given:
-            return Uniform()
-        if name == "zipf":
-            return Zipf(*map(value, given))
-        if name == "hotspot":
-            share, of, *rest = given
-            return Hotspot(value(share), int(of), *map(int, rest[:1]), *map(value, rest[1:]))
-    except (ValueError, TypeError, FlowError):
-        pass
-    raise SettingError(
-        f"{text!r} is no skew",
-        hint="write uniform, zipf(exponent) or hotspot(share, of, hot, every), such as "
-        "hotspot(0.8, 5, 2, 30s)",
+    hint = "use uniform, zipf(exponent) or hotspot(share, of, hot, every), such as "
+    return (
+        text
+        if isinstance(text, Skew)
+        else made_of(text, "skew", _MAKERS, hint + "hotspot(0.8, 5, 2, 30s)")
     )

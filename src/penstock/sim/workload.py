@@ -1,6 +1,7 @@
 """Workloads for the simulator, by name or as text: a load over time and over slots.
 
-    exchange                        a day of a stock exchange: 14,854,215 orders in 4 hours
+    exchange                        a day of a stock exchange: 14,854,215 orders in 4 hours; this
+                                    one, like others of installed packages, is found by entry points
     sine, burst, ramp, steady       a shape of that kind with values of its own
     hotspot                         a steady load of which a moving part is hot
     sine(30000, 10000, 600s)        any shape, as `penstock.sim.shapes` reads it
@@ -11,12 +12,13 @@ Each comes with the service rate and the hosts that it is meant for.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from penstock.control.examine.vitals import Floats
 from penstock.errors import SettingError
+from penstock.extensions import extension, extension_names
 from penstock.model import StepId
 from penstock.sim.plane import Following
 from penstock.sim.shapes import Shape, shape
@@ -44,8 +46,6 @@ _SHAPES = {
     "steady": ("steady(10000)", "uniform", 2000.0),
     "hotspot": ("steady(10000)", "hotspot(0.5, 5, 1, 60s)", 3000.0),
 }
-_EXCHANGE_RATE = 200.0
-"""Orders a second of a host: about 8 of them are then enough on average."""
 _WORDS = 10.0
 """In a sentence."""
 
@@ -76,13 +76,9 @@ def workload(
     >>> round(sine.trace.total, -4), sine.trace.slots
     (60000, 8)
     """
-    if text == "exchange":
-        from penstock_bench.workloads.exchange.trace import slot_trace
-
-        counts = slot_trace(slots, round(delta_ms), seed)
-        whole = Trace(delta_ms, counts)
-        trace = whole if seconds is None else whole.cut(to_s=seconds)
-        return Workload(trace, _EXCHANGE_RATE)
+    if text == "exchange" or text in extension_names("penstock.workloads"):
+        whole: Workload = extension("penstock.workloads", text)(slots, delta_ms, seed)
+        return whole if seconds is None else replace(whole, trace=whole.trace.cut(to_s=seconds))
     seconds = 1200.0 if seconds is None else seconds
     if text == "wordcount":
         sentences = shaped(
@@ -96,7 +92,7 @@ def workload(
         found = shape(load)
     except SettingError as error:
         raise SettingError(
-            f"{text!r} is no workload", hint=f"name one of {', '.join(names())}, or {error.hint}"
+            f"unknown workload {text!r}", hint=f"name one of {', '.join(names())}, or {error.hint}"
         ) from error
     return Workload(shaped(found, skew(over or uneven), slots, delta_ms, seconds, seed), rate)
 

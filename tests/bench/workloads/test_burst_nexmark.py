@@ -20,13 +20,22 @@ from penstock.flows.graph import Graph, Source
 from penstock.offload.plan.segments import segments
 from penstock.operators.operator import ROWS, EpochTime
 from penstock.plan.steps import FlowPlan, SourcePlan
+from penstock.testing import Uncombined
 from penstock_bench.live.query import began, until
-from penstock_bench.workloads.burst_nexmark import QUERIES, content, flow, query
-from penstock_bench.workloads.burst_truth import BurstLoad, Compared, compared, truth
 from penstock_bench.workloads.nexmark.columns import TIME
 from penstock_bench.workloads.nexmark.events import events
+from penstock_bench.workloads.nexmark.live import (
+    BURSTS,
+    BurstLoad,
+    Compared,
+    burst_content,
+    burst_flow,
+    burst_form,
+    compared,
+    truth,
+)
 from tests.offload.in_process import ANYHOW, WELL, helped
-from tests.trials.cluster import SETTINGS, cluster
+from tests.trials.cluster import PLAIN, SETTINGS, cluster
 from tests.trials.plain_rows import Row
 
 pytestmark = pytest.mark.timeout(120)
@@ -35,14 +44,13 @@ WINDOW = "500ms"
 RATE = "steps(200 for 1s, 1000 for 1500ms, 100 for 1s)"
 """Rows arrive at whole milliseconds, which is what the cluster's rows can tell."""
 START_MS = 1_700_000_000_123
-PLAIN = replace(SETTINGS, combine=False)
 
 
 def plan_of(name: str, window: str = WINDOW, slots: int = 8) -> FlowPlan:
     """A query compiled, on a source that no Spark has to read."""
-    schema = pa.schema([pa.field("arrival", TIME), *content(name).schema])
+    schema = pa.schema([pa.field("arrival", TIME), *burst_content(name).schema])
     source: Any = Source(None, SourcePlan(schema, "arrival", arrival="arrival"))  # type: ignore[arg-type]
-    return query(name).steps(ps.Flow(Graph((source,)), time="arrival"), window, slots).plan
+    return burst_form(name).steps(ps.Flow(Graph((source,)), time="arrival"), window, slots).plan
 
 
 def load_of(name: str, **options: Any) -> BurstLoad:
@@ -73,10 +81,10 @@ def given(on: Any, parts: Sequence[list[list[Row]]]) -> list[Row]:
 # What goes to functions
 
 
-@pytest.mark.parametrize("name", QUERIES)
+@pytest.mark.parametrize("name", BURSTS)
 def test_the_step_with_the_many_rows_can_go_to_functions(name: str) -> None:
     found = {segment.id: segment for segment in segments(plan_of(name))}
-    busy = found[query(name).busy]
+    busy = found[burst_form(name).busy]
     assert busy.offloadable
     assert not busy.whole_keys, "rows of a key can go to several functions"
     assert busy.reads == (0,), "the source is what it reads, through stateless steps"
@@ -89,19 +97,20 @@ def test_joins_are_left_whole(name: str, join: str) -> None:
     assert whole == [join]
 
 
-@pytest.mark.parametrize("name", QUERIES)
+@pytest.mark.parametrize("name", BURSTS)
 def test_what_a_row_costs_hosts(name: str) -> None:
     """`records` is what the busy step gets of a row if couriers combine nothing."""
-    segment = next(one for one in segments(plan_of(name)) if one.id == query(name).busy)
+    segment = next(one for one in segments(plan_of(name)) if one.id == burst_form(name).busy)
     [rows] = load_of(name).rows(9_800).combine_chunks().to_batches()
     for step in segment.maps:
         rows = step.function(rows)
     sent = rows.num_rows
     if segment.keyed is not None:
-        sender = segment.keyed.plan.sender(EpochTime(0, 0), combine=False)
+        sender = segment.keyed.plan.sender(EpochTime(0, 0))
+        Uncombined()({"sender": sender})
         sent = sum(out.batch.num_rows for out in sender.add(0, rows))
         assert sender.finish() == (ROWS, ())
-    assert sent == 9_800 * query(name).records
+    assert sent == 9_800 * burst_form(name).records
 
 
 # Rows
@@ -109,7 +118,7 @@ def test_what_a_row_costs_hosts(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["q1", "q4", "q8"])
 def test_rows_are_those_of_the_generator(name: str) -> None:
-    held = content(name, seed=5)
+    held = burst_content(name, seed=5)
     config = replace(held.config, events=30_000)
     whole = events(config, 0, config.events)
     for stream in held.streams:
@@ -139,7 +148,7 @@ def test_a_load_begins_where_its_lead_in_ends() -> None:
 
 def test_other_queries_are_refused() -> None:
     with pytest.raises(SettingError, match="no query 'q3' for bursts"):
-        flow("q3", None, RATE)  # type: ignore[arg-type]
+        burst_flow("q3", None, RATE)  # type: ignore[arg-type]
 
 
 # The oracle
@@ -148,7 +157,7 @@ def test_other_queries_are_refused() -> None:
 @pytest.mark.parametrize(
     ("name", "settings"),
     [
-        *((name, PLAIN) for name in QUERIES),
+        *((name, PLAIN) for name in BURSTS),
         ("q5", SETTINGS),
         *(
             pytest.param(name, SETTINGS, marks=pytest.mark.slow)
@@ -187,7 +196,7 @@ def test_with_the_help_of_functions(tmp_path: Path, name: str) -> None:
 
 def test_functions_make_few_records_of_many_rows(tmp_path: Path) -> None:
     """Otherwise they are no help to hosts: bids on an auction are near each other."""
-    for name in QUERIES:
+    for name in BURSTS:
         flow, load = plan_of(name), load_of(name)
         if name == "q1":
             continue
@@ -200,7 +209,7 @@ def test_functions_make_few_records_of_many_rows(tmp_path: Path) -> None:
             did = on.run([rows[:3_000], rows[3_000:]]).functions
         assert did is not None
         assert did.rows > 1_000
-        assert did.records < 0.35 * did.rows * query(name).records, name
+        assert did.records < 0.35 * did.rows * burst_form(name).records, name
 
 
 def test_what_is_wrong_is_found() -> None:
@@ -241,7 +250,9 @@ def test_nothing_is_due_of_nothing() -> None:
 def ran(flow: ps.Flow, checkpoint: str, time: str, until_ms: int) -> list[Row]:
     """What a query gives until its output has come so far."""
     sink = ps.collect()
-    live = flow.start(sink, checkpoint=checkpoint, hosts=2, settings=ps.Settings(combine=False))
+    live = flow.start(
+        sink, checkpoint=checkpoint, hosts=2, settings=ps.Settings(faults=PLAIN.faults)
+    )
     for _ in range(240):
         newest = max((row[time].timestamp() for row in sink.rows()), default=0)
         if newest * 1000 >= until_ms or live.await_termination(0.25):
@@ -254,13 +265,13 @@ def ran(flow: ps.Flow, checkpoint: str, time: str, until_ms: int) -> list[Row]:
 
 @pytest.mark.slow
 @pytest.mark.timeout(240)
-@pytest.mark.parametrize("name", QUERIES)
+@pytest.mark.parametrize("name", BURSTS)
 def test_live(spark: SparkSession, checkpoint: str, name: str) -> None:
     """The load began a while ago, so that most of it comes at once."""
     rate, start_ms = "burst(700, 5, 4s, 3s)", int(time.time() * 1000) - 12_345
     load = BurstLoad(name, rate, start_ms, seed=4, window="1s")
-    made = flow(name, spark, rate, slots=8, seed=4, start_ms=start_ms, window="1s")
-    rows = ran(made, checkpoint, query(name).time, start_ms + 15_000)
+    made = burst_flow(name, spark, rate, slots=8, seed=4, start_ms=start_ms, window="1s")
+    rows = ran(made, checkpoint, burst_form(name).time, start_ms + 15_000)
     found = compared(load, rows)
     assert found.right, found
     assert found.until_ms >= start_ms + 15_000
@@ -270,7 +281,7 @@ def test_live(spark: SparkSession, checkpoint: str, name: str) -> None:
 @pytest.mark.timeout(240)
 def test_live_from_when_the_query_has_come_up(spark: SparkSession, checkpoint: str) -> None:
     """Rows of the lead-in are numbered, but reach nobody."""
-    made = flow("q5", spark, "steady(900)", slots=8, window="500ms")
+    made = burst_flow("q5", spark, "steady(900)", slots=8, window="500ms")
     sink = ps.collect()
     live = made.start(sink, checkpoint=checkpoint, hosts=1)
     load = began(live)

@@ -14,9 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.errors import SettingError, StoreError
+from penstock_bench.workloads.draws import Draws
 from penstock_bench.workloads.nexmark.columns import SCHEMAS, STREAMS
 from penstock_bench.workloads.nexmark.config import NexmarkConfig
-from penstock_bench.workloads.nexmark.draws import Draws, Zipf
 from penstock_bench.workloads.nexmark.generator import events, generate, ndjson_lines
 from penstock_bench.workloads.nexmark.shapes import EventTimes
 
@@ -234,11 +234,6 @@ def test_time_never_goes_back(shape: str, rate: int, period_s: int, first: int) 
     assert (np.diff(micros) >= 0).all()
     assert micros[0] >= first * 1_000_000 // rate // 10
     assert micros[-1] <= (first + 1000) * 1_000_000 // rate * 5 + 5_000_000 * period_s
-
-
-def test_zipf_ranks() -> None:
-    ranks = Zipf(3, 1.0).ranks(np.array([0.0, 0.54, 0.56, 0.81, 0.82, 1.0]))
-    assert ranks.tolist() == [0, 0, 1, 1, 2, 2]
 
 
 def test_few_events_and_none(tmp_path: Path) -> None:

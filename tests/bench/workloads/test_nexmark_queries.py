@@ -17,8 +17,8 @@ import penstock as ps
 from penstock_bench.workloads.nexmark.catalog import TITLES
 from penstock_bench.workloads.nexmark.config import NexmarkConfig
 from penstock_bench.workloads.nexmark.generator import generate
+from penstock_bench.workloads.nexmark.oracle import answer
 from penstock_bench.workloads.nexmark.run import SETTINGS, prepare, write_final
-from tests.bench.workloads.nexmark_sql import answer
 from tests.bench.workloads.odd_events import odd_events
 
 Act = Callable[[ps.FlowQuery, int], None]

@@ -1,4 +1,4 @@
-"""The oracle's own SQL, on events small enough to work out by hand."""
+"""The SQL of the queries, on events small enough to work out by hand."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
+from penstock_bench.workloads.nexmark.catalog import QUERIES
 from penstock_bench.workloads.nexmark.config import NexmarkConfig
 from penstock_bench.workloads.nexmark.files import read
 from penstock_bench.workloads.nexmark.generator import generate
-from tests.bench.workloads.nexmark_sql import QUERIES, answer
+from penstock_bench.workloads.nexmark.oracle import answer
 
 START = datetime(2015, 7, 15, tzinfo=UTC)
 

@@ -16,10 +16,11 @@ import penstock as ps
 from penstock.errors import SettingError
 from penstock.sim.shapes import shape
 from penstock.state.variables.ddl import schema_of
+from penstock_bench.workloads.nexmark.arriving_events import MixedEvents, StreamArrivals
 from penstock_bench.workloads.nexmark.columns import STREAMS, Stream
 from penstock_bench.workloads.nexmark.config import NexmarkConfig
 from penstock_bench.workloads.nexmark.events import events
-from penstock_bench.workloads.sine_nexmark import EventRows, StreamArrivals, flow
+from penstock_bench.workloads.nexmark.live import live_flow
 
 RATE = "sine(2000, 1000, 20s)"
 
@@ -46,8 +47,7 @@ def test_streams_together_are_the_events_in_their_order() -> None:
 )
 def test_rows_are_those_of_the_generator(stream: Stream, names: tuple[str, ...]) -> None:
     config = NexmarkConfig(events=5000, seed=9)
-    arrivals = StreamArrivals(shape("steady(1000)"), stream)
-    content = EventRows(arrivals, names, config)
+    content = MixedEvents({stream: {name: name for name in names}}, config)
     whole = events(config, 0, 5000)[stream].select(list(names))
     columns = content.rows(np.arange(whole.num_rows), np.zeros(whole.num_rows, np.int64))
     assert pa.table(columns, schema=whole.schema) == whole
@@ -56,7 +56,7 @@ def test_rows_are_those_of_the_generator(stream: Stream, names: tuple[str, ...])
 
 def test_other_queries_are_refused() -> None:
     with pytest.raises(SettingError, match="no live query 'q3'"):
-        flow("q3", None, RATE)  # type: ignore[arg-type]
+        live_flow("q3", None, RATE)  # type: ignore[arg-type]
 
 
 def arrived(stream: Stream, start_ms: int, until_ms: int) -> pd.DataFrame:
@@ -66,7 +66,7 @@ def arrived(stream: Stream, start_ms: int, until_ms: int) -> pd.DataFrame:
     config = NexmarkConfig(events=10**9, person_bytes=0, auction_bytes=0, bid_bytes=0)
     content = {"person": ("id", "name"), "auction": ("seller",), "bid": ("auction", "price")}
     names = content[stream]
-    columns = EventRows(arrivals, names, config).rows(rows, rows)
+    columns = MixedEvents({stream: {name: name for name in names}}, config).rows(rows, rows)
     frame: pd.DataFrame = pa.table(columns, names=list(names)).to_pandas()
     frame["ms"] = start_ms + arrivals.arrival_us(rows) / 1000
     return frame
@@ -80,7 +80,7 @@ def ran(
     enough: Callable[[list[dict[str, Any]]], bool],
 ) -> list[dict[str, Any]]:
     sink = ps.collect()
-    query = flow(name, spark, RATE, slots=8, start_ms=start_ms).start(
+    query = live_flow(name, spark, RATE, slots=8, start_ms=start_ms).start(
         sink, checkpoint=checkpoint, hosts=1
     )
     for _ in range(1200):

@@ -118,7 +118,7 @@ class SteeredQuery:
         """Let the checkpoint have these entries, in files as they were written."""
         for entries in files:
             name = f"{entries[0].time_ms:016.0f}-000000"
-            self.store.write_journal(name, [entry.to_json() for entry in entries])
+            self.store.write_journal(name, entries)
 
     def _status(self) -> dict[str, Any]:
         newest = None if self.progress is None else self.progress["epoch"]
@@ -161,7 +161,7 @@ class SteeredQuery:
         return self._control()
 
     def _newest(self, last: int) -> dict[str, Any]:
-        return {"entries": [entry.to_json() for entry in self.journal[-last:]]}
+        return {"entries": self.journal[-last:]}
 
 
 Serve = Callable[..., SteeredQuery]

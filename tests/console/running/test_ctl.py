@@ -225,7 +225,7 @@ def test_journal(serve: Serve, tmp_path: Path) -> None:
         (["move", "--slots", "5-3", "--to", "sum/1"], "names no slots"),
         (["move", "--slots", " ", "--to", "sum/1"], "no slots to move"),
         (["move", "--slots", "0", "--to", "sum/1", "--step", "x"], "there is no step 'x'"),
-        (["migration", "sideways"], "'sideways' is no migration"),
+        (["migration", "sideways"], "unknown migration 'sideways'"),
     ],
 )
 def test_orders_that_make_no_sense(

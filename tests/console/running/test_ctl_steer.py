@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from penstock import codec
 from penstock.console.running.query import followed, journal
 from penstock.control.journal.entry import Entry
 from penstock.state.store.store import Store
@@ -87,6 +88,7 @@ def test_steer_without_options_changes_nothing(
     [
         (["--latency", "soon"], "FlowError: 'soon' is not a duration"),
         (["--margin", "1"], "SettingError: a margin of 1"),
+        (["--margin", "nan"], "SettingError: margin=nan"),
     ],
 )
 def test_steer_that_makes_no_sense(
@@ -193,7 +195,7 @@ def test_journal_as_json(serve: Serve, tmp_path: Path, capsys: pytest.CaptureFix
     query.journal = [entry(1, "key ö=[1]"), entry(2)]
     assert run("journal", str(tmp_path), "--json") == 0
     lines = capsys.readouterr().out.splitlines()
-    assert [Entry.from_json(json.loads(line)) for line in lines] == query.journal
+    assert [codec.decode(line, Entry) for line in lines] == query.journal
 
 
 def test_journal_of_a_query_that_runs_no_more(

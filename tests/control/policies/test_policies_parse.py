@@ -94,7 +94,7 @@ def test_own_policies_pass_through() -> None:
     assert parse(own) == (own, None)
     made, _ = parse(Own)
     assert isinstance(made, Own)
-    with pytest.raises(SettingError, match="is no policy"):
+    with pytest.raises(SettingError, match="unknown policy"):
         parse(17)  # type: ignore[arg-type]
 
 

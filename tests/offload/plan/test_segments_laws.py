@@ -1,4 +1,4 @@
-"""What of a flow can go to functions: laws that hold for every graph."""
+"""What of a flow can go to burst workers: laws that hold for every graph."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_laws_of_the_rewritten_graph(plan: FlowPlan) -> None:
     for edge in graph.edges:
         ends = (edge.source.kind, edge.target.kind)
         if ends == ("transient", "transient"):
-            # one after the other in one invocation: no function talks to another
+            # one after the other in one invocation: no burst worker talks to another
             assert edge.kind == "one-to-one"
         elif edge.target.kind == "transient":
             assert edge.source.kind == "router"

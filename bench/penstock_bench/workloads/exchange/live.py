@@ -17,12 +17,12 @@ from pyspark.sql import DataFrame, SparkSession
 
 import penstock as ps
 from penstock.errors import SettingError
+from penstock.sim.pieces import Numbers, Piece
 from penstock.sim.shapes import Shape
-from penstock_bench.workloads.arriving import Arriving, arriving
+from penstock.spark.arriving import Arriving, arriving
 from penstock_bench.workloads.exchange.auction import ORDER_COLUMNS, Auction
 from penstock_bench.workloads.exchange.orders import Traders
 from penstock_bench.workloads.exchange.trace import Day
-from penstock_bench.workloads.pieces import Numbers, Piece
 
 _PIECE_MS = 100
 

@@ -13,9 +13,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from penstock_bench.workloads.draws import Draws, Numbers
 from penstock_bench.workloads.exchange.book import BUY, SELL
 from penstock_bench.workloads.exchange.trace import FIRST_STOCK, Day
-from penstock_bench.workloads.nexmark.draws import Draws, Numbers
 
 ACCOUNTS = 5_000
 FIRST_ARRIVAL_MS = 1_577_957_400_000

@@ -13,6 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.errors import SettingError
+from penstock.sim.trace import Trace
+from penstock.sim.workload import Workload
 from penstock.state.keys.codec import int_keys, slots_of
 from penstock_bench.workloads.exchange import intensity
 from penstock_bench.workloads.exchange.intensity import DAY_MS, SESSION_MS, STEP_MS
@@ -27,6 +29,8 @@ _EXPONENT = 0.58
 _OPENING = (70_000, 74_500)
 """Orders of a session's first second, besides those that come anyway."""
 _STOCK_BITS = 11
+_SERVICE_RATE = 200.0
+"""Orders a second of a host: about 8 of them are then enough on average."""
 
 Numbers = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -83,6 +87,11 @@ def slot_trace(slots: int = 64, delta_ms: int = 100, seed: int = 1) -> Counts:
     for stock, arrivals_ms in _by_stock(seed):
         counts[slot[stock]] += np.bincount(arrivals_ms // delta_ms, minlength=counts.shape[1])
     return np.ascontiguousarray(counts.T)
+
+
+def workload(slots: int, delta_ms: float, seed: int) -> Workload:
+    """The day for the simulator, which calls it `exchange`."""
+    return Workload(Trace(delta_ms, slot_trace(slots, round(delta_ms), seed)), _SERVICE_RATE)
 
 
 def slots_of_stocks(slots: int) -> npt.NDArray[np.int32]:

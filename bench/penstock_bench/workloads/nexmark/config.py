@@ -7,7 +7,7 @@ from typing import Literal, get_args
 
 from penstock.errors import SettingError
 
-Shape = Literal["flat", "burst", "sine", "step"]
+ShapeName = Literal["flat", "burst", "sine", "step"]
 Hot = Literal["canonical", "zipf"]
 
 PEOPLE, AUCTIONS, BIDS = 1, 3, 46
@@ -34,7 +34,7 @@ class NexmarkConfig:
     seed: int = 1
     rate: int = 10_000
     """Events in a second of event time, where the shape's factor is 1."""
-    shape: Shape = "flat"
+    shape: ShapeName = "flat"
     """How the rate changes over a period; see `shapes.py`."""
     period_s: int = 60
     """How long a shape takes until it begins again."""
@@ -64,8 +64,8 @@ class NexmarkConfig:
     bid_bytes: int = 100
 
     def __post_init__(self) -> None:
-        if self.shape not in get_args(Shape):
-            shapes = ", ".join(get_args(Shape))
+        if self.shape not in get_args(ShapeName):
+            shapes = ", ".join(get_args(ShapeName))
             raise SettingError(f"{self.shape!r} is no shape", hint=f"take one of {shapes}")
         if self.hot not in get_args(Hot):
             raise SettingError(

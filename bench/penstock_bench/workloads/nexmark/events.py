@@ -13,10 +13,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.sim.skews import Zipf
+from penstock_bench.workloads.draws import Draws, Floats, Numbers
 from penstock_bench.workloads.nexmark import texts
 from penstock_bench.workloads.nexmark.columns import SCHEMAS, Stream
 from penstock_bench.workloads.nexmark.config import AUCTIONS, PEOPLE, ROUND, NexmarkConfig
-from penstock_bench.workloads.nexmark.draws import Draws, Numbers, Zipf
 from penstock_bench.workloads.nexmark.shapes import EventTimes
 
 FIRST_ID = 1000
@@ -145,18 +146,17 @@ def _hot_person(config: NexmarkConfig, numbers: Numbers, draws: Draws, which: in
     newest = _last_person(numbers)
     if config.hot == "canonical":
         return newest // config.hot_batch * config.hot_batch + which
-    return (2 * _zipf(config).ranks(draws.unit("zipf-p")) + which) % (newest + 2)
+    return (2 * _hot_rank(config, draws.unit("zipf-p")) + which) % (newest + 2)
 
 
 def _hot_auction(config: NexmarkConfig, newest: Numbers, draws: Draws) -> Numbers:
     if config.hot == "canonical":
         return newest // config.hot_batch * config.hot_batch
-    return _zipf(config).ranks(draws.unit("zipf-a")) % (newest + 1)
+    return _hot_rank(config, draws.unit("zipf-a")) % (newest + 1)
 
 
-@lru_cache(maxsize=8)
-def _zipf(config: NexmarkConfig) -> Zipf:
-    return Zipf(config.hot_set, config.zipf_exponent)
+def _hot_rank(config: NexmarkConfig, unit: Floats) -> Numbers:
+    return Zipf(config.zipf_exponent).ranks(config.hot_set, unit)
 
 
 @lru_cache(maxsize=8)

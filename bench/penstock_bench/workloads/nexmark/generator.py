@@ -13,9 +13,9 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from penstock.errors import SettingError, StoreError
+from penstock_bench.workloads.draws import Draws, Numbers
 from penstock_bench.workloads.nexmark.columns import SCHEMAS, STREAMS, Stream
 from penstock_bench.workloads.nexmark.config import NexmarkConfig
-from penstock_bench.workloads.nexmark.draws import Draws, Numbers
 from penstock_bench.workloads.nexmark.events import events, events_of
 from penstock_bench.workloads.nexmark.shapes import EventTimes
 

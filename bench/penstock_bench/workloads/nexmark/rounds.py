@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from penstock.errors import SettingError
+from penstock.sim.pieces import Numbers
 from penstock_bench.workloads.nexmark.columns import STREAMS, Stream
 from penstock_bench.workloads.nexmark.config import AUCTIONS, BIDS, PEOPLE, ROUND
-from penstock_bench.workloads.pieces import Numbers
 
 _EACH: dict[Stream, int] = {"person": PEOPLE, "auction": AUCTIONS, "bid": BIDS}
 
 
-class Places(NamedTuple):
+class RoundPlaces(NamedTuple):
     """A run of events in each round: the first one's place, and how many."""
 
     first: int
@@ -23,14 +23,14 @@ class Places(NamedTuple):
         return number // self.each * ROUND + self.first + number % self.each
 
 
-def places(*streams: Stream) -> Places:
+def places(*streams: Stream) -> RoundPlaces:
     """Where the events of a stream are, or of streams that follow one another in a round.
 
     >>> import numpy as np
     >>> places("auction").events(np.arange(4)).tolist()
     [1, 2, 3, 51]
     >>> places("auction", "bid")
-    Places(first=1, each=49)
+    RoundPlaces(first=1, each=49)
     """
     before = STREAMS.index(streams[0])
     if streams != STREAMS[before : before + len(streams)]:
@@ -38,4 +38,4 @@ def places(*streams: Stream) -> Places:
             f"{' and '.join(streams)} do not follow one another in a round",
             hint=f"the order is {', '.join(STREAMS)}",
         )
-    return Places(sum(_EACH[s] for s in STREAMS[:before]), sum(_EACH[s] for s in streams))
+    return RoundPlaces(sum(_EACH[s] for s in STREAMS[:before]), sum(_EACH[s] for s in streams))

@@ -25,7 +25,7 @@ from penstock_bench.workloads.nexmark.columns import SCHEMAS
 from penstock_bench.workloads.nexmark.files import ReplayInfo, chunked
 from penstock_bench.workloads.nexmark.final import final_rows, final_schema, read_epochs
 from penstock_bench.workloads.nexmark.output import check_output, rows_file
-from penstock_bench.workloads.nexmark.query import Events, Query
+from penstock_bench.workloads.nexmark.query import Events, NexmarkQuery
 
 PARTS = 2
 """Files of a stream in an epoch: so many tasks read it."""
@@ -52,7 +52,7 @@ Done = Callable[[int, int], None]
 class Replay:
     """A query's events, cut into files and ready to be streamed."""
 
-    query: Query
+    query: NexmarkQuery
     folder: Path
     info: ReplayInfo
     batch_rows: int
@@ -63,7 +63,7 @@ class Replay:
 
     def flow(self, spark: SparkSession) -> ps.Flow:
         """The query's flow on these events, in a session with `SETTINGS`."""
-        return self.query.flow(self.streams(spark))
+        return self.query.on(self.streams(spark))
 
     def streams(self, spark: SparkSession) -> Events:
         """The events as Spark's file source brings them, a batch at a time."""

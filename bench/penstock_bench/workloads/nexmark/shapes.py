@@ -15,10 +15,10 @@ from itertools import accumulate
 
 import numpy as np
 
-from penstock_bench.workloads.nexmark.config import NexmarkConfig, Shape
-from penstock_bench.workloads.nexmark.draws import Numbers
+from penstock_bench.workloads.draws import Numbers
+from penstock_bench.workloads.nexmark.config import NexmarkConfig, ShapeName
 
-_PIECES: dict[Shape, list[tuple[int, int]]] = {
+_PIECES: dict[ShapeName, list[tuple[int, int]]] = {
     "flat": [(60, 1000)],
     "burst": [(54, 1000), (6, 10_000)],
     "sine": [(1, round(1000 + 800 * math.sin(math.pi * (i + 0.5) / 30))) for i in range(60)],

@@ -9,7 +9,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock_bench.workloads.nexmark.draws import Draws, Numbers, mixed
+from penstock_bench.workloads.draws import Draws, Numbers, mixed
 
 _POOL = 1 << 20
 

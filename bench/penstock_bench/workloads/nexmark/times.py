@@ -11,8 +11,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock_bench.workloads.draws import Numbers
 from penstock_bench.workloads.nexmark.columns import TIME
-from penstock_bench.workloads.nexmark.draws import Numbers
 
 FORMS = "write times as 2015-07-15T00:00:00.000Z, or as whole milliseconds since 1970"
 EARLIEST_US, LATEST_US = -62_135_596_800_000_000, 253_402_300_799_999_999

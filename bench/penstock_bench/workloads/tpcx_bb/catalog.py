@@ -14,7 +14,7 @@ from penstock.flows.graph import Graph, Source
 from penstock.plan.steps import FlowPlan, SourcePlan
 from penstock_bench.workloads.nexmark.final import final_rows, final_schema
 from penstock_bench.workloads.tpcx_bb.columns import EVENT_TIME, SCHEMAS
-from penstock_bench.workloads.tpcx_bb.query import Query
+from penstock_bench.workloads.tpcx_bb.query import TpcxBbQuery
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -28,7 +28,7 @@ TITLES = {
 }
 
 
-def find(number: int) -> Query:
+def find(number: int) -> TpcxBbQuery:
     """The query of this number."""
     if number not in TITLES:
         raise SettingError(
@@ -36,7 +36,7 @@ def find(number: int) -> Query:
             hint=f"the queries are {', '.join(map(str, TITLES))}",
         )
     query = import_module(f"penstock_bench.workloads.tpcx_bb.queries.q{number}").QUERY
-    assert isinstance(query, Query)
+    assert isinstance(query, TpcxBbQuery)
     return query
 
 

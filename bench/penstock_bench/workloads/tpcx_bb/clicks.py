@@ -12,10 +12,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from penstock_bench.workloads.nexmark.draws import Draws, Numbers
+from penstock.sim.skews import Zipf
+from penstock_bench.workloads.draws import Draws, Numbers
 from penstock_bench.workloads.tpcx_bb.columns import PAGES, SCHEMAS, TIME
 from penstock_bench.workloads.tpcx_bb.config import TpcxBbConfig
-from penstock_bench.workloads.tpcx_bb.draws import companions, lengths, popular_items, zipf
+from penstock_bench.workloads.tpcx_bb.draws import companions, lengths, popular_items
 from penstock_bench.workloads.tpcx_bb.rhythm import HOUR_MS, begins_ms, most_in
 
 _MOST_VIEWS = 28
@@ -97,7 +98,7 @@ def _after_ms(draws: Draws, place: Numbers) -> Numbers:
 
 def _users(config: TpcxBbConfig, sessions: Numbers) -> tuple[Numbers, npt.NDArray[np.bool_]]:
     draws = Draws(config.seed, sessions)
-    users = 1 + zipf(config.users, config.user_exponent).ranks(draws.unit("user"))
+    users = 1 + Zipf(config.user_exponent).ranks(config.users, draws.unit("user"))
     return users, draws.below(100, "known") >= _UNKNOWN_PER_CENT
 
 

@@ -6,17 +6,12 @@ from functools import lru_cache
 
 import numpy as np
 
-from penstock_bench.workloads.nexmark.draws import Draws, Floats, Numbers, Zipf
+from penstock.sim.skews import Zipf
+from penstock_bench.workloads.draws import Draws, Floats, Numbers
 from penstock_bench.workloads.tpcx_bb.config import TpcxBbConfig
 
 _COMPANIONS = 6
 """Items of the same category that go with an item."""
-
-
-@lru_cache(maxsize=16)
-def zipf(n: int, exponent: float) -> Zipf:
-    """Ranks by Zipf's law; the table is kept."""
-    return Zipf(n, exponent)
 
 
 def lengths(draws: Draws, what: str, mean: float, most: int) -> Numbers:
@@ -33,7 +28,7 @@ def _geometric(mean: float, most: int) -> Floats:
 
 def popular_items(config: TpcxBbConfig, draws: Draws, what: str) -> Numbers:
     """Items by Zipf's law: 1 is the favourite of all."""
-    return 1 + zipf(config.items, config.item_exponent).ranks(draws.unit(what))
+    return 1 + Zipf(config.item_exponent).ranks(config.items, draws.unit(what))
 
 
 def companions(config: TpcxBbConfig, items: Numbers, draws: Draws, what: str) -> Numbers:

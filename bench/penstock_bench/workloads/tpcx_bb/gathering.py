@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from penstock_bench.workloads.nexmark.draws import Numbers
+from penstock_bench.workloads.draws import Numbers
 
 
 @dataclass(frozen=True)

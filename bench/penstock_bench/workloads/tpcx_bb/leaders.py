@@ -7,7 +7,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.operators.operator import CHANGE
-from penstock_bench.workloads.nexmark.draws import Numbers
+from penstock_bench.workloads.draws import Numbers
 
 Mask = npt.NDArray[np.bool_]
 

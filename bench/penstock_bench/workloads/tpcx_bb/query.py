@@ -19,7 +19,7 @@ SLOTS = 16
 
 
 @dataclass(frozen=True)
-class Query:
+class TpcxBbQuery:
     """A query: the stream that it reads, the steps it puts behind it, and how their end is read."""
 
     stream: Stream

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from penstock_bench.workloads.nexmark.draws import Numbers
+from penstock_bench.workloads.draws import Numbers
 
 _HOURS = np.array(
     [2, 1, 1, 1, 1, 2, 4, 7, 10, 12, 14, 15, 16, 15, 14, 14, 15, 17, 19, 20, 17, 12, 8, 4], np.int64

@@ -10,7 +10,8 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
-from penstock_bench.workloads.nexmark.draws import Draws, Numbers, mixed
+from penstock.sim.skews import Zipf
+from penstock_bench.workloads.draws import Draws, Numbers, mixed
 from penstock_bench.workloads.tpcx_bb.columns import SCHEMAS, TIME
 from penstock_bench.workloads.tpcx_bb.config import TpcxBbConfig
 from penstock_bench.workloads.tpcx_bb.draws import (
@@ -18,7 +19,6 @@ from penstock_bench.workloads.tpcx_bb.draws import (
     companions,
     lengths,
     popular_items,
-    zipf,
 )
 from penstock_bench.workloads.tpcx_bb.rhythm import DAY_MS, begins_ms
 
@@ -53,7 +53,7 @@ def store_sales(config: TpcxBbConfig, first: int, count: int) -> pa.Table:
     sold_ms = begins_ms(tickets, config.tickets_per_day)[at]
     price = _prices(config, item, category, sold_ms // DAY_MS)
     quantity = 1 + draws.below(4, "quantity")
-    store = zipf(config.stores, config.store_exponent).ranks(of_ticket.unit("store"))
+    store = Zipf(config.store_exponent).ranks(config.stores, of_ticket.unit("store"))
     customer = store * _CUSTOMERS_PER_STORE + of_ticket.below(_CUSTOMERS_PER_STORE, "customer")
     columns = [tickets[at], item, category, quantity, price]
     arrays = [pa.array(values) for values in columns]

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
+from penstock.sim.pieces import Numbers
 from penstock.sim.shapes import Steady
-from penstock_bench.workloads.arriving import Arriving, arriving
-from penstock_bench.workloads.pieces import Numbers
+from penstock.spark.arriving import Arriving, arriving
 
 __all__ = ["Numbers", "keys_and_values", "steady"]
 

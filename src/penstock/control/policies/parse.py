@@ -15,22 +15,21 @@ Users may hand in an object, or a class, of their own instead.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 
+from penstock.call_text import made_of
 from penstock.control.treat.decision import Policy
-from penstock.errors import PenstockError, SettingError
+from penstock.errors import SettingError
 from penstock.model import milliseconds
 
 Parsed = tuple[Policy, float | None]
 """A policy, and the safety margin that was named with it, if one was."""
 
-_TEXT = re.compile(r"\s*([a-z0-9_-]+)\s*(?:\(([^()]*)\)\s*)?", re.IGNORECASE)
 _FORMS = (
     "switch", "switch(0.2)", "switch(0.2, unit)", "static(4)", "autoflow", "autoflow(5s, 0.2)",
     "drs(0.2)", "drs_lb(0.2)", "ds2", "ds2(0.7)",
 )  # fmt: skip
-_HINT = f"write {', '.join(_FORMS)}, or give an object with a method decide(vitals, bounds)"
+_HINT = f"use {', '.join(_FORMS)}, or give an object with a method decide(vitals, bounds)"
 
 
 def names() -> tuple[str, ...]:
@@ -54,25 +53,15 @@ def parse(text: str | Policy | type[Policy]) -> Parsed:
     >>> parse("magic")
     Traceback (most recent call last):
     ...
-    penstock.errors.SettingError: 'magic' is no policy. What to do: write switch, switch(0.2), \
+    penstock.errors.SettingError: unknown policy 'magic'. What to do: use switch, switch(0.2), \
 switch(0.2, unit), static(4), autoflow, autoflow(5s, 0.2), drs(0.2), drs_lb(0.2), ds2, ds2(0.7), or \
 give an object with a method decide(vitals, bounds)
     """
     if not isinstance(text, str):
         if not callable(getattr(text, "decide", None)):
-            raise SettingError(f"{text!r} is no policy", hint=_HINT)
+            raise SettingError(f"unknown policy {text!r}", hint=_HINT)
         return (text() if isinstance(text, type) else text), None
-    match = _TEXT.fullmatch(text)
-    name = match[1].lower().replace("-", "_") if match else ""
-    if match is None or name not in _MAKERS:
-        raise SettingError(f"{text!r} is no policy", hint=_HINT)
-    words = match[2].strip() if match[2] is not None else ""
-    arguments = [word.strip() for word in words.split(",")] if words else []
-    try:
-        return _MAKERS[name](*arguments)
-    except (TypeError, ValueError, PenstockError) as error:
-        told = f": {error.message}" if isinstance(error, PenstockError) else ""
-        raise SettingError(f"{text!r} is no policy{told}", hint=_HINT) from error
+    return made_of(text, "policy", _MAKERS, _HINT)
 
 
 def policy(text: str | Policy | type[Policy]) -> Policy:

@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 import penstock as ps
 from penstock_bench.workloads.tpcx_bb.columns import TIME
 from penstock_bench.workloads.tpcx_bb.gathering import flat, gathered, pairs
-from penstock_bench.workloads.tpcx_bb.query import SLOTS, Query
+from penstock_bench.workloads.tpcx_bb.query import SLOTS, TpcxBbQuery
 
 STORES = pa.array(range(1, 26))
 CATEGORIES = pa.array([1, 2, 3, 4, 5])
@@ -81,7 +81,7 @@ def steps(sales: ps.Flow) -> ps.Flow:
     return hours.top(MOST, by="n desc, item_1, item_2", rank="place", until="window_end")
 
 
-QUERY = Query(
+QUERY = TpcxBbQuery(
     "store_sales",
     steps,
     ("stateless", "keyed", "keyed", "global"),

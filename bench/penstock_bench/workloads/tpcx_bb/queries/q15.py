@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 import penstock as ps
 from penstock.operators.operator import CHANGE
-from penstock_bench.workloads.tpcx_bb.query import SLOTS, Query
+from penstock_bench.workloads.tpcx_bb.query import SLOTS, TpcxBbQuery
 
 STORES = pa.array(range(1, 11))
 _DAY_US = 86_400_000_000
@@ -112,6 +112,6 @@ def steps(sales: ps.Flow) -> ps.Flow:
     return sold.key_by("category", slots=SLOTS).process(Trends())
 
 
-QUERY = Query(
+QUERY = TpcxBbQuery(
     "store_sales", steps, ("stateless", "stateless", "keyed"), (("category", "ascending"),)
 )

@@ -19,11 +19,11 @@ import pyarrow.compute as pc
 
 import penstock as ps
 from penstock.operators.operator import CHANGE
-from penstock_bench.workloads.nexmark.draws import Numbers
+from penstock_bench.workloads.draws import Numbers
 from penstock_bench.workloads.tpcx_bb.columns import VIEW
 from penstock_bench.workloads.tpcx_bb.gathering import flat, gathered, pairs
 from penstock_bench.workloads.tpcx_bb.leaders import changes, leading
-from penstock_bench.workloads.tpcx_bb.query import SLOTS, Query
+from penstock_bench.workloads.tpcx_bb.query import SLOTS, TpcxBbQuery
 
 GAP_US = 3_600_000_000
 MOST = 30
@@ -160,7 +160,7 @@ def steps(clicks: ps.Flow) -> ps.Flow:
     return counts.global_(Leaders())
 
 
-QUERY = Query(
+QUERY = TpcxBbQuery(
     "clicks",
     steps,
     ("stateless", "keyed", "stateless", "keyed", "global"),

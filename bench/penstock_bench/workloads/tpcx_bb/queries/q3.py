@@ -20,11 +20,11 @@ import pyarrow.compute as pc
 
 import penstock as ps
 from penstock.operators.operator import CHANGE
-from penstock_bench.workloads.nexmark.draws import Numbers
+from penstock_bench.workloads.draws import Numbers
 from penstock_bench.workloads.tpcx_bb.columns import PURCHASE, VIEW
 from penstock_bench.workloads.tpcx_bb.gathering import flat, ranges
 from penstock_bench.workloads.tpcx_bb.leaders import changes, leading
-from penstock_bench.workloads.tpcx_bb.query import SLOTS, Query
+from penstock_bench.workloads.tpcx_bb.query import SLOTS, TpcxBbQuery
 
 LAST = 5
 DAYS_US = 10 * 86_400_000_000
@@ -162,7 +162,7 @@ def steps(clicks: ps.Flow) -> ps.Flow:
     return before.key_by("bought", slots=SLOTS).process(MostViewed())
 
 
-QUERY = Query(
+QUERY = TpcxBbQuery(
     "clicks",
     steps,
     ("stateless", "keyed", "keyed"),

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 import penstock as ps
 from penstock_bench.workloads.tpcx_bb.columns import CART, CHECKOUT
-from penstock_bench.workloads.tpcx_bb.query import Query
+from penstock_bench.workloads.tpcx_bb.query import TpcxBbQuery
 
 
 def pages(clicks: pa.RecordBatch) -> pa.RecordBatch:
@@ -55,7 +55,7 @@ def newest(rows: pa.Table) -> pa.Table:
     return rows.take(pc.sort_indices(rows, sort_keys=[("sessions", "descending")])[:1])
 
 
-QUERY = Query(
+QUERY = TpcxBbQuery(
     "clicks",
     steps,
     ("stateless", "keyed", "stateless", "global"),

@@ -1,0 +1,152 @@
+"""Worklists of keyed operators and reorder buffers, by name: the runtime's own and their rivals.
+
+PartitionedQueue    a worker has one part to itself, for as long as its turn lasts
+SharedQueue         the next piece, with the lock of its part: workers wait for each other
+LockBased           one lock around everything: figure 2 of the paper on the ordered runtime
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from penstock.runtime.atomics import EMPTY, Atomics
+from penstock.runtime.reorder import Downstream, NonBlocking, Reorder, Unordered
+from penstock.runtime.worklists import Bound, HybridQueue, Operate, SharedWorklist, Worklist
+
+
+class PartitionedQueue:
+    """A queue for each part; a worker takes the next part that is free and has work.
+
+    It keeps the part for its turn, so the pieces of other parts may wait long for their turn, and
+    outputs of what was worked on wait for theirs.
+    """
+
+    def __init__(self, parts: int, atomics: Atomics | None = None) -> None:
+        atomics = atomics or Atomics()
+        self._queues = [atomics.queue() for _ in range(parts)]
+        self._flags = [atomics.flag() for _ in range(parts)]
+        self._taken = [False] * parts
+        self._last = 0
+
+    def put(self, serial: int, part: int, piece: Any) -> None:
+        """Add a piece to its part."""
+        self._queues[part].put((serial, piece))
+
+    def consume(self, operate: Operate, budget: float, bound: Bound) -> tuple[int, float]:
+        """Work on the pieces of one part, and of the next ones while there is time."""
+        pieces, records = 0, 0.0
+        while records < budget or not pieces:
+            part = self._next_part(bound())
+            if part is None or self._flags[part].test_and_set():
+                break
+            self._taken[part], self._last = True, part
+            try:
+                done, size = self._consume_part(part, operate, budget - records, bound)
+            finally:
+                self._taken[part] = False
+                self._flags[part].clear()
+            pieces, records = pieces + done, records + size
+        return pieces, records
+
+    def _consume_part(
+        self, part: int, operate: Operate, budget: float, bound: Bound
+    ) -> tuple[int, float]:
+        queue = self._queues[part]
+        pieces, records = 0, 0.0
+        while records < budget or not pieces:
+            # Nobody else takes from this part, so what is seen is what is taken.
+            head = queue.peek()
+            if head is EMPTY or head[0] >= bound():
+                break
+            records += operate(queue.take()[1])
+            pieces += 1
+        return pieces, records
+
+    def ready(self, bound: Bound) -> bool:
+        """Whether there is a part that is free and has work."""
+        return self._next_part(bound()) is not None
+
+    def _next_part(self, limit: int) -> int | None:
+        parts = len(self._queues)
+        for step in range(1, parts + 1):
+            part = (self._last + step) % parts
+            if not self._taken[part] and len(self._queues[part]):
+                head = self._queues[part].peek()
+                if head is not EMPTY and head[0] < limit:
+                    return part
+        return None
+
+    def __len__(self) -> int:
+        return sum(map(len, self._queues))
+
+
+class SharedQueue(SharedWorklist):
+    """One queue, and a lock for each part; the next piece is taken together with its part's lock.
+
+    Were the piece taken first, two workers could get the lock in the wrong order. So who waits for
+    a part keeps all others from taking: that is the price of this way.
+    """
+
+    def __init__(self, parts: int, atomics: Atomics | None = None) -> None:
+        super().__init__(atomics)
+        self._taking = threading.Lock()
+        self._locks = [threading.Lock() for _ in range(parts)]
+
+    def put(self, serial: int, part: int, piece: Any) -> None:
+        """Add a piece."""
+        self._queue.put((serial, part, piece))
+
+    def consume(self, operate: Operate, budget: float, bound: Bound) -> tuple[int, float]:
+        """Work on the next pieces, each when its part is free."""
+        pieces, records = 0, 0.0
+        while records < budget or not pieces:
+            with self._taking:
+                head = self._queue.peek()
+                if head is EMPTY or head[0] >= bound():
+                    break
+                lock = self._locks[head[1]]
+                lock.acquire()
+                self._queue.take()
+            try:
+                records += operate(head[2])
+                pieces += 1
+            finally:
+                lock.release()
+        return pieces, records
+
+
+class LockBased:
+    """A lock around an unbounded buffer: all workers wait while one of them sends."""
+
+    def __init__(self, size: int = 0, atomics: Atomics | None = None) -> None:
+        self.next = (atomics or Atomics()).counter(0)
+        self._lock = threading.Lock()
+        self._waiting: dict[int, Any] = {}
+
+    def send(self, serial: int, output: Any, downstream: Downstream) -> bool:
+        """Hand in one output, and send what is ready. There is always a place."""
+        with self._lock:
+            if serial != self.next.load():
+                self._waiting[serial] = output
+                return True
+            while output is not EMPTY:
+                downstream(output)
+                serial += 1
+                self.next.fetch_add(1)
+                output = self._waiting.pop(serial, EMPTY)
+        return True
+
+
+QUEUES: dict[str, Callable[[int, Atomics], Worklist]] = {
+    "hybrid": HybridQueue,
+    "partitioned": PartitionedQueue,
+    "shared": SharedQueue,
+}
+REORDERINGS: dict[str, Callable[[int, Atomics], Reorder]] = {
+    "nonblocking": NonBlocking,
+    "lock": LockBased,
+    "none": lambda size, atomics: Unordered(atomics),
+}
+"""Each is made for a number of outputs that may wait."""

@@ -1,0 +1,228 @@
+"""Queries on events that arrive live, and what they should give.
+
+>>> query = live_flow("q5", spark, "sine(30000, 10000, 90s)").start(          # doctest: +SKIP
+...     ps.to("console"), checkpoint="ck", hosts=3)
+>>> query = burst_flow("q7", spark, "burst(2000, 5, 20s, 30s)").start(       # doctest: +SKIP
+...     ps.to("console"), checkpoint="ck", hosts=2)
+
+By the time of arrival there are q2, q5 and q8. Under bursts there are q1, q4, q5, q6, q7 and q8, as
+Sponge draws them: keyed steps before joins, so that functions can take the many rows. An output row
+then says which window it is of.
+
+Rows of a load follow from their numbers, and their times of arrival from its shape. So what a run
+should have given is known from when its load began and how far the run came, whatever happened to it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+
+import penstock as ps
+from penstock.errors import SettingError
+from penstock.model import milliseconds
+from penstock.sim.shapes import Shape, shape
+from penstock.spark.arriving import Arriving, arriving
+from penstock_bench.workloads.nexmark.arriving_events import LiveEvents, MixedEvents, scaled_down
+from penstock_bench.workloads.nexmark.catalog import QUERIES
+from penstock_bench.workloads.nexmark.columns import TIME
+from penstock_bench.workloads.nexmark.query import BurstForm
+
+WINDOW = "2s"
+"""Of queries under bursts."""
+BURSTS = {name: query.burst for name, query in QUERIES.items() if query.burst is not None}
+
+Row = dict[str, Any]
+_TOLD = 3
+"""So many of the rows that are wrong are told."""
+_MICROSECOND, _1970 = timedelta(microseconds=1), datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def live_flow(
+    name: str,
+    spark: SparkSession,
+    rate: str | Shape,
+    slots: int = 64,
+    seed: int = 1,
+    partitions: int = 2,
+    start_ms: int | None = None,
+) -> ps.Flow:
+    """The query of this name (q2, q5, q8) on events that arrive so many a second, all streams
+    together. Without a `start_ms` they begin when the query has come up; see `arriving`."""
+    live = QUERIES[name].live if name in QUERIES else None
+    if live is None:
+        raise SettingError(f"there is no live query {name!r}", hint="take q2, q5 or q8")
+    return live(LiveEvents(spark, shape(rate), seed, partitions, start_ms), slots)
+
+
+# -- bursts
+
+
+def burst_form(name: str) -> BurstForm:
+    """The query of this name under bursts."""
+    if name not in BURSTS:
+        raise SettingError(
+            f"there is no query {name!r} for bursts", hint=f"take one of {', '.join(BURSTS)}"
+        )
+    return BURSTS[name]
+
+
+def burst_content(name: str, seed: int = 1) -> MixedEvents:
+    """What the rows of a query hold."""
+    return MixedEvents(burst_form(name).reads, scaled_down(seed))
+
+
+def burst_steps(name: str, rows: DataFrame, window: str = WINDOW, slots: int = 64) -> ps.Flow:
+    """The query on rows that have their time of arrival in a column `arrival`."""
+    came = ps.flow(rows, arrival="arrival", event_time="arrival")
+    return burst_form(name).steps(came, window, slots)
+
+
+def burst_flow(
+    name: str,
+    spark: SparkSession,
+    rate: str | Shape,
+    slots: int = 64,
+    seed: int = 1,
+    partitions: int = 2,
+    start_ms: int | None = None,
+    window: str = WINDOW,
+) -> ps.Flow:
+    """The query of this name on events that arrive at the rate of a shape: those that it reads.
+
+    Without a `start_ms` they begin when the query has come up; see `arriving`. Rows of the lead-in
+    have no time: they do not reach the query, nor are they counted in its progress.
+    """
+    load = Arriving(shape(rate), burst_content(name, seed), partitions, start_ms)
+    rows = arriving(spark, f"nexmark_{name}", load).where("arrival IS NOT NULL")
+    return burst_steps(name, rows, window, slots)
+
+
+# -- the truth
+
+
+@dataclass(frozen=True)
+class BurstLoad:
+    """A load as a run had it."""
+
+    name: str
+    """Of the query."""
+    rate: str | Shape
+    start_ms: int
+    """Of 1970: when the load began."""
+    first: int = 0
+    """The number of its first row: those before it were the lead-in."""
+    seed: int = 1
+    window: str = WINDOW
+
+    @cached_property
+    def shape(self) -> Shape:
+        return shape(self.rate)
+
+    def rows(self, count: int) -> pa.Table:
+        """The first rows with a time of arrival, so many of them, as the query gets them."""
+        number = np.arange(count, dtype=np.int64)
+        t_us = self.shape.arrival_us(number)
+        held = burst_content(self.name, self.seed)
+        arrival = pa.array(self.start_ms * 1000 + t_us).cast(TIME)
+        columns = held.rows(number + self.first, t_us)
+        return pa.table([arrival, *columns], names=["arrival", *held.schema.names])
+
+    def count(self, until_us: int) -> int:
+        """How many rows arrive before a time of 1970, in microseconds."""
+        # half a microsecond: a shape takes milliseconds, which are no whole numbers
+        return int(self.shape.cumulative((until_us - 0.5) / 1000 - self.start_ms))
+
+
+@dataclass(frozen=True)
+class Compared:
+    """What a run gave, held against what it should have given."""
+
+    rows: int
+    """That it should have given."""
+    until_ms: float
+    """Up to this time of arrival: to the end of the last window that it gave, or its last row."""
+    missing: int
+    extra: int
+    some: tuple[Row, ...] = ()
+    """Of the rows that are missing, then of those that should not be there."""
+
+    @property
+    def right(self) -> bool:
+        return not self.missing and not self.extra
+
+    def __str__(self) -> str:
+        if self.right:
+            return f"all {self.rows} rows are right"
+        told = "; ".join(map(str, self.some))
+        return f"of {self.rows} rows {self.missing} are missing, {self.extra} are not right: {told}"
+
+
+def truth(load: BurstLoad, count: int) -> list[Row]:
+    """What a query gives of the first so many rows: of each window that a row has arrived after.
+
+    Times are microseconds since 1970.
+
+    >>> truth(BurstLoad("q7", "steady(500)", start_ms=0, window="100ms"), 60)
+    [{'auction': 1004, 'window_start': 0, 'window_end': 100000, 'price': 60427377}]
+    """
+    if not count:
+        return []
+    newest_us = load.start_ms * 1000 + int(load.shape.arrival_us(np.array([count - 1]))[0])
+    # a watermark is in whole milliseconds
+    by_row = burst_form(load.name).time == "arrival"
+    return _due(load, count, newest_us if by_row else newest_us // 1000 * 1000)
+
+
+def compared(load: BurstLoad, got: Iterable[Mapping[str, Any]]) -> Compared:
+    """Hold the output rows of a run against the truth, as far as the run has come.
+
+    That is as far as its output goes: what it lacks at its end is not found to be missing.
+    """
+    time = burst_form(load.name).time
+    given = [{name: _plain(value) for name, value in row.items()} for row in got]
+    until_us = max((row[time] for row in given), default=load.start_ms * 1000)
+    due = _counted(_due(load, load.count(until_us + 1), until_us))
+    there = _counted(given)
+    missing, extra = due - there, there - due
+    wrong = [*list(missing)[:_TOLD], *list(extra)[:_TOLD]]
+    return Compared(
+        due.total(),
+        until_us / 1000,
+        missing.total(),
+        extra.total(),
+        tuple(dict(row) for row in wrong),
+    )
+
+
+def _due(load: BurstLoad, count: int, until_us: int) -> list[Row]:
+    """What a query gives of the first so many rows until a time."""
+    import duckdb  # only those who check something need it
+
+    form = burst_form(load.name)
+    rows = load.rows(count)
+    rows = rows.set_column(0, "arrival", rows.column("arrival").cast(pa.int64()))
+    size_us = milliseconds(load.window) * 1000
+    with duckdb.connect() as db:
+        db.register("rows", rows)
+        db.execute(f"CREATE MACRO start(t) AS t - t % {size_us}")
+        sql = f"SELECT * FROM ({form.truth}) WHERE {form.time} <= {until_us}"
+        found = db.sql(sql.replace("$size", str(size_us))).to_arrow_table()
+    return list(found.to_pylist())
+
+
+def _counted(rows: Iterable[Row]) -> Counter[tuple[tuple[str, Any], ...]]:
+    return Counter(tuple(sorted(row.items())) for row in rows)
+
+
+def _plain(value: Any) -> Any:
+    """Times as microseconds since 1970; other values as they are."""
+    return (value - _1970) // _MICROSECOND if isinstance(value, datetime) else value

@@ -1,0 +1,156 @@
+"""The archive that a Lambda function is made of: Penstock, the flow's plan, and an entry.
+
+It lists the packages that Penstock needs, and has them if asked to. Arrow and numba's compiler are
+large: with them the archive exceeds the 250 MB that Lambda unpacks. So it also holds a Dockerfile,
+which makes an image of the same content; there kernels are compiled once, when the image is built,
+and not in each cold start.
+"""
+
+from __future__ import annotations
+
+import importlib
+import subprocess
+import sys
+import tempfile
+import zipfile
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+
+import cloudpickle
+
+import penstock
+from penstock.errors import FlowError, SettingError
+from penstock.offload.backends.aws.handler import PLAN
+from penstock.plan.steps import FlowPlan
+
+NEEDS = ("pyarrow", "numpy", "numba", "cloudpickle", "msgspec")
+"""Packages that a burst worker needs. No Spark: rows come as Arrow."""
+UNPACKED_LIMIT = 250 * 1024 * 1024
+"""Bytes of an unpacked archive that Lambda takes."""
+
+_ENTRY = '''"""The entry of a Lambda function for one flow; written by `penstock functions package`."""
+
+import os
+import shutil
+from pathlib import Path
+
+HERE = Path(__file__).parent
+# The only place that Lambda lets us write to; kernels that the image has are copied there.
+KERNELS = Path(os.environ.setdefault("NUMBA_CACHE_DIR", "/tmp/penstock-kernels"))
+if (HERE / "kernels").is_dir() and KERNELS != HERE / "kernels":
+    shutil.copytree(HERE / "kernels", KERNELS, dirs_exist_ok=True)
+
+from penstock.offload.backends.aws.handler import Handler  # noqa: E402
+
+handler = Handler.of(HERE)
+'''
+
+_DOCKERFILE = """FROM public.ecr.aws/lambda/python:{python}
+COPY requirements.txt ${{LAMBDA_TASK_ROOT}}/
+RUN pip install --no-cache-dir -r requirements.txt
+COPY . ${{LAMBDA_TASK_ROOT}}/
+# kernels for any machine that Lambda may give
+ENV NUMBA_CPU_NAME=generic
+RUN NUMBA_CACHE_DIR=${{LAMBDA_TASK_ROOT}}/kernels python -c "import penstock_handler"
+CMD ["penstock_handler.handler"]
+"""
+
+
+@dataclass(frozen=True)
+class Packed:
+    """An archive that `package` wrote."""
+
+    path: Path
+    requirements: tuple[str, ...]
+    vendored: bool
+    unpacked_bytes: int
+
+    @property
+    def fits(self) -> bool:
+        """Whether Lambda takes it as an archive that has all that it needs."""
+        return self.vendored and self.unpacked_bytes <= UNPACKED_LIMIT
+
+
+def package(flow: FlowPlan, to: Path, modules: Sequence[str] = (), vendor: bool = False) -> Packed:
+    """Write the archive.
+
+    User code of `modules` goes along by value, within the plan; what it imports from elsewhere must
+    be there. With `vendor`, pip adds the packages that are needed, for machines like this one.
+    """
+    requirements = tuple(f"{name}=={version(name)}" for name in NEEDS)
+    python = f"{sys.version_info.major}.{sys.version_info.minor}"
+    texts = {
+        "penstock_handler.py": _ENTRY.encode(),
+        "requirements.txt": ("\n".join(requirements) + "\n").encode(),
+        "Dockerfile": _DOCKERFILE.format(python=python).encode(),
+        PLAN: _pickled(flow, modules),
+    }
+    unpacked = sum(map(len, texts.values()))
+    with zipfile.ZipFile(to, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, text in texts.items():
+            archive.writestr(name, text)
+        home = Path(penstock.__file__).parent
+        unpacked += _add(archive, home.parent, sorted(home.rglob("*.py")))
+        if vendor:
+            with tempfile.TemporaryDirectory() as folder:
+                _install(requirements, folder)
+                unpacked += _add(archive, Path(folder), sorted(Path(folder).rglob("*")))
+    return Packed(to, requirements, vendor, unpacked)
+
+
+def flow_named(name: str) -> FlowPlan:
+    """The plan that `module:name` names: a flow, a plan, or a function that returns one of these."""
+    module, _, attribute = name.partition(":")
+    if not attribute:
+        raise FlowError(f"{name!r} names no flow", hint="write module:name")
+    try:
+        found = getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError) as missing:
+        raise FlowError(
+            f"there is no {name}: {missing}", hint="start in the folder of the module"
+        ) from missing
+    if callable(found):
+        found = found()
+    plan = getattr(found, "plan", found)
+    if not isinstance(plan, FlowPlan):
+        raise FlowError(
+            f"{name} is a {type(found).__name__}, and no flow",
+            hint="name a flow, or a function without arguments that returns one",
+        )
+    return plan
+
+
+def _pickled(flow: FlowPlan, names: Iterable[str]) -> bytes:
+    modules = [importlib.import_module(name) for name in names]
+    for module in modules:
+        cloudpickle.register_pickle_by_value(module)
+    try:
+        pickled: bytes = cloudpickle.dumps(flow)
+        return pickled
+    finally:
+        for module in modules:
+            cloudpickle.unregister_pickle_by_value(module)
+
+
+def _add(archive: zipfile.ZipFile, root: Path, files: Iterable[Path]) -> int:
+    """Add files to the archive. Returns their size in bytes."""
+    size = 0
+    for file in files:
+        if file.is_file() and "__pycache__" not in file.parts:
+            archive.write(file, file.relative_to(root))
+            size += file.stat().st_size
+    return size
+
+
+def _install(requirements: Sequence[str], folder: str) -> None:
+    command = [sys.executable, "-m", "pip", "install", "--quiet", "--only-binary=:all:"]
+    done = subprocess.run(
+        [*command, "--target", folder, *requirements], capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        raise SettingError(
+            f"pip could not get what a burst worker needs: {done.stderr.strip()[-500:]}",
+            hint="leave --vendor out, and install requirements.txt of the archive yourself",
+        )

@@ -1,0 +1,198 @@
+"""Local burst workers: the user's settings, the driver's handle and the courier's connection.
+
+A service process has the flow and all kernels loaded, and burst workers are forked off a twin of it. So
+a cold start takes milliseconds, and an idle burst worker costs nothing but memory that it mostly
+shares.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import selectors
+import signal
+import struct
+import subprocess
+import sys
+import threading
+import weakref
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+import cloudpickle
+import pyarrow as pa
+import pyarrow.flight as fl
+
+from penstock import errors
+from penstock.control.money import FunctionPrice
+from penstock.errors import PenstockError, SettingError
+from penstock.faults import Fault
+from penstock.offload.backends.backend import Usage, WorkerFailed, reach_text
+from penstock.wire.flight import Endpoint
+
+if TYPE_CHECKING:
+    from penstock.plan.steps import FlowPlan
+
+INVOKE = "invoke"
+TIMEOUT = struct.Struct("<I")
+"""Before a request: milliseconds that it may take."""
+LENGTH = struct.Struct("<Q")
+"""Before an order: its length in bytes."""
+
+_UP_S = 120.0
+"""Time that the service may take to load everything."""
+_CALL_MS = 5_000
+_GRACE_S = 5.0
+
+
+@dataclass(frozen=True)
+class LocalFunctions:
+    """Functions (burst workers) on this machine. See `Backend`.
+
+    >>> LocalFunctions(at_most=4, speed=0.5).price.memory_mb
+    1769
+    """
+
+    at_most: int = 16
+    """Burst workers at a time; requests beyond that are refused."""
+    keep_warm: int = 0
+    """Burst workers that are ready from the start; `BurstWorkers.warm` changes it."""
+    idle_ms: int = 60_000
+    """Idle time after which a burst worker is ended, unless it is kept warm."""
+    start_ms: int = 0
+    """Duration of a cold start beyond what it takes here."""
+    speed: float = 1.0
+    """Speed relative to a host."""
+    price: FunctionPrice = field(default_factory=FunctionPrice)
+
+    def __post_init__(self) -> None:
+        if self.at_most < 1 or self.speed <= 0:
+            raise SettingError(
+                "functions must be at least 1 and have a speed above 0",
+                hint="leave at_most and speed out, or set them higher",
+            )
+
+    def start(
+        self, flow: FlowPlan, run_id: str, token: str, faults: tuple[Fault, ...] = ()
+    ) -> LocalWorkers:
+        order = ServiceOrder(tuple(sys.path), cloudpickle.dumps((flow, faults)), token, self)
+        return LocalWorkers(order)
+
+
+@dataclass(frozen=True)
+class ServiceOrder:
+    """What the driver tells the service first, pickled: both are one user's."""
+
+    path: tuple[str, ...]
+    """Where Python finds the user's modules."""
+    flow: bytes
+    """The flow's plan and its faults, by cloudpickle."""
+    token: str
+    settings: LocalFunctions
+
+
+class LocalInvoker:
+    """A connection to the service. See `Invoker`."""
+
+    request_limit: int | None = None
+
+    def __init__(self, location: str, token: str) -> None:
+        unlimited = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
+        self._client = fl.FlightClient(location, generic_options=unlimited)
+        self._headers = [(b"authorization", f"Bearer {token}".encode())]
+
+    def invoke(self, request: bytes, timeout_ms: int) -> bytes:
+        action = fl.Action(INVOKE, TIMEOUT.pack(timeout_ms) + request)
+        options = fl.FlightCallOptions(timeout=timeout_ms / 1000, headers=self._headers)
+        try:
+            [result] = self._client.do_action(action, options)
+        except fl.FlightTimedOutError:
+            message = f"a burst worker gave no answer within {timeout_ms} ms"
+            raise WorkerFailed(message, failure="timeout") from None
+        except (pa.ArrowException, OSError) as failed:
+            error = errors.find(str(failed))
+            if isinstance(error, WorkerFailed):
+                raise error from None
+            message = f"the service of the burst workers gave no answer: {failed}"
+            raise WorkerFailed(message) from failed
+        answer: bytes = result.body.to_pybytes()
+        return answer
+
+    def taken(self) -> Usage:
+        """Nothing: the service counts by itself."""
+        return Usage()
+
+
+class LocalWorkers:
+    """The service of one run. See `BurstWorkers`. It ends with this process, however that ends."""
+
+    def __init__(self, order: ServiceOrder) -> None:
+        self._price, self._last = order.settings.price, Usage()
+        # in a session of its own: Ctrl-C is for the driver, which ends it then
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "penstock.offload.backends.local.service"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            start_new_session=True,
+        )
+        self._lock = threading.Lock()
+        self._ends = weakref.finalize(self, _end, self._process)
+        location = self._send(order)
+        self.reach = reach_text("local", location=location, token=order.token)
+        self._service = Endpoint(location, order.token)
+
+    def warm(self, count: int) -> None:
+        with suppress(PenstockError):  # a service that is gone keeps nothing warm
+            self._service.call("warm", _CALL_MS, count=count)
+
+    def note(self, usage: Usage) -> None:
+        """Nothing to add: the service counts by itself."""
+
+    def used(self) -> Usage:
+        with suppress(PenstockError), self._lock:
+            used = Usage(**self._service.call("used", _CALL_MS))
+            money = self._price.money(used.invocations, used.seconds)
+            self._last = replace(used, money=money)
+        return self._last
+
+    def up(self) -> dict[int, str]:
+        """The burst workers that are up: process number -> "idle" or "busy"."""
+        return dict(self._service.call("up", _CALL_MS))
+
+    def stop(self) -> None:
+        if self._ends.alive:
+            self.used()
+        self._ends()
+
+    def _send(self, order: ServiceOrder) -> str:
+        """Send the order to the service. Returns the service's location."""
+        body = pickle.dumps(order)
+        stdin, stdout = self._process.stdin, self._process.stdout
+        assert stdin is not None and stdout is not None
+        with suppress(BrokenPipeError):
+            stdin.write(LENGTH.pack(len(body)) + body)
+            stdin.flush()
+        with selectors.DefaultSelector() as selector:
+            selector.register(stdout, selectors.EVENT_READ)
+            location = stdout.readline().decode().strip() if selector.select(_UP_S) else ""
+        if not location:
+            self._ends()
+            raise SettingError(
+                "the service for local functions (burst workers) did not come up",
+                hint="its error is printed above; are the flow's functions and modules importable?",
+            )
+        return location
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    for pipe in (process.stdin, process.stdout):
+        if pipe is not None:
+            with suppress(OSError):
+                pipe.close()
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(_GRACE_S)
+    # Burst workers end with the service, unless they are stopped. It leads their group.
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()

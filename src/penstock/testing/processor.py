@@ -1,0 +1,166 @@
+"""The tester of processors: user logic runs without Spark, epoch by epoch.
+
+>>> from penstock import KeyedProcessor
+>>> class Silence(KeyedProcessor):
+...     '''Tells of users that were not seen for ten seconds.'''
+...
+...     output_schema = "user string, seen long"
+...
+...     def init(self, handle):
+...         self.handle = handle
+...         self.seen = handle.get_value_state("seen", "n long")
+...
+...     def handle_input_rows(self, key, rows, timers):
+...         (n,) = self.seen.get() or (0,)
+...         self.seen.update((n + len(list(rows)),))
+...         for old in self.handle.list_timers():
+...             self.handle.delete_timer(old)
+...         self.handle.register_timer(timers.processing_time_ms + 10_000)
+...
+...     def handle_expired_timer(self, key, timers, expired):
+...         yield (key[0], self.seen.get().n)
+...         self.seen.clear()
+>>> tester = ProcessorTester(Silence(), "user string, page string", key="user")
+>>> tester.feed([("ann", "/"), {"user": "bob", "page": "/"}, ("ann", "/buy")])
+[]
+>>> tester.peek("seen", "ann"), tester.timers("ann")
+(Row(n=2), [10000])
+>>> tester.set_time(10_000)
+[Row(user='ann', seen=2), Row(user='bob', seen=1)]
+>>> tester.peek("seen", "ann") is None
+True
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Literal
+
+import numpy as np
+import pyarrow as pa
+
+from penstock.model import DeadLetter
+from penstock.operators.operator import ROWS, EpochTime
+from penstock.operators.process.processor import KeyedProcessor
+from penstock.operators.process.step import ProcessOperator, ProcessPlan
+from penstock.state.variables.collection_state import ListState, MapState
+from penstock.state.variables.ddl import schema_of
+from penstock.state.variables.timers import TimeKind
+from penstock.state.variables.value_state import ValueState
+from penstock.state.variables.values import Row, RowForm
+
+
+class ProcessorTester:
+    """Runs a `KeyedProcessor` as a host does: epoch by epoch, with state, timers, TTL and undo.
+
+    Time stands still unless it is set. Each `feed` is one epoch with one channel, sealed when it
+    has passed; when it raises, it has changed nothing. `key` names the key columns, [] for a global
+    step. Schemas are DDL text or Arrow schemas. Keys are given as tuples, or as one value if there
+    is one key column.
+    """
+
+    def __init__(
+        self,
+        processor: KeyedProcessor,
+        input_schema: Any,
+        key: str | Sequence[str],
+        *,
+        output_schema: Any = None,
+        on_error: Literal["fail", "dead_letter"] = "fail",
+        slots: int = 4,
+        now_ms: int = 0,
+        watermark_ms: int | None = None,
+    ) -> None:
+        names = [key] if isinstance(key, str) else list(key)
+        self._plan = ProcessPlan(schema_of(input_schema), names, processor, output_schema)
+        self._slots, self._on_error = slots, on_error
+        self._input, self._output = RowForm(self._plan.input_schema), RowForm(self._plan.output)
+        self._epoch = 0
+        self._operator = self._fresh()
+        self.now_ms = now_ms
+        self.watermark_ms = watermark_ms
+        self.dead_letters: list[DeadLetter] = []
+
+    def feed(self, rows: Iterable[Any]) -> list[Row]:
+        """Run an epoch with these rows (tuples, dicts or Rows), and return what it gave."""
+        return self._run([self._input.batch([self._input.write(row) for row in rows])])
+
+    def set_time(self, now_ms: int) -> list[Row]:
+        """Let the time of day be this, and return what the timers gave that it made due."""
+        self.now_ms = now_ms
+        return self._run([])
+
+    def set_watermark(self, watermark_ms: int) -> list[Row]:
+        """Let the watermark be this, and return what the timers gave that it made due."""
+        self.watermark_ms = watermark_ms
+        return self._run([])
+
+    def finish(self) -> list[Row]:
+        """The input has ended: return what the event-time timers gave that were left."""
+        return self._run([], final=True)
+
+    def peek(self, name: str, key: Any) -> Row | list[Row] | dict[Row, Row] | None:
+        """What a state holds for a key: a row or None, a list of rows, or a dict."""
+        with self._operator.inspect(_key(key)) as handle:
+            state = handle.state(name)
+            if isinstance(state, ListState):
+                return list(state.get())
+            if isinstance(state, MapState):
+                return dict(state.iterator())
+            assert isinstance(state, ValueState)
+            return state.get()
+
+    def put(self, name: str, key: Any, value: Any) -> None:
+        """Set what a state holds for a key: a row, a list of rows, or a dict."""
+        with self._operator.inspect(_key(key)) as handle:
+            state = handle.state(name)
+            state.clear()
+            if isinstance(state, ListState):
+                state.put(value)
+            elif isinstance(state, MapState):
+                for of, row in value.items():
+                    state.update_value(of, row)
+            else:
+                assert isinstance(state, ValueState)
+                state.update(value)
+        self._operator.table.seal()
+
+    def timers(self, key: Any, time: TimeKind = "processing") -> list[int]:
+        """When the timers of a key expire, the earliest first."""
+        with self._operator.inspect(_key(key)) as handle:
+            return list(handle.list_timers(time))
+
+    def restart(self) -> None:
+        """Go on with a new copy of the processor, and only what a checkpoint would hold."""
+        table = self._operator.table
+        saved = table.export(table.entries_in(np.arange(self._slots)))
+        self._operator.shutdown()
+        self._operator = self._fresh()
+        self._operator.table.load(saved)
+
+    @property
+    def keys_held(self) -> int:
+        """How many keys have state or timers."""
+        return len(self._operator.table)
+
+    def _run(self, batches: list[pa.RecordBatch], final: bool = False) -> list[Row]:
+        operator = self._operator
+        time = EpochTime(self._epoch, self.now_ms, self.watermark_ms, final)
+        try:
+            answers = [operator.open(time), operator.apply(ROWS, batches), operator.close()]
+        except BaseException:
+            operator.rollback()
+            raise
+        operator.table.seal()
+        self._epoch += 1
+        for answer in answers:
+            self.dead_letters += answer.dead
+        given = [batch for answer in answers for batch in answer.batches]
+        return [row for b in given for row in self._output.rows(b.columns, b.num_rows)]
+
+    def _fresh(self) -> ProcessOperator:
+        return ProcessOperator(self._plan, self._slots, "process", self._on_error)
+
+
+def _key(key: Any) -> tuple[Any, ...]:
+    return tuple(key) if isinstance(key, (tuple, list)) else (key,)

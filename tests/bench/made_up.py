@@ -1,0 +1,289 @@
+"""Reports that are made up, as benches make them. No bench is run for them."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+
+from penstock_bench.burst import bench as burst
+from penstock_bench.burst import params as burst_params
+from penstock_bench.burst import scenarios as burst_scenarios
+from penstock_bench.burst import simulated as burst_sim
+from penstock_bench.burst.outcome import LiveRuns
+from penstock_bench.burst.sides import SIDES, Side
+from penstock_bench.live.per_second import Seconds
+from penstock_bench.live.scenarios import BALANCER
+from penstock_bench.migration import bench as migration
+from penstock_bench.nexmark import bench as nexmark
+from penstock_bench.ordered import bench as ordered
+from penstock_bench.ordered import queries as ordered_queries
+from penstock_bench.ordered import sweeps as ordered_sweeps
+from penstock_bench.ordered.markers import Shown
+from penstock_bench.ordered.trials import Trial, told
+from penstock_bench.report import Result
+from penstock_bench.switch import bench as switch
+from penstock_bench.switch import sweeps as switch_sweeps
+from penstock_bench.switch.projection import projected
+from penstock_bench.switch.simulated import Scenario
+from penstock_bench.workloads.nexmark.catalog import TITLES
+
+PEAKS_MS = dict(zip(SIDES, (60e3, 38e3, 6e3, 5e3, 12e3, 1.4e3, 1.2e3, 9e3, 4e3, 2e3), strict=True))
+"""Of each side, in the order in which sides are told."""
+
+
+def _series(side: Side, at_s: int, seconds: int, seed: int) -> dict[str, list[float | None]]:
+    """A latency that goes up in the burst and comes down after it."""
+    chance, time = np.random.default_rng(seed), np.arange(at_s + 3 * seconds)
+    up = np.clip((time - at_s) / (0.3 * seconds), 0, 1) * np.exp(
+        -np.clip(time - at_s, 0, None) / 40
+    )
+    p99 = (800 + (PEAKS_MS[side] - 800) * up) * chance.uniform(0.9, 1.1, len(time))
+    known: list[float | None] = p99.round(1).tolist()
+    if side == "no_scaling":
+        known[at_s + 3 : at_s + 9] = [None] * 6
+    load = np.clip(0.65 + 0.3 * up * PEAKS_MS[side] / 60e3, 0, 1)
+    helped = np.where((time > at_s + 1) & (time < at_s + seconds), 8, 0)
+    return {
+        "p99_ms": known,
+        "load": load.tolist(),
+        "hosts": np.full(len(time), 5).tolist(),
+        "functions": helped.tolist(),
+        "rate": np.full(len(time), 100.0).tolist(),
+    }
+
+
+def _simulated_burst(scenario: burst_sim.BurstScenario) -> Result:
+    """As `burst_sim.run_one` tells it."""
+    at_s, seconds = burst_params.STABLE_S, round(scenario.seconds)
+    factor = scenario.factor / 5
+    hosts = 5 * scenario.factor if scenario.side == "overprovisioned" else 5
+    return {
+        "query": scenario.query,
+        "shape": scenario.shape,
+        "factor": scenario.factor,
+        "seconds": scenario.seconds,
+        "side": scenario.side,
+        "slots": scenario.slots,
+        "p99_peak_ms": PEAKS_MS[scenario.side] * factor,
+        **{"delivered": True, "delivered_s": 100, "rows": 10_000, "function_rows": 10},
+        **{"invocations": 3, "cold_starts": 1, "most_functions": 8, "most_hosts": hosts},
+        "money": {
+            **{"hosts": 1.0, "functions": 0.1, "stable_second": hosts * 1.75e-5},
+            "burst_second": (hosts + (30 if scenario.side == "penstock" else 0)) * 1.75e-5,
+        },
+        "by_second": _series(scenario.side, at_s, seconds, int(scenario.query[1:])),
+    }
+
+
+def _live_burst(scenario: burst_scenarios.LiveBurst) -> Result:
+    """As a `BurstOutcome` is told."""
+    hosts = scenario.most_hosts if scenario.side == "overprovisioned" else scenario.hosts
+    return {
+        "query": scenario.query,
+        "side": scenario.side,
+        "shape": "burst",
+        "factor": scenario.factor,
+        "at_s": scenario.at_s,
+        "seconds": scenario.for_s,
+        "p99_peak_ms": PEAKS_MS[scenario.side],
+        "money": {"stable_second": hosts * 1.75e-5, "burst_second": 2 * hosts * 1.75e-5},
+        "by_second": _series(scenario.side, scenario.at_s, scenario.for_s, 5),
+    }
+
+
+def burst_report(quick: bool = False) -> dict[str, Any]:
+    """As `burst.run` makes it."""
+    grid = [_simulated_burst(scenario) for scenario in burst_sim.grid(quick)]
+    sweeps = {"factor": burst_sim.burstiness(), "slots": burst_sim.parallelism()}
+    swept = {over: [_simulated_burst(one) for one in some] for over, some in sweeps.items()}
+    made = burst.report(grid, {} if quick else swept, LiveRuns(), {}, {}, quick)
+    told: dict[str, Any] = json.loads(made.to_json())
+    runs = [
+        _live_burst(scenario)
+        for scenario in (burst_scenarios.QUICK if quick else burst_scenarios.FULL)
+    ]
+    told["results"]["live"] = runs
+    told["results"]["costs"]["live"] = burst.costs(runs)
+    return told
+
+
+LAST = 18.0
+"""Seconds that a pause of 5 GB takes here."""
+MB = {"50mb": 50.0, "500mb": 500.0, "5gb": 5_000.0}
+
+
+def _moved(size: str, move: migration.AskedMove, chance: np.random.Generator) -> migration.Moved:
+    """Lazy is calm. Of the others some stop for as long as their bytes take, some are late a little."""
+    share = MB[size] / 5_000 * move.fraction
+    stop_s = {"pause": LAST, "all_at_once": LAST * 0.7}.get(move.strategy, 0.0) * share
+    late_ms = {"batched(8)": 900, "fluid": 300, "lazy(16)": 30}.get(move.strategy, 15) * share
+    times = np.arange(migration.SECONDS * 100) / 100
+    after = times - migration.MOVE_AT
+    latency = chance.lognormal(np.log(45), 0.25, len(times)) + 40 * move.skew
+    latency += np.where(after > 0, late_ms, 0) + 1000 * np.clip(stop_s - 0.8 * after, 0, stop_s) * (
+        after > 0
+    )
+    by_second = latency.reshape(migration.SECONDS, 100)
+    seconds = Seconds(
+        np.percentile(by_second, 50, axis=1).tolist(),
+        np.percentile(by_second, 99, axis=1).tolist(),
+        [float(np.percentile(latency[: (n + 1) * 100], 99)) for n in range(migration.SECONDS)],
+    )
+    part = {"lazy(0)": 0.025, "lazy(16)": 0.15}.get(move.strategy, 1.0)
+    return migration.Moved(
+        size,
+        move.strategy,
+        move.fraction,
+        move.skew,
+        seconds,
+        seconds.steady_ms(migration.MOVE_AT),
+        seconds.peak_ms(migration.MOVE_AT),
+        moved_keys=int(1e6 * move.fraction * part),
+        moved_bytes=int(MB[size] * 1e6 * move.fraction * part),
+        moved_fraction=part,
+        round_trips=24,
+    )
+
+
+def migration_report(scale: migration.MigrationScale) -> dict[str, Any]:
+    """As `migration.run` makes it at this scale."""
+    chance = np.random.default_rng(7)
+    moves = [_moved(size, move, chance) for size in scale.sizes for move in scale.moves()]
+    kills = [
+        migration.Killed(size, float(chance.normal(900, 60)), 2, 950.0, 60.0)
+        for size in scale.sizes
+        for _ in range(scale.kills)
+    ]
+    return {
+        "bench": "migration",
+        "settings": {"move_at": migration.MOVE_AT, "seconds": migration.SECONDS},
+        "results": {
+            "moves": [asdict(one) for one in moves],
+            "recoveries": [asdict(one) for one in kills],
+        },
+    }
+
+
+def _shown(trial: Trial, chance: np.random.Generator) -> Shown:
+    """Nearly linear in the workers; with a partitioned queue, half of it."""
+    rate = 200.0 * trial.workers**0.9 * (0.5 if trial.queue == "partitioned" else 1.0)
+    rate *= chance.uniform(0.9, 1.0)
+    return Shown(rate, 5e3 / rate, 9e3 / rate)
+
+
+def ordered_report(scale: ordered_sweeps.OrderedScale) -> dict[str, Any]:
+    """As `ordered.run` makes it at this scale."""
+    chance = np.random.default_rng(5)
+    groups: dict[str, list[Any]] = {}
+    for trial in ordered_sweeps.trials(scale):
+        rounds = [_shown(trial, chance) for _ in range(scale.rounds)]
+        groups.setdefault(trial.group, []).append(told(trial, rounds))
+    for group, sides in {
+        "hosts": ordered_sweeps.host_sides(scale),
+        "cores": [(1, "ct"), (2, "ct")],
+    }.items():
+        groups[group] = [
+            {
+                **{"query": query, "workers": workers, "schedule": schedule},
+                "records_per_s": (1e3 * workers * chance.uniform(0.9, 1.0, scale.rounds)).tolist(),
+            }
+            for query in ordered_queries.QUERIES
+            for workers, schedule in sides
+        ]
+    found: dict[str, Any] = json.loads(ordered.report(groups).to_json())
+    return found
+
+
+_SWITCH_SECONDS = 90
+
+
+def _result(scenario: Scenario, chance: np.random.Generator) -> Result:
+    """As `run_one` tells it: more hosts, more success."""
+    hosts = float(scenario.hosts or chance.uniform(4, 16))
+    by_slot = 1 - chance.exponential(0.2 / hosts, 64).clip(0, 0.3)
+    success = float(by_slot.mean())
+    told: Result = {
+        "policy": scenario.policy,
+        "latency_ms": scenario.sla.latency_ms,
+        "window_ms": scenario.sla.window_ms,
+        "seed": scenario.seed,
+        **dict(scenario.facts),
+        "success": success,
+        "hosts": hosts,
+        "treatments": {"scale_out": 20, "scale_in": 18, "balance": int(chance.integers(1, 60))},
+        "events": int(chance.integers(30, 60)),
+        "switching_s": float(chance.uniform(10, 90)),
+        "other_share": float(chance.uniform(0.1, 0.9)) if scenario.keep_kinds else None,
+        "steps": {name: {"success": success} for name in ("split", "count")},
+    }
+    if scenario.keep_slots:
+        told["by_slot"] = by_slot.tolist()
+    if scenario.timeline_s:
+        told["timeline"] = {
+            "every_s": scenario.timeline_s,
+            "rate": chance.uniform(300, 9_000, _SWITCH_SECONDS).tolist(),
+            "hosts": chance.integers(3, 12, _SWITCH_SECONDS).astype(float).tolist(),
+            "mean_ms": [None, *chance.uniform(1, 400, _SWITCH_SECONDS - 1).tolist()],
+            "p99_ms": [None, *chance.uniform(20, 4_000, _SWITCH_SECONDS - 1).tolist()],
+            "balanced_s": [5.0, 40.0],
+        }
+    if scenario.keep_loads:
+        told["loads"] = chance.uniform(400, 1_500, (3, _SWITCH_SECONDS)).tolist()
+    return told
+
+
+def _live(name: str, policy: str | None, uneven: tuple[float, ...] = ()) -> Result:
+    chance = np.random.default_rng(3)
+    series = {
+        of: chance.uniform(100, 900, _SWITCH_SECONDS).tolist()
+        for of in ("rate", "hosts", "mean_ms")
+    }
+    return {
+        "name": name,
+        "policy": policy,
+        "success": 0.98,
+        "hosts": 3.5,
+        "max_over_mean": list(uneven),
+        "by_second": series | {"p99_ms": [None, *series["mean_ms"][1:]]},
+        "settings": {"warm_up_s": 10, "sla": {"latency_ms": 1000, "window_ms": 1000}},
+    }
+
+
+def switch_report(scale: switch_sweeps.SwitchScale) -> dict[str, Any]:
+    """As `switch.run` makes it at this scale."""
+    chance = np.random.default_rng(7)
+    groups: switch.Groups = {}
+    for scenario in switch_sweeps.scenarios(scale):
+        groups.setdefault(scenario.group, []).append(_result(scenario, chance))
+    loads = [
+        projected(engine, rate, 1000.0, cost_ms, 1.4 * cost_ms + 2)
+        for engine, cost_ms in (("continuous", 0.0), ("epochs", 250.0), ("live", 210.0))
+        for rate in (200.0, 500.0, 800.0)
+    ]
+    told: dict[str, Any] = json.loads(switch.report(groups, (5.0, []), loads, []).to_json())
+    told["results"]["live"] = [
+        _live("burst", "switch"),
+        _live("sine", "switch"),
+        _live("exchange", "switch"),
+        _live("hotspot 50% on 3", BALANCER, (1.02, 1.1)),
+        _live("hotspot 50% on 3", "switch", (1.12, 1.04)),
+        _live("steady", None),
+    ]
+    return told
+
+
+def nexmark_report() -> dict[str, Any]:
+    """As `nexmark.run` makes it, over three decades."""
+    chance = np.random.default_rng(7)
+    found = {}
+    for name in TITLES:
+        speed = chance.lognormal(12, 1)
+        rates = {"penstock": [speed, speed * 1.1, speed * 0.9]}
+        if name not in ("q4", "q6"):
+            rates["native"] = [speed / 2, speed / 4, speed / 3]
+            rates["native_hdfs"] = [speed, speed / 2.2, speed / 9]
+        found[name] = {"native_refused": None, **nexmark.compared(rates)}
+    return {"bench": "nexmark", "results": found, "settings": {}}

@@ -1,0 +1,65 @@
+"""Verbs and workloads of other packages: found where they are installed, asked for where not."""
+
+from __future__ import annotations
+
+from importlib.metadata import EntryPoints
+from typing import Any
+
+import pytest
+
+from penstock import extensions
+from tests.cli.test_cli import ends_with
+
+
+@pytest.fixture
+def product_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Penstock as it is without any other package."""
+    monkeypatch.setattr(extensions, "entry_points", lambda **chosen: EntryPoints())
+
+
+def test_help_lists_verbs_without_loading_them(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(**chosen: Any) -> EntryPoints:
+        raise AssertionError(chosen)
+
+    monkeypatch.setattr(extensions, "entry_points", fail)
+    assert ends_with("--help") == 0
+    told = capsys.readouterr().out
+    assert "bench" in told
+    assert "nexmark" in told
+
+
+@pytest.mark.parametrize("words", [("bench", "--help"), ("nexmark", "generate", "--help")])
+def test_an_installed_verb_tells_its_own_options(
+    words: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert ends_with(*words) == 0
+    told = capsys.readouterr().out
+    assert f"penstock {' '.join(words[:-1])} [OPTIONS]" in told
+
+
+def test_an_installed_verb_ends_as_others_do(capsys: pytest.CaptureFixture[str]) -> None:
+    assert ends_with("bench", "nosuch", "--quick") == 2
+    assert "choose from: pipeline, migration, nexmark, switch" in capsys.readouterr().err
+    assert ends_with("bench", "pipeline", "--slow") == 2
+
+
+@pytest.mark.usefixtures("product_alone")
+@pytest.mark.parametrize(
+    "words",
+    [("bench", "pipeline", "--quick"), ("bench", "--help"), ("nexmark", "q0"), ("simulate",)],
+)
+def test_a_missing_package_is_named(
+    words: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert ends_with(*words) == 2
+    told = capsys.readouterr().err
+    assert "in the package penstock-bench, which is not installed" in told
+    assert "make setup; elsewhere: pip install penstock-bench" in told
+
+
+@pytest.mark.usefixtures("product_alone")
+def test_other_workloads_need_no_package(capsys: pytest.CaptureFixture[str]) -> None:
+    assert ends_with("simulate", "steady(100)", "--duration", "2s", "--json") == 0
+    assert '"success"' in capsys.readouterr().out

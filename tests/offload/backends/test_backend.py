@@ -1,0 +1,161 @@
+"""What all backends of burst workers have in common."""
+
+from __future__ import annotations
+
+import os
+import pickle
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+
+import pytest
+
+from penstock import errors
+from penstock.offload.backends.aws.backend import LambdaFunctions
+from penstock.offload.backends.aws.handler import Handler
+from penstock.offload.backends.backend import (
+    INVOKERS,
+    Backend,
+    BurstWorkers,
+    Failure,
+    Invoker,
+    WorkerFailed,
+    invoker_at,
+    reach_text,
+)
+from penstock.offload.backends.local.backend import LocalFunctions
+from penstock.offload.backends.messages import WorkerAnswer
+from penstock.offload.backends.worker import BurstWorker
+from tests.offload.backends.flows import counting, request, slow_or_wrong
+from tests.offload.backends.lambda_stand_in import InProcess, LambdaStandIn
+from tests.offload.backends.waiting import until
+
+FLOW = counting(slow_or_wrong)
+AT_MOST = 3
+
+
+@dataclass
+class Place:
+    started: BurstWorkers
+    invoker: Invoker
+
+    def asked(self, *pairs: tuple[str | None, int], timeout_ms: int = 20_000) -> WorkerAnswer:
+        sent = request(FLOW, *pairs)
+        return WorkerAnswer.from_bytes(self.invoker.invoke(sent.to_bytes(), timeout_ms), sent)
+
+    def failure(self, *pairs: tuple[str | None, int], timeout_ms: int = 20_000) -> Failure:
+        with pytest.raises(WorkerFailed) as raised:
+            self.asked(*pairs, timeout_ms=timeout_ms)
+        return raised.value.failure
+
+
+@contextmanager
+def backend_of(name: str) -> Iterator[Backend]:
+    if name == "local":
+        yield LocalFunctions(at_most=AT_MOST)
+        return
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        LambdaStandIn("flow", lambda: InProcess(Handler(BurstWorker(FLOW))), AT_MOST) as stand_in,
+    ):
+        patch.setitem(os.environ, "AWS_ACCESS_KEY_ID", "test")
+        patch.setitem(os.environ, "AWS_SECRET_ACCESS_KEY", "test")
+        yield LambdaFunctions("flow", "eu-central-1", stand_in.url, AT_MOST)
+
+
+@pytest.fixture(scope="module", params=["local", "lambda"])
+def place(request: pytest.FixtureRequest) -> Iterator[Place]:
+    with ExitStack() as stack:
+        backend = pickle.loads(pickle.dumps(stack.enter_context(backend_of(request.param))))
+        assert backend.at_most == AT_MOST
+        started = backend.start(FLOW, "run", "token")
+        stack.callback(started.stop)
+        yield Place(started, invoker_at(started.reach))
+
+
+def test_a_burst_worker_answers(place: Place) -> None:
+    [partials] = place.asked(("a", 1), ("b", 2), ("a", 3)).batches
+    assert partials.column("sum(v)").to_pylist() == [8, 4]
+
+
+def test_what_couriers_are_told_is_a_text(place: Place) -> None:
+    text = place.started.reach
+    assert invoker_at(text) is place.invoker
+    assert "\n" not in text
+
+
+def test_a_row_that_fails_fails_the_invocation_and_no_more(place: Place) -> None:
+    assert place.failure(("a", 1), ("wrong", 1)) == "failed"
+    assert place.asked(("a", 1)).batches
+
+
+def test_a_burst_worker_that_takes_too_long(place: Place) -> None:
+    assert place.failure(("slow", 3_000), timeout_ms=300) == "timeout"
+    assert place.asked(("a", 1)).batches
+
+
+def test_more_burst_workers_than_there_may_be_are_refused(place: Place) -> None:
+    with ThreadPoolExecutor(3 * AT_MOST) as threads:
+
+        def outcome(_: int) -> str:
+            try:
+                place.asked(("slow", 500))
+            except WorkerFailed as failed:
+                return failed.failure
+            return "answered"
+
+        outcomes = list(threads.map(outcome, range(3 * AT_MOST)))
+    # one that hung in the test before may still be busy
+    assert AT_MOST - 1 <= outcomes.count("answered") <= AT_MOST
+    assert outcomes.count("answered") + outcomes.count("throttled") == len(outcomes)
+    assert place.asked(("a", 1)).batches
+
+
+def test_what_was_used_is_counted(place: Place) -> None:
+    def used() -> tuple[int, int, float, float]:
+        place.started.note(place.invoker.taken())
+        now = place.started.used()
+        return now.invocations, now.failed, now.seconds, now.money
+
+    before = used()
+    place.asked(("slow", 200))
+    place.failure(("wrong", 1))
+    after = used()
+    assert (after[0] - before[0], after[1] - before[1]) == (2, 1)
+    assert 0.2 <= after[2] - before[2] < 2.0
+    assert after[3] - before[3] > 0.2 * 1769 / 1024 * 0.0000166667
+    assert place.started.used().cold_starts >= 1
+
+
+def test_warm_ones_are_started_ahead(place: Place) -> None:
+    place.started.warm(AT_MOST)
+    until(lambda: place.started.used().cold_starts >= AT_MOST)
+
+
+def test_an_error_says_how_it_failed_wherever_it_is_read() -> None:
+    error = WorkerFailed("busy", failure="throttled")
+    for again in (pickle.loads(pickle.dumps(error)), errors.from_wire(errors.to_wire(error))):
+        assert isinstance(again, WorkerFailed)
+        assert (again.failure, str(again)) == ("throttled", "busy")
+
+
+def test_backends_of_no_known_kind_are_refused() -> None:
+    with pytest.raises(errors.ProtocolError, match="unknown kind: 'other'"):
+        invoker_at('{"kind": "other"}')
+
+
+class Echo:
+    """A connection to nobody: it answers with what it was made with."""
+
+    def __init__(self, answer: str) -> None:
+        self._answer = answer.encode()
+
+    def invoke(self, request: bytes, timeout_ms: int) -> bytes:
+        return self._answer
+
+
+def test_another_backend_is_one_entry() -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(INVOKERS, "echo", f"{__name__}:Echo")
+        assert invoker_at(reach_text("echo", answer="rows")).invoke(b"", 1_000) == b"rows"
