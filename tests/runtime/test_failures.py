@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from penstock.runtime import Mark, Runtime
+from penstock.runtime import ChainOperator, Mark, Runtime
 from penstock_bench.ordered.rivals import QUEUES, REORDERINGS
 from tests.runtime.record_operators import global_, keyed, stateless
 from tests.runtime.serial import run_serially
@@ -32,7 +32,7 @@ def raise_at(number: int) -> Any:
 def test_an_error_is_raised_and_the_runtime_usable_again(
     workers: int, queue: str, reorder: str
 ) -> None:
-    chains = [
+    chains: list[list[ChainOperator]] = [
         [stateless("ok", lambda r: [r]), stateless("bad", raise_at(70))],
         [keyed("bad", raise_at(70), lambda r: r % 5, 3, list), stateless("ok", lambda r: [r])],
         [global_("bad", raise_at(70), None)],
