@@ -143,6 +143,7 @@ def handlers() -> Things:
     return {(one, handler): f"{one!r} -> {handler!r}" for one, handler in found.items()}
 
 
-CHEAP = (threads, ports, descriptors, files, handlers)
-"""What can be looked at after every test: together that takes less than a millisecond."""
-KINDS = (processes, *CHEAP)
+OF_A_TEST = (threads, ports, files, handlers)
+"""What a test may not leave to the next one. It takes less than a millisecond to look at."""
+KINDS = (*OF_A_TEST, processes, descriptors)
+"""What a module may not leave either; its tests may share connections and processes."""
