@@ -110,10 +110,12 @@ class Newer:
     rows: int
     added: tuple[str, ...] = ("none",)
     named: dict[int, str] = field(default_factory=dict)
+    plain: list[object] = field(default_factory=list)
 
 
 def test_unknown_keys_are_ignored_and_missing_ones_have_defaults() -> None:
     assert codec.decode('{"rows": 3, "gone": [1]}', Newer) == Newer(3)
+    assert codec.decode('{"rows": 3, "plain": [1, {}]}', Newer).plain == [1, {}]
     told = (
         '{"time_ms": 1, "epoch": null, "step": "sum", "event": "resharded", "text": "x", "by": "y"}'
     )
