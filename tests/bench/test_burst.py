@@ -27,7 +27,7 @@ from penstock_bench.burst.scenarios import CORES, DEFAULT, FULL, QUICK, LiveBurs
 from penstock_bench.burst.sides import LIVE
 from penstock_bench.burst.standby import asked, over
 from penstock_bench.catalog import find
-from penstock_bench.live.outcome import of_step
+from penstock_bench.switch.outcome import of_step
 from penstock_bench.workloads.nexmark.live import BURSTS
 
 START_MS = 1_000_000

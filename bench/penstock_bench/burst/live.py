@@ -41,8 +41,8 @@ from penstock_bench.burst.outcome import (
 )
 from penstock_bench.burst.scenarios import CORES, SLOTS, WARM_UP, LiveBurst
 from penstock_bench.burst.standby import StandBy, Taken
+from penstock_bench.live.latency import Began
 from penstock_bench.live.query import GRACE_S, began, running, until
-from penstock_bench.live.truth import Began
 from penstock_bench.report import Show
 from penstock_bench.workloads.nexmark.live import BurstLoad, burst_flow, burst_form, compared
 
