@@ -15,7 +15,7 @@ READY := $(VENV)/.ready
 export PYSPARK_PYTHON := $(CURDIR)/$(BIN)/python
 unexport SPARK_HOME PYSPARK_DRIVER_PYTHON PYTHONPATH PYTHONHOME
 
-.PHONY: help setup demo test test-all check bench lock upgrade clean
+.PHONY: help setup demo test coverage test-all check bench lock upgrade clean
 
 help: ## show this list
 	@sed -nE 's/^([a-z-]+):.*## (.*)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -38,14 +38,19 @@ demo: setup ## run the demo (SECONDS=30)
 # Many tests mostly wait, for Spark or for what was killed: three groups of them run side by side.
 SPARK_TESTS := tests/spark tests/bench/workloads tests/console/test_demo.py
 CLUSTER_TESTS := tests/exactly_once tests/host
-PYTEST := $(BIN)/python -m pytest --durations=10
+group = COVERAGE_FILE=$(VENV)/coverage/data.$(1) $(BIN)/python -m pytest --durations=10 $(MEASURED)
 
 test: setup ## run the tests, without the slow ones
-	@$(PYTEST) $(SPARK_TESTS) > $(VENV)/spark-tests.log 2>&1 & spark=$$!; \
-	$(PYTEST) $(CLUSTER_TESTS) > $(VENV)/cluster-tests.log 2>&1 & cluster=$$!; \
-	$(PYTEST) $(addprefix --ignore=,$(SPARK_TESTS) $(CLUSTER_TESTS)); failed=$$?; \
+	@$(call group,spark) $(SPARK_TESTS) > $(VENV)/spark-tests.log 2>&1 & spark=$$!; \
+	$(call group,cluster) $(CLUSTER_TESTS) > $(VENV)/cluster-tests.log 2>&1 & cluster=$$!; \
+	$(call group,rest) $(addprefix --ignore=,$(SPARK_TESTS) $(CLUSTER_TESTS)); failed=$$?; \
 	wait $$cluster || failed=1; wait $$spark || failed=1; \
 	cat $(VENV)/cluster-tests.log $(VENV)/spark-tests.log; exit $$failed
+
+# A tracer doubles the time of Python code and sees no Spark worker: a target of its own.
+coverage: MEASURED := --cov --cov-report=
+coverage: test ## run the tests and tell which share of the code they run
+	@$(BIN)/coverage combine --quiet && $(BIN)/coverage report --skip-covered --sort=miss
 
 test-all: setup ## run all tests
 	$(BIN)/python -m pytest --durations=20 -m ""

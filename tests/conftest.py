@@ -2,13 +2,43 @@
 
 from __future__ import annotations
 
+import os
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+import hypothesis
 import pytest
 from pyspark.sql import SparkSession
 
 import penstock as ps
+from tests.testing.left_behind import MARK, OF_A_TEST, nothing_left_behind
+
+hypothesis.settings.register_profile("tests", deadline=None)  # a busy machine is no failure
+hypothesis.settings.load_profile("tests")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _own_temporary_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """This run's temporary files, and those of its processes, are in a folder that nobody else uses."""
+    folder = str(tmp_path_factory.mktemp("tmp"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TMPDIR", folder)
+        patch.setenv(MARK, str(os.getpid()))
+        patch.setattr(tempfile, "tempdir", folder)
+        yield
+
+
+@pytest.fixture(autouse=True)
+def _leaves_nothing_behind(request: pytest.FixtureRequest) -> Iterator[None]:
+    with nothing_left_behind(request.node.nodeid, *OF_A_TEST):
+        yield
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _module_leaves_nothing_behind(request: pytest.FixtureRequest) -> Iterator[None]:
+    with nothing_left_behind(request.node.nodeid):
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -31,7 +31,7 @@ The map, along the way of a record and then of a decision:
 
 Each folder's docstring is its own map. Imports go one way: cli, console, flows, spark, driver, sim,
 offload, then courier, host and control side by side, wire, plan, testing, operators, then state and runtime
-side by side, and at the bottom settings, faults, codec, model and errors.
+side by side, and at the bottom settings, faults, extensions, call_text, codec, model and errors.
 """
 
 from importlib import import_module
@@ -40,6 +40,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from penstock.control.elastic import Elastic
     from penstock.control.examine.vitals import Vitals
+    from penstock.control.money import FunctionPrice, HostPrice
     from penstock.control.treat.decision import Bounds, Decision, Policy, Treatment, new_host
     from penstock.errors import (
         CheckpointError,
@@ -54,9 +55,8 @@ if TYPE_CHECKING:
     )
     from penstock.flows.flow import Flow, KeyedFlow, WindowedFlow, flow
     from penstock.model import SLA
-    from penstock.offload.backends.aws import LambdaFunctions
-    from penstock.offload.backends.local import LocalFunctions
-    from penstock.offload.backends.price import FunctionPrice, HostPrice
+    from penstock.offload.backends.aws.backend import LambdaFunctions
+    from penstock.offload.backends.local.backend import LocalFunctions
     from penstock.operators.aggregate.aggregates import (
         approx_distinct,
         avg,
@@ -95,9 +95,9 @@ _HOMES = {
         "StoreError",
     ),
     "flows.flow": ("Flow", "KeyedFlow", "WindowedFlow", "flow"),
-    "offload.backends.aws": ("LambdaFunctions",),
-    "offload.backends.local": ("LocalFunctions",),
-    "offload.backends.price": ("FunctionPrice", "HostPrice"),
+    "offload.backends.aws.backend": ("LambdaFunctions",),
+    "offload.backends.local.backend": ("LocalFunctions",),
+    "control.money": ("FunctionPrice", "HostPrice"),
     "model": ("SLA",),
     "operators.aggregate.aggregates": (
         "approx_distinct",

@@ -1,20 +1,23 @@
-"""Fault points: the named places where a test may let a process fail.
+"""Points: the named places where a test may let a process fail, or a trial may slow it down.
 
-The code calls `point` where a crash would be most unkind: between two writes, after a channel was
-applied and before it was answered, while slots change hands. A point costs one look at a global as
-long as nothing is armed. A test arms faults for its own process with `armed`, or ships them to
-couriers and hosts in `Settings.faults`, where `arm` takes them.
+The code calls `point` where a crash would be most unkind (`FAULT_POINTS`): between two writes, after a
+channel was applied and before it was answered, while slots change hands. It calls `point` as well
+where a trial changes what a process does without harming it (`TRIAL_POINTS`); `penstock.testing` has
+the actions for that. A point costs one look at a global as long as nothing is armed. A test arms
+faults for its own process with `armed`, or ships them to the other processes of a flow in
+`Settings.faults`, where `arm` takes them.
 
 >>> with armed(Fault("driver.sealed", where={"epoch": 3})) as faults:
-...     point("driver.sealed", epoch=2, run=0)
+...     _ = point("driver.sealed", epoch=2, run=0)
 ...     try:
-...         point("driver.sealed", epoch=3, run=0)
+...         _ = point("driver.sealed", epoch=3, run=0)
 ...     except InjectedFault as fault:
 ...         print(fault)
 fault injected at driver.sealed (epoch=3, run=0)
 >>> [passed.point for passed in faults.fired], faults.passed["driver.sealed"]
 (['driver.sealed'], 2)
 >>> point("driver.sealed", epoch=3, run=0)
+0.0
 """
 
 from __future__ import annotations
@@ -23,7 +26,7 @@ import os
 import signal
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from difflib import get_close_matches
@@ -34,10 +37,13 @@ from penstock.errors import SettingError
 
 @dataclass(frozen=True)
 class FaultPoint:
-    """A documented place: when it is passed, and which facts its `where` tells."""
+    """A documented place: when it is passed, and what an action learns of the passing."""
 
     when: str
     where: tuple[str, ...]
+    """The facts by which a fault picks passings."""
+    hands: tuple[str, ...] = ()
+    """What an action works with beside these facts."""
 
 
 _CHANNEL = ("host", "step", "epoch", "run", "partition", "attempt")
@@ -69,9 +75,32 @@ FAULT_POINTS: dict[str, FaultPoint] = {
     "courier.offload": FaultPoint("rows are set aside, and no function was asked yet", _TASK),
     "courier.offloaded": FaultPoint("functions gave answers, and none was sent on", _TASK),
 }
-"""Every fault point by name. Points of a host and of a step name them; so a fault can pick one."""
+"""Every place for a failure, by name. Points of a host and of a step name them; so a fault can pick one."""
 
-Do = Literal["raise", "kill", "hang"] | type[Exception] | Callable[[Mapping[str, object]], None]
+_WORK = ("records", "took_s")
+"""Records that were worked on, and the seconds that this took."""
+
+TRIAL_POINTS: dict[str, FaultPoint] = {
+    "driver.host": FaultPoint(
+        "a host was asked for, and its Spark job has not begun; `until` is set if it is called off",
+        _HOST,
+        ("until",),
+    ),
+    "host.work": FaultPoint(
+        "a channel was applied; `until` is set when the host ends. The action gives the seconds of "
+        "work that it stands for",
+        _CHANNEL,
+        (*_WORK, "until"),
+    ),
+    "courier.work": FaultPoint("a stateless step has done a batch", ("step",), _WORK),
+    "courier.sender": FaultPoint("a courier has its sender, and no rows yet", _TASK, ("sender",)),
+    "burst.work": FaultPoint("a local burst worker has done a request", (), _WORK),
+}
+"""Every place for a trial's action, by name."""
+
+Action = Callable[[Mapping[str, Any]], float | None]
+"""A function of what a point tells and hands over. It may give seconds; see `point`."""
+Do = Literal["raise", "kill", "hang"] | type[Exception] | Action
 
 
 class InjectedFault(BaseException):
@@ -96,6 +125,7 @@ class Passed:
 
     point: str
     where: Mapping[str, object]
+    hands: Mapping[str, object] = field(default_factory=dict)
 
     def __str__(self) -> str:
         facts = ", ".join(f"{name}={value}" for name, value in self.where.items())
@@ -107,8 +137,8 @@ class Fault:
     """What shall happen at a point. A value: it can be pickled, and shipped in settings.
 
     `do` is "raise" (an `InjectedFault`), "kill" (SIGKILL for the own process), "hang" (wait until
-    disarmed, then raise), a kind of exception to raise (OSError: the store refuses), or a function
-    of the passing's facts. `where` picks passings by their facts, `hits` by their number among
+    disarmed, then raise), a kind of exception to raise (OSError: the store refuses), or an action: a
+    function of what the point tells. `where` picks passings by their facts, `hits` by their number among
     those, counted from 1 in every process anew; no hits means all. A host that a fault has killed is
     started again and counts from 1 again: pick a `run` to kill it only once.
 
@@ -121,7 +151,7 @@ class Fault:
     point: str
     do: Do = "raise"
     where: Mapping[str, object] = field(default_factory=dict)
-    hits: tuple[int, ...] = (1,)
+    hits: Collection[int] = (1,)
 
     def __post_init__(self) -> None:
         known = _known(self.point)
@@ -156,8 +186,8 @@ class Armed:
         self._lock = threading.Lock()
         self._over = threading.Event()
 
-    def meet(self, passed: Passed) -> None:
-        """Count a passing, and let the first fault happen that is due at it."""
+    def meet(self, passed: Passed) -> float:
+        """Count a passing, and let the first fault happen that is due at it; gives its seconds."""
         with self._lock:
             self.passed[passed.point] += 1
             due = None
@@ -168,19 +198,17 @@ class Armed:
                         due = fault
             if due is not None:
                 self.fired.append(passed)
-        if due is not None:
-            self._happen(due.do, passed)
+        return 0.0 if due is None else self._happen(due.do, passed)
 
     def end(self) -> None:
         """Let go of whatever hangs."""
         self._over.set()
 
-    def _happen(self, do: Do, passed: Passed) -> None:
+    def _happen(self, do: Do, passed: Passed) -> float:
         if isinstance(do, type):
             raise do(f"fault injected at {passed}")
         if callable(do):
-            do(passed.where)
-            return
+            return do({**passed.where, **passed.hands}) or 0.0
         if do == "kill":
             os.kill(os.getpid(), signal.SIGKILL)
         if do == "hang":
@@ -193,12 +221,17 @@ _shipped = Armed(())
 _arming = threading.Lock()
 
 
-def point(name: str, **where: object) -> None:
-    """Pass a fault point. Does nothing, unless faults are armed in this process."""
-    if _armed:
-        _known(name)
-        for armed_here in _armed:
-            armed_here.meet(Passed(name, where))
+def point(name: str, **facts: object) -> float:
+    """Pass a point. Does nothing, unless faults are armed in this process.
+
+    Gives the seconds of work that actions stand for: 0, unless a trial slows the process down.
+    """
+    return _passed(name, facts) if _armed else 0.0
+
+
+def _passed(name: str, facts: dict[str, object]) -> float:
+    hands = {hand: facts.pop(hand) for hand in _known(name).hands}
+    return sum(here.meet(Passed(name, facts, hands)) for here in _armed)
 
 
 @contextmanager
@@ -235,9 +268,9 @@ def _replace(old: Armed | None, new: Armed | None) -> None:
 
 
 def _known(name: str) -> FaultPoint:
-    known = FAULT_POINTS.get(name)
-    if known is None:
-        near = get_close_matches(name, FAULT_POINTS, n=1)
-        hint = f"use {near[0]}?" if near else f"they are {', '.join(FAULT_POINTS)}"
+    known = {**FAULT_POINTS, **TRIAL_POINTS}
+    if name not in known:
+        near = get_close_matches(name, known, n=1)
+        hint = f"use {near[0]}?" if near else f"they are {', '.join(known)}"
         raise SettingError(f"there is no fault point {name!r}", hint=hint)
-    return known
+    return known[name]

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from penstock.cli.functions import functions
 from penstock.errors import FlowError
-from penstock.offload.backends.lambda_handler import PLAN
+from penstock.offload.backends.aws.handler import PLAN
 from penstock.plan.steps import FlowPlan
 
 FLOW = """
@@ -46,7 +46,7 @@ def test_an_archive_is_written(folder: Path) -> None:
         names = set(archive.namelist())
         plan = pickle.loads(archive.read(PLAN))
         assert "numba==" in archive.read("requirements.txt").decode()
-    assert {"penstock_handler.py", "Dockerfile", "penstock/offload/backends/work.py"} <= names
+    assert {"penstock_handler.py", "Dockerfile", "penstock/offload/backends/worker.py"} <= names
     assert not [name for name in names if name.endswith(".pyc")]
     assert isinstance(plan, FlowPlan)
     [step] = plan.steps

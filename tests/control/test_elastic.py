@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from penstock.control.elastic import Elastic
+from penstock.control.money import FunctionPrice, HostPrice
 from penstock.errors import PenstockError
-from penstock.offload.backends.local import LocalFunctions
-from penstock.offload.backends.price import FunctionPrice, HostPrice
+from penstock.offload.backends.local.backend import LocalFunctions
 
 
 def test_without_functions_none_are_ever_asked_for() -> None:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.control.money import BreakEven, Costs, Money, Spending
-from penstock.offload.backends.price import FunctionPrice, HostPrice
+from penstock.control.money import BreakEven, Costs, FunctionPrice, HostPrice, Money, Spending
 
 
 def test_hosts_cost_by_the_time_that_they_are_there() -> None:
@@ -15,7 +14,7 @@ def test_hosts_cost_by_the_time_that_they_are_there() -> None:
     spending.note(3_500.0, hosts=0, functions=0.5)
     spending.note(9_500.0, hosts=2)
     assert spending.money == Money(pytest.approx(0.04), 0.5)
-    assert spending.money.to_json() == {"hosts": 0.04, "functions": 0.5, "total": 0.54}
+    assert spending.money.facts() == {"hosts": 0.04, "functions": 0.5, "total": 0.54}
 
 
 def test_time_does_not_go_back() -> None:
@@ -49,3 +48,20 @@ def test_what_was_billed_counts_before_what_was_estimated() -> None:
     assert not even.reached
     even.note(1.0, hosts=1, function_seconds=0.0, spent=1.0)
     assert even.reached
+
+
+def test_a_host_is_a_quarter_of_a_machine_with_four_cores() -> None:
+    assert HostPrice().money(4 * 3600) == pytest.approx(0.252)
+
+
+def test_a_burst_worker_costs_by_the_second_and_by_the_request() -> None:
+    price = FunctionPrice(per_gb_second=2.0, memory_mb=512, per_million=3.0)
+    assert price.money(invocations=0, seconds=5) == pytest.approx(5.0)
+    assert price.money(invocations=2_000_000, seconds=0) == pytest.approx(6.0)
+    assert price.money(1_000_000, 1) == pytest.approx(4.0)
+
+
+def test_an_hour_of_a_burst_worker_costs_more_than_one_of_a_host() -> None:
+    """Else nobody would need hosts."""
+    assert FunctionPrice().per_hour == pytest.approx(0.10366, rel=1e-3)
+    assert FunctionPrice().per_hour > HostPrice().per_hour

@@ -43,7 +43,7 @@ def noted(plan: StepPlan, batches: list[pa.RecordBatch], watched: tuple[int, ...
     return tally
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(batches, st.sets(st.integers(0, SLOTS - 1)))
 def test_slots_and_keys_are_counted(users: list[list[int]], watched: set[int]) -> None:
     tally = noted(

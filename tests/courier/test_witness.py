@@ -37,7 +37,7 @@ row = st.tuples(
 )
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.lists(st.lists(row, max_size=8), max_size=4))
 def test_as_a_simple_model_says(batches: list[list[tuple[int, str | None, int | None]]]) -> None:
     witness = Witness([Watched(None, "at", "part"), Watched(None, "at")])

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from penstock import codec
 from penstock.control.examine.vitals import Vitals
 from penstock.control.treat.decision import Bounds, Treatment, new_host
 from penstock.control.treat.sharing import SHARE_EPOCHS
@@ -257,7 +258,7 @@ def test_facts_are_json(policy: str) -> None:
         assert step["share"] == 0.5
         assert [host["host"] for host in step["hosts"]][:2] == ["ledger/0", "ledger/1"]
         for entry in on.loop.journal.last(1000):
-            json.dumps(entry.to_json(), allow_nan=False)
+            json.dumps(codec.to_plain(entry), allow_nan=False)
 
 
 def test_facts_tell_what_is_under_way() -> None:

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 
 from penstock.faults import Fault, armed
 from penstock.model import HostId
-from tests.exactly_once.test_state import NEEDS, OFTEN, turns
 from tests.trials.cluster import SETTINGS
 from tests.trials.control_trial import (
     ControlTrial,
@@ -24,6 +23,15 @@ from tests.trials.control_trial import (
     gather,
     spread,
     unborn,
+)
+from tests.trials.stories import (
+    NEEDS,
+    OFTEN,
+    cluster_options,
+    drawn_turns,
+    many_faults,
+    random_options,
+    random_turn,
 )
 from tests.trials.trial import (
     FLOWS,
@@ -35,14 +43,7 @@ from tests.trials.trial import (
     Turn,
     everything,
     hows,
-    random_turn,
 )
-
-# A host's own threads die with an injected fault, as they would with their process.
-pytestmark = [
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning"),
-    pytest.mark.timeout(120),
-]
 
 GIVE_UP = SETTINGS.host_start_ms // 1000 + 2
 """Epochs of a second until nobody waits any more for a host that does not come up."""
@@ -193,40 +194,28 @@ def tell_story(flow: ControlTrial, pick: random.Random, epochs: int, most: int) 
 @pytest.mark.parametrize("seed", range(3))
 def test_a_story_of_faults(tmp_path: Path, seed: int) -> None:
     pick = random.Random(seed)
-    with control_trial(
-        sorted(FLOWS)[seed % 3],
-        str(tmp_path),
-        Restless(seed),
-        hosts=pick.randint(1, 3),
-        settings=pick.choice((SETTINGS, OFTEN)),
-        migration=pick.choice(MIGRATIONS),
-        memory_limit=pick.choice(MEMORY),
-    ) as flow:
+    name = sorted(FLOWS)[seed % 3]
+    with control_trial(name, str(tmp_path), Restless(seed), **random_options(pick)) as flow:
         tell_story(flow, pick, epochs=6, most=3)
         assert flow.entries("began")
 
 
-@settings(max_examples=4, derandomize=True, deadline=None, database=None)
+@settings(max_examples=4, derandomize=True, database=None)
 @given(
     name=st.sampled_from(sorted(FLOWS)),
-    story=st.lists(turns, min_size=2, max_size=5),
+    story=st.lists(drawn_turns(), min_size=2, max_size=5),
     seed=st.integers(0, 1 << 16),
-    hosts=st.integers(1, 3),
-    migration=st.sampled_from(MIGRATIONS),
-    limit=st.sampled_from(MEMORY),
+    options=cluster_options,
 )
 def test_any_story_under_control(
     tmp_path_factory: pytest.TempPathFactory,
     name: str,
     story: list[Turn],
     seed: int,
-    hosts: int,
-    migration: str,
-    limit: int | None,
+    options: dict[str, Any],
 ) -> None:
     store = str(tmp_path_factory.mktemp("store"))
-    given: dict[str, Any] = {"hosts": hosts, "migration": migration, "memory_limit": limit}
-    with control_trial(name, store, Restless(seed), **given) as flow:
+    with control_trial(name, store, Restless(seed), **options) as flow:
         for turn in story:
             flow.take(turn)
         flow.rest()
@@ -238,31 +227,16 @@ def test_any_story_under_control(
 def test_a_thousand_faults_under_control(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    fired: Counter[str] = Counter()
     events: Counter[str] = Counter()
-    ordered: Counter[str] = Counter()
-    story = 0
-    while sum(fired.values()) < 1000:
-        story += 1
-        pick = random.Random(story)
-        with control_trial(
-            pick.choice(("sums", "ledger", "chain")),
-            str(tmp_path / str(story)),
-            Restless(story),
-            hosts=pick.randint(1, 3),
-            settings=pick.choice((SETTINGS, OFTEN)),
-            migration=pick.choice(MIGRATIONS),
-            memory_limit=pick.choice(MEMORY),
-        ) as flow:
+
+    def tell(story: int, pick: random.Random) -> Counter[str]:
+        name, store = pick.choice(("sums", "ledger", "chain")), str(tmp_path / str(story))
+        with control_trial(name, store, Restless(story), **random_options(pick)) as flow:
             tell_story(flow, pick, epochs=16, most=RUNS)
-        fired += flow.fired
         events.update(entry.event for _, entry in flow.cluster.journal)
-        ordered += flow.policy.ordered
-    with capsys.disabled():
-        print(f"\n{sum(fired.values())} faults in {story} stories; {dict(events)}; {dict(ordered)}")
-        for point in POINTS:
-            print(f"  {point:<18}{fired[point]:>5}  {POINTS[point].when}")
-    assert set(fired) == set(POINTS)
+        return flow.fired
+
+    assert set(many_faults(1000, tell, capsys)) == set(POINTS)
     assert events["done"] > 100
 
 

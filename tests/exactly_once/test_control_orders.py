@@ -13,8 +13,6 @@ from penstock.model import SLA, HostId
 from tests.trials.control_trial import Obedient, Order, Restless, control_trial, spread
 from tests.trials.trial import Turn, everything
 
-pytestmark = pytest.mark.timeout(120)
-
 
 def test_a_dry_run_changes_nothing(tmp_path: Path) -> None:
     with control_trial("chain", str(tmp_path), Restless(1), dry_run=True) as flow:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,12 +12,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.trials.cluster import SETTINGS
 from tests.trials.event_ledger import CASES
 from tests.trials.event_trial import IN_TIME, MOSTLY_IN_TIME, EventTrial, event_trial
 from tests.trials.ledger import SLOTS
+from tests.trials.stories import (
+    GAPS_MS,
+    NEEDS,
+    OFTEN,
+    cluster_options,
+    drawn_turns,
+    many_faults,
+    random_options,
+    random_turn,
+)
 from tests.trials.trial import (
-    MEMORY,
     MIGRATIONS,
     POINTS,
     RUNS,
@@ -26,29 +33,11 @@ from tests.trials.trial import (
     Request,
     Turn,
     hows,
-    random_turn,
 )
 
-# A host's own threads die with an injected fault, as they would with their process.
-pytestmark = [
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning"),
-    pytest.mark.timeout(120),
-]
-
 ALL_SLOTS = tuple(range(SLOTS))
-OFTEN = replace(SETTINGS, compact_epochs=1)
-"""Every epoch gives cause to a compaction."""
-NEEDS: dict[str, dict[str, Any]] = {
-    "host.fetch": {"migration": "lazy(0)"},
-    "host.fetched": {"migration": "lazy(0)"},
-    "host.serve": {"migration": "lazy(0)"},
-    "host.trickle": {"migration": "all_at_once"},
-    "host.install": {"migration": "all_at_once"},
-}
-"""What a cluster must be like to pass a point when slots move."""
 AT_A_POINT = 2
 """So many of the flows are tried at each fault point, others at the next one."""
-GAPS_MS = (500, 1000, 1000, 3000)
 
 
 def shares() -> list[tuple[str, str]]:
@@ -164,55 +153,21 @@ def test_hosts_leave_though_memory_is_full(tmp_path: Path, migration: str) -> No
         flow.check()
 
 
-requests = st.builds(
-    Request,
-    st.sampled_from(["move", "scale", "migration", "memory", "kill", "restart"]),
-    st.integers(0, 2),
-    st.integers(0, 5),
-    st.sets(st.integers(0, SLOTS - 1), min_size=1).map(lambda slots: tuple(sorted(slots))),
-)
-
-
-def turns_of(points: Sequence[str], rows: Sequence[int]) -> st.SearchStrategy[Turn]:
-    """Epochs of so many rows, with faults at these points."""
-    mishaps = st.sampled_from(
-        [(point, how) for point in points for how in (*hows(point), "slow")]
-    ).flatmap(lambda at: st.builds(Mishap, st.just(at[0]), st.just(at[1]), st.integers(1, 4)))
-    return st.builds(
-        Turn,
-        seed=st.integers(0, 1 << 16),
-        partitions=st.integers(1, 3),
-        requests=st.lists(requests, max_size=2).map(tuple),
-        mishaps=st.lists(mishaps, max_size=3).map(tuple),
-        gap_ms=st.sampled_from(GAPS_MS),
-        reads=st.integers(1, 2),
-        rows=st.sampled_from(rows),
-    )
-
-
-turns = turns_of(POINTS, [20, 5, 0])
-
-
-@settings(max_examples=6, derandomize=True, deadline=None, database=None)
+@settings(max_examples=6, derandomize=True, database=None)
 @given(
     name=st.sampled_from(sorted(CASES)),
-    story=st.lists(turns, min_size=2, max_size=6),
-    hosts=st.integers(1, 3),
-    migration=st.sampled_from(MIGRATIONS),
-    limit=st.sampled_from(MEMORY),
+    story=st.lists(drawn_turns(gaps_ms=GAPS_MS), min_size=2, max_size=6),
+    options=cluster_options,
     behind=st.sampled_from([IN_TIME, MOSTLY_IN_TIME]),
 )
 def test_any_story_gives_what_lists_give(
     tmp_path_factory: pytest.TempPathFactory,
     name: str,
     story: list[Turn],
-    hosts: int,
-    migration: str,
-    limit: int | None,
+    options: dict[str, Any],
     behind: tuple[int, ...],
 ) -> None:
     store = str(tmp_path_factory.mktemp("store"))
-    options = {"hosts": hosts, "migration": migration, "memory_limit": limit}
     with event_trial(name, store, behind, **options) as flow:
         for turn in story:
             flow.take(turn)
@@ -222,32 +177,14 @@ def test_any_story_gives_what_lists_give(
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_a_thousand_faults(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    fired: Counter[str] = Counter()
-    moved: Counter[str] = Counter()
-    late: Counter[str] = Counter()
-    story = 0
-    while sum(fired.values()) < 1000:
-        story += 1
-        pick = random.Random(story)
-        name = list(CASES)[story % len(CASES)]
-        with event_trial(
-            name,
-            str(tmp_path / str(story)),
-            pick.choice((IN_TIME, MOSTLY_IN_TIME)),
-            hosts=pick.randint(1, 3),
-            settings=pick.choice((SETTINGS, OFTEN)),
-            migration=pick.choice(MIGRATIONS),
-            memory_limit=pick.choice(MEMORY),
-        ) as flow:
+    def tell(story: int, pick: random.Random) -> Counter[str]:
+        name, store = list(CASES)[story % len(CASES)], str(tmp_path / str(story))
+        behind = pick.choice((IN_TIME, MOSTLY_IN_TIME))
+        with event_trial(name, store, behind, **random_options(pick)) as flow:
             for _ in range(12):
                 turn = random_turn(pick, mishaps=pick.randint(1, 2 * RUNS), requests=1)
                 flow.take(replace(turn, gap_ms=pick.choice(GAPS_MS)))
             flow.check()
-        fired += flow.fired
-        moved += flow.moved
-        late += flow.late
-    with capsys.disabled():
-        print(
-            f"\n{sum(fired.values())} faults in {story} stories; {dict(moved)}; late {dict(late)}"
-        )
-    assert set(fired) == set(POINTS)
+        return flow.fired
+
+    assert set(many_faults(1000, tell, capsys)) == set(POINTS)

@@ -12,13 +12,8 @@ from tests.trials.event_ledger import CASES
 from tests.trials.event_trial import event_trial
 from tests.trials.ledger import SLOTS
 from tests.trials.one_host_trial import SHARED
-from tests.trials.trial import FLOWS, MEMORY, MIGRATIONS, Mishap, Request, Turn, random_turn, trial
-
-# A host's own threads die with an injected fault, as they would with their process.
-pytestmark = [
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning"),
-    pytest.mark.timeout(120),
-]
+from tests.trials.stories import random_turn
+from tests.trials.trial import FLOWS, MEMORY, MIGRATIONS, Mishap, Request, Turn, trial
 
 ALL_SLOTS = tuple(range(SLOTS))
 NOW = ("chain", "interval")

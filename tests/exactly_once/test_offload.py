@@ -17,39 +17,40 @@ from hypothesis import strategies as st
 from penstock.courier.exchange import Task
 from penstock.faults import FAULT_POINTS, Fault, InjectedFault, armed
 from penstock.offload.plan.segments import segments
-from tests.exactly_once.test_event_time import GAPS_MS, moves, turns_of
-from tests.exactly_once.test_state import NEEDS, swap
+from tests.exactly_once.test_event_time import moves
+from tests.exactly_once.test_state import swap
 from tests.offload.backends.waiting import until
 from tests.offload.in_process import ANYHOW, WELL, Chances, Helped, helped
-from tests.trials.cluster import SETTINGS, MiniCluster
+from tests.trials.cluster import MiniCluster
 from tests.trials.event_ledger import CASES
 from tests.trials.event_trial import MOSTLY_IN_TIME, event_trial
 from tests.trials.plain_rows import Row
+from tests.trials.stories import (
+    GAPS_MS,
+    NEEDS,
+    OFTEN,
+    cluster_options,
+    drawn_turns,
+    many_faults,
+    random_options,
+    random_turn,
+)
 from tests.trials.trial import (
     FLOWS,
-    MEMORY,
-    MIGRATIONS,
+    WITH_FUNCTIONS,
     Mishap,
     Trial,
     Turn,
     everything,
     hows,
-    random_turn,
     trial,
 )
-
-# A host's own threads die with an injected fault, as they would with their process.
-pytestmark = [
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning"),
-    pytest.mark.timeout(120),
-]
 
 SOON_MS = 150
 """Functions that hang are given up then."""
 NAMES = ["sums", "chain"] + [
     name for name in CASES if any(segment.offloadable for segment in segments(CASES[name].flow))
 ]
-OFTEN = replace(SETTINGS, compact_epochs=1)
 NOW = (
     "host.channel",
     "host.applied",
@@ -211,29 +212,21 @@ def test_a_fault_at_each_point(tmp_path: Path, point: str, name: str) -> None:
         flow.check()
 
 
-turns = turns_of(FAULT_POINTS, [40, 5, 0])
-
-
-@settings(max_examples=5, derandomize=True, deadline=None, database=None)
+@settings(max_examples=5, derandomize=True, database=None)
 @given(
     name=st.sampled_from(NAMES),
-    story=st.lists(turns, min_size=2, max_size=6),
-    hosts=st.integers(1, 3),
-    migration=st.sampled_from(MIGRATIONS),
-    limit=st.sampled_from(MEMORY),
+    story=st.lists(drawn_turns(FAULT_POINTS, [40, 5, 0], GAPS_MS), min_size=2, max_size=6),
+    options=cluster_options,
     seed=st.integers(0, 99),
 )
 def test_any_story_gives_what_lists_give(
     tmp_path_factory: pytest.TempPathFactory,
     name: str,
     story: list[Turn],
-    hosts: int,
-    migration: str,
-    limit: int | None,
+    options: dict[str, Any],
     seed: int,
 ) -> None:
     store = tmp_path_factory.mktemp("store")
-    options = {"hosts": hosts, "migration": migration, "memory_limit": limit}
     with helped_trial(name, store, ANYHOW, seed, **options) as (flow, _):
         for turn in story:
             flow.take(turn)
@@ -243,34 +236,18 @@ def test_any_story_gives_what_lists_give(
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_five_hundred_faults(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    fired: Counter[str] = Counter()
     did: Counter[str] = Counter()
-    story = 0
-    while sum(fired.values()) < 500:
-        story += 1
-        pick = random.Random(story)
-        options = {
-            "hosts": pick.randint(1, 3),
-            "settings": pick.choice((SETTINGS, OFTEN)),
-            "migration": pick.choice(MIGRATIONS),
-            "memory_limit": pick.choice(MEMORY),
-        }
-        name = NAMES[story % len(NAMES)]
-        with helped_trial(name, tmp_path / str(story), ANYHOW, story, **options) as (flow, by):
+
+    def tell(story: int, pick: random.Random) -> Counter[str]:
+        name, store = NAMES[story % len(NAMES)], tmp_path / str(story)
+        with helped_trial(name, store, ANYHOW, story, **random_options(pick)) as (flow, by):
             for number in range(12):
                 turn = random_turn(pick, mishaps=pick.randint(1, 4), requests=1)
-                beside = Mishap(("courier.offload", "courier.offloaded")[number % 2], "die")
-                flow.take(
-                    replace(
-                        turn,
-                        mishaps=(*turn.mishaps, beside),
-                        gap_ms=pick.choice(GAPS_MS),
-                    )
-                )
+                mishaps = (*turn.mishaps, Mishap(WITH_FUNCTIONS[number % 2], "die"))
+                flow.take(replace(turn, mishaps=mishaps, gap_ms=pick.choice(GAPS_MS)))
             flow.check()
-        fired += flow.fired
-        did += by.functions.did
-    with capsys.disabled():
-        print(f"\n{sum(fired.values())} faults in {story} stories; functions {dict(did)}")
-    assert {"courier.offload", "courier.offloaded"} < set(fired)
+        did.update(by.functions.did)
+        return flow.fired
+
+    assert set(WITH_FUNCTIONS) < set(many_faults(500, tell, capsys))
     assert set(did) == set(ANYHOW)

@@ -15,28 +15,23 @@ import pyarrow.compute as pc
 import pytest
 
 from penstock.control.elastic import Elastic
+from penstock.control.money import HostPrice
 from penstock.driver.bill import Bill
 from penstock.driver.control_loop import ControlLoop
 from penstock.driver.progress import EpochProgress
-from penstock.faults import FAULT_POINTS, Armed, armed
-from penstock.offload.backends import reach
-from penstock.offload.backends.local import LocalFunctions
-from penstock.offload.backends.port import Usage
-from penstock.offload.backends.price import HostPrice
+from penstock.faults import FAULT_POINTS, Armed, Fault, armed
+from penstock.offload.backends import backend
+from penstock.offload.backends.backend import Usage
+from penstock.offload.backends.local.backend import LocalFunctions
 from penstock.offload.driver.help import NO_ANSWER, Offloads
 from penstock.offload.driver.keeper import FunctionKeeper
 from penstock.plan.epoch import EpochPlan, Offload
 from penstock.plan.steps import FlowPlan, MapStep, SourcePlan
+from penstock.testing import Pace
 from tests.offload.in_process import ANYHOW, WELL, Chances, StandIn, helped
 from tests.trials.cluster import SETTINGS, MiniCluster, Partitions, cluster
 from tests.trials.plain_rows import Row
 from tests.trials.trial import Mishap, hows
-
-# A host's own threads die with an injected fault, as they would with their process.
-pytestmark = [
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning"),
-    pytest.mark.timeout(120),
-]
 
 SCHEMA = pa.schema([("n", pa.int64()), ("price", pa.int64())])
 POINTS = [name for name in FAULT_POINTS if name.startswith(("courier.off", "driver.", "store."))]
@@ -127,6 +122,7 @@ def test_any_story_gives_what_lists_give(tmp_path: Path) -> None:
 
 RATE = 1_000.0
 """Records a second that a courier takes."""
+PACED = Fault("courier.work", Pace(RATE), where={"step": "dear"}, hits=())
 EPOCH_MS = 100
 STABLE, BURST = 60, 250
 """Rows of a partition in an epoch: 60 % and 250 % of what its courier takes meanwhile."""
@@ -134,21 +130,11 @@ STABLE, BURST = 60, 250
 
 @dataclass
 class Kept:
-    """Functions in this process, as the driver has them. See `functions.port.Started`."""
+    """Functions in this process, as the driver has them. See `BurstWorkers`."""
 
-    text: str
+    reach: str
     functions: StandIn
     noted: Usage = field(default_factory=Usage)
-
-    @property
-    def reach(self) -> Kept:
-        return self
-
-    def to_text(self) -> str:
-        return self.text
-
-    def connect(self) -> StandIn:
-        return self.functions
 
     def warm(self, count: int) -> None:
         pass
@@ -171,7 +157,7 @@ class Controlled(MiniCluster):
         self.keeper = FunctionKeeper(self._bring_up)
         self.plans: list[EpochPlan] = []
         self._name, self._pick = store, random.Random(store)
-        settings = replace(SETTINGS, map_rate=RATE)
+        settings = replace(SETTINGS, faults=(PACED,))
         elastic = Elastic(functions=LocalFunctions(at_most=8))
         super().__init__(MAPS, store, settings=settings, elastic=elastic)
         self.keeper.start()
@@ -180,7 +166,7 @@ class Controlled(MiniCluster):
     def _bring_up(self) -> Kept:
         text = f"{self._name} {len(self.kept)}"
         self.kept.append(Kept(text, StandIn(MAPS, WELL)))
-        reach._invokers[text] = self.kept[-1].functions
+        backend._invokers[text] = self.kept[-1].functions
         return self.kept[-1]
 
     def settle(self) -> None:
@@ -233,7 +219,7 @@ def controlled(store: Path) -> Iterator[Controlled]:
         made.close()
         made.keeper.stop()
         for one in made.kept:
-            reach._invokers.pop(one.to_text())
+            backend._invokers.pop(one.reach)
 
 
 def test_a_burst_is_seen_carried_and_let_go_of(tmp_path: Path) -> None:

@@ -2,28 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from penstock.control.diagnose.hot_keys import HotKeys
 from penstock.control.elastic import Elastic
-from penstock.plan.epoch import EpochPlan
 from penstock.settings import Settings
-from tests.exactly_once.test_event_time import GAPS_MS
 from tests.exactly_once.test_offload import NAMES, helped_trial, slow_unless
 from tests.offload.in_process import WELL, helped
-from tests.trials.cluster import SETTINGS, cluster
+from tests.trials.cluster import PLAIN, SETTINGS, cluster
+from tests.trials.stories import GAPS_MS
 from tests.trials.trial import FLOWS, Mishap, Turn, hows
 
-# A host's own threads die with an injected fault, as they would with their process.
-pytestmark = [
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning"),
-    pytest.mark.timeout(120),
-]
-
-PLAIN = replace(SETTINGS, combine=False)
 SOME = ("sums", "tumbling", "late-session", "top", "distinct")
 POINTS = ("host.applied", "courier.offload", "courier.offloaded", "driver.written")
 KEYS = 3
@@ -81,20 +72,11 @@ def test_a_fault_at_a_point(tmp_path: Path, point: str, name: str) -> None:
         flow.check()
 
 
-@pytest.mark.parametrize(("settings", "split"), [(PLAIN, False), (SETTINGS, True)])
+@pytest.mark.parametrize(("settings", "records"), [(PLAIN, 500), (SETTINGS, KEYS + 1)])
 def test_not_even_the_rows_of_a_hot_key_are_combined(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: Settings, split: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: Settings, records: int
 ) -> None:
     monkeypatch.setattr(HotKeys, "two_stage", True)
-    plans: list[EpochPlan] = []
-
-    def noted(plan: EpochPlan) -> EpochPlan:
-        plans.append(plan)
-        return plan
-
     elastic = Elastic("static(2)")
-    with cluster(
-        FLOWS["sums"][0], str(tmp_path), settings=settings, elastic=elastic, helped=noted
-    ) as on:
-        on.run(ROWS)
-    assert [(step.two_stage, step.combine) for step in plans[0].steps] == [(split, split)]
+    with cluster(FLOWS["sums"][0], str(tmp_path), settings=settings, elastic=elastic) as on:
+        assert sum(host.rows for host in on.run(ROWS).hosts) == records

@@ -24,7 +24,8 @@ from tests.trials.one_host_trial import (
     OneHost,
     one_host_trial,
 )
-from tests.trials.trial import FLOWS, Mishap, Trial, Turn, everything, hows, random_turn
+from tests.trials.stories import random_turn
+from tests.trials.trial import FLOWS, Mishap, Trial, Turn, everything, hows
 
 # A host's own threads die with an injected fault, as they would with their process.
 pytestmark = [

@@ -22,13 +22,8 @@ from tests.trials.event_ledger import CASES
 from tests.trials.event_trial import IN_TIME, EventTrial
 from tests.trials.ledger import SLOTS, SUMS
 from tests.trials.plain_rows import Row, values
-from tests.trials.trial import Mishap, random_turn
-
-# A host's own threads die with an injected fault, as they would with their process.
-pytestmark = [
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning"),
-    pytest.mark.timeout(120),
-]
+from tests.trials.stories import random_turn
+from tests.trials.trial import Mishap
 
 EPOCHS = 4
 GAP_MS = 2_000

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +11,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.trials.cluster import SETTINGS
 from tests.trials.ledger import SLOTS
+from tests.trials.stories import (
+    NEEDS,
+    OFTEN,
+    cluster_options,
+    drawn_turns,
+    many_faults,
+    random_options,
+    random_turn,
+)
 from tests.trials.trial import (
     FLOWS,
-    MEMORY,
     MIGRATIONS,
     POINTS,
     RUNS,
@@ -26,28 +32,10 @@ from tests.trials.trial import (
     Turn,
     everything,
     hows,
-    random_turn,
     trial,
 )
 
-# A host's own threads die with an injected fault, as they would with their process.
-pytestmark = [
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning"),
-    pytest.mark.timeout(120),
-]
-
 ALL_SLOTS = tuple(range(SLOTS))
-OFTEN = replace(SETTINGS, compact_epochs=1)
-"""Every epoch gives cause to a compaction."""
-
-NEEDS: dict[str, dict[str, Any]] = {
-    "host.fetch": {"migration": "lazy(0)"},
-    "host.fetched": {"migration": "lazy(0)"},
-    "host.serve": {"migration": "lazy(0)"},
-    "host.trickle": {"migration": "all_at_once"},
-    "host.install": {"migration": "all_at_once"},
-}
-"""What a cluster must be like to pass a point when slots move."""
 
 
 def swap(flow: Trial, number: int) -> tuple[Request, ...]:
@@ -119,46 +107,19 @@ def test_a_run_is_given_up_while_slots_come(tmp_path: Path, name: str, migration
         flow.check()
 
 
-requests = st.builds(
-    Request,
-    st.sampled_from(["move", "scale", "migration", "memory", "kill", "restart"]),
-    st.integers(0, 1),
-    st.integers(0, 5),
-    st.sets(st.integers(0, SLOTS - 1), min_size=1).map(lambda slots: tuple(sorted(slots))),
-)
-mishaps = st.sampled_from(
-    [(point, how) for point in POINTS for how in (*hows(point), "slow")]
-).flatmap(lambda at: st.builds(Mishap, st.just(at[0]), st.just(at[1]), st.integers(1, 4)))
-turns = st.builds(
-    Turn,
-    seed=st.integers(0, 1 << 16),
-    partitions=st.integers(1, 3),
-    requests=st.lists(requests, max_size=2).map(tuple),
-    mishaps=st.lists(mishaps, max_size=3).map(tuple),
-    gap_ms=st.sampled_from([100, 1000]),
-    reads=st.integers(1, 2),
-    rows=st.sampled_from([20, 5, 0]),
-)
-
-
-@settings(max_examples=10, derandomize=True, deadline=None, database=None)
+@settings(max_examples=10, derandomize=True, database=None)
 @given(
     name=st.sampled_from(sorted(FLOWS)),
-    story=st.lists(turns, min_size=2, max_size=8),
-    hosts=st.integers(1, 3),
-    migration=st.sampled_from(MIGRATIONS),
-    limit=st.sampled_from(MEMORY),
+    story=st.lists(drawn_turns(), min_size=2, max_size=8),
+    options=cluster_options,
 )
 def test_any_story_gives_what_dicts_give(
     tmp_path_factory: pytest.TempPathFactory,
     name: str,
     story: list[Turn],
-    hosts: int,
-    migration: str,
-    limit: int | None,
+    options: dict[str, Any],
 ) -> None:
-    store = str(tmp_path_factory.mktemp("store"))
-    with trial(name, store, hosts=hosts, migration=migration, memory_limit=limit) as flow:
+    with trial(name, str(tmp_path_factory.mktemp("store")), **options) as flow:
         for turn in story:
             flow.take(turn)
         flow.check()
@@ -180,28 +141,12 @@ def test_a_long_life_of_moves(tmp_path: Path, seed: int) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_a_thousand_faults(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    fired: Counter[str] = Counter()
-    moved: Counter[str] = Counter()
-    story = 0
-    while sum(fired.values()) < 1000:
-        story += 1
-        pick = random.Random(story)
+    def tell(story: int, pick: random.Random) -> Counter[str]:
         name = pick.choice(("sums", "sums", "ledger", "ledger", "chain"))
-        with trial(
-            name,
-            str(tmp_path / str(story)),
-            hosts=pick.randint(1, 3),
-            settings=pick.choice((SETTINGS, OFTEN)),
-            migration=pick.choice(MIGRATIONS),
-            memory_limit=pick.choice(MEMORY),
-        ) as flow:
+        with trial(name, str(tmp_path / str(story)), **random_options(pick)) as flow:
             for _ in range(16):
                 flow.take(random_turn(pick, mishaps=pick.randint(2, 2 * RUNS), requests=1))
             flow.check()
-        fired += flow.fired
-        moved += flow.moved
-    with capsys.disabled():
-        print(f"\n{sum(fired.values())} faults in {story} stories; {dict(moved)}")
-        for point in POINTS:
-            print(f"  {point:<18}{fired[point]:>5}  {POINTS[point].when}")
-    assert set(fired) == set(POINTS)
+        return flow.fired
+
+    assert set(many_faults(1000, tell, capsys)) == set(POINTS)

@@ -17,7 +17,6 @@ from penstock.settings import Settings
         {"host_parts": -1},
         {"chunk_rows": 0},
         {"schedule": "fifo"},
-        {"map_rate": 0.0},
     ],
 )
 def test_what_a_host_could_not_run_with_is_refused(bad: dict[str, Any]) -> None:

@@ -188,7 +188,7 @@ class Pair:
 
     def bring(self, host: HostMachine, need: NeedKeys) -> None:
         for source, keys in need.parts:
-            self.asked.append((source and source.location, len(keys)))
+            self.asked.append((source.location if source else None, len(keys)))
             found, unknown = [], np.arange(len(keys))
             if source is not None:
                 other = self.hosts[int(source.location[-1])]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -27,6 +26,7 @@ from tests.host.parted_trials import SLOTS, run
 from tests.operators.join_trials import OneStream, in_one_stream, tagged_rows, timed_epochs
 from tests.operators.trials import Epoch, Row
 from tests.operators.window_trials import SCHEMA, epochs_of, when
+from tests.runtime.switches import forced_switches
 
 
 class Remembering(KeyedProcessor):
@@ -122,7 +122,7 @@ def same(plan: StepPlan, epochs: list[Epoch], shape: tuple[int, int, int], order
 
 @pytest.mark.parametrize("name", SINGLE)
 @given(epochs_of(), SHAPES, st.booleans())
-@settings(max_examples=4, deadline=None)
+@settings(max_examples=4)
 def test_same_as_the_plain_operator(
     name: str, epochs: list[Epoch], shape: tuple[int, int, int], ordered: bool
 ) -> None:
@@ -132,7 +132,7 @@ def test_same_as_the_plain_operator(
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SINGLE)
 @given(epochs_of(), SHAPES, st.booleans())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_same_as_the_plain_operator_often(
     name: str, epochs: list[Epoch], shape: tuple[int, int, int], ordered: bool
 ) -> None:
@@ -164,7 +164,7 @@ def same_join(name: str, epochs: list[Epoch], shape: tuple[int, int, int], order
 
 @pytest.mark.parametrize("name", JOINS)
 @given(timed_epochs(SIDES, st.integers(0, 8)), SHAPES, st.booleans())
-@settings(max_examples=4, deadline=None)
+@settings(max_examples=4)
 def test_joins_as_the_plain_operator(
     name: str, epochs: list[Epoch], shape: tuple[int, int, int], ordered: bool
 ) -> None:
@@ -174,7 +174,7 @@ def test_joins_as_the_plain_operator(
 @pytest.mark.slow
 @pytest.mark.parametrize("name", JOINS)
 @given(timed_epochs(SIDES, st.integers(0, 8)), SHAPES, st.booleans())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_joins_as_the_plain_operator_often(
     name: str, epochs: list[Epoch], shape: tuple[int, int, int], ordered: bool
 ) -> None:
@@ -189,12 +189,8 @@ def test_with_threads_switched_all_the_time(name: str) -> None:
         Epoch([_rows(random, number * 8, 60) for _ in range(2)], number * 8 - 6, number * 8)
         for number in range(2)
     ]
-    interval = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    try:
+    with forced_switches():
         same(SINGLE[name], epochs, (7, 4, 5), ordered=True)
-    finally:
-        sys.setswitchinterval(interval)
 
 
 def _rows(random: np.random.Generator, ms: int, count: int) -> list[Row]:

@@ -1,4 +1,4 @@
-"""Functions that stand in this process, and plans that hand them rows of whatever can be offloaded."""
+"""Burst workers that stand in this process, and plans that hand them rows of whatever can be offloaded."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from dataclasses import replace
 import numpy as np
 import pyarrow as pa
 
-from penstock.offload.backends import reach
-from penstock.offload.backends.messages import FunctionAnswer, Request
-from penstock.offload.backends.port import FunctionFailed, Usage
-from penstock.offload.backends.work import Work
+from penstock.offload.backends import backend
+from penstock.offload.backends.backend import Usage, WorkerFailed
+from penstock.offload.backends.messages import Request, WorkerAnswer
+from penstock.offload.backends.worker import BurstWorker
 from penstock.offload.plan.segments import segments
 from penstock.operators.operator import PARTIALS, ROWS
 from penstock.plan.epoch import EpochPlan, Offload
@@ -25,7 +25,7 @@ from penstock.plan.reflex import Reflex
 from penstock.plan.steps import FlowPlan
 
 Chances = Mapping[str, int]
-"""What a function does -> how often, of all that they do."""
+"""What a burst worker does -> how often, of all that they do."""
 
 WELL: Chances = {"answer": 1}
 ANYHOW: Chances = {
@@ -45,7 +45,7 @@ _numbers = itertools.count()
 
 
 class StandIn:
-    """Does the real work, and all that may go wrong about it. See `functions.port.Invoker`."""
+    """Does the real work, and all that may go wrong about it. See `Invoker`."""
 
     request_limit: int | None = None
 
@@ -53,7 +53,7 @@ class StandIn:
         self.did: Counter[str] = Counter()
         self.chances = chances
         self.over = threading.Event()
-        self._work, self._pick = Work(flow), random.Random(seed)
+        self._worker, self._pick = BurstWorker(flow), random.Random(seed)
         self._lock, self._last, self._taken = threading.Lock(), b"", 0
 
     def invoke(self, request: bytes, timeout_ms: int) -> bytes:
@@ -63,14 +63,14 @@ class StandIn:
             self._taken += 1
             last = self._last
         if does == "fail":
-            raise FunctionFailed("it died")
+            raise WorkerFailed("it died")
         if does == "throttle":
-            raise FunctionFailed("all are busy", failure="throttled")
+            raise WorkerFailed("all are busy", failure="throttled")
         if does == "garbage":
             return request[: len(request) // 2]
         if does == "again":
             return last
-        answer = self._work.answer(request)
+        answer = self._worker.answer(request)
         with self._lock:
             self._last = answer
         if does == "hang":
@@ -86,7 +86,7 @@ class StandIn:
 
 
 def _changed(does: str, body: bytes, request: Request) -> bytes:
-    answer = FunctionAnswer.from_bytes(body, request)
+    answer = WorkerAnswer.from_bytes(body, request)
     if does == "another":
         answer = replace(answer, kind=ROWS if answer.kind == PARTIALS else PARTIALS)
     strange = pa.record_batch({"nobody": [1, 2], "asked": ["for", "it"]})
@@ -94,18 +94,18 @@ def _changed(does: str, body: bytes, request: Request) -> bytes:
 
 
 class Helped:
-    """Puts shares for functions into the plans of a flow: other ones in each run of each epoch."""
+    """Puts shares for burst workers into the plans of a flow: other ones in each run of each epoch."""
 
     functions: StandIn
 
     def __init__(self, flow: FlowPlan, text: str, seed: int, deadline_ms: int) -> None:
         self.text = text
-        """How couriers reach the functions."""
+        """How couriers reach the burst workers."""
         self.chance = 0.9
         """That there is a share for a segment at all."""
         self._seed, self._deadline_ms = seed, deadline_ms
         self._segments = [segment for segment in segments(flow) if segment.offloadable]
-        assert self._segments, "nothing can go to functions"
+        assert self._segments, "nothing can go to burst workers"
 
     def __call__(self, plan: EpochPlan) -> EpochPlan:
         pick = random.Random(f"{self._seed} {plan.epoch} {plan.run}")
@@ -137,13 +137,13 @@ class Helped:
 def helped(
     flow: FlowPlan, chances: Chances = WELL, seed: int = 0, deadline_ms: int = 10_000
 ) -> Iterator[Helped]:
-    """Functions for a flow, that any courier in this process can reach."""
+    """Burst workers for a flow, that any courier in this process can reach."""
     text = json.dumps({"kind": "stand-in", "number": next(_numbers)})
     made = Helped(flow, text, seed, deadline_ms)
     made.functions = StandIn(flow, chances, seed)
-    reach._invokers[text] = made.functions
+    backend._invokers[text] = made.functions
     try:
         yield made
     finally:
         made.functions.over.set()
-        del reach._invokers[text]
+        del backend._invokers[text]

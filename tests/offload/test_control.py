@@ -1,4 +1,4 @@
-"""From a decision to the state of a host: control, plan, couriers, functions and reports, without Spark."""
+"""From a decision to the state of a host: control, plan, couriers, burst workers, reports; no Spark."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ import pytest
 
 from penstock.control.elastic import Elastic
 from penstock.control.examine.vitals import Vitals
+from penstock.control.money import HostPrice
 from penstock.control.treat.decision import Bounds
 from penstock.driver import control_loop
 from penstock.driver.bill import Bill
 from penstock.driver.control_loop import ControlLoop
-from penstock.offload.backends import reach
-from penstock.offload.backends.local import LocalFunctions
-from penstock.offload.backends.port import FunctionFailed, Usage
-from penstock.offload.backends.price import HostPrice
-from penstock.offload.backends.work import Work
+from penstock.offload.backends import backend
+from penstock.offload.backends.backend import Usage, WorkerFailed
+from penstock.offload.backends.local.backend import LocalFunctions
+from penstock.offload.backends.worker import BurstWorker
 from penstock.offload.driver.help import NO_ANSWER, Offloads
 from penstock.offload.driver.keeper import FunctionKeeper
 from penstock.offload.policy.offloader import Offloader
@@ -54,30 +54,20 @@ class Told(Offloader):
 
 
 class InProcess:
-    """Functions that run where they are asked. See `functions.port.Invoker`, `Reach` and `Started`."""
+    """Burst workers that run where they are asked. See `Invoker` and `BurstWorkers`."""
 
     request_limit: int | None = None
 
-    def __init__(self, flow: FlowPlan, text: str) -> None:
-        self._work, self._text = Work(flow), text
+    def __init__(self, flow: FlowPlan, reach: str) -> None:
+        self._burst_worker, self.reach = BurstWorker(flow), reach
         self._lock = threading.Lock()
         self._usage = self._noted = Usage()
         self.fails = False
 
-    @property
-    def reach(self) -> InProcess:
-        return self
-
-    def to_text(self) -> str:
-        return self._text
-
-    def connect(self) -> InProcess:
-        return self
-
     def invoke(self, request: bytes, timeout_ms: int) -> bytes:
         if self.fails:
-            raise FunctionFailed("it is not well", failure="failed")
-        answer = self._work.answer(request)
+            raise WorkerFailed("it is not well", failure="failed")
+        answer = self._burst_worker.answer(request)
         with self._lock:
             self._usage += Usage(invocations=1, seconds=0.1, money=0.001)
         return answer
@@ -102,7 +92,7 @@ class InProcess:
 
 
 class Helped(MiniCluster):
-    """A cluster whose control has functions."""
+    """A cluster whose control has burst workers."""
 
     def __init__(self, flow: FlowPlan, store: str, **elastic: Any) -> None:
         self.brought_up: list[InProcess] = []
@@ -118,7 +108,7 @@ class Helped(MiniCluster):
     def _bring_up(self) -> InProcess:
         text = f"{self._store_name} {len(self.brought_up)}"
         self.brought_up.append(InProcess(self.flow, text))
-        reach._invokers[text] = self.brought_up[-1]
+        backend._invokers[text] = self.brought_up[-1]
         return self.brought_up[-1]
 
     def settle(self) -> None:
@@ -168,10 +158,10 @@ def helped(store: str, **elastic: Any) -> Iterator[Helped]:
             made.close()
             made.keeper.stop()
             for one in made.brought_up:
-                reach._invokers.pop(one.to_text())
+                backend._invokers.pop(one.reach)
 
 
-def test_what_is_decided_goes_to_functions_and_is_told_back(tmp_path: Path) -> None:
+def test_what_is_decided_goes_to_burst_workers_and_is_told_back(tmp_path: Path) -> None:
     chance, twin = random.Random(7), SumsTwin()
     with helped(str(tmp_path)) as on:
         for _ in range(3):
@@ -184,7 +174,7 @@ def test_what_is_decided_goes_to_functions_and_is_told_back(tmp_path: Path) -> N
         offload = on.plans[-1].steps[0].offload
         assert offload is not None
         assert np.array_equal(offload.shares, on.offloader.shares)
-        assert on.plans[-1].functions == on.brought_up[0].to_text()
+        assert on.plans[-1].functions == on.brought_up[0].reach
         told = progress.functions
         assert 0 < told.rows < 300
         assert 0 < told.records < told.rows
@@ -201,7 +191,7 @@ def test_what_is_decided_goes_to_functions_and_is_told_back(tmp_path: Path) -> N
         assert on.pass_epoch(chance, twin).functions.rows == 0
 
 
-def test_functions_that_fail_are_replaced_and_nothing_is_lost(tmp_path: Path) -> None:
+def test_burst_workers_that_fail_are_replaced_and_nothing_is_lost(tmp_path: Path) -> None:
     chance, twin = random.Random(8), SumsTwin()
     with helped(str(tmp_path)) as on:
         on.offloader.shares = np.full(SLOTS, 0.5)
@@ -220,10 +210,10 @@ def test_functions_that_fail_are_replaced_and_nothing_is_lost(tmp_path: Path) ->
         told_again = [on.pass_epoch(chance, twin).functions for _ in range(2)][-1]
         assert told_again.rows > 0
         assert told_again.returned == 0
-        assert on.plans[-1].functions == on.brought_up[1].to_text()
+        assert on.plans[-1].functions == on.brought_up[1].reach
 
 
-def test_a_driver_that_starts_again_has_functions_again(tmp_path: Path) -> None:
+def test_a_driver_that_starts_again_has_burst_workers_again(tmp_path: Path) -> None:
     chance, twin = random.Random(9), SumsTwin()
     with helped(str(tmp_path)) as on:
         on.offloader.shares = np.full(SLOTS, 0.7)

@@ -1,4 +1,4 @@
-"""Flows with the help of functions give what they give without: rows, state, late rows, errors."""
+"""Flows with the help of burst workers give what they give without: rows, state, late rows, errors."""
 
 from __future__ import annotations
 
@@ -191,7 +191,7 @@ def story(flow: FlowPlan, store: Path, epochs: list[list[list[Row]]], by: Any = 
     ids=["well", "anyhow"],
 )
 @pytest.mark.parametrize("name", FLOWS)
-def test_with_functions_and_without(tmp_path: Path, name: str, chances: Chances) -> None:
+def test_with_burst_workers_and_without(tmp_path: Path, name: str, chances: Chances) -> None:
     flow, epochs = FLOWS[name], epochs_of(name)
     alone = story(flow, tmp_path / "alone", epochs)
     deadline_ms = 10_000 if chances is WELL else 150
@@ -217,7 +217,7 @@ def test_errors_are_the_same(tmp_path: Path, name: str, bad: Row, error: str, se
     """Wherever the row went that is to blame."""
     flow = FlowPlan(FLOWS[name].sources, FLOWS[name].steps)
     good = [row for row in some_rows(random.Random(seed), 30, 10_000, False) if row["v"] != 13]
-    told = []
+    told: list[tuple[str, object]] = []
     with helped(flow, WELL, seed) as by:
         by.chance = 1.0
         for options in ({}, {"helped": by}):

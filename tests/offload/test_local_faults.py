@@ -1,4 +1,4 @@
-"""Functions that are processes, killed and stopped while couriers wait for them."""
+"""Burst workers that are processes, killed and stopped while couriers wait for them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.offload.backends.local import LocalFunctions, LocalStarted
+from penstock.offload.backends.local.backend import LocalFunctions, LocalWorkers
 from tests.offload.backends.flows import counting, slow_or_wrong
 from tests.offload.in_process import Helped
 from tests.trials.cluster import cluster
@@ -24,9 +24,9 @@ EPOCHS = 8
 
 
 class Wrecker:
-    """Kills or stops a function that is at work, whenever it finds one, up to so many times."""
+    """Kills or stops a burst worker that is at work, whenever it finds one, up to so many times."""
 
-    def __init__(self, started: LocalStarted, times: int) -> None:
+    def __init__(self, started: LocalWorkers, times: int) -> None:
         self.done: list[signal.Signals] = []
         self._started, self._times = started, times
         self._over = threading.Event()
@@ -49,16 +49,16 @@ class Wrecker:
 
 
 def some_rows(seed: int) -> list[Row]:
-    """Each part of them takes a function about a tenth of a second."""
+    """Each part of them takes a burst worker about a tenth of a second."""
     pick = random.Random(seed)
     slow = [{"k": "slow", "v": 3} for _ in range(60)]
     return [*slow, *({"k": f"k{pick.randrange(50)}", "v": pick.randrange(9)} for _ in range(300))]
 
 
-def test_functions_are_killed_and_stopped_in_the_middle(tmp_path: Path) -> None:
+def test_burst_workers_are_killed_and_stopped_in_the_middle(tmp_path: Path) -> None:
     totals: dict[str, int] = {}
     started = LocalFunctions(at_most=3, keep_warm=3).start(FLOW, "run", "token")
-    by = Helped(FLOW, started.reach.to_text(), seed=4, deadline_ms=600)
+    by = Helped(FLOW, started.reach, seed=4, deadline_ms=600)
     by.chance = 1.0
     wrecker = Wrecker(started, times=6)
     answered = returned = 0

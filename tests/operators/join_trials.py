@@ -9,7 +9,7 @@ import pyarrow as pa
 from hypothesis import strategies as st
 
 from penstock.operators.join.plan import JoinPlan
-from penstock.operators.operator import EpochTime, Operator, Outgoing, Unfit
+from penstock.operators.operator import EpochTime, OnError, Operator, Outgoing, Unfit
 from penstock.operators.tagged import INPUT, TaggedSchema
 from penstock.state.keys.codec import Keys
 from tests.operators.trials import MISHAPS, Epoch, Row
@@ -31,14 +31,16 @@ class OneStream:
     def unfit(self, input: int, batch: pa.RecordBatch) -> Unfit | None:
         return None
 
-    def sender(self, time: EpochTime, two_stage: bool = False, combine: bool = True) -> OneSender:
+    def sender(self, time: EpochTime, two_stage: bool = False) -> OneSender:
         return OneSender(self, time)
 
     def sent_keys(self, batch: pa.RecordBatch) -> Keys:
         return self.plan.sent_keys(batch)
 
-    def operator(self, slots: int, step_id: str, on_error: Any) -> Operator:
-        return self.plan.operator(slots, step_id, on_error)
+    def operator(
+        self, slots: int, step_id: str, on_error: OnError, ordered: bool = False
+    ) -> Operator:
+        return self.plan.operator(slots, step_id, on_error, ordered)
 
     def row(self, tagged: Tagged) -> Row:
         """The row as it stands in the one stream."""
@@ -51,6 +53,8 @@ class OneStream:
 
 
 class OneSender:
+    combines = False
+
     def __init__(self, stream: OneStream, time: EpochTime) -> None:
         self._stream, self._sender = stream, stream.plan.sender(time)
         self.late = self._sender.late
@@ -70,7 +74,7 @@ def in_one_stream(stream: OneStream, epochs: list[Epoch]) -> list[Epoch]:
     """Epochs of tagged rows as epochs of the one stream."""
     return [
         Epoch(
-            [[stream.row(row) for row in rows] for rows in epoch.channels],  # type: ignore[arg-type]
+            [[stream.row(row) for row in rows] for rows in epoch.channels],
             epoch.watermark_ms,
             epoch.now_ms,
             epoch.final,
@@ -82,7 +86,7 @@ def in_one_stream(stream: OneStream, epochs: list[Epoch]) -> list[Epoch]:
 
 def rows_of(epoch: Epoch) -> list[Tagged]:
     """All tagged rows of an epoch."""
-    return [row for rows in epoch.channels for row in rows]  # type: ignore[misc]
+    return [row for rows in epoch.channels for row in rows]
 
 
 def tagged_rows(left: st.SearchStrategy[Row], right: st.SearchStrategy[Row]) -> Any:

@@ -93,7 +93,7 @@ def expected(rows: list[Row], aggregates: dict[str, Aggregate]) -> list[Row]:
     ]
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(epochs_of(rows), st.booleans())
 def test_changes_come_to_what_the_aggregates_are(epochs: list[Epoch], raw: bool) -> None:
     outcome = run(AggregatePlan(SCHEMA, ["k"], ALL, emit="changes"), epochs, raw=raw)
@@ -114,7 +114,7 @@ def _sums(rows: list[Row]) -> Counter[Any]:
     return counts
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(epochs_of(rows), st.booleans(), st.sampled_from(["update", "changes"]), st.data())
 def test_rows_are_taken_back(
     epochs: list[Epoch], raw: bool, emit: Any, data: st.DataObject

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import json
 import math
 import pickle
 from collections.abc import Callable
@@ -166,7 +165,7 @@ channels = st.lists(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.sampled_from([["k"], ["j"], ["k", "j"], []]), channels)
 def test_combined_and_raw_channels_give_what_row_by_row_gives(
     keys: list[str], channels: list[tuple[list[list[Row]], bool]]
@@ -318,12 +317,10 @@ def test_a_decimal_sum_beyond_its_type_is_null() -> None:
     assert operator.close().batches[0].to_pylist() == [{"s": None}]
 
 
-def test_plans_pickle_and_aggregates_are_json() -> None:
+def test_plans_pickle() -> None:
     plan = AggregatePlan(SCHEMA, ["k"], AGGREGATES)
     copy = pickle.loads(pickle.dumps(plan))
     assert (copy.output, copy.columns, copy.aggregates) == (plan.output, plan.columns, AGGREGATES)
-    for aggregate in AGGREGATES.values():
-        assert Aggregate.from_json(json.loads(json.dumps(aggregate.to_json()))) == aggregate
 
 
 @pytest.mark.parametrize(

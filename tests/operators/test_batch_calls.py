@@ -68,7 +68,7 @@ EPOCHS = st.lists(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(epochs=EPOCHS)
 def test_the_vectorised_form_equals_the_form_by_key(
     epochs: list[list[tuple[str, int | None]]],

@@ -49,7 +49,7 @@ def distinct(values: list[Any]) -> int:
     return len({"nan" if v != v else v for v in values if v is not None})
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(epochs_of(rows), st.booleans(), st.sampled_from([["k"], []]))
 def test_values_are_counted_under_each_condition(
     epochs: list[Epoch], raw: bool, keys: list[str]
@@ -127,7 +127,7 @@ timed = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     epochs_of(timed),
     st.sampled_from([tumbling("1s"), hopping("2s", "1s"), session_window("500ms")]),

@@ -34,7 +34,7 @@ rows = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(st.sampled_from([["k"], ["k", "v"], ["v"], []]), epochs_of(rows))
 def test_the_first_row_of_each_key_passes_and_no_other(
     keys: list[str], epochs: list[Epoch]
@@ -51,7 +51,7 @@ def test_the_first_row_of_each_key_passes_and_no_other(
         assert got == wanted
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(epochs_of(rows, most=6), st.lists(st.integers(0, 8), min_size=6, max_size=6))
 def test_keys_are_forgotten_after_their_time(epochs: list[Epoch], steps: list[int]) -> None:
     for number, epoch in enumerate(epochs):
@@ -67,7 +67,7 @@ def test_keys_are_forgotten_after_their_time(epochs: list[Epoch], steps: list[in
         assert got == wanted
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(
     epochs_of(rows),
     st.lists(st.none() | st.integers(0, 3000), min_size=4, max_size=4),

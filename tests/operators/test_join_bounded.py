@@ -80,7 +80,7 @@ def in_time(epochs: list[Epoch], lateness: int) -> tuple[list[Row], list[Row], i
     return *sides, late
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     EPOCHS,
     st.sampled_from(["inner", "left"]),
@@ -121,7 +121,7 @@ def test_an_interval_join_gives_what_the_model_gives(
     assert len(outcome.operator.table) == 0
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     EPOCHS,
     st.sampled_from(["inner", "left"]),
@@ -166,7 +166,7 @@ def test_a_left_row_without_a_match_comes_out_when_the_watermark_is_past_it() ->
     plan = JoinPlan(AUCTIONS, BIDS, (("id", "auction"),), "left", Interval("at", "at", 0, 5))
     stream = OneStream(plan)
     row = {"id": 1, "at": at(0), "until": None, "item": "x"}
-    epochs = [Epoch([[(0, row)]]), *(Epoch([[]], watermark) for watermark in (4, 5, 6))]  # type: ignore[list-item]
+    epochs = [Epoch([[(0, row)]]), *(Epoch([[]], watermark) for watermark in (4, 5, 6))]
     outcome = run(stream, in_one_stream(stream, epochs))
     assert [len(rows) for rows in outcome.rows] == [0, 0, 0, 1]
 
@@ -175,7 +175,7 @@ def test_each_of_many_left_rows_comes_out_in_its_time() -> None:
     plan = JoinPlan(AUCTIONS, BIDS, (("id", "auction"),), "left", Interval("at", "at", 0, 0))
     stream = OneStream(plan)
     rows = [(0, {"id": 1, "at": at(i % 10), "until": None, "item": "x"}) for i in range(100)]
-    epochs: Any = [Epoch([rows]), *(Epoch([[]], watermark) for watermark in range(12))]
+    epochs = [Epoch([rows]), *(Epoch([[]], watermark) for watermark in range(12))]
     outcome = run(stream, in_one_stream(stream, epochs))
     assert [len(rows) for rows in outcome.rows] == [0, 0, *[10] * 10, 0]
 

@@ -52,7 +52,7 @@ def hashable(rows: list[Row]) -> list[Row]:
     return [row | {"b": None if row["b"] is None else tuple(row["b"])} for row in rows]
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(timed_epochs(ROWS, st.integers(0, 5)), st.sampled_from([None, 1, 4]))
 def test_an_inner_join_of_rows_that_stay_is_append_only(
     epochs: list[Epoch], ttl_ms: int | None
@@ -62,7 +62,7 @@ def test_an_inner_join_of_rows_that_stay_is_append_only(
     assert bag(hashable(outcome.all)) == bag(hashable(pairs_within(epochs, ttl_ms)[0]))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(timed_epochs(ROWS, st.integers(0, 5)), st.sampled_from([None, 1, 4]))
 def test_a_left_join_takes_back_rows_without_a_match(
     epochs: list[Epoch], ttl_ms: int | None
@@ -116,7 +116,7 @@ def change_epochs(draw: st.DrawFn, sides: tuple[bool, bool]) -> list[Epoch]:
     return epochs
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(
     st.sampled_from([(True, False), (False, True), (True, True)]).flatmap(
         lambda sides: st.tuples(st.just(sides), change_epochs(sides))
@@ -168,7 +168,7 @@ def test_a_row_whose_match_outlived_its_ttl_is_taken_back_without_its_nulls() ->
         (13, (0, row | {CHANGE: 1})),
         (14, (0, row | {CHANGE: -1})),
     ]
-    epochs: Any = [Epoch([[row]], now_ms=now) for now, row in rows]
+    epochs = [Epoch([[row]], now_ms=now) for now, row in rows]
     outcome = run(stream, in_one_stream(stream, epochs))
     given = [[(row["a_right"], row[CHANGE]) for row in rows] for rows in outcome.rows]
     assert given == [[], [(0.5, 1)], [], [(None, 1)], [(None, -1)]]
@@ -181,7 +181,7 @@ def test_rows_that_outlived_their_ttl_match_no_more() -> None:
     right = {"k": "x", "a": 0.5, "b": None}
     stream = OneStream(JoinPlan(LEFT, RIGHT, ON, "inner", Regular(10)))
     came = [(0, 0, 1), (2, 0, 1), (5, 0, 9), (10, 0, 0), (13, 1, 1)]
-    epochs: Any = [
+    epochs = [
         Epoch([[(input, (left, right)[input])] * many], now_ms=now) for now, input, many in came
     ]
     outcome = run(stream, in_one_stream(stream, epochs))

@@ -67,7 +67,7 @@ def cases(draw: st.DrawFn) -> tuple[list[tuple[pa.Array, bool]], list[int]]:
     return columns, groups
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(cases())
 def test_it_is_the_order_of_a_stable_sort_column_by_column(
     case: tuple[list[tuple[pa.Array, bool]], list[int]],

@@ -257,7 +257,7 @@ def test_records_without_places_are_refused() -> None:
     assert operator.apply("rows", []).batches == []
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     st.lists(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 5)), max_size=6), max_size=4),
     st.booleans(),

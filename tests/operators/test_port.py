@@ -7,7 +7,7 @@ from camel case to snake case.
 from __future__ import annotations
 
 import re
-from typing import Any
+from typing import Any, cast
 
 from pyspark.sql import Row as SparkRow
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
@@ -73,7 +73,7 @@ def test_the_same_source_gives_the_same_rows() -> None:
         key="device",
         output_schema="device string, n int, text string",
     )
-    feeds = {
+    feeds: dict[int, list[tuple[str, str, float]]] = {
         100: [("a", "fast", 1.0), ("b", "slow", 2.0)],
         900: [("a", "slow", 3.0), ("a", "fast", 4.0)],
         1200: [("a", "fast", 5.0)],
@@ -81,7 +81,7 @@ def test_the_same_source_gives_the_same_rows() -> None:
         9000: [],
     }
     for now, rows in feeds.items():
-        expected = [tuple(row) for row in theirs.setProcessingTime(now)]
+        expected = [tuple(cast(SparkRow, row)) for row in theirs.setProcessingTime(now)]
         assert sorted(ours.set_time(now)) == sorted(expected)
         expected = []
         for device in dict.fromkeys(row[0] for row in rows):

@@ -4,7 +4,7 @@ import pickle
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.errors import FlowError, ProtocolError
@@ -49,7 +49,6 @@ def test_columns_are_shared_by_type() -> None:
         assert [tagged.schema.types[1 + p] for p in tagged.places(input)] == schema.types
 
 
-@settings(deadline=None)
 @given(st.lists(st.integers(0, 1).flatmap(lambda i: st.tuples(st.just(i), ROWS[i])), max_size=20))
 def test_packed_rows_come_back_in_order(rows: list[tuple[int, dict[str, object]]]) -> None:
     tagged = pickle.loads(pickle.dumps(TaggedSchema((PEOPLE, BIDS))))

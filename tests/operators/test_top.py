@@ -20,6 +20,7 @@ from penstock.operators.operator import EpochTime
 from penstock.operators.top.order import coarse_codes, parse_order
 from penstock.operators.top.plan import TopPlan
 from penstock.operators.window.windows import hopping, session_window, tumbling
+from penstock.state.table.table import ColumnTable
 from tests.operators.trials import Epoch, Row, bag, epochs_of, net, run
 
 SCHEMA = pa.schema(
@@ -102,7 +103,7 @@ def by_key(rows: list[Row], keys: list[str]) -> dict[tuple[Any, ...], list[Row]]
     return groups
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     st.sampled_from([["k"], []]),
     st.integers(1, 4),
@@ -125,7 +126,7 @@ def test_changes_come_to_the_first_rows_of_all_that_came(
         assert net(given_) == bag(listed(wanted))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.sampled_from(ORDERS), epochs_of(rows))
 def test_updates_give_the_row_that_took_a_place(order: Any, epochs: list[Epoch]) -> None:
     outcome = run(TopPlan(SCHEMA, ["k"], 1, order, emit="update"), epochs)
@@ -150,7 +151,7 @@ def set_watermarks(epochs: list[Epoch], steps: list[int | None]) -> None:
     epochs[-1].final = True
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(
     epochs_of(rows),
     watermarks,
@@ -192,7 +193,7 @@ def test_windows_give_their_first_rows(
         assert (net(given_) if emit == "changes" else bag(given_)) == bag(listed(wanted))
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(epochs_of(rows), watermarks, st.sampled_from([0, 300]), st.booleans())
 def test_a_key_is_over_after_the_latest_of_its_times(
     epochs: list[Epoch], steps: list[Any], lateness: int, closes: bool
@@ -266,6 +267,7 @@ def test_rows_behind_the_nth_leave_the_table_untouched() -> None:
     operator.table.seal()
     operator.open(EpochTime(1, 0))
     operator.apply("rows", [batch(5.0, 1.0), batch(6.0)])
+    assert isinstance(operator.table, ColumnTable)
     assert not len(operator.table.touched())
     assert operator.close().batches == []
     operator.apply("rows", [batch(6.5)])

@@ -24,6 +24,7 @@ from penstock.operators.process.step import ProcessPlan
 from penstock.operators.top import distinct
 from penstock.operators.top import plan as sender
 from penstock.operators.top.distinct import DistinctPlan
+from penstock.operators.top.order import MOST
 from penstock.operators.top.plan import TopPlan
 from penstock.operators.window import sender as session_sender
 from penstock.operators.window.plan import window_aggregate_plan
@@ -74,7 +75,7 @@ PLANS: dict[str, StepPlan] = {
     "top with ties": TopPlan(SCHEMA, ["k"], 2, "x", ties=True, emit="changes"),
     "top until": TopPlan(SCHEMA, ["k"], 1, "v", until="at", lateness_ms=3),
     "top in windows": TopPlan(SCHEMA, ["k"], 2, "x desc", window=tumbling("5ms"), on="at"),
-    "large top": TopPlan(SCHEMA, ["k"], sender.MOST + 1, "v"),
+    "large top": TopPlan(SCHEMA, ["k"], MOST + 1, "v"),
 }
 
 
@@ -123,7 +124,7 @@ def hasty() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("name", PLANS)
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(epochs_of(), st.sampled_from(["some", "all"]), st.integers(1, 5))
 def test_the_results_are_the_same(name: str, epochs: list[Epoch], stages: Stages, cut: int) -> None:
     one = run(PLANS[name], epochs, cut)

@@ -16,6 +16,7 @@ from penstock.operators.top.distinct import DistinctPlan
 from penstock.operators.top.plan import TopPlan
 from penstock.operators.window.plan import window_aggregate_plan
 from penstock.operators.window.windows import hopping, session_window, tumbling
+from penstock.testing import Uncombined
 from tests.operators.test_two_stage import MANY, PLANS, epochs_of
 from tests.operators.trials import Epoch, Stages, bag, run
 
@@ -23,12 +24,12 @@ COUNTS = {"n": ps.count(), "total": ps.sum("v")}
 
 
 @pytest.mark.parametrize("name", PLANS)
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(epochs_of(), st.sampled_from(["none", "some"]), st.integers(1, 5))
 def test_the_results_are_the_same(name: str, epochs: list[Epoch], stages: Stages, cut: int) -> None:
     """Also where some channels bring what was combined elsewhere."""
     usual = run(PLANS[name], epochs, cut)
-    plain = run(PLANS[name], epochs, cut, two_stage=stages, combine=False)
+    plain = run(PLANS[name], epochs, cut, two_stage=stages, combines=False)
     assert list(map(bag, plain.rows)) == list(map(bag, usual.rows))
     assert list(map(bag, plain.late)) == list(map(bag, usual.late))
 
@@ -37,9 +38,13 @@ def windowed(window: Any) -> StepPlan:
     return window_aggregate_plan(MANY, ["k"], COUNTS, window, "at")
 
 
-def sent(plan: StepPlan, batch: pa.RecordBatch, **how: bool) -> tuple[str, int]:
+def sent(
+    plan: StepPlan, batch: pa.RecordBatch, two_stage: bool = False, combines: bool = True
+) -> tuple[str, int]:
     """What a channel brings, and how many records."""
-    sender = plan.sender(EpochTime(0, 0), **how)
+    sender = plan.sender(EpochTime(0, 0), two_stage)
+    if not combines:
+        Uncombined()({"sender": sender})
     outgoing = list(sender.add(0, batch))
     kind, rest = sender.finish()
     return kind, sum(out.batch.num_rows for out in [*outgoing, *rest])
@@ -60,7 +65,8 @@ def sent(plan: StepPlan, batch: pa.RecordBatch, **how: bool) -> tuple[str, int]:
 def test_each_row_is_a_record_in_each_of_its_windows(plan: StepPlan, kind: str, each: int) -> None:
     columns = {"k": [1, 2] * 500, "v": range(1000), "at": [12_345] * 1000}
     rows = pa.RecordBatch.from_pydict(columns, MANY)
-    assert sent(plan, rows, combine=False) == (kind, each * 1000)
+    assert sent(plan, rows, combines=False) == (kind, each * 1000)
+    assert sent(plan, rows, two_stage=True, combines=False) == (kind, each * 1000)
     combined = each * 2 * (2 if isinstance(plan, TopPlan) else 1)
     assert sent(plan, rows)[1] == combined, "the same rows, where they may be combined"
-    assert sent(plan, rows, two_stage=True, combine=False)[1] == combined, "for functions"
+    assert sent(plan, rows, two_stage=True)[1] == combined, "in two stages, too"

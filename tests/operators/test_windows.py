@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.errors import FlowError
@@ -41,7 +41,6 @@ def starts_of(window: Window, time: int) -> list[int]:
     return [s for s in starts if s <= time < s + window.size_us]
 
 
-@settings(deadline=None)
 @given(windows, times, st.none() | st.integers(-60, 60))
 def test_a_time_is_in_the_windows_that_contain_it(
     window: Window, some: list[int], closed: int | None
@@ -68,7 +67,6 @@ def test_a_time_is_in_the_windows_that_contain_it(
     assert per_step <= 2
 
 
-@settings(deadline=None)
 @given(st.integers(1, 50), times, st.integers(-60, 60))
 def test_a_row_alone_is_a_session_until_the_gap_is_over(
     gap: int, some: list[int], horizon: int

@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 
 from penstock.operators.operator import EpochTime, Operator, RowSender, StepPlan
 from penstock.state.store.merging import newest
-from penstock.state.table.table import ColumnTable
+from penstock.state.table.parted import StepTable
+from penstock.testing import Uncombined
 
 Row = dict[str, Any]
 Mishap = Literal["", "rollback", "failure", "exported", "deltas", "evicted"]
@@ -29,7 +30,7 @@ MISHAPS: list[Mishap] = ["", "rollback", "failure", "exported", "deltas", "evict
 class Epoch:
     """Rows of each channel, the watermark, and what goes wrong."""
 
-    channels: list[list[Row]]
+    channels: list[list[Any]]
     watermark_ms: int | None = None
     now_ms: int = 0
     final: bool = False
@@ -62,13 +63,13 @@ def run(
     cut: int = 3,
     raw: bool = False,
     two_stage: Stages = "none",
-    combine: bool = True,
+    combines: bool = True,
 ) -> Outcome:
     """Run all epochs; rows of a channel come in batches of `cut` rows.
 
     With `raw`, every other channel brings all rows as they are, whatever the plan's sender would do.
-    With `two_stage`, all channels, or all others, are of two stages. Without `combine`, those that
-    are not bring a record of each row.
+    With `two_stage`, all channels, or all others, are of two stages. Without `combines`, those
+    that are not bring a record of each row.
     """
     operator, outcome = plan.operator(8, "step", "fail"), Outcome()
     deltas: list[pa.Table] = []
@@ -83,7 +84,7 @@ def run(
             operator.table.evict(0)
             operator.table.install(operator.table.codec.from_storage(whole["__key"]), whole)
         time = EpochTime(number, epoch.now_ms, epoch.watermark_ms, epoch.final)
-        channels, late = _sent(plan, epoch, time, cut, raw, two_stage, combine)
+        channels, late = _sent(plan, epoch, time, cut, raw, two_stage, combines)
         if epoch.mishap == "rollback":
             operator.open(time)
             for kind, batches in channels[: len(channels) // 2 + 1]:
@@ -129,12 +130,14 @@ def _sent(
     cut: int,
     raw: bool,
     two_stage: Stages,
-    combine: bool,
+    combines: bool,
 ) -> tuple[list[tuple[str, list[pa.RecordBatch]]], list[Row]]:
     channels, late = [], []
     for number, rows in enumerate(epoch.channels):
         stages = two_stage == "all" or (two_stage == "some" and number % 2 == 0)
-        sender = plan.sender(time, stages, combine)
+        sender = plan.sender(time, stages)
+        if not (combines or stages):
+            Uncombined()({"sender": sender})
         if raw and number % 2:
             sender = RowSender(plan.codec)
         sent = []
@@ -178,7 +181,7 @@ def _answers(
     return rows
 
 
-def _everything(table: ColumnTable) -> pa.Table:
+def _everything(table: StepTable) -> pa.Table:
     return table.export(table.entries_in(np.arange(table.slots)))
 
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from penstock import codec
 from penstock.errors import CheckpointError, SettingError
 from penstock.model import HostId, StepId
 from penstock.plan.epoch import RouteTable
 from penstock.plan.migration import Migration
-from penstock.plan.placement import Handover, Placement, placements_from_json
+from penstock.plan.placement import Handover, Placement, stored_placements
 from penstock.plan.topology import Topology
 
 STEP = StepId("sum")
@@ -208,9 +209,9 @@ def test_what_cannot_be_asked_for() -> None:
 
 
 def restarted(topology: Topology, *hosts: HostId) -> Topology:
-    routes = RouteTable.from_json(topology.routes.to_json())
+    routes = codec.from_plain(codec.to_plain(topology.routes), RouteTable)
     return Topology(
-        STEP, topology.slots, hosts, routes, placements_from_json(topology.placements_json())
+        STEP, topology.slots, hosts, routes, stored_placements(topology.placements_json())
     )
 
 
@@ -284,7 +285,7 @@ def test_placements_tell_how_slots_came() -> None:
         Placement((2, 3), B, -1, "start", None, home=B),
         Placement((4, 5), A, 6, "host lost", None, home=C),
     ]
-    assert placements_from_json(topology.placements_json()) == topology.placements
+    assert stored_placements(topology.placements_json()) == topology.placements
 
 
 @pytest.mark.parametrize(
@@ -292,6 +293,6 @@ def test_placements_tell_how_slots_came() -> None:
     [{"slots": "9-1"}, {"slots": 3}, {"why": "magic"}, {"since": None}, {"home": None}],
 )
 def test_a_damaged_placement_is_named(change: dict[str, object]) -> None:
-    facts = Placement((1,), A, 1, "move", B, home=A).to_json()
+    facts = Placement((1,), A, 1, "move", B, home=A).as_stored()
     with pytest.raises(CheckpointError, match="placement"):
-        placements_from_json([facts | change])
+        stored_placements([facts | change])

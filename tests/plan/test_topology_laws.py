@@ -9,10 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from penstock import codec
 from penstock.model import HostId, StepId
 from penstock.plan.epoch import RouteTable
 from penstock.plan.migration import Migration
-from penstock.plan.placement import placements_from_json
+from penstock.plan.placement import stored_placements
 from penstock.plan.topology import Topology
 
 STEP = StepId("sum")
@@ -39,8 +40,8 @@ def restarted(topology: Topology, hosts: list[HostId]) -> Topology:
         STEP,
         topology.slots,
         hosts,
-        RouteTable.from_json(topology.routes.to_json()),
-        placements_from_json(topology.placements_json()),
+        codec.from_plain(codec.to_plain(topology.routes), RouteTable),
+        stored_placements(topology.placements_json()),
     )
 
 
@@ -138,7 +139,7 @@ class Life(RuleBasedStateMachine):
         assert set(routes.hosts) == set(self.followed) - {None}
         told = {s: p.host for p in topology.placements for s in p.slots}
         assert told == {s: owner for s, owner in enumerate(self.followed) if owner is not None}
-        assert placements_from_json(topology.placements_json()) == topology.placements
+        assert stored_placements(topology.placements_json()) == topology.placements
 
     def teardown(self) -> None:
         """Once everybody is ready and nothing more is asked, all slots get home."""
@@ -154,13 +155,11 @@ class Life(RuleBasedStateMachine):
 
 
 TestLife = Life.TestCase
-TestLife.settings = settings(
-    max_examples=150, stateful_step_count=30, deadline=None, derandomize=True
-)
+TestLife.settings = settings(max_examples=150, stateful_step_count=30, derandomize=True)
 
 
 @given(SLOTS, CHOSEN, CHOSEN, st.data(), MIGRATION)
-@settings(derandomize=True, deadline=None)
+@settings(derandomize=True)
 def test_scaling_ends_equal_with_the_fewest_moves(
     slots: int, hosts: list[HostId], others: list[HostId], data: Any, migration: Migration
 ) -> None:

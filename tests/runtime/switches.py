@@ -1,6 +1,6 @@
-"""Threads that are switched where a test says, between any two opcodes of the code under test.
+"""Threads that are switched as often as can be, or where a test says.
 
-The interpreter switches threads wherever it likes; here it may not. One thread at a time has the
+The interpreter switches threads wherever it likes; in `Switched` it may not. One thread at a time has the
 turn, its code is traced opcode by opcode, and after so many of them the turn passes to another.
 Nothing is replaced: atomics are the real ones.
 """
@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -20,6 +21,27 @@ RUNTIME = str(Path(penstock.runtime.__file__ or "").parent)
 """Where the code of the runtime is."""
 
 _LONG_SECONDS = 60.0
+
+
+@contextmanager
+def forced_switches() -> Iterator[None]:
+    """Threads take turns as often as the interpreter can."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        yield
+    finally:
+        sys.setswitchinterval(before)
+
+
+def run_side_by_side(*works: Callable[[], object]) -> None:
+    """Run each in a thread of its own, with forced switches, until all have returned."""
+    threads = [threading.Thread(target=work) for work in works]
+    with forced_switches():
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
 
 
 class Switched:

@@ -2,31 +2,17 @@
 
 from __future__ import annotations
 
-import sys
-import threading
-from collections.abc import Callable, Iterator
-
-import pytest
+from collections.abc import Callable
+from functools import partial
 
 from penstock.runtime.atomics import EMPTY, Atomics
+from tests.runtime.switches import run_side_by_side
 
 THREADS, STEPS = 4, 5_000
 
 
-@pytest.fixture(autouse=True)
-def _forced_switches() -> Iterator[None]:
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    yield
-    sys.setswitchinterval(before)
-
-
 def _by_all(work: Callable[[int], None]) -> None:
-    threads = [threading.Thread(target=work, args=(number,)) for number in range(THREADS)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    run_side_by_side(*(partial(work, number) for number in range(THREADS)))
 
 
 def test_a_counter_gives_each_number_once() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from penstock.runtime import Mark, Runtime
+from penstock.runtime import ChainOperator, Mark, Runtime
 from penstock_bench.ordered.rivals import QUEUES, REORDERINGS
 from tests.runtime.record_operators import global_, keyed, stateless
 from tests.runtime.serial import run_serially
@@ -32,7 +32,7 @@ def raise_at(number: int) -> Any:
 def test_an_error_is_raised_and_the_runtime_usable_again(
     workers: int, queue: str, reorder: str
 ) -> None:
-    chains = [
+    chains: list[list[ChainOperator]] = [
         [stateless("ok", lambda r: [r]), stateless("bad", raise_at(70))],
         [keyed("bad", raise_at(70), lambda r: r % 5, 3, list), stateless("ok", lambda r: [r])],
         [global_("bad", raise_at(70), None)],
@@ -133,7 +133,7 @@ def test_an_error_of_the_source_is_raised() -> None:
 
 
 def test_one_worker_that_takes_one_item_at_a_time_fails_as_the_serial_run() -> None:
-    chain = [stateless("a", raise_at(9)), global_("b", raise_at(5), None)]
+    chain: list[ChainOperator] = [stateless("a", raise_at(9)), global_("b", raise_at(5), None)]
     with pytest.raises(Wrong, match="5"):
         run_serially(chain, range(10))
     with pytest.raises(Wrong, match="5"):

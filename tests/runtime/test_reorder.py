@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import sys
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -13,14 +12,14 @@ import pytest
 from penstock.runtime.operators import Mark
 from penstock.runtime.reorder import NonBlocking, Reorder, Unordered
 from penstock_bench.ordered.rivals import LockBased
+from tests.runtime.switches import run_side_by_side
 
 
 @pytest.mark.parametrize("make", [lambda: NonBlocking(64), LockBased])
 @pytest.mark.parametrize("threads", [1, 2, 5])
 def test_outputs_leave_in_order(make: Callable[[], Reorder], threads: int) -> None:
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    reorder, sent = make(), []
+    reorder = make()
+    sent: list[Any] = []
     numbers = list(range(4000))
     for at in range(0, len(numbers), 32):  # disorder within reach of the buffer
         part = numbers[at : at + 32]
@@ -38,14 +37,7 @@ def test_outputs_leave_in_order(make: Callable[[], Reorder], threads: int) -> No
             while not reorder.send(serial, f"output {serial}", sent.append):
                 pass
 
-    workers = [threading.Thread(target=work) for _ in range(threads)]
-    try:
-        for worker in workers:
-            worker.start()
-        for worker in workers:
-            worker.join()
-    finally:
-        sys.setswitchinterval(before)
+    run_side_by_side(*[work] * threads)
     assert sent == [f"output {serial}" for serial in range(4000)]
     assert reorder.next.load() == 4000
 
@@ -77,7 +69,8 @@ def test_who_finds_another_sending_leaves_its_output_to_it() -> None:
 
 
 def test_without_order_a_mark_waits_for_what_came_before() -> None:
-    unordered, sent, mark = Unordered(), [], Mark()
+    unordered, mark = Unordered(), Mark()
+    sent: list[Any] = []
     unordered.send(1, "b", sent.append)
     unordered.send(2, mark, sent.append)
     assert sent == ["b"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import sys
 import threading
 import time
 import weakref
@@ -23,20 +22,10 @@ from penstock_bench.ordered.rivals import REORDERINGS, LockBased, PartitionedQue
 from tests.runtime.chains import Flush, Link, Telling, chains, items_of, operators_of
 from tests.runtime.record_operators import chunked, global_, keyed, stateless
 from tests.runtime.serial import run_serially
+from tests.runtime.switches import forced_switches
 
 QUEUES = [HybridQueue, PartitionedQueue, SharedQueue]
 SCHEDULES = ["ct", "et", "lp", "qst"]
-
-
-@contextmanager
-def forced_switches() -> Iterator[None]:
-    """Threads take turns as often as the interpreter can."""
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    try:
-        yield
-    finally:
-        sys.setswitchinterval(before)
 
 
 @contextmanager
@@ -68,7 +57,7 @@ settings_of_a_run = st.fixed_dictionaries(
     marks_every=st.sampled_from([None, 1, 5]),
     options=settings_of_a_run,
 )
-@settings(max_examples=150, deadline=None, derandomize=True)
+@settings(max_examples=150, derandomize=True)
 def test_any_run_is_the_serial_run(
     chain: list[Link],
     records: list[int],
@@ -91,7 +80,7 @@ def test_any_run_is_the_serial_run(
     marks_every=st.sampled_from([None, 7]),
     options=settings_of_a_run,
 )
-@settings(max_examples=40, deadline=None, derandomize=True)
+@settings(max_examples=40, derandomize=True)
 def test_any_run_is_the_serial_run_under_forced_switches(
     chain: list[Link],
     records: list[int],
@@ -144,7 +133,7 @@ def test_long_runs_under_forced_switches(queue: Any) -> None:
 
 
 @given(chain=chains, records=st.lists(st.integers(0, 50), max_size=60), options=settings_of_a_run)
-@settings(max_examples=40, deadline=None, derandomize=True)
+@settings(max_examples=40, derandomize=True)
 def test_without_order_a_stateless_chain_gives_the_same_records(
     chain: list[Link], records: list[int], options: dict[str, Any]
 ) -> None:
@@ -248,7 +237,7 @@ def test_items_are_fed_as_they_are_needed() -> None:
         done += 1
         return [record]
 
-    chain = [stateless("a", lambda r: [r]), global_("count", count, None)]
+    chain: list[ChainOperator] = [stateless("a", lambda r: [r]), global_("count", count, None)]
     with closing(Runtime(chain, buffer=8, schedule="lp")) as runtime:
         assert runtime.run(source()) == list(range(1000))
     assert most < 100
@@ -285,7 +274,7 @@ def test_a_runtime_that_nobody_uses_ends_its_threads() -> None:
 
 def test_one_worker_has_no_threads() -> None:
     before = threading.active_count()
-    ran_by = set()
+    ran_by: set[int] = set()
     runtime = Runtime([stateless("a", lambda r: [ran_by.add(threading.get_ident())])])
     runtime.run(range(10))
     assert threading.active_count() == before

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -85,7 +86,8 @@ def test_stop_drops_what_is_under_way() -> None:
 
 def test_a_stream_must_be_opened_once() -> None:
     runtime = Runtime([stateless("a", lambda r: [r])])
-    for method in (lambda: runtime.submit(1), runtime.finish, runtime.stop):
+    methods: list[Callable[[], object]] = [lambda: runtime.submit(1), runtime.finish, runtime.stop]
+    for method in methods:
         with pytest.raises(SettingError):
             method()
     runtime.open(lambda output: None)

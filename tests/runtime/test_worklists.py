@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -11,6 +10,7 @@ import pytest
 
 from penstock.runtime.worklists import GlobalWorklist, HybridQueue, SharedWorklist, Worklist
 from penstock_bench.ordered.rivals import PartitionedQueue, SharedQueue
+from tests.runtime.switches import run_side_by_side
 
 PARTS = 3
 KEYED = [HybridQueue, PartitionedQueue, SharedQueue]
@@ -25,8 +25,6 @@ def _without_bound() -> int:
 def test_parts_are_worked_on_in_order_and_one_at_a_time(
     make: Callable[[int], Worklist], threads: int
 ) -> None:
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
     worklist, pieces = make(PARTS), 3000
     seen: list[list[int]] = [[] for _ in range(PARTS)]
     busy = [0] * PARTS
@@ -50,15 +48,7 @@ def test_parts_are_worked_on_in_order_and_one_at_a_time(
         while sum(map(len, seen)) < pieces and not wrong:
             worklist.consume(operate, 10, _without_bound)
 
-    workers = [threading.Thread(target=work) for _ in range(threads)]
-    workers.append(threading.Thread(target=put))
-    try:
-        for worker in workers:
-            worker.start()
-        for worker in workers:
-            worker.join()
-    finally:
-        sys.setswitchinterval(before)
+    run_side_by_side(*[work] * threads, put)
     assert not wrong
     for part in range(PARTS):
         assert seen[part] == [s for s in range(pieces) if s * s % PARTS == part]
@@ -116,7 +106,7 @@ def test_a_taken_part_is_passed_over() -> None:
     worklist = PartitionedQueue(2)
     for serial in range(4):
         worklist.put(serial, serial % 2, serial)
-    seen = []
+    seen: list[int] = []
 
     def operate(piece: int) -> float:
         if not seen:

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from penstock.control.examine.vitals import Vitals
+from penstock.control.money import FunctionPrice, HostPrice
 from penstock.control.treat.decision import Bounds, Decision, Treatment, new_host
 from penstock.errors import SettingError
 from penstock.model import SLA, StepId
-from penstock.offload.backends.price import FunctionPrice, HostPrice
 from penstock.offload.policy.reflexes import Reflexes
 from penstock.sim.flow import simulate_flow
 from penstock.sim.functions import FunctionPlane, Pool
@@ -91,7 +91,7 @@ def test_money_is_that_of_hosts_by_time_and_of_functions_by_use() -> None:
     assert outcome.series.function_money[:14].sum() == 0.0
     # Their time is at least that of the rows that they did.
     assert used.seconds > outcome.function_rows / PLANE.service_rate
-    told = outcome.to_json()
+    told = outcome.figures()
     assert told["functions"]["rows"] == outcome.function_rows
     assert told["money"]["total"] == pytest.approx(outcome.money.total, abs=1e-6)
 

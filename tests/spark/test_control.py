@@ -16,11 +16,13 @@ import penstock as ps
 from penstock.control.journal.entry import Entry
 from penstock.settings import Settings
 from penstock.sim.skews import Uniform
+from penstock.testing import Fault, Pace
 from penstock_bench.workloads.shaped import KeyedRows, shaped
 from tests.spark.test_faults import await_condition
 
 STEP, KEYS, HOST_RATE = "aggregate-1", 3_000, 300.0
-SETTINGS = Settings(host_rates=(HOST_RATE,), progress_kept=10_000)
+SLOW = Fault("host.work", Pace(HOST_RATE), hits=())
+SETTINGS = Settings(faults=(SLOW,), progress_kept=10_000)
 
 
 def rows(spark: SparkSession, rate: str) -> DataFrame:

@@ -6,6 +6,7 @@ import os
 import signal
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import duckdb
 import numpy as np
@@ -61,8 +62,8 @@ def oracle(flights: pa.Table, sql: str) -> list[tuple[object, ...]]:
         return sorted(connection.execute(sql).fetchall(), key=str)
 
 
-def rows(sink: object, *columns: str) -> list[tuple[object, ...]]:
-    found = sink.rows()  # type: ignore[attr-defined]
+def rows(sink: Any, *columns: str) -> list[tuple[Any, ...]]:
+    found = sink.rows()
     return sorted((tuple(row[c] for c in columns) for row in found), key=str)
 
 

@@ -36,7 +36,7 @@ class Watched:
             self._hook(self.query, epoch)
 
     def run(self, flow: ps.Flow, checkpoint: str, **options: Any) -> ps.FlowQuery:
-        query = flow.start(self, checkpoint=checkpoint, trigger="available_now", **options)  # type: ignore[arg-type]
+        query = flow.start(self, checkpoint=checkpoint, trigger="available_now", **options)
         self.query = query
         query.await_termination(180)
         return query
@@ -58,7 +58,7 @@ def test_every_migration_in_one_running_query(
 
     def hook(query: ps.FlowQuery, epoch: int) -> None:
         if epoch in plan:
-            query.migration = plan[epoch]  # type: ignore[assignment]
+            query.migration = plan[epoch]
             there = list(plan).index(epoch) % 2 == 0
             query.move(STEP, range(0, 5), to=f"{STEP}/{1 if there else 0}")
             query.move(STEP, [9, 12, 15], to=f"{STEP}/{0 if there else 1}")
@@ -150,7 +150,7 @@ def test_state_larger_than_memory(spark: SparkSession, tmp_path: Path, checkpoin
     flow = ps.flow(source).key_by("k", slots=16).process(Hoard(payload))
     watched = Watched(lambda query, epoch: None)
     query = flow.start(
-        watched,  # type: ignore[arg-type]
+        watched,
         checkpoint=checkpoint,
         hosts=2,
         settings=Settings(host_memory_mb=2, compact_epochs=4),
@@ -229,7 +229,7 @@ def test_a_checkpoint_of_format_1_goes_on(
     )
     watched = Watched(lambda query, epoch: None)
     flow = ps.flow(source).key_by("k", slots=8).process(Cart())
-    query = flow.start(watched, checkpoint=checkpoint, hosts=3)  # type: ignore[arg-type]
+    query = flow.start(watched, checkpoint=checkpoint, hosts=3)
     await_condition(lambda: not query.is_active or len(query.progress) >= 6)
     query.stop()
     assert query.exception() is None

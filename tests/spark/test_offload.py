@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from typing import Any
 
 import numpy as np
 import psutil
@@ -12,14 +13,16 @@ import penstock as ps
 from penstock.control.journal.entry import Entry
 from penstock.settings import Settings
 from penstock.sim.skews import Uniform
+from penstock.testing import Fault, Pace
 from penstock_bench.workloads.shaped import KeyedRows, shaped
 from tests.spark.test_faults import await_condition
 
 KEYS, SLOTS, HOST_RATE = 40, 4, 400.0
-SETTINGS = Settings(host_rates=(HOST_RATE,), progress_kept=10_000)
+SLOW = tuple(Fault(point, Pace(HOST_RATE), hits=()) for point in ("host.work", "burst.work"))
+SETTINGS = Settings(faults=SLOW, progress_kept=10_000)
 
 
-def flow(spark: SparkSession, rate: str, **settings: object) -> ps.Flow:
+def flow(spark: SparkSession, rate: str, **settings: Any) -> ps.Flow:
     """Couriers send such rows as they are: a sketch is larger than many rows. Functions combine them."""
     source = shaped(spark, rate, keys=KEYS, slots=SLOTS)
     keyed = ps.flow(source, arrival="arrival").key_by("k", slots=SLOTS)
@@ -42,7 +45,7 @@ def services() -> list[psutil.Process]:
     found = []
     for child in psutil.Process().children(recursive=True):
         try:
-            if "penstock.offload.backends.service" in child.cmdline():
+            if "penstock.offload.backends.local.service" in child.cmdline():
                 found.append(child)
         except psutil.NoSuchProcess:
             continue

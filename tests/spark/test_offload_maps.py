@@ -12,12 +12,17 @@ from pyspark.sql import SparkSession
 
 import penstock as ps
 from penstock.settings import Settings
+from penstock.testing import Fault, Pace
 from penstock_bench.workloads.shaped import shaped
 from tests.spark.test_faults import await_condition
 from tests.spark.test_offload import carried_since, services, told
 
-MAP_RATE = 400.0
-SETTINGS = Settings(map_rate=MAP_RATE, progress_kept=10_000)
+PACE = Pace(400.0)
+SLOW = (
+    Fault("courier.work", PACE, where={"step": "map-2"}, hits=()),
+    Fault("burst.work", PACE, hits=()),
+)
+SETTINGS = Settings(faults=SLOW, progress_kept=10_000)
 
 
 def doubled(batch: pa.RecordBatch) -> pa.RecordBatch:

@@ -18,9 +18,10 @@ import penstock
 from penstock import faults
 from penstock.errors import SettingError
 from penstock.faults import point
-from penstock.testing import FAULT_POINTS, Fault, InjectedFault, armed
+from penstock.testing import FAULT_POINTS, TRIAL_POINTS, Fault, InjectedFault, armed
 
 ROOT = Path(penstock.__file__).parent
+POINTS = FAULT_POINTS | TRIAL_POINTS
 
 
 def calls() -> list[tuple[Path, ast.Call]]:
@@ -37,12 +38,17 @@ def test_every_point_is_somewhere_in_the_code_and_every_call_is_documented() -> 
     names = set()
     for file, call in calls():
         name = ast.literal_eval(call.args[0])
-        assert name in FAULT_POINTS, f"{file}:{call.lineno} passes {name!r}"
+        assert name in POINTS, f"{file}:{call.lineno} passes {name!r}"
         names.add(name)
         told = {keyword.arg for keyword in call.keywords}
         if None not in told:  # a call that spreads a dict cannot be read here
-            assert told == set(FAULT_POINTS[name].where), f"{file}:{call.lineno}"
-    assert names == set(FAULT_POINTS)
+            known = {*POINTS[name].where, *POINTS[name].hands}
+            assert told == known, f"{file}:{call.lineno}"
+    assert names == set(POINTS)
+
+
+def test_a_point_is_for_failures_or_for_trials() -> None:
+    assert not set(FAULT_POINTS) & set(TRIAL_POINTS)
 
 
 def test_nothing_happens_when_nothing_is_armed() -> None:
@@ -76,10 +82,19 @@ def test_a_fault_without_hits_happens_every_time() -> None:
 
 def test_a_fault_may_be_a_function() -> None:
     seen = []
-    with armed(Fault("store.write", do=lambda where: seen.append(where["file"]), hits=())):
+    with armed(Fault("store.write", do=lambda facts: seen.append(facts["file"]), hits=())):
         point("store.write", file="x")
     point("store.write", file="y")
     assert seen == ["x"]
+
+
+def test_an_action_gets_what_a_point_hands_over_and_gives_seconds() -> None:
+    work = {"step": "map-1", "records": 3, "took_s": 0.5}
+    half = Fault("courier.work", do=lambda facts: facts["records"] / 2, hits=range(2, 9))
+    assert point("courier.work", **work) == 0.0
+    with armed(half) as here, armed(half):
+        assert [point("courier.work", **work) for _ in range(2)] == [0.0, 3.0]
+    assert str(here.fired[0]) == "courier.work (step=map-1)"
 
 
 def test_code_that_handles_errors_does_not_handle_a_fault() -> None:

@@ -15,11 +15,13 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from itertools import count
 from typing import Any
 
 import pyarrow as pa
 
+from penstock import codec
 from penstock.control.elastic import Elastic
 from penstock.control.journal.entry import Entry
 from penstock.courier import exchange
@@ -31,7 +33,7 @@ from penstock.driver.fleet import Fleet
 from penstock.driver.progress import EpochProgress
 from penstock.driver.registry import Registry
 from penstock.driver.relocation import Relocation
-from penstock.faults import InjectedFault
+from penstock.faults import Fault, InjectedFault, arm
 from penstock.host.main import HostTask
 from penstock.model import SLA
 from penstock.operators.operator import CHANGE
@@ -41,6 +43,7 @@ from penstock.plan.steps import FlowPlan, KeyedStep
 from penstock.settings import Settings
 from penstock.state.store.reader import StateReader
 from penstock.state.table.table import KEY
+from penstock.testing import Uncombined
 from tests.trials.plain_rows import Row, arrow_batch, net, plain
 from tests.trials.thread_hosts import ADDRESS, Birth, ThreadHosts, open_store
 
@@ -53,6 +56,8 @@ SETTINGS = Settings(
     compact_epochs=3,
     keep_epochs=3,
 )
+PLAIN = replace(SETTINGS, faults=(Fault("courier.sender", Uncombined(), hits=()),))
+"""Couriers send a record of each row."""
 
 SECOND = SLA(1000, 1000)
 NEVER = 1 << 62
@@ -250,6 +255,7 @@ class MiniCluster:
             thread.join(SETTINGS.rpc_timeout_ms / 1000)
             assert not thread.is_alive(), "a courier is left behind"
         self._undertaker.shutdown()
+        arm(())
 
     # The driver
 
@@ -312,7 +318,7 @@ class MiniCluster:
         """What a sink does: run the job, and keep its output in place of an earlier one."""
         self._wake.set()
         self._wake = threading.Event()
-        text = self.helped(plan).to_text()
+        text = codec.text(self.helped(plan))
         rows: list[Row] = []
         for _ in range(self.reads):
             self._cancelled = threading.Event()
@@ -358,11 +364,11 @@ class MiniCluster:
     ) -> None:
         courier = Courier(
             self.flow,
-            lambda: (EpochPlan.from_text(text), task),
+            lambda: (codec.decode(text, EpochPlan), task),
             self.settings.rpc_timeout_ms,
             self.settings.exchange_timeout_ms,
             keep_late=True,
-            map_rate=self.settings.map_rate,
+            faults=self.settings.faults,
         )
         half = (len(part) + 1) // 2
         try:

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from typing import Any, Self
 from unittest.mock import patch
 
+from penstock import codec
 from penstock.control.elastic import Elastic
 from penstock.control.examine.vitals import Vitals
 from penstock.control.journal.entry import Entry
@@ -225,7 +226,7 @@ class ControlTrial(Trial):
         for step in on.flow.keyed:
             wanted = on.relocation.hosts(step.id)
             self._check_number(step.id, len(wanted))
-            sealed = RouteTable.from_json(manifest.routes[step.id])
+            sealed = codec.from_plain(manifest.routes[step.id], RouteTable)
             routes = on.relocation.routes(step.id)
             assert sealed.hosts == routes.hosts
             assert sealed.owner.tolist() == routes.owner.tolist(), "other routes than are in force"

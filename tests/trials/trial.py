@@ -270,33 +270,3 @@ def everything(name: str) -> list[list[Row]]:
     if name == "sums":
         return [[{"k": key, "v": 0} for key in range(KEYS)], []]
     return [[{"who": f"who-{key}", "op": "read", "v": 0} for key in range(KEYS)], []]
-
-
-REQUESTS = ("move", "move", "scale", "scale", "migration", "memory", "kill", "restart")
-
-
-def random_request(pick: random.Random, calm: bool) -> Request:
-    kind = "move" if calm else pick.choice(REQUESTS)
-    slots = tuple(pick.sample(range(SLOTS), pick.randint(1, SLOTS)))
-    return Request(kind, pick.randrange(2), pick.randrange(6), slots)  # type: ignore[arg-type]
-
-
-def random_mishap(pick: random.Random, calm: bool) -> Mishap:
-    """A calm one kills nothing: hosts that live long hold much that may have grown old."""
-    while True:
-        point = pick.choice(list(POINTS))
-        how = pick.choice((*hows(point), *hows(point), "slow"))
-        if not calm or how != "die":
-            return Mishap(point, how, pick.choice((1, 1, 1, 2, 3, 5)))
-
-
-def random_turn(pick: random.Random, mishaps: int, requests: int, calm: bool = False) -> Turn:
-    return Turn(
-        seed=pick.randrange(1 << 30),
-        partitions=pick.randint(1, 3),
-        requests=tuple(random_request(pick, calm) for _ in range(requests)),
-        mishaps=tuple(random_mishap(pick, calm) for _ in range(mishaps)),
-        gap_ms=pick.choice((100, 1000, 1000)),
-        reads=pick.choice((1, 1, 1, 2)),
-        rows=pick.choice((0, 5, 20, 20)),
-    )

@@ -17,7 +17,8 @@ from pyspark.sql import SparkSession
 
 import penstock as ps
 from penstock.errors import PenstockError
-from penstock.offload.backends.local import LocalStarted
+from penstock.offload.backends.backend import invoker_at
+from penstock.offload.backends.local.backend import LocalWorkers
 from penstock.offload.backends.messages import Requests
 from penstock.operators.aggregate.aggregates import AggregatePlan, sum
 from penstock.operators.operator import EpochTime
@@ -79,7 +80,7 @@ def cold_starts(count: int, show: Show) -> dict[str, list[float]]:
     request = Requests.of(flow, flow.steps, EpochTime(0, 0), "bench").one(0, [rows]).to_bytes()
     told: dict[str, list[float]] = {"start_ms": [], "cold_ms": [], "warm_ms": []}
     with _started(flow) as started:
-        invoker = started.reach.connect()
+        invoker = invoker_at(started.reach)
 
         def asked() -> float:
             began = time.perf_counter()
@@ -105,7 +106,7 @@ def cold_starts(count: int, show: Show) -> dict[str, list[float]]:
 
 
 @contextmanager
-def _started(flow: FlowPlan) -> Iterator[LocalStarted]:
+def _started(flow: FlowPlan) -> Iterator[LocalWorkers]:
     # let go at once: so the next one is a cold one
     started = ps.LocalFunctions(at_most=1, idle_ms=1).start(flow, "bench", "token")
     try:

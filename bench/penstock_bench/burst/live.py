@@ -26,10 +26,11 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 import penstock as ps
+from penstock.control.money import FunctionPrice, HostPrice
 from penstock.errors import PenstockError
-from penstock.offload.backends.price import FunctionPrice, HostPrice
 from penstock.settings import Settings
 from penstock.spark.sinks import Collect
+from penstock.testing import Delay, Fault, Pace, Uncombined
 from penstock_bench import sides
 from penstock_bench.burst.money import per_second
 from penstock_bench.burst.outcome import (
@@ -130,25 +131,33 @@ def _partitions(scenario: LiveBurst) -> int:
 
 
 def _started(flow: ps.Flow, scenario: LiveBurst, sink: Collect, checkpoint: str) -> ps.FlowQuery:
-    late = scenario.side in ("new_hosts_30s", "penstock")
-    settings = Settings(
-        host_rates=(scenario.host_rate,),
-        # what comes behind gets all rows of a window at once, and cannot be helped
-        paced_steps=(burst_form(scenario.query).busy,),
-        map_rate=scenario.host_rate if scenario.stateless else None,
-        combine=False,
-        host_delay_ms=_START_MS if late else 0,
-        progress_kept=100_000,
-    )
     busy = burst_form(scenario.query).busy
     all_up = scenario.side in ("overprovisioned", *_STANDING_BY)
     hosts = {step.id: scenario.other_hosts for step in flow.plan.keyed}
     if not scenario.stateless:
         hosts[busy] = scenario.most_hosts if all_up else scenario.hosts
+    settings = Settings(faults=_slow_and_late(scenario, busy, hosts), progress_kept=100_000)
     migration = "all_at_once" if scenario.side == "functions_migrating" else "lazy"
     return flow.start(
         sink, checkpoint=checkpoint, hosts=hosts, migration=migration, settings=settings
     )
+
+
+def _slow_and_late(scenario: LiveBurst, busy: str, hosts: dict[str, int]) -> tuple[Fault, ...]:
+    """What makes this machine stand for many: all but the hosts that a flow starts with come late."""
+    pace = Pace(scenario.host_rate)
+    # what comes behind the busy step gets all rows of a window at once, and cannot be helped
+    faults = [
+        Fault("courier.sender", Uncombined(), hits=()),
+        Fault("courier.work" if scenario.stateless else "host.work", pace, {"step": busy}, ()),
+        Fault("burst.work", pace, hits=()),
+    ]
+    if scenario.side in ("new_hosts_30s", "penstock"):
+        faults += [
+            Fault("driver.host", Delay(_START_MS), {"step": step}, range(first + 1, 1_000))
+            for step, first in hosts.items()
+        ]
+    return tuple(faults)
 
 
 def _await_rows(query: ps.FlowQuery, scenario: LiveBurst, steps: int) -> None:

@@ -19,8 +19,8 @@ from multiprocessing import get_context
 
 import numpy as np
 
+from penstock.control.money import FunctionPrice, HostPrice
 from penstock.control.treat.decision import Bounds
-from penstock.offload.backends.price import FunctionPrice, HostPrice
 from penstock.sim.flow import simulate_flow
 from penstock.sim.outcome import Outcome
 from penstock.sim.run import simulate

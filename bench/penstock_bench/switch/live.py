@@ -19,6 +19,7 @@ from penstock.settings import Settings
 from penstock.sim.shapes import shape
 from penstock.sim.skews import skew
 from penstock.spark.arriving import ArrivalTimes, Arriving, arriving
+from penstock.testing import Fault, Pace
 from penstock_bench import sides
 from penstock_bench.live.latency import SlotsOf, delivered, truth
 from penstock_bench.live.query import GRACE_S, began, running, until
@@ -106,7 +107,8 @@ def _started(flow: ps.Flow, scenario: LiveScenario, checkpoint: str) -> ps.FlowQ
     if scenario.policy is not None:
         limits = {"at_least": scenario.at_least, "at_most": scenario.at_most}
         flow = flow.elastic(scenario.policy, **limits)
-    settings = Settings(host_rates=(scenario.host_rate,), progress_kept=100_000)
+    slow = Fault("host.work", Pace(scenario.host_rate), hits=())
+    settings = Settings(faults=(slow,), progress_kept=100_000)
     return flow.start(ps.to("noop"), checkpoint=checkpoint, hosts=scenario.hosts, settings=settings)
 
 

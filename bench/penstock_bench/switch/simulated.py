@@ -143,7 +143,7 @@ def _step(scenario: Scenario) -> Result:
 
 def _told(scenario: Scenario, outcome: Outcome) -> Result:
     from_s, seconds = scenario.warm_up_s, scenario.load.seconds
-    told = outcome.to_json()
+    told = outcome.figures()
     told["switching_s"] = round(switching_s(outcome.journal, from_s), 2)
     told["events"] = sum(
         len(entry.facts["treatments"])
@@ -179,7 +179,7 @@ def _flow(scenario: Scenario) -> Result:
         seed=scenario.seed,
         warm_up_ms=scenario.warm_up_s * 1000,
     )
-    return outcome.to_json()
+    return outcome.figures()
 
 
 def run_all(scenarios: Sequence[Scenario], show: Show) -> dict[str, list[Result]]:

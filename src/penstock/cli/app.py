@@ -47,7 +47,7 @@ app.command()(simulate)
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run the command and leave the process. Without `arguments`, those of the command line."""
     # Being told to end runs the same clean-up as Ctrl-C does.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     try:
         app(arguments, prog_name="penstock")
     except PenstockError as error:
@@ -55,6 +55,8 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         sys.exit(2)
     except KeyboardInterrupt:
         sys.exit(130)
+    finally:
+        signal.signal(signal.SIGTERM, before)
     sys.exit(0)
 
 
@@ -99,10 +101,10 @@ def doctor(
 
     findings = examine(checkpoint)
     if as_json:
-        import json
-        from dataclasses import asdict
+        from penstock import codec
 
-        typer.echo(json.dumps([asdict(f) | {"status": f.status} for f in findings], indent=2))
+        facts = [codec.to_plain(finding) | {"status": finding.status} for finding in findings]
+        typer.echo(codec.text(facts, indent=2))
     else:
         from rich.console import Console
 

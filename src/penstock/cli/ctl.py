@@ -45,15 +45,15 @@ def ctl_journal(
     as_json: Annotated[bool, typer.Option("--json", help="Print a line of JSON for each.")] = False,
 ) -> None:
     """Show what control decided and did, and why; the query need not run any more."""
-    import json
     from itertools import chain
 
+    from penstock import codec
     from penstock.console.running.query import followed, journal
 
     newest = journal(checkpoint, last)
     for entry in chain(newest, followed(checkpoint, newest) if follow else ()):
         if as_json:
-            typer.echo(json.dumps(entry.to_json(), ensure_ascii=False))
+            typer.echo(codec.text(entry))
         else:
             typer.echo("\n".join(entry.lines() if hosts else [entry.line()]))
 

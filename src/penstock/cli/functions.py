@@ -1,4 +1,4 @@
-"""`penstock functions`: bring functions to where they shall run."""
+"""`penstock functions`: prepares what functions (burst workers) run from."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from typing import Annotated
 
 import typer
 
-functions = typer.Typer(help="Functions that take up bursts.", no_args_is_help=True)
+functions = typer.Typer(no_args_is_help=True)
 
 
 @functions.callback()
 def about() -> None:
-    """Functions that take up bursts."""
+    """Functions (burst workers), which take up bursts."""
 
 
 @functions.command("package")
@@ -35,14 +35,14 @@ def package_flow(
         ),
     ] = None,
     vendor: Annotated[
-        bool, typer.Option("--vendor", help="Put in the packages that a function needs.")
+        bool, typer.Option("--vendor", help="Include the packages that a burst worker needs.")
     ] = False,
 ) -> None:
-    """Write the archive, or the content of an image, for an AWS Lambda function of a flow."""
+    """Write the archive, or the content of an image, of an AWS Lambda function for a flow."""
     import os
     import sys
 
-    from penstock.offload.backends.package import flow_named, package
+    from penstock.offload.backends.aws.package import flow_named, package
 
     sys.path.insert(0, os.getcwd())
     plan = flow_named(flow)
@@ -50,6 +50,6 @@ def package_flow(
     megabytes = packed.unpacked_bytes / 2**20
     typer.echo(f"{packed.path}: {megabytes:.1f} MB unpacked, handler penstock_handler.handler")
     if not packed.vendored:
-        typer.echo(f"Beside it a function needs {', '.join(packed.requirements)}.")
+        typer.echo(f"Beside it a burst worker needs {', '.join(packed.requirements)}.")
     if not packed.fits:
         typer.echo("To make an image of it: unzip it into a folder of its own, then docker build.")

@@ -91,11 +91,11 @@ def simulate(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Try policies on a simulated step: hours in seconds, no Spark."""
-    import json
     from pathlib import Path
 
     from rich.console import Console
 
+    from penstock import codec
     from penstock.control.treat.decision import Bounds
     from penstock.model import SLA, milliseconds
     from penstock.sim.functions import FunctionPlane
@@ -144,12 +144,12 @@ def simulate(
             outcome, took_s = _run(
                 load, text, bounds, plane, hosts, float(delta_ms), seed, milliseconds(warm_up), tell
             )
-        told.append({"policy": text, "seconds": round(took_s, 2)} | outcome.to_json())
+        told.append({"policy": text, "seconds": round(took_s, 2)} | outcome.figures())
         lines += [f"# {text}", *_journal(outcome)]
     if journal is not None:
         Path(journal).write_text("\n".join(lines) + "\n")
     if as_json:
-        typer.echo(json.dumps(told, indent=2))
+        typer.echo(codec.text(told, indent=2))
     else:
         # As wide as the terminal, or as wide as it likes where there is none.
         (console if console.is_terminal else Console(width=240)).print(_table(told))

@@ -6,13 +6,12 @@ from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from penstock.control.money import Costs
+from penstock.control.money import Costs, HostPrice
 from penstock.control.policies.parse import parse
 from penstock.control.treat.decision import Bounds, Policy
 from penstock.errors import SettingError
 from penstock.model import SLA, milliseconds
-from penstock.offload.backends.port import Functions
-from penstock.offload.backends.price import HostPrice
+from penstock.offload.backends.backend import Backend
 from penstock.offload.policy.values import OffloadSettings
 
 
@@ -38,7 +37,7 @@ class Elastic:
     """Length of the time slots that arrivals and completions are counted in."""
     dry_run: bool = False
     """Only tell what would be done."""
-    functions: Functions | None = None
+    functions: Backend | None = None
     """Where functions run that take up bursts. None: hosts alone do the work."""
     functions_at_most: int | None = None
     """Functions at a time, for a step. None: as many as there may be; 0: none for now."""

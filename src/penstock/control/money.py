@@ -1,11 +1,54 @@
-"""Money: what a run has cost so far, and from when on hosts are cheaper than functions."""
+"""Money, in US dollars: prices, what a run has cost so far, and when hosts are cheaper than functions.
+
+Prices are settings: other places have other ones.
+
+>>> HostPrice().money(host_seconds=3600)
+0.063
+>>> round(FunctionPrice().money(invocations=1_000_000, seconds=3600), 4)
+0.3037
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
 
-from penstock.offload.backends.price import FunctionPrice, HostPrice
+_MB_PER_GB = 1024
+_SECONDS_PER_HOUR = 3600
+_MILLION = 1_000_000
+
+
+@dataclass(frozen=True)
+class HostPrice:
+    """The price of a host with one core, busy or idle."""
+
+    per_hour: float = 0.063
+    """US dollars. A quarter of an r5.xlarge on demand, which has 4 cores for 0.252."""
+
+    def money(self, host_seconds: float) -> float:
+        """US dollars for hosts that were up for this many seconds in total."""
+        return self.per_hour * host_seconds / _SECONDS_PER_HOUR
+
+
+@dataclass(frozen=True)
+class FunctionPrice:
+    """The price of burst workers: by working time and by invocation."""
+
+    per_gb_second: float = 0.0000166667
+    """US dollars, as AWS Lambda asks on x86."""
+    memory_mb: int = 1_769
+    """Memory of a burst worker. Lambda gives one whole core to this much."""
+    per_million: float = 0.20
+    """US dollars per million invocations."""
+
+    def money(self, invocations: int, seconds: float) -> float:
+        """US dollars for these invocations, which took this many seconds in total."""
+        gb_seconds = seconds * self.memory_mb / _MB_PER_GB
+        return self.per_gb_second * gb_seconds + self.per_million * invocations / _MILLION
+
+    @property
+    def per_hour(self) -> float:
+        """US dollars for one burst worker that works all the time: to compare with a host."""
+        return self.money(0, _SECONDS_PER_HOUR)
 
 
 @dataclass(frozen=True)
@@ -37,12 +80,10 @@ class Money:
     def __str__(self) -> str:
         return f"{self.total:.4f} USD: hosts {self.hosts:.4f}, functions {self.functions:.4f}"
 
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "hosts": round(self.hosts, 6),
-            "functions": round(self.functions, 6),
-            "total": round(self.total, 6),
-        }
+    def facts(self) -> dict[str, float]:
+        """As the journal and `penstock ctl` have it, rounded."""
+        facts = {"hosts": self.hosts, "functions": self.functions, "total": self.total}
+        return {name: round(usd, 6) for name, usd in facts.items()}
 
 
 class Spending:

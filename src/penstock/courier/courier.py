@@ -61,9 +61,7 @@ class Courier:
     keep_late: bool = False
     """Whether somebody wants to have the rows that came too late."""
     faults: tuple[Fault, ...] = ()
-    """For tests."""
-    map_rate: float | None = None
-    """For trials: see `Settings`."""
+    """For tests: see `Settings`."""
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         pa.set_cpu_count(1)
@@ -88,7 +86,7 @@ class Courier:
         streams = Streams(flow, batches, witness)
         late = LateRows(self.keep_late)
         tallies: list[Tally] = []
-        offloads = Offloads(flow, plan, task, trouble, self.map_rate)
+        offloads = Offloads(flow, plan, task, trouble)
 
         def report() -> None:
             seen = witness.to_json() | {"late": list(late.counts.items())} | told_of(tallies)

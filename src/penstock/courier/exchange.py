@@ -11,6 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.flight as fl
 
+from penstock import codec
 from penstock.courier.split import split
 from penstock.courier.tally import Tally
 from penstock.courier.trouble import Trouble
@@ -75,7 +76,7 @@ class Exchange:
         # if one host is gone, the streams to the others are broken off
         with ExitStack() as stack:
             for location in self._routes.endpoints:
-                exchange = endpoint(location, plan.token).exchange(header.to_bytes(), timeout_ms)
+                exchange = endpoint(location, plan.token).exchange(codec.encode(header), timeout_ms)
                 self._streams.append(stack.enter_context(exchange))
             self._stack = stack.pop_all()
 
@@ -139,7 +140,8 @@ def through_hosts(
 
     While the hosts work, `meanwhile` is called with the rows that came too late for the step.
     """
-    sender = step.plan.sender(routes.time, routes.two_stage, routes.combine)
+    sender = step.plan.sender(routes.time, routes.two_stage)
+    point("courier.sender", **exchange.where, sender=sender)
     for number, batches in enumerate(inputs):
         for batch in batches:
             fit = trouble.without_unfit(step, number, batch)

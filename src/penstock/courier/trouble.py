@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterable, Iterator
 from typing import Any
 
 import pyarrow as pa
 
 from penstock.errors import FlowError, NullKeyError, PenstockError, StepError
+from penstock.faults import point
 from penstock.model import DeadLetter
 from penstock.operators.operator import OnError
 from penstock.plan.steps import KeyedStep, MapStep
@@ -51,7 +53,11 @@ class Trouble:
     def mapped(self, step: MapStep, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """The step's function over all batches; a row it fails on is found by halving."""
         for batch in batches:
-            yield from self._map(step, batch)
+            began = time.perf_counter()
+            made = self._map(step, batch)
+            took_s = time.perf_counter() - began
+            point("courier.work", step=step.id, records=batch.num_rows, took_s=took_s)
+            yield from made
 
     def _map(self, step: MapStep, batch: pa.RecordBatch) -> list[pa.RecordBatch]:
         try:

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from penstock.control.diagnose.hot_keys import HotKeyCount
 from penstock.courier.tally import Counts, counts_from_text
 from penstock.errors import FlowError
-from penstock.offload.backends.port import Usage
+from penstock.offload.backends.backend import Usage
 from penstock.offload.courier.report import Offloaded, Routed
 from penstock.offload.courier.stateless_work import MapWork
 from penstock.state.arrays import fixed_values
@@ -59,7 +59,7 @@ class Seen:
     offloaded: tuple[Offloaded, ...] = ()
     """What went to functions, by segment; none of those of which nothing was to go."""
     used: Usage = field(default_factory=Usage)
-    """For `Started.note`."""
+    """For `BurstWorkers.note`."""
 
     maps: dict[str, MapWork] = field(default_factory=dict)
     """segment -> what its stateless steps had to do; of those alone that the plan has timed."""

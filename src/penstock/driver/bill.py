@@ -5,8 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-from penstock.control.money import Money, Spending
-from penstock.offload.backends.price import HostPrice
+from penstock.control.money import HostPrice, Money, Spending
 
 
 class Bill:

@@ -32,7 +32,7 @@ def control_facts(
         "dry_run": elastic.dry_run,
         "steps": {step: _step_facts(control) for step, control in controls.items()},
         "functions": None if offloads is None else _functions_facts(elastic, offloads),
-        "money": None if money is None else money.to_json(),
+        "money": None if money is None else money.facts(),
     }
 
 
@@ -61,7 +61,7 @@ def _step_facts(control: StepControl) -> dict[str, Any]:
         "hosts": []
         if decision is None
         else [{k: _plain(v) for k, v in host._asdict().items()} for host in decision.hosts],
-        "hot_keys": [key.to_json() for key in control.hot.keys],
+        "hot_keys": [key.facts() for key in control.hot.keys],
         "offload": None if control.offloading is None else _offload_facts(control.offloading),
     }
 

@@ -12,6 +12,7 @@ from dataclasses import replace
 
 import pyarrow as pa
 
+from penstock import codec
 from penstock.courier.witness import Seen
 from penstock.driver.bill import Bill
 from penstock.driver.control_loop import ControlLoop
@@ -162,12 +163,12 @@ class EpochRunner:
             manifest = self._store.chain(epoch - 1).manifest
             self._base, self._layout = manifest.base, manifest.layout
             self._watermarks = dict(manifest.watermarks)
-            self._event_times = watermarks.from_json(manifest.event_times)
+            self._event_times = watermarks.known_from(manifest.event_times)
         self._relocation.begin(manifest)
         self._version = epoch - 1
 
     def _plan(self, epoch: int, run: int, partitions: int, now_ms: int, closing: int) -> EpochPlan:
-        control, combine = self._control, self._settings.combine
+        control = self._control
         steps = tuple(
             StepRoutes(
                 step=StepId(step.id),
@@ -177,9 +178,8 @@ class EpochRunner:
                     epoch, now_ms, self._watermarks[step.id], self._flow.depths[step.id] <= closing
                 ),
                 watched=() if control is None else control.hot_keys(step.id).watched,
-                two_stage=combine and control is not None and control.hot_keys(step.id).two_stage,
+                two_stage=control is not None and control.hot_keys(step.id).two_stage,
                 offload=None if control is None else control.offload(step.id, now_ms, partitions),
-                combine=combine,
             )
             for step in self._flow.keyed
             for routes in [self._relocation.routes(step.id)]
@@ -214,12 +214,12 @@ class EpochRunner:
                 base=self._base,
                 layout=self._layout,
                 deltas=tuple(s.delta for s in sealed if s.delta.rows),
-                routes={step.step: step.routes.to_json() for step in plan.steps},
+                routes={step.step: codec.to_plain(step.routes) for step in plan.steps},
                 watermarks=ahead,
                 rows=sum(s.rows for s in seen),
                 sealed_at_ms=int(self._clock_ms()),
                 placements=self._relocation.placements(),
-                event_times=watermarks.to_json(event_times),
+                event_times=watermarks.known_rows(event_times),
             )
         )
         self._version, self._watermarks, self._event_times = plan.epoch, ahead, event_times

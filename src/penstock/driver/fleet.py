@@ -9,6 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeVar
 
+from penstock import codec
 from penstock.driver.registry import HostRecord, Registry
 from penstock.errors import HostLostError, PenstockError
 from penstock.host.vitals import HostVitals
@@ -215,7 +216,7 @@ class Fleet:
         if record is None:
             raise HostLostError(f"host {host} is gone")
         try:
-            self._call(record, "assign", assignment=order.to_json(), wait=wait)
+            self._call(record, "assign", assignment=order, wait=wait)
         except PenstockError:
             self._registry.forget(record)
             raise
@@ -235,7 +236,7 @@ class Fleet:
             facts = self._order(
                 host, "seal", epoch=plan.epoch, run=plan.run, partitions=plan.partitions
             )
-            return SealedHost(host, DeltaRef(**facts["delta"]), HostVitals(**facts["vitals"]))
+            return codec.from_plain(facts | {"host": host}, SealedHost)
 
         return self._each([host for step in plan.steps for host in step.routes.hosts], one)
 

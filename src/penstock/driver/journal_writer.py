@@ -40,7 +40,7 @@ class JournalWriter:
         number = next(self._numbers)
         name = f"{entries[0].time_ms:016.0f}-{number:06d}"
         with suppress(PenstockError, OSError):
-            self._store.write_journal(name, [entry.to_json() for entry in entries])
+            self._store.write_journal(name, entries)
             if number % 100 == 0:
                 for old in self._store.journal_files()[:-_KEPT]:
                     self._store.files.remove(old)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import count, islice
 from typing import Any
 
+from penstock import codec
 from penstock.control.treat.decision import Treatment, is_new
 from penstock.driver.fleet import Fleet, SealedHost
 from penstock.errors import SettingError
@@ -19,7 +20,7 @@ from penstock.model import HostId, StepId
 from penstock.plan.assignment import Assignment
 from penstock.plan.epoch import RouteTable
 from penstock.plan.migration import Migration
-from penstock.plan.placement import Handover, Placement, placements_from_json
+from penstock.plan.placement import Handover, Placement, stored_placements
 from penstock.plan.steps import KeyedStep
 from penstock.plan.topology import Topology
 from penstock.settings import Settings
@@ -68,9 +69,9 @@ class Relocation:
             for step in self._steps.values():
                 routes, placements = None, list[Placement]()
                 if manifest is not None:
-                    routes = RouteTable.from_json(manifest.routes[step.id])
+                    routes = codec.from_plain(manifest.routes[step.id], RouteTable)
                     told = manifest.placements.get(step.id, [])
-                    placements = placements_from_json(told)
+                    placements = stored_placements(told)
                 self._topologies[step.id] = Topology(
                     StepId(step.id), step.slots, self._wanted[step.id], routes, placements
                 )

@@ -10,6 +10,7 @@ import secrets
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 
+from penstock import codec
 from penstock.driver.fleet import Fleet
 from penstock.errors import PenstockError
 from penstock.faults import point
@@ -68,7 +69,7 @@ class Upkeep:
             self._parts.submit(self._fleet.compact, host, slots, version, tag)
             for _, host, slots in owners
         ]
-        parts = [Compacted.from_json(future.result()) for future in futures]
+        parts = [codec.from_plain(future.result(), Compacted) for future in futures]
         layout = merged_layout(self._store.chain(version).layout, parts, version, tag)
         file = self._store.write_layout(layout)
         point("driver.layout", version=version)

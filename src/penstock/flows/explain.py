@@ -7,7 +7,8 @@ from typing import Protocol
 import pyarrow as pa
 
 from penstock.model import SLA
-from penstock.offload.plan.graph import NodeKind, by_arrival, rewritten, stream_name
+from penstock.offload.plan.graph import NodeKind, rewritten, stream_name
+from penstock.offload.plan.segments import by_arrival
 from penstock.plan.steps import FlowPlan, MapStep, Step
 
 _GAP = " " * 12

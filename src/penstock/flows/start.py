@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import json
 import secrets
 import tempfile
 from dataclasses import replace
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from penstock import codec
 from penstock.errors import CheckpointError, FlowError, SettingError
 from penstock.model import milliseconds
 from penstock.operators.operator import OnError
@@ -159,7 +159,7 @@ def _hosts_before(store: Store) -> dict[str, int]:
     if newest is None:
         return {}
     routes = store.chain(newest).manifest.routes
-    return {step: len(RouteTable.from_json(facts).hosts) for step, facts in routes.items()}
+    return {step: len(codec.from_plain(facts, RouteTable).hosts) for step, facts in routes.items()}
 
 
 def _trigger(trigger: str | None) -> dict[str, Any]:
@@ -199,7 +199,7 @@ def _claim(store: Store, plan: FlowPlan, bounded: bool) -> str:
             f"{store.uri} is of a flow whose input has ended: all its windows are closed",
             hint="start it from a new checkpoint folder",
         )
-    _compare(store.uri, found["steps"], json.loads(json.dumps(facts["steps"])))
+    _compare(store.uri, found["steps"], codec.to_plain(facts["steps"]))
     return str(found["id"])
 
 

@@ -6,7 +6,6 @@ while it waits, so channels whose state is there are applied meanwhile.
 
 from __future__ import annotations
 
-import json
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -16,6 +15,7 @@ from typing import TypeVar
 import numpy as np
 import pyarrow as pa
 
+from penstock.codec import decode, encode
 from penstock.errors import PenstockError
 from penstock.faults import point
 from penstock.host.machine import HostMachine
@@ -86,7 +86,7 @@ class Fetcher:
         """All entries of a slot, piece by piece."""
         if wanted.source is not None:
             try:
-                ticket = CopyTicket("slot", wanted.source.version, (wanted.slot,)).to_bytes()
+                ticket = encode(CopyTicket("slot", wanted.source.version, (wanted.slot,)))
                 with self._endpoints.at(wanted.source.location).get(
                     ticket, self._timeout_ms
                 ) as stream:
@@ -151,7 +151,7 @@ class Fetcher:
             ticket = CopyTicket("due", source.version, tuple(slots.tolist()), limits)
             answer = self._asked(source, ticket)
             if answer is not None:
-                after = json.loads(answer.schema.metadata[AFTER])
+                after = decode(answer.schema.metadata[AFTER], dict[str, int])
                 return answer.replace_schema_metadata(None), after
         return self._stored(version, lambda reader: reader.due(slots, limits))
 
@@ -161,7 +161,7 @@ class Fetcher:
         """What a previous host answers; None if it cannot, and is not asked again."""
         try:
             with self._endpoints.at(source.location).get(
-                ticket.to_bytes(), self._timeout_ms
+                encode(ticket), self._timeout_ms
             ) as stream:
                 return stream.read_all()
         except PenstockError:

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 
 import numpy as np
 import pyarrow as pa
@@ -206,6 +206,11 @@ class HostMachine:
         """Note time that went into channels outside of `close_channel`: reading, answering."""
         self._spent_s += seconds
 
+    def with_spent(self, vitals: HostVitals) -> HostVitals:
+        """The vitals of a sealed epoch, once its channels are answered: with the time noted for them."""
+        spent_s, self._spent_s = self._spent_s, 0.0
+        return replace(vitals, useful_ms=vitals.useful_ms + spent_s * 1000)
+
     # -- channels and epochs
 
     def close_channel(
@@ -304,10 +309,9 @@ class HostMachine:
         self._sealed = True
         table = self.operator.table
         moved, self._moved = self._moved, MovedSoFar()
-        spent_s, self._spent_s = self._spent_s, 0.0
         vitals = HostVitals(
             rows=current.rows,
-            useful_ms=(current.busy_s + spent_s) * 1000,
+            useful_ms=current.busy_s * 1000,
             entries=len(table) - self.copies.entries,
             state_bytes=table.nbytes,
             partial_slots=int(np.count_nonzero(self.residence.partial)),

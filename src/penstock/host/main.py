@@ -16,7 +16,6 @@ from penstock.errors import HostLostError, PenstockError
 from penstock.faults import arm
 from penstock.host.chain import StepChain
 from penstock.host.machine import HostMachine
-from penstock.host.pace import rate_of
 from penstock.host.parted import PartedOperator
 from penstock.host.server import HostServer
 from penstock.plan.steps import FlowPlan, KeyedStep
@@ -63,8 +62,6 @@ class HostTask:
         lock = threading.Condition() if one_host else None
 
         def server(host: HostOrder) -> HostServer:
-            settings = order.settings
-            paced = settings.paced_steps is None or host.step.id in settings.paced_steps
             # A chain does not bring back what it has dropped: it keeps all.
             limit = None if one_host else memory_limit
             return make(
@@ -75,9 +72,8 @@ class HostTask:
                 address=address,
                 token=order.token,
                 tag=secrets.token_hex(3),
-                timeout_ms=settings.rpc_timeout_ms,
+                timeout_ms=order.settings.rpc_timeout_ms,
                 on_stop=on_stop,
-                rate=rate_of(host.host, settings.host_rates if paced else ()),
                 lock=lock,
             )
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import threading
 from collections.abc import Iterator
 
@@ -10,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.flight as fl
 
+from penstock import codec
 from penstock.errors import ProtocolError, StaleRunError
 from penstock.host.machine import HostMachine
 from penstock.state.arrays import Array
@@ -25,7 +25,7 @@ _FIRST = 256
 
 def answer(machine: HostMachine, lock: threading.Condition, data: bytes) -> fl.FlightDataStream:
     """The stream that a ticket asks for."""
-    ticket = CopyTicket.from_bytes(data)
+    ticket = codec.decode(data, CopyTicket)
     if ticket.kind == "slot":
         with lock:
             entries = machine.copies.of_slot(ticket.slots[0], ticket.version)
@@ -36,7 +36,7 @@ def answer(machine: HostMachine, lock: threading.Condition, data: bytes) -> fl.F
         if ticket.kind == "due":
             slots = np.array(ticket.slots, np.int64)
             table, after = machine.copies.of_due(slots, ticket.limits, ticket.version)
-            table = table.replace_schema_metadata({AFTER: json.dumps(after).encode()})
+            table = table.replace_schema_metadata({AFTER: codec.encode(after)})
         elif ticket.keys is not None:
             keys = machine.operator.table.codec.from_storage(ticket.keys)
             table, unknown = machine.copies.of_keys(keys, ticket.version)

@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,18 +15,18 @@ import psutil
 import pyarrow as pa
 import pyarrow.flight as fl
 
+from penstock import codec
 from penstock.errors import HostLostError, ProtocolError
 from penstock.faults import point
 from penstock.host import serve
 from penstock.host.fetch import Fetcher
 from penstock.host.machine import HostMachine
-from penstock.host.pace import Pace
 from penstock.host.trickle import Trickle
 from penstock.host.vitals import HostVitals
 from penstock.operators.operator import Answer
 from penstock.operators.places import split_serial, with_places
 from penstock.plan.assignment import Assignment
-from penstock.state.store.compaction import compact
+from penstock.state.store.compaction import Compacted, compact
 from penstock.state.store.reader import StateReader
 from penstock.state.store.store import DeltaRef, Store
 from penstock.wire.chain import ChainHeader
@@ -59,7 +59,6 @@ class HostServer(TokenServer):
         tag: str,
         timeout_ms: int,
         on_stop: Callable[[], None],
-        rate: float | None = None,
         lock: threading.Condition | None = None,
     ) -> None:
         super().__init__(address, 0, token)
@@ -79,9 +78,6 @@ class HostServer(TokenServer):
         self._ended = threading.Event()
         self._chain: StepChain | None = None
         self._chained: Sequence[HostServer] = ()
-        self._pace = Pace(rate)
-        self._turn = threading.Lock()
-        """Held by the channel that a host with a set pace works on."""
         self._fetcher = Fetcher(machine, self._lock, self._reader, token, timeout_ms, self._where)
         self._trickle = Trickle(machine, self._lock, self._fetcher, self._where)
         self.actions = {
@@ -121,16 +117,16 @@ class HostServer(TokenServer):
             staged, kind = _stage(reader)
             if kind is None:
                 return
-            self._spent(began)
+            self._spent(time.thread_time() - began)
             if chain is not None:
                 self._answer_chain(chain, staged, writer)
                 return
-            header = ChannelHeader.from_bytes(descriptor.command)
+            header = codec.decode(descriptor.command, ChannelHeader)
             if kind.startswith(ALONE):
                 header, kind = replace(header, alone=True), kind.removeprefix(ALONE)
             where = self._where | header.where
             point("host.channel", **where)
-            answer = self._close(header, kind, staged)
+            answer = self._close(header, kind, staged, where)
             point("host.applied", **where)
             began = time.thread_time()
             batches = with_places(answer.batches, answer.places)
@@ -139,7 +135,7 @@ class HostServer(TokenServer):
                 writer.write_batch(batch)
             if answer.dead:
                 writer.write_metadata(dead_to_bytes(answer.dead))
-            self._spent(began)
+            self._spent(time.thread_time() - began)
 
     def _answer_chain(
         self,
@@ -162,12 +158,17 @@ class HostServer(TokenServer):
             writer.write_batch(batch)
         writer.write_metadata(answer.aside.to_bytes())
 
-    def _spent(self, since: float) -> None:
-        worked = time.thread_time() - since
+    def _spent(self, seconds: float) -> None:
         with self._lock:
-            self.machine.spent(worked)
+            self.machine.spent(seconds)
 
-    def _close(self, header: ChannelHeader, kind: str, staged: list[pa.RecordBatch]) -> Answer:
+    def _close(
+        self,
+        header: ChannelHeader,
+        kind: str,
+        staged: list[pa.RecordBatch],
+        where: dict[str, Any],
+    ) -> Answer:
         """Close a channel as soon as all state that it needs is here."""
         staged, places = split_serial(staged, header.partition)
         while True:
@@ -176,16 +177,14 @@ class HostServer(TokenServer):
                 if need is None:
                     began = time.perf_counter()
                     answer = self.machine.close_channel(header, kind, staged, places)
-                    records = sum(batch.num_rows for batch in staged)
-                    rest = self._pace.rest(records, time.perf_counter() - began)
-                    self.machine.spent(rest)
+                    took_s = time.perf_counter() - began
                     self.seal_if_complete(header)
                     break
             self._fetcher.bring(need)
-        if rest:
-            # One channel at a time; who asks for copies of slots need not wait for it.
-            with self._turn:
-                self._ended.wait(rest)
+        records = sum(batch.num_rows for batch in staged)
+        work = {"records": records, "took_s": took_s, "until": self._ended}
+        if slowed_s := point("host.work", **where, **work):
+            self._spent(slowed_s)
         return answer
 
     def do_get(self, context: fl.ServerCallContext, ticket: fl.Ticket) -> fl.FlightDataStream:
@@ -225,11 +224,13 @@ class HostServer(TokenServer):
         except BaseException:
             self._seal = None
             raise
-        return {"delta": asdict(ref), "vitals": asdict(vitals)}
+        with self._lock:
+            vitals = self.machine.with_spent(vitals)
+        return {"delta": ref, "vitals": vitals}
 
     def _assign(self, order: dict[str, Any]) -> dict[str, Any]:
         """Own other slots from here on; with `wait`, only answer when all of them are here."""
-        assignment = Assignment.from_json(order["assignment"])
+        assignment = codec.from_plain(order["assignment"], Assignment)
         point("host.assign", **self._where)
         with self._lock:
             self.machine.assign(assignment)
@@ -254,7 +255,7 @@ class HostServer(TokenServer):
             self.machine.release()
         return {}
 
-    def _compact(self, order: dict[str, Any]) -> dict[str, Any]:
+    def _compact(self, order: dict[str, Any]) -> Compacted:
         table = self.machine.operator.table
         slots = np.array(order["slots"], np.int64)
 
@@ -274,7 +275,7 @@ class HostServer(TokenServer):
             order["tag"],
             check,
         )
-        return done.result().to_json()
+        return done.result()
 
     def _reader(self) -> StateReader:
         table = self.machine.operator.table

@@ -31,8 +31,7 @@ class HostVitals(MovedState):
     rows: int
     """Rows (or partial states) taken in during the epoch."""
     useful_ms: float
-    """Time spent on them: reading, applying and answering channels, and no waiting. What it took to
-    send the last answers of an epoch is told with the next one."""
+    """Milliseconds spent on them: reading, applying and answering channels, and no waiting."""
     entries: int
     state_bytes: int
     awaited_slots: int = 0

@@ -118,16 +118,14 @@ class StepPlan(Protocol):
         """Rows of an input that the step cannot take; None, quickly, when there are none."""
         ...
 
-    def sender(self, time: EpochTime, two_stage: bool = False, combine: bool = True) -> Sender:
+    def sender(self, time: EpochTime, two_stage: bool = False) -> Sender:
         """The courier's part of the step, for one task.
 
         With `two_stage` it combines the rows of each key even where that is not worth it to the
         task: a key that is more than a host can take then costs its host as little as any other.
-        Without `combine`, and without `two_stage`, it leaves that to the host: what it sends has a
-        record of each row, or of each window that a row is in.
 
         What comes out is the same, also when only some tasks do so. Where nothing `merges`, the
-        flags say nothing.
+        flag says nothing.
         """
         ...
 
@@ -145,6 +143,9 @@ class StepPlan(Protocol):
 class Sender(Protocol):
     """What one courier does with its rows before they go to the hosts."""
 
+    combines: bool
+    """Whether it makes fewer records of the rows of a key. It turns False where that is not worth it,
+    and may be set to False before the first row: then each row, or each of its windows, is a record."""
     late: list[tuple[int, pa.RecordBatch]]
     """(input, rows) that came behind the watermark and are not sent; whole input rows."""
 
@@ -159,6 +160,8 @@ class Sender(Protocol):
 
 class RowSender:
     """Sends all rows as they are."""
+
+    combines = False
 
     def __init__(self, codec: KeyCodec) -> None:
         self._codec = codec

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
@@ -17,12 +16,7 @@ class Incoming:
 
 @dataclass(frozen=True)
 class Assignment:
-    """The slots of one host from an epoch on.
-
-    >>> order = Assignment(7, (0, 1), (Incoming((1,), None),), whole=False, trickle_mb_s=16.0)
-    >>> Assignment.from_json(order.to_json()) == order
-    True
-    """
+    """The slots of one host from an epoch on."""
 
     version: int
     """The last epoch under the old owners: what has to be fetched is of this version."""
@@ -32,17 +26,3 @@ class Assignment:
     """Rows of an incoming slot wait until all of the slot is there; else until their own keys are."""
     trickle_mb_s: float = 0.0
     """How fast the rest of incoming slots is brought in the background; 0: not at all."""
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
-
-    @staticmethod
-    def from_json(facts: dict[str, Any]) -> Assignment:
-        incoming = tuple(Incoming(tuple(i["slots"]), i["location"]) for i in facts["incoming"])
-        return Assignment(
-            facts["version"],
-            tuple(facts["owned"]),
-            incoming,
-            facts["whole"],
-            facts["trickle_mb_s"],
-        )

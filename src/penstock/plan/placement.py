@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
-from penstock.errors import CheckpointError, SettingError
+from penstock import codec
+from penstock.errors import CheckpointError, ProtocolError, SettingError
 from penstock.model import HostId, StepId
 from penstock.plan.slots import slots_from_text, slots_to_text
 
@@ -33,7 +34,7 @@ class Placement:
     """Slots that are on one host for the same reason.
 
     >>> a, b = HostId("a"), HostId("b")
-    >>> Placement((0, 1, 2), b, 7, "move", source=a, home=b).to_json()
+    >>> Placement((0, 1, 2), b, 7, "move", source=a, home=b).as_stored()
     {'slots': '0-2', 'host': 'b', 'since': 7, 'why': 'move', 'source': 'a', 'home': 'b'}
     """
 
@@ -47,36 +48,22 @@ class Placement:
     home: HostId
     """The host they are meant for; `host`, unless they wait for another one (or for their turn)."""
 
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "slots": slots_to_text(self.slots),
-            "host": self.host,
-            "since": self.since,
-            "why": self.why,
-            "source": self.source,
-            "home": self.home,
-        }
-
-    @staticmethod
-    def from_json(facts: dict[str, Any]) -> Placement:
-        try:
-            if facts["why"] not in get_args(Why) or None in (facts["host"], facts["home"]):
-                raise ValueError
-            return Placement(
-                slots_from_text(facts["slots"], MOST_SLOTS),
-                HostId(facts["host"]),
-                int(facts["since"]),
-                facts["why"],
-                None if facts["source"] is None else HostId(facts["source"]),
-                HostId(facts["home"]),
-            )
-        except (AttributeError, KeyError, TypeError, ValueError, SettingError) as wrong:
-            raise CheckpointError(
-                f"a manifest holds a placement that makes no sense: {facts}",
-                hint="start from an earlier checkpoint, or restore this one",
-            ) from wrong
+    def as_stored(self) -> dict[str, Any]:
+        """JSON values for manifests and `penstock ctl`, with the slots as text such as 0-3,7."""
+        return {**codec.to_plain(self), "slots": slots_to_text(self.slots)}
 
 
-def placements_from_json(facts: Iterable[dict[str, Any]]) -> list[Placement]:
-    """What `Topology.placements_json` wrote."""
-    return [Placement.from_json(one) for one in facts]
+def stored_placements(facts: Iterable[dict[str, Any]]) -> list[Placement]:
+    """Undo `Placement.as_stored`, for several."""
+    return [_stored_placement(one) for one in facts]
+
+
+def _stored_placement(facts: dict[str, Any]) -> Placement:
+    try:
+        slots = slots_from_text(facts["slots"], MOST_SLOTS)
+        return codec.from_plain(facts | {"slots": slots}, Placement)
+    except (AttributeError, KeyError, TypeError, ProtocolError, SettingError) as wrong:
+        raise CheckpointError(
+            f"a manifest holds a placement that makes no sense: {facts}",
+            hint="start from an earlier checkpoint, or restore this one",
+        ) from wrong

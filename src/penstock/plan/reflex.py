@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 _MOST = 32.0
 """Times the room. What is beyond that changes the share by little, so nobody waits to know it."""
@@ -68,19 +67,3 @@ class Reflex:
     def at_once(self, carried: int) -> int:
         """How many functions share the rows carried."""
         return max(1, min(self.functions, math.ceil(carried / self.each)))
-
-    def to_json(self) -> list[Any]:
-        """A few digits will do.
-
-        >>> reflex = Reflex(800.0, 600.0, 300.0, 0.1, 8, (0.5, 0.5))
-        >>> Reflex.from_json(reflex.to_json()) == reflex
-        True
-        """
-        numbers = (self.limit, self.room, self.each, self.merge)
-        parts = [round(part, 3) for part in self.parts]
-        return [*(float(f"{number:.4g}") for number in numbers), self.functions, parts]
-
-    @staticmethod
-    def from_json(facts: list[Any]) -> Reflex:
-        limit, room, each, merge, functions, parts = facts
-        return Reflex(limit, room, each, merge, functions, tuple(parts))

@@ -242,7 +242,7 @@ class Topology:
     def placements_json(self) -> list[dict[str, Any]]:
         """`placements` for a manifest. Cheap while nothing changes: every epoch writes them."""
         if self._told is None:
-            self._told = [placement.to_json() for placement in self.placements]
+            self._told = [placement.as_stored() for placement in self.placements]
         return list(self._told)
 
     def _homes(self, routes: RouteTable | None, placements: Sequence[Placement]) -> Array:

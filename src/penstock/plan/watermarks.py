@@ -183,18 +183,18 @@ def _later(one: int | None, other: int | None) -> int | None:
     return max((time for time in (one, other) if time is not None), default=None)
 
 
-def to_json(known: Mapping[tuple[int, str], Partition]) -> list[list[Any]]:
-    """What is known as JSON, for the manifest.
+def known_rows(known: Mapping[tuple[int, str], Partition]) -> list[list[Any]]:
+    """What is known, for the manifest: (input, partition, newest event time, when last seen).
 
-    >>> to_json({(0, "p1"): Partition(900, 4_000)})
+    >>> known_rows({(0, "p1"): Partition(900, 4_000)})
     [[0, 'p1', 900, 4000]]
     """
     return [[number, name, *partition] for (number, name), partition in sorted(known.items())]
 
 
-def from_json(facts: Iterable[Sequence[Any]]) -> Known:
-    """Undo `to_json`."""
+def known_from(rows: Iterable[Sequence[Any]]) -> Known:
+    """Undo `known_rows`."""
     return {
         (number, name): Partition(newest_ms, last_seen_ms)
-        for number, name, newest_ms, last_seen_ms in facts
+        for number, name, newest_ms, last_seen_ms in rows
     }

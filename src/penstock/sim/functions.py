@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from penstock.control.money import Costs
+from penstock.control.money import Costs, FunctionPrice, HostPrice
 from penstock.errors import SettingError
-from penstock.offload.backends.port import Usage
-from penstock.offload.backends.price import FunctionPrice, HostPrice
+from penstock.offload.backends.backend import Usage
 from penstock.offload.policy.values import OffloadSettings
 
 

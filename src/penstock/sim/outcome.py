@@ -8,7 +8,7 @@ from typing import Any
 from penstock.control.examine.vitals import Floats
 from penstock.control.journal.entry import Entry
 from penstock.control.money import Money
-from penstock.offload.backends.port import Usage
+from penstock.offload.backends.backend import Usage
 from penstock.sim.ledger import Series
 
 
@@ -45,8 +45,8 @@ class Outcome:
         """The success rate: the mean over slots."""
         return float(self.success_by_slot.mean())
 
-    def to_json(self) -> dict[str, Any]:
-        """The figures, without series and journal."""
+    def figures(self) -> dict[str, Any]:
+        """What was reached and what it took, rounded; without series and journal."""
         told = {
             "step": self.step,
             "success": round(self.success, 6),
@@ -58,7 +58,7 @@ class Outcome:
             "decisions": self.decisions,
             "decide_us": round(self.decide_us, 1),
             "decide_worst_us": round(self.decide_worst_us, 1),
-            "money": self.money.to_json(),
+            "money": self.money.facts(),
         }
         if self.used is not None:
             told["functions"] = {
@@ -90,10 +90,11 @@ class FlowOutcome:
     def hosts(self) -> float:
         return sum(outcome.hosts for outcome in self.steps.values())
 
-    def to_json(self) -> dict[str, Any]:
+    def figures(self) -> dict[str, Any]:
+        """What was reached, rounded, as a whole and by step."""
         return {
             "success": round(self.success, 6),
             "hosts": round(self.hosts, 4),
             "shares": self.shares[-1][1],
-            "steps": {name: outcome.to_json() for name, outcome in self.steps.items()},
+            "steps": {name: outcome.figures() for name, outcome in self.steps.items()},
         }

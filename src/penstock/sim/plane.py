@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal, get_args
 
+from penstock.control.money import HostPrice
 from penstock.errors import SettingError
 from penstock.model import StepId
-from penstock.offload.backends.price import HostPrice
 from penstock.sim.functions import FunctionPlane
 
 Engine = Literal["continuous", "epochs"]

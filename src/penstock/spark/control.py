@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -19,9 +18,9 @@ def actions(query: FlowQuery) -> dict[str, Callable[[dict[str, Any]], Any]]:
     def status(_: dict[str, Any]) -> dict[str, Any]:
         newest = query.progress[-1:]
         return {
-            "status": asdict(query.status),
+            "status": query.status,
             "placements": query.placements(),
-            "progress": asdict(newest[0]) if newest else None,
+            "progress": newest[0] if newest else None,
             "control": query.control.facts() if query.is_elastic else None,
         }
 
@@ -46,7 +45,7 @@ def actions(query: FlowQuery) -> dict[str, Callable[[dict[str, Any]], Any]]:
         return query.steer(**told)
 
     def journal(order: dict[str, Any]) -> dict[str, Any]:
-        return {"entries": [entry.to_json() for entry in query.journal[-order["last"] :]]}
+        return {"entries": query.journal[-order["last"] :]}
 
     return {
         "control_steer": steer,

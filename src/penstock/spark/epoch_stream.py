@@ -11,6 +11,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.util import InheritableThread
 
+from penstock import codec
 from penstock.control.elastic import Elastic
 from penstock.courier.courier import Courier
 from penstock.driver.epochs import EpochRunner
@@ -97,7 +98,6 @@ class EpochStream:
             settings.exchange_timeout_ms,
             bool(self._start.late_rows),
             settings.faults,
-            settings.map_rate,
         )
         return source.mapInArrow(courier.__call__, spark_schema(flow.output))
 
@@ -147,7 +147,7 @@ class EpochStream:
     def _epoch(self, df: DataFrame, epoch: int, closing: int = 0) -> None:
         def write(plan: EpochPlan) -> None:
             context = df.sparkSession.sparkContext
-            context.setLocalProperty(task.PLAN, plan.to_text())
+            context.setLocalProperty(task.PLAN, codec.text(plan))
             tag = self._tag(plan.epoch, plan.run)
             context.addJobTag(tag)
             try:

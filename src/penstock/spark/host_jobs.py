@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pyspark import SparkContext
 from pyspark.util import InheritableThread
 
+from penstock.faults import point
 from penstock.host.main import TaskOrder, run_hosts
 from penstock.plan.steps import KeyedStep
 
@@ -18,15 +19,16 @@ _GRACE_S = 5.0
 class _Job(InheritableThread):
     """The thread that waits for one Spark job, of one host or of all of them."""
 
-    def __init__(self, sc: SparkContext, order: TaskOrder, group: str, delay_s: float) -> None:
+    def __init__(self, sc: SparkContext, order: TaskOrder, group: str) -> None:
         super().__init__(target=self._work, name=group, daemon=True)
-        self._sc, self._order, self.group, self._delay_s = sc, order, group, delay_s
+        self._sc, self._order, self.group = sc, order, group
         self.called_off = threading.Event()
         self.failure = ""
 
     def _work(self) -> None:
-        order = self._order
-        if self._delay_s and self.called_off.wait(self._delay_s):
+        order, first = self._order, self._order.hosts[0]
+        point("driver.host", host=first.host, step=first.step.id, until=self.called_off)
+        if self.called_off.is_set():
             return
         names = ", ".join(host.host for host in order.hosts)
         self._sc.setJobGroup(self.group, f"Penstock host {names}", interruptOnCancel=True)
@@ -40,17 +42,13 @@ class SparkHostJobs:
     """Starts and ends hosts through Spark. See `driver.fleet.HostJobs`.
 
     `order` says what the task of a host is to run. Hosts that it names together share a job: they
-    start, die and end together. `delay_s` is asked how much later than it could a job begins.
+    start, die and end together.
     """
 
     def __init__(
-        self,
-        sc: SparkContext,
-        run: str,
-        order: Callable[[str, KeyedStep], TaskOrder],
-        delay_s: Callable[[], float] = lambda: 0.0,
+        self, sc: SparkContext, run: str, order: Callable[[str, KeyedStep], TaskOrder]
     ) -> None:
-        self._sc, self._run, self._order, self._delay_s = sc, run, order, delay_s
+        self._sc, self._run, self._order = sc, run, order
         self._jobs: dict[str, _Job] = {}
         self._started = 0
 
@@ -60,7 +58,7 @@ class SparkHostJobs:
         self._started += 1
         order = self._order(host, step)
         group = f"penstock-{self._run}-{host}-{self._started}"
-        job = _Job(self._sc, order, group, self._delay_s())
+        job = _Job(self._sc, order, group)
         self._jobs |= {one.host: job for one in order.hosts}
         job.start()
 

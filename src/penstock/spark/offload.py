@@ -1,13 +1,13 @@
-"""What a query needs for functions, and to tell what it costs."""
+"""The burst workers of a query, and its bill."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
 
+from penstock.control.money import HostPrice
 from penstock.driver.bill import Bill
 from penstock.driver.relocation import Relocation
-from penstock.offload.backends.price import HostPrice
 from penstock.offload.driver.help import Offloads
 from penstock.offload.driver.keeper import FunctionKeeper
 from penstock.spark.epoch_stream import Start
@@ -16,14 +16,12 @@ from penstock.spark.epoch_stream import Start
 def offloads_of(
     start: Start, run_id: str, token: str, together: Callable[[], int | None]
 ) -> Offloads | None:
-    """The functions of a flow that has any, not started yet."""
-    functions = None if start.elastic is None else start.elastic.functions
-    if functions is None:
+    """The burst workers of a flow that may use any, not started yet."""
+    backend = None if start.elastic is None else start.elastic.functions
+    if backend is None:
         return None
-    # Where no host is held to a rate, it is couriers that functions are to be as fast as.
-    rates = start.settings.host_rates
-    host_rate = sum(rates) / len(rates) if rates else start.settings.map_rate
-    keeper = FunctionKeeper(lambda: functions.start(start.flow, run_id, token, host_rate))
+    faults = start.settings.faults
+    keeper = FunctionKeeper(lambda: backend.start(start.flow, run_id, token, faults))
     every = start.trigger.get("processingTime", "0 milliseconds")
     return Offloads(start.flow, keeper, float(every.split()[0]), together)
 
@@ -34,9 +32,9 @@ def bill_of(
     offloads: Offloads | None,
     couriers: Callable[[], int],
 ) -> Bill:
-    """The bill of a flow: a host costs from when it is asked for, as much as the cores that it has.
+    """The bill of a flow. A host costs by its cores, from when it is asked for.
 
-    Where a flow has no hosts it is its couriers that do the work, and cost as much.
+    Where a flow has no hosts, its couriers do the work, and cost as much.
     """
 
     def cores() -> int:

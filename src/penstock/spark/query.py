@@ -98,11 +98,8 @@ class FlowQuery:
                 tuple(hosts), start.flow, start.store, location, self._token, local, start.settings
             )
 
-        def delay_s() -> float:
-            return start.settings.host_delay_ms / 1000 if self._state == "running" else 0.0
-
         self._state: State = "starting"
-        jobs = SparkHostJobs(self._spark.sparkContext, self.run_id, order, delay_s)
+        jobs = SparkHostJobs(self._spark.sparkContext, self.run_id, order)
         self._fleet = Fleet(jobs, self._registry, self._token, start.settings)
         self._relocation = Relocation(
             start.flow.keyed, start.hosts, self._fleet, start.settings, start.migration
@@ -363,6 +360,7 @@ class FlowQuery:
             self._store.remove_control()
         except Exception as failed:
             self._error = self._error or failed
+        arm(())
         if self._start.temporary:
             shutil.rmtree(self._start.checkpoint, ignore_errors=True)
 

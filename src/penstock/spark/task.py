@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pyspark import TaskContext
 
+from penstock import codec
 from penstock.courier.exchange import Task
 from penstock.errors import ProtocolError
 from penstock.plan.epoch import EpochPlan
@@ -21,4 +22,4 @@ def current() -> tuple[EpochPlan, Task]:
             "a flow's output was read outside of its epoch",
             hint="read the DataFrame given to foreach_batch only inside that function",
         )
-    return EpochPlan.from_text(text), Task(context.partitionId(), context.taskAttemptId())
+    return codec.decode(text, EpochPlan), Task(context.partitionId(), context.taskAttemptId())

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, field
-from typing import Any
 
+from penstock import codec
 from penstock.model import DeadLetter
 from penstock.plan.epoch import EpochPlan
-from penstock.wire.messages import ChannelHeader, dead_from_bytes, dead_to_bytes
-
-_STEPS = "steps"
+from penstock.wire.messages import ChannelHeader
 
 
 @dataclass(frozen=True)
@@ -23,17 +20,12 @@ class ChainHeader:
     """Whether somebody wants to have the rows that came too late."""
 
     def to_bytes(self) -> bytes:
-        steps = [json.loads(header.to_bytes()) for header in self.steps]
-        return json.dumps({_STEPS: steps, "keep_late": self.keep_late}).encode()
+        return codec.encode(self)
 
     @staticmethod
     def from_bytes(data: bytes) -> ChainHeader | None:
         """The header, or None if it is one of a single step."""
-        facts: dict[str, Any] = json.loads(data)
-        if _STEPS not in facts:
-            return None
-        steps = (ChannelHeader.from_bytes(json.dumps(step).encode()) for step in facts[_STEPS])
-        return ChainHeader(tuple(steps), facts["keep_late"])
+        return codec.decode(data, ChainHeader) if b'"steps":' in data else None
 
     @staticmethod
     def of(plan: EpochPlan, partition: int, attempt: int, keep_late: bool) -> ChainHeader:
@@ -56,10 +48,8 @@ class Aside:
     """[step, input, rows], as the driver is told of them."""
 
     def to_bytes(self) -> bytes:
-        dead = dead_to_bytes(self.dead).decode()
-        return json.dumps({"dead": dead, "counts": self.counts, "late": self.late}).encode()
+        return codec.encode(self)
 
     @staticmethod
     def from_bytes(data: bytes) -> Aside:
-        facts = json.loads(data)
-        return Aside(dead_from_bytes(facts["dead"].encode()), facts["counts"], facts["late"])
+        return codec.decode(data, Aside)

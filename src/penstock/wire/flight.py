@@ -5,7 +5,6 @@ A `PenstockError` raised in a handler reaches the caller as the same kind of err
 
 from __future__ import annotations
 
-import json
 import socket
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -14,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.flight as fl
 
-from penstock import errors
+from penstock import codec, errors
 from penstock.errors import HostLostError, PenstockError, SettingError
 
 _UNLIMITED = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
@@ -46,7 +45,7 @@ def telling_errors() -> Iterator[None]:
 
 
 class TokenServer(fl.FlightServerBase):  # type: ignore[misc]
-    """A Flight server whose actions are methods: bytes of JSON in, a JSON value out.
+    """A Flight server whose actions are methods: a JSON object in, a value that the codec takes out.
 
     Handlers run in Flight's own threads; a subclass does its own locking.
     """
@@ -71,7 +70,7 @@ class TokenServer(fl.FlightServerBase):  # type: ignore[misc]
             handler = self.actions.get(action.type)
             if handler is None:
                 raise errors.ProtocolError(f"no action {action.type!r} here")
-            return [json.dumps(handler(json.loads(action.body.to_pybytes()))).encode()]
+            return [codec.encode(handler(codec.decode(action.body.to_pybytes(), dict[str, Any])))]
 
 
 class Endpoint:
@@ -85,9 +84,9 @@ class Endpoint:
     def call(self, action: str, timeout_ms: int, **arguments: Any) -> Any:
         """Ask for an action and wait for its answer."""
         with self._hearing_errors():
-            body = json.dumps(arguments).encode()
+            body = codec.encode(arguments)
             results = self._client.do_action(fl.Action(action, body), self._options(timeout_ms))
-            return json.loads(next(iter(results)).body.to_pybytes())
+            return codec.decode(next(iter(results)).body.to_pybytes(), object)
 
     @contextmanager
     def exchange(

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict, dataclass, field
-from typing import Any, Literal
+from dataclasses import dataclass, field
+from typing import Literal
 
 import pyarrow as pa
 
+from penstock import codec
 from penstock.model import DeadLetter
 from penstock.operators.operator import EpochTime
-from penstock.plan.epoch import EpochPlan, time_from_json, time_to_json
-from penstock.state.arrays import one_chunk
+from penstock.plan.epoch import EpochPlan
 
 CLOSE = b"close "
 """With the kind of the batches behind it, ends a channel's input. Without it the stream broke off, and
@@ -45,22 +44,11 @@ class ChannelHeader:
         second = self.partition + self.partitions // 2
         return (self.partition, second) if self.alone else (self.partition,)
 
-    def to_bytes(self) -> bytes:
-        told = self.__dataclass_fields__.keys() - {"time", "alone"}
-        facts = {name: getattr(self, name) for name in told}
-        return json.dumps(facts | {"time": time_to_json(self.time)}).encode()
-
     @property
     def where(self) -> dict[str, object]:
         """What fault points tell of a channel."""
         names = ("step", "epoch", "run", "partition", "attempt")
         return {name: getattr(self, name) for name in names}
-
-    @staticmethod
-    def from_bytes(data: bytes) -> ChannelHeader:
-        facts: dict[str, Any] = json.loads(data)
-        facts["time"] = time_from_json(facts["time"])
-        return ChannelHeader(**facts)
 
     @staticmethod
     def of(
@@ -92,41 +80,14 @@ class CopyTicket:
     keys: pa.Array | None = None
     """The keys as they stand in a file, for "keys"."""
 
-    def to_bytes(self) -> bytes:
-        facts = {k: getattr(self, k) for k in ("kind", "version", "slots", "limits")}
-        head = json.dumps(facts).encode()
-        body = b""
-        if self.keys is not None:
-            sink = pa.BufferOutputStream()
-            batch = pa.RecordBatch.from_arrays([self.keys], ["keys"])
-            with pa.ipc.new_stream(sink, batch.schema) as writer:
-                writer.write_batch(batch)
-            body = sink.getvalue().to_pybytes()
-        return len(head).to_bytes(4, "little") + head + body
-
-    @staticmethod
-    def from_bytes(data: bytes) -> CopyTicket:
-        """
-        >>> CopyTicket.from_bytes(CopyTicket("slot", 7, (3,)).to_bytes())
-        CopyTicket(kind='slot', version=7, slots=(3,), limits={}, keys=None)
-        """
-        end = 4 + int.from_bytes(data[:4], "little")
-        facts = json.loads(data[4:end])
-        keys = None
-        if len(data) > end:
-            keys = one_chunk(pa.ipc.open_stream(data[end:]).read_all().column("keys"))
-        return CopyTicket(
-            facts["kind"], facts["version"], tuple(facts["slots"]), facts["limits"], keys
-        )
-
 
 UNKNOWN, AFTER = b"unknown", b"after"
 """Metadata of an answer: places of keys that nothing is known of; what falls due next, as JSON."""
 
 
 def dead_to_bytes(dead: list[DeadLetter]) -> bytes:
-    return json.dumps([asdict(letter) for letter in dead]).encode()
+    return codec.encode(dead)
 
 
 def dead_from_bytes(data: bytes) -> list[DeadLetter]:
-    return [DeadLetter(**facts) for facts in json.loads(data)]
+    return codec.decode(data, list[DeadLetter])

@@ -20,6 +20,7 @@ from penstock.flows.graph import Graph, Source
 from penstock.offload.plan.segments import segments
 from penstock.operators.operator import ROWS, EpochTime
 from penstock.plan.steps import FlowPlan, SourcePlan
+from penstock.testing import Uncombined
 from penstock_bench.live.query import began, until
 from penstock_bench.workloads.nexmark.columns import TIME
 from penstock_bench.workloads.nexmark.events import events
@@ -34,7 +35,7 @@ from penstock_bench.workloads.nexmark.live import (
     truth,
 )
 from tests.offload.in_process import ANYHOW, WELL, helped
-from tests.trials.cluster import SETTINGS, cluster
+from tests.trials.cluster import PLAIN, SETTINGS, cluster
 from tests.trials.plain_rows import Row
 
 pytestmark = pytest.mark.timeout(120)
@@ -43,7 +44,6 @@ WINDOW = "500ms"
 RATE = "steps(200 for 1s, 1000 for 1500ms, 100 for 1s)"
 """Rows arrive at whole milliseconds, which is what the cluster's rows can tell."""
 START_MS = 1_700_000_000_123
-PLAIN = replace(SETTINGS, combine=False)
 
 
 def plan_of(name: str, window: str = WINDOW, slots: int = 8) -> FlowPlan:
@@ -106,7 +106,8 @@ def test_what_a_row_costs_hosts(name: str) -> None:
         rows = step.function(rows)
     sent = rows.num_rows
     if segment.keyed is not None:
-        sender = segment.keyed.plan.sender(EpochTime(0, 0), combine=False)
+        sender = segment.keyed.plan.sender(EpochTime(0, 0))
+        Uncombined()({"sender": sender})
         sent = sum(out.batch.num_rows for out in sender.add(0, rows))
         assert sender.finish() == (ROWS, ())
     assert sent == 9_800 * burst_form(name).records
@@ -249,7 +250,9 @@ def test_nothing_is_due_of_nothing() -> None:
 def ran(flow: ps.Flow, checkpoint: str, time: str, until_ms: int) -> list[Row]:
     """What a query gives until its output has come so far."""
     sink = ps.collect()
-    live = flow.start(sink, checkpoint=checkpoint, hosts=2, settings=ps.Settings(combine=False))
+    live = flow.start(
+        sink, checkpoint=checkpoint, hosts=2, settings=ps.Settings(faults=PLAIN.faults)
+    )
     for _ in range(240):
         newest = max((row[time].timestamp() for row in sink.rows()), default=0)
         if newest * 1000 >= until_ms or live.await_termination(0.25):

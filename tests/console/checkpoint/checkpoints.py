@@ -13,6 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from penstock import codec
 from penstock.cli import app as cli
 from penstock.console.checkpoint.checkpoint import Checkpoint
 from penstock.model import HostId
@@ -95,7 +96,7 @@ class Writer:
             base=self.base,
             layout=self.layout,
             deltas=deltas,
-            routes={"words": self.routes.to_json()},
+            routes={"words": codec.to_plain(self.routes)},
             watermarks={"words": None},
             rows=len(deltas),
             sealed_at_ms=SEALED,

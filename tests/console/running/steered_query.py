@@ -5,8 +5,15 @@ from __future__ import annotations
 import copy
 import os
 import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
+import pytest
+
+from penstock.cli import app as cli
 from penstock.control.journal.entry import Entry
 from penstock.errors import SettingError
 from penstock.state.store.store import FORMAT, Store
@@ -111,7 +118,7 @@ class SteeredQuery:
         """Let the checkpoint have these entries, in files as they were written."""
         for entries in files:
             name = f"{entries[0].time_ms:016.0f}-000000"
-            self.store.write_journal(name, [entry.to_json() for entry in entries])
+            self.store.write_journal(name, entries)
 
     def _status(self) -> dict[str, Any]:
         newest = None if self.progress is None else self.progress["epoch"]
@@ -154,9 +161,42 @@ class SteeredQuery:
         return self._control()
 
     def _newest(self, last: int) -> dict[str, Any]:
-        return {"entries": [entry.to_json() for entry in self.journal[-last:]]}
+        return {"entries": self.journal[-last:]}
+
+
+Serve = Callable[..., SteeredQuery]
+"""Starts a query with these steps."""
+
+
+def run(*arguments: str) -> int:
+    """What `penstock ctl` with these arguments ends with."""
+    with pytest.raises(SystemExit) as leaving:
+        cli.main(["ctl", *arguments])
+    assert isinstance(leaving.value.code, int)
+    return leaving.value.code
+
+
+@contextmanager
+def running(*arguments: str) -> Iterator[subprocess.Popen[str]]:
+    """`penstock ctl` as a process, as a terminal starts it."""
+    with subprocess.Popen(
+        [sys.executable, "-m", "penstock", "ctl", *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=interruptible,
+        start_new_session=True,
+    ) as process:
+        yield process
 
 
 def interruptible() -> None:
     """For a process that is to be interrupted: what runs in the background may have that ignored."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+def interrupted(process: subprocess.Popen[str]) -> tuple[int, str, str]:
+    """Interrupt a process as a terminal does. Returns its code and what it still wrote."""
+    os.killpg(process.pid, signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    return process.returncode, out, err

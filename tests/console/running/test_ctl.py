@@ -12,7 +12,6 @@ from typing import Any, cast
 
 import pytest
 
-from penstock.cli import app as cli
 from penstock.console.running.query import RunningQuery
 from penstock.control.journal.entry import Entry
 from penstock.driver.progress import (
@@ -30,8 +29,8 @@ from penstock.spark.control import actions
 from penstock.spark.query import FlowQuery, QueryStatus
 from penstock.state.store.store import FORMAT, Store
 from penstock.wire.flight import TokenServer
+from tests.console.running.steered_query import TOKEN, run
 
-TOKEN = "opensesame"
 HOSTS = [HostId("sum/0"), HostId("sum/1")]
 
 
@@ -92,11 +91,6 @@ Serve = Callable[..., StandIn]
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return Store(f"{tmp_path}/penstock")
-
-
-@pytest.fixture
 def serve(store: Store) -> Iterator[Serve]:
     """Starts a query on the checkpoint with these steps."""
     servers = []
@@ -118,13 +112,6 @@ def serve(store: Store) -> Iterator[Serve]:
 def claim(store: Store, *steps: str) -> None:
     facts = [{"id": step, "slots": 8, "keys": [], "state": []} for step in steps]
     store.write_flow({"format": FORMAT, "id": "f00d", "steps": facts})
-
-
-def run(*arguments: str) -> int:
-    with pytest.raises(SystemExit) as leaving:
-        cli.main(["ctl", *arguments])
-    assert isinstance(leaving.value.code, int)
-    return leaving.value.code
 
 
 def epoch(number: int, handovers: list[Handover]) -> EpochProgress:

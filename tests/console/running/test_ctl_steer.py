@@ -3,59 +3,28 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
-import subprocess
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from penstock.cli import app as cli
+from penstock import codec
 from penstock.console.running.query import followed, journal
 from penstock.control.journal.entry import Entry
 from penstock.state.store.store import Store
 from tests.console.running.steered_query import (
-    SteeredQuery,
+    Serve,
     epoch,
     functions,
     host,
     hot_key,
-    interruptible,
+    interrupted,
     offload,
+    run,
+    running,
     step,
 )
-
-Serve = Callable[..., SteeredQuery]
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return Store(f"{tmp_path}/penstock")
-
-
-@pytest.fixture
-def serve(store: Store) -> Iterator[Serve]:
-    """Starts a query on the checkpoint with these steps."""
-    started: list[SteeredQuery] = []
-
-    def start(**steps: dict[str, Any]) -> SteeredQuery:
-        started.append(SteeredQuery(store, **steps))
-        return started[-1]
-
-    yield start
-    for query in started:
-        query.server.shutdown()
-
-
-def run(*arguments: str) -> int:
-    with pytest.raises(SystemExit) as leaving:
-        cli.main(["ctl", *arguments])
-    assert isinstance(leaving.value.code, int)
-    return leaving.value.code
 
 
 def told(capsys: pytest.CaptureFixture[str]) -> str:
@@ -119,6 +88,7 @@ def test_steer_without_options_changes_nothing(
     [
         (["--latency", "soon"], "FlowError: 'soon' is not a duration"),
         (["--margin", "1"], "SettingError: a margin of 1"),
+        (["--margin", "nan"], "SettingError: margin=nan"),
     ],
 )
 def test_steer_that_makes_no_sense(
@@ -225,7 +195,7 @@ def test_journal_as_json(serve: Serve, tmp_path: Path, capsys: pytest.CaptureFix
     query.journal = [entry(1, "key ö=[1]"), entry(2)]
     assert run("journal", str(tmp_path), "--json") == 0
     lines = capsys.readouterr().out.splitlines()
-    assert [Entry.from_json(json.loads(line)) for line in lines] == query.journal
+    assert [codec.decode(line, Entry) for line in lines] == query.journal
 
 
 def test_journal_of_a_query_that_runs_no_more(
@@ -286,19 +256,9 @@ def test_journal_followed_past_the_querys_end_and_a_new_start(
 def test_ctrl_c_ends_following(serve: Serve, tmp_path: Path) -> None:
     query = serve(sum=step("good"))
     query.journal = [entry(1)]
-    command = [sys.executable, "-m", "penstock", "ctl", "journal", str(tmp_path), "--follow"]
-    process = subprocess.Popen(
-        command,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        preexec_fn=interruptible,
-        start_new_session=True,
-    )
-    assert process.stdout is not None
-    assert process.stdout.readline().rstrip("\n") == entry(1).line()
-    query.journal.append(entry(2))
-    assert process.stdout.readline().rstrip("\n") == entry(2).line()
-    os.killpg(process.pid, signal.SIGINT)  # as a terminal does
-    out, err = process.communicate(timeout=60)
-    assert (process.returncode, out, err) == (130, "", "")
+    with running("journal", str(tmp_path), "--follow") as process:
+        assert process.stdout is not None
+        assert process.stdout.readline().rstrip("\n") == entry(1).line()
+        query.journal.append(entry(2))
+        assert process.stdout.readline().rstrip("\n") == entry(2).line()
+        assert interrupted(process) == (130, "", "")

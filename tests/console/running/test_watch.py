@@ -2,50 +2,30 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
 from io import StringIO
 from pathlib import Path
-from typing import Any
 
 import pytest
 from rich.console import Console
 
-from penstock.cli import app as cli
 from penstock.console.running.page import Look, WatchHistory, draw, line
 from penstock.console.running.watch import Watcher, watch
 from penstock.control.journal.entry import Entry
 from penstock.errors import SettingError
-from penstock.state.store.store import Store
 from tests.console.running.steered_query import (
-    SteeredQuery,
+    Serve,
     epoch,
     functions,
     host,
     hot_key,
-    interruptible,
+    interrupted,
     offload,
+    run,
+    running,
     step,
 )
-
-Serve = Callable[..., SteeredQuery]
-
-
-@pytest.fixture
-def serve(tmp_path: Path) -> Iterator[Serve]:
-    """Starts a query on the checkpoint with these steps."""
-    started: list[SteeredQuery] = []
-
-    def start(**steps: dict[str, Any]) -> SteeredQuery:
-        started.append(SteeredQuery(Store(f"{tmp_path}/penstock"), **steps))
-        return started[-1]
-
-    yield start
-    for query in started:
-        query.server.shutdown()
 
 
 class Clock:
@@ -299,9 +279,7 @@ def test_watching_ends_with_the_query(serve: Serve, tmp_path: Path, terminal: bo
 
 def test_once(serve: Serve, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     serve(sum=step("good", host("sum/0"))).progress = epoch(7)
-    with pytest.raises(SystemExit) as leaving:
-        cli.main(["ctl", "watch", str(tmp_path), "--once"])
-    assert leaving.value.code == 0
+    assert run("watch", str(tmp_path), "--once") == 0
     told = capsys.readouterr().out
     assert f"penstock: {tmp_path}"[:60] in told
     assert "240 ms of 1,000 ms" in told
@@ -309,16 +287,8 @@ def test_once(serve: Serve, tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
 
 def test_ctrl_c(serve: Serve, tmp_path: Path) -> None:
     serve(sum=step("good", host("sum/0"))).progress = epoch(7)
-    process = subprocess.Popen(
-        [sys.executable, "-m", "penstock", "ctl", "watch", str(tmp_path)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        preexec_fn=interruptible,
-        start_new_session=True,
-    )
-    assert process.stdout is not None
-    assert process.stdout.readline().startswith("running; epoch 7")
-    os.killpg(process.pid, signal.SIGINT)  # as a terminal does
-    _, err = process.communicate(timeout=60)
-    assert (process.returncode, err) == (130, "")
+    with running("watch", str(tmp_path)) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline().startswith("running; epoch 7")
+        code, _, err = interrupted(process)
+    assert (code, err) == (130, "")

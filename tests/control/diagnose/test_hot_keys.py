@@ -58,7 +58,7 @@ def test_a_hot_slot_is_watched_then_its_key_is_named() -> None:
     assert (key.step, key.slot) == (STEP, 2)
     assert key.rate == pytest.approx(1_800)
     assert key.share_of_host == pytest.approx(1.8)
-    assert key.to_json()["text"] == key.text
+    assert key.facts()["text"] == key.text
     assert "180 %" in key.text
 
 

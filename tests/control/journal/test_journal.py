@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from penstock import codec
 from penstock.control.examine.vitals import Vitals
 from penstock.control.journal import entries
 from penstock.control.journal.decision_entry import decided
@@ -63,8 +64,8 @@ def every_event() -> list[Entry]:
 
 @pytest.mark.parametrize("entry", every_event(), ids=lambda entry: entry.event)
 def test_every_entry_is_strict_json_and_comes_back(entry: Entry) -> None:
-    text = json.dumps(entry.to_json(), allow_nan=False)
-    assert Entry.from_json(json.loads(text)) == entry
+    text = json.dumps(codec.to_plain(entry), allow_nan=False)
+    assert codec.decode(text, Entry) == entry
     assert "\n" not in entry.line()
     assert entry.text in entry.line()
 

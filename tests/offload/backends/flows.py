@@ -1,5 +1,5 @@
-"""Flows that functions of tests work for. User code here is by value in pickles: it is in no module
-that a function could import."""
+"""Flows that burst workers of tests work for. User code here is by value in pickles: it is in no module
+that a burst worker could import."""
 
 from __future__ import annotations
 

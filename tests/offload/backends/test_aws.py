@@ -11,14 +11,13 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import FlowError, SettingError
-from penstock.offload.backends import lambda_handler
-from penstock.offload.backends.aws import LambdaFunctions, LambdaReach
-from penstock.offload.backends.lambda_handler import Handler
-from penstock.offload.backends.lambda_invoker import LambdaInvoker, request_limit
-from penstock.offload.backends.messages import FunctionAnswer
-from penstock.offload.backends.package import flow_named, package
-from penstock.offload.backends.port import Failure, FunctionFailed
-from penstock.offload.backends.work import Work
+from penstock.offload.backends.aws import handler
+from penstock.offload.backends.aws.backend import LambdaFunctions, LambdaInvoker, request_limit
+from penstock.offload.backends.aws.handler import Handler
+from penstock.offload.backends.aws.package import flow_named, package
+from penstock.offload.backends.backend import Failure, WorkerFailed
+from penstock.offload.backends.messages import WorkerAnswer
+from penstock.offload.backends.worker import BurstWorker
 from tests.offload.backends import flows
 from tests.offload.backends.flows import counting, doubled, request, slow_or_wrong
 from tests.offload.backends.lambda_stand_in import (
@@ -41,12 +40,12 @@ def credentials(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def stand_in() -> Iterator[LambdaStandIn]:
-    with LambdaStandIn("flow", lambda: InProcess(Handler(Work(FLOW)))) as found:
+    with LambdaStandIn("flow", lambda: InProcess(Handler(BurstWorker(FLOW)))) as found:
         yield found
 
 
 def invoker(stand_in: LambdaStandIn, payload_limit: int = PAYLOAD_LIMIT) -> LambdaInvoker:
-    return LambdaReach("flow", "eu-central-1", stand_in.url, payload_limit).connect()
+    return LambdaInvoker("flow", "eu-central-1", stand_in.url, payload_limit)
 
 
 @pytest.mark.parametrize(
@@ -65,7 +64,7 @@ def test_what_goes_wrong_is_told_once_and_not_tried_again(
 ) -> None:
     body, way = request(FLOW, ("a", 1)).to_bytes(), invoker(stand_in)
     stand_in.faults.append(fault)
-    with pytest.raises(FunctionFailed) as raised:
+    with pytest.raises(WorkerFailed) as raised:
         way.invoke(body, 400)
     assert raised.value.failure == failure
     assert len(stand_in.asked) == 1
@@ -95,17 +94,17 @@ def test_a_request_that_fits_the_limit_passes_and_a_larger_one_is_not_sent(
 ) -> None:
     way = invoker(stand_in)
     assert way.request_limit == request_limit(PAYLOAD_LIMIT)
-    with pytest.raises(FunctionFailed) as raised:
+    with pytest.raises(WorkerFailed) as raised:
         way.invoke(b"x" * way.request_limit, 5_000)
     assert raised.value.failure == "failed"  # it arrived, and is no request
-    with pytest.raises(FunctionFailed) as raised:
+    with pytest.raises(WorkerFailed) as raised:
         way.invoke(b"x" * (way.request_limit + 1), 5_000)
     assert raised.value.failure == "too_large"
     assert len(stand_in.asked) == 1
 
 
 def test_lambda_itself_refuses_what_is_too_large(stand_in: LambdaStandIn) -> None:
-    with pytest.raises(FunctionFailed) as raised:
+    with pytest.raises(WorkerFailed) as raised:
         invoker(stand_in, 2 * PAYLOAD_LIMIT).invoke(b"x" * PAYLOAD_LIMIT, 5_000)
     assert raised.value.failure == "too_large"
 
@@ -113,20 +112,20 @@ def test_lambda_itself_refuses_what_is_too_large(stand_in: LambdaStandIn) -> Non
 def test_an_answer_that_is_too_large_is_told(
     stand_in: LambdaStandIn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lambda_handler, "ANSWER_LIMIT", 100)
-    with pytest.raises(FunctionFailed) as raised:
+    monkeypatch.setattr(handler, "ANSWER_LIMIT", 100)
+    with pytest.raises(WorkerFailed) as raised:
         invoker(stand_in).invoke(request(FLOW, ("a", 1)).to_bytes(), 5_000)
     assert raised.value.failure == "too_large"
 
 
 def test_nobody_there(stand_in: LambdaStandIn) -> None:
-    reach = LambdaReach("flow", "eu-central-1", "http://127.0.0.1:1")
-    with pytest.raises(FunctionFailed) as raised:
-        reach.connect().invoke(b"", 2_000)
+    nobody = LambdaInvoker("flow", "eu-central-1", "http://127.0.0.1:1")
+    with pytest.raises(WorkerFailed) as raised:
+        nobody.invoke(b"", 2_000)
     assert raised.value.failure == "failed"
-    other = LambdaReach("other", "eu-central-1", stand_in.url)
-    with pytest.raises(FunctionFailed, match="ResourceNotFound"):
-        other.connect().invoke(b"", 2_000)
+    other = LambdaInvoker("other", "eu-central-1", stand_in.url)
+    with pytest.raises(WorkerFailed, match="ResourceNotFound"):
+        other.invoke(b"", 2_000)
 
 
 def test_without_boto3_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -149,13 +148,13 @@ def test_a_packed_flow_answers_where_only_the_archive_is(tmp_path: Path) -> None
     start = lambda: Unpacked(folder, str(tmp_path / "kernels"))  # noqa: E731
     with LambdaStandIn("flow", start) as stand_in:
         way = invoker(stand_in)
-        got = FunctionAnswer.from_bytes(way.invoke(asked.to_bytes(), 120_000), asked)
+        got = WorkerAnswer.from_bytes(way.invoke(asked.to_bytes(), 120_000), asked)
         stand_in.faults.append("kill")
-        with pytest.raises(FunctionFailed, match="Runtime exited"):
+        with pytest.raises(WorkerFailed, match="Runtime exited"):
             way.invoke(asked.to_bytes(), 10_000)
     [partials] = got.batches
     assert partials.column("sum(v)").to_pylist() == [10, 4]
-    assert (tmp_path / "kernels" / "compiled").exists()  # where a function can write
+    assert (tmp_path / "kernels" / "compiled").exists()  # where Lambda lets it write
 
 
 def test_a_flow_is_found_by_name() -> None:
@@ -170,8 +169,8 @@ def test_a_flow_is_found_by_name() -> None:
 
 
 def test_the_handler_keeps_busy_when_it_is_to_be_warmed() -> None:
-    handler = Handler(Work(FLOW))
-    first, second = handler({"warm": 30}), handler({"warm": 0})
+    handle = Handler(BurstWorker(FLOW))
+    first, second = handle({"warm": 30}), handle({"warm": 0})
     assert (first["cold"], second["cold"]) == (True, False)
     assert first["ms"] >= 30 > second["ms"]
     assert json.dumps(first)

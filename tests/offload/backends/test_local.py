@@ -1,4 +1,4 @@
-"""Local functions as processes: killed, hung, slow, let go, and gone with their driver."""
+"""Local burst workers as processes: killed, hung, slow, let go, and gone with their driver."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ import pyarrow as pa
 import pytest
 
 from penstock.errors import SettingError
-from penstock.offload.backends.local import LocalFunctions, LocalReach, LocalStarted
-from penstock.offload.backends.messages import FunctionAnswer
-from penstock.offload.backends.port import FunctionFailed
+from penstock.offload.backends.backend import WorkerFailed, invoker_at
+from penstock.offload.backends.local.backend import LocalFunctions, LocalInvoker, LocalWorkers
+from penstock.offload.backends.messages import WorkerAnswer
+from penstock.testing import Fault, Pace
 from tests.offload.backends.flows import counting, doubled, request, rows, slow_or_wrong
 from tests.offload.backends.waiting import until
 
@@ -27,77 +28,79 @@ FLOW = counting(slow_or_wrong)
 
 
 @pytest.fixture(scope="module")
-def started() -> Iterator[LocalStarted]:
+def started() -> Iterator[LocalWorkers]:
     found = LocalFunctions(at_most=2, idle_ms=300).start(FLOW, "run", "token")
     yield found
     found.stop()
     assert found._process.returncode == 0
 
 
-def busy(started: LocalStarted) -> int | None:
+def busy(started: LocalWorkers) -> int | None:
     return next((pid for pid, what in started.up().items() if what == "busy"), None)
 
 
 def while_busy(
-    started: LocalStarted, threads: ThreadPoolExecutor, timeout_ms: int
+    started: LocalWorkers, threads: ThreadPoolExecutor, timeout_ms: int
 ) -> Future[bytes]:
-    """An invocation that a function is in the middle of."""
+    """An invocation that a burst worker is in the middle of."""
     body = request(FLOW, ("slow", 60_000)).to_bytes()
-    under_way = threads.submit(started.reach.connect().invoke, body, timeout_ms)
+    under_way = threads.submit(invoker_at(started.reach).invoke, body, timeout_ms)
     until(lambda: busy(started))
     return under_way
 
 
-def test_a_function_that_is_killed_in_the_middle(started: LocalStarted) -> None:
+def test_a_burst_worker_that_is_killed_in_the_middle(started: LocalWorkers) -> None:
     with ThreadPoolExecutor() as threads:
         under_way = while_busy(started, threads, 60_000)
         os.kill(busy(started) or 0, signal.SIGKILL)
-        with pytest.raises(FunctionFailed, match="a function died") as raised:
+        with pytest.raises(WorkerFailed, match="a burst worker died") as raised:
             under_way.result(10)
     assert raised.value.failure == "failed"
-    assert started.reach.connect().invoke(request(FLOW, ("a", 1)).to_bytes(), 10_000)
+    assert invoker_at(started.reach).invoke(request(FLOW, ("a", 1)).to_bytes(), 10_000)
 
 
-def test_a_function_that_hangs_is_ended(started: LocalStarted) -> None:
+def test_a_burst_worker_that_hangs_is_ended(started: LocalWorkers) -> None:
     with ThreadPoolExecutor() as threads:
         under_way = while_busy(started, threads, 1_000)
         hung = busy(started) or 0
         os.kill(hung, signal.SIGSTOP)
-        with pytest.raises(FunctionFailed) as raised:
+        with pytest.raises(WorkerFailed) as raised:
             under_way.result(10)
     assert raised.value.failure == "timeout"
     until(lambda: not psutil.pid_exists(hung))
-    assert started.reach.connect().invoke(request(FLOW, ("a", 1)).to_bytes(), 10_000)
+    assert invoker_at(started.reach).invoke(request(FLOW, ("a", 1)).to_bytes(), 10_000)
 
 
-def test_when_nobody_asks_there_are_none(started: LocalStarted) -> None:
-    started.reach.connect().invoke(request(FLOW, ("a", 1)).to_bytes(), 10_000)
+def test_when_nobody_asks_there_are_none(started: LocalWorkers) -> None:
+    invoker_at(started.reach).invoke(request(FLOW, ("a", 1)).to_bytes(), 10_000)
     assert started.up()
     until(lambda: not started.up())
 
 
-def test_large_requests_and_answers(started: LocalStarted) -> None:
+def test_large_requests_and_answers(started: LocalWorkers) -> None:
     many = pa.concat_batches([rows(*((f"key {n}" * 20, n) for n in range(30_000)))] * 3)
     asked = request(FLOW)
     asked = type(asked)(asked.id, asked.steps, asked.time, asked.flow, (many,))
     body = asked.to_bytes()
     assert len(body) > 10 << 20
-    got = FunctionAnswer.from_bytes(started.reach.connect().invoke(body, 30_000), asked)
+    got = WorkerAnswer.from_bytes(invoker_at(started.reach).invoke(body, 30_000), asked)
     assert sum(batch.num_rows for batch in got.batches) == 30_000
 
 
-def test_who_has_not_the_token_is_not_answered(started: LocalStarted) -> None:
-    stranger = LocalReach(started.reach.location, "another token").connect()
-    with pytest.raises(FunctionFailed, match="token"):
+def test_who_has_not_the_token_is_not_answered(started: LocalWorkers) -> None:
+    stranger = LocalInvoker(started._service.location, "another token")
+    with pytest.raises(WorkerFailed, match="token"):
         stranger.invoke(request(FLOW, ("a", 1)).to_bytes(), 5_000)
 
 
-def test_functions_are_as_slow_and_start_as_slowly_as_they_are_told() -> None:
+def test_burst_workers_are_as_slow_and_start_as_slowly_as_they_are_told() -> None:
     flow = counting(doubled)
     functions = LocalFunctions(at_most=1, start_ms=300, speed=0.5)
-    started = functions.start(flow, "run", "token", host_rate=1_000.0)
+    started = functions.start(
+        flow, "run", "token", faults=(Fault("burst.work", Pace(500.0), hits=()),)
+    )
     try:
-        invoker = started.reach.connect()
+        invoker = invoker_at(started.reach)
         body = request(flow, *([("a", 1)] * 100)).to_bytes()
         times = []
         for _ in range(2):
@@ -116,12 +119,12 @@ def test_functions_are_as_slow_and_start_as_slowly_as_they_are_told() -> None:
 
 def test_a_service_that_dies_fails_all_that_ask_and_nothing_else() -> None:
     started = LocalFunctions(keep_warm=1).start(FLOW, "run", "token")
-    invoker, body = started.reach.connect(), request(FLOW, ("a", 1)).to_bytes()
+    invoker, body = invoker_at(started.reach), request(FLOW, ("a", 1)).to_bytes()
     invoker.invoke(body, 10_000)
     used = started.used()
     family = psutil.Process(started._process.pid).children(recursive=True)
     started._process.kill()
-    with pytest.raises(FunctionFailed) as raised:
+    with pytest.raises(WorkerFailed) as raised:
         invoker.invoke(body, 5_000)
     assert raised.value.failure == "failed"
     started.warm(3)
@@ -145,18 +148,19 @@ class _Unloadable:
 
 
 def test_all_end_with_the_driver_however_it_ends(tmp_path: Path) -> None:
-    """One function works, and will for long, when the driver is killed."""
+    """One burst worker works, and will for long, when the driver is killed."""
     driver = tmp_path / "driver.py"
     driver.write_text(
         textwrap.dedent("""
         import threading, time
-        from penstock.offload.backends.local import LocalFunctions
+        from penstock.offload.backends.backend import invoker_at
+        from penstock.offload.backends.local.backend import LocalFunctions
         from tests.offload.backends.flows import counting, request, slow_or_wrong
 
         flow = counting(slow_or_wrong)
         started = LocalFunctions(keep_warm=2).start(flow, "run", "token")
         body = request(flow, ("slow", 600_000)).to_bytes()
-        threading.Thread(target=started.reach.connect().invoke, args=(body, 600_000)).start()
+        threading.Thread(target=invoker_at(started.reach).invoke, args=(body, 600_000)).start()
         while sorted(started.up().values()) != ["busy", "idle"]:
             time.sleep(0.01)
         print("ready", flush=True)
@@ -167,24 +171,24 @@ def test_all_end_with_the_driver_however_it_ends(tmp_path: Path) -> None:
     process = subprocess.Popen(
         [sys.executable, str(driver)],
         stdout=subprocess.PIPE,
-        env=os.environ | {"PYTHONPATH": str(root)},
+        env=os.environ | {"PYTHONPATH": os.pathsep.join([str(root), *sys.path])},
     )
     assert process.stdout is not None
     assert process.stdout.readline() == b"ready\n"
     family = psutil.Process(process.pid).children(recursive=True)
-    assert len(family) == 4  # the service, the nursery and two functions
+    assert len(family) == 4  # the service, the fork server and two burst workers
     process.kill()
     process.communicate()
     _, left = psutil.wait_procs(family, timeout=10)
     assert not left
 
 
-def test_nothing_is_left_of_functions_that_are_stopped() -> None:
+def test_nothing_is_left_of_burst_workers_that_are_stopped() -> None:
     started = LocalFunctions(keep_warm=2).start(counting(doubled), "run", "token")
     until(lambda: len(started.up()) == 2)
     service = psutil.Process(started._process.pid)
     family = [service, *service.children(recursive=True)]
-    assert len(family) == 4  # with the nursery
+    assert len(family) == 4  # with the fork server
     for process in family:
         process.suspend()
     started.stop()

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.offload.backends.messages import FunctionAnswer, Request, Requests, flow_mark
-from penstock.offload.backends.port import FunctionFailed
+from penstock.offload.backends.backend import WorkerFailed
+from penstock.offload.backends.messages import Request, Requests, WorkerAnswer, flow_mark
 from penstock.operators.operator import PARTIALS, EpochTime
 from tests.offload.backends.flows import counting, doubled, rows, slow_or_wrong
 
@@ -27,26 +27,26 @@ def test_a_request_comes_as_it_went() -> None:
 def test_an_answer_comes_as_it_went() -> None:
     asked = REQUESTS.one(0, [rows(("a", 1))])
     for late in ((), (rows(("z", 9)),)):
-        sent = FunctionAnswer(asked.id, PARTIALS, (rows(("a", 1)), rows(("b", 2))), late)
-        assert FunctionAnswer.from_bytes(sent.to_bytes(), asked) == sent
-    nothing = FunctionAnswer(asked.id, PARTIALS)
-    assert FunctionAnswer.from_bytes(nothing.to_bytes(), asked) == nothing
+        sent = WorkerAnswer(asked.id, PARTIALS, (rows(("a", 1)), rows(("b", 2))), late)
+        assert WorkerAnswer.from_bytes(sent.to_bytes(), asked) == sent
+    nothing = WorkerAnswer(asked.id, PARTIALS)
+    assert WorkerAnswer.from_bytes(nothing.to_bytes(), asked) == nothing
 
 
 def test_what_is_no_answer_to_the_request_is_a_failure() -> None:
     asked = REQUESTS.one(0, [])
-    other = FunctionAnswer("3.0.1-1", PARTIALS, (rows(("a", 1)),)).to_bytes()
-    own = FunctionAnswer("3.0.1-0", PARTIALS, (rows(("a", 1)),), (rows(("a", 1)),)).to_bytes()
+    other = WorkerAnswer("3.0.1-1", PARTIALS, (rows(("a", 1)),)).to_bytes()
+    own = WorkerAnswer("3.0.1-0", PARTIALS, (rows(("a", 1)),), (rows(("a", 1)),)).to_bytes()
     plain = pa.BufferOutputStream()
     with pa.ipc.new_stream(plain, rows().schema):
         pass
     for body in (other, b"", b"no Arrow", own[: len(own) // 2], plain.getvalue().to_pybytes()):
-        with pytest.raises(FunctionFailed) as raised:
-            FunctionAnswer.from_bytes(body, asked)
+        with pytest.raises(WorkerFailed) as raised:
+            WorkerAnswer.from_bytes(body, asked)
         assert raised.value.failure == "failed"
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     st.lists(st.lists(st.tuples(st.text(max_size=20), st.integers(0, 9)), max_size=20), max_size=4),
     st.integers(2_000, 4_000),
@@ -64,7 +64,7 @@ def test_rows_are_cut_into_requests_that_fit(
 
 
 def test_a_row_that_is_too_large_for_any_request_says_so() -> None:
-    with pytest.raises(FunctionFailed) as raised:
+    with pytest.raises(WorkerFailed) as raised:
         REQUESTS.cut([rows(("a", 1), ("b" * 5_000, 2))], limit=3_000)
     assert raised.value.failure == "too_large"
 

@@ -1,4 +1,4 @@
-"""The pool of local functions, with made-up functions and a clock that is handed in."""
+"""The pool of local burst workers, with made-up ones and a clock that is handed in."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from collections.abc import Callable
 
 import pytest
 
-from penstock.offload.backends.pool import Pool
-from penstock.offload.backends.port import FunctionFailed
+from penstock.offload.backends.backend import WorkerFailed
+from penstock.offload.backends.local.pool import WorkerPool
 
 
 class Made:
-    """A function that does as its request says."""
+    """A burst worker that does as its request says."""
 
     numbers = itertools.count(1)
 
@@ -24,7 +24,7 @@ class Made:
         errors: dict[bytes, Callable[[], Exception]] = {
             b"die": EOFError,
             b"hang": TimeoutError,
-            b"fail": lambda: FunctionFailed("its code failed"),
+            b"fail": lambda: WorkerFailed("its code failed"),
         }
         if request in errors:
             raise errors[request]()
@@ -37,7 +37,7 @@ class Made:
 class Trial:
     def __init__(self, at_most: int = 2) -> None:
         self.now, self.made = 0.0, list[Made]()
-        self.pool = Pool(self.start, at_most, idle_ms=1_000, clock=lambda: self.now)
+        self.pool = WorkerPool(self.start, at_most, idle_ms=1_000, clock=lambda: self.now)
 
     def start(self) -> Made:
         self.now += 0.25
@@ -45,7 +45,7 @@ class Trial:
         return self.made[-1]
 
     def failure(self, request: bytes) -> str:
-        with pytest.raises(FunctionFailed) as raised:
+        with pytest.raises(WorkerFailed) as raised:
             self.pool.invoke(request, 1_000)
         return raised.value.failure
 
@@ -125,7 +125,7 @@ def test_one_that_does_not_start_leaves_its_place_to_others() -> None:
     start = trial.start
 
     def fails() -> Made:
-        raise FunctionFailed("no memory")
+        raise WorkerFailed("no memory")
 
     trial.pool._start = fails
     assert trial.failure(b"a") == "failed"
@@ -135,7 +135,7 @@ def test_one_that_does_not_start_leaves_its_place_to_others() -> None:
 
 def test_one_that_starts_too_slowly_is_there_for_the_next() -> None:
     trial = Trial()
-    with pytest.raises(FunctionFailed) as raised:
+    with pytest.raises(WorkerFailed) as raised:
         trial.pool.invoke(b"a", timeout_ms=200)
     assert raised.value.failure == "timeout"
     assert trial.pool.invoke(b"a", timeout_ms=200) == b"a"

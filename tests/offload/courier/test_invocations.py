@@ -8,15 +8,15 @@ from collections.abc import Callable
 import pyarrow as pa
 import pytest
 
-from penstock.offload.backends.messages import FunctionAnswer, Request, Requests
-from penstock.offload.backends.port import FunctionFailed, Usage
-from penstock.offload.backends.work import Work
+from penstock.offload.backends.backend import Usage, WorkerFailed
+from penstock.offload.backends.messages import Request, Requests, WorkerAnswer
+from penstock.offload.backends.worker import BurstWorker
 from penstock.offload.courier.invocations import Invocations, Portion, cut_evenly, portions
 from penstock.operators.operator import EpochTime
 from tests.offload.backends.flows import counting, doubled, rows
 
 FLOW = counting(doubled)
-WORK = Work(FLOW)
+WORK = BurstWorker(FLOW)
 REQUESTS = Requests.of(FLOW, FLOW.steps, EpochTime(0, 0), "test")
 BATCH = rows(*((f"k{n}", n) for n in range(12)))
 
@@ -52,7 +52,7 @@ def asked(parts: int) -> list[Portion]:
     return [portion for part in made for portion in part]
 
 
-def total(answer: FunctionAnswer) -> int:
+def total(answer: WorkerAnswer) -> int:
     return sum(row["sum(v)"] for batch in answer.batches for row in batch.to_pylist())
 
 
@@ -103,7 +103,7 @@ def test_one_that_is_not_free_in_time_is_not_asked() -> None:
 def test_every_kind_of_failure_is_counted() -> None:
     def does(number: int, request: bytes) -> bytes:
         if number == 0:
-            raise FunctionFailed("all are busy", failure="throttled")
+            raise WorkerFailed("all are busy", failure="throttled")
         if number == 1:
             raise OSError("the network is gone")
         if number == 2:
@@ -112,7 +112,7 @@ def test_every_kind_of_failure_is_counted() -> None:
             return WORK.answer(REQUESTS.one(17, [BATCH]).to_bytes())
         return WORK.answer(request)
 
-    def take(answer: FunctionAnswer) -> int:
+    def take(answer: WorkerAnswer) -> int:
         if answer.id == "test-4":
             raise KeyError("column")
         return total(answer)
@@ -128,7 +128,7 @@ def test_requests_are_no_larger_than_functions_take() -> None:
     [[first, second]] = portions(REQUESTS, [[BATCH]], limit)
     assert pa.concat_batches([*first.batches, *second.batches]) == BATCH
     [[whole]] = portions(REQUESTS, [[BATCH]], 100)
-    assert isinstance(whole.asks, FunctionFailed)
+    assert isinstance(whole.asks, WorkerFailed)
     functions = Asked(lambda number, request: WORK.answer(request))
     invocations = Invocations(functions, [first, whole, second], total, 3, 10_000)
     made = dict(invocations.finished())

@@ -52,7 +52,7 @@ def test_of_more_hosts_keep_what_they_have_room_for(number: int) -> None:
     assert kept == pytest.approx(600, rel=0.15)
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(st.integers(900, 3_000), st.integers(100, 400), st.integers(0, 5))
 def test_a_retried_task_chooses_the_same_rows(number: int, each: int, seed: int) -> None:
     whole = rows(number, seed)

@@ -12,7 +12,7 @@ import pytest
 import penstock.operators.aggregate.aggregates as ps
 from penstock.courier.witness import Seen, Watched, Witness
 from penstock.errors import ProtocolError
-from penstock.offload.backends.port import Usage
+from penstock.offload.backends.backend import Usage
 from penstock.offload.courier.report import Offloaded, told_of_functions
 from penstock.operators.aggregate.plan import AggregatePlan
 from penstock.operators.process.step import ProcessPlan

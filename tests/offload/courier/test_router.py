@@ -134,7 +134,7 @@ values = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(values, max_size=40), st.randoms(use_true_random=False), st.sampled_from("ab"))
 def test_a_retried_task_parts_its_rows_alike(
     rows: list[dict[str, Any]], chance: random.Random, kind: str

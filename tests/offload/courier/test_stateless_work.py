@@ -20,6 +20,7 @@ from penstock.operators.aggregate.plan import AggregatePlan
 from penstock.plan.epoch import EpochPlan, Offload
 from penstock.plan.reflex import Reflex
 from penstock.plan.steps import FlowPlan, KeyedStep, MapStep, SourcePlan
+from penstock.testing import Fault, Pace
 from tests.offload.in_process import WELL, helped
 from tests.trials.cluster import SETTINGS, MiniCluster, cluster
 from tests.trials.plain_rows import Row
@@ -29,7 +30,9 @@ pytestmark = pytest.mark.timeout(60)
 SCHEMA = pa.schema([("k", pa.int64()), ("v", pa.int64())])
 SUMS = AggregatePlan(SCHEMA, ["k"], {"total": ps.sum("v")})
 RATE = 2_000.0
-PACED = replace(SETTINGS, map_rate=RATE)
+PACED = replace(
+    SETTINGS, faults=(Fault("courier.work", Pace(RATE), where={"step": "odd"}, hits=()),)
+)
 
 
 def odd(batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -106,14 +109,6 @@ def test_the_pace_is_kept_also_where_nothing_is_told(tmp_path: Path) -> None:
         on.run([rows(400)])
         assert time.monotonic() - began >= 400 / RATE
         assert seen(on)[0].maps == {}
-
-
-def test_steps_that_run_together_with_a_keyed_one_have_no_pace(tmp_path: Path) -> None:
-    slow = replace(SETTINGS, map_rate=1.0)
-    with cluster(BEFORE, str(tmp_path), settings=slow) as on:
-        began = time.monotonic()
-        on.run([rows(100)])
-        assert time.monotonic() - began < 50
 
 
 def test_steps_behind_a_keyed_one_are_told_of_too(tmp_path: Path) -> None:

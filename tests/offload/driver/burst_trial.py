@@ -11,7 +11,7 @@ import numpy as np
 
 from penstock.control.elastic import Elastic
 from penstock.control.journal.entry import Entry
-from penstock.control.money import Money
+from penstock.control.money import FunctionPrice, HostPrice, Money
 from penstock.control.treat.decision import Treatment, is_new
 from penstock.courier.witness import Seen
 from penstock.driver.bill import Bill
@@ -20,9 +20,8 @@ from penstock.driver.fleet import SealedHost
 from penstock.driver.relocation import Relocation
 from penstock.host.vitals import HostVitals
 from penstock.model import SLA, HostId, StepId
-from penstock.offload.backends.local import LocalFunctions
-from penstock.offload.backends.port import Usage
-from penstock.offload.backends.price import FunctionPrice, HostPrice
+from penstock.offload.backends.backend import Usage
+from penstock.offload.backends.local.backend import LocalFunctions
 from penstock.offload.courier.report import Offloaded, Routed
 from penstock.offload.driver.help import Offloads
 from penstock.offload.driver.keeper import FunctionKeeper
@@ -51,14 +50,8 @@ class PretendedStarted:
     stopped: int = 0
 
     @property
-    def reach(self) -> PretendedStarted:
-        return self
-
-    def to_text(self) -> str:
+    def reach(self) -> str:
         return f"functions {self.number}"
-
-    def connect(self) -> Any:
-        raise NotImplementedError
 
     def warm(self, count: int) -> None:
         self.warmed.append(count)

@@ -14,8 +14,8 @@ from penstock.courier.witness import Seen
 from penstock.driver.control_loop import ControlLoop
 from penstock.driver.relocation import Relocation
 from penstock.model import SLA
-from penstock.offload.backends.local import LocalFunctions
-from penstock.offload.backends.port import Usage
+from penstock.offload.backends.backend import Usage
+from penstock.offload.backends.local.backend import LocalFunctions
 from penstock.offload.courier.report import Offloaded
 from penstock.offload.courier.stateless import wanted
 from penstock.offload.courier.stateless_work import MapWork

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from penstock.offload.backends.port import Usage
+from penstock.offload.backends.backend import Usage
 from penstock.offload.driver.keeper import FunctionKeeper
 from tests.offload.driver.burst_trial import PretendedStarted
 

@@ -1,4 +1,4 @@
-"""What of a flow can go to functions."""
+"""What of a flow can go to burst workers."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from penstock.offload.plan.graph import by_arrival, rewritten
-from penstock.offload.plan.segments import Segment, segments
+from penstock.offload.plan.graph import rewritten
+from penstock.offload.plan.segments import Segment, by_arrival, segments
 from penstock.operators.aggregate.aggregates import AggregatePlan, count, first, last
 from penstock.operators.join.plan import JoinPlan, Regular
 from penstock.operators.operator import StepPlan

@@ -1,4 +1,4 @@
-"""What of a flow can go to functions: laws that hold for every graph."""
+"""What of a flow can go to burst workers: laws that hold for every graph."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def inactive(found: tuple[Edge, ...]) -> set[tuple[str, str, str]]:
         left = [*rest, *joined]
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(flows())
 def test_while_nothing_is_offloaded_the_flow_is_as_it_was_written(plan: FlowPlan) -> None:
     # A step that nobody reads has no merge to hand its rows on.
@@ -83,7 +83,7 @@ def test_while_nothing_is_offloaded_the_flow_is_as_it_was_written(plan: FlowPlan
     assert inactive(found) == plain(plan)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(flows())
 def test_laws_of_the_rewritten_graph(plan: FlowPlan) -> None:
     graph = rewritten(plan)
@@ -97,7 +97,7 @@ def test_laws_of_the_rewritten_graph(plan: FlowPlan) -> None:
     for edge in graph.edges:
         ends = (edge.source.kind, edge.target.kind)
         if ends == ("transient", "transient"):
-            # one after the other in one invocation: no function talks to another
+            # one after the other in one invocation: no burst worker talks to another
             assert edge.kind == "one-to-one"
         elif edge.target.kind == "transient":
             assert edge.source.kind == "router"
@@ -109,7 +109,7 @@ def test_laws_of_the_rewritten_graph(plan: FlowPlan) -> None:
             assert len(routers) == 1
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(flows())
 def test_laws_of_segments(plan: FlowPlan) -> None:
     found = segments(plan)

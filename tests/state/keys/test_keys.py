@@ -109,7 +109,7 @@ text = st.text(st.sampled_from("ab\0"), max_size=3)
 row = st.tuples(text, st.lists(text, max_size=2), text)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.lists(row, min_size=1, max_size=12))
 def test_bytes_are_equal_exactly_when_keys_are(rows: list[tuple[str, list[str], str]]) -> None:
     types = [pa.string(), pa.list_(pa.string()), pa.string()]

@@ -65,7 +65,7 @@ row = st.tuples(
 TYPES = [pa.int16(), pa.string(), pa.list_(pa.int8()), pa.float64()]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.lists(row, min_size=1, max_size=12), st.integers(0, 11))
 def test_bytes_are_equal_exactly_when_keys_are(rows: list[tuple[Any, ...]], first: int) -> None:
     columns = [pa.array(c, t) for c, t in zip(zip(*rows, strict=True), TYPES, strict=True)]

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
-
 import numpy as np
 import pytest
 
+from penstock import codec
 from penstock.errors import ProtocolError
 from penstock.state.store.compaction import Compacted, compact, merged_layout, plan
 from penstock.state.store.manifest import Layout, SegmentRef, StepLayout, pack_slots, unpack_slots
@@ -179,9 +178,9 @@ def test_parts_survive_the_wire(store: Store) -> None:
         store, "step", INTS, schema_of(INTS), np.arange(SLOTS), 0, "t", lambda: None, least=0
     )
     assert part.written == sum(ref.size for ref in part.files.snapshots.values())
-    assert Compacted.from_json(json.loads(json.dumps(part.to_json()))) == part
+    assert codec.decode(codec.encode(part), Compacted) == part
     layout = merged_layout(None, [part], 0, "t")
-    assert Layout.from_json(json.loads(json.dumps(layout.to_json()))) == layout
+    assert codec.decode(codec.encode(layout), Layout) == layout
 
 
 def test_parts_that_do_not_make_up_a_version_are_refused() -> None:

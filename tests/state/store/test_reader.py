@@ -148,8 +148,8 @@ def test_files_that_are_gone_make_it_move_to_the_newest_version(store: Store) ->
     assert history.found(reader, [1, 2]) == {1: (10, "changed"), 2: (2, "name 2")}
     assert reader.version == 1
     reader = history.reader()
-    for ref in store.read_layout(history.layout).refs():
-        store.files.remove(ref.file)
+    for file in store.read_layout(history.layout).refs():
+        store.files.remove(file.file)
     with pytest.raises(CheckpointError, match="lacks snapshots/step"):
         reader.find(keys_of(INTS, [2]))
 
@@ -238,7 +238,7 @@ ACTIONS = st.lists(
 )
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.sampled_from([INTS, TEXTS]), ACTIONS)
 def test_any_history_is_read_as_a_dict_would(codec: KeyCodec, actions: list[Any]) -> None:
     _counter[0] += 1
@@ -320,7 +320,8 @@ def test_patches_are_put_onto_what_is_older(store: Store) -> None:
 
 
 def test_a_patch_on_nothing_is_whole(store: Store) -> None:
-    history = Lists(store, schema=LISTS, versions=[{1: []}])
+    nothing: dict[int, Any] = {1: []}
+    history = Lists(store, schema=LISTS, versions=[nothing])
     ref = store.write_delta(0, 0, "step", "step/0", lists({1: ([4, 5], True)}))
     store.write_manifest(history.manifest(0, ref))
     reader = StateReader(store, "step", INTS, LISTS, SLOTS)

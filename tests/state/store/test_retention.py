@@ -160,7 +160,7 @@ def test_breaking_off_between_any_two_removals_leaves_the_kept_versions(
     assert clean(store, keep=2, newest=history.newest) == Cleaned(0, 0)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(
     st.lists(
         st.tuples(st.just("epoch"), st.integers(0, 2**32))

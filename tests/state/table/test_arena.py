@@ -76,7 +76,7 @@ def batch(numbers: list[int]) -> pa.RecordBatch:
 numbers = st.lists(st.integers(0, 60), max_size=30)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(st.tuples(numbers, st.booleans(), st.integers(0, 3)), max_size=8), st.randoms())
 def test_rows_come_back_as_they_were(parts: list[tuple[list[int], bool, int]], random: Any) -> None:
     arena = Arena(SCHEMA)

@@ -214,7 +214,7 @@ OPERATIONS: list[Callable[[Twin, list[int]], None]] = [
 numbers = st.lists(st.integers(0, 40), max_size=12)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     st.sampled_from(sorted(LAYOUTS)),
     st.lists(st.tuples(st.sampled_from(OPERATIONS), numbers), max_size=25),

@@ -284,7 +284,6 @@ TestPatchMachine = PatchMachine.TestCase
 TestPatchMachine.settings = settings(
     max_examples=40,
     stateful_step_count=25,
-    deadline=None,
     derandomize=True,
     suppress_health_check=list(HealthCheck),
 )

@@ -210,7 +210,7 @@ def test_a_failing_call_changes_nothing_and_undo_takes_back_one_call() -> None:
         lambda handle: handle,
     )
 
-    def change(value: Any, items: Any, pairs: Any, handle: StateHandle, by: int) -> None:
+    def change(value: Any, items: Any, pairs: Any, handle: StateHandle, *, by: int) -> None:
         value.update((by,))
         items.append_value((by,))
         pairs.update_value((by,), (by,))

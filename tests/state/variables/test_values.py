@@ -18,7 +18,7 @@ from penstock.state.variables.values import Row, RowForm, python_values
 
 
 def test_a_row_is_a_tuple_with_names() -> None:
-    row = Row(user="ann", count=3, **{"odd name": 1})
+    row: Any = Row(user="ann", count=3, **{"odd name": 1})
     assert row == ("ann", 3, 1)
     assert (row.user, row.count, row["odd name"], row[-1], row[:2]) == ("ann", 3, 1, 1, ("ann", 3))
     assert row.as_dict() == {"user": "ann", "count": 3, "odd name": 1}
@@ -29,7 +29,7 @@ def test_a_row_is_a_tuple_with_names() -> None:
 
 def test_columns_may_have_any_name() -> None:
     names = ["as_dict", "index", "_fields", "_x", "__len__", "self", "cls", "a b", ""]
-    row = Row(**{name: at for at, name in enumerate(names)})
+    row: Any = Row(**{name: at for at, name in enumerate(names)})
     assert (row.as_dict, row.index, row._x, row.self) == (0, 1, 3, 5)
     assert [row[name] for name in names] == list(range(9)) == list(row)
     assert len(row) == 9
@@ -133,7 +133,7 @@ def test_rows_are_taken_by_place_or_by_name() -> None:
     for row in [(1, "x"), [1, "x"], {"b": "x", "a": 1}, Row(a=1, b="x"), Row(b="x", a=1)]:
         assert form.write(row) == (1, "x")
     assert form.write(Row(c=1, d="x")) == (1, "x")
-    for row, problem in [
+    for wrong, problem in [
         ((1,), "1 values were given for the 2 columns a, b"),
         ({"a": 1}, "column 'b' is missing"),
         ({"a": 1, "b": "x", "c": 2}, "no column 'c'"),
@@ -141,7 +141,7 @@ def test_rows_are_taken_by_place_or_by_name() -> None:
         ("ab", "not a row"),
     ]:
         with pytest.raises(TypeError, match=problem):
-            form.write(row)
+            form.write(wrong)
 
 
 def test_user_code_cannot_change_what_was_written() -> None:

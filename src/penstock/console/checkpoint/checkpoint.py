@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.fs as pafs
 
+from penstock import codec
 from penstock.console.checkpoint.facts import (
     Entries,
     FileSum,
@@ -36,7 +37,7 @@ from penstock.console.checkpoint.files import (
 )
 from penstock.errors import CheckpointError
 from penstock.plan.epoch import RouteTable
-from penstock.plan.placement import Placement, placements_from_json
+from penstock.plan.placement import Placement, stored_placements
 from penstock.plan.slots import slots_to_text
 from penstock.state.keys.codec import KeyCodec
 from penstock.state.keys.text import parse_key
@@ -266,7 +267,7 @@ def _layout_version(chain: VersionChain) -> int | None:
 
 def _owners(manifest: Manifest, step: str) -> list[str]:
     """The host of each slot."""
-    routes = RouteTable.from_json(manifest.routes[step])
+    routes = codec.from_plain(manifest.routes[step], RouteTable)
     return [routes.hosts[owner] for owner in routes.owner.tolist()]
 
 
@@ -274,8 +275,8 @@ def _placed(manifest: Manifest, step: str) -> list[tuple[Placement, bool]]:
     """Where slots are, and whether it is known since when: format 1 told the routes alone."""
     told = manifest.placements.get(step)
     if told:
-        return [(placement, True) for placement in placements_from_json(told)]
-    routes = RouteTable.from_json(manifest.routes[step])
+        return [(placement, True) for placement in stored_placements(told)]
+    routes = codec.from_plain(manifest.routes[step], RouteTable)
     return [
         (Placement(tuple(routes.slots_of(n).tolist()), host, -1, "start", None, host), False)
         for n, host in enumerate(routes.hosts)

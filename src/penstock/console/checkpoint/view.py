@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -11,6 +10,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from penstock import codec
 from penstock.console.checkpoint.facts import (
     Change,
     Entries,
@@ -32,7 +32,7 @@ _COLLECTIONS = (".__list", ".__map")
 def as_json(found: Overview | Entries | KeyHistory | Sequence[Slots]) -> str:
     """All of it, with nothing left out or shortened."""
     facts = [asdict(one) for one in found] if isinstance(found, Sequence) else asdict(found)
-    return json.dumps(plain(facts), indent=2, ensure_ascii=False)
+    return codec.text(plain(facts), indent=2)
 
 
 def draw_overview(overview: Overview) -> RenderableType:

@@ -8,6 +8,7 @@ Its journal is in the checkpoint too, so that it can be read when the query runs
 
 from __future__ import annotations
 
+import math
 import socket
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -16,6 +17,7 @@ from urllib.parse import urlsplit
 
 import psutil
 
+from penstock import codec
 from penstock.console.checkpoint.checkpoint import open_checkpoint
 from penstock.control.journal.entry import Entry
 from penstock.errors import HostLostError, SettingError
@@ -51,7 +53,7 @@ class RunningQuery:
     def journal(self, last: int) -> list[Entry]:
         """The newest entries of the journal since the query was started, oldest first."""
         told = self._ask("control_journal", _LOOK_MS, last=last)
-        return [Entry.from_json(entry) for entry in told["entries"]]
+        return codec.from_plain(told["entries"], list[Entry])
 
     def has_ended(self) -> bool:
         """Whether the query that was found has ended as it should, and no other one runs."""
@@ -65,6 +67,9 @@ class RunningQuery:
         are. A query that is not elastic refuses.
         """
         wanted = {name: value for name, value in changes.items() if value is not None}
+        for name, value in wanted.items():
+            if isinstance(value, float) and not math.isfinite(value):  # JSON has no such numbers
+                raise SettingError(f"{name}={value}", hint="give a number, such as 0.2")
         control: dict[str, Any] = self._ask("control_steer", _LOOK_MS, **wanted)
         return control
 
@@ -161,8 +166,7 @@ def _told(checkpoint: str, last: int) -> list[Entry]:
 
 def _kept(checkpoint: str, last: int) -> list[Entry]:
     store, _ = open_checkpoint(checkpoint)
-    kept = store.journal_entries(files=last)  # there is an entry in each, or several
-    return [Entry.from_json(entry) for entry in kept][-last:]
+    return store.journal_entries(Entry, files=last)[-last:]  # there is an entry in each, or several
 
 
 def _control(checkpoint: str, store: Store) -> dict[str, Any]:

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from penstock import codec
 from penstock.console.terminal import health, milliseconds_text, money_text, offload_text, promise
 from penstock.model import SLA
-from penstock.plan.placement import placements_from_json
+from penstock.plan.placement import stored_placements
 from penstock.plan.slots import slots_to_text
 
 _STYLES = {"running": "green", "starting": "yellow", "failed": "red"}
 
 
 def as_json(answer: dict[str, Any]) -> str:
-    return json.dumps(answer, indent=2, ensure_ascii=False)
+    return codec.text(answer, indent=2)
 
 
 def draw_status(answer: dict[str, Any]) -> RenderableType:
@@ -128,7 +128,7 @@ def draw_hosts(answer: dict[str, Any]) -> Table:
     """A row for each host that is up, owns slots or did something in the newest epoch."""
     pids = answer["status"]["hosts"]
     newest = {h["host"]: h for h in answer["progress"]["hosts"]} if answer["progress"] else {}
-    placements = [p for told in answer["placements"].values() for p in placements_from_json(told)]
+    placements = [p for told in answer["placements"].values() for p in stored_placements(told)]
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("host", style="cyan", overflow="fold")
     table.add_column("pid", justify="right")

@@ -71,16 +71,10 @@ class HotKey:
             "the results together), send fewer of its records, or use faster hosts"
         )
 
-    def to_json(self) -> dict[str, Any]:
+    def facts(self) -> dict[str, Any]:
         """As the status of a query shows it."""
-        return {
-            "slot": self.slot,
-            "key": self.key,
-            "rate": self.rate,
-            "share_of_host": self.share_of_host,
-            "two_stage": self.two_stage,
-            "text": self.text,
-        }
+        names = ("slot", "key", "rate", "share_of_host", "two_stage", "text")
+        return {name: getattr(self, name) for name in names}
 
 
 def find(

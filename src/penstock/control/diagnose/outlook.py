@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 from penstock.control.diagnose.load import service_rates
 from penstock.control.diagnose.project import Projection, fitting
@@ -55,12 +54,10 @@ at 25 ms instead of 50 ms
             ]
         return ", ".join(told)
 
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "hosts": self.hosts,
-            "load": finite(self.load, 4),
-            "latency_ms": finite(self.latency_ms),
-        }
+    def facts(self) -> dict[str, float | None]:
+        """As the journal has it."""
+        load, latency_ms = finite(self.load, 4), finite(self.latency_ms)
+        return {"hosts": self.hosts, "load": load, "latency_ms": latency_ms}
 
 
 def finite(figure: float, digits: int = 1) -> float | None:

@@ -55,7 +55,7 @@ to settle at 25 ms instead of ∞
         "hosts": [_host(host) for host in hosts],
         "hosts_left_out": len(decision.hosts) - len(hosts),
         "reasons": list(decision.reasons),
-        "treatments": [treatment.to_json() for treatment in decision.treatments],
+        "treatments": [treatment.facts() for treatment in decision.treatments],
         "hot_slots": slots_to_text(decision.hot_slots),
         "bounds": _bounds(bounds),
         "dry_run": dry_run,
@@ -64,7 +64,7 @@ to settle at 25 ms instead of ∞
         now = Outlook.of(vitals, bounds, projection)
         then = Outlook.of(after(vitals, decision.treatments), bounds, projection)
         parts.append(f"expected: {then.instead_of(now)}")
-        facts |= {"now": now.to_json(), "expected": then.to_json()}
+        facts |= {"now": now.facts(), "expected": then.facts()}
     return Entry(vitals.now_ms, epoch, vitals.step, "decided", ". ".join(parts), facts)
 
 

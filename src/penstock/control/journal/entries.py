@@ -213,7 +213,7 @@ of its capacity instead of 140 %. so far 0.0210 USD: hosts 0.0200, functions 0.0
         "load_without": finite(offloading.load_without, 4),
         "lasts": offloading.lasts,
         "reasons": list(offloading.reasons),
-        "money": None if money is None else money.to_json(),
+        "money": None if money is None else money.facts(),
         "dry_run": dry_run,
     }
     told = "functions carry nothing"
@@ -231,7 +231,7 @@ of its capacity instead of 140 %. so far 0.0210 USD: hosts 0.0200, functions 0.0
 
 
 def _told(treatments: Treatments) -> list[dict[str, Any]]:
-    return [treatment.to_json() for treatment in treatments]
+    return [treatment.facts() for treatment in treatments]
 
 
 def _story(treatments: Treatments, end: str) -> str:

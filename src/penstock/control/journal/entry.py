@@ -32,39 +32,16 @@ class Entry:
     >>> entry = Entry(61_250.0, 7, "sum", "began", "scale out: slots 0-3 from sum/0 to new/1")
     >>> entry.line()
     '     61.250s  epoch 7       sum           began      scale out: slots 0-3 from sum/0 to new/1'
-    >>> Entry.from_json(entry.to_json()) == entry
-    True
     """
 
     time_ms: float
     epoch: int | None
     step: str
-    event: Event
+    event: Event | str
+    """Another release may tell of other events."""
     text: str
     """A sentence or several, on one line."""
     facts: dict[str, Any] = field(default_factory=dict)
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "time_ms": self.time_ms,
-            "epoch": self.epoch,
-            "step": self.step,
-            "event": self.event,
-            "text": self.text,
-            "facts": self.facts,
-        }
-
-    @staticmethod
-    def from_json(told: dict[str, Any]) -> Entry:
-        """Undo `to_json`."""
-        return Entry(
-            told["time_ms"],
-            told["epoch"],
-            told["step"],
-            told["event"],
-            told["text"],
-            dict(told["facts"]),
-        )
 
     @property
     def when(self) -> str:

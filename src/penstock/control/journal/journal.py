@@ -21,7 +21,7 @@ from typing import NamedTuple
 from penstock.control.diagnose.project import Projection
 from penstock.control.examine.vitals import Vitals
 from penstock.control.journal.decision_entry import decided
-from penstock.control.journal.entry import Entry, Event
+from penstock.control.journal.entry import Entry
 from penstock.control.treat.decision import Bounds, Decision
 
 REMIND_MS = 60_000.0
@@ -47,7 +47,7 @@ class Journal:
 
     def __init__(self, most: int = 1_000, sink: Callable[[Entry], None] | None = None) -> None:
         self._entries: deque[Entry] = deque(maxlen=most)
-        self._newest: dict[tuple[str, Event, str | None], Entry] = {}
+        self._newest: dict[tuple[str, str, str | None], Entry] = {}
         self._sink = sink
 
     def add(self, entry: Entry) -> bool:

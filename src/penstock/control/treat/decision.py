@@ -8,6 +8,7 @@ from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 
+from penstock import codec
 from penstock.control.examine.vitals import Vitals
 from penstock.errors import SettingError
 from penstock.model import SLA, HostId
@@ -97,14 +98,9 @@ class Treatment:
         words = self.kind.replace("_", " ")
         return f"{words}: slots {slots_to_text(self.slots)} from {self.source} to {self.target}"
 
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "kind": self.kind,
-            "slots": slots_to_text(self.slots),
-            "source": self.source,
-            "target": self.target,
-            "reason": self.reason,
-        }
+    def facts(self) -> dict[str, Any]:
+        """As the journal has it, with the slots as text such as 0-3,7."""
+        return {**codec.to_plain(self), "slots": slots_to_text(self.slots)}
 
 
 class HostHealth(NamedTuple):

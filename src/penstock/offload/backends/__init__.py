@@ -1,13 +1,10 @@
-"""Functions: short-lived workers that compute partial states when hosts have more than they can take.
+"""Where burst workers run, and what they do.
 
-A courier hands a function rows, and gets back what the owning host merges into its state. So no state
-leaves a host, and a function that fails costs no more than its time: the rows go to the host then.
+    backend    the port: what a backend must offer, and how couriers find it
+    messages   requests and answers
+    worker     what a burst worker does with a request
+    local/     burst workers as processes on the driver's machine
+    aws/       burst workers as invocations of an AWS Lambda function
 
-    port      what a place that runs functions must offer
-    reach     how a courier gets from a text in its plan to functions
-    messages  requests and answers
-    work      what a function does with a request
-    local     functions as processes on the driver's machine (service, pool, nursery)
-    aws       functions on AWS Lambda (lambda_invoker, lambda_handler, package)
-    price     what it costs
+A burst worker keeps nothing, so one that fails costs no more than its time: its rows go to the host.
 """

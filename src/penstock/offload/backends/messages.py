@@ -1,8 +1,8 @@
-"""Requests to functions and their answers: Arrow streams, with what they are about in the schema.
+"""Requests to burst workers and their answers: Arrow streams with a JSON head in the schema.
 
 A request has rows as they enter a segment, and names the steps to run on them, the epoch's time and
-the flow. An answer has what a sender of two stages makes of them, and, in a stream of its own behind
-it, the rows that were too late for the keyed step, as the step would have taken them.
+the flow. An answer has what a sender of two stages makes of these rows. Rows that were too late for
+the keyed step follow in a stream of their own, as the step would have taken them.
 """
 
 from __future__ import annotations
@@ -11,29 +11,47 @@ import hashlib
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TypeVar
 
 import pyarrow as pa
 
-from penstock.offload.backends.port import FunctionFailed
+from penstock import codec
+from penstock.errors import ProtocolError
+from penstock.offload.backends.backend import WorkerFailed
 from penstock.operators.operator import EpochTime, Outgoing, StepPlan
-from penstock.plan.epoch import time_from_json, time_to_json
 from penstock.plan.steps import FlowPlan, KeyedStep, Step
 
-_ABOUT = b"penstock"
+_HEAD = b"penstock"
+_Head = TypeVar("_Head")
+
+
+@dataclass(frozen=True)
+class _RequestHead:
+    id: str
+    segment: tuple[str, ...]
+    flow: str
+    time: EpochTime
+
+
+@dataclass(frozen=True)
+class _AnswerHead:
+    id: str
+    kind: str
+    late: bool
+    """Whether a stream of late rows follows."""
 
 
 @dataclass(frozen=True)
 class Request:
-    """What one function shall do."""
+    """What one burst worker is asked to do."""
 
     id: str
-    """Names the request within its run; the answer repeats it."""
+    """Unique within the run; the answer repeats it."""
     steps: tuple[str, ...]
-    """Stateless steps, and perhaps a keyed one behind them, by their ids."""
+    """Ids of stateless steps, and perhaps of a keyed one behind them."""
     time: EpochTime
     flow: str
-    """The mark of the flow: a function that was packed with another one must not answer."""
+    """The mark of the flow: a burst worker that was packaged with another flow must not answer."""
     batches: tuple[pa.RecordBatch, ...]
 
     @property
@@ -41,53 +59,57 @@ class Request:
         return sum(batch.num_rows for batch in self.batches)
 
     def to_bytes(self) -> bytes:
-        about = {"id": self.id, "segment": self.steps, "flow": self.flow}
-        return _stream(self.batches, about | {"time": time_to_json(self.time)})
+        return _stream(self.batches, _RequestHead(self.id, self.steps, self.flow, self.time))
 
     @staticmethod
     def from_bytes(body: bytes) -> Request:
-        about, batches = _read(pa.BufferReader(body))
-        time = time_from_json(about["time"])
-        return Request(about["id"], tuple(about["segment"]), time, about["flow"], batches)
+        head, batches = _read(pa.BufferReader(body), _RequestHead)
+        return Request(head.id, head.segment, head.time, head.flow, batches)
 
 
 @dataclass(frozen=True)
-class FunctionAnswer:
-    """What a function gives back."""
+class WorkerAnswer:
+    """What a burst worker returns."""
 
     id: str
     kind: str
-    """Of the batches: ROWS or PARTIALS. Where a segment has no keyed step they are its output."""
+    """ROWS or PARTIALS. Of a segment without a keyed step the batches are its output rows."""
     batches: tuple[pa.RecordBatch, ...] = ()
     late: tuple[pa.RecordBatch, ...] = ()
-    """Rows that came behind the keyed step's watermark."""
+    """Rows behind the keyed step's watermark."""
 
     def outgoing(self, plan: StepPlan) -> Iterator[Outgoing]:
         """The batches, ready to be sent to the hosts of the segment's keyed step."""
         return (Outgoing(batch, plan.sent_keys(batch).hashes) for batch in self.batches)
 
     def to_bytes(self) -> bytes:
-        about = {"id": self.id, "kind": self.kind, "late": bool(self.late)}
-        sent = _stream(self.batches, about)
+        sent = _stream(self.batches, _AnswerHead(self.id, self.kind, bool(self.late)))
         return sent + _stream(self.late, {}) if self.late else sent
 
     @staticmethod
-    def from_bytes(body: bytes, request: Request) -> FunctionAnswer:
-        """The answer to a request; `FunctionFailed` if it is none."""
+    def from_bytes(body: bytes, request: Request) -> WorkerAnswer:
+        """The answer to this request. `WorkerFailed` if it cannot be read or answers another one."""
         try:
             source = pa.BufferReader(body)
-            about, batches = _read(source)
-            late = _read(source)[1] if about["late"] else ()
-        except (pa.ArrowException, OSError, ValueError, KeyError, TypeError) as broken:
-            raise FunctionFailed(f"a function's answer cannot be read: {broken}") from broken
-        if about["id"] != request.id:
-            raise FunctionFailed(f"request {request.id} got the answer to {about['id']}")
-        return FunctionAnswer(about["id"], about["kind"], batches, late)
+            head, batches = _read(source, _AnswerHead)
+            late = _read(source, dict)[1] if head.late else ()
+        except (
+            pa.ArrowException,
+            OSError,
+            ValueError,
+            KeyError,
+            TypeError,
+            ProtocolError,
+        ) as error:
+            raise WorkerFailed(f"a burst worker's answer cannot be read: {error}") from error
+        if head.id != request.id:
+            raise WorkerFailed(f"request {request.id} got the answer to {head.id}")
+        return WorkerAnswer(head.id, head.kind, batches, late)
 
 
 @dataclass(frozen=True)
 class Requests:
-    """What the requests of one task have in common: which steps, when, of which flow.
+    """What the requests of one task have in common: steps, time and flow.
 
     >>> from penstock.plan.steps import MapStep, SourcePlan
     >>> schema = pa.schema([("n", pa.int64())])
@@ -103,7 +125,7 @@ class Requests:
     time: EpochTime
     flow: str
     name: str
-    """Unique among all segments and attempts of all tasks of a run: ids begin with it."""
+    """Prefix of the ids, unique among all segments and attempts of all tasks of a run."""
 
     @staticmethod
     def of(flow: FlowPlan, steps: Sequence[Step], time: EpochTime, name: str) -> Requests:
@@ -117,9 +139,9 @@ class Requests:
     def cut(
         self, batches: Sequence[pa.RecordBatch], limit: int | None, first: int = 0
     ) -> list[Request]:
-        """All rows in as many requests as it takes for none to have more bytes than `limit`.
+        """All rows, in requests of at most `limit` bytes each that are numbered from `first`.
 
-        They are numbered from `first`. A row that is larger than the limit is a `FunctionFailed`.
+        Raises `WorkerFailed` if a single row is larger than that.
         """
         return [
             self.one(first + number, part)
@@ -140,37 +162,37 @@ class Requests:
             yield from self._parts([batches[0].slice(0, half)], limit)
             yield from self._parts([batches[0].slice(half)], limit)
         else:
-            raise FunctionFailed(
+            raise WorkerFailed(
                 f"a single row makes a request of more than {limit} bytes", failure="too_large"
             )
 
 
 def flow_mark(flow: FlowPlan) -> str:
-    """A short text that is the same for the same flow: by its steps and columns, not by user code."""
-    told = [
+    """A short text that is the same for the same steps and columns, whatever user code does."""
+    steps = [
         [step.id, str(step.plan) if isinstance(step, KeyedStep) else "", _columns(step.output)]
         for step in flow.steps
     ]
     sources = [_columns(source.schema) for source in flow.sources]
-    return hashlib.sha256(json.dumps([sources, told]).encode()).hexdigest()[:16]
+    return hashlib.sha256(json.dumps([sources, steps]).encode()).hexdigest()[:16]
 
 
 def _columns(schema: pa.Schema) -> list[str]:
     return [f"{field.name} {field.type}" for field in schema]
 
 
-def _stream(batches: Sequence[pa.RecordBatch], about: dict[str, Any]) -> bytes:
+def _stream(batches: Sequence[pa.RecordBatch], head: object) -> bytes:
     schema = batches[0].schema if batches else pa.schema([])
     sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, schema.with_metadata({_ABOUT: json.dumps(about)})) as writer:
+    with pa.ipc.new_stream(sink, schema.with_metadata({_HEAD: codec.encode(head)})) as writer:
         for batch in batches:
             writer.write_batch(batch)
     body: bytes = sink.getvalue().to_pybytes()
     return body
 
 
-def _read(source: pa.NativeFile) -> tuple[dict[str, Any], tuple[pa.RecordBatch, ...]]:
+def _read(source: pa.NativeFile, kind: type[_Head]) -> tuple[_Head, tuple[pa.RecordBatch, ...]]:
     with pa.ipc.open_stream(source) as reader:
-        about = json.loads(reader.schema.metadata[_ABOUT])
+        head = codec.decode((reader.schema.metadata or {}).get(_HEAD, b""), kind)
         batches = tuple(batch.replace_schema_metadata(None) for batch in reader)
-    return about, batches
+    return head, batches

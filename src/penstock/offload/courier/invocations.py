@@ -12,8 +12,8 @@ from typing import Generic, TypeVar
 
 import pyarrow as pa
 
-from penstock.offload.backends.messages import FunctionAnswer, Request, Requests
-from penstock.offload.backends.port import FunctionFailed, Invoker
+from penstock.offload.backends.backend import Invoker, WorkerFailed
+from penstock.offload.backends.messages import Request, Requests, WorkerAnswer
 
 Taken = TypeVar("Taken")
 """What the courier makes of an answer."""
@@ -24,7 +24,7 @@ class Portion:
     """Rows that one function is to answer for."""
 
     batches: tuple[pa.RecordBatch, ...]
-    asks: Request | FunctionFailed
+    asks: Request | WorkerFailed
     """Or why it cannot be asked."""
 
     @property
@@ -41,7 +41,7 @@ def portions(
     for part in parts:
         try:
             cut = requests.cut(part, limit, first)
-        except FunctionFailed as too_large:
+        except WorkerFailed as too_large:
             made.append([Portion(tuple(part), too_large)])
             continue
         first += len(cut)
@@ -89,7 +89,7 @@ class Invocations(Generic[Taken]):
         self,
         invoker: Invoker,
         asked: Sequence[Portion],
-        take: Callable[[FunctionAnswer], Taken],
+        take: Callable[[WorkerAnswer], Taken],
         at_most: int,
         deadline_ms: int,
     ) -> None:
@@ -101,7 +101,7 @@ class Invocations(Generic[Taken]):
         self._until = self._began + deadline_ms / 1000
         self._over = False
         self._next = deque(range(len(asked)))
-        self._outcomes: queue.SimpleQueue[tuple[int, Taken | FunctionFailed]] = queue.SimpleQueue()
+        self._outcomes: queue.SimpleQueue[tuple[int, Taken | WorkerFailed]] = queue.SimpleQueue()
         for _ in range(min(at_most, len(asked))):
             threading.Thread(target=self._work, name="penstock-invoke", daemon=True).start()
 
@@ -117,7 +117,7 @@ class Invocations(Generic[Taken]):
             left.remove(number)
             if not left:
                 self._note_time()
-            if isinstance(outcome, FunctionFailed):
+            if isinstance(outcome, WorkerFailed):
                 self.failures[outcome.failure] += 1
                 yield number, None
             else:
@@ -140,17 +140,17 @@ class Invocations(Generic[Taken]):
                 return
             self._outcomes.put((number, self._outcome(self._asked[number].asks)))
 
-    def _outcome(self, request: Request | FunctionFailed) -> Taken | FunctionFailed:
+    def _outcome(self, request: Request | WorkerFailed) -> Taken | WorkerFailed:
         left_ms = int((self._until - time.monotonic()) * 1000)
-        if isinstance(request, FunctionFailed):
+        if isinstance(request, WorkerFailed):
             return request
         if left_ms < 1:
-            return FunctionFailed("no function was free in time", failure="timeout")
+            return WorkerFailed("no function was free in time", failure="timeout")
         try:
             body = self._invoker.invoke(request.to_bytes(), left_ms)
-            return self._take(FunctionAnswer.from_bytes(body, request))
-        except FunctionFailed as failed:
+            return self._take(WorkerAnswer.from_bytes(body, request))
+        except WorkerFailed as failed:
             return failed
         except Exception as broken:
             # whatever is wrong with a function, its rows can still be done without it
-            return FunctionFailed(f"an invocation failed: {type(broken).__name__}: {broken}")
+            return WorkerFailed(f"an invocation failed: {type(broken).__name__}: {broken}")

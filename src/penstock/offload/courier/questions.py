@@ -11,9 +11,8 @@ import pyarrow as pa
 
 from penstock.courier.exchange import Task
 from penstock.faults import point
-from penstock.offload.backends.messages import FunctionAnswer, Requests
-from penstock.offload.backends.port import FunctionFailed, Invoker, Usage
-from penstock.offload.backends.reach import invoker_at
+from penstock.offload.backends.backend import Invoker, Usage, WorkerFailed, invoker_at
+from penstock.offload.backends.messages import Requests, WorkerAnswer
 from penstock.offload.courier.invocations import Invocations, Portion, Taken, portions
 from penstock.offload.courier.report import Offloaded
 from penstock.offload.plan.segments import Segment
@@ -23,7 +22,7 @@ from penstock.plan.steps import FlowPlan, Step
 
 
 class _Unreachable:
-    """Stands for functions that a task has no way to. See `functions.port.Invoker`."""
+    """Stands for functions that a task has no way to. See `Invoker`."""
 
     request_limit: int | None = None
 
@@ -31,7 +30,7 @@ class _Unreachable:
         self._why = f"{type(why).__name__}: {why}"
 
     def invoke(self, request: bytes, timeout_ms: int) -> bytes:
-        raise FunctionFailed(f"functions cannot be reached: {self._why}")
+        raise WorkerFailed(f"functions cannot be reached: {self._why}")
 
     def taken(self) -> Usage:
         return Usage()
@@ -93,7 +92,7 @@ class Asked(Generic[Taken]):
         self,
         asking: Asking,
         parts: Sequence[Sequence[pa.RecordBatch]],
-        take: Callable[[FunctionAnswer], Taken],
+        take: Callable[[WorkerAnswer], Taken],
     ) -> None:
         self._asking = asking
         point("courier.offload", **asking.where)
@@ -128,7 +127,7 @@ class Asked(Generic[Taken]):
             self._asking.segment.id,
             sum(portion.rows for portion in self._all),
             records,
-            sum(not isinstance(portion.asks, FunctionFailed) for portion in self._all),
+            sum(not isinstance(portion.asks, WorkerFailed) for portion in self._all),
             dict(failures),
             self._returned,
             self._invocations.wait_ms,

@@ -20,7 +20,7 @@ from penstock.courier.tally import Tally
 from penstock.courier.trouble import Trouble
 from penstock.errors import ProtocolError
 from penstock.faults import point
-from penstock.offload.backends.messages import FunctionAnswer
+from penstock.offload.backends.messages import WorkerAnswer
 from penstock.offload.courier.invocations import Portion, cut_evenly
 from penstock.offload.courier.questions import Asked, Asking
 from penstock.offload.courier.report import Offloaded, Routed
@@ -103,7 +103,7 @@ class Redirect:
         if self._reflex is not None:
             self.routed = Routed(router.kept + router.carried, combined)
 
-    def _taken(self, answer: FunctionAnswer) -> Made:
+    def _taken(self, answer: WorkerAnswer) -> Made:
         """An answer, if it is what the hosts of the step take."""
         plan, (kind, columns) = self._step.plan, self._form
         if answer.batches and answer.kind != kind:
@@ -154,7 +154,8 @@ def through_hosts_and_functions(
     meanwhile: Callable[[Late], None],
 ) -> list[pa.RecordBatch]:
     """What `through_hosts` does, with the help of functions: `second` opens the second channels."""
-    sender = step.plan.sender(routes.time, routes.two_stage, routes.combine)
+    sender = step.plan.sender(routes.time, routes.two_stage)
+    point("courier.sender", **exchange.where, sender=sender)
     for stays in redirect.stay(trouble.without_unfit(step, 0, batch) for batch in batches):
         for outgoing in sender.add(0, stays):
             exchange.send(*outgoing)

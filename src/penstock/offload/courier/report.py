@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, astuple, dataclass, field
 from typing import Any
 
-from penstock.offload.backends.port import Usage
+from penstock.offload.backends.backend import Usage
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 import pyarrow as pa
 
 from penstock.errors import ProtocolError
-from penstock.offload.backends.messages import FunctionAnswer
+from penstock.offload.backends.messages import WorkerAnswer
 from penstock.offload.courier.invocations import cut_evenly, rows_between
 from penstock.offload.courier.questions import Asked, Asking
 from penstock.offload.courier.report import Offloaded
@@ -50,7 +50,7 @@ class MapOffload:
                 yield from made
         self.facts.append(asked.facts(records))
 
-    def _taken(self, answer: FunctionAnswer) -> list[pa.RecordBatch]:
+    def _taken(self, answer: WorkerAnswer) -> list[pa.RecordBatch]:
         """An answer, if it is what the last step gives."""
         output = self._asking.segment.maps[-1].output
         fits = answer.kind == ROWS and all(batch.schema.equals(output) for batch in answer.batches)

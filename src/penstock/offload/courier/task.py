@@ -13,9 +13,7 @@ import pyarrow as pa
 from penstock.courier.exchange import Task
 from penstock.courier.trouble import Trouble
 from penstock.errors import ProtocolError
-from penstock.host.pace import Pace
-from penstock.offload.backends.port import Usage
-from penstock.offload.backends.reach import invoker_at
+from penstock.offload.backends.backend import Usage, invoker_at
 from penstock.offload.courier.questions import Asking
 from penstock.offload.courier.redirect import Redirect
 from penstock.offload.courier.report import Offloaded, Routed
@@ -30,18 +28,10 @@ from penstock.plan.steps import FlowPlan, KeyedStep, MapStep
 class Offloads:
     """The segments of which the plan names a share, or wants to be told what they take.
 
-    In most flows there are none, and it does nothing. With `map_rate`, for trials, segments without a
-    keyed step take no more than so many records a second.
+    In most flows there are none, and it does nothing.
     """
 
-    def __init__(
-        self,
-        flow: FlowPlan,
-        plan: EpochPlan,
-        task: Task,
-        trouble: Trouble,
-        map_rate: float | None = None,
-    ) -> None:
+    def __init__(self, flow: FlowPlan, plan: EpochPlan, task: Task, trouble: Trouble) -> None:
         self._flow, self._plan, self._task, self._trouble = flow, plan, task, trouble
         self._used = Usage()
         self._keyed: dict[str, Redirect] = {}
@@ -55,18 +45,18 @@ class Offloads:
         self._inner: set[str] = set()
         """Stateless steps that are done together with a later one."""
         shares = {routes.step: routes for routes in plan.steps if routes.offload is not None}
-        if not shares and not plan.map_offloads and not plan.timed and map_rate is None:
+        if not shares and not plan.map_offloads and not plan.timed:
             return
         found = {segment.id: segment for segment in segments(flow)}
         for step, routes in shares.items():
             assert routes.offload is not None
             self._redirect(_offloadable(found, step), routes.offload, routes.time)
         for segment in found.values():
-            if segment.keyed is None and (map_rate is not None or segment.id in plan.timed):
-                self._own(segment, map_rate)
+            if segment.keyed is None and segment.id in plan.timed:
+                self._own(segment)
         for name, offload in plan.map_offloads:
             if plan.functions is not None:
-                self._map(_offloadable(found, name), offload, map_rate)
+                self._map(_offloadable(found, name), offload)
 
     def redirect(self, step: KeyedStep) -> Redirect | None:
         """How rows of a keyed step go to functions; None: they do not."""
@@ -124,16 +114,16 @@ class Offloads:
         if segment.maps:
             self._entries[segment.maps[0].id] = made
 
-    def _own(self, segment: Segment, map_rate: float | None) -> MapSegment:
+    def _own(self, segment: Segment) -> MapSegment:
         if segment.id not in self._segments:
-            made = MapSegment(segment.maps, self._trouble, Pace(map_rate))
+            made = MapSegment(segment.maps, self._trouble)
             self._segments[segment.id] = made
             self._inner.update(step.id for step in segment.maps[:-1])
         return self._segments[segment.id]
 
-    def _map(self, segment: Segment, offload: Offload, map_rate: float | None) -> None:
+    def _map(self, segment: Segment, offload: Offload) -> None:
         asking = self._asking(segment, offload, EpochTime(self._plan.epoch, 0))
-        self._maps[segment.id] = MapOffload(asking, self._own(segment, map_rate))
+        self._maps[segment.id] = MapOffload(asking, self._own(segment))
 
     def _asking(self, segment: Segment, offload: Offload, time: EpochTime) -> Asking:
         return Asking(self._flow, self._plan, self._task, segment, offload, time)

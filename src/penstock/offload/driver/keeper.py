@@ -14,7 +14,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Literal
 
-from penstock.offload.backends.port import Started, Usage
+from penstock.offload.backends.backend import BurstWorkers, Usage
 
 KeeperState = Literal["starting", "up", "failed", "ended"]
 
@@ -22,11 +22,11 @@ KeeperState = Literal["starting", "up", "failed", "ended"]
 class FunctionKeeper:
     """Keeps the functions of one run. Safe to use from any thread."""
 
-    def __init__(self, bring_up: Callable[[], Started]) -> None:
+    def __init__(self, bring_up: Callable[[], BurstWorkers]) -> None:
         self._bring_up = bring_up
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="functions")
         self._lock = threading.Lock()
-        self._started: Started | None = None
+        self._started: BurstWorkers | None = None
         self._reach: str | None = None
         self._warm: int | None = None
         self._before = Usage()
@@ -109,7 +109,7 @@ class FunctionKeeper:
             self.trouble = str(failed)
             return
         self.trouble = ""
-        self._reach = self._started.reach.to_text()
+        self._reach = self._started.reach
         self._keep_warm()
 
     def _keep_warm(self) -> None:

@@ -1,1 +1,1 @@
-"""Which parts of a flow can be given to short-lived workers."""
+"""What of a flow can go to burst workers (`segments`), and a graph that shows it (`graph`)."""

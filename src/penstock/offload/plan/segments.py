@@ -1,35 +1,41 @@
-"""What of a flow can go to functions: the segments that one invocation runs."""
+"""Segments: what of a flow can go to burst workers, in the pieces that one invocation runs."""
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 
-from penstock.offload.plan.graph import by_arrival, rewritten
-from penstock.plan.steps import FlowPlan, KeyedStep, MapStep
+from penstock.operators.operator import StepPlan
+from penstock.operators.top.distinct import DistinctPlan
+from penstock.plan.steps import FlowPlan, KeyedStep, MapStep, Step
 
 
 @dataclass(frozen=True)
 class Segment:
-    """What one function invocation runs: stateless steps, and the keyed one behind them if any.
+    """What one invocation runs: stateless steps, and the keyed one behind them if any.
 
-    Every step of a flow is in exactly one segment. A segment that ends in a keyed step gives partial
-    states of it; any other gives rows. These take the place of the rows that they are made of, so
+    Every step of a flow is in exactly one segment. A segment that ends in a keyed step returns partial
+    states of it; any other returns rows. These take the place of the rows that they are made of, so
     that what comes after still gets the rows of a task in the order of arrival.
     """
 
     id: str
-    """Of its last step."""
+    """Id of its last step."""
     maps: tuple[MapStep, ...]
     keyed: KeyedStep | None
     reads: tuple[int, ...]
-    """The streams that come in: one, if it can be offloaded."""
+    """Input streams: one, if the segment can be offloaded."""
     gives: int
-    """The stream that comes out of its last step."""
+    """Output stream of its last step."""
     reason: str = ""
-    """Why it is left whole; empty: it is not."""
+    """Why it is left whole. Empty: it can be offloaded."""
     whole_keys: bool = False
-    """Whether all rows of a key must take one road, with partial states merged in the order of their
-    requests: what the step gives depends on which row of a task came first."""
+    """Whether all rows of a key must go one way, with partial states merged in the order of their
+    requests, because the step's output depends on which row of a task came first."""
+
+    @property
+    def steps(self) -> tuple[Step, ...]:
+        return self.maps if self.keyed is None else (*self.maps, self.keyed)
 
     @property
     def offloadable(self) -> bool:
@@ -37,8 +43,8 @@ class Segment:
 
     @property
     def by_slot(self) -> bool:
-        """Whether slots are known where rows leave. Not before stateless steps, which may still change
-        the key, and not where a row's window is part of what decides its slot."""
+        """Whether slots are known where rows leave. They are not before stateless steps, which may
+        still change the key, nor where a row's window is part of what decides its slot."""
         if self.keyed is None or self.maps:
             return False
         plan = self.keyed.plan
@@ -58,27 +64,43 @@ def segments(plan: FlowPlan) -> tuple[Segment, ...]:
     >>> found.id, [step.id for step in found.maps], found.offloadable
     ('count-2', ['map-1'], True)
     """
-    graph = rewritten(plan)
-    numbers = {step.id: number for number, step in enumerate(plan.steps)}
-    inside = set(graph.pipelined.values())
-    found = []
-    for last, step in enumerate(plan.steps):
-        if step.id in inside:
-            continue
-        chain = [step.id]
-        while chain[0] in graph.pipelined:
-            chain.insert(0, graph.pipelined[chain[0]])
-        steps = [plan.steps[numbers[name]] for name in chain]
+    reads = [plan.reads(number) for number in range(len(plan.steps))]
+    readers = Counter(stream for streams in reads for stream in set(streams))
+    found: dict[int, Segment] = {}
+    """By output stream."""
+    for number, step in enumerate(plan.steps):
+        streams, reason = reads[number], _why_whole(plan, number)
         keyed = step if isinstance(step, KeyedStep) else None
-        found.append(
-            Segment(
-                step.id,
-                tuple(one for one in steps if isinstance(one, MapStep)),
-                keyed,
-                plan.reads(numbers[chain[0]]),
-                len(plan.sources) + last,
-                graph.whole.get(step.id, ""),
-                keyed is not None and by_arrival(keyed.plan),
-            )
-        )
-    return tuple(found)
+        maps = (step,) if isinstance(step, MapStep) else ()
+        whole_keys = keyed is not None and by_arrival(keyed.plan)
+        # One invocation runs a step together with stateless ones whose only reader it is. Not where
+        # keys must stay whole: rows that leave before a stateless step have no key yet.
+        alone = reason or whole_keys or readers[streams[0]] > 1
+        before = None if alone else found.get(streams[0])
+        if before is not None and before.keyed is None and before.offloadable:
+            del found[before.gives]
+            streams, maps = before.reads, (*before.maps, *maps)
+        gives = len(plan.sources) + number
+        found[gives] = Segment(step.id, maps, keyed, streams, gives, reason, whole_keys)
+    return tuple(found.values())
+
+
+def by_arrival(plan: StepPlan) -> bool:
+    """Whether a step's output depends on which of a key's rows came first."""
+    if isinstance(plan, DistinctPlan):
+        return True
+    aggregates = getattr(plan, "aggregates", {})
+    return any(aggregate.kind in ("first", "last") for aggregate in aggregates.values())
+
+
+def _why_whole(plan: FlowPlan, number: int) -> str:
+    step = plan.steps[number]
+    if plan.one_host:
+        return "all steps run in one host"
+    if isinstance(step, MapStep):
+        return ""
+    if not step.plan.merges:
+        return "its state does not merge"
+    if len(plan.reads(number)) > 1:
+        return "it reads more than one stream"
+    return "its output is in the order of arrival" if plan.ordered else ""

@@ -15,12 +15,11 @@ import numpy as np
 from penstock.control.examine.examiner import Examiner
 from penstock.control.examine.vitals import Ints, Vitals
 from penstock.control.journal.journal import Journal
-from penstock.control.money import Costs
+from penstock.control.money import Costs, HostPrice
 from penstock.control.policies.health import observed
 from penstock.control.step_control import StepControl
 from penstock.control.treat.decision import Bounds, Decision
 from penstock.model import HostId, StepId
-from penstock.offload.backends.price import HostPrice
 from penstock.offload.policy.values import OffloadSettings
 
 _NEVER = float("inf")

@@ -44,8 +44,7 @@ class Combiner:
     Where nearly every row has a key of its own, combining is wasted work: early on, `combines`
     turns False. Then forget the combiner and send every batch, the ones added included, as
     `raw(batch)` gives it. With an `approx_distinct`, whose state is larger than many rows,
-    `combines` is False from the start, as it is if the combiner is made with `combine` False. Batches
-    must hold no row with a null in its key.
+    `combines` is False from the start. Batches must hold no row with a null in its key.
 
     With `always` it never gives up, whatever the keys are like. Give it batches in `pieces` then,
     and `finish` whenever it is `full`.
@@ -56,11 +55,11 @@ class Combiner:
     rows: int
     """Rows added."""
 
-    def __init__(self, plan: AggregatePlan, always: bool = False, combine: bool = True) -> None:
-        self.plan, self._always = plan, always
+    def __init__(self, plan: AggregatePlan, always: bool = False) -> None:
+        self.plan, self.always = plan, always
         self._index = key_index(plan.codec.layout)
         small = not any(isinstance(a, DistinctSketch) for a in plan.accumulators)
-        self._worth = always or (combine and small)
+        self._worth = always or small
         width = sum(column.width * column.dtype.itemsize for column in plan.columns)
         self._most = max(_MOST_BYTES // max(width, 1), 1) if always else sys.maxsize
         self._reset()
@@ -125,7 +124,7 @@ class Combiner:
             self._look = self.groups
         elif self._worth:
             self._new = (self.groups - self._look) / (_LOOK_TO - _LOOK_FROM)
-            self.combines = self._always or self._new < _MOSTLY_NEW
+            self.combines = self.always or self._new < _MOSTLY_NEW
 
     def _add(self, batch: pa.RecordBatch) -> None:
         before = self.groups
@@ -150,32 +149,37 @@ class Combiner:
 
 
 class CombiningSender:
-    """Combines the rows of each key first where that shrinks what is sent, else sends the rows.
+    """Combines the rows of each key first where that shrinks what is sent, else sends the rows."""
 
-    With `always` it combines in any case; without `combine`, else in none.
-    """
-
-    def __init__(self, plan: AggregatePlan, always: bool = False, combine: bool = True) -> None:
-        self._plan, self._always = plan, always
-        self._combiner = Combiner(plan, always, combine)
+    def __init__(self, codec: KeyCodec, combiner: Combiner) -> None:
+        self._codec, self._combiner = codec, combiner
         self._unsent: list[pa.RecordBatch] = []
         self.late: list[tuple[int, pa.RecordBatch]] = []
 
+    @property
+    def combines(self) -> bool:
+        return self._combiner.combines
+
+    @combines.setter
+    def combines(self, combines: bool) -> None:
+        self._combiner.combines = combines
+
     def add(self, input: int, batch: pa.RecordBatch) -> Iterator[Outgoing]:
+        """Give rows at once only when combining them is not worth it, states when they are many."""
         combiner = self._combiner
-        if not self._always:
-            self._unsent.append(batch)
+        self._unsent.append(batch)
         if combiner.combines:
             for piece in combiner.pieces(batch):
                 combiner.add(piece)
                 if combiner.full:
                     yield self._combined()
         if not combiner.combines:
-            for raw in self._unsent:
-                yield Outgoing(combiner.raw(raw), self._plan.codec.encode(raw).hashes)
+            yield from map(self._uncombined, self._unsent)
+        if combiner.always or not combiner.combines:
             self._unsent.clear()
 
     def finish(self) -> tuple[str, Iterable[Outgoing]]:
+        """The combined states, if no rows were sent."""
         if not self._combiner.combines:
             return ROWS, ()
         self._unsent.clear()
@@ -183,7 +187,10 @@ class CombiningSender:
 
     def _combined(self) -> Outgoing:
         keys, partials = self._combiner.finish()
-        return Outgoing(pack(self._plan.codec, keys, partials), keys.hashes)
+        return Outgoing(pack(self._codec, keys, partials), keys.hashes)
+
+    def _uncombined(self, rows: pa.RecordBatch) -> Outgoing:
+        return Outgoing(self._combiner.raw(rows), self._codec.encode(rows).hashes)
 
 
 def pack(codec: KeyCodec, keys: Keys, partials: pa.RecordBatch) -> pa.RecordBatch:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
-from typing import Any, Literal, NamedTuple
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -46,18 +46,6 @@ class Aggregate:
 
     def __str__(self) -> str:
         return named(self.kind, self.column, self.by, self.where)
-
-    def to_json(self) -> dict[str, Any]:
-        """The aggregate as it is written into a checkpoint."""
-        facts = asdict(self)
-        if self.where is None:
-            del facts["where"]
-        return facts
-
-    @classmethod
-    def from_json(cls, facts: dict[str, Any]) -> Aggregate:
-        """Undo `to_json`."""
-        return cls(**facts)
 
 
 class CompiledAggregate(NamedTuple):

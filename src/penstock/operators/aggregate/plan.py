@@ -10,7 +10,7 @@ import pyarrow as pa
 from penstock.errors import FlowError
 from penstock.operators.aggregate import step as aggregate_step
 from penstock.operators.aggregate.accumulators import Accumulator, State
-from penstock.operators.aggregate.combiner import CombiningSender
+from penstock.operators.aggregate.combiner import Combiner, CombiningSender
 from penstock.operators.aggregate.compiled import Aggregate, compiled, one_field
 from penstock.operators.aggregate.signed_accumulators import SignedCount
 from penstock.operators.operator import (
@@ -110,9 +110,9 @@ class AggregatePlan:
         """Rows without a key."""
         return without_key(self.codec, self.key_names, batch)
 
-    def sender(self, time: EpochTime, two_stage: bool = False, combine: bool = True) -> Sender:
-        """Combines before sending where that pays, or always, or never."""
-        return CombiningSender(self, two_stage, combine)
+    def sender(self, time: EpochTime, two_stage: bool = False) -> Sender:
+        """Combines before sending where that pays, or always."""
+        return CombiningSender(self.codec, Combiner(self, two_stage))
 
     def sent_keys(self, batch: pa.RecordBatch) -> Keys:
         """The keys of rows or of combined states."""

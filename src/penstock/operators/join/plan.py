@@ -144,7 +144,7 @@ class JoinPlan:
         names = ", ".join(self.key_names)
         return None if odd is None else Unfit(odd, f"a null inside the key ({names})")
 
-    def sender(self, time: EpochTime, two_stage: bool = False, combine: bool = True) -> JoinSender:
+    def sender(self, time: EpochTime, two_stage: bool = False) -> JoinSender:
         """Sends the rows of both sides by their keys."""
         return JoinSender(self, time)
 
@@ -254,6 +254,8 @@ def _key_schema(left: pa.Schema, right: pa.Schema, on: tuple[tuple[str, str], ..
 
 class JoinSender:
     """Sends each row by its key, and once for each window; rows that cannot match stay behind."""
+
+    combines = False
 
     def __init__(self, plan: JoinPlan, time: EpochTime) -> None:
         self._plan, self._time = plan, time

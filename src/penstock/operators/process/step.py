@@ -111,7 +111,7 @@ class ProcessPlan:
         """Rows without a key."""
         return without_key(self.codec, self.key_names, batch)
 
-    def sender(self, time: EpochTime, two_stage: bool = False, combine: bool = True) -> RowSender:
+    def sender(self, time: EpochTime, two_stage: bool = False) -> RowSender:
         """All rows go to the processor."""
         return RowSender(self.codec)
 

@@ -108,11 +108,9 @@ class DistinctPlan:
         times = [] if self.on is None else [self.on]
         return unfit_rows(self.user_codec, self.key_names, times, batch)
 
-    def sender(
-        self, time: EpochTime, two_stage: bool = False, combine: bool = True
-    ) -> DistinctSender:
-        """Sends the first row of each key, where there are many of a key, or in any case, or all."""
-        return DistinctSender(self, time, two_stage, combine)
+    def sender(self, time: EpochTime, two_stage: bool = False) -> DistinctSender:
+        """Sends the first row of each key, where there are many of a key, or in any case."""
+        return DistinctSender(self, time, two_stage)
 
     def sent_keys(self, batch: pa.RecordBatch) -> Keys:
         """The keys of rows that may be the first of their key."""
@@ -128,15 +126,13 @@ class DistinctPlan:
 class DistinctSender:
     """Leaves out rows whose key the task has sent already, unless hardly any key comes again.
 
-    With `always`, even then; without `combine`, else in no case.
+    With `always`, even then.
     """
 
-    def __init__(
-        self, plan: DistinctPlan, time: EpochTime, always: bool = False, combine: bool = True
-    ) -> None:
+    def __init__(self, plan: DistinctPlan, time: EpochTime, always: bool = False) -> None:
         self._plan, self._time, self._always = plan, time, always
         self._index = key_index(plan.codec.layout)
-        self._rows, self._looks = 0, always or combine
+        self._rows, self.combines = 0, True
         self.late: list[tuple[int, pa.RecordBatch]] = []
 
     def add(self, input: int, batch: pa.RecordBatch) -> Iterable[Outgoing]:
@@ -145,7 +141,7 @@ class DistinctSender:
             if late is not None:
                 self.late.append((input, late))
         keys = self._plan.codec.encode(batch)
-        if not self._looks:
+        if not self.combines:
             return [Outgoing(batch, keys.hashes)]
         before = self._index.size
         entries = self._index.upsert(keys)
@@ -155,7 +151,7 @@ class DistinctSender:
         self._rows += batch.num_rows
         mostly_new = self._index.size > self._rows * _MOSTLY_NEW
         if self._rows >= _JUDGED_FROM and mostly_new and not self._always:
-            self._looks = False
+            self.combines = False
             self._index.clear()
         if len(first) == batch.num_rows:
             return [Outgoing(batch, keys.hashes)]

@@ -132,11 +132,11 @@ class TopPlan:
         times = [name for name in (self.on, self.until) if name is not None]
         return unfit_rows(self.user_codec, self.key_names, times, batch)
 
-    def sender(self, time: EpochTime, two_stage: bool = False, combine: bool = True) -> Sender:
+    def sender(self, time: EpochTime, two_stage: bool = False) -> Sender:
         """Leaves out what cannot be among the first n of a key."""
         if two_stage:
             return GatheringTopSender(self, time)
-        return TopSender(self, time, combine)
+        return TopSender(self, time)
 
     def sent_keys(self, batch: pa.RecordBatch) -> Keys:
         """The keys of rows that may be among the first n."""
@@ -198,13 +198,13 @@ _ENOUGH = 1 << 18
 class TopSender:
     """Looks at each batch by itself, and by the first column of the order only.
 
-    Where hardly any row can be left out, it gives up and sends all; without `combine`, from the start.
+    Where hardly any row can be left out, it gives up and sends all.
     """
 
-    def __init__(self, plan: TopPlan, time: EpochTime, combine: bool = True) -> None:
+    def __init__(self, plan: TopPlan, time: EpochTime) -> None:
         self._plan, self._time = plan, time
         self._rows = self._kept = 0
-        self._looks = combine and plan.n <= MOST
+        self.combines = plan.n <= MOST
         self.late: list[tuple[int, pa.RecordBatch]] = []
 
     def add(self, input: int, batch: pa.RecordBatch) -> Iterable[Outgoing]:
@@ -212,12 +212,12 @@ class TopSender:
         if late is not None:
             self.late.append((input, late))
         keys = self._plan.codec.encode(batch)
-        if not self._looks or batch.num_rows < 2:
+        if not self.combines or batch.num_rows < 2:
             return [Outgoing(batch, keys.hashes)]
         rows = self._leading(batch, keys)
         self._rows += batch.num_rows
         self._kept += len(rows)
-        self._looks = self._rows < _JUDGED_FROM or self._kept < self._rows * _MOSTLY_KEPT
+        self.combines = self._rows < _JUDGED_FROM or self._kept < self._rows * _MOSTLY_KEPT
         if len(rows) == batch.num_rows:
             return [Outgoing(batch, keys.hashes)]
         return [Outgoing(batch.take(fixed_array(rows, pa.int64())), keys.hashes[rows])]
@@ -270,11 +270,15 @@ class GatheringTopSender(TopSender):
 
     def __init__(self, plan: TopPlan, time: EpochTime) -> None:
         super().__init__(plan, time)
+        self.combines = True
         self._none = Bags("rows", plan.rows)
         self._gathered: list[pa.RecordBatch] = []
 
     def add(self, input: int, batch: pa.RecordBatch) -> Iterator[Outgoing]:
         """Gives nothing before there are many rows."""
+        if not self.combines:
+            yield from super().add(input, batch)
+            return
         late, batch = self._on_time(batch)
         if late is not None:
             self.late.append((input, late))
@@ -293,7 +297,7 @@ class GatheringTopSender(TopSender):
         keys = plan.codec.encode(batch)
         groups = self._groups(keys)
         rows = np.arange(len(keys))
-        if self._looks:  # most rows need not be sorted
+        if plan.n <= MOST:  # most rows need not be sorted
             rows = self._leaders(batch, groups)
         mixed = MixedRows(self._none, rows[:0], batch, rows)
         rows = rows[mixed.first(plan.n, plan.order, plan.rest, groups[rows], plan.ties)]

@@ -33,8 +33,8 @@ class PaneCombiner(Combiner):
     their numbers are. That is faster than to look up the bytes of a key of several columns.
     """
 
-    def __init__(self, plan: WindowPlan, always: bool = False, combine: bool = True) -> None:
-        super().__init__(plan.inner, always, combine)
+    def __init__(self, plan: WindowPlan, always: bool = False) -> None:
+        super().__init__(plan.inner, always)
         self._start_name, self._user_codec = plan.start_name, plan.user_codec
         self._users = key_index(plan.user_codec.layout)
         self._panes = IntIndex()

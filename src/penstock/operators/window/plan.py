@@ -144,9 +144,9 @@ class WindowPlan(_Windowed):
         self.stays = self.emit == "close" and self.lateness_ms > 0
         """Whether windows stay for late rows after they were given."""
 
-    def sender(self, time: EpochTime, two_stage: bool = False, combine: bool = True) -> Sender:
+    def sender(self, time: EpochTime, two_stage: bool = False) -> Sender:
         """Combines the rows of each key and pane before they go to their windows."""
-        return window_sender.WindowSender(self, time, two_stage, combine)
+        return window_sender.WindowSender(self, time, two_stage)
 
     def sent_keys(self, batch: pa.RecordBatch) -> Keys:
         """Keys and windows, of rows or of combined states."""
@@ -170,9 +170,9 @@ class SessionPlan(_Windowed):
         self.codec = self.user_codec = self.inner.codec
         self.output = self._output(self.inner)
 
-    def sender(self, time: EpochTime, two_stage: bool = False, combine: bool = True) -> Sender:
-        """Makes sessions of its own rows first: where it must not `combine` them, one of each."""
-        return window_sender.SessionSender(self, time, two_stage or combine)
+    def sender(self, time: EpochTime, two_stage: bool = False) -> Sender:
+        """Makes sessions of its own rows first."""
+        return window_sender.SessionSender(self, time)
 
     def sent_keys(self, batch: pa.RecordBatch) -> Keys:
         """The keys that the sessions are of."""

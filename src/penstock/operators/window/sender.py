@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from penstock.operators.aggregate.combiner import pack
+from penstock.operators.aggregate.combiner import CombiningSender, pack
 from penstock.operators.aggregate.state import PassingState
-from penstock.operators.operator import PARTIALS, ROWS, EpochTime, Outgoing
+from penstock.operators.operator import PARTIALS, EpochTime, Outgoing
 from penstock.operators.window import kernels
 from penstock.operators.window.pane_combiner import PaneCombiner
 from penstock.operators.window.windows import event_times, time_array
@@ -28,46 +28,24 @@ if TYPE_CHECKING:
 Late = list[tuple[int, pa.RecordBatch]]
 
 
-class WindowSender:
-    """Takes late rows out, finds panes, combines where that shrinks what is sent, or `always`; else,
-    without `combine`, in no case."""
+class WindowSender(CombiningSender):
+    """Takes late rows out, finds panes, and combines the rows of each key and pane."""
 
-    def __init__(
-        self, plan: WindowPlan, time: EpochTime, always: bool = False, combine: bool = True
-    ) -> None:
-        self._plan, self._time, self._always = plan, time, always
+    _combiner: PaneCombiner
+
+    def __init__(self, plan: WindowPlan, time: EpochTime, always: bool = False) -> None:
+        super().__init__(plan.codec, PaneCombiner(plan, always))
+        self._plan, self._time = plan, time
         self._horizon = plan.window.horizon(time, plan.lateness_ms)
-        self._combiner = PaneCombiner(plan, always, combine)
         self._names = [n for n in plan.inner.raw_names if n != plan.start_name]
         fields = [plan.inner.input_schema.field(n) for n in (*self._names, plan.start_name)]
         self._schema = pa.schema(fields)
-        self._unsent: list[pa.RecordBatch] = []
-        self.late: Late = []
 
     def add(self, input: int, batch: pa.RecordBatch) -> Iterator[Outgoing]:
-        """Give rows at once only when combining them is not worth it, states when they are many."""
         batch, times = timely(self._plan, self._time, self._horizon, batch, self.late)
         panes = time_array(self._plan.window.panes(times), self._plan.time_type)
         columns = [*(batch.column(name) for name in self._names), panes]
-        rows = pa.RecordBatch.from_arrays(columns, schema=self._schema)
-        if not self._always:
-            self._unsent.append(rows)
-        if self._combiner.combines:
-            for piece in self._combiner.pieces(rows):
-                self._combiner.add(piece)
-                if self._combiner.full:
-                    yield self._combined()
-        if not self._combiner.combines:
-            for rows in self._unsent:
-                yield self._in_windows(rows)
-            self._unsent.clear()
-
-    def finish(self) -> tuple[str, Iterable[Outgoing]]:
-        """The combined states, if no rows were sent."""
-        if not self._combiner.combines:
-            return ROWS, ()
-        self._unsent.clear()
-        return PARTIALS, [self._combined()]
+        return super().add(input, pa.RecordBatch.from_arrays(columns, schema=self._schema))
 
     def _combined(self) -> Outgoing:
         columns, panes, partials = self._combiner.finish_panes()
@@ -80,7 +58,7 @@ class WindowSender:
         keys = codec.encode(pa.RecordBatch.from_arrays(columns, schema=codec.schema))
         return Outgoing(pack(codec, keys, partials), keys.hashes)
 
-    def _in_windows(self, rows: pa.RecordBatch) -> Outgoing:
+    def _uncombined(self, rows: pa.RecordBatch) -> Outgoing:
         panes = event_times(rows.column(self._plan.start_name))
         places, starts = self._plan.window.spread(panes, self._horizon)
         if not _are_all(places, len(panes)) or self._plan.window.kind != "tumbling":
@@ -121,11 +99,11 @@ _ENOUGH = 1 << 18
 
 class SessionSender:
     """Makes sessions of its own rows; the host merges them with those that it has. They go in the order
-    of their first rows: in a flow that is ordered, that is where they belong. Without `combine` each
-    row is a session, and it is left to the host to find those that are one."""
+    of their first rows: in a flow that is ordered, that is where they belong. If it does not
+    combine, each row is a session, and it is left to the host to find those that are one."""
 
-    def __init__(self, plan: SessionPlan, time: EpochTime, combine: bool = True) -> None:
-        self._plan, self._time, self._combine = plan, time, combine
+    def __init__(self, plan: SessionPlan, time: EpochTime) -> None:
+        self._plan, self._time, self.combines = plan, time, True
         self._horizon = plan.window.horizon(time, plan.lateness_ms)
         self._rows: list[pa.RecordBatch] = []
         self._times: list[Array] = []
@@ -162,7 +140,7 @@ class SessionSender:
     def _grouped(self, users: Array, count: int, times: Array) -> tuple[Array, Array, Array, Array]:
         """Each row's session, and each session's user, start and end."""
         gap = self._plan.window.size_us
-        if not self._combine:
+        if not self.combines:
             return np.arange(len(users)), users, times, times + gap
         sorted_already = bool((times[1:] >= times[:-1]).all())
         order = np.empty(0, np.int64) if sorted_already else np.argsort(times)

@@ -16,7 +16,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -29,8 +28,6 @@ from penstock.state.store.manifest import (
     Layout,
     SegmentRef,
     StepLayout,
-    layout_from_json,
-    layout_to_json,
     pack_slots,
     slot_groups,
     unpack_slots,
@@ -75,19 +72,6 @@ class Compacted:
     files: StepLayout
     written: int
     """Bytes of new files."""
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "step": self.step,
-            "version": self.version,
-            "slots": self.slots,
-            "files": layout_to_json(self.files),
-            "written": self.written,
-        }
-
-    @staticmethod
-    def from_json(facts: dict[str, Any]) -> Compacted:
-        return Compacted(**(facts | {"files": layout_from_json(facts["files"])}))
 
 
 def plan(

@@ -12,13 +12,17 @@ from __future__ import annotations
 import json
 import zlib
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
 
 import numpy as np
 
-from penstock.errors import CheckpointError
+from penstock import codec
+from penstock.errors import CheckpointError, ProtocolError
 from penstock.state.arrays import Array
+from penstock.state.store.blocks import damaged
+
+T = TypeVar("T")
 
 FORMAT = 2
 READABLE = (1, 2)
@@ -95,18 +99,6 @@ class Layout:
         steps = self.steps.values()
         return [ref for step in steps for ref in (*step.snapshots.values(), *step.runs)]
 
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "version": self.version,
-            "tag": self.tag,
-            "steps": {step: layout_to_json(files) for step, files in self.steps.items()},
-        }
-
-    @staticmethod
-    def from_json(facts: dict[str, Any]) -> Layout:
-        steps = {step: layout_from_json(files) for step, files in facts["steps"].items()}
-        return Layout(facts["version"], facts["tag"], steps)
-
 
 @dataclass(frozen=True)
 class Manifest:
@@ -121,7 +113,7 @@ class Manifest:
     deltas: tuple[DeltaRef, ...]
     """The deltas of this epoch only."""
     routes: dict[str, dict[str, Any]]
-    """step -> route table, as `RouteTable.to_json` gives it."""
+    """step -> route table, as `codec.to_plain` gives it."""
     watermarks: dict[str, int | None]
     """step -> watermark of the next epoch, in milliseconds."""
     rows: int
@@ -129,15 +121,7 @@ class Manifest:
     placements: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     """step -> since when and why groups of slots are where they are."""
     event_times: list[list[Any]] = field(default_factory=list)
-    """How far each partition of the sources has come, as `plan.watermarks.to_json` gives it."""
-
-    @staticmethod
-    def from_json(facts: dict[str, Any], format: int) -> Manifest:
-        """Undo `asdict`. In format 1, `base` was the first epoch, not the version before it."""
-        facts = facts | {"deltas": tuple(DeltaRef(**ref) for ref in facts["deltas"])}
-        if format == 1:
-            facts |= {"base": facts["base"] - 1, "layout": ""}
-        return Manifest(**facts)
+    """How far each partition of the sources has come, as `plan.watermarks.known_rows` gives it."""
 
 
 @dataclass(frozen=True)
@@ -168,20 +152,6 @@ class VersionChain:
             for ref in manifest.deltas
             if ref.step == step and ref.rows
         ]
-
-
-def layout_to_json(files: StepLayout) -> dict[str, Any]:
-    return {
-        "snapshots": {str(slot): asdict(ref) for slot, ref in files.snapshots.items()},
-        "runs": [asdict(ref) for ref in files.runs],
-    }
-
-
-def layout_from_json(facts: dict[str, Any]) -> StepLayout:
-    return StepLayout(
-        {int(slot): SegmentRef(**ref) for slot, ref in facts["snapshots"].items()},
-        tuple(SegmentRef(**ref) for ref in facts["runs"]),
-    )
 
 
 def pack_slots(slots: Array | Iterable[int]) -> str:
@@ -215,15 +185,18 @@ def slot_groups(slots: Array, sizes: Array, at_once: int) -> list[Array]:
     return [group for group in groups if len(group)]
 
 
-def to_checked(facts: dict[str, Any]) -> bytes:
-    """Facts as JSON with a format and a checksum."""
-    text = json.dumps(facts)
+def checked(value: Manifest | Layout) -> bytes:
+    """A manifest or layout as JSON with a format and a checksum.
+
+    The checksum is of the facts as Python's own `json` writes them, in all formats and releases.
+    """
+    text = json.dumps(codec.to_plain(value))
     head = json.dumps({"format": FORMAT, "checksum": zlib.crc32(text.encode())})
     return f"{head[:-1]}, {text[1:]}".encode()
 
 
-def from_checked(facts: dict[str, Any], name: str) -> tuple[dict[str, Any], int]:
-    """The facts and their format. Refuses formats that it does not know, and damaged facts."""
+def from_checked(facts: dict[str, Any], name: str, kind: type[T]) -> T:
+    """Undo `checked`. Refuses formats that it does not know, and damaged facts."""
     facts = dict(facts)
     format, checksum = facts.pop("format", None), facts.pop("checksum", None)
     if format not in READABLE:
@@ -233,8 +206,10 @@ def from_checked(facts: dict[str, Any], name: str) -> tuple[dict[str, Any], int]
             hint="open it with the release that wrote it, or start from a new checkpoint folder",
         )
     if format > 1 and zlib.crc32(json.dumps(facts).encode()) != checksum:
-        raise CheckpointError(
-            f"{name} is damaged: its checksum does not match",
-            hint="restore this file from a backup, or start from a new checkpoint folder",
-        )
-    return facts, format
+        damaged(name, "its checksum does not match")
+    if format == 1 and isinstance(facts.get("base"), int):
+        facts |= {"base": facts["base"] - 1, "layout": ""}  # it was the first epoch
+    try:
+        return codec.from_plain(facts, kind)
+    except ProtocolError as wrong:
+        damaged(name, wrong.message, wrong)

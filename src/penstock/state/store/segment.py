@@ -22,7 +22,6 @@ written: whatever bit of a file is damaged, it is noticed when that part is used
 
 from __future__ import annotations
 
-import json
 import struct
 import zlib
 from itertools import pairwise
@@ -30,6 +29,8 @@ from itertools import pairwise
 import numpy as np
 import pyarrow as pa
 
+from penstock.codec import decode, encode
+from penstock.errors import ProtocolError
 from penstock.state.arrays import Array, fixed_array, fixed_values, one_chunk, ranges
 from penstock.state.keys.codec import KeyCodec, Keys
 from penstock.state.store import segment_kernels as kernels
@@ -65,7 +66,7 @@ def write_segment(table: pa.Table) -> tuple[pa.Buffer, int]:
         "checksums": [zlib.crc32(message) for message in messages],
     }
     sink = pa.BufferOutputStream()
-    schema = batch.schema.with_metadata({INDEX: json.dumps(index)})
+    schema = batch.schema.with_metadata({INDEX: encode(index)})
     with pa.ipc.new_file(sink, schema) as writer:
         for part in parts:
             writer.write_batch(part)
@@ -102,10 +103,17 @@ class SegmentFile:
             packed = (schema.metadata or {}).get(INDEX)
             if packed is None:
                 return _unindexed(data, name, codec)
-            index = json.loads(packed)
+            index = decode(packed, dict[str, list[int]])
             blocks = FileBlocks(data, name, schema.remove_metadata(), codec, head, index)
             found = frame_checksum(data, head, sum(index["sizes"]))
-        except (ValueError, KeyError, TypeError, struct.error, OSError, pa.ArrowException) as bad:
+        except (
+            ProtocolError,
+            KeyError,
+            ValueError,
+            struct.error,
+            OSError,
+            pa.ArrowException,
+        ) as bad:
             damaged(name, f"{bad}", bad)
         if checksum is not None and found != checksum:
             damaged(name, "its checksum is not the one it was written with")

@@ -17,19 +17,19 @@ its layout, do not exist for anybody.
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
 
+from penstock import codec
 from penstock.errors import CheckpointError, ProtocolError
 from penstock.model import DeadLetter
 from penstock.state.arrays import fixed_values, one_chunk
 from penstock.state.keys.codec import KeyCodec
+from penstock.state.store.blocks import damaged
 from penstock.state.store.files import Files, open_filesystem
 from penstock.state.store.manifest import (
     FORMAT,
@@ -40,9 +40,9 @@ from penstock.state.store.manifest import (
     SegmentRef,
     StepLayout,
     VersionChain,
+    checked,
     from_checked,
     pack_slots,
-    to_checked,
 )
 from penstock.state.store.segment import SegmentFile, write_segment
 from penstock.state.table.table import SLOT
@@ -60,6 +60,8 @@ __all__ = [
     "VersionChain",
     "open_filesystem",
 ]
+
+T = TypeVar("T")
 
 _INCOMPLETE = "the folder is incomplete: restore it, or start from a new checkpoint folder"
 
@@ -81,7 +83,7 @@ class Store:
         return self._read_json("flow.json")
 
     def write_flow(self, facts: dict[str, Any]) -> None:
-        self.files.write("flow.json", json.dumps(facts, indent=1).encode())
+        self.files.write("flow.json", codec.text(facts, indent=1).encode())
 
     def begin_closing(self, epoch: int) -> int:
         """The flow's input has ended; from this epoch on everything closes. If that was said before,
@@ -106,7 +108,7 @@ class Store:
 
     def write_control(self, facts: dict[str, Any]) -> None:
         """Say how to reach the running query. It is for the owner's eyes: there is a token in it."""
-        self.files.write("control.json", json.dumps(facts).encode(), secret=True)
+        self.files.write("control.json", codec.encode(facts), secret=True)
 
     def remove_control(self) -> None:
         self.files.remove("control.json")
@@ -163,22 +165,21 @@ class Store:
     def write_manifest(self, manifest: Manifest) -> None:
         """The commit point of an epoch: visible whole or not at all."""
         name = _manifest_file(manifest.epoch)
-        self.files.write_patiently(name, to_checked(asdict(manifest)))
+        self.files.write_patiently(name, checked(manifest))
 
     def read_manifest(self, epoch: int) -> Manifest | None:
-        facts = self._read_checked(_manifest_file(epoch))
-        return None if facts is None else Manifest.from_json(*facts)
+        return self._read_checked(_manifest_file(epoch), Manifest)
 
     def write_layout(self, layout: Layout) -> str:
         """Write a layout, and give the name by which manifests refer to it."""
-        self.files.write_patiently(layout.file, to_checked(layout.to_json()))
+        self.files.write_patiently(layout.file, checked(layout))
         return layout.file
 
     def read_layout(self, file: str) -> Layout:
-        facts = self._read_checked(file)
-        if facts is None:
+        layout = self._read_checked(file, Layout)
+        if layout is None:
             raise self.lacks(file)
-        return Layout.from_json(facts[0])
+        return layout
 
     def epochs(self) -> list[int]:
         """The epochs that have a manifest, in order."""
@@ -219,24 +220,26 @@ class Store:
     # Dead letters
 
     def write_dead_letters(self, epoch: int, letters: Sequence[DeadLetter]) -> None:
-        lines = "".join(json.dumps({"epoch": epoch} | asdict(x)) + "\n" for x in letters)
-        self.files.write_patiently(f"dead_letters/{epoch:012d}.jsonl", lines.encode())
+        lines = [{"epoch": epoch} | codec.to_plain(letter) for letter in letters]
+        self.files.write_patiently(f"dead_letters/{epoch:012d}.jsonl", codec.lines(lines))
 
     # The journal
 
-    def write_journal(self, name: str, entries: Sequence[dict[str, Any]]) -> None:
+    def write_journal(self, name: str, entries: Sequence[object]) -> None:
         """Keep entries of the journal; files are read in the order of their names."""
-        lines = "".join(json.dumps(entry) + "\n" for entry in entries)
-        self.files.write_patiently(f"journal/{name}.jsonl", lines.encode())
+        self.files.write_patiently(f"journal/{name}.jsonl", codec.lines(entries))
 
     def journal_files(self) -> list[str]:
         """The names of the journal's files, oldest first."""
         return sorted(found.name for found in self.files.below("journal"))
 
-    def journal_entries(self, files: int = 1_000) -> list[dict[str, Any]]:
-        """The entries of the newest files of the journal, oldest first."""
-        texts = [self.files.read(name) or b"" for name in self.journal_files()[-files:]]
-        return [json.loads(line) for text in texts for line in text.splitlines()]
+    def journal_entries(self, kind: type[T], files: int = 1_000) -> list[T]:
+        """The entries of the newest files of the journal, as this type, oldest first."""
+        return [
+            self._decoded(line, name, kind)
+            for name in self.journal_files()[-files:]
+            for line in (self.files.read(name) or b"").splitlines()
+        ]
 
     def lacks(self, file: str) -> CheckpointError:
         """What to raise when a file of a version that should be there is missing."""
@@ -258,22 +261,19 @@ class Store:
             step, name, table.num_rows, data.size, checksum, packed, len(slots), version
         )
 
-    def _read_checked(self, name: str) -> tuple[dict[str, Any], int] | None:
+    def _read_checked(self, name: str, kind: type[T]) -> T | None:
         facts = self._read_json(name)
-        return None if facts is None else from_checked(facts, f"{name} of {self.uri}")
+        return None if facts is None else from_checked(facts, f"{name} of {self.uri}", kind)
 
     def _read_json(self, name: str) -> dict[str, Any] | None:
         data = self.files.read(name)
-        if data is None:
-            return None
+        return None if data is None else self._decoded(data, name, dict[str, Any])
+
+    def _decoded(self, data: bytes, name: str, kind: type[T]) -> T:
         try:
-            facts: dict[str, Any] = json.loads(data)
-        except ValueError as damaged:
-            raise CheckpointError(
-                f"{name} of {self.uri} is damaged: {damaged}",
-                hint="restore this file from a backup, or start from a new checkpoint folder",
-            ) from damaged
-        return facts
+            return codec.decode(data, kind)
+        except ProtocolError as wrong:
+            damaged(f"{name} of {self.uri}", wrong.message, wrong)
 
 
 def _manifest_file(epoch: int) -> str:

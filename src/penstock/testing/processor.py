@@ -1,8 +1,4 @@
-"""Tools to test flows with: user logic runs here without Spark, and whole flows with faults.
-
-A `Fault` says what shall fail, and where: `Settings(faults=(Fault("host.applied", do="kill",
-where={"epoch": 3, "run": 0}),))` kills a host once, in the middle of epoch 3. `FAULT_POINTS` lists
-the places. `armed` arms faults of the driver.
+"""The tester of processors: user logic runs without Spark, epoch by epoch.
 
 >>> from penstock import KeyedProcessor
 >>> class Silence(KeyedProcessor):
@@ -43,7 +39,6 @@ from typing import Any, Literal
 import numpy as np
 import pyarrow as pa
 
-from penstock.faults import FAULT_POINTS, Fault, InjectedFault, armed
 from penstock.model import DeadLetter
 from penstock.operators.operator import ROWS, EpochTime
 from penstock.operators.process.processor import KeyedProcessor
@@ -53,8 +48,6 @@ from penstock.state.variables.ddl import schema_of
 from penstock.state.variables.timers import TimeKind
 from penstock.state.variables.value_state import ValueState
 from penstock.state.variables.values import Row, RowForm
-
-__all__ = ["FAULT_POINTS", "Fault", "InjectedFault", "ProcessorTester", "armed"]
 
 
 class ProcessorTester:

@@ -1,9 +1,9 @@
 """The archive that a Lambda function is made of: Penstock, the flow's plan, and an entry.
 
-What Penstock needs of other packages is listed in it, and put in if asked for. Arrow and numba's
-compiler are large: with them the archive is beyond the 250 MB that Lambda unpacks. So it also holds
-a Dockerfile, by which the same content makes an image; there kernels are compiled once, when the image is
-built, and not in each cold start.
+It lists the packages that Penstock needs, and has them if asked to. Arrow and numba's compiler are
+large: with them the archive exceeds the 250 MB that Lambda unpacks. So it also holds a Dockerfile,
+which makes an image of the same content; there kernels are compiled once, when the image is built,
+and not in each cold start.
 """
 
 from __future__ import annotations
@@ -13,8 +13,7 @@ import subprocess
 import sys
 import tempfile
 import zipfile
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -23,13 +22,13 @@ import cloudpickle
 
 import penstock
 from penstock.errors import FlowError, SettingError
-from penstock.offload.backends.lambda_handler import PLAN
+from penstock.offload.backends.aws.handler import PLAN
 from penstock.plan.steps import FlowPlan
 
-NEEDS = ("pyarrow", "numpy", "numba", "cloudpickle")
-"""The packages that a function needs. No Spark: rows come as Arrow."""
+NEEDS = ("pyarrow", "numpy", "numba", "cloudpickle", "msgspec")
+"""Packages that a burst worker needs. No Spark: rows come as Arrow."""
 UNPACKED_LIMIT = 250 * 1024 * 1024
-"""Bytes that Lambda unpacks of an archive."""
+"""Bytes of an unpacked archive that Lambda takes."""
 
 _ENTRY = '''"""The entry of a Lambda function for one flow; written by `penstock functions package`."""
 
@@ -38,12 +37,12 @@ import shutil
 from pathlib import Path
 
 HERE = Path(__file__).parent
-# The only place that Lambda lets a function write to; kernels that the image has are taken there.
+# The only place that Lambda lets us write to; kernels that the image has are copied there.
 KERNELS = Path(os.environ.setdefault("NUMBA_CACHE_DIR", "/tmp/penstock-kernels"))
 if (HERE / "kernels").is_dir() and KERNELS != HERE / "kernels":
     shutil.copytree(HERE / "kernels", KERNELS, dirs_exist_ok=True)
 
-from penstock.offload.backends.lambda_handler import Handler  # noqa: E402
+from penstock.offload.backends.aws.handler import Handler  # noqa: E402
 
 handler = Handler.of(HERE)
 '''
@@ -61,7 +60,7 @@ CMD ["penstock_handler.handler"]
 
 @dataclass(frozen=True)
 class Packed:
-    """An archive that was written."""
+    """An archive that `package` wrote."""
 
     path: Path
     requirements: tuple[str, ...]
@@ -70,7 +69,7 @@ class Packed:
 
     @property
     def fits(self) -> bool:
-        """Whether Lambda takes it as an archive, with all that it needs."""
+        """Whether Lambda takes it as an archive that has all that it needs."""
         return self.vendored and self.unpacked_bytes <= UNPACKED_LIMIT
 
 
@@ -78,7 +77,7 @@ def package(flow: FlowPlan, to: Path, modules: Sequence[str] = (), vendor: bool 
     """Write the archive.
 
     User code of `modules` goes along by value, within the plan; what it imports from elsewhere must
-    be there. With `vendor`, pip puts in the packages that are needed, for machines like this one.
+    be there. With `vendor`, pip adds the packages that are needed, for machines like this one.
     """
     requirements = tuple(f"{name}=={version(name)}" for name in NEEDS)
     python = f"{sys.version_info.major}.{sys.version_info.minor}"
@@ -102,7 +101,7 @@ def package(flow: FlowPlan, to: Path, modules: Sequence[str] = (), vendor: bool 
 
 
 def flow_named(name: str) -> FlowPlan:
-    """The plan of `module:name`: of a flow, of a plan, or of a function that gives one of these."""
+    """The plan that `module:name` names: a flow, a plan, or a function that returns one of these."""
     module, _, attribute = name.partition(":")
     if not attribute:
         raise FlowError(f"{name!r} names no flow", hint="write module:name")
@@ -123,26 +122,20 @@ def flow_named(name: str) -> FlowPlan:
     return plan
 
 
-def _pickled(flow: FlowPlan, modules: Iterable[str]) -> bytes:
-    with _by_value(modules):
-        pickled: bytes = cloudpickle.dumps(flow)
-    return pickled
-
-
-@contextmanager
-def _by_value(names: Iterable[str]) -> Iterator[None]:
+def _pickled(flow: FlowPlan, names: Iterable[str]) -> bytes:
     modules = [importlib.import_module(name) for name in names]
     for module in modules:
         cloudpickle.register_pickle_by_value(module)
     try:
-        yield
+        pickled: bytes = cloudpickle.dumps(flow)
+        return pickled
     finally:
         for module in modules:
             cloudpickle.unregister_pickle_by_value(module)
 
 
 def _add(archive: zipfile.ZipFile, root: Path, files: Iterable[Path]) -> int:
-    """Put files in; returns their size."""
+    """Add files to the archive. Returns their size in bytes."""
     size = 0
     for file in files:
         if file.is_file() and "__pycache__" not in file.parts:
@@ -158,6 +151,6 @@ def _install(requirements: Sequence[str], folder: str) -> None:
     )
     if done.returncode:
         raise SettingError(
-            f"pip could not get what a function needs: {done.stderr.strip()[-500:]}",
+            f"pip could not get what a burst worker needs: {done.stderr.strip()[-500:]}",
             hint="leave --vendor out, and install requirements.txt of the archive yourself",
         )

@@ -1,23 +1,23 @@
-"""Functions as processes on the driver's machine: the embedded default.
+"""Local burst workers: the user's settings, the driver's handle and the courier's connection.
 
-A service process has the flow and all kernels loaded, and functions are forked off a twin of it: so
-a cold start is a matter of milliseconds, and a function that is idle costs nothing but memory that it
-mostly shares. For trials, `start_ms`, `speed` and `price` make them stand for others.
+A service process has the flow and all kernels loaded, and burst workers are forked off a twin of it. So
+a cold start takes milliseconds, and an idle burst worker costs nothing but memory that it mostly
+shares.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import pickle
 import selectors
 import signal
+import struct
 import subprocess
 import sys
 import threading
 import weakref
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import cloudpickle
@@ -25,39 +25,45 @@ import pyarrow as pa
 import pyarrow.flight as fl
 
 from penstock import errors
+from penstock.control.money import FunctionPrice
 from penstock.errors import PenstockError, SettingError
-from penstock.offload.backends.port import FunctionFailed, Usage
-from penstock.offload.backends.price import FunctionPrice
-from penstock.offload.backends.service import INVOKE, LENGTH, TIMEOUT, ServiceOrder
+from penstock.faults import Fault
+from penstock.offload.backends.backend import Usage, WorkerFailed, reach_text
 from penstock.wire.flight import Endpoint
 
 if TYPE_CHECKING:
     from penstock.plan.steps import FlowPlan
 
+INVOKE = "invoke"
+TIMEOUT = struct.Struct("<I")
+"""Before a request: milliseconds that it may take."""
+LENGTH = struct.Struct("<Q")
+"""Before an order: its length in bytes."""
+
 _UP_S = 120.0
-"""How long the service may take to load everything."""
+"""Time that the service may take to load everything."""
 _CALL_MS = 5_000
 _GRACE_S = 5.0
 
 
 @dataclass(frozen=True)
 class LocalFunctions:
-    """Functions on this machine. See `functions.port.Functions`.
+    """Functions (burst workers) on this machine. See `Backend`.
 
     >>> LocalFunctions(at_most=4, speed=0.5).price.memory_mb
     1769
     """
 
     at_most: int = 16
-    """At a time; requests beyond that are refused."""
+    """Burst workers at a time; requests beyond that are refused."""
     keep_warm: int = 0
-    """So many are ready from the start; `Started.warm` changes it."""
+    """Burst workers that are ready from the start; `BurstWorkers.warm` changes it."""
     idle_ms: int = 60_000
-    """One that was idle for so long, and need not be kept warm, is let go."""
+    """Idle time after which a burst worker is ended, unless it is kept warm."""
     start_ms: int = 0
-    """What a cold start takes beyond what it takes here."""
+    """Duration of a cold start beyond what it takes here."""
     speed: float = 1.0
-    """Relative to a host."""
+    """Speed relative to a host."""
     price: FunctionPrice = field(default_factory=FunctionPrice)
 
     def __post_init__(self) -> None:
@@ -68,45 +74,33 @@ class LocalFunctions:
             )
 
     def start(
-        self, flow: FlowPlan, run_id: str, token: str, host_rate: float | None = None
-    ) -> LocalStarted:
-        order = ServiceOrder(
-            tuple(sys.path),
-            cloudpickle.dumps(flow),
-            token,
-            self.at_most,
-            self.keep_warm,
-            self.idle_ms,
-            self.start_ms,
-            self.speed,
-            host_rate,
-        )
-        return LocalStarted(order, self.price)
+        self, flow: FlowPlan, run_id: str, token: str, faults: tuple[Fault, ...] = ()
+    ) -> LocalWorkers:
+        order = ServiceOrder(tuple(sys.path), cloudpickle.dumps((flow, faults)), token, self)
+        return LocalWorkers(order)
 
 
 @dataclass(frozen=True)
-class LocalReach:
-    """Where the service is, and the run's token. See `functions.port.Reach`."""
+class ServiceOrder:
+    """What the driver tells the service first, pickled: both are one user's."""
 
-    location: str
+    path: tuple[str, ...]
+    """Where Python finds the user's modules."""
+    flow: bytes
+    """The flow's plan and its faults, by cloudpickle."""
     token: str
-
-    def connect(self) -> LocalInvoker:
-        return LocalInvoker(self)
-
-    def to_text(self) -> str:
-        return json.dumps({"kind": "local"} | asdict(self))
+    settings: LocalFunctions
 
 
 class LocalInvoker:
-    """Asks the service. See `functions.port.Invoker`."""
+    """A connection to the service. See `Invoker`."""
 
     request_limit: int | None = None
 
-    def __init__(self, reach: LocalReach) -> None:
+    def __init__(self, location: str, token: str) -> None:
         unlimited = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
-        self._client = fl.FlightClient(reach.location, generic_options=unlimited)
-        self._headers = [(b"authorization", f"Bearer {reach.token}".encode())]
+        self._client = fl.FlightClient(location, generic_options=unlimited)
+        self._headers = [(b"authorization", f"Bearer {token}".encode())]
 
     def invoke(self, request: bytes, timeout_ms: int) -> bytes:
         action = fl.Action(INVOKE, TIMEOUT.pack(timeout_ms) + request)
@@ -114,45 +108,46 @@ class LocalInvoker:
         try:
             [result] = self._client.do_action(action, options)
         except fl.FlightTimedOutError:
-            message = f"a function gave no answer within {timeout_ms} ms"
-            raise FunctionFailed(message, failure="timeout") from None
+            message = f"a burst worker gave no answer within {timeout_ms} ms"
+            raise WorkerFailed(message, failure="timeout") from None
         except (pa.ArrowException, OSError) as failed:
-            told = errors.find(str(failed))
-            if isinstance(told, FunctionFailed):
-                raise told from None
-            raise FunctionFailed(f"the functions' service gave no answer: {failed}") from failed
+            error = errors.find(str(failed))
+            if isinstance(error, WorkerFailed):
+                raise error from None
+            message = f"the service of the burst workers gave no answer: {failed}"
+            raise WorkerFailed(message) from failed
         answer: bytes = result.body.to_pybytes()
         return answer
 
     def taken(self) -> Usage:
-        """The service counts by itself."""
+        """Nothing: the service counts by itself."""
         return Usage()
 
 
-class LocalStarted:
-    """The service of one run. See `functions.port.Started`. It ends with this process, however that
-    ends."""
+class LocalWorkers:
+    """The service of one run. See `BurstWorkers`. It ends with this process, however that ends."""
 
-    def __init__(self, order: ServiceOrder, price: FunctionPrice) -> None:
-        self._price, self._last = price, Usage()
+    def __init__(self, order: ServiceOrder) -> None:
+        self._price, self._last = order.settings.price, Usage()
         # in a session of its own: Ctrl-C is for the driver, which ends it then
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "penstock.offload.backends.service"],
+            [sys.executable, "-m", "penstock.offload.backends.local.service"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             start_new_session=True,
         )
         self._lock = threading.Lock()
         self._ends = weakref.finalize(self, _end, self._process)
-        self.reach = LocalReach(self._told(order), order.token)
-        self._service = Endpoint(self.reach.location, order.token)
+        location = self._send(order)
+        self.reach = reach_text("local", location=location, token=order.token)
+        self._service = Endpoint(location, order.token)
 
     def warm(self, count: int) -> None:
         with suppress(PenstockError):  # a service that is gone keeps nothing warm
             self._service.call("warm", _CALL_MS, count=count)
 
     def note(self, usage: Usage) -> None:
-        """The service counts by itself."""
+        """Nothing to add: the service counts by itself."""
 
     def used(self) -> Usage:
         with suppress(PenstockError), self._lock:
@@ -162,7 +157,7 @@ class LocalStarted:
         return self._last
 
     def up(self) -> dict[int, str]:
-        """The functions that are there: process number -> "idle" or "busy"."""
+        """The burst workers that are up: process number -> "idle" or "busy"."""
         return dict(self._service.call("up", _CALL_MS))
 
     def stop(self) -> None:
@@ -170,8 +165,8 @@ class LocalStarted:
             self.used()
         self._ends()
 
-    def _told(self, order: ServiceOrder) -> str:
-        """Give the order, and hear where the service is."""
+    def _send(self, order: ServiceOrder) -> str:
+        """Send the order to the service. Returns the service's location."""
         body = pickle.dumps(order)
         stdin, stdout = self._process.stdin, self._process.stdout
         assert stdin is not None and stdout is not None
@@ -184,7 +179,7 @@ class LocalStarted:
         if not location:
             self._ends()
             raise SettingError(
-                "the service for local functions did not come up",
+                "the service for local functions (burst workers) did not come up",
                 hint="its error is printed above; are the flow's functions and modules importable?",
             )
         return location
@@ -197,7 +192,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
                 pipe.close()
     with suppress(subprocess.TimeoutExpired):
         process.wait(_GRACE_S)
-    # Functions end with the service, unless they are stopped. It leads their group.
+    # Burst workers end with the service, unless they are stopped. It leads their group.
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()

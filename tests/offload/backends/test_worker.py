@@ -1,4 +1,4 @@
-"""Rows that go through functions make the same state, and the same output, as rows that do not."""
+"""Rows that go through burst workers make the same state, and the same output, as rows that do not."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.errors import FlowError, StepError
-from penstock.offload.backends.messages import FunctionAnswer, Requests
-from penstock.offload.backends.work import Work, answer
+from penstock.offload.backends.messages import Requests, WorkerAnswer
+from penstock.offload.backends.worker import BurstWorker
 from penstock.offload.plan.segments import segments
 from penstock.operators.operator import PARTIALS, ROWS, EpochTime, Operator
 from penstock.plan.steps import FlowPlan, KeyedStep, SourcePlan
@@ -34,14 +34,14 @@ SLOTS = 8
 
 
 class Courier:
-    """Takes the rows of one channel: some itself, some to functions, in several requests each."""
+    """Takes the rows of one channel: some itself, some to burst workers, in several requests each."""
 
     def __init__(self, step: KeyedStep, time: EpochTime, chance: random.Random) -> None:
         self.step, self.plan, self.time, self.chance = step, step.plan, time, chance
         flow = FlowPlan((SourcePlan(step.plan.inputs[0]),), (step,))
         [segment] = segments(flow)
         self.whole_keys = segment.whole_keys
-        self.work = Work(flow)
+        self.worker = BurstWorker(flow)
         self.requests = Requests.of(flow, [step], time, "test")
         self.late: list[Row] = []
 
@@ -58,7 +58,7 @@ class Courier:
         for number, road in enumerate(taken[1:]):
             for part, batch in enumerate(_cut(self._batch(road), 2 * cut)):
                 asked = self.requests.one(10 * number + part, list(_cut(batch, cut)))
-                got = FunctionAnswer.from_bytes(self.work.answer(asked.to_bytes()), asked)
+                got = WorkerAnswer.from_bytes(self.worker.answer(asked.to_bytes()), asked)
                 assert got.kind == kind or not got.batches
                 for out, hashes in got.outgoing(self.plan):
                     out.validate(full=True)
@@ -85,7 +85,7 @@ def _cut(batch: pa.RecordBatch, size: int) -> list[pa.RecordBatch]:
     return [batch.slice(at, size) for at in range(0, batch.num_rows, size)]
 
 
-def with_functions(
+def with_burst_workers(
     step: KeyedStep, epochs: list[Epoch], cut: int, seed: int, roads: int
 ) -> Outcome:
     operator, outcome, chance = step.operator(), Outcome(), random.Random(seed)
@@ -123,7 +123,7 @@ def state(operator: Operator | None) -> Counter[str]:
 
 
 @pytest.mark.parametrize("name", PLANS)
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=12)
 @given(epochs_of(), st.integers(1, 5), st.integers(0, 999), st.integers(1, 3))
 def test_the_results_are_the_same(
     name: str, epochs: list[Epoch], cut: int, seed: int, roads: int
@@ -131,7 +131,7 @@ def test_the_results_are_the_same(
     quiet = [replace(epoch, mishap="") for epoch in epochs]
     step = KeyedStep("step", SLOTS, PLANS[name])
     alone = run(PLANS[name], quiet, cut)
-    helped = with_functions(step, quiet, cut, seed, roads)
+    helped = with_burst_workers(step, quiet, cut, seed, roads)
     assert list(map(bag, helped.rows)) == list(map(bag, alone.rows))
     assert list(map(bag, helped.late)) == list(map(bag, alone.late))
     assert state(helped.operator) == state(alone.operator)
@@ -140,7 +140,7 @@ def test_the_results_are_the_same(
 def test_stateless_steps_come_first() -> None:
     flow = counting(doubled)
     asked = request(flow, ("a", 1), ("b", 2), ("a", 4))
-    got = FunctionAnswer.from_bytes(answer(flow, asked.to_bytes()), asked)
+    got = WorkerAnswer.from_bytes(BurstWorker(flow).answer(asked.to_bytes()), asked)
     [partials] = got.batches
     assert got.kind == PARTIALS
     assert partials.to_pylist() == [{"__key": b"a", "sum(v)": 10}, {"__key": b"b", "sum(v)": 4}]
@@ -149,25 +149,25 @@ def test_stateless_steps_come_first() -> None:
 def test_a_segment_without_a_keyed_step_gives_rows() -> None:
     flow = counting(doubled)
     asked = Requests.of(flow, flow.steps[:1], EpochTime(0, 0), "test").one(0, [rows(("a", 3))])
-    got = FunctionAnswer.from_bytes(answer(flow, asked.to_bytes()), asked)
+    got = WorkerAnswer.from_bytes(BurstWorker(flow).answer(asked.to_bytes()), asked)
     assert (got.kind, got.batches) == (ROWS, (rows(("a", 6)),))
 
 
 def test_rows_that_cannot_go_on_fail_the_invocation() -> None:
     flow = counting(slow_or_wrong)
     with pytest.raises(ValueError, match="such a row"):
-        answer(flow, request(flow, ("a", 1), ("wrong", 1)).to_bytes())
+        BurstWorker(flow).answer(request(flow, ("a", 1), ("wrong", 1)).to_bytes())
     with pytest.raises(StepError, match="a null in the key"):
-        answer(flow, request(flow, ("a", 1), (None, 1)).to_bytes())
+        BurstWorker(flow).answer(request(flow, ("a", 1), (None, 1)).to_bytes())
 
 
-def test_a_function_of_another_flow_does_not_answer() -> None:
+def test_a_burst_worker_of_another_flow_does_not_answer() -> None:
     other = FlowPlan((SourcePlan(SCHEMA),), (COUNT,))
     with pytest.raises(FlowError, match="another flow"):
-        answer(other, request(counting(doubled), ("a", 1)).to_bytes())
+        BurstWorker(other).answer(request(counting(doubled), ("a", 1)).to_bytes())
 
 
 @pytest.mark.parametrize("name", PLANS)
 def test_a_rehearsal_needs_no_rows_of_the_user(name: str) -> None:
     flow = FlowPlan((SourcePlan(PLANS[name].inputs[0]),), (KeyedStep("s", 4, PLANS[name]),))
-    Work(flow).rehearse()
+    BurstWorker(flow).rehearse()

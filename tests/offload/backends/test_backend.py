@@ -1,4 +1,4 @@
-"""What all places that run functions have in common."""
+"""What all backends of burst workers have in common."""
 
 from __future__ import annotations
 
@@ -12,13 +12,21 @@ from dataclasses import dataclass
 import pytest
 
 from penstock import errors
-from penstock.offload.backends.aws import LambdaFunctions
-from penstock.offload.backends.lambda_handler import Handler
-from penstock.offload.backends.local import LocalFunctions
-from penstock.offload.backends.messages import FunctionAnswer
-from penstock.offload.backends.port import Failure, FunctionFailed, Functions, Invoker, Started
-from penstock.offload.backends.reach import invoker_at
-from penstock.offload.backends.work import Work
+from penstock.offload.backends.aws.backend import LambdaFunctions
+from penstock.offload.backends.aws.handler import Handler
+from penstock.offload.backends.backend import (
+    INVOKERS,
+    Backend,
+    BurstWorkers,
+    Failure,
+    Invoker,
+    WorkerFailed,
+    invoker_at,
+    reach_text,
+)
+from penstock.offload.backends.local.backend import LocalFunctions
+from penstock.offload.backends.messages import WorkerAnswer
+from penstock.offload.backends.worker import BurstWorker
 from tests.offload.backends.flows import counting, request, slow_or_wrong
 from tests.offload.backends.lambda_stand_in import InProcess, LambdaStandIn
 from tests.offload.backends.waiting import until
@@ -29,27 +37,27 @@ AT_MOST = 3
 
 @dataclass
 class Place:
-    started: Started
+    started: BurstWorkers
     invoker: Invoker
 
-    def asked(self, *pairs: tuple[str | None, int], timeout_ms: int = 20_000) -> FunctionAnswer:
+    def asked(self, *pairs: tuple[str | None, int], timeout_ms: int = 20_000) -> WorkerAnswer:
         sent = request(FLOW, *pairs)
-        return FunctionAnswer.from_bytes(self.invoker.invoke(sent.to_bytes(), timeout_ms), sent)
+        return WorkerAnswer.from_bytes(self.invoker.invoke(sent.to_bytes(), timeout_ms), sent)
 
     def failure(self, *pairs: tuple[str | None, int], timeout_ms: int = 20_000) -> Failure:
-        with pytest.raises(FunctionFailed) as raised:
+        with pytest.raises(WorkerFailed) as raised:
             self.asked(*pairs, timeout_ms=timeout_ms)
         return raised.value.failure
 
 
 @contextmanager
-def functions_at(name: str) -> Iterator[Functions]:
+def backend_of(name: str) -> Iterator[Backend]:
     if name == "local":
         yield LocalFunctions(at_most=AT_MOST)
         return
     with (
         pytest.MonkeyPatch.context() as patch,
-        LambdaStandIn("flow", lambda: InProcess(Handler(Work(FLOW))), AT_MOST) as stand_in,
+        LambdaStandIn("flow", lambda: InProcess(Handler(BurstWorker(FLOW))), AT_MOST) as stand_in,
     ):
         patch.setitem(os.environ, "AWS_ACCESS_KEY_ID", "test")
         patch.setitem(os.environ, "AWS_SECRET_ACCESS_KEY", "test")
@@ -59,20 +67,20 @@ def functions_at(name: str) -> Iterator[Functions]:
 @pytest.fixture(scope="module", params=["local", "lambda"])
 def place(request: pytest.FixtureRequest) -> Iterator[Place]:
     with ExitStack() as stack:
-        functions = pickle.loads(pickle.dumps(stack.enter_context(functions_at(request.param))))
-        assert functions.at_most == AT_MOST
-        started = functions.start(FLOW, "run", "token")
+        backend = pickle.loads(pickle.dumps(stack.enter_context(backend_of(request.param))))
+        assert backend.at_most == AT_MOST
+        started = backend.start(FLOW, "run", "token")
         stack.callback(started.stop)
-        yield Place(started, invoker_at(started.reach.to_text()))
+        yield Place(started, invoker_at(started.reach))
 
 
-def test_a_function_answers(place: Place) -> None:
+def test_a_burst_worker_answers(place: Place) -> None:
     [partials] = place.asked(("a", 1), ("b", 2), ("a", 3)).batches
     assert partials.column("sum(v)").to_pylist() == [8, 4]
 
 
 def test_what_couriers_are_told_is_a_text(place: Place) -> None:
-    text = place.started.reach.to_text()
+    text = place.started.reach
     assert invoker_at(text) is place.invoker
     assert "\n" not in text
 
@@ -82,18 +90,18 @@ def test_a_row_that_fails_fails_the_invocation_and_no_more(place: Place) -> None
     assert place.asked(("a", 1)).batches
 
 
-def test_a_function_that_takes_too_long(place: Place) -> None:
+def test_a_burst_worker_that_takes_too_long(place: Place) -> None:
     assert place.failure(("slow", 3_000), timeout_ms=300) == "timeout"
     assert place.asked(("a", 1)).batches
 
 
-def test_more_functions_than_there_may_be_are_refused(place: Place) -> None:
+def test_more_burst_workers_than_there_may_be_are_refused(place: Place) -> None:
     with ThreadPoolExecutor(3 * AT_MOST) as threads:
 
         def outcome(_: int) -> str:
             try:
                 place.asked(("slow", 500))
-            except FunctionFailed as failed:
+            except WorkerFailed as failed:
                 return failed.failure
             return "answered"
 
@@ -126,12 +134,28 @@ def test_warm_ones_are_started_ahead(place: Place) -> None:
 
 
 def test_an_error_says_how_it_failed_wherever_it_is_read() -> None:
-    error = FunctionFailed("busy", failure="throttled")
+    error = WorkerFailed("busy", failure="throttled")
     for again in (pickle.loads(pickle.dumps(error)), errors.from_wire(errors.to_wire(error))):
-        assert isinstance(again, FunctionFailed)
+        assert isinstance(again, WorkerFailed)
         assert (again.failure, str(again)) == ("throttled", "busy")
 
 
-def test_functions_of_no_known_kind_are_refused() -> None:
+def test_backends_of_no_known_kind_are_refused() -> None:
     with pytest.raises(errors.ProtocolError, match="unknown kind: 'other'"):
         invoker_at('{"kind": "other"}')
+
+
+class Echo:
+    """A connection to nobody: it answers with what it was made with."""
+
+    def __init__(self, answer: str) -> None:
+        self._answer = answer.encode()
+
+    def invoke(self, request: bytes, timeout_ms: int) -> bytes:
+        return self._answer
+
+
+def test_another_backend_is_one_entry() -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(INVOKERS, "echo", f"{__name__}:Echo")
+        assert invoker_at(reach_text("echo", answer="rows")).invoke(b"", 1_000) == b"rows"

@@ -1,0 +1,61 @@
+"""What AWS Lambda calls. Packed into the archive of `penstock functions package` as its entry.
+
+Lambda takes and returns JSON when a Lambda function is invoked directly: no bytes, and 6 MB at most
+either way. So requests and answers travel as base64 text inside a JSON object, which makes them a
+third larger; `backend.request_limit` reckons with that. Over a URL or a gateway bytes would be base64
+all the same, behind one more limit.
+
+    {"request": text}    ->  {"answer": text, "cold": bool, "ms": float}, or {"failed": text, "failure": ...}
+    {"warm": ms}         ->  {"cold": bool, "ms": float}, after that time, so that others are started too
+"""
+
+from __future__ import annotations
+
+import base64
+import pickle
+import time
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from penstock.offload.backends.worker import BurstWorker
+
+PLAN = "flow_plan.pickle"
+"""File beside the entry in the archive."""
+ANSWER_LIMIT = 6 * 1024 * 1024 - 1024
+"""Bytes that an answer may have as base64 text; the rest is for the JSON around it."""
+
+
+class Handler:
+    """Answers the events of one Lambda environment. The first one was its cold start."""
+
+    def __init__(self, worker: BurstWorker) -> None:
+        self._worker, self._cold = worker, True
+        pa.set_cpu_count(1)
+        worker.rehearse()
+
+    @staticmethod
+    def of(folder: Path) -> Handler:
+        """A handler for the packaged plan, which is the account's own like the code beside it."""
+        return Handler(BurstWorker(pickle.loads((folder / PLAN).read_bytes())))
+
+    def __call__(self, event: dict[str, Any], context: Any = None) -> dict[str, Any]:
+        began = time.perf_counter()
+        cold, self._cold = self._cold, False
+        result = self._result(event)
+        return result | {"cold": cold, "ms": (time.perf_counter() - began) * 1000}
+
+    def _result(self, event: dict[str, Any]) -> dict[str, Any]:
+        if "warm" in event:
+            time.sleep(event["warm"] / 1000)
+            return {}
+        try:
+            body = self._worker.answer(base64.b64decode(event["request"]))
+        except Exception as failed:
+            # returned, not raised: Lambda may throw away an environment in which a handler raised
+            return {"failed": f"{type(failed).__name__}: {failed}", "failure": "failed"}
+        text = base64.b64encode(body).decode()
+        if len(text) > ANSWER_LIMIT:
+            return {"failed": f"an answer of {len(text)} bytes", "failure": "too_large"}
+        return {"answer": text}

@@ -1,0 +1,171 @@
+"""The port to burst workers: what a backend, a place where they run, must offer.
+
+    Backend       what a user configures as `functions=`
+    BurstWorkers  the burst workers of one run, as the driver holds them
+    Invoker       a courier's connection to them
+
+The driver starts a backend's burst workers for a flow. How to reach them goes to the couriers as a text
+in the plan of each epoch; `invoker_at` makes an `Invoker` of it there. A burst worker gets the bytes
+of a request and returns those of an answer (see `messages`). It knows of no host and no other burst
+worker, and accepts no connection.
+"""
+
+from __future__ import annotations
+
+import json
+import pkgutil
+import threading
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, Protocol
+
+from penstock.control.money import FunctionPrice
+from penstock.errors import PenstockError, ProtocolError
+from penstock.faults import Fault
+
+if TYPE_CHECKING:
+    from penstock.plan.steps import FlowPlan
+
+INVOKERS = {
+    "local": "penstock.offload.backends.local.backend:LocalInvoker",
+    "lambda": "penstock.offload.backends.aws.backend:LambdaInvoker",
+}
+"""Kind of backend -> its `Invoker` class, imported when first needed and called with the facts of a
+reach text. A new backend is one more entry."""
+
+Failure = Literal["failed", "timeout", "throttled", "too_large"]
+
+
+class WorkerFailed(PenstockError):
+    """An invocation got no answer. Nothing has changed: the rows can go another way.
+
+    >>> WorkerFailed("all 8 burst workers are busy", failure="throttled").failure
+    'throttled'
+    """
+
+    def __init__(self, message: str, *, hint: str = "", failure: Failure = "failed") -> None:
+        self.failure = failure
+        super().__init__(message, hint=hint)
+
+    def facts(self) -> dict[str, str]:
+        return super().facts() | {"failure": self.failure}
+
+
+@dataclass(frozen=True)
+class Usage:
+    """What burst workers have done, and what it cost.
+
+    >>> Usage(invocations=2, seconds=0.5) + Usage(invocations=1, cold_starts=1)
+    Usage(invocations=3, seconds=0.5, cold_starts=1, cold_start_ms=0.0, failed=0, throttled=0, money=0.0)
+    """
+
+    invocations: int = 0
+    """Invocations that a burst worker began, including those that failed."""
+    seconds: float = 0.0
+    """Working time that is billed, in total."""
+    cold_starts: int = 0
+    cold_start_ms: float = 0.0
+    """Time that cold starts took, in total."""
+    failed: int = 0
+    """Invocations that a burst worker began and did not answer in time, or at all."""
+    throttled: int = 0
+    """Invocations that were refused because too many burst workers were busy. They cost nothing."""
+    money: float = 0.0
+    """US dollars."""
+
+    def __add__(self, other: Usage) -> Usage:
+        mine, others = vars(self), vars(other)
+        return Usage(**{name: mine[name] + others[name] for name in mine})
+
+
+class Invoker(Protocol):
+    """A courier's connection to burst workers. Safe to use from several threads."""
+
+    request_limit: int | None
+    """Bytes that a request may have; None: any number."""
+
+    def invoke(self, request: bytes, timeout_ms: int) -> bytes:
+        """Have one burst worker answer a request. Blocks for about `timeout_ms` at most.
+
+        Raises `WorkerFailed`. Nothing is tried twice: the caller has another way for its rows.
+        """
+        ...
+
+    def taken(self) -> Usage:
+        """Usage through this invoker since the last call, for `BurstWorkers.note`. Empty where the
+        backend counts by itself."""
+        ...
+
+
+class BurstWorkers(Protocol):
+    """The burst workers of one run, as the driver holds them. Safe to use from several threads."""
+
+    @property
+    def reach(self) -> str:
+        """How couriers reach them: what `invoker_at` takes."""
+        ...
+
+    def warm(self, count: int) -> None:
+        """Keep this many ready or busy from now on. Does not wait for them."""
+        ...
+
+    def note(self, usage: Usage) -> None:
+        """Add what a courier reports of its usage (see `Invoker.taken`)."""
+        ...
+
+    def used(self) -> Usage:
+        """All usage so far."""
+        ...
+
+    def stop(self) -> None:
+        """Release everything. May be called after a failure, and more than once."""
+        ...
+
+
+class Backend(Protocol):
+    """Where burst workers run, as settings that can be pickled."""
+
+    @property
+    def at_most(self) -> int:
+        """Burst workers at a time."""
+        ...
+
+    @property
+    def price(self) -> FunctionPrice: ...
+
+    @property
+    def speed(self) -> float:
+        """Speed of a burst worker relative to a host: Sponge's rho."""
+        ...
+
+    @property
+    def start_ms(self) -> int:
+        """Duration of a cold start. The policy does not count on burst workers that still start."""
+        ...
+
+    def start(
+        self, flow: FlowPlan, run_id: str, token: str, faults: tuple[Fault, ...] = ()
+    ) -> BurstWorkers:
+        """Start what is needed, in the driver. `faults` are for burst workers of this machine."""
+        ...
+
+
+_lock = threading.Lock()
+_invokers: dict[str, Invoker] = {}
+"""A warm Python worker keeps them between tasks. A new run has a new text."""
+
+
+def reach_text(kind: str, **facts: object) -> str:
+    """The text from which `invoker_at` makes an `Invoker` of this kind with these arguments."""
+    return json.dumps({"kind": kind} | facts)
+
+
+def invoker_at(reach: str) -> Invoker:
+    """The invoker that a reach text describes. It is made once in a process."""
+    with _lock:
+        if reach not in _invokers:
+            facts = json.loads(reach)
+            kind = facts.pop("kind", None)
+            if kind not in INVOKERS:
+                raise ProtocolError(f"a plan names functions of an unknown kind: {kind!r}")
+            _invokers[reach] = pkgutil.resolve_name(INVOKERS[kind])(**facts)
+        return _invokers[reach]
