@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 import penstock as ps
 from penstock.errors import SettingError
-from penstock_bench.workloads.nexmark.final import read_epochs
+from penstock_bench.workloads.nexmark.output import read_epochs
 from penstock_bench.workloads.tpcx_bb.catalog import TITLES, begin, final, find, query
 from penstock_bench.workloads.tpcx_bb.config import TpcxBbConfig
 from penstock_bench.workloads.tpcx_bb.files import batches_of, static, streaming, write
