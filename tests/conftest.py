@@ -12,7 +12,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import penstock as ps
-from tests.testing.left_behind import CHEAP, MARK, nothing_left_behind
+from tests.testing.left_behind import MARK, OF_A_TEST, nothing_left_behind
 
 hypothesis.settings.register_profile("tests", deadline=None)  # a busy machine is no failure
 hypothesis.settings.load_profile("tests")
@@ -31,7 +31,7 @@ def _own_temporary_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 
 @pytest.fixture(autouse=True)
 def _leaves_nothing_behind(request: pytest.FixtureRequest) -> Iterator[None]:
-    with nothing_left_behind(request.node.nodeid, *CHEAP):
+    with nothing_left_behind(request.node.nodeid, *OF_A_TEST):
         yield
 
 

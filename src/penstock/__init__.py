@@ -31,7 +31,7 @@ The map, along the way of a record and then of a decision:
 
 Each folder's docstring is its own map. Imports go one way: cli, console, flows, spark, driver, sim,
 offload, then courier, host and control side by side, wire, plan, testing, operators, then state and runtime
-side by side, and at the bottom settings, faults, codec, model and errors.
+side by side, and at the bottom settings, faults, extensions, call_text, codec, model and errors.
 """
 
 from importlib import import_module

@@ -103,7 +103,7 @@ def _refused(kind: Any, wrong: Exception) -> ProtocolError:
 
 @cache
 def _decoder(kind: Any) -> msgspec.json.Decoder[Any]:
-    return msgspec.json.Decoder(Any if kind is object else kind, dec_hook=_rich)
+    return msgspec.json.Decoder(kind, dec_hook=_rich)
 
 
 def _plain(value: object) -> Any:
@@ -137,6 +137,8 @@ def _rich(kind: Any, value: Any) -> Any:
         return numbers.reshape(*shape or (-1,)).astype(_dtype(kind))
     if kind is pa.Array:
         return pa.ipc.open_stream(msgspec.convert(value, bytes)).read_all().column(0).chunk(0)
+    if kind is object:
+        return value
     raise NotImplementedError(f"{kind} is not read from JSON")
 
 

@@ -45,7 +45,7 @@ _STEP = StepRoutes(
     offload=_OFFLOAD,
 )
 PLAN = EpochPlan(3, 1, 2, (_STEP,), "grpc://d:1", "t", "there", (("map-1", _OFFLOAD),), ("map-1",))
-HEADER = ChannelHeader.of(PLAN, 0, 1, 17)
+HEADER = ChannelHeader.of_chain(PLAN, 1, 17, keep_late=True)
 MANIFEST = Manifest(
     7, 1, 5, "layouts/5-a.json", (DeltaRef("sum", "sum/0", "deltas/7", 3, 512, 99, "88"),),
     {"sum": json.loads(codec.encode(_STEP.routes))}, {"sum": None}, 4, 123, {}, [[0, "p1", 900, 4_000]],
@@ -110,10 +110,12 @@ class Newer:
     rows: int
     added: tuple[str, ...] = ("none",)
     named: dict[int, str] = field(default_factory=dict)
+    plain: list[object] = field(default_factory=list)
 
 
 def test_unknown_keys_are_ignored_and_missing_ones_have_defaults() -> None:
     assert codec.decode('{"rows": 3, "gone": [1]}', Newer) == Newer(3)
+    assert codec.decode('{"rows": 3, "plain": [1, {}]}', Newer).plain == [1, {}]
     told = (
         '{"time_ms": 1, "epoch": null, "step": "sum", "event": "resharded", "text": "x", "by": "y"}'
     )

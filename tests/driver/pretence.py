@@ -15,7 +15,6 @@ from penstock.control.examine.vitals import Vitals
 from penstock.control.journal.entry import Entry
 from penstock.control.money import HostPrice, Money
 from penstock.control.treat.decision import Treatment, is_new
-from penstock.courier.witness import Seen
 from penstock.driver.bill import Bill
 from penstock.driver.control_loop import ControlLoop
 from penstock.driver.fleet import SealedHost
@@ -23,13 +22,13 @@ from penstock.driver.relocation import LostHost, Relocation
 from penstock.errors import SettingError
 from penstock.host.vitals import HostVitals
 from penstock.model import SLA, HostId, StepId
-from penstock.offload.backends.backend import Usage
 from penstock.offload.driver.keeper import FunctionKeeper
 from penstock.operators.operator import EpochTime
 from penstock.plan.epoch import EpochPlan, Offload, RouteTable, StepRoutes
 from penstock.plan.steps import FlowPlan
 from penstock.settings import Settings
 from penstock.state.store.store import DeltaRef
+from penstock.wire.report import Seen, Usage
 from tests.trials.ledger import SLOTS, SUMS
 
 PARTITIONS = 2

@@ -18,13 +18,13 @@ from penstock.control.elastic import Elastic
 from penstock.driver.progress import EpochProgress
 from penstock.faults import FAULT_POINTS, Armed, Fault, armed
 from penstock.offload.backends import backend
-from penstock.offload.backends.backend import Usage
 from penstock.offload.backends.local.backend import LocalFunctions
 from penstock.offload.driver.keeper import FunctionKeeper
 from penstock.offload.policy.flow import NO_ANSWER
 from penstock.plan.epoch import EpochPlan, Offload
 from penstock.plan.steps import FlowPlan, MapStep, SourcePlan
 from penstock.testing import Pace
+from penstock.wire.report import Usage
 from tests.offload.in_process import ANYHOW, WELL, Chances, StandIn, helped
 from tests.trials.cluster import SETTINGS, MiniCluster, Partitions, cluster
 from tests.trials.plain_rows import Row

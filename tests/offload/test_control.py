@@ -18,7 +18,7 @@ from penstock.control.treat.decision import Bounds
 from penstock.control.treat.offloading import Offloading
 from penstock.driver.control_loop import ControlLoop
 from penstock.offload.backends import backend
-from penstock.offload.backends.backend import Usage, WorkerFailed
+from penstock.offload.backends.backend import WorkerFailed
 from penstock.offload.backends.local.backend import LocalFunctions
 from penstock.offload.backends.worker import BurstWorker
 from penstock.offload.driver.keeper import FunctionKeeper
@@ -26,6 +26,7 @@ from penstock.offload.policy.flow import NO_ANSWER, FlowOffload
 from penstock.offload.policy.offloader import Offloader
 from penstock.plan.epoch import EpochPlan
 from penstock.plan.steps import FlowPlan
+from penstock.wire.report import Usage
 from tests.trials.cluster import MiniCluster, Partitions
 from tests.trials.ledger import SLOTS, SUMS, SumsTwin
 

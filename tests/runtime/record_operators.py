@@ -45,6 +45,9 @@ class _RecordOperator:
     def mark(self, mark: Any) -> Sequence[Any]:
         return ()
 
+    def work(self, part: int, piece: Any) -> Any:
+        raise NotImplementedError
+
 
 class StatelessOperator(_RecordOperator):
     def __init__(self, name: str, f: Callable[[Any], Sequence[Any]]) -> None:

@@ -14,7 +14,7 @@ from tests.spark.test_faults import await_condition
 STEP, RATE, KEYS = "aggregate-1", 2_000.0, 10
 SETTINGS = Settings(
     faults=(
-        Fault("driver.host", Delay(600_000), where={"step": STEP}, hits=(2,)),
+        Fault("driver.host", Delay(600_000), where={"host": f"{STEP}/1"}),
         Fault("host.work", Pace(RATE), where={"host": f"{STEP}/0"}, hits=()),
         Fault("courier.sender", Uncombined(), where={"step": STEP}, hits=()),
     )
@@ -25,9 +25,9 @@ SETTINGS = Settings(
 def test_hosts_are_slow_and_late_and_get_all_rows(
     spark: SparkSession, checkpoint: str, number: int
 ) -> None:
-    """The second host that is asked for does not come, the third does, and the query can end.
+    """The second host does not come, the third does, and the query can end.
 
-    So it is with the next query, too: each counts its hosts from the first.
+    So it is with the next query, too: each begins to count anew.
     """
     source = shaped(spark, "steady(300)", keys=KEYS, slots=8)
     flow = ps.flow(source, arrival="arrival").key_by("k", slots=8).aggregate(n=ps.count())

@@ -28,9 +28,9 @@ from penstock.control.journal.entry import Entry
 from penstock.control.machine import WARM_EPOCHS
 from penstock.control.money import HostPrice
 from penstock.control.record import Opening
-from penstock.courier import exchange
+from penstock.courier import channels
 from penstock.courier.courier import Courier
-from penstock.courier.exchange import Task
+from penstock.courier.delivery import Task
 from penstock.driver.bill import Bill
 from penstock.driver.control_loop import ControlLoop
 from penstock.driver.epochs import EpochRunner
@@ -41,6 +41,7 @@ from penstock.driver.relocation import Relocation
 from penstock.faults import Fault, InjectedFault, arm
 from penstock.host.main import HostTask
 from penstock.model import SLA
+from penstock.offload.courier.roads import burst_roads
 from penstock.offload.driver.keeper import FunctionKeeper
 from penstock.operators.operator import CHANGE
 from penstock.plan.epoch import EpochPlan
@@ -276,8 +277,7 @@ class MiniCluster:
 
     def _start_driver(self) -> None:
         self.token = secrets.token_hex(8)
-        self.registry = Registry(ADDRESS, 0, self.token)
-        self.registry.on_host_lost = lambda *_: self._cancel()
+        self.registry = Registry(ADDRESS, 0, self.token, lambda *_: self._cancel())
         self.jobs = ThreadHosts(self, self.registry, self.token)
         self.fleet = Fleet(self.jobs, self.registry, self.token, self.settings)
         self.relocation = Relocation(
@@ -294,15 +294,15 @@ class MiniCluster:
             self.settings,
             clock_ms=lambda: self.now_ms,
             control=self.control,
+            late_sink=self._keep_late,
         )
-        self.runner.on_late = self._keep_late
         self.relocation.start_hosts()
 
     def _make_control(self) -> ControlLoop | None:
         if self.elastic is None:
             return None
         driver = self.deaths["driver"]
-        control = ControlLoop(
+        return ControlLoop(
             self.flow,
             self.sla,
             self.elastic,
@@ -315,8 +315,6 @@ class MiniCluster:
             bill=self.bill,
             warm_epochs=self.warm_epochs,
         )
-        self.registry.on_report = control.reported
-        return control
 
     def _end_driver(self) -> None:
         self.jobs.close()
@@ -324,9 +322,9 @@ class MiniCluster:
         self.runner._upkeep._worker.shutdown()
         self.fleet.stop()
         self.registry.shutdown()
-        for place, token in list(exchange._endpoints):
+        for place, token in list(channels._endpoints):
             if token == self.token:
-                exchange._endpoints.pop((place, token)).close()
+                channels._endpoints.pop((place, token)).close()
 
     # Spark
 
@@ -387,6 +385,7 @@ class MiniCluster:
             self.settings.rpc_timeout_ms,
             self.settings.exchange_timeout_ms,
             keep_late=True,
+            roads=burst_roads,
             faults=self.settings.faults,
         )
         half = (len(part) + 1) // 2

@@ -23,9 +23,9 @@ from typing import Any
 
 import numpy as np
 
-from penstock_bench.burst import money as burst_money
 from penstock_bench.burst import params as burst_params
 from penstock_bench.burst import scenarios as burst_scenarios
+from penstock_bench.burst import sides as burst_money
 from penstock_bench.burst import sides as burst_sides
 from penstock_bench.burst import simulated as burst_sim
 from penstock_bench.burst.outcome import LiveRuns

@@ -19,21 +19,19 @@ import pyarrow.compute as pc
 from penstock.host.chain import StepChain
 from penstock.host.machine import HostMachine
 from penstock.host.parted import PartedOperator
-from penstock.operators.operator import Answer, EpochTime, Operator
+from penstock.operators.operator import ROWS, Answer, EpochTime, Operator
 from penstock.operators.places import Places
 from penstock.plan.assignment import Assignment
 from penstock.plan.steps import FlowPlan, KeyedStep, Step
 from penstock.plan.watermarks import step_watermarks
 from penstock.settings import Settings
-from penstock.wire.chain import ChainHeader
 from penstock.wire.messages import ChannelHeader
-from penstock_bench.ordered.costs import Asleep
+from penstock_bench.ordered.chains import Asleep
 from penstock_bench.ordered.trials import line
 from penstock_bench.report import Result, Show
 from penstock_bench.workloads.tpcx_bb import catalog
 from penstock_bench.workloads.tpcx_bb.clicks import clicks
-from penstock_bench.workloads.tpcx_bb.columns import EVENT_TIME, Stream
-from penstock_bench.workloads.tpcx_bb.config import TpcxBbConfig
+from penstock_bench.workloads.tpcx_bb.config import EVENT_TIME, Stream, TpcxBbConfig
 from penstock_bench.workloads.tpcx_bb.store_sales import store_sales
 
 QUERIES = tuple(catalog.TITLES)
@@ -92,14 +90,11 @@ class QueryInProcess:
 
     def run(self, epoch: int, rows: pa.Table) -> list[pa.RecordBatch]:
         """Take an epoch through all steps, and seal it; its times decide what the next one closes."""
-        headers = tuple(
-            ChannelHeader(
-                *(epoch, 0, step.id, 0, epoch, 1),
-                EpochTime(epoch, epoch, self._watermarks[step.id]),
-            )
-            for step in self._steps
+        first, *others = (
+            (step.id, EpochTime(epoch, epoch, self._watermarks[step.id])) for step in self._steps
         )
-        answer = self._chain.close_channel(ChainHeader(headers, False), rows.to_batches())
+        header = ChannelHeader(*(epoch, 0, first[0], 0, epoch, 1, first[1]), chained=tuple(others))
+        answer = self._chain.close_channel(header, ROWS, rows.to_batches())
         for machine in self._machines:
             machine.seal(epoch, 0, 1)
         newest_ms = pc.max(rows.column(self._time)).cast(pa.timestamp("ms")).value

@@ -14,13 +14,13 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from penstock.control.diagnose.hot_keys import HotKeyCount
 from penstock.control.elastic import Steering
 from penstock.control.examine.arrivals import Arrivals
 from penstock.control.examine.vitals import Floats, Work
 from penstock.control.money import Money
 from penstock.control.treat.decision import Treatment
 from penstock.model import HostId, StepId
+from penstock.wire.report import HotKeyCount
 
 Ints = npt.NDArray[np.int64]
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from penstock.control.diagnose.hot_keys import HotKeyCount, HotKeys
+from penstock.control.diagnose.hot_keys import HotKeys
 from penstock.control.events import Placement, TreatmentBegun
 from penstock.control.examine.examiner import Examiner
 from penstock.control.examine.vitals import Floats, Ints, Vitals
@@ -28,6 +28,7 @@ from penstock.control.realize.course import Course
 from penstock.control.treat.decision import Bounds, Decision, Policy, Treatment, is_new
 from penstock.control.treat.offloading import Offloading, for_switch, held
 from penstock.model import HostId, StepId
+from penstock.wire.report import HotKeyCount
 
 NOT_UP = "a host did not come up in time"
 

@@ -11,8 +11,8 @@ import numpy as np
 from penstock.control.events import Came, Carried, SegmentSealed
 from penstock.control.examine.arrivals import Arrivals
 from penstock.control.examine.vitals import Floats, Ints
-from penstock.courier.witness import Seen
 from penstock.offload.driver.totals import by_segment
+from penstock.wire.report import Seen
 
 
 def arrivals_of(

@@ -45,7 +45,6 @@ from penstock.control.journal.journal import Journal
 from penstock.control.machine import WARM_EPOCHS, FlowControl
 from penstock.control.money import Money
 from penstock.control.record import Opening
-from penstock.courier.witness import Seen
 from penstock.driver.arrivals import arrivals_of, came_for, carried_in, segments_of
 from penstock.driver.bill import Bill
 from penstock.driver.control_view import control_facts
@@ -58,6 +57,7 @@ from penstock.offload.policy.flow import machine_of, opening_of
 from penstock.plan.epoch import EpochPlan, StepRoutes
 from penstock.plan.steps import FlowPlan
 from penstock.settings import Settings
+from penstock.wire.report import Seen
 
 
 class ControlLoop:
@@ -116,11 +116,16 @@ class ControlLoop:
         for wait in waits:
             self._relocation.wait_for_new(wait.step, wait.most_ms)
 
+    def lost(self, lost: LostHost, epoch: int) -> None:
+        """A host was found dead before this epoch began."""
+        with self._lock:
+            returns = lost.host in self._relocation.hosts(lost.step)
+            slots, now_ms = tuple(lost.slots), self._clock_ms()
+            self._tell(HostLost(now_ms, epoch, lost.step, lost.host, slots, returns))
+
     def orders(self, epoch: int, partitions: int, started_ms: float) -> Orders:
         """What the plan of an epoch says because of control; the epoch began at `started_ms`."""
         with self._lock:
-            for lost in self._relocation.take_lost():
-                self._tell(self._lost(lost, epoch))
             self._tell(EpochBegan(started_ms, epoch, partitions, self._aid()))
             return self.machine.orders
 
@@ -224,11 +229,6 @@ class ControlLoop:
         idle = [host for host in self._relocation.hosts(step) if host not in table.hosts]
         pending = self._relocation.pending_of(step)
         return Placement((*table.hosts, *idle), table.owner.astype(np.int64), pending)
-
-    def _lost(self, lost: LostHost, epoch: int) -> HostLost:
-        returns = lost.host in self._relocation.hosts(lost.step)
-        now_ms = self._clock_ms()
-        return HostLost(now_ms, epoch, lost.step, lost.host, tuple(lost.slots), returns)
 
     def _aid(self) -> Aid:
         return Aid(self.reach is not None, self.money, self._together())

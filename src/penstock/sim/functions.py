@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from penstock.control.money import Costs, FunctionPrice, HostPrice
 from penstock.control.treat.offloading import OffloadSettings
 from penstock.errors import SettingError
-from penstock.offload.backends.backend import Usage
+from penstock.wire.report import Usage
 
 
 @dataclass(frozen=True)

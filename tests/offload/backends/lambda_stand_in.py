@@ -114,8 +114,6 @@ class LambdaStandIn:
         stand_in = self
 
         class Calls(BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
-
             def do_POST(self) -> None:
                 body = self.rfile.read(int(self.headers["Content-Length"]))
                 stand_in.asked.append(dict(self.headers))

@@ -12,15 +12,12 @@ import pyarrow as pa
 from penstock.control.couriers import CourierControl
 from penstock.control.elastic import Elastic
 from penstock.control.money import FunctionPrice
-from penstock.courier.witness import Seen
 from penstock.model import HostId, StepId
-from penstock.offload.backends.backend import Usage
 from penstock.offload.backends.local.backend import LocalFunctions
-from penstock.offload.courier.report import Offloaded, Routed
-from penstock.offload.courier.stateless import wanted
-from penstock.offload.courier.stateless_work import MapWork
+from penstock.offload.courier.stateless_road import wanted
 from penstock.plan.epoch import EpochPlan, Offload
 from penstock.plan.steps import FlowPlan, MapStep, SourcePlan
+from penstock.wire.report import MapWork, Offloaded, Routed, Seen, Usage
 from tests.driver.pretence import Pretence
 from tests.trials.ledger import SLOTS, SUMS
 
