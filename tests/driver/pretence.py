@@ -22,7 +22,7 @@ from penstock.driver.relocation import LostHost, Relocation
 from penstock.errors import SettingError
 from penstock.host.vitals import HostVitals
 from penstock.model import SLA, HostId, StepId
-from penstock.offload.driver.keeper import FunctionKeeper
+from penstock.offload.driver.keeper import WorkerKeeper
 from penstock.operators.operator import EpochTime
 from penstock.plan.epoch import EpochPlan, Offload, RouteTable, StepRoutes
 from penstock.plan.steps import FlowPlan
@@ -153,7 +153,7 @@ class Pretence:
         self.plans: list[EpochPlan] = []
         self.started: list[PretendedStarted] = []
         self.broken = ""
-        self.keeper = FunctionKeeper(self._bring_up)
+        self.keeper = WorkerKeeper(self._bring_up)
         self.bill = Bill(
             HostPrice(per_hour=3.6),
             lambda: sum(map(len, self.relocation.steps.values())),

@@ -19,7 +19,7 @@ from penstock.driver.progress import EpochProgress
 from penstock.faults import FAULT_POINTS, Armed, Fault, armed
 from penstock.offload.backends import backend
 from penstock.offload.backends.local.backend import LocalFunctions
-from penstock.offload.driver.keeper import FunctionKeeper
+from penstock.offload.driver.keeper import WorkerKeeper
 from penstock.offload.policy.flow import NO_ANSWER
 from penstock.plan.epoch import EpochPlan, Offload
 from penstock.plan.steps import FlowPlan, MapStep, SourcePlan
@@ -151,7 +151,7 @@ class Controlled(MiniCluster):
 
     def __init__(self, store: str) -> None:
         self.kept: list[Kept] = []
-        self.keeper = FunctionKeeper(self._bring_up)
+        self.keeper = WorkerKeeper(self._bring_up)
         self.plans: list[EpochPlan] = []
         self._name, self._pick = store, random.Random(store)
         settings = replace(SETTINGS, faults=(PACED,))

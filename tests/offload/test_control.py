@@ -21,7 +21,7 @@ from penstock.offload.backends import backend
 from penstock.offload.backends.backend import WorkerFailed
 from penstock.offload.backends.local.backend import LocalFunctions
 from penstock.offload.backends.worker import BurstWorker
-from penstock.offload.driver.keeper import FunctionKeeper
+from penstock.offload.driver.keeper import WorkerKeeper
 from penstock.offload.policy.flow import NO_ANSWER, FlowOffload
 from penstock.offload.policy.offloader import Offloader
 from penstock.plan.epoch import EpochPlan
@@ -93,7 +93,7 @@ class Helped(MiniCluster):
 
     def __init__(self, flow: FlowPlan, store: str, **elastic: Any) -> None:
         self.brought_up: list[InProcess] = []
-        self.keeper = FunctionKeeper(self._bring_up)
+        self.keeper = WorkerKeeper(self._bring_up)
         self.offloader = Told()
         self.plans: list[EpochPlan] = []
         self._store_name = store

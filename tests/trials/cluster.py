@@ -42,7 +42,7 @@ from penstock.faults import Fault, InjectedFault, arm
 from penstock.host.main import HostTask
 from penstock.model import SLA
 from penstock.offload.courier.roads import burst_roads
-from penstock.offload.driver.keeper import FunctionKeeper
+from penstock.offload.driver.keeper import WorkerKeeper
 from penstock.operators.operator import CHANGE
 from penstock.plan.epoch import EpochPlan
 from penstock.plan.migration import Migration
@@ -92,7 +92,7 @@ class MiniCluster:
         helped: Callable[[EpochPlan], EpochPlan] = lambda plan: plan,
         warm_epochs: int = WARM_EPOCHS,
         record: Callable[[Opening | Event], None] = lambda told: None,
-        keeper: FunctionKeeper | None = None,
+        keeper: WorkerKeeper | None = None,
     ) -> None:
         """`record` gets all that control is told; it decides nothing on the first `warm_epochs`."""
         self.warm_epochs, self.record, self._keeper = warm_epochs, record, keeper

@@ -9,7 +9,7 @@ One machine controls a flow. The live driver (`penstock.driver`), the simulator 
     examine/    what the data plane counted      -> `Vitals`: rates, latencies, backlogs
     diagnose/   `Vitals`                         -> which hosts keep the SLA, and what a change would bring
     policies/   `Vitals` and `Bounds`            -> a `Decision`, with reasons
-    treat/      what a decision holds; shares of a bound; what functions carry beside hosts
+    treat/      what a decision holds; shares of a bound; what burst workers carry beside hosts
     realize/    where treatments stand, from the decision until slots have moved
     journal/    what is told of it
     record      a run's events as lines of JSON

@@ -1,9 +1,9 @@
-"""Couriers in the part of hosts: stateless steps that no host runs, and that functions can help.
+"""Couriers in the part of hosts: stateless steps that no host runs, and that burst workers can help.
 
 There is one courier for each partition of the source, if Spark has room for all of them at a time. It
-stands for a host with a single slot, its partition, so that functions help it by the same rules. Where
+stands for a host with a single slot, its partition, so that burst workers help it by the same rules. Where
 there is room for fewer, some come one after the other: these are one host then. How many there are is
-up to Spark: nothing but functions can be of help to them, however long a burst lasts.
+up to Spark: nothing but burst workers can be of help to them, however long a burst lasts.
 """
 
 from __future__ import annotations

@@ -60,17 +60,17 @@ class Elastic:
     dry_run: bool = False
     """Only tell what would be done."""
     functions: WorkerTerms | None = None
-    """Where functions run that take up bursts. None: hosts alone do the work."""
+    """Where burst workers run that take up bursts. None: hosts alone do the work."""
     functions_at_most: int | None = None
     """Functions at a time, for a step. None: as many as there may be; 0: none for now."""
     patience: str | float = "2 minutes"
-    """A burst that functions carry for longer is one that lasts: then hosts are added."""
+    """A burst that burst workers carry for longer is one that lasts: then hosts are added."""
     merge_cost: float = 1.0
-    """What it costs a host to merge what functions made of some rows, in rows."""
+    """What it costs a host to merge what burst workers made of some rows, in rows."""
     warm_for: float = 5.0
     """Functions are kept ready for so many times the stable load; 0: none are."""
     host_price: HostPrice = field(default_factory=HostPrice)
-    """What a core of a host costs; functions bring their own price."""
+    """What a core of a host costs; burst workers bring their own price."""
 
     def __post_init__(self) -> None:
         parse(self.policy)
@@ -103,7 +103,7 @@ class Elastic:
         )
 
     def offload_settings(self, deadline_ms: float | None = None) -> OffloadSettings:
-        """When functions help a step; without functions they never do."""
+        """When burst workers help a step; without burst workers they never do."""
         if self.functions is None:
             return OffloadSettings(at_most=0)
         limit = self.functions.at_most

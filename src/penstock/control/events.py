@@ -45,10 +45,10 @@ class Placement:
 
 @dataclass(frozen=True)
 class Aid:
-    """What is known of functions and money at one moment."""
+    """What is known of burst workers and money at one moment."""
 
     reachable: bool = False
-    """Whether there are functions that couriers can reach."""
+    """Whether there are burst workers that couriers can reach."""
     money: Money | None = None
     """Spent so far; None if nobody counts it."""
     together: int | None = None
@@ -124,11 +124,11 @@ class SegmentSealed:
 
 @dataclass(frozen=True)
 class Carried:
-    """What went to functions of one segment in an epoch, and what came of it."""
+    """What went to burst workers of one segment in an epoch, and what came of it."""
 
     rows: int
     records: int
-    """That functions gave for them."""
+    """That burst workers gave for them."""
     returned: int = 0
     """Rows that couriers did themselves in the end."""
     wait_ms: float = 0.0
@@ -162,11 +162,11 @@ class EpochSealed:
     hot: tuple[HotKeyCount, ...] = ()
     partitions: int = 1
     loads: Mapping[str, tuple[Ints, ...]] = field(default_factory=dict)
-    """Of each step that functions can help: records by slot, for each partition."""
+    """Of each step that burst workers can help: records by slot, for each partition."""
     came: Mapping[str, Came] = field(default_factory=dict)
     carried: Mapping[str, Carried] = field(default_factory=dict)
     overlapped: bool = False
-    """Whether functions worked beside hosts, so that its length is not the sum of its parts."""
+    """Whether burst workers worked beside hosts, so that its length is not the sum of its parts."""
     elsewhere_ms: Mapping[str, float] = field(default_factory=dict)
     """Time that steps took which are not under control."""
     aid: Aid = field(default_factory=Aid)

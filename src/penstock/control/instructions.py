@@ -42,15 +42,15 @@ class WaitFor:
 
 @dataclass(frozen=True)
 class KeepWarm:
-    """Keep so many functions ready for a step."""
+    """Keep so many burst workers ready for a step."""
 
     step: StepId
     count: int
 
 
 @dataclass(frozen=True)
-class RenewFunctions:
-    """Let go of functions that do not answer, and bring up others."""
+class RenewWorkers:
+    """Let go of burst workers that do not answer, and bring up others."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class Tell:
     entry: Entry
 
 
-Instruction = Treat | Stay | WaitFor | KeepWarm | RenewFunctions | Tell
+Instruction = Treat | Stay | WaitFor | KeepWarm | RenewWorkers | Tell
 
 
 @dataclass(frozen=True)
@@ -79,6 +79,6 @@ class Orders:
 
     steps: Mapping[str, StepOrders] = field(default_factory=lambda: MappingProxyType({}))
     offloads: Mapping[str, Offload] = field(default_factory=lambda: MappingProxyType({}))
-    """What goes to functions, of steps and of segments without one; of all others nothing does."""
+    """What goes to burst workers, of steps and of segments without one; of all others nothing does."""
     timed: tuple[str, ...] = ()
     """Segments without a keyed step of which couriers tell what they take."""

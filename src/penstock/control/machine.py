@@ -4,8 +4,8 @@
                                     └──────► `Tell`: the journal
 
 Whoever runs it hands in each event, does what the instructions say, in their order, and asks for `orders`
-when an epoch has begun. The live driver does so with hosts and functions, the simulator with made-up ones,
-and `penstock simulate --replay` with recorded events: the same events give the same instructions.
+when an epoch has begun. The live driver does so with hosts and burst workers, the simulator with made-up
+ones, and `penstock simulate --replay` with recorded events: the same events give the same instructions.
 
 An epoch is looked at twice. When its couriers have told what they read, hosts still work on it: if that
 is more than they can take, new hosts are started at once and are there, or nearly so, when the epoch
@@ -30,7 +30,7 @@ from penstock.control.instructions import (
     Instruction,
     KeepWarm,
     Orders,
-    RenewFunctions,
+    RenewWorkers,
     Stay,
     StepOrders,
     Tell,
@@ -103,7 +103,7 @@ class FlowControl:
         elastic: Elastic | None = None,
         sla: SLA | None = None,
     ) -> None:
-        """`offload` decides what functions carry, if there are any; `couriers` are segments without a
+        """`offload` decides what burst workers carry, if there are any; `couriers` are segments without a
         keyed step that they can help, `whole` says of steps why they cannot. Only a machine with
         `elastic` and `sla` can be steered."""
         self.habits = habits = habits or Habits()
@@ -140,7 +140,7 @@ class FlowControl:
         """Segments without a keyed step, by name."""
         self.all_steps: dict[str, StepControl] = {**self.steps, **self.couriers}
         self.whole = whole or {}
-        """Keyed steps that functions cannot help, and why."""
+        """Keyed steps that burst workers cannot help, and why."""
         wholes = {one.step: one.bounds for one in steps}
         self._bound = SharedBound(wholes, habits.shares, habits.own_latency)
         self._cost, self._start_ms = EpochCost(), _USUAL_START_MS
@@ -164,7 +164,7 @@ class FlowControl:
     # -- an epoch passes
 
     def _due(self, event: ev.EpochDue) -> None:
-        """An epoch waits for new hosts where that is quicker than doing without; while functions
+        """An epoch waits for new hosts where that is quicker than doing without; while burst workers
         carry what is too much, there is nothing to wait for."""
         for step, control in self.steps.items():
             found = control.offloading
@@ -230,7 +230,7 @@ class FlowControl:
         now_ms, epoch = event.now_ms, event.epoch
         if self._offload is not None:
             if self._offload.note(event, self.orders.offloads):
-                self._out.append(RenewFunctions())
+                self._out.append(RenewWorkers())
             if why := self._offload.trouble(now_ms, event.aid.reachable):
                 for control in self.all_steps.values():
                     control.withdraw(why, now_ms, epoch)
@@ -353,14 +353,14 @@ class FlowControl:
         told = host_lost(control.step, event.now_ms, event.host, slots, why, epoch=event.epoch)
         self.journal.add(told)
 
-    # -- functions
+    # -- burst workers
 
     @property
     def _dry_run(self) -> bool:
         return self.elastic is not None and self.elastic.dry_run
 
     def _functions(self, aid: ev.Aid, now_ms: float) -> bool:
-        """Whether there are functions that can be used now."""
+        """Whether there are burst workers that can be used now."""
         return self._offload is not None and not self._offload.trouble(now_ms, aid.reachable)
 
     def _keep_warm(self) -> None:

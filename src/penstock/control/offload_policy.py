@@ -1,4 +1,4 @@
-"""Who decides what functions carry: the part that the control machine is handed."""
+"""Who decides what burst workers carry: the part that the control machine is handed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from penstock.plan.epoch import Offload
 
 @dataclass(frozen=True)
 class Helped:
-    """A segment of a flow that functions can help."""
+    """A segment of a flow that burst workers can help."""
 
     keyed: bool = True
     """Whether it ends in a keyed step; else couriers run it."""
@@ -39,25 +39,25 @@ class Ahead:
 
 
 class OffloadPolicy(Protocol):
-    """Who decides what functions carry, for all steps of a flow. Pure; used by one thread at a time."""
+    """Who decides what burst workers carry, for all steps of a flow. Pure; used by one thread at a time."""
 
     def helps(self, step: str) -> bool:
-        """Whether functions can help a step, or a segment without a keyed one."""
+        """Whether burst workers can help a step, or a segment without a keyed one."""
         ...
 
     def trouble(self, now_ms: float, reachable: bool) -> str:
-        """Why nothing can go to functions now; empty if it can."""
+        """Why nothing can go to burst workers now; empty if it can."""
         ...
 
     def note(self, sealed: EpochSealed, in_force: Mapping[str, Offload]) -> bool:
-        """Take in what came of an epoch with these offloads in force. Whether functions answer so
+        """Take in what came of an epoch with these offloads in force. Whether burst workers answer so
         badly that others should take their place."""
         ...
 
     def decide(
         self, vitals: Vitals, bounds: Bounds, now_ms: float, spent: float | None
     ) -> Offloading:
-        """What functions shall carry of a step from the next epoch on."""
+        """What burst workers shall carry of a step from the next epoch on."""
         ...
 
     def let_go(self, step: str, now_ms: float) -> None:

@@ -67,7 +67,7 @@ class Opening:
     host_start_ms: float
     warm_epochs: int
     segments: Mapping[str, Helped] = field(default_factory=dict)
-    """Segments that functions can help."""
+    """Segments that burst workers can help."""
     whole: Mapping[str, str] = field(default_factory=dict)
     """Steps that they cannot help, and why."""
     trigger_ms: float = 0.0

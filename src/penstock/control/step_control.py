@@ -41,7 +41,7 @@ class Look:
     epoch: int | None = None
     epoch_cost_ms: float = 0.0
     functions: bool = False
-    """Whether there are functions that can be used."""
+    """Whether there are burst workers that can be used."""
     money: Money | None = None
     """Spent so far, if somebody counts it."""
 
@@ -63,14 +63,14 @@ class StepControl:
         course: Course | None = None,
         offload: OffloadPolicy | None = None,
     ) -> None:
-        """`offload` decides what functions carry, if there are functions for this step."""
+        """`offload` decides what burst workers carry, if there are burst workers for this step."""
         self.step, self.policy, self.journal, self.dry_run = step, policy, journal, dry_run
         self.examiner = Examiner(step, slots, bounds.sla.window_ms, delta_ms)
         self._bounds, self._offload = bounds, offload
         self.hot = HotKeys(step, slots, merges)
         self.course = course or Course(step)
         self.offloading: Offloading | None = None
-        """What functions carry from the next epoch on; None while there are none that could."""
+        """What burst workers carry from the next epoch on; None while there are none that could."""
         self.vitals: Vitals | None = None
         """As of the last look."""
         self.decision: Decision | None = None
@@ -103,7 +103,7 @@ class StepControl:
         `expected_ms` is, per host, the latency that what it works on just now will have at least, if
         that is known: a host that is about to be late is as good a reason as one that is.
 
-        While slots change hands nothing is decided, but functions may help: new hosts may take long
+        While slots change hands nothing is decided, but burst workers may help: new hosts may take long
         to come, and a burst does not wait for them. Until a slot has moved, a decision for still more
         hosts can take the place of what began.
         """
@@ -127,7 +127,7 @@ class StepControl:
     ) -> Decision | None:
         """What should be done now; None while that cannot be told.
 
-        Where functions can be used they come first, and while they carry a burst the policy decides
+        Where burst workers can be used they come first, and while they carry a burst the policy decides
         on what is left for hosts. Treatments that would leave the step with more hosts than it may
         have, or fewer, are refused.
         """
@@ -166,7 +166,7 @@ class StepControl:
                 self._relieve(vitals, look)
 
     def _relieve(self, vitals: Vitals, look: Look) -> Offloading | None:
-        """Let functions help, and tell what changes by it."""
+        """Let burst workers help, and tell what changes by it."""
         if self._offload is None:
             return None
         spent = None if look.money is None else look.money.functions
@@ -180,7 +180,7 @@ class StepControl:
         return found
 
     def withdraw(self, why: str, now_ms: float, epoch: int | None = None) -> None:
-        """There are no functions that can be used: from the next epoch on hosts get all rows."""
+        """There are no burst workers that can be used: from the next epoch on hosts get all rows."""
         was, self.offloading = self.offloading, None
         if self._offload is None or was is None:
             return

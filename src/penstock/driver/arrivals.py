@@ -106,7 +106,7 @@ def _spread(rows: Ints) -> Ints:
 
 
 def carried_in(seen: Sequence[Seen]) -> dict[str, Carried]:
-    """What went to functions, by segment."""
+    """What went to burst workers, by segment."""
     return {
         name: Carried(told.rows, told.records, told.returned, float(told.wait_ms))
         for name, told in by_segment(seen).items()

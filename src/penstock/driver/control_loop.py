@@ -34,7 +34,7 @@ from penstock.control.examine.vitals import Work
 from penstock.control.instructions import (
     KeepWarm,
     Orders,
-    RenewFunctions,
+    RenewWorkers,
     Stay,
     Tell,
     Treat,
@@ -52,7 +52,7 @@ from penstock.driver.fleet import SealedHost
 from penstock.driver.relocation import LostHost, Relocation
 from penstock.errors import PenstockError
 from penstock.model import SLA
-from penstock.offload.driver.keeper import FunctionKeeper
+from penstock.offload.driver.keeper import WorkerKeeper
 from penstock.offload.policy.flow import machine_of, opening_of
 from penstock.plan.epoch import EpochPlan, StepRoutes
 from penstock.plan.steps import FlowPlan
@@ -61,7 +61,7 @@ from penstock.wire.report import Seen
 
 
 class ControlLoop:
-    """Control of a started flow: of all its keyed steps, and of stateless ones that functions can help.
+    """Control of a started flow: of all its keyed steps, and of stateless ones that burst workers can help.
     Safe to use from any thread."""
 
     def __init__(
@@ -75,7 +75,7 @@ class ControlLoop:
         *,
         sink: Callable[[Entry], None] = lambda entry: None,
         record: Callable[[Opening | Event], None] = lambda told: None,
-        keeper: FunctionKeeper | None = None,
+        keeper: WorkerKeeper | None = None,
         bill: Bill | None = None,
         together: Callable[[], int | None] = lambda: None,
         trigger_ms: float = 0.0,
@@ -101,7 +101,7 @@ class ControlLoop:
         record(self.opening)
         self._warm: dict[str, int] = {}
         self._asked = False
-        """Whether functions were used in the epoch before."""
+        """Whether burst workers were used in the epoch before."""
         self._plan: EpochPlan | None = None
         self._read_epoch = -1
         self._lock = threading.RLock()
@@ -234,7 +234,7 @@ class ControlLoop:
         return Aid(self.reach is not None, self.money, self._together())
 
     def _ask_usage(self, seen: Sequence[Seen], used: bool) -> None:
-        """Have it found out what functions cost; and once more, when nothing goes to them any more."""
+        """Have it found out what burst workers cost; and once more, when nothing goes to them any more."""
         if self._keeper is None:
             return
         for task in seen:
@@ -260,7 +260,7 @@ class ControlLoop:
                     self._relocation.stay(step)
                 case KeepWarm(step, count):
                     self._keep_warm(step, count)
-                case RenewFunctions():
+                case RenewWorkers():
                     if self._keeper is not None:
                         self._keeper.renew()
                 case WaitFor():
@@ -292,7 +292,7 @@ class ControlLoop:
 
     @property
     def reach(self) -> str | None:
-        """How couriers reach functions; None if there are none."""
+        """How couriers reach burst workers; None if there are none."""
         return None if self._keeper is None else self._keeper.reach
 
     @property

@@ -13,18 +13,18 @@ from penstock.control.money import Money
 from penstock.control.step_control import StepControl
 from penstock.control.treat.offloading import Offloading
 from penstock.model import milliseconds
-from penstock.offload.driver.keeper import FunctionKeeper
+from penstock.offload.driver.keeper import WorkerKeeper
 
 
 def control_facts(
     machine: FlowControl,
-    keeper: FunctionKeeper | None,
+    keeper: WorkerKeeper | None,
     helped: Collection[str],
     money: Money | None,
 ) -> dict[str, Any]:
     """The SLA, the policy, and each step with its bounds, its hosts and what is under way.
 
-    Also functions, if there are to be any, which help those steps; and what was spent, if somebody
+    Also burst workers, if there are to be any, which help those steps; and what was spent, if somebody
     counts it.
     """
     elastic, sla = machine.elastic, machine.sla
@@ -42,7 +42,7 @@ def control_facts(
     }
 
 
-def _functions_facts(elastic: Elastic, keeper: FunctionKeeper, helps: bool) -> dict[str, Any]:
+def _functions_facts(elastic: Elastic, keeper: WorkerKeeper, helps: bool) -> dict[str, Any]:
     return {
         "state": keeper.state if helps else "of no use",
         "trouble": keeper.trouble,

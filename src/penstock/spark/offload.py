@@ -9,20 +9,20 @@ from typing import TYPE_CHECKING, cast
 from penstock.control.money import HostPrice
 from penstock.driver.bill import Bill
 from penstock.driver.relocation import Relocation
-from penstock.offload.driver.keeper import FunctionKeeper
+from penstock.offload.driver.keeper import WorkerKeeper
 from penstock.spark.epoch_stream import Start
 
 if TYPE_CHECKING:
     from penstock.offload.backends.backend import Backend
 
 
-def keeper_of(start: Start, run_id: str, token: str) -> FunctionKeeper | None:
+def keeper_of(start: Start, run_id: str, token: str) -> WorkerKeeper | None:
     """The burst workers of a flow that may use any, not started yet."""
     if start.elastic is None or start.elastic.functions is None:
         return None
     backend = cast("Backend", start.elastic.functions)
     faults = start.settings.faults
-    return FunctionKeeper(lambda: backend.start(start.flow, run_id, token, faults))
+    return WorkerKeeper(lambda: backend.start(start.flow, run_id, token, faults))
 
 
 def trigger_ms(start: Start) -> float:
@@ -33,7 +33,7 @@ def trigger_ms(start: Start) -> float:
 def bill_of(
     start: Start,
     relocation: Relocation,
-    keeper: FunctionKeeper | None,
+    keeper: WorkerKeeper | None,
     couriers: Callable[[], int],
 ) -> Bill:
     """The bill of a flow. A host costs by its cores, from when it is asked for.

@@ -29,7 +29,7 @@ class EpochCost:
         self._done_ms: float | None = None
 
     def skip(self, done_ms: float) -> None:
-        """An epoch is done that says nothing of it: with functions beside hosts, what an epoch takes
+        """An epoch is done that says nothing of it: with burst workers beside hosts, what an epoch takes
         is not the sum of its parts. Taken for a cost, it would make room for longer epochs."""
         self._done_ms = done_ms
 

@@ -1,1 +1,1 @@
-"""Treat: what a policy decides, the bounds it keeps to, and what functions carry beside hosts."""
+"""Treat: what a policy decides, the bounds it keeps to, and what burst workers carry beside hosts."""

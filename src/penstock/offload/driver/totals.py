@@ -1,4 +1,4 @@
-"""What the couriers of an epoch told of functions, added up."""
+"""What the couriers of an epoch told of burst workers, added up."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from penstock.control.treat.offloading import OffloadSettings
 from penstock.offload.policy.observations import Observation
 
 _RELAPSE_MS = 60_000.0
-"""Who needs functions again so soon after it did without them was let go of too early."""
+"""Who needs burst workers again so soon after it did without them was let go of too early."""
 _LONGEST_ROW = 32
 """So many observations in a row are asked for at most, however often that happened."""
 
@@ -39,7 +39,7 @@ class Burst:
         self.lasts = False
         """Whether it is time for hosts. So until the burst is over."""
         self.since_ms: float | None = None
-        """When functions began to carry this burst; None if there is none."""
+        """When burst workers began to carry this burst; None if there is none."""
         self.ended_ms = self._time_ms = float("-inf")
         self._even = BreakEven(settings.costs)
         self._spent = self._function_seconds = self._busy = 0.0
@@ -47,8 +47,8 @@ class Burst:
     def note(
         self, now_ms: float, helped: bool, busy: float, hosts: int, spent: float | None = None
     ) -> None:
-        """Whether functions help any host from now on, with so much work as keeps `busy` of them
-        busy, or so many hosts; `spent` is what functions have cost so far, if known."""
+        """Whether burst workers help any host from now on, with so much work as keeps `busy` of them
+        busy, or so many hosts; `spent` is what burst workers have cost so far, if known."""
         if not helped:
             if self.since_ms is not None:
                 self.ended_ms = now_ms
@@ -73,7 +73,7 @@ class Burst:
 
     @property
     def dearer(self) -> bool:
-        """Whether functions have cost more than hosts would have."""
+        """Whether burst workers have cost more than hosts would have."""
         return self._even.reached
 
 
@@ -89,7 +89,7 @@ class BurstCalm:
         self._since_ms = -np.inf
 
     def of(self, vitals: Vitals, window_ms: float, burst: bool) -> Vitals:
-        """These vitals with calm rates; `burst` says whether functions help now."""
+        """These vitals with calm rates; `burst` says whether burst workers help now."""
         calm = self._calm.of(vitals, window_ms / 1000.0)
         changed = bool(np.any(np.isclose(calm.host_rate, vitals.host_rate, rtol=1e-9)))
         if burst and changed and vitals.now_ms - self._since_ms > 2 * window_ms:

@@ -39,13 +39,13 @@ _NEVER = float("inf")
 
 
 def settings_of(segment: Helped, elastic: Elastic, sla: SLA) -> OffloadSettings:
-    """When functions help a segment."""
+    """When burst workers help a segment."""
     settings = elastic.offload_settings(recovery_ms(segment.every_ms, sla))
     return settings if segment.keyed else courier_settings(settings)
 
 
 def helped(flow: FlowPlan) -> tuple[dict[str, Helped], dict[str, str]]:
-    """The segments that functions can help, and of the other keyed steps why they cannot."""
+    """The segments that burst workers can help, and of the other keyed steps why they cannot."""
     found = segments(flow)
     return (
         {
@@ -111,7 +111,7 @@ def machine_of(opening: Opening, elastic: Elastic) -> FlowControl:
 
 
 class FlowOffload:
-    """Decides what functions carry for all steps of a flow: an `OffloadPolicy`."""
+    """Decides what burst workers carry for all steps of a flow: an `OffloadPolicy`."""
 
     def __init__(
         self,
@@ -124,7 +124,7 @@ class FlowOffload:
         self._reflexes = {step: Reflexes(trigger_ms) for step in segments}
         self._last: EpochSealed | None = None
         self._rows_each: dict[str, float] = {}
-        """step -> rows that went to functions for a record that hosts were spared."""
+        """step -> rows that went to burst workers for a record that hosts were spared."""
 
     def helps(self, step: str) -> bool:
         return step in self._segments
@@ -165,7 +165,7 @@ class FlowOffload:
         return round(float((load * self._in_force(step, offload, float(load.sum()))).sum()))
 
     def _in_force(self, step: str, offload: Offload, records: float) -> Floats:
-        """By slot, or one for all: what functions have of an epoch that brings so many records."""
+        """By slot, or one for all: what burst workers have of an epoch that brings so many records."""
         shares: Floats = offload.shares
         if not self._segments[step].by_slot:
             shares = np.array([np.mean(shares)])
@@ -189,7 +189,7 @@ class FlowOffload:
     def planned(
         self, found: Offloading, vitals: Vitals, bounds: Bounds, ahead: Ahead
     ) -> Offload | None:
-        """Who expects much of functions must wait for them: longer than the bound, if need be. Where
+        """Who expects much of burst workers must wait for them: longer than the bound, if need be. Where
         nothing is to go to them couriers may still find that they have too much."""
         step, offloader = vitals.step, self.offloaders[vitals.step]
         reflex = self._reflexes[step].reflex(vitals, offloader.limits, bounds.time, found.merge)
@@ -208,7 +208,7 @@ class FlowOffload:
         return self._shared_out(step, plain, ahead, offloader.settings.at_most)
 
     def _shared_out(self, step: str, offload: Offload, ahead: Ahead, at_most: int) -> Offload:
-        """With the functions that each courier may use, if these are not the same for all.
+        """With the burst workers that each courier may use, if these are not the same for all.
 
         Where some get none, others give more of their rows, so that hosts get as few of them.
         """
@@ -226,7 +226,7 @@ class FlowOffload:
         return replace(offload, per_courier=each)
 
     def _aside(self, step: str, offload: Offload) -> Floats:
-        """What each courier would have had for functions in the last epoch."""
+        """What each courier would have had for burst workers in the last epoch."""
         if self._last is None:
             return np.zeros(0)
         if step in self._last.segments:

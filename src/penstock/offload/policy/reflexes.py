@@ -59,7 +59,7 @@ class Reflexes:
         self._records += _DECAY * (came.records - self._records)
 
     def share_of(self, reflex: Reflex, records: float) -> float:
-        """What part of so many records of an epoch couriers have handed to functions by reflex."""
+        """What part of so many records of an epoch couriers have handed to burst workers by reflex."""
         total = float(self._rows.sum())
         return reflex.share(records * total / self._records) if self._records > 0 else 0.0
 
@@ -67,7 +67,7 @@ class Reflexes:
         self, vitals: Vitals, settings: OffloadSettings, part: float, merge: float
     ) -> Reflex | None:
         """For the next epoch; None while nothing is known. `part` is the step's of an epoch's time,
-        `merge` what a record that goes to functions costs its host all the same."""
+        `merge` what a record that goes to burst workers costs its host all the same."""
         served = service_rates(vitals)
         if served is None or not vitals.valid or vitals.epoch_cost_ms <= 0:
             return None

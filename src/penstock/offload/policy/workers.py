@@ -85,8 +85,8 @@ class Trust:
         self._until_ms = float("-inf")
 
     def note(self, now_ms: float, rows: int, returned: int) -> bool:
-        """An epoch is done, in which so many rows of those for functions were returned. Whether
-        functions have lost trust by it."""
+        """An epoch is done, in which so many rows of those for burst workers were returned. Whether
+        burst workers have lost trust by it."""
         if rows == 0 or not self.at(now_ms):
             return False
         if 2 * returned <= rows:
@@ -101,5 +101,5 @@ class Trust:
         return True
 
     def at(self, now_ms: float) -> bool:
-        """Whether functions should be given rows now."""
+        """Whether burst workers should be given rows now."""
         return now_ms >= self._until_ms
