@@ -102,10 +102,10 @@ class CourierControl(StepControl):
         self, told: SegmentSealed, started_ms: float, written_ms: float, together: int | None
     ) -> float:
         """An epoch that began at `started_ms` is in the sink. How long its couriers took, in ms."""
-        self.resize(len(told.rows), together)
+        self.resize(len(told.work), together)
         place, arrivals = self.placement, told.arrivals
-        done = np.bincount(place.owner, told.done).tolist()
-        useful_ms = np.bincount(place.owner, told.useful_ms).tolist()
+        done = np.bincount(place.owner, [work.done for work in told.work]).tolist()
+        useful_ms = np.bincount(place.owner, [work.useful_ms for work in told.work]).tolist()
         self.examiner.epoch(
             written_ms,
             arrivals.horizon_ms,

@@ -20,7 +20,7 @@ from penstock.control.examine.vitals import Floats, Work
 from penstock.control.money import Money
 from penstock.control.treat.decision import Treatment
 from penstock.model import HostId, StepId
-from penstock.wire.report import HotKeyCount
+from penstock.wire.report import HotKeyCount, MapWork, Offloaded
 
 Ints = npt.NDArray[np.int64]
 
@@ -111,28 +111,12 @@ class StepSealed:
 
 @dataclass(frozen=True, eq=False)
 class SegmentSealed:
-    """What couriers did in a segment without a keyed step; a value for each partition."""
+    """What couriers did in a segment without a keyed step."""
 
     arrivals: Arrivals
     """By partition, instead of by slot."""
-    rows: tuple[int, ...]
-    done: tuple[int, ...]
-    """Of them, those that couriers did themselves."""
-    useful_ms: tuple[float, ...]
-    """Time that they took for those."""
-
-
-@dataclass(frozen=True)
-class Carried:
-    """What went to burst workers of one segment in an epoch, and what came of it."""
-
-    rows: int
-    records: int
-    """That burst workers gave for them."""
-    returned: int = 0
-    """Rows that couriers did themselves in the end."""
-    wait_ms: float = 0.0
-    """Longest time that a courier waited for answers."""
+    work: tuple[MapWork, ...]
+    """By partition."""
 
 
 @dataclass(frozen=True)
@@ -164,7 +148,8 @@ class EpochSealed:
     loads: Mapping[str, tuple[Ints, ...]] = field(default_factory=dict)
     """Of each step that burst workers can help: records by slot, for each partition."""
     came: Mapping[str, Came] = field(default_factory=dict)
-    carried: Mapping[str, Carried] = field(default_factory=dict)
+    carried: Mapping[str, Offloaded] = field(default_factory=dict)
+    """What went to burst workers of each segment, of all couriers together."""
     overlapped: bool = False
     """Whether burst workers worked beside hosts, so that its length is not the sum of its parts."""
     elsewhere_ms: Mapping[str, float] = field(default_factory=dict)

@@ -8,10 +8,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from penstock.control.events import Came, Carried, SegmentSealed
+from penstock.control.events import Came, SegmentSealed
 from penstock.control.examine.arrivals import Arrivals
 from penstock.control.examine.vitals import Floats, Ints
-from penstock.offload.driver.totals import by_segment
 from penstock.wire.report import Seen
 
 
@@ -83,12 +82,8 @@ def segments_of(
         works = [task.maps[name] for task in seen]
         spread = _spread(np.array([work.rows for work in works]))
         counted = [replace(task, loads={name: row}) for task, row in zip(seen, spread, strict=True)]
-        found[name] = SegmentSealed(
-            arrivals_of(name, len(works), counted, delta_ms, since_ms, started_ms),
-            tuple(work.rows for work in works),
-            tuple(work.done for work in works),
-            tuple(work.useful_ms for work in works),
-        )
+        arrivals = arrivals_of(name, len(works), counted, delta_ms, since_ms, started_ms)
+        found[name] = SegmentSealed(arrivals, tuple(works))
     return found
 
 
@@ -103,14 +98,6 @@ def _spread(rows: Ints) -> Ints:
     """
     whole = np.outer(rows, rows) // max(1, int(rows.sum()))
     return whole + np.diag(rows - whole.sum(axis=0))
-
-
-def carried_in(seen: Sequence[Seen]) -> dict[str, Carried]:
-    """What went to burst workers, by segment."""
-    return {
-        name: Carried(told.rows, told.records, told.returned, float(told.wait_ms))
-        for name, told in by_segment(seen).items()
-    }
 
 
 def came_for(step: str, seen: Sequence[Seen]) -> Came:

@@ -45,7 +45,7 @@ from penstock.control.journal.journal import Journal
 from penstock.control.machine import WARM_EPOCHS, FlowControl
 from penstock.control.money import Money
 from penstock.control.record import Opening
-from penstock.driver.arrivals import arrivals_of, came_for, carried_in, segments_of
+from penstock.driver.arrivals import arrivals_of, came_for, segments_of
 from penstock.driver.bill import Bill
 from penstock.driver.control_view import control_facts
 from penstock.driver.fleet import SealedHost
@@ -53,6 +53,7 @@ from penstock.driver.relocation import LostHost, Relocation
 from penstock.errors import PenstockError
 from penstock.model import SLA
 from penstock.offload.driver.keeper import WorkerKeeper
+from penstock.offload.driver.totals import by_segment
 from penstock.offload.policy.flow import machine_of, opening_of
 from penstock.plan.epoch import EpochPlan, StepRoutes
 from penstock.plan.steps import FlowPlan
@@ -157,7 +158,7 @@ class ControlLoop:
         with self._lock:
             if self._read_epoch < plan.epoch:
                 self._tell_read(plan, seen, look=False)
-            carried = carried_in(seen)
+            carried = by_segment(seen)
             self._ask_usage(seen, bool(carried))
             waited = {name: one.wait_ms for name, one in carried.items()}
             vitals = {one.host: one.vitals for one in sealed}

@@ -35,6 +35,7 @@ from penstock.sim.outcome import Outcome
 from penstock.sim.plane import Following
 from penstock.sim.queues import Queues
 from penstock.sim.stage import Stage
+from penstock.wire.report import Offloaded
 
 Progress = Callable[[float], None]
 """Called after each look of control with the milliseconds that have passed in the simulation."""
@@ -201,7 +202,9 @@ def epochs(flow: Controlled, following: Sequence[Following], progress: Progress)
                 elsewhere_ms={str(stage.step): e.useful_ms for stage, _, e in passing},
                 loads={str(s.step): (i.records.sum(axis=0),) for s, i, _ in helped},
                 came={str(s.step): _came(int(i.records.sum())) for s, i, _ in helped},
-                carried={str(s.step): s.carried(e) for s, _, e in helped},
+                carried={
+                    str(s.step): Offloaded(s.step, e.rows, round(e.partials)) for s, _, e in helped
+                },
                 aid=flow.aid(done_ms),
             )
         )

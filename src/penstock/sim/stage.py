@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from penstock.control.events import Carried, StepRead, StepSealed, TimeSlotEnded
+from penstock.control.events import StepRead, StepSealed, TimeSlotEnded
 from penstock.control.examine.arrivals import Arrivals
 from penstock.control.instructions import Treat
 from penstock.control.journal.entry import Entry
@@ -123,10 +123,6 @@ class Stage:
         work = fleet.work() if self.policy is not None else {}
         self.settle(done_ms)
         return StepSealed(hosts, owner, work, effort.useful_ms, fleet.placement)
-
-    def carried(self, effort: Effort) -> Carried:
-        """What functions did of an epoch."""
-        return Carried(effort.rows, round(effort.partials))
 
     # -- what it does about it
 

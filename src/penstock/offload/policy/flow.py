@@ -230,8 +230,8 @@ class FlowOffload:
         if self._last is None:
             return np.zeros(0)
         if step in self._last.segments:
-            told = self._last.segments[step].rows
-            return np.array([n * offload.share_of(p, len(told)) for p, n in enumerate(told)])
+            work = self._last.segments[step].work
+            return np.array([w.rows * offload.share_of(n, len(work)) for n, w in enumerate(work)])
         shares = offload.shares if self._segments[step].by_slot else np.mean(offload.shares)
         return np.array([(load * shares).sum() for load in self._last.loads.get(step, ())])
 
