@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from penstock.errors import PenstockError
+from penstock.errors import PenstockError, SettingError
 from penstock_bench.nexmark import bench as nexmark
 from penstock_bench.nexmark import native as nexmark_native
 from penstock_bench.workloads.nexmark.catalog import QUERIES, TITLES, find
