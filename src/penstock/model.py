@@ -67,3 +67,14 @@ class DeadLetter:
     row: str
     """The row as JSON text."""
     error: str
+
+
+@dataclass(frozen=True)
+class LateRows:
+    """Rows that came behind the watermark of a step."""
+
+    step: str
+    input: int
+    count: int
+    stream: bytes = b""
+    """The rows as an Arrow stream; empty where nobody wants to have them."""

@@ -45,7 +45,7 @@ _STEP = StepRoutes(
     offload=_OFFLOAD,
 )
 PLAN = EpochPlan(3, 1, 2, (_STEP,), "grpc://d:1", "t", "there", (("map-1", _OFFLOAD),), ("map-1",))
-HEADER = ChannelHeader.of(PLAN, 0, 1, 17)
+HEADER = ChannelHeader.of_chain(PLAN, 1, 17, keep_late=True)
 MANIFEST = Manifest(
     7, 1, 5, "layouts/5-a.json", (DeltaRef("sum", "sum/0", "deltas/7", 3, 512, 99, "88"),),
     {"sum": json.loads(codec.encode(_STEP.routes))}, {"sum": None}, 4, 123, {}, [[0, "p1", 900, 4_000]],

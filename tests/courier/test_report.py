@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -12,13 +13,13 @@ import pyarrow as pa
 import pytest
 
 import penstock.operators.aggregate.aggregates as ps
-from penstock.courier.witness import Seen
 from penstock.faults import Fault, armed
 from penstock.operators.aggregate.plan import AggregatePlan
 from penstock.operators.process.step import ProcessPlan
 from penstock.plan.epoch import EpochPlan
 from penstock.plan.steps import FlowPlan, KeyedStep, SourcePlan
 from penstock.state.keys.codec import slots_of
+from penstock.wire.report import Seen
 from tests.operators.processors import SCHEMA, Summed
 from tests.trials.cluster import MiniCluster, cluster
 from tests.trials.plain_rows import Row
@@ -77,6 +78,22 @@ def test_all_steps_are_counted_by_slot(tmp_path: Path, hosts: int) -> None:
         assert all(report.hot == () for report in seen)
         on.run([[], []])
         assert sum(loads(on.registry.seen(), "sum")) == 0
+
+
+def test_couriers_report_while_the_last_hosts_work(tmp_path: Path) -> None:
+    """Control looks at an epoch before it is done: a report must not wait for answers."""
+    with cluster(FLOW, str(tmp_path)) as on:
+
+        def wait_for_reports(where: object) -> None:
+            deadline = time.monotonic() + 10
+            while len(on.registry.seen()) < len(PARTS):
+                assert time.monotonic() < deadline, "a courier waits for its hosts"
+                time.sleep(0.001)
+
+        with armed(Fault("host.channel", wait_for_reports, {"step": "about"}, hits=())) as faults:
+            on.run(PARTS)
+        assert len(faults.fired) == 4
+        assert loads(on.registry.seen(), "about") == wanted()
 
 
 @pytest.mark.parametrize("point", ["courier.closed", "courier.sent"])

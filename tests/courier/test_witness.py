@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
-import json
-
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from penstock import codec
 from penstock.courier import witness as module
-from penstock.courier.witness import UNNAMED, Seen, Watched, Witness
+from penstock.courier.witness import UNNAMED, Witness
 from penstock.errors import FlowError
+from penstock.plan.steps import SourcePlan
+from penstock.wire.report import Seen
 
 US = pa.timestamp("us", "UTC")
 
 
-def seen_by(witness: Witness, **late: int) -> Seen:
+def seen_by(witness: Witness) -> Seen:
     """What the driver learns, by way of JSON."""
-    facts = witness.to_json() | {"late": list(late.items())}
-    return Seen.from_json(json.loads(json.dumps(facts)))
+    return codec.decode(codec.encode(witness.seen()), Seen)
+
+
+def source(**columns: str | None) -> SourcePlan:
+    return SourcePlan(pa.schema([]), **columns)  # type: ignore[arg-type]
 
 
 def batch_of(times: list[int | None], names: pa.Array, type: pa.DataType = US) -> pa.RecordBatch:
@@ -27,7 +31,7 @@ def batch_of(times: list[int | None], names: pa.Array, type: pa.DataType = US) -
 
 
 def newest(batch: pa.RecordBatch, partition: str | None = "part") -> dict[str, int]:
-    witness = Witness([Watched(event_time="at", partition=partition)])
+    witness = Witness([source(event_time="at", partition=partition)])
     assert list(witness.watch(0, [batch])) == [batch]
     return {name: time for _, name, time in seen_by(witness).event_ms}
 
@@ -40,7 +44,7 @@ row = st.tuples(
 @settings(max_examples=100)
 @given(st.lists(st.lists(row, max_size=8), max_size=4))
 def test_as_a_simple_model_says(batches: list[list[tuple[int, str | None, int | None]]]) -> None:
-    witness = Witness([Watched(None, "at", "part"), Watched(None, "at")])
+    witness = Witness([source(event_time="at", partition="part"), source(event_time="at")])
     model: dict[tuple[int, str], int] = {}
     for rows in batches:
         for input in (0, 1):
@@ -51,10 +55,9 @@ def test_as_a_simple_model_says(batches: list[list[tuple[int, str | None, int | 
                 if time is not None:
                     place = (input, "" if input else name or UNNAMED)
                     model[place] = max(model.get(place, time // 1000), time // 1000)
-    seen = seen_by(witness, count=3)
+    seen = seen_by(witness)
     assert {(number, name): time for number, name, time in seen.event_ms} == model
     assert seen.rows == sum(map(len, batches))
-    assert seen.late == {"count": 3}
 
 
 @pytest.mark.parametrize(("unit", "ms"), [("s", -1_001_000), ("ms", -1001), ("us", -2), ("ns", -1)])
@@ -95,7 +98,7 @@ def test_a_column_with_a_value_for_each_row_is_no_partition(
 
 def test_arrivals_of_all_inputs_are_counted() -> None:
     batch = pa.record_batch({"came": pa.array([5, 5, None, 9], pa.timestamp("ms"))})
-    witness = Witness([Watched(arrival="came"), Watched()])
+    witness = Witness([source(arrival="came"), source()])
     witness.note(0, batch)
     witness.note(1, batch)
     witness.note(0, batch.slice(0, 0))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, cast
@@ -12,7 +12,6 @@ import numpy as np
 from penstock.control.elastic import Elastic
 from penstock.control.examine.vitals import Vitals
 from penstock.control.treat.decision import Treatment, is_new
-from penstock.courier.witness import Seen
 from penstock.driver.control_loop import ControlLoop
 from penstock.driver.fleet import SealedHost
 from penstock.driver.relocation import Relocation
@@ -24,6 +23,7 @@ from penstock.plan.epoch import EpochPlan, RouteTable, StepRoutes
 from penstock.plan.steps import FlowPlan
 from penstock.settings import Settings
 from penstock.state.store.store import DeltaRef
+from penstock.wire.report import Seen
 from tests.trials.ledger import SLOTS, SUMS
 
 PARTITIONS = 2
@@ -39,7 +39,6 @@ class PretendedRelocation:
     treated: list[Treatment] = field(default_factory=list)
     stayed: list[str] = field(default_factory=list)
     refuses: str = ""
-    on_lost: Callable[[HostId, str, list[int], int], None] = lambda *lost: None
 
     def hosts(self, step: str) -> list[HostId]:
         return list(self.steps[step])

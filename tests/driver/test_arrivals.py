@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.courier.witness import Seen
 from penstock.driver.arrivals import arrivals_of
+from penstock.wire.report import Seen
 
 
 @given(

@@ -16,6 +16,7 @@ from penstock.control.examine.vitals import Vitals
 from penstock.control.treat.decision import Bounds, Treatment, new_host
 from penstock.control.treat.sharing import SHARE_EPOCHS
 from penstock.driver import control_loop
+from penstock.driver.relocation import LostHost
 from penstock.errors import PenstockError
 from penstock.model import SLA, HostId
 from penstock.settings import Settings
@@ -204,7 +205,7 @@ def test_slots_that_do_not_move_for_long_stay_where_they_are(treated: bool) -> N
 def test_a_lost_host_is_journalled_and_nothing_is_known_of_the_next() -> None:
     with pretending(Watchful()) as on:
         on.pass_epoch()
-        on.relocation.on_lost(B, "sums", [4, 5, 6, 7], 1)
+        on.loop.lost(LostHost(B, "sums", [4, 5, 6, 7]), 1)
         (lost,) = on.loop.journal.last(1)
         assert (lost.event, lost.epoch, lost.facts["host"]) == ("host lost", 1, B)
         assert lost.facts["slots"] == "4-7"

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.courier.exchange import Task
+from penstock.courier.delivery import Task
 from penstock.faults import FAULT_POINTS, Fault, InjectedFault, armed
 from penstock.offload.plan.segments import segments
 from tests.exactly_once.test_event_time import moves

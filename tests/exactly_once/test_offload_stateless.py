@@ -21,13 +21,13 @@ from penstock.driver.control_loop import ControlLoop
 from penstock.driver.progress import EpochProgress
 from penstock.faults import FAULT_POINTS, Armed, Fault, armed
 from penstock.offload.backends import backend
-from penstock.offload.backends.backend import Usage
 from penstock.offload.backends.local.backend import LocalFunctions
 from penstock.offload.driver.help import NO_ANSWER, Offloads
 from penstock.offload.driver.keeper import FunctionKeeper
 from penstock.plan.epoch import EpochPlan, Offload
 from penstock.plan.steps import FlowPlan, MapStep, SourcePlan
 from penstock.testing import Pace
+from penstock.wire.report import Usage
 from tests.offload.in_process import ANYHOW, WELL, Chances, StandIn, helped
 from tests.trials.cluster import SETTINGS, MiniCluster, Partitions, cluster
 from tests.trials.plain_rows import Row
@@ -178,7 +178,7 @@ class Controlled(MiniCluster):
 
     def _make_control(self) -> ControlLoop:
         assert self.elastic is not None
-        control = ControlLoop(
+        return ControlLoop(
             (),
             self.sla,
             self.elastic,
@@ -188,8 +188,6 @@ class Controlled(MiniCluster):
             offloads=Offloads(self.flow, self.keeper),
             bill=Bill(HostPrice(), lambda: 2, lambda: self.keeper.used.money, lambda: self.now_ms),
         )
-        self.registry.on_report = control.reported
-        return control
 
     def _write(self, plan: EpochPlan, parts: Partitions) -> None:
         self.plans.append(plan)

@@ -9,14 +9,13 @@ from typing import Any
 
 import pyarrow as pa
 
-from penstock.host.chain import ChainAnswer, StepChain
+from penstock.host.chain import StepChain
 from penstock.host.machine import HostMachine
 from penstock.host.parted import PartedOperator
-from penstock.operators.operator import EpochTime
+from penstock.operators.operator import ROWS, Answer, EpochTime
 from penstock.plan.assignment import Assignment
 from penstock.plan.steps import FlowPlan, KeyedStep
 from penstock.settings import Settings
-from penstock.wire.chain import ChainHeader
 from penstock.wire.messages import ChannelHeader
 from tests.host.chain_models import Values
 from tests.host.chain_steps import Spec, batch_of, model_of, values_of
@@ -81,17 +80,19 @@ class OneHostChain:
         partition: int,
         partitions: int,
         attempt: int | None = None,
-    ) -> ChainHeader:
+    ) -> ChannelHeader:
         times = [time] * len(self.machines) if isinstance(time, EpochTime) else time
         attempt = next(self._attempts) if attempt is None else attempt
-        steps = tuple(
-            ChannelHeader(at.epoch, self.run, step.id, partition, attempt, partitions, at)
-            for step, at in zip(self.flow.keyed, times, strict=True)
+        first, *others = zip((step.id for step in self.flow.keyed), times, strict=True)
+        step, at = first
+        return ChannelHeader(
+            *(at.epoch, self.run, step, partition, attempt, partitions, at),
+            chained=tuple(others),
+            keep_late=True,
         )
-        return ChainHeader(steps, keep_late=True)
 
-    def channel(self, header: ChainHeader, batches: list[pa.RecordBatch]) -> ChainAnswer:
-        return self.chain.close_channel(header, batches)
+    def channel(self, header: ChannelHeader, batches: list[pa.RecordBatch]) -> Answer:
+        return self.chain.close_channel(header, ROWS, batches)
 
     def seal(self, epoch: int, partitions: int) -> list[pa.Table]:
         return [machine.seal(epoch, self.run, partitions)[0] for machine in self.machines]
@@ -111,7 +112,7 @@ class OneHostChain:
             machine.operator.shutdown()
 
 
-def rows_of(answer: ChainAnswer) -> list[Values]:
+def rows_of(answer: Answer) -> list[Values]:
     return [row for batch in answer.batches for row in values_of(batch)]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -118,6 +119,15 @@ def test_a_step_that_cannot_close_ends_the_run(
     assert not any(states(chain)), "something is left of the run"
     chain.run += 1
     assert [rows_of(answer) for answer in epoch(chain, 1)] == expected(2)
+
+
+def test_a_channel_for_other_steps_is_refused(chain: OneHostChain) -> None:
+    """And nothing was opened for it."""
+    header = chain.header(EpochTime(0, 0), 0, 2)
+    for other in (replace(header, chained=()), replace(header, step="other")):
+        with pytest.raises(ProtocolError, match="cannot take a channel"):
+            chain.channel(other, cut(ROWS[0], 11))
+    assert [rows_of(answer) for answer in epoch(chain, 0)] == expected(1)
 
 
 def test_an_epoch_of_no_partitions(chain: OneHostChain) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 import penstock.operators.aggregate.aggregates as ps
 from penstock.errors import ProtocolError, StepError
-from penstock.host.chunks import Chunk, Closing, Opening
+from penstock.host.chunks import Chunk, ForAllParts
 from penstock.host.machine import HostMachine
 from penstock.host.need import NeedKeys
 from penstock.host.parted import PartedOperator
@@ -262,7 +262,9 @@ class _Between:
 @pytest.mark.parametrize("parts", [1, 3])
 def test_an_epoch_in_a_stream_of_work(parts: int) -> None:
     step = in_parts(COUNTS, parts)
-    work = [Opening(EpochTime(0, 0)), Chunk(ROWS, [rows([1, 2, 1])]), Chunk(ROWS, []), Closing()]
+    opening = ForAllParts(lambda part: part.open(EpochTime(0, 0)))
+    closing = ForAllParts(lambda part: part.close())
+    work = [opening, Chunk(ROWS, [rows([1, 2, 1])]), Chunk(ROWS, []), closing]
     assert given(*run_serially(step.stages(), work)) == [(1, 2, 0), (2, 1, 0)]
 
 

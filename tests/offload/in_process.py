@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.offload.backends import backend
-from penstock.offload.backends.backend import Usage, WorkerFailed
+from penstock.offload.backends.backend import WorkerFailed
 from penstock.offload.backends.messages import Request, WorkerAnswer
 from penstock.offload.backends.worker import BurstWorker
 from penstock.offload.plan.segments import segments
@@ -23,6 +23,7 @@ from penstock.operators.operator import PARTIALS, ROWS
 from penstock.plan.epoch import EpochPlan, Offload
 from penstock.plan.reflex import Reflex
 from penstock.plan.steps import FlowPlan
+from penstock.wire.report import Usage
 
 Chances = Mapping[str, int]
 """What a burst worker does -> how often, of all that they do."""

@@ -21,7 +21,7 @@ from penstock.driver import control_loop
 from penstock.driver.bill import Bill
 from penstock.driver.control_loop import ControlLoop
 from penstock.offload.backends import backend
-from penstock.offload.backends.backend import Usage, WorkerFailed
+from penstock.offload.backends.backend import WorkerFailed
 from penstock.offload.backends.local.backend import LocalFunctions
 from penstock.offload.backends.worker import BurstWorker
 from penstock.offload.driver.help import NO_ANSWER, Offloads
@@ -30,6 +30,7 @@ from penstock.offload.policy.offloader import Offloader
 from penstock.offload.policy.values import Offloading
 from penstock.plan.epoch import EpochPlan
 from penstock.plan.steps import FlowPlan
+from penstock.wire.report import Usage
 from tests.trials.cluster import MiniCluster, Partitions
 from tests.trials.ledger import SLOTS, SUMS, SumsTwin
 
@@ -126,7 +127,6 @@ class Helped(MiniCluster):
             offloads=Offloads(self.flow, self.keeper),
             bill=Bill(HostPrice(), lambda: 2, lambda: self.keeper.used.money, lambda: self.now_ms),
         )
-        self.registry.on_report = control.reported
         control._controls["sums"].offloader = self.offloader
         return control
 

@@ -93,7 +93,7 @@ def test_a_step_scales_out_and_in(spark: SparkSession, tmp_path: Path, checkpoin
             query.scale(STEP, 3)
             with pytest.raises(ps.SettingError, match="cannot have 0 hosts"):
                 query.scale(STEP, 0)
-            await_condition(lambda: query._registry.host(f"{STEP}/2") is not None)
+            await_condition(lambda: query._parts.registry.host(f"{STEP}/2") is not None)
         if epoch == 4:
             query.scale(STEP, 1)
 

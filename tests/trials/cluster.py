@@ -24,9 +24,9 @@ import pyarrow as pa
 from penstock import codec
 from penstock.control.elastic import Elastic
 from penstock.control.journal.entry import Entry
-from penstock.courier import exchange
+from penstock.courier import channels
 from penstock.courier.courier import Courier
-from penstock.courier.exchange import Task
+from penstock.courier.delivery import Task
 from penstock.driver.control_loop import ControlLoop
 from penstock.driver.epochs import EpochRunner
 from penstock.driver.fleet import Fleet
@@ -36,6 +36,7 @@ from penstock.driver.relocation import Relocation
 from penstock.faults import Fault, InjectedFault, arm
 from penstock.host.main import HostTask
 from penstock.model import SLA
+from penstock.offload.courier.roads import burst_roads
 from penstock.operators.operator import CHANGE
 from penstock.plan.epoch import EpochPlan
 from penstock.plan.migration import Migration
@@ -261,8 +262,7 @@ class MiniCluster:
 
     def _start_driver(self) -> None:
         self.token = secrets.token_hex(8)
-        self.registry = Registry(ADDRESS, 0, self.token)
-        self.registry.on_host_lost = lambda *_: self._cancel()
+        self.registry = Registry(ADDRESS, 0, self.token, lambda *_: self._cancel())
         self.jobs = ThreadHosts(self, self.registry, self.token)
         self.fleet = Fleet(self.jobs, self.registry, self.token, self.settings)
         self.relocation = Relocation(
@@ -279,15 +279,15 @@ class MiniCluster:
             self.settings,
             clock_ms=lambda: self.now_ms,
             control=self.control,
+            late_sink=self._keep_late,
         )
-        self.runner.on_late = self._keep_late
         self.relocation.start_hosts()
 
     def _make_control(self) -> ControlLoop | None:
         if self.elastic is None:
             return None
         driver = self.deaths["driver"]
-        control = ControlLoop(
+        return ControlLoop(
             self.flow.keyed,
             self.sla,
             self.elastic,
@@ -296,8 +296,6 @@ class MiniCluster:
             lambda: self.now_ms,
             lambda entry: self.journal.append((driver, entry)),
         )
-        self.registry.on_report = control.reported
-        return control
 
     def _end_driver(self) -> None:
         self.jobs.close()
@@ -305,9 +303,9 @@ class MiniCluster:
         self.runner._upkeep._worker.shutdown()
         self.fleet.stop()
         self.registry.shutdown()
-        for place, token in list(exchange._endpoints):
+        for place, token in list(channels._endpoints):
             if token == self.token:
-                exchange._endpoints.pop((place, token)).close()
+                channels._endpoints.pop((place, token)).close()
 
     # Spark
 
@@ -368,6 +366,7 @@ class MiniCluster:
             self.settings.rpc_timeout_ms,
             self.settings.exchange_timeout_ms,
             keep_late=True,
+            roads=burst_roads,
             faults=self.settings.faults,
         )
         half = (len(part) + 1) // 2

@@ -16,9 +16,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.courier.exchange import Exchange, Task, endpoint, through_hosts
-from penstock.courier.tally import Tally
-from penstock.courier.trouble import Trouble
+from penstock.courier.channels import endpoint
+from penstock.courier.delivery import Delivery, Task
+from penstock.courier.roads import HostRoad
 from penstock.host.main import HostOrder, HostTask, TaskOrder
 from penstock.model import HostId, StepId
 from penstock.operators.aggregate.aggregates import AggregatePlan, sum
@@ -58,13 +58,13 @@ class StepInProcess:
     """One keyed step on two hosts, with one source partition."""
 
     def __init__(self, plan: StepPlan, ordered: bool) -> None:
-        self._step, self._ordered = KeyedStep("step", SLOTS, plan), ordered
+        self._step = KeyedStep("step", SLOTS, plan)
         self._token = secrets.token_hex(8)
         hosts = [HostId("step/0"), HostId("step/1")]
-        flow = FlowPlan((SourcePlan(SCHEMA),), (self._step,), ordered=ordered)
+        self._flow = FlowPlan((SourcePlan(SCHEMA),), (self._step,), ordered=ordered)
         orders = tuple(HostOrder(host, self._step) for host in hosts)
         store = f"memory://{self._token}"
-        order = TaskOrder(orders, flow, store, "", self._token, True, _SETTINGS)
+        order = TaskOrder(orders, self._flow, store, "", self._token, True, _SETTINGS)
         self._task = HostTask(order, "127.0.0.1", lambda: None, None)
         self._routes = RouteTable.even(hosts, SLOTS)
         for host, server in enumerate(self._task.servers):
@@ -76,11 +76,10 @@ class StepInProcess:
         time = EpochTime(epoch, 0)
         routes = StepRoutes(StepId(self._step.id), self._routes, servers, time)
         plan = EpochPlan(epoch, 0, 1, (routes,), "", self._token)
-        tally, trouble = Tally(self._step), Trouble("fail")
-        with Exchange(plan, 0, Task(0, epoch), _TIMEOUT_MS, tally, self._ordered) as exchange:
-            given = through_hosts(
-                self._step, exchange, [batches], routes, trouble, lambda late: None
-            )
+        delivery = Delivery(self._flow, plan, Task(0, epoch), _TIMEOUT_MS, _TIMEOUT_MS)
+        with HostRoad(delivery, 0, self._step) as road:
+            road.send([batches])
+            given = list(road.answer())
         for server in servers:
             host = endpoint(server, self._token)
             host.call("seal", _TIMEOUT_MS, epoch=epoch, run=0, partitions=1)

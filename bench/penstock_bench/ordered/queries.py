@@ -19,13 +19,12 @@ import pyarrow.compute as pc
 from penstock.host.chain import StepChain
 from penstock.host.machine import HostMachine
 from penstock.host.parted import PartedOperator
-from penstock.operators.operator import Answer, EpochTime, Operator
+from penstock.operators.operator import ROWS, Answer, EpochTime, Operator
 from penstock.operators.places import Places
 from penstock.plan.assignment import Assignment
 from penstock.plan.steps import FlowPlan, KeyedStep, Step
 from penstock.plan.watermarks import step_watermarks
 from penstock.settings import Settings
-from penstock.wire.chain import ChainHeader
 from penstock.wire.messages import ChannelHeader
 from penstock_bench.ordered.chains import Asleep
 from penstock_bench.ordered.trials import line
@@ -91,14 +90,11 @@ class QueryInProcess:
 
     def run(self, epoch: int, rows: pa.Table) -> list[pa.RecordBatch]:
         """Take an epoch through all steps, and seal it; its times decide what the next one closes."""
-        headers = tuple(
-            ChannelHeader(
-                *(epoch, 0, step.id, 0, epoch, 1),
-                EpochTime(epoch, epoch, self._watermarks[step.id]),
-            )
-            for step in self._steps
+        first, *others = (
+            (step.id, EpochTime(epoch, epoch, self._watermarks[step.id])) for step in self._steps
         )
-        answer = self._chain.close_channel(ChainHeader(headers, False), rows.to_batches())
+        header = ChannelHeader(*(epoch, 0, first[0], 0, epoch, 1, first[1]), chained=tuple(others))
+        answer = self._chain.close_channel(header, ROWS, rows.to_batches())
         for machine in self._machines:
             machine.seal(epoch, 0, 1)
         newest_ms = pc.max(rows.column(self._time)).cast(pa.timestamp("ms")).value

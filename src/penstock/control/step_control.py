@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from penstock.control.diagnose.hot_keys import HotKeyCount, HotKeys
+from penstock.control.diagnose.hot_keys import HotKeys
 from penstock.control.examine.examiner import Examiner
 from penstock.control.examine.vitals import Floats, Ints, Vitals
 from penstock.control.journal.entries import began, done, failed, hot_key, offload, outcome, refused
@@ -28,6 +28,7 @@ from penstock.model import HostId, StepId
 from penstock.offload.policy.beside_switch import for_switch, held
 from penstock.offload.policy.offloader import Offloader
 from penstock.offload.policy.values import Offloading
+from penstock.wire.report import HotKeyCount
 
 
 @dataclass(frozen=True)

@@ -1,1 +1,1 @@
-"""Couriers, inside Spark tasks: slots of rows, their split by host, the exchange with hosts, counts."""
+"""Couriers, inside Spark tasks: the roads of rows through steps, channels to hosts, reports."""

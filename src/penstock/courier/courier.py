@@ -7,31 +7,22 @@ channel closed, before the first output row leaves: a sink that stops reading ea
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
-from penstock.courier.exchange import Exchange, Late, Task, endpoint, through_hosts
-from penstock.courier.late_rows import LateRows
-from penstock.courier.one_host import through_one_host
+from penstock import codec
+from penstock.courier.delivery import Delivery, Task
+from penstock.courier.roads import Road, direct_roads
 from penstock.courier.streams import Streams
-from penstock.courier.tally import Tally, told_of
-from penstock.courier.trouble import Trouble, as_schema, told
-from penstock.courier.witness import Watched, Witness
+from penstock.courier.witness import Witness
 from penstock.errors import PenstockError, to_wire
+from penstock.exchange.step_work import as_schema
 from penstock.faults import Fault, arm
-from penstock.model import DeadLetter
-from penstock.offload.courier.redirect import through_hosts_and_functions
-from penstock.offload.courier.report import told_of_functions
-from penstock.offload.courier.stateless_work import told_of_maps
-from penstock.offload.courier.task import Offloads
 from penstock.plan.epoch import EpochPlan
-from penstock.plan.steps import FlowPlan, KeyedStep, MapStep
-from penstock.wire.flight import Endpoint
-from penstock.wire.messages import dead_to_bytes
+from penstock.plan.steps import FlowPlan
 
 _settled = False
 
@@ -55,11 +46,13 @@ class Courier:
     flow: FlowPlan
     context: Callable[[], tuple[EpochPlan, Task]]
     timeout_ms: int
-    """For a call to the driver."""
+    """Timeout of a call to the driver."""
     exchange_ms: int
-    """For a conversation with a host, which lasts as long as the source brings rows."""
+    """Timeout of a conversation with a host, which lasts as long as the source brings rows."""
     keep_late: bool = False
     """Whether somebody wants to have the rows that came too late."""
+    roads: Callable[[Delivery], list[Road]] = direct_roads
+    """Makes the roads of a task, in the order of the flow's steps."""
     faults: tuple[Fault, ...] = ()
     """For tests: see `Settings`."""
 
@@ -67,95 +60,51 @@ class Courier:
         pa.set_cpu_count(1)
         arm(self.faults)
         plan, task = self.context()
+        delivery = Delivery(
+            self.flow, plan, task, self.timeout_ms, self.exchange_ms, self.keep_late
+        )
         try:
-            done = self._deliver(batches, plan, task)
+            done = self._deliver(batches, delivery)
         except Exception as failed:
-            self._tell(plan, failed)
+            # The driver gets the error itself, not only Spark's account of it.
+            with suppress(PenstockError):
+                delivery.tell_driver("trouble", error=to_wire(_as_penstock_error(failed)))
             raise
         _settle()
         yield from done
 
     def _deliver(
-        self, batches: Iterator[pa.RecordBatch], plan: EpochPlan, task: Task
+        self, batches: Iterator[pa.RecordBatch], delivery: Delivery
     ) -> list[pa.RecordBatch]:
-        flow = self.flow
-        witness = Witness([Watched(s.arrival, s.event_time, s.partition) for s in flow.sources])
-        trouble = Trouble(flow.on_error)
-        driver = endpoint(plan.driver, plan.token)
-        where = {"epoch": plan.epoch, "run": plan.run, "partition": task.partition}
-        streams = Streams(flow, batches, witness)
-        late = LateRows(self.keep_late)
-        tallies: list[Tally] = []
-        offloads = Offloads(flow, plan, task, trouble)
-
-        def report() -> None:
-            seen = witness.to_json() | {"late": list(late.counts.items())} | told_of(tallies)
-            seen |= told_of_functions(offloads.facts(), offloads.used(), offloads.routed())
-            seen |= told_of_maps(offloads.worked())
-            driver.call("report", self.timeout_ms, **where, seen=seen)
-
-        if flow.one_host and flow.keyed:
-            source = streams.read(0)
-            given, aside = through_one_host(plan, task, source, self.keep_late, self.exchange_ms)
-            late.counts.update(aside.counts)
-            report()
-            self._set_aside(driver, where, aside.dead, aside.late)
-            return given
-        keyed = 0
-        for number, step in enumerate(flow.steps):
-            inputs = [streams.read(stream) for stream in flow.reads(number)]
-            if isinstance(step, MapStep):
-                streams.add(offloads.mapped(step, inputs[0]))
-                continue
-            # The last keyed step has read all input and sent all records: what was seen and
-            # counted can be told already, while its hosts work.
-            last = keyed + 1 == len(plan.steps)
-
-            def noted(rows: Late, step: KeyedStep = step, last: bool = last) -> None:
-                late.add(step, rows)
-                if last:
-                    report()
-
-            routes = plan.steps[keyed]
-            redirect = offloads.redirect(step)
-            tallies.append(Tally(step, routes.watched, keeps=redirect is not None))
-            with Exchange(
-                plan, keyed, task, self.exchange_ms, tallies[-1], flow.ordered
-            ) as exchange:
-                if redirect is None:
-                    given = through_hosts(step, exchange, inputs, routes, trouble, noted)
-                else:
-                    made = Tally(step, keeps=True)
-                    second = partial(Exchange, plan, keyed, task, self.exchange_ms, made, channel=1)
-                    given = through_hosts_and_functions(
-                        step, redirect, exchange, second, inputs[0], routes, trouble, noted
-                    )
-                streams.add(given)
-            keyed += 1
+        flow, witness = self.flow, Witness(self.flow.sources)
+        streams, roads = Streams(flow, batches, witness), self.roads(delivery)
+        # The last road to hosts has read all input and sent all records: what was seen and counted
+        # can be told already, while the hosts work.
+        early = max((n for n, road in enumerate(roads) if road.told == "sent"), default=-1)
+        for number, road in enumerate(roads):
+            with road:
+                road.send([streams.read(stream) for stream in road.reads])
+                if number == early:
+                    _report(delivery, witness, roads)
+                streams.add(road.answer())
         done = [as_schema(batch, flow.output, "output") for batch in streams.last()]
-        if not plan.steps or offloads.tell_later():
-            report()  # the last report of a task is the one that counts
-        self._set_aside(driver, where, trouble.letters, late.to_json())
+        if early < 0 or any(road.told == "answered" for road in roads[early + 1 :]):
+            _report(delivery, witness, roads)  # the last report of a task is the one that counts
+        aside = delivery.aside
+        if aside.dead or (aside.late and self.keep_late):
+            delivery.tell_driver("set_aside", aside=codec.to_plain(aside))
         return done
 
-    def _set_aside(
-        self,
-        driver: Endpoint,
-        where: dict[str, int],
-        dead: list[DeadLetter],
-        late: list[list[object]],
-    ) -> None:
-        """Let the driver have what did not go on."""
-        if dead:
-            letters = dead_to_bytes(dead).decode()
-            driver.call("dead_letters", self.timeout_ms, **where, letters=letters)
-        if late:
-            driver.call("late_rows", self.timeout_ms, **where, rows=late)
 
-    def _tell(self, plan: EpochPlan, failed: Exception) -> None:
-        """Let the driver have the error itself, not only Spark's account of it."""
-        error = to_wire(told(failed))
-        with suppress(PenstockError):
-            endpoint(plan.driver, plan.token).call(
-                "trouble", self.timeout_ms, epoch=plan.epoch, run=plan.run, error=error
-            )
+def _report(delivery: Delivery, witness: Witness, roads: Sequence[Road]) -> None:
+    """Tell the driver what the task has seen and counted so far."""
+    seen = replace(witness.seen(), late=delivery.aside.late_counts())
+    for road in roads:
+        seen = road.tell(seen)
+    delivery.tell_driver("report", seen=codec.to_plain(seen))
+
+
+def _as_penstock_error(error: Exception) -> PenstockError:
+    if isinstance(error, PenstockError):
+        return error
+    return PenstockError(f"{type(error).__name__}: {error}")

@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.control.diagnose.hot_keys import HotKeyCount
-from penstock.courier.tally import Counts, counts_from_text
 from penstock.errors import FlowError
-from penstock.offload.backends.backend import Usage
-from penstock.offload.courier.report import Offloaded, Routed
-from penstock.offload.courier.stateless_work import MapWork
+from penstock.plan.steps import SourcePlan
 from penstock.state.arrays import fixed_values
+from penstock.wire.report import Seen
 
 _BUCKETS = 512
 """Arrivals of a task are told in at most so many buckets, each at least one millisecond wide."""
@@ -31,81 +26,18 @@ UNNAMED = "(none)"
 _PER_MS = {"us": 1_000, "ns": 1_000_000}
 
 
-@dataclass(frozen=True)
-class Seen:
-    """One courier's report of one epoch."""
-
-    rows: int
-    arrivals_ms: tuple[int, ...] = ()
-    """Middle of each bucket of arrival times, since 1970."""
-    counts: tuple[int, ...] = ()
-    event_ms: tuple[tuple[int, str, int], ...] = ()
-    """(input, partition, newest event time); the partition is "" for inputs without partitions."""
-
-    late: dict[str, int] = field(default_factory=dict)
-    """step -> how many rows were too late for it."""
-
-    loads: dict[str, Counts] = field(default_factory=dict)
-    """step -> records sent to its hosts, by slot (see `Tally`). Where functions help, what they carry
-    is among them, as if hosts had got it.
-
-    When each of them arrived is not told: what a step is sent may be combined, or made by the step
-    before it. Whoever needs times spreads a slot's count over the arrivals of the whole task.
-    """
-
-    hot: tuple[HotKeyCount, ...] = ()
-    """The most frequent keys of the slots that the epoch's plan had watched."""
-
-    offloaded: tuple[Offloaded, ...] = ()
-    """What went to functions, by segment; none of those of which nothing was to go."""
-    used: Usage = field(default_factory=Usage)
-    """For `BurstWorkers.note`."""
-
-    maps: dict[str, MapWork] = field(default_factory=dict)
-    """segment -> what its stateless steps had to do; of those alone that the plan has timed."""
-    routed: dict[str, Routed] = field(default_factory=dict)
-    """segment -> what came by where its rows leave for functions; of those alone with a reflex."""
-
-    @staticmethod
-    def from_json(facts: dict[str, Any]) -> Seen:
-        """From what `Witness.to_json` told, with late rows (as pairs), loads and hot keys put in,
-        and what `told_of_functions` and `told_of_maps` told."""
-        return Seen(
-            facts["rows"],
-            tuple(facts["arrivals_ms"]),
-            tuple(facts["counts"]),
-            tuple((number, name, time) for number, name, time in facts["event_ms"]),
-            dict(facts["late"]),
-            {step: counts_from_text(text) for step, text in facts["loads"].items()},
-            tuple(HotKeyCount(*told) for told in facts["hot"]),
-            tuple(map(Offloaded.from_json, facts.get("offloaded", ()))),
-            Usage(**facts.get("used", {})),
-            {name: MapWork.from_json(told) for name, told in facts.get("maps", {}).items()},
-            {name: Routed(*told) for name, told in facts.get("routed", {}).items()},
-        )
-
-
-@dataclass(frozen=True)
-class Watched:
-    """The columns of one source that a witness looks at; None for what the source does not have."""
-
-    arrival: str | None = None
-    event_time: str | None = None
-    partition: str | None = None
-
-
 class Witness:
     """Watches the batches of a flow's sources on their way in.
 
-    >>> witness = Witness([Watched(event_time="at", partition="p")])
-    >>> at = pa.array([5, 7, 6], pa.timestamp("ms"))
-    >>> witness.note(0, pa.record_batch({"at": at, "p": ["a", "b", "a"]}))
-    >>> Seen.from_json(witness.to_json()).event_ms
+    >>> rows = pa.record_batch({"at": pa.array([5, 7, 6], pa.timestamp("ms")), "p": ["a", "b", "a"]})
+    >>> witness = Witness([SourcePlan(rows.schema, event_time="at", partition="p")])
+    >>> witness.note(0, rows)
+    >>> witness.seen().event_ms
     ((0, 'a', 6), (0, 'b', 7))
     """
 
-    def __init__(self, inputs: Sequence[Watched]) -> None:
-        self._inputs = tuple(inputs)
+    def __init__(self, sources: Sequence[SourcePlan]) -> None:
+        self._sources = sources
         self._rows = 0
         self._arrivals: list[npt.NDArray[np.int64]] = []
         self._newest: dict[tuple[int, str], int] = {}
@@ -118,16 +50,16 @@ class Witness:
 
     def note(self, input: int, batch: pa.RecordBatch) -> None:
         """Take in one batch of an input."""
-        watched = self._inputs[input]
+        source = self._sources[input]
         self._rows += batch.num_rows
         if not batch.num_rows:
             return
-        if watched.arrival is not None:
-            self._arrivals.append(_as_ms(batch.column(watched.arrival)))
-        if watched.event_time is not None:
-            times = batch.column(watched.event_time)
-            partition = None if watched.partition is None else batch.column(watched.partition)
-            self._note_times(input, times, partition, watched.partition)
+        if source.arrival is not None:
+            self._arrivals.append(_as_ms(batch.column(source.arrival)))
+        if source.event_time is not None:
+            times = batch.column(source.event_time)
+            partition = None if source.partition is None else batch.column(source.partition)
+            self._note_times(input, times, partition, source.partition)
 
     def _note_times(
         self, input: int, times: pa.Array, partition: pa.Array | None, column: str | None
@@ -144,31 +76,22 @@ class Witness:
                     "as `partition` of a Kafka topic, or none",
                 )
 
-    def to_json(self) -> dict[str, Any]:
-        """What passed so far, as `Seen.from_json` takes it."""
+    def seen(self) -> Seen:
+        """A report of what passed so far."""
         arrivals, counts = self._histogram()
-        return {
-            "rows": self._rows,
-            "arrivals_ms": arrivals,
-            "counts": counts,
-            "event_ms": [[*place, time] for place, time in sorted(self._newest.items())],
-            "late": [],
-            "loads": {},
-            "hot": [],
-        }
+        newest = ((input, name, time) for (input, name), time in sorted(self._newest.items()))
+        return Seen(self._rows, tuple(arrivals), tuple(counts), tuple(newest))
 
     def _histogram(self) -> tuple[list[int], list[int]]:
-        if not self._arrivals:
-            return [], []
-        times = np.concatenate(self._arrivals)
+        """Middles of the buckets that have rows, and how many rows each has."""
+        times = np.concatenate([np.zeros(0, np.int64), *self._arrivals])
         if times.size == 0:
             return [], []
         low, high = int(times.min()), int(times.max())
         width = max(1, -(-(high - low + 1) // _BUCKETS))
         counts = np.bincount((times - low) // width)
         filled = np.flatnonzero(counts)
-        middles = low + filled * width + width // 2
-        return [int(m) for m in middles], [int(c) for c in counts[filled]]
+        return (low + filled * width + width // 2).tolist(), counts[filled].tolist()
 
 
 def _as_ms(column: pa.Array) -> npt.NDArray[np.int64]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from penstock.courier.witness import Seen
+from penstock.wire.report import Seen
 
 Floats = npt.NDArray[np.float64]
 

@@ -27,12 +27,11 @@ from penstock.control.money import Money
 from penstock.control.step_control import StepControl
 from penstock.control.treat.decision import Decision
 from penstock.control.treat.sharing import Sharing
-from penstock.courier.witness import Seen
 from penstock.driver.arrivals import Arrivals, arrivals_of
 from penstock.driver.bill import Bill
 from penstock.driver.control_view import control_facts
 from penstock.driver.fleet import SealedHost
-from penstock.driver.relocation import Relocation
+from penstock.driver.relocation import LostHost, Relocation
 from penstock.driver.treatments import Treatments
 from penstock.model import SLA, HostId, StepId, milliseconds
 from penstock.offload.driver.help import Offloads
@@ -40,6 +39,7 @@ from penstock.offload.driver.stateless import MapControls
 from penstock.plan.epoch import EpochPlan, Offload, StepRoutes
 from penstock.plan.steps import KeyedStep
 from penstock.settings import Settings
+from penstock.wire.report import Seen
 
 _WARM_EPOCHS = 5
 """The first epochs of a start pay for what is loaded and compiled: nothing is decided on them."""
@@ -116,7 +116,6 @@ class ControlLoop:
         self._early = ThreadPoolExecutor(1, thread_name_prefix="control")
         for name, why in (offloads.whole if offloads else {}).items():
             self.journal.add(refused(StepId(name), clock_ms(), why, wanted="functions"))
-        relocation.on_lost = self._lost
 
     # -- an epoch passes
 
@@ -309,15 +308,15 @@ class ControlLoop:
         work_ms = 1000 * records / vitals.service_rate
         return np.asarray(arrivals.age_ms + self._cost.ms + work_ms)
 
-    def _lost(self, host: HostId, step: str, slots: Sequence[int], epoch: int) -> None:
+    def lost(self, lost: LostHost, epoch: int) -> None:
+        """A host was found dead before this epoch began."""
         with self._lock:
-            control = self._controls[step]
+            control, host, now_ms = self._controls[lost.step], lost.host, self._clock_ms()
             control.examiner.forget_host(host)
             why = "it died; others take its slots"
-            if host in self._relocation.hosts(step):
+            if host in self._relocation.hosts(lost.step):
                 why += ", and it is started again"
-            now_ms = self._clock_ms()
-            self.journal.add(host_lost(control.step, now_ms, host, slots, why, epoch=epoch))
+            self.journal.add(host_lost(control.step, now_ms, host, lost.slots, why, epoch=epoch))
 
     def hot_keys(self, step: str) -> HotKeys:
         """The keys of a step that are too much for a host, and what couriers shall do about them."""

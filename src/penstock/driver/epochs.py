@@ -13,7 +13,6 @@ from dataclasses import replace
 import pyarrow as pa
 
 from penstock import codec
-from penstock.courier.witness import Seen
 from penstock.driver.bill import Bill
 from penstock.driver.control_loop import ControlLoop
 from penstock.driver.fleet import Fleet, SealedHost
@@ -37,13 +36,15 @@ from penstock.plan.epoch import EpochPlan, StepRoutes
 from penstock.plan.steps import FlowPlan
 from penstock.settings import Settings
 from penstock.state.store.store import Manifest, Store
+from penstock.wire.report import Seen
 
 Write = Callable[[EpochPlan], None]
 """Run the epoch's couriers under this plan and put the output into the sink; raise if that fails."""
 
 
 LateSink = Callable[[int, dict[tuple[str, int], pa.Table]], None]
-"""Takes an epoch and, by step and input, its rows that came behind the watermark."""
+"""Takes an epoch and, by step and input, its rows that came behind the watermark, if any did, before
+the epoch is durable."""
 
 
 class EpochRunner:
@@ -61,6 +62,7 @@ class EpochRunner:
         clock_ms: Callable[[], float] = lambda: time.time() * 1000,
         control: ControlLoop | None = None,
         bill: Bill | None = None,
+        late_sink: LateSink = lambda epoch, rows: None,
     ) -> None:
         self._flow, self._fleet, self._registry, self._store = flow, fleet, registry, store
         self._token, self._settings, self._clock_ms = token, settings, clock_ms
@@ -71,8 +73,7 @@ class EpochRunner:
         self._watermarks: dict[str, int | None] = {step.id: None for step in flow.keyed}
         self._event_times: watermarks.Known = {}
         self._started_ms = int(clock_ms())
-        self.on_late: LateSink = lambda epoch, rows: None
-        """Called before an epoch is durable, with the rows that came too late in it, if any did."""
+        self._late_sink = late_sink
 
     def run(self, epoch: int, partitions: int, write: Write, closing: int = 0) -> EpochProgress:
         """Run an epoch to its manifest. When this returns, the epoch is in the sink and durable.
@@ -87,8 +88,8 @@ class EpochRunner:
             try:
                 if self._control is not None:
                     self._control.wait_for_hosts()
-                self._registry.expect(epoch, run)
-                self._relocation.settle(epoch - 1, epoch, run)
+                self._registry.expect(epoch, run, self._on_report)
+                self._settle(epoch, run)
                 plan = self._plan(epoch, run, partitions, int(started_ms), closing)
                 if self._control is not None:
                     self._control.begin(plan, started_ms)
@@ -107,7 +108,7 @@ class EpochRunner:
         seen, dead = self._registry.seen(), self._registry.dead_letters()
         late = self._registry.late_rows()
         if late:
-            self.on_late(epoch, late)
+            self._late_sink(epoch, late)
         self._commit(plan, sealed, seen, dead)
         point("driver.committed", epoch=epoch, run=plan.run)
         self._relocation.sealed(sealed)
@@ -166,6 +167,20 @@ class EpochRunner:
             self._event_times = watermarks.known_from(manifest.event_times)
         self._relocation.begin(manifest)
         self._version = epoch - 1
+
+    def _on_report(self, seen: list[Seen]) -> None:
+        """Couriers of the run have told what they read: control looks at it before the epoch is done."""
+        if self._control is not None:
+            self._control.reported(seen)
+
+    def _settle(self, epoch: int, run: int) -> None:
+        """Have every slot owned by a host that is ready, and tell control of hosts that died."""
+        try:
+            self._relocation.settle(epoch - 1, epoch, run)
+        finally:
+            for lost in self._relocation.take_lost():
+                if self._control is not None:
+                    self._control.lost(lost, epoch)
 
     def _plan(self, epoch: int, run: int, partitions: int, now_ms: int, closing: int) -> EpochPlan:
         control = self._control

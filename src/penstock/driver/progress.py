@@ -9,10 +9,10 @@ from dataclasses import dataclass, field, fields
 import numpy as np
 
 from penstock.control.money import Money
-from penstock.courier.witness import Seen
 from penstock.host.vitals import HostVitals, MovedState
 from penstock.offload.driver.totals import by_segment
 from penstock.plan.placement import Handover
+from penstock.wire.report import Seen
 
 
 @dataclass(frozen=True)
@@ -126,7 +126,7 @@ def functions_progress(seen: Sequence[Seen]) -> FunctionsProgress:
 def couriers_progress(seen: Sequence[Seen]) -> tuple[CourierProgress, ...]:
     """What couriers told, by partition.
 
-    >>> from penstock.offload.courier.stateless_work import MapWork
+    >>> from penstock.wire.report import MapWork
     >>> couriers_progress([Seen(9, maps={"map-1": MapWork(9, 4, 2.5)})])
     (CourierProgress(courier='map-1/0', rows=4, useful_ms=2.5),)
     """

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
 
-from penstock.courier.late_rows import late_tables
-from penstock.courier.witness import Seen
+from penstock import codec
 from penstock.errors import HostLostError, PenstockError, StaleRunError, from_wire
+from penstock.exchange.aside import Aside, late_tables
 from penstock.model import DeadLetter
 from penstock.wire.flight import TokenServer
-from penstock.wire.messages import dead_from_bytes
+from penstock.wire.report import Seen
 
 
 @dataclass(frozen=True)
@@ -30,30 +30,37 @@ class HostRecord:
 class Registry(TokenServer):
     """Knows which hosts live, and what the couriers of the running epoch have told.
 
-    `changed` is notified whenever a host registers.
+    `changed` is notified whenever a host registers. `on_host_lost` is called with the epoch and run
+    of a courier that says that it has lost a host.
     """
 
-    def __init__(self, address: str, port: int, token: str) -> None:
+    def __init__(
+        self,
+        address: str,
+        port: int,
+        token: str,
+        on_host_lost: Callable[[int, int], None] = lambda epoch, run: None,
+    ) -> None:
         super().__init__(address, port, token)
         self.changed = threading.Condition()
         self._hosts: dict[str, HostRecord] = {}
         self._seen: dict[int, Seen] = {}
-        self._dead: dict[int, list[DeadLetter]] = {}
-        self._late: dict[int, list[list[object]]] = {}
+        self._aside: dict[int, Aside] = {}
         self._run: tuple[int, int] = (-1, 0)
         self._trouble: PenstockError | None = None
-        self.on_host_lost: Callable[[int, int], None] = lambda epoch, run: None
-        """Called with the epoch and run of a courier that says that it has lost a host."""
-        self.on_report: Callable[[list[Seen]], None] = lambda seen: None
-        """Called with the reports of the run's couriers so far, whenever one has come."""
+        self._on_host_lost = on_host_lost
+        self._on_report: Callable[[list[Seen]], None] = lambda seen: None
         self.actions = {
             "register": self._register,
             "heartbeat": self._heartbeat,
             "report": self._report,
-            "dead_letters": self._dead_letters,
-            "late_rows": self._late_rows,
+            "set_aside": self._set_aside,
             "trouble": self._note_trouble,
         }
+
+    def answer(self, actions: Mapping[str, Callable[[dict[str, Any]], Any]]) -> None:
+        """Answer these actions, too."""
+        self.actions |= actions
 
     def host(self, host: str) -> HostRecord | None:
         with self.changed:
@@ -65,11 +72,14 @@ class Registry(TokenServer):
             if self._hosts.get(record.host) == record:
                 del self._hosts[record.host]
 
-    def expect(self, epoch: int, run: int) -> None:
-        """From now on, keep the reports of this run and refuse all others."""
+    def expect(self, epoch: int, run: int, on_report: Callable[[list[Seen]], None]) -> None:
+        """From now on, keep the reports of this run and refuse all others.
+
+        `on_report` is called with the reports of the run's couriers so far, whenever one has come.
+        """
         with self.changed:
-            self._run, self._trouble = (epoch, run), None
-            self._seen, self._dead, self._late = {}, {}, {}
+            self._run, self._trouble, self._on_report = (epoch, run), None, on_report
+            self._seen, self._aside = {}, {}
 
     def seen(self) -> list[Seen]:
         """What the couriers of this run saw, by partition."""
@@ -79,12 +89,15 @@ class Registry(TokenServer):
     def dead_letters(self) -> list[DeadLetter]:
         """What the couriers of this run set aside, by partition."""
         with self.changed:
-            return [letter for partition in sorted(self._dead) for letter in self._dead[partition]]
+            return [letter for aside in self._asides() for letter in aside.dead]
 
     def late_rows(self) -> dict[tuple[str, int], pa.Table]:
         """(step, input) -> rows that came behind its watermark in this run."""
         with self.changed:
-            return late_tables(self._late[partition] for partition in sorted(self._late))
+            return late_tables(self._asides())
+
+    def _asides(self) -> list[Aside]:
+        return [self._aside[partition] for partition in sorted(self._aside)]
 
     def trouble(self) -> PenstockError | None:
         """The last error that a courier of this run ended with; Spark's own account is less clear."""
@@ -103,33 +116,30 @@ class Registry(TokenServer):
             record = self._hosts.get(facts["host"])
             return record is not None and record.incarnation == facts["incarnation"]
 
+    def _is_of_run(self, facts: dict[str, Any]) -> bool:
+        return (facts["epoch"], facts["run"]) == self._run
+
     def _report(self, facts: dict[str, Any]) -> bool:
         with self.changed:
-            if (facts["epoch"], facts["run"]) == self._run:
-                self._seen[facts["partition"]] = Seen.from_json(facts["seen"])
-                self.on_report(list(self._seen.values()))
+            if self._is_of_run(facts):
+                self._seen[facts["partition"]] = codec.from_plain(facts["seen"], Seen)
+                self._on_report(list(self._seen.values()))
         return True
 
-    def _dead_letters(self, facts: dict[str, Any]) -> bool:
+    def _set_aside(self, facts: dict[str, Any]) -> bool:
         with self.changed:
-            if (facts["epoch"], facts["run"]) == self._run:
-                self._dead[facts["partition"]] = dead_from_bytes(facts["letters"].encode())
-        return True
-
-    def _late_rows(self, facts: dict[str, Any]) -> bool:
-        with self.changed:
-            if (facts["epoch"], facts["run"]) == self._run:
-                self._late[facts["partition"]] = facts["rows"]
+            if self._is_of_run(facts):
+                self._aside[facts["partition"]] = codec.from_plain(facts["aside"], Aside)
         return True
 
     def _note_trouble(self, facts: dict[str, Any]) -> bool:
         with self.changed:
-            if (facts["epoch"], facts["run"]) != self._run:
+            if not self._is_of_run(facts):
                 return True
             error = from_wire(facts["error"])
             # Whoever comes to a run that was given up only knows that, not why it was.
             if self._trouble is None or not isinstance(error, StaleRunError):
                 self._trouble = error
         if isinstance(error, HostLostError):
-            self.on_host_lost(facts["epoch"], facts["run"])
+            self._on_host_lost(facts["epoch"], facts["run"])
         return True

@@ -7,9 +7,9 @@ they take effect at the next epoch boundary.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import count, islice
-from typing import Any
+from typing import Any, NamedTuple
 
 from penstock import codec
 from penstock.control.treat.decision import Treatment, is_new
@@ -25,6 +25,14 @@ from penstock.plan.steps import KeyedStep
 from penstock.plan.topology import Topology
 from penstock.settings import Settings
 from penstock.state.store.store import Manifest
+
+
+class LostHost(NamedTuple):
+    """A host that died, and the slots that it had."""
+
+    host: HostId
+    step: str
+    slots: list[int]
 
 
 class Relocation:
@@ -55,8 +63,7 @@ class Relocation:
         self._begun = threading.Event()
         self._died: set[HostId] = set()
         """Hosts that died under the epoch that is being tried."""
-        self.on_lost: Callable[[HostId, str, list[int], int], None] = lambda *lost: None
-        """Called at a boundary with a host that died, its step, its slots and the next epoch."""
+        self._lost: list[LostHost] = []
 
     def start_hosts(self) -> None:
         for step, hosts in self._wanted.items():
@@ -183,6 +190,11 @@ class Relocation:
         handovers, self._handovers = self._handovers, []
         return handovers
 
+    def take_lost(self) -> list[LostHost]:
+        """Hosts whose death was noticed at a boundary since this was last asked."""
+        lost, self._lost = self._lost, []
+        return lost
+
     # -- at an epoch boundary
 
     def settle(self, version: int, epoch: int, run: int) -> None:
@@ -197,7 +209,7 @@ class Relocation:
             lost = [host for host in told if host.rsplit("/", 1)[0] == step] + sorted(untold)
             self._died.update(lost)
             for host in lost:
-                self.on_lost(host, step, topology.slots_of(host), epoch)
+                self._lost.append(LostHost(host, step, topology.slots_of(host)))
                 with self._lock:
                     topology.lost(host)
             if not topology.routes.hosts and not lost:

@@ -22,6 +22,7 @@ from penstock.spark.cores import check_cores, task_cores
 from penstock.spark.epoch_stream import Start
 from penstock.spark.inputs import one_stream, ticking
 from penstock.spark.late import late_sinks
+from penstock.spark.parts import Parts
 from penstock.spark.private import keep_jobs_on_interrupt
 from penstock.spark.query import FlowQuery
 from penstock.spark.sinks import Sink
@@ -93,26 +94,25 @@ def start(
     # Spark's rate source does not know that trigger.
     if source.isStreaming and timers and trigger != "available_now":
         source = ticking(source)
-    return FlowQuery(
-        Start(
-            flow=plan,
-            source=source,
-            sink=flow.sink,
-            store=store.uri,
-            checkpoint=checkpoint,
-            flow_id=flow_id,
-            hosts=counts,
-            migration=chosen,
-            settings=settings,
-            sla=flow.bound,
-            elastic=flow.elasticity,
-            trigger=_trigger(trigger),
-            close=close,
-            late_rows=late_sinks(plan, late_rows),
-            name=name,
-            temporary=temporary,
-        )
-    ).launch()
+    settled = Start(
+        flow=plan,
+        source=source,
+        sink=flow.sink,
+        store=store.uri,
+        checkpoint=checkpoint,
+        flow_id=flow_id,
+        hosts=counts,
+        migration=chosen,
+        settings=settings,
+        sla=flow.bound,
+        elastic=flow.elasticity,
+        trigger=_trigger(trigger),
+        close=close,
+        late_rows=late_sinks(plan, late_rows),
+        name=name,
+        temporary=temporary,
+    )
+    return FlowQuery(Parts(settled)).launch()
 
 
 def _for_one_host(flow: Flow, plan: FlowPlan, counts: dict[str, int]) -> Migration:

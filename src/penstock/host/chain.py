@@ -1,4 +1,4 @@
-"""All steps of a flow in one host: a chain of operators that the host's workers share.
+"""All steps of a flow in one host: an exchange inside the process, between steps that its workers share.
 
 Couriers bring the rows of the source; maps, and what couriers else do before a keyed step, are done
 here, chunk by chunk, beside the keyed work itself. Each step still has a machine of its own, with its
@@ -12,76 +12,82 @@ epoch leaves it behind the rows of the epoch's last channel.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from itertools import count
 
 import pyarrow as pa
 
-from penstock.courier.late_rows import LateRows
-from penstock.host.chain_stages import Beside, EpochEnd, KeyedStage, MapStage, Rows, SendStage
+from penstock.errors import ProtocolError
+from penstock.host.chain_stages import EpochEnd, KeyedStage, MapStage, Rows, SendStage, UnderWay
 from penstock.host.machine import HostMachine
 from penstock.host.parted import PartedOperator
 from penstock.operators.operator import Answer
+from penstock.operators.places import Places
 from penstock.plan.steps import FlowPlan, MapStep
 from penstock.runtime.operators import ChainOperator as Stage
 from penstock.runtime.runtime import Runtime
 from penstock.runtime.scheduler import Meter
 from penstock.settings import Settings
-from penstock.wire.chain import Aside, ChainHeader
-
-
-@dataclass(frozen=True)
-class ChainAnswer(Answer):
-    """What a channel gives at the end of the chain, and what did not get there."""
-
-    aside: Aside = field(default_factory=Aside)
+from penstock.wire.messages import ChannelHeader
 
 
 class StepChain:
     """Takes channels through all steps, one at a time, with all workers of the host.
 
-    `machines` are those of the keyed steps, in order. Their servers share a lock, which the caller
-    holds.
+    `machines` are those of the keyed steps, in order. To couriers the chain is as one machine. The
+    servers of all machines share a lock, which the caller holds.
     """
 
     def __init__(self, flow: FlowPlan, machines: Sequence[HostMachine], settings: Settings) -> None:
         self._machines, self._chunk_rows = machines, settings.chunk_rows
         self.output = flow.output
-        self._sends: list[SendStage] = []
+        self._steps = [step.id for step in flow.keyed]
+        self._channel = UnderWay(flow.on_error)
         self._keyed: list[KeyedStage] = []
         self._after: list[int] = []
         """Which stage what a keyed step gives goes to."""
-        self._stages: list[Stage] = []
-        left = iter(machines)
+        stages: list[Stage] = []
         for step in flow.steps:
             if isinstance(step, MapStep):
-                self._stages.append(MapStage(step, flow.on_error))
+                stages.append(MapStage(step, self._channel))
                 continue
-            machine = next(left)
-            assert isinstance(machine.operator, PartedOperator)
-            *before, work = machine.operator.stages()
-            self._sends.append(SendStage(step, flow.on_error))
-            self._keyed.append(KeyedStage(len(self._keyed), work, machine))
-            self._stages += [self._sends[-1], *before, self._keyed[-1]]
-            self._after.append(len(self._stages))
-        self._runtime = Runtime(self._stages, workers=settings.workers, schedule=settings.schedule)
+            place = len(self._keyed)
+            operator = machines[place].operator
+            assert isinstance(operator, PartedOperator)
+            *before, work = operator.stages()
+            self._keyed.append(KeyedStage(work, machines[place], place, self._channel))
+            stages += [SendStage(step, place, self._channel), *before, self._keyed[-1]]
+            self._after.append(len(stages))
+        self._length = len(stages)
+        self._runtime = Runtime(stages, workers=settings.workers, schedule=settings.schedule)
 
-    def close_channel(self, header: ChainHeader, batches: list[pa.RecordBatch]) -> ChainAnswer:
+    def needs(self, header: ChannelHeader, kind: str, batches: list[pa.RecordBatch]) -> None:
+        """Nothing: all state of a chain's steps was brought before its first epoch."""
+
+    def close_channel(
+        self,
+        header: ChannelHeader,
+        kind: str,
+        batches: list[pa.RecordBatch],
+        places: Places | None = None,
+    ) -> Answer:
         """Take in a channel whose input is complete, through all steps or none, and answer it."""
+        asked = [channel.step for channel in header.steps]
+        if asked != self._steps:
+            raise ProtocolError(f"a host of {self._steps} cannot take a channel for {asked}")
         steps = list(zip(self._machines, header.steps, strict=True))
         kept = [machine.begin_channel(channel) for machine, channel in steps]
         if kept[0] is not None:
-            assert isinstance(kept[0], ChainAnswer)
             return kept[0]
-        beside = self._begin(header)
+        self._channel.begin(header)
         marks = [machine.operator.table.savepoint() for machine in self._machines]
         before = self._runtime.meters
         try:
-            given = self._run(header, batches)
+            given = self._run(batches)
         except BaseException:
             self._undo(marks)
             raise
-        answer = ChainAnswer(given, aside=_aside(beside, header.keep_late))
+        aside = self._channel.aside
+        answer = Answer(given, aside.dead, late=aside.late)
         for (machine, channel), (rows, busy_s) in zip(steps, self._spent(before), strict=True):
             machine.keep(channel, answer, rows, busy_s)
         return answer
@@ -97,28 +103,17 @@ class StepChain:
             begin = end
         return spent
 
-    def _begin(self, header: ChainHeader) -> Beside:
-        """Tell all stages which channel is under way."""
-        beside = Beside()
-        for stage in self._stages:
-            if isinstance(stage, MapStage | SendStage | KeyedStage):
-                stage.beside = beside
-        for send, keyed, channel in zip(self._sends, self._keyed, header.steps, strict=True):
-            send.time, send.partition = channel.time, channel.partition
-            keyed.closed = False
-        return beside
-
-    def _run(self, header: ChainHeader, batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
-        fired = len(self._keyed)
+    def _run(self, batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
+        steps, fired = self._channel.steps, len(self._keyed)
         items: list[Rows | EpochEnd] = list(self._chunks(batches, fired + 1))
-        if self._machines[0].ends_epoch(header.steps[0]):
+        if self._machines[0].ends_epoch(steps[0]):
             items.append(EpochEnd(fired + 1 + len(items)))
         ahead: dict[int, list[Rows]] = {}
         for place, (after, keyed) in enumerate(zip(self._after, self._keyed, strict=True)):
-            answer = self._machines[place].fired(header.steps[place])
+            answer = self._machines[place].fired(steps[place])
             # A step gets what the one before it fired first, then what became of all others'.
             ahead[after] = keyed.rows(fired - place, answer)
-        given = ahead.pop(len(self._stages), [])
+        given = ahead.pop(self._length, [])
         given += [item for item in self._runtime.run(items, ahead) if isinstance(item, Rows)]
         return [batch for rows in given for batch in rows.batches]
 
@@ -131,7 +126,7 @@ class StepChain:
 
     def _undo(self, marks: Sequence[int]) -> None:
         """Nothing of the channel is to be used."""
-        if any(stage.closed for stage in self._keyed):
+        if self._channel.closed:
             # what an epoch gives once cannot be asked for twice
             for machine in self._machines:
                 machine.give_up_run()
@@ -142,10 +137,3 @@ class StepChain:
     def end(self) -> None:
         """No more channels will come."""
         self._runtime.close()
-
-
-def _aside(beside: Beside, keep_late: bool) -> Aside:
-    late = LateRows(keep_late)
-    for step, rows in beside.late:
-        late.add(step, rows)
-    return Aside(beside.dead, dict(late.counts), late.to_json())

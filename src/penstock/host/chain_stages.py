@@ -4,24 +4,26 @@ keyed steps themselves, with what they give when an epoch ends."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from penstock.courier.trouble import Trouble
+from penstock.exchange.aside import Aside
+from penstock.exchange.step_work import StepWork
 from penstock.host.chunks import Chunk, Parted
 from penstock.host.machine import HostMachine
-from penstock.model import DeadLetter
-from penstock.operators.operator import Answer, EpochTime, OnError, Outgoing
+from penstock.host.part_stages import HostStage
+from penstock.operators.operator import Answer, OnError, Outgoing
 from penstock.operators.places import Places, in_order
 from penstock.plan.steps import KeyedStep, MapStep
 from penstock.runtime.operators import ChainOperator as Stage
-from penstock.runtime.operators import Kind, Mark
+from penstock.runtime.operators import Mark
+from penstock.wire.messages import ChannelHeader
 
 _NUMBER_BITS = 32
-"""Of a record's serial number, those for its own number in its chunk; the chunk's is above them."""
+"""Low bits of a record's serial number: its own number in its chunk. The chunk's is above them."""
 
 
 @dataclass(frozen=True)
@@ -45,91 +47,68 @@ class EpochEnd(Mark):
     """Of the chunk that would have come next."""
 
 
-@dataclass
-class Beside:
-    """What does not go on, of one channel. Workers only append."""
+class UnderWay:
+    """The channel that a chain works on, as all its stages know it."""
 
-    dead: list[DeadLetter] = field(default_factory=list)
-    late: list[tuple[KeyedStep, list[tuple[int, pa.RecordBatch]]]] = field(default_factory=list)
+    steps: list[ChannelHeader]
+    """One for each keyed step."""
 
+    def __init__(self, on_error: OnError) -> None:
+        self._on_error = on_error
 
-class _Stateless:
-    """A stage whose chunks are independent of each other."""
-
-    kind: Kind = "stateless"
-    parts = 1
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.beside = Beside()
-        """Of the channel under way."""
-
-    def split(self, item: Any) -> Sequence[tuple[int, Any]]:
-        return [(0, item)]
-
-    def join(self, item: Any, results: list[Any]) -> Sequence[Any]:
-        [given] = results
-        return [] if given is None else [given]
-
-    def mark(self, mark: Mark) -> Sequence[Any]:
-        return ()
-
-    def size(self, item: Rows) -> int:
-        return item.rows
+    def begin(self, header: ChannelHeader) -> None:
+        """From now on it is this channel."""
+        self.steps, self.aside = header.steps, Aside()
+        self.work = StepWork(self._on_error, header.keep_late, self.aside)
+        self.closed = False
+        """Whether a step has closed the epoch."""
 
 
-class MapStage(_Stateless):
+class MapStage(HostStage):
     """A `map_batches` step."""
 
-    def __init__(self, step: MapStep, on_error: OnError) -> None:
+    def __init__(self, step: MapStep, channel: UnderWay) -> None:
         super().__init__(step.id)
-        self._step, self._on_error = step, on_error
+        self._step, self._channel = step, channel
 
-    def work(self, part: int, piece: Rows) -> Rows | None:
-        trouble = Trouble(self._on_error)
-        batches = list(trouble.mapped(self._step, piece.batches))
-        self.beside.dead.extend(trouble.letters)
-        return Rows(piece.number, batches) if batches else None
+    def work(self, part: int, piece: Rows) -> Sequence[Rows]:
+        batches = list(self._channel.work.mapped(self._step, piece.batches))
+        return [Rows(piece.number, batches)] if batches else ()
+
+    def join(self, item: Rows, results: list[Sequence[Rows]]) -> Sequence[Rows]:
+        return results[0]
 
 
-class SendStage(_Stateless):
+class SendStage(HostStage):
     """What a courier does with rows before they go to the hosts of a step."""
 
-    def __init__(self, step: KeyedStep, on_error: OnError) -> None:
+    def __init__(self, step: KeyedStep, place: int, channel: UnderWay) -> None:
         super().__init__(f"{step.id} in")
-        self._step, self._on_error = step, on_error
-        self.time = EpochTime(-1, 0)
-        self.partition = 0
+        self._step, self._place, self._channel = step, place, channel
 
-    def work(self, part: int, piece: Rows) -> Chunk | None:
-        trouble = Trouble(self._on_error)
-        sender = self._step.plan.sender(self.time)
+    def work(self, part: int, piece: Rows) -> Sequence[Chunk]:
+        step, work, header = self._step, self._channel.work, self._channel.steps[self._place]
         sent: list[Outgoing] = []
-        for batch in piece.batches:
-            sent += sender.add(0, trouble.without_unfit(self._step, 0, batch))
-        kind, rest = sender.finish()
-        sent += rest
-        self.beside.dead.extend(trouble.letters)
-        if sender.late:
-            self.beside.late.append((self._step, sender.late))
+        rows = work.fit(step, 0, piece.batches)
+        kind = work.send(step, step.plan.sender(header.time), [rows], sent.append)
         batches = [outgoing.batch for outgoing in sent if outgoing.batch.num_rows]
         if not batches:
-            return None
+            return ()
         records = sum(batch.num_rows for batch in batches)
         serials = (piece.number << _NUMBER_BITS) + np.arange(records)
-        return Chunk(kind, batches, Places.of_records(self.partition, serials))
+        return [Chunk(kind, batches, Places.of_records(header.partition, serials))]
+
+    def join(self, item: Rows, results: list[Sequence[Chunk]]) -> Sequence[Chunk]:
+        return results[0]
 
 
 class KeyedStage:
     """The keyed work of a step, and what the step gives when an epoch ends."""
 
-    def __init__(self, place: int, work: Stage, machine: HostMachine) -> None:
-        self._place, self._work, self._machine = place, work, machine
+    def __init__(self, work: Stage, machine: HostMachine, place: int, channel: UnderWay) -> None:
+        self._work, self._machine, self._place, self._channel = work, machine, place, channel
         self.name, self.kind, self.parts = work.name, work.kind, work.parts
         self.split, self.work, self.size = work.split, work.work, work.size
-        self.beside = Beside()
-        self.closed = False
-        """Whether the channel under way has closed the epoch."""
 
     def join(self, item: Chunk | Parted, results: list[Any]) -> Sequence[Rows]:
         number = _number(item)
@@ -139,12 +118,12 @@ class KeyedStage:
     def mark(self, mark: Mark) -> Sequence[Rows]:
         if not isinstance(mark, EpochEnd):
             return ()
-        self.closed = True
+        self._channel.closed = True
         return self.rows(mark.number + self._place, self._machine.close_epoch())
 
     def rows(self, number: int, answer: Answer) -> list[Rows]:
         """What an answer brings to the next step."""
-        self.beside.dead.extend(answer.dead)
+        self._channel.aside.dead.extend(answer.dead)
         batches = in_order(answer.batches, answer.places)
         return [Rows(number, batches)] if batches else []
 

@@ -1,17 +1,17 @@
 """What goes through a host's runtime: chunks of a channel, and the opening and closing of an epoch.
 
 Each of these is done to an operator, and gives an answer. In a step that is cut into parts, a chunk
-becomes pieces, one for each part that has rows in it; opening and closing are done to every part.
+becomes pieces, one for each part that has rows in it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 import pyarrow as pa
 
-from penstock.operators.operator import Answer, EpochTime, Operator
+from penstock.operators.operator import Answer, Operator
 from penstock.operators.places import Places
 from penstock.runtime.operators import Mark
 
@@ -73,27 +73,17 @@ class Chunk:
 
 
 @dataclass(frozen=True)
-class Opening:
-    """An epoch opens at these times."""
+class ForAllParts:
+    """What is done to a whole step: an epoch opens, or its input is complete."""
 
-    time: EpochTime
+    do: Callable[[Operator], Answer]
     rows = 0
 
     def on(self, operator: Operator) -> Answer:
-        return operator.open(self.time)
+        return self.do(operator)
 
 
-@dataclass(frozen=True)
-class Closing:
-    """The epoch's input is complete."""
-
-    rows = 0
-
-    def on(self, operator: Operator) -> Answer:
-        return operator.close()
-
-
-Work = Chunk | Opening | Closing
+Work = Chunk | ForAllParts
 """What can be done to an operator, or to each of its parts."""
 
 

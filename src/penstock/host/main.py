@@ -58,30 +58,30 @@ class HostTask:
         open_store: Callable[[str], Store] = Store,
     ) -> None:
         self.hosts = [host.host for host in order.hosts]
-        one_host = order.flow.one_host
+        one_host, settings = order.flow.one_host, order.settings
+        # A chain does not bring back what it has dropped: it keeps all.
+        limit = None if one_host else memory_limit
+        machines = [HostMachine(parted(h.step, order), memory_limit=limit) for h in order.hosts]
+        self._chain = StepChain(order.flow, machines, settings) if one_host else None
         lock = threading.Condition() if one_host else None
-
-        def server(host: HostOrder) -> HostServer:
-            # A chain does not bring back what it has dropped: it keeps all.
-            limit = None if one_host else memory_limit
-            return make(
-                HostMachine(parted(host.step, order), memory_limit=limit),
+        self.servers: list[HostServer] = []
+        for host, machine in reversed(list(zip(order.hosts, machines, strict=True))):
+            leads = self._chain is not None and machine is machines[0]
+            server = make(
+                machine,
                 open_store(order.store),
                 step=host.step.id,
                 host=host.host,
                 address=address,
                 token=order.token,
                 tag=secrets.token_hex(3),
-                timeout_ms=order.settings.rpc_timeout_ms,
+                timeout_ms=settings.rpc_timeout_ms,
                 on_stop=on_stop,
                 lock=lock,
+                chain=self._chain if leads else None,
+                followers=tuple(self.servers) if leads else (),
             )
-
-        self.servers = [server(host) for host in order.hosts]
-        machines = [server.machine for server in self.servers]
-        self._chain = StepChain(order.flow, machines, order.settings) if one_host else None
-        if self._chain is not None:
-            self.servers[0].lead(self._chain, self.servers)
+            self.servers.insert(0, server)
 
     def register(self, driver: Endpoint, timeout_ms: int) -> list[tuple[str, str]]:
         """Make all hosts known to the driver, as these incarnations."""

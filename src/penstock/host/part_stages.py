@@ -21,8 +21,8 @@ from penstock.state.keys.codec import slots_of
 from penstock.state.table.parted import by_part, part_numbers
 
 
-class _Stage:
-    """What the stages of a step have in common."""
+class HostStage:
+    """A stage of a host's runtime: by default without state, and each item is one piece."""
 
     kind: Kind = "stateless"
     parts = 1
@@ -36,17 +36,17 @@ class _Stage:
     def join(self, item: Any, results: list[Any]) -> Sequence[Any]:
         return results
 
-    def size(self, item: Work | Parted | Answer) -> int:
+    def size(self, item: Any) -> int:
         if isinstance(item, Answer):
             return sum(batch.num_rows for batch in item.batches)
-        return item.rows
+        return int(item.rows)
 
     def mark(self, mark: object) -> Sequence[Any]:
         """Nothing is held back."""
         return ()
 
 
-class Whole(_Stage):
+class Whole(HostStage):
     """The only part of a step."""
 
     kind: Kind = "global"
@@ -62,7 +62,7 @@ class Whole(_Stage):
         return _given(results)
 
 
-class Cut(_Stage):
+class Cut(HostStage):
     """Cuts chunks by part: without state, so that several workers can do it to several chunks."""
 
     def __init__(self, parts: Sequence[Operator]) -> None:
@@ -105,7 +105,7 @@ class Cut(_Stage):
         return np.concatenate([some.hashes for some in keys])
 
 
-class Gather(_Stage):
+class Gather(HostStage):
     """Holds back pieces of a part until they are `enough` rows, or for ever: a call costs as much as
     thousands of rows. The end of a channel brings out the rest."""
 
@@ -152,7 +152,7 @@ class Gather(_Stage):
         return Parted(rows, pieces)
 
 
-class Parts(_Stage):
+class Parts(HostStage):
     """Applies what was cut, each piece to its part."""
 
     kind: Kind = "keyed"

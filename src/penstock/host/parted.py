@@ -7,8 +7,8 @@ of them are in one part and a part is never worked on twice at a time.
 
 For a chain of several steps in one host, `stages` gives the runtime operators that this is made of:
 they take `Chunk`s and give `Answer`s. Whoever builds the chain brings its own runtime, opens and
-closes the step's epochs between runs, or by `Opening` and `Closing` in the stream, and makes a
-failed run undone by `table.savepoint` and `table.undo`.
+closes the step's epochs between runs, and makes a failed run undone by `table.savepoint` and
+`table.undo`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from contextlib import ExitStack
 
 import pyarrow as pa
 
-from penstock.host.chunks import ChannelEnd, Chunk, Closing, Opening, Work, joined
+from penstock.host.chunks import ChannelEnd, Chunk, ForAllParts, Work, joined
 from penstock.host.part_stages import Cut, Gather, Parts, Whole
 from penstock.operators.operator import Answer, EpochTime, Operator
 from penstock.operators.places import Places
@@ -87,7 +87,7 @@ class PartedOperator:
 
     def open(self, time: EpochTime) -> Answer:
         """Fire what is due in every part, or, on an exception, in none."""
-        return self._whole_or_not([Opening(time)])
+        return self._whole_or_not([ForAllParts(lambda part: part.open(time))])
 
     def apply(
         self, kind: str, batches: list[pa.RecordBatch], places: Places | None = None
@@ -105,7 +105,7 @@ class PartedOperator:
 
     def close(self) -> Answer:
         """The output of every part that is due once per epoch."""
-        return self._run([Closing()])
+        return self._run([ForAllParts(lambda part: part.close())])
 
     def rollback(self) -> None:
         """Return to the last sealed version in every part."""
@@ -123,7 +123,7 @@ class PartedOperator:
     def stages(self) -> list[Stage]:
         """Runtime operators of a chain that apply this step: `Chunk`s in, `Answer`s out.
 
-        A chunk gives one answer, or none if there is nothing in it; so do `Opening` and `Closing`.
+        A chunk gives one answer, or none if there is nothing in it; so does `ForAllParts`.
         """
         if len(self.parts) == 1:
             return [Whole(self.parts[0])]

@@ -12,13 +12,15 @@ import secrets
 import numpy as np
 import pyarrow as pa
 
-from penstock.courier.split import split
-from penstock.courier.tally import Tally
+from penstock.exchange.aside import Aside
+from penstock.exchange.split import split
+from penstock.exchange.step_work import StepWork
+from penstock.exchange.tally import Tally
 from penstock.host.machine import HostMachine
 from penstock.host.need import NeedKeys
 from penstock.model import HostId
 from penstock.operators.aggregate.aggregates import AggregatePlan, count, max, min, sum
-from penstock.operators.operator import EpochTime
+from penstock.operators.operator import EpochTime, Outgoing
 from penstock.operators.places import FirstPlaces, Places
 from penstock.plan.assignment import Assignment, Incoming
 from penstock.plan.epoch import RouteTable
@@ -90,13 +92,13 @@ def _sent(
     """What a courier sends of these rows, cut for two hosts."""
     time = EpochTime(epoch, 0)
     header = ChannelHeader(epoch, 0, step.id, 0, epoch, 1, time)
-    sender, tally = step.plan.sender(time), Tally(step)
-    routes = RouteTable.even([HostId("a"), HostId("b")], _SLOTS)
-    going = list(sender.add(0, rows))
-    kind, rest = sender.finish()
-    parts = []
-    for batch, hashes in [*going, *rest]:
-        parts += [part for _, part in split(batch, tally.note(batch, hashes), routes)]
+    routes, tally = RouteTable.even([HostId("a"), HostId("b")], _SLOTS), Tally(step)
+    parts: list[pa.RecordBatch] = []
+
+    def send(outgoing: Outgoing) -> None:
+        parts.extend(part for _, part in split(outgoing.batch, tally.note(*outgoing), routes))
+
+    kind = StepWork("fail", False, Aside()).send(step, step.plan.sender(time), [[rows]], send)
     return header, kind, parts
 
 

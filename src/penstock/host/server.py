@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import psutil
@@ -17,8 +17,10 @@ import pyarrow.flight as fl
 
 from penstock import codec
 from penstock.errors import HostLostError, ProtocolError
+from penstock.exchange.aside import Aside
 from penstock.faults import point
 from penstock.host import serve
+from penstock.host.chain import StepChain
 from penstock.host.fetch import Fetcher
 from penstock.host.machine import HostMachine
 from penstock.host.trickle import Trickle
@@ -29,12 +31,8 @@ from penstock.plan.assignment import Assignment
 from penstock.state.store.compaction import Compacted, compact
 from penstock.state.store.reader import StateReader
 from penstock.state.store.store import DeltaRef, Store
-from penstock.wire.chain import ChainHeader
 from penstock.wire.flight import TokenServer, telling_errors
-from penstock.wire.messages import ALONE, CLOSE, ChannelHeader, dead_to_bytes
-
-if TYPE_CHECKING:
-    from penstock.host.chain import StepChain
+from penstock.wire.messages import ALONE, CLOSE, ChannelHeader
 
 
 class HostServer(TokenServer):
@@ -45,6 +43,9 @@ class HostServer(TokenServer):
     `do_get`. One lock keeps the machine's calls apart; staging a channel's input, fetching state that
     is missing and writing files happen outside it. The `tag` tells files apart from those of another
     incarnation, which may be of the same epoch.
+
+    In a host of all steps the server of the first one takes the channels, through the `chain`. The
+    others are its `followers`: they share its lock, and take only the driver's orders.
     """
 
     def __init__(
@@ -60,6 +61,8 @@ class HostServer(TokenServer):
         timeout_ms: int,
         on_stop: Callable[[], None],
         lock: threading.Condition | None = None,
+        chain: StepChain | None = None,
+        followers: Sequence[HostServer] = (),
     ) -> None:
         super().__init__(address, 0, token)
         self.machine = machine
@@ -76,8 +79,7 @@ class HostServer(TokenServer):
         self._on_stop = on_stop
         self._timeout_s = timeout_ms / 1000
         self._ended = threading.Event()
-        self._chain: StepChain | None = None
-        self._chained: Sequence[HostServer] = ()
+        self._chain, self._followers = chain, followers
         self._fetcher = Fetcher(machine, self._lock, self._reader, token, timeout_ms, self._where)
         self._trickle = Trickle(machine, self._lock, self._fetcher, self._where)
         self.actions = {
@@ -89,10 +91,6 @@ class HostServer(TokenServer):
             "stop": self._stop,
             "memory": lambda _: {"rss": psutil.Process().memory_info().rss},
         }
-
-    def lead(self, chain: StepChain, servers: Sequence[HostServer]) -> None:
-        """Take channels of a whole chain of steps, of which these serve one each."""
-        self._chain, self._chained = chain, servers
 
     def end(self) -> None:
         """Stop serving, and everything in the background."""
@@ -111,17 +109,13 @@ class HostServer(TokenServer):
         writer: fl.MetadataRecordBatchWriter,
     ) -> None:
         with telling_errors():
-            chain = ChainHeader.from_bytes(descriptor.command)
+            header = codec.decode(descriptor.command, ChannelHeader)
             # Of the time on the wire only what this thread worked is useful, not its waiting.
             began = time.thread_time()
             staged, kind = _stage(reader)
             if kind is None:
                 return
             self._spent(time.thread_time() - began)
-            if chain is not None:
-                self._answer_chain(chain, staged, writer)
-                return
-            header = codec.decode(descriptor.command, ChannelHeader)
             if kind.startswith(ALONE):
                 header, kind = replace(header, alone=True), kind.removeprefix(ALONE)
             where = self._where | header.where
@@ -130,33 +124,14 @@ class HostServer(TokenServer):
             point("host.applied", **where)
             began = time.thread_time()
             batches = with_places(answer.batches, answer.places)
-            writer.begin(batches[0].schema if batches else self.machine.operator.output)
+            output = self._chain.output if self._chain else self.machine.operator.output
+            writer.begin(batches[0].schema if batches else output)
             for batch in batches:
                 writer.write_batch(batch)
-            if answer.dead:
-                writer.write_metadata(dead_to_bytes(answer.dead))
+            aside = Aside(answer.dead, answer.late)
+            if aside:
+                writer.write_metadata(codec.encode(aside))
             self._spent(time.thread_time() - began)
-
-    def _answer_chain(
-        self,
-        header: ChainHeader,
-        staged: list[pa.RecordBatch],
-        writer: fl.MetadataRecordBatchWriter,
-    ) -> None:
-        chain = self._chain
-        if chain is None:
-            raise ProtocolError(f"{self._host} serves one step only")
-        where = self._where | header.steps[0].where
-        point("host.channel", **where)
-        with self._lock:
-            answer = chain.close_channel(header, staged)
-            for server, channel in zip(self._chained, header.steps, strict=True):
-                server.seal_if_complete(channel)
-        point("host.applied", **where)
-        writer.begin(chain.output)
-        for batch in answer.batches:
-            writer.write_batch(batch)
-        writer.write_metadata(answer.aside.to_bytes())
 
     def _spent(self, seconds: float) -> None:
         with self._lock:
@@ -171,14 +146,18 @@ class HostServer(TokenServer):
     ) -> Answer:
         """Close a channel as soon as all state that it needs is here."""
         staged, places = split_serial(staged, header.partition)
+        machine = self._chain or self.machine
+        if header.chained and machine is self.machine:
+            raise ProtocolError(f"{self._host} serves one step only")
         while True:
             with self._lock:
-                need = self.machine.needs(header, kind, staged)
+                need = machine.needs(header, kind, staged)
                 if need is None:
                     began = time.perf_counter()
-                    answer = self.machine.close_channel(header, kind, staged, places)
+                    answer = machine.close_channel(header, kind, staged, places)
                     took_s = time.perf_counter() - began
-                    self.seal_if_complete(header)
+                    for server in (self, *self._followers):
+                        server.seal_if_complete(header)
                     break
             self._fetcher.bring(need)
         records = sum(batch.num_rows for batch in staged)

@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple, Protocol
 
 import pyarrow as pa
 
-from penstock.model import DeadLetter
+from penstock.model import DeadLetter, LateRows
 from penstock.operators.places import Places
 from penstock.state.arrays import Array
 from penstock.state.keys.codec import KeyCodec, Keys
@@ -45,6 +45,8 @@ class Answer:
     dead: list[DeadLetter] = field(default_factory=list)
     places: list[Places] = field(default_factory=list)
     """The places of each batch's rows; none at all where the operator is not ordered."""
+    late: list[LateRows] = field(default_factory=list)
+    """Rows that were too late for steps in the middle of a chain; elsewhere couriers find them."""
 
     @staticmethod
     def joined(answers: Iterable[Answer]) -> Answer:
@@ -54,6 +56,7 @@ class Answer:
             whole.batches.extend(answer.batches)
             whole.dead.extend(answer.dead)
             whole.places.extend(answer.places)
+            whole.late.extend(answer.late)
         return whole
 
 

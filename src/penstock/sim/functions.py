@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 
 from penstock.control.money import Costs, FunctionPrice, HostPrice
 from penstock.errors import SettingError
-from penstock.offload.backends.backend import Usage
 from penstock.offload.policy.values import OffloadSettings
+from penstock.wire.report import Usage
 
 
 @dataclass(frozen=True)

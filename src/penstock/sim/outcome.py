@@ -8,8 +8,8 @@ from typing import Any
 from penstock.control.examine.vitals import Floats
 from penstock.control.journal.entry import Entry
 from penstock.control.money import Money
-from penstock.offload.backends.backend import Usage
 from penstock.sim.ledger import Series
+from penstock.wire.report import Usage
 
 
 @dataclass(frozen=True, eq=False)

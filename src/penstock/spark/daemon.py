@@ -21,9 +21,17 @@ from pyspark.daemon import manager
 
 import penstock.courier.courier
 import penstock.host.main
+import penstock.offload.courier.roads
 from penstock.host.rehearsal import rehearse
 
-LOADED = (pyarrow.compute, pyarrow.flight, pyspark.worker, penstock.courier, penstock.host)
+LOADED = (
+    pyarrow.compute,
+    pyarrow.flight,
+    pyspark.worker,
+    penstock.courier,
+    penstock.host,
+    penstock.offload,
+)
 
 
 def forget_archives() -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.util import InheritableThread
 
@@ -18,6 +18,7 @@ from penstock.driver.epochs import EpochRunner
 from penstock.driver.progress import EpochProgress
 from penstock.errors import PenstockError
 from penstock.model import SLA
+from penstock.offload.courier.roads import burst_roads
 from penstock.plan.epoch import EpochPlan
 from penstock.plan.migration import Migration
 from penstock.plan.steps import FlowPlan
@@ -97,6 +98,7 @@ class EpochStream:
             settings.rpc_timeout_ms,
             settings.exchange_timeout_ms,
             bool(self._start.late_rows),
+            burst_roads,
             settings.faults,
         )
         return source.mapInArrow(courier.__call__, spark_schema(flow.output))
@@ -148,7 +150,7 @@ class EpochStream:
         def write(plan: EpochPlan) -> None:
             context = df.sparkSession.sparkContext
             context.setLocalProperty(task.PLAN, codec.text(plan))
-            tag = self._tag(plan.epoch, plan.run)
+            tag = _tag(self._run_id, plan.epoch, plan.run)
             context.addJobTag(tag)
             try:
                 self._start.sink.write(df, epoch, self._start.flow_id)
@@ -162,14 +164,6 @@ class EpochStream:
         except BaseException as failed:
             self.error = failed
             raise
-
-    def give_up_run(self, epoch: int, run: int) -> None:
-        """A courier has lost a host: what is left of the run is in vain, and so are its retries."""
-        self._spark.sparkContext.cancelJobsWithTag(self._tag(epoch, run))
-
-    def _tag(self, epoch: int, run: int) -> str:
-        """Marks the Spark jobs of one run of an epoch."""
-        return f"penstock-{self._run_id}-{epoch}-{run}"
 
     def run_bounded(self) -> None:
         """A static DataFrame is one epoch, and then one for each step that has something to close."""
@@ -192,6 +186,16 @@ class EpochStream:
             df = private.pinned(self._output(nothing))
             self._epoch(df, epoch, closing=epoch - first + 1)
         self._store.close_flow()
+
+
+def cancel_run(spark: SparkSession, run_id: str, epoch: int, run: int) -> None:
+    """A courier has lost a host: what is left of the run is in vain, and so are its retries."""
+    spark.sparkContext.cancelJobsWithTag(_tag(run_id, epoch, run))
+
+
+def _tag(run_id: str, epoch: int, run: int) -> str:
+    """Marks the Spark jobs of one run of an epoch."""
+    return f"penstock-{run_id}-{epoch}-{run}"
 
 
 def _until(condition: Callable[[], bool]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pyspark import TaskContext
 
 from penstock import codec
-from penstock.courier.exchange import Task
+from penstock.courier.delivery import Task
 from penstock.errors import ProtocolError
 from penstock.plan.epoch import EpochPlan
 

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import pyarrow as pa
 
-from penstock import codec
-from penstock.model import DeadLetter
 from penstock.operators.operator import EpochTime
-from penstock.plan.epoch import EpochPlan
+from penstock.plan.epoch import EpochPlan, StepRoutes
 
 CLOSE = b"close "
 """With the kind of the batches behind it, ends a channel's input. Without it the stream broke off, and
@@ -34,6 +32,10 @@ class ChannelHeader:
     partitions: int
     """How many channels of a run come to each host, from all tasks."""
     time: EpochTime
+    chained: tuple[tuple[str, EpochTime], ...] = ()
+    """Steps, with their times, that follow in the same host, which takes the rows through all of them."""
+    keep_late: bool = False
+    """Whether a chain's answer has the rows that came too late for its steps, or only their number."""
     alone: bool = False
     """Whether the task's second channel brings nothing, so that this one closes both. That is known
     when it closes; see `ALONE`."""
@@ -45,6 +47,14 @@ class ChannelHeader:
         return (self.partition, second) if self.alone else (self.partition,)
 
     @property
+    def steps(self) -> list[ChannelHeader]:
+        """One header for each step that the channel is for, in their order."""
+        first = (self.step, self.time)
+        return [
+            replace(self, step=step, time=time, chained=()) for step, time in (first, *self.chained)
+        ]
+
+    @property
     def where(self) -> dict[str, object]:
         """What fault points tell of a channel."""
         names = ("step", "epoch", "run", "partition", "attempt")
@@ -52,10 +62,9 @@ class ChannelHeader:
 
     @staticmethod
     def of(
-        plan: EpochPlan, step: int, partition: int, attempt: int, channel: int = 0
+        plan: EpochPlan, routes: StepRoutes, partition: int, attempt: int, channel: int = 0
     ) -> ChannelHeader:
-        """The header of the task's first channel to each host of a step, or of another one."""
-        routes = plan.steps[step]
+        """The header of a task's first channel to each host of a step, or of another one."""
         return ChannelHeader(
             plan.epoch,
             plan.run,
@@ -65,6 +74,13 @@ class ChannelHeader:
             plan.partitions * routes.channels,
             routes.time,
         )
+
+    @staticmethod
+    def of_chain(plan: EpochPlan, partition: int, attempt: int, keep_late: bool) -> ChannelHeader:
+        """The header of a task's only channel to the host that runs all steps."""
+        chained = tuple((routes.step, routes.time) for routes in plan.steps[1:])
+        first = ChannelHeader.of(plan, plan.steps[0], partition, attempt)
+        return replace(first, chained=chained, keep_late=keep_late)
 
 
 @dataclass(frozen=True)
@@ -83,11 +99,3 @@ class CopyTicket:
 
 UNKNOWN, AFTER = b"unknown", b"after"
 """Metadata of an answer: places of keys that nothing is known of; what falls due next, as JSON."""
-
-
-def dead_to_bytes(dead: list[DeadLetter]) -> bytes:
-    return codec.encode(dead)
-
-
-def dead_from_bytes(data: bytes) -> list[DeadLetter]:
-    return codec.decode(data, list[DeadLetter])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -23,7 +24,11 @@ CONFIG = TpcxBbConfig(
 
 def result(number: int, rows: DataFrame, work: Path, streams: bool) -> pa.Table:
     flow = query(number, begin(number, rows))
-    how = {"checkpoint": str(work / "checkpoint"), "trigger": "available_now", "close": True}
+    how: dict[str, Any] = {
+        "checkpoint": str(work / "checkpoint"),
+        "trigger": "available_now",
+        "close": True,
+    }
     running = flow.start(
         ps.to("parquet", path=str(work / "rows")), hosts=2, **(how if streams else {})
     )

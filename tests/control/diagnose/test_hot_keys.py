@@ -7,8 +7,9 @@ import math
 import numpy as np
 import pytest
 
-from penstock.control.diagnose.hot_keys import HotKeyCount, HotKeys, find
+from penstock.control.diagnose.hot_keys import HotKeys, find
 from penstock.model import StepId
+from penstock.wire.report import HotKeyCount
 
 STEP = StepId("sum")
 SERVICE, MARGIN = 1_000.0, 0.2

@@ -8,11 +8,12 @@ from collections.abc import Callable
 import pyarrow as pa
 import pytest
 
-from penstock.offload.backends.backend import Usage, WorkerFailed
+from penstock.offload.backends.backend import WorkerFailed
 from penstock.offload.backends.messages import Request, Requests, WorkerAnswer
 from penstock.offload.backends.worker import BurstWorker
 from penstock.offload.courier.invocations import Invocations, Portion, cut_evenly, portions
 from penstock.operators.operator import EpochTime
+from penstock.wire.report import Usage
 from tests.offload.backends.flows import counting, doubled, rows
 
 FLOW = counting(doubled)
@@ -48,8 +49,7 @@ class Asked:
 
 
 def asked(parts: int) -> list[Portion]:
-    made = portions(REQUESTS, cut_evenly([BATCH], parts), None)
-    return [portion for part in made for portion in part]
+    return portions(REQUESTS, cut_evenly([BATCH], parts), None)
 
 
 def total(answer: WorkerAnswer) -> int:
@@ -125,9 +125,9 @@ def test_every_kind_of_failure_is_counted() -> None:
 
 def test_requests_are_no_larger_than_functions_take() -> None:
     limit = len(REQUESTS.one(0, [BATCH]).to_bytes()) - 1
-    [[first, second]] = portions(REQUESTS, [[BATCH]], limit)
+    first, second = portions(REQUESTS, [[BATCH]], limit)
     assert pa.concat_batches([*first.batches, *second.batches]) == BATCH
-    [[whole]] = portions(REQUESTS, [[BATCH]], 100)
+    [whole] = portions(REQUESTS, [[BATCH]], 100)
     assert isinstance(whole.asks, WorkerFailed)
     functions = Asked(lambda number, request: WORK.answer(request))
     invocations = Invocations(functions, [first, whole, second], total, 3, 10_000)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,16 +11,15 @@ import pyarrow as pa
 import pytest
 
 import penstock.operators.aggregate.aggregates as ps
-from penstock.courier.witness import Seen, Watched, Witness
+from penstock import codec
 from penstock.errors import ProtocolError
-from penstock.offload.backends.backend import Usage
-from penstock.offload.courier.report import Offloaded, told_of_functions
 from penstock.operators.aggregate.plan import AggregatePlan
 from penstock.operators.process.step import ProcessPlan
 from penstock.operators.window.plan import window_aggregate_plan
 from penstock.operators.window.windows import tumbling
 from penstock.plan.epoch import Offload
 from penstock.plan.steps import FlowPlan, KeyedStep, SourcePlan
+from penstock.wire.report import MapWork, Offloaded, Routed, Seen, Usage
 from tests.courier.test_report import ordering
 from tests.offload.in_process import WELL, helped
 from tests.operators.processors import SCHEMA as USERS
@@ -83,13 +83,19 @@ def test_what_functions_did_is_told(tmp_path: Path) -> None:
         assert used.invocations == sum(one.invocations for one in told)
 
 
-def test_a_report_without_functions_says_nothing_of_them() -> None:
-    assert told_of_functions([], Usage(), {}) == {}
-    told = [Offloaded("sums", 9, 3, 2, {"timeout": 1}, 4, 17)]
-    used = Usage(invocations=2, seconds=0.25)
-    facts = Witness([Watched()]).to_json() | told_of_functions(told, used, {})
-    seen = Seen.from_json(json.loads(json.dumps(facts)))
-    assert (seen.offloaded, seen.used) == (tuple(told), used)
+def test_a_report_survives_the_wire() -> None:
+    told = Seen(
+        9,
+        late={"sums": 1},
+        loads={"sums": np.arange(3)},
+        offloaded=(Offloaded("sums", 9, 3, 2, {"timeout": 1}, 4, 17),),
+        used=Usage(invocations=2, seconds=0.25),
+        maps={"map-1": MapWork(3, 1, 0.5)},
+        routed={"sums": Routed(9, combined=True)},
+    )
+    seen = codec.decode(codec.encode(told), Seen)
+    assert seen.loads["sums"].tolist() == [0, 1, 2]
+    assert replace(seen, loads={}) == replace(told, loads={})
 
 
 def test_functions_that_cannot_be_reached_are_done_without(

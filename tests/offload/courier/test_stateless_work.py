@@ -14,13 +14,12 @@ import pyarrow.compute as pc
 import pytest
 
 import penstock.operators.aggregate.aggregates as ps
-from penstock.courier.witness import Seen
-from penstock.offload.courier.stateless_work import MapWork
 from penstock.operators.aggregate.plan import AggregatePlan
 from penstock.plan.epoch import EpochPlan, Offload
 from penstock.plan.reflex import Reflex
 from penstock.plan.steps import FlowPlan, KeyedStep, MapStep, SourcePlan
 from penstock.testing import Fault, Pace
+from penstock.wire.report import Seen
 from tests.offload.in_process import WELL, helped
 from tests.trials.cluster import SETTINGS, MiniCluster, cluster
 from tests.trials.plain_rows import Row
@@ -115,7 +114,14 @@ def test_steps_behind_a_keyed_one_are_told_of_too(tmp_path: Path) -> None:
     """In a second report, since the first does not wait for hosts."""
     reports: list[list[Seen]] = []
     with cluster(BEHIND, str(tmp_path), helped=timing("same")) as on:
-        on.registry.on_report = reports.append
+        take = on.registry.actions["report"]
+
+        def report(facts: dict[str, Any]) -> object:
+            taken = take(facts)
+            reports.append(on.registry.seen())
+            return taken
+
+        on.registry.actions["report"] = report
         on.run([rows(60)])
         assert [task.maps["same"].rows for report in reports for task in report] == [0, 7]
         assert [int(task.loads["sums"].sum()) for report in reports for task in report] == [7, 7]
@@ -164,12 +170,6 @@ def test_a_courier_with_too_much_turns_to_functions_by_itself(tmp_path: Path) ->
             told = [task.maps["next_one"] for task in seen(on)]
             assert [(work.rows, work.done) for work in told] == [(150, 150), (500, 100)]
             assert [task.offloaded[0].invocations for task in seen(on) if task.offloaded] == [4]
-
-
-def test_a_report_names_only_what_is_timed() -> None:
-    facts = {"rows": 3, "arrivals_ms": [], "counts": [], "event_ms": [], "late": []}
-    facts |= {"loads": {}, "hot": [], "maps": {"map-1": MapWork(3, 1, 0.5).to_json()}}
-    assert Seen.from_json(facts).maps == {"map-1": MapWork(3, 1, 0.5)}
 
 
 @pytest.mark.parametrize("reflex", [None, Reflex(40.0, 20.0, 10.0, 0.0, 8)])

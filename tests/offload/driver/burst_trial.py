@@ -13,16 +13,13 @@ from penstock.control.elastic import Elastic
 from penstock.control.journal.entry import Entry
 from penstock.control.money import FunctionPrice, HostPrice, Money
 from penstock.control.treat.decision import Treatment, is_new
-from penstock.courier.witness import Seen
 from penstock.driver.bill import Bill
 from penstock.driver.control_loop import ControlLoop
 from penstock.driver.fleet import SealedHost
 from penstock.driver.relocation import Relocation
 from penstock.host.vitals import HostVitals
 from penstock.model import SLA, HostId, StepId
-from penstock.offload.backends.backend import Usage
 from penstock.offload.backends.local.backend import LocalFunctions
-from penstock.offload.courier.report import Offloaded, Routed
 from penstock.offload.driver.help import Offloads
 from penstock.offload.driver.keeper import FunctionKeeper
 from penstock.operators.operator import EpochTime
@@ -30,6 +27,7 @@ from penstock.plan.epoch import EpochPlan, Offload, RouteTable, StepRoutes
 from penstock.plan.steps import FlowPlan
 from penstock.settings import Settings
 from penstock.state.store.store import DeltaRef
+from penstock.wire.report import Offloaded, Routed, Seen, Usage
 from tests.trials.ledger import SLOTS, SUMS
 
 STEP = StepId("sums")
@@ -77,7 +75,6 @@ class MovingRelocation:
     treated: list[Treatment] = field(default_factory=list)
     waiting: tuple[float, list[Treatment]] | None = None
     waited_ms: list[float] = field(default_factory=list)
-    on_lost: Callable[..., None] = lambda *lost: None
 
     def __post_init__(self) -> None:
         self.owner = [self.hosts_now[n * 2 // SLOTS] for n in range(SLOTS)]

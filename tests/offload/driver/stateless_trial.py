@@ -10,21 +10,18 @@ import pyarrow as pa
 
 from penstock.control.elastic import Elastic
 from penstock.control.journal.entry import Entry
-from penstock.courier.witness import Seen
 from penstock.driver.control_loop import ControlLoop
 from penstock.driver.relocation import Relocation
 from penstock.model import SLA
-from penstock.offload.backends.backend import Usage
 from penstock.offload.backends.local.backend import LocalFunctions
-from penstock.offload.courier.report import Offloaded
-from penstock.offload.courier.stateless import wanted
-from penstock.offload.courier.stateless_work import MapWork
+from penstock.offload.courier.stateless_road import wanted
 from penstock.offload.driver.help import Offloads
 from penstock.offload.driver.keeper import FunctionKeeper
 from penstock.offload.policy.stateless import CourierControl
 from penstock.plan.epoch import EpochPlan, Offload
 from penstock.plan.steps import FlowPlan, MapStep, SourcePlan
 from penstock.settings import Settings
+from penstock.wire.report import MapWork, Offloaded, Seen, Usage
 from tests.driver.pretence import PretendedRelocation
 from tests.offload.driver.burst_trial import CAPACITY, COST_MS, PretendedStarted
 

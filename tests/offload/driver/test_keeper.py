@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import threading
 
-from penstock.offload.backends.backend import Usage
 from penstock.offload.driver.keeper import FunctionKeeper
+from penstock.wire.report import Usage
 from tests.offload.driver.burst_trial import PretendedStarted
 
 

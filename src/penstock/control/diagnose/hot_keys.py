@@ -17,21 +17,11 @@ import numpy as np
 
 from penstock.control.examine.vitals import Floats, Ints
 from penstock.model import StepId
+from penstock.wire.report import HotKeyCount
 
 _EPOCHS = 5
 """Keys are judged by the counts of so many epochs, and watched for so many after trouble has gone."""
 _LONGEST_MS = 24 * 3_600_000.0
-
-
-@dataclass(frozen=True)
-class HotKeyCount:
-    """How many records of one key a courier sent to a step in one epoch."""
-
-    step: str
-    slot: int
-    key: str
-    """As people read it, for example "user=42"."""
-    count: int
 
 
 @dataclass(frozen=True)

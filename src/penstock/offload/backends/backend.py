@@ -15,12 +15,12 @@ from __future__ import annotations
 import json
 import pkgutil
 import threading
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from penstock.control.money import FunctionPrice
 from penstock.errors import PenstockError, ProtocolError
 from penstock.faults import Fault
+from penstock.wire.report import Usage
 
 if TYPE_CHECKING:
     from penstock.plan.steps import FlowPlan
@@ -48,33 +48,6 @@ class WorkerFailed(PenstockError):
 
     def facts(self) -> dict[str, str]:
         return super().facts() | {"failure": self.failure}
-
-
-@dataclass(frozen=True)
-class Usage:
-    """What burst workers have done, and what it cost.
-
-    >>> Usage(invocations=2, seconds=0.5) + Usage(invocations=1, cold_starts=1)
-    Usage(invocations=3, seconds=0.5, cold_starts=1, cold_start_ms=0.0, failed=0, throttled=0, money=0.0)
-    """
-
-    invocations: int = 0
-    """Invocations that a burst worker began, including those that failed."""
-    seconds: float = 0.0
-    """Working time that is billed, in total."""
-    cold_starts: int = 0
-    cold_start_ms: float = 0.0
-    """Time that cold starts took, in total."""
-    failed: int = 0
-    """Invocations that a burst worker began and did not answer in time, or at all."""
-    throttled: int = 0
-    """Invocations that were refused because too many burst workers were busy. They cost nothing."""
-    money: float = 0.0
-    """US dollars."""
-
-    def __add__(self, other: Usage) -> Usage:
-        mine, others = vars(self), vars(other)
-        return Usage(**{name: mine[name] + others[name] for name in mine})
 
 
 class Invoker(Protocol):
@@ -152,6 +125,8 @@ class Backend(Protocol):
 _lock = threading.Lock()
 _invokers: dict[str, Invoker] = {}
 """A warm Python worker keeps them between tasks. A new run has a new text."""
+_KEPT = 8
+"""Invokers that a Python worker keeps. Those of the oldest runs, with their connections, go first."""
 
 
 def reach_text(kind: str, **facts: object) -> str:
@@ -168,4 +143,6 @@ def invoker_at(reach: str) -> Invoker:
             if kind not in INVOKERS:
                 raise ProtocolError(f"a plan names functions of an unknown kind: {kind!r}")
             _invokers[reach] = pkgutil.resolve_name(INVOKERS[kind])(**facts)
+            if len(_invokers) > _KEPT:
+                del _invokers[next(iter(_invokers))]
         return _invokers[reach]

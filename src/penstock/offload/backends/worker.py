@@ -8,8 +8,8 @@ from contextlib import suppress
 import numpy as np
 import pyarrow as pa
 
-from penstock.courier.trouble import conformed
 from penstock.errors import FlowError, StepError
+from penstock.exchange.step_work import conformed
 from penstock.offload.backends.messages import Request, WorkerAnswer, flow_mark
 from penstock.operators.operator import ROWS, EpochTime
 from penstock.plan.steps import FlowPlan, KeyedStep, Step

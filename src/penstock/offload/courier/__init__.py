@@ -1,1 +1,1 @@
-"""The courier's part: rows are given away, and what comes of them is taken in."""
+"""The courier's part: roads past burst workers, where rows are given away and what comes of them taken in."""

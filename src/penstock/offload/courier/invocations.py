@@ -1,4 +1,4 @@
-"""A courier's invocations of functions: several at a time, until a deadline."""
+"""A courier's invocations of burst workers: several at a time, until a deadline."""
 
 from __future__ import annotations
 
@@ -17,11 +17,13 @@ from penstock.offload.backends.messages import Request, Requests, WorkerAnswer
 
 Taken = TypeVar("Taken")
 """What the courier makes of an answer."""
+_Outcome = tuple[Taken, int] | WorkerFailed
+"""What was made of an answer, and how many records it has; or why there is none."""
 
 
 @dataclass(frozen=True)
 class Portion:
-    """Rows that one function is to answer for."""
+    """Rows that one burst worker is to answer for."""
 
     batches: tuple[pa.RecordBatch, ...]
     asks: Request | WorkerFailed
@@ -34,18 +36,19 @@ class Portion:
 
 def portions(
     requests: Requests, parts: Sequence[Sequence[pa.RecordBatch]], limit: int | None
-) -> list[list[Portion]]:
-    """For each part of the rows as many portions as it takes, none larger than the limit in bytes."""
-    made: list[list[Portion]] = []
+) -> list[Portion]:
+    """All parts of the rows in turn, each in as many portions as it takes for none to be larger than
+    the limit in bytes."""
+    made: list[Portion] = []
     first = 0
     for part in parts:
         try:
             cut = requests.cut(part, limit, first)
         except WorkerFailed as too_large:
-            made.append([Portion(tuple(part), too_large)])
+            made.append(Portion(tuple(part), too_large))
             continue
         first += len(cut)
-        made.append([Portion(request.batches, request) for request in cut])
+        made += [Portion(request.batches, request) for request in cut]
     return made
 
 
@@ -78,11 +81,11 @@ def rows_between(batches: Sequence[pa.RecordBatch], begin: int, end: int) -> lis
 
 
 class Invocations(Generic[Taken]):
-    """Asks functions for all portions at once, `at_most` at a time, and waits for them.
+    """Asks burst workers for all portions at once, `at_most` at a time, and waits for them.
 
     `take` is called with each answer, in any thread; an answer that it raises an error of is none.
     What comes after the deadline is not looked at: the caller has done those rows by then. A thread
-    that still waits for a function ends when the invoker gives it up.
+    that still waits for a burst worker ends when the invoker gives it up.
     """
 
     def __init__(
@@ -96,18 +99,22 @@ class Invocations(Generic[Taken]):
         self.failures: Counter[str] = Counter()
         """Why portions have no answer -> how many."""
         self.wait_ms = 0
-        self._invoker, self._asked, self._take = invoker, asked, take
+        """From the first request until the last answer had come, or was given up."""
+        self.records = 0
+        """Records in the answers that were taken."""
+        self.asked = asked
+        self._invoker, self._take = invoker, take
         self._began = time.monotonic()
         self._until = self._began + deadline_ms / 1000
         self._over = False
         self._next = deque(range(len(asked)))
-        self._outcomes: queue.SimpleQueue[tuple[int, Taken | WorkerFailed]] = queue.SimpleQueue()
+        self._outcomes: queue.SimpleQueue[tuple[int, _Outcome[Taken]]] = queue.SimpleQueue()
         for _ in range(min(at_most, len(asked))):
             threading.Thread(target=self._work, name="penstock-invoke", daemon=True).start()
 
     def finished(self) -> Iterator[tuple[int, Taken | None]]:
         """The number of each portion with its answer, as they come; None: there is none."""
-        left = set(range(len(self._asked)))
+        left = set(range(len(self.asked)))
         while left:
             patience = self._until - time.monotonic()
             try:
@@ -121,7 +128,9 @@ class Invocations(Generic[Taken]):
                 self.failures[outcome.failure] += 1
                 yield number, None
             else:
-                yield number, outcome
+                taken, records = outcome
+                self.records += records
+                yield number, taken
         self._over = True
         if left:
             self._note_time()
@@ -138,19 +147,20 @@ class Invocations(Generic[Taken]):
                 number = self._next.popleft()
             except IndexError:
                 return
-            self._outcomes.put((number, self._outcome(self._asked[number].asks)))
+            self._outcomes.put((number, self._outcome(self.asked[number].asks)))
 
-    def _outcome(self, request: Request | WorkerFailed) -> Taken | WorkerFailed:
+    def _outcome(self, request: Request | WorkerFailed) -> _Outcome[Taken]:
         left_ms = int((self._until - time.monotonic()) * 1000)
         if isinstance(request, WorkerFailed):
             return request
         if left_ms < 1:
-            return WorkerFailed("no function was free in time", failure="timeout")
+            return WorkerFailed("no burst worker was free in time", failure="timeout")
         try:
             body = self._invoker.invoke(request.to_bytes(), left_ms)
-            return self._take(WorkerAnswer.from_bytes(body, request))
+            answer = WorkerAnswer.from_bytes(body, request)
+            return self._take(answer), sum(batch.num_rows for batch in answer.batches)
         except WorkerFailed as failed:
             return failed
         except Exception as broken:
-            # whatever is wrong with a function, its rows can still be done without it
+            # whatever is wrong with a burst worker, its rows can still be done without it
             return WorkerFailed(f"an invocation failed: {type(broken).__name__}: {broken}")

@@ -1,28 +1,27 @@
-"""One task's questions to the functions of one segment."""
+"""One task's questions to the burst workers of one segment."""
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Generic
+from dataclasses import replace
+from functools import cached_property
 
 import pyarrow as pa
 
-from penstock.courier.exchange import Task
+from penstock.courier.delivery import Delivery
 from penstock.faults import point
-from penstock.offload.backends.backend import Invoker, Usage, WorkerFailed, invoker_at
+from penstock.offload.backends.backend import Invoker, WorkerFailed, invoker_at
 from penstock.offload.backends.messages import Requests, WorkerAnswer
 from penstock.offload.courier.invocations import Invocations, Portion, Taken, portions
-from penstock.offload.courier.report import Offloaded
 from penstock.offload.plan.segments import Segment
 from penstock.operators.operator import EpochTime
-from penstock.plan.epoch import EpochPlan, Offload
-from penstock.plan.steps import FlowPlan, Step
+from penstock.plan.epoch import Offload
+from penstock.plan.steps import Step
+from penstock.wire.report import Offloaded, Seen, Usage
 
 
 class _Unreachable:
-    """Stands for functions that a task has no way to. See `Invoker`."""
+    """Stands for burst workers that a task has no way to. See `Invoker`."""
 
     request_limit: int | None = None
 
@@ -30,32 +29,33 @@ class _Unreachable:
         self._why = f"{type(why).__name__}: {why}"
 
     def invoke(self, request: bytes, timeout_ms: int) -> bytes:
-        raise WorkerFailed(f"functions cannot be reached: {self._why}")
+        raise WorkerFailed(f"burst workers cannot be reached: {self._why}")
 
     def taken(self) -> Usage:
         return Usage()
 
 
-@dataclass(frozen=True)
-class Asking:
-    """What one task needs to know to ask functions of one segment."""
+class Questions:
+    """What one task asks the burst workers of one segment, and has to tell of that."""
 
-    flow: FlowPlan
-    plan: EpochPlan
-    task: Task
-    segment: Segment
-    offload: Offload
-    time: EpochTime
+    def __init__(
+        self, delivery: Delivery, segment: Segment, offload: Offload, time: EpochTime
+    ) -> None:
+        self.segment, self.offload, self.time = segment, offload, time
+        self._delivery = delivery
+        self._facts: list[Offloaded] = []
+        self._used = Usage()
 
     @property
     def at_once(self) -> int:
-        """How many functions of those for all couriers one may keep busy."""
-        return self.offload.at_once(self.task.partition, self.plan.partitions)
+        """How many burst workers this courier may keep busy."""
+        delivery = self._delivery
+        return self.offload.at_once(delivery.task.partition, delivery.plan.partitions)
 
-    @property
-    def where(self) -> dict[str, object]:
+    @cached_property
+    def _where(self) -> dict[str, object]:
         """What fault points tell."""
-        plan, task = self.plan, self.task
+        plan, task = self._delivery.plan, self._delivery.task
         return {
             "step": self.segment.id,
             "epoch": plan.epoch,
@@ -64,71 +64,63 @@ class Asking:
             "attempt": task.attempt,
         }
 
-    @property
-    def requests(self) -> Requests:
-        segment = self.segment
-        steps: list[Step] = [*segment.maps]
-        if segment.keyed is not None:
-            steps.append(segment.keyed)
-        name = ".".join(str(fact) for fact in self.where.values())
-        return Requests.of(self.flow, steps, self.time, name)
+    def ask(
+        self, parts: Sequence[Sequence[pa.RecordBatch]], take: Callable[[WorkerAnswer], Taken]
+    ) -> Invocations[Taken]:
+        """Let as many burst workers as there are parts work on the rows, from now on.
 
-    def invoker(self) -> Invoker:
-        assert self.plan.functions is not None
+        `take` is called with each answer, in any thread.
+        """
+        point("courier.offload", **self._where)
+        steps: list[Step] = [*self.segment.maps]
+        if self.segment.keyed is not None:
+            steps.append(self.segment.keyed)
+        name = ".".join(map(str, self._where.values()))
+        requests = Requests.of(self._delivery.flow, steps, self.time, name)
+        invoker = self._invoker()
+        asked = portions(requests, parts, invoker.request_limit)
+        return Invocations(invoker, asked, take, len(parts), self.offload.deadline_ms)
+
+    def settled(
+        self, invocations: Invocations[Taken], alone: Callable[[Portion], Taken]
+    ) -> Iterator[tuple[Portion, Taken]]:
+        """Each portion in turn, with what came of it.
+
+        What has no answer is done by `alone`, while burst workers still work on the rest.
+        """
+        made: dict[int, Taken] = {}
+        asked, returned = invocations.asked, 0
+        for number, taken in invocations.finished():
+            if taken is None:
+                returned += asked[number].rows
+                taken = alone(asked[number])
+            made[number] = taken
+        point("courier.offloaded", **self._where)
+        self._facts.append(
+            Offloaded(
+                self.segment.id,
+                rows=sum(portion.rows for portion in asked),
+                records=invocations.records,
+                invocations=sum(not isinstance(one.asks, WorkerFailed) for one in asked),
+                failures=dict(invocations.failures),
+                returned=returned,
+                wait_ms=invocations.wait_ms,
+            )
+        )
+        return ((portion, made[number]) for number, portion in enumerate(asked))
+
+    def tell(self, seen: Seen) -> Seen:
+        """The task's report, with what there is to tell of these questions."""
+        if not self._facts:
+            return seen
+        self._used += self._invoker().taken()
+        return replace(seen, offloaded=(*seen.offloaded, *self._facts), used=seen.used + self._used)
+
+    def _invoker(self) -> Invoker:
+        reach = self._delivery.plan.functions
+        assert reach is not None
         try:
-            return invoker_at(self.plan.functions)
+            return invoker_at(reach)
         except Exception as failed:
             # another try of this task may reach them: the rows are theirs all the same
             return _Unreachable(failed)
-
-
-class Asked(Generic[Taken]):
-    """Rows that functions were asked about: which portion they are in, and what came of each.
-
-    Functions work from the moment this is made, as many at a time as there are parts.
-    """
-
-    def __init__(
-        self,
-        asking: Asking,
-        parts: Sequence[Sequence[pa.RecordBatch]],
-        take: Callable[[WorkerAnswer], Taken],
-    ) -> None:
-        self._asking = asking
-        point("courier.offload", **asking.where)
-        invoker = asking.invoker()
-        self.by_part = portions(asking.requests, parts, invoker.request_limit)
-        """The portions that each part of the rows was cut into."""
-        self._all = [portion for part in self.by_part for portion in part]
-        self._returned = 0
-        self._invocations = Invocations(
-            invoker, self._all, take, len(parts), asking.offload.deadline_ms
-        )
-
-    def settled(self, alone: Callable[[Portion], Taken]) -> Iterator[tuple[Taken, bool]]:
-        """For each portion in turn what came of it, and whether a function did that.
-
-        What has no answer is done by `alone`, while functions still work on the rest.
-        """
-        made: dict[int, tuple[Taken, bool]] = {}
-        for number, taken in self._invocations.finished():
-            if taken is not None:
-                made[number] = taken, True
-            else:
-                self._returned += self._all[number].rows
-                made[number] = alone(self._all[number]), False
-        point("courier.offloaded", **self._asking.where)
-        return (made[number] for number in range(len(self._all)))
-
-    def facts(self, records: int) -> Offloaded:
-        """What there is to tell when all is settled; functions gave so many records."""
-        failures: Counter[str] = self._invocations.failures
-        return Offloaded(
-            self._asking.segment.id,
-            sum(portion.rows for portion in self._all),
-            records,
-            sum(not isinstance(portion.asks, WorkerFailed) for portion in self._all),
-            dict(failures),
-            self._returned,
-            self._invocations.wait_ms,
-        )

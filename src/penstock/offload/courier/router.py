@@ -1,4 +1,4 @@
-"""The router of a segment: which rows of a task go to functions.
+"""The router of a segment: which rows of a task go to burst workers.
 
 A retried task must part its rows in the same way, since a host may have taken in one of its channels
 already. So only the plan of the epoch and what a row holds decide, not when it came: behind a shuffle
@@ -26,7 +26,7 @@ _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
 
 class Router:
-    """Sets rows aside for functions, and counts those that stay.
+    """Sets rows aside for burst workers, and counts those that stay.
 
     >>> from penstock.operators.aggregate.aggregates import AggregatePlan, count
     >>> from penstock.plan.steps import KeyedStep
@@ -101,7 +101,7 @@ class Router:
     def by_key(self) -> list[pa.RecordBatch]:
         """The rows set aside, those of a key side by side and in their order, where keys are known.
 
-        However they are cut then, hardly any key is in two pieces: functions make fewer partial
+        However they are cut then, hardly any key is in two pieces: burst workers make fewer partial
         states of them.
         """
         keys = None if not self.aside else self._key_columns(self.aside[0].schema)
@@ -120,7 +120,7 @@ class Router:
         return KeyCodec(pa.schema([schema.field(name) for name in names]), nulls=True)
 
     def _picked(self, batch: pa.RecordBatch) -> Array:
-        """Whether each row is to go to functions."""
+        """Whether each row is to go to burst workers."""
         hashes = None if self._codec is None else self._codec.encode(batch).hashes
         if self._whole_keys:
             assert hashes is not None

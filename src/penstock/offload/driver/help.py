@@ -15,7 +15,6 @@ from penstock.control.diagnose.load import service_rates
 from penstock.control.elastic import Elastic
 from penstock.control.examine.vitals import Floats
 from penstock.control.step_control import StepControl
-from penstock.courier.witness import Seen
 from penstock.model import SLA
 from penstock.offload.driver.keeper import FunctionKeeper
 from penstock.offload.driver.totals import by_segment
@@ -29,6 +28,7 @@ from penstock.offload.policy.values import OffloadSettings, recovery_ms
 from penstock.operators.window.windows import Window
 from penstock.plan.epoch import EpochPlan, Offload, StepRoutes
 from penstock.plan.steps import FlowPlan, KeyedStep
+from penstock.wire.report import Seen
 
 NO_ANSWER = "functions have not answered for most of their rows: hosts take all of them for a while"
 GONE = "there are no functions just now: hosts take all rows"

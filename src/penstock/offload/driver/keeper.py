@@ -14,7 +14,8 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Literal
 
-from penstock.offload.backends.backend import BurstWorkers, Usage
+from penstock.offload.backends.backend import BurstWorkers
+from penstock.wire.report import Usage
 
 KeeperState = Literal["starting", "up", "failed", "ended"]
 

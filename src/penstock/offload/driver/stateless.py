@@ -10,12 +10,11 @@ import numpy as np
 from penstock.control.examine.vitals import Ints, Work
 from penstock.control.journal.journal import Journal
 from penstock.control.treat.decision import Bounds
-from penstock.courier.witness import Seen
 from penstock.driver.arrivals import arrivals_of
 from penstock.model import StepId
-from penstock.offload.courier.stateless_work import MapWork
 from penstock.offload.policy.stateless import CourierControl
 from penstock.plan.epoch import EpochPlan
+from penstock.wire.report import MapWork, Seen
 
 
 class MapControls:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
-from penstock.courier.witness import Seen
-from penstock.offload.courier.report import Offloaded
+from penstock.wire.report import Offloaded, Seen
 
 
 def by_segment(seen: Iterable[Seen]) -> dict[str, Offloaded]:

@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Any
 from penstock.control.money import FunctionPrice
 from penstock.errors import SettingError
 from penstock.faults import Fault
-from penstock.offload.backends.backend import Failure, Usage, WorkerFailed, reach_text
+from penstock.offload.backends.backend import Failure, WorkerFailed, reach_text
+from penstock.wire.report import Usage
 
 if TYPE_CHECKING:
     from penstock.plan.steps import FlowPlan

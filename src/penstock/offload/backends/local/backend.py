@@ -28,8 +28,9 @@ from penstock import errors
 from penstock.control.money import FunctionPrice
 from penstock.errors import PenstockError, SettingError
 from penstock.faults import Fault
-from penstock.offload.backends.backend import Usage, WorkerFailed, reach_text
+from penstock.offload.backends.backend import WorkerFailed, reach_text
 from penstock.wire.flight import Endpoint
+from penstock.wire.report import Usage
 
 if TYPE_CHECKING:
     from penstock.plan.steps import FlowPlan

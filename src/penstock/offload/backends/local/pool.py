@@ -11,7 +11,8 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
-from penstock.offload.backends.backend import Usage, WorkerFailed
+from penstock.offload.backends.backend import WorkerFailed
+from penstock.wire.report import Usage
 
 
 class PooledWorker(Protocol):

@@ -1,18 +1,22 @@
-"""Rows that cannot go on: refused with a clear error, or set aside as dead letters."""
+"""The work on rows outside of hosts: functions of stateless steps, senders of keyed ones.
+
+Rows that cannot go on are refused with a clear error, or set aside as dead letters.
+"""
 
 from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
 
-from penstock.errors import FlowError, NullKeyError, PenstockError, StepError
+from penstock.errors import FlowError, NullKeyError, StepError
+from penstock.exchange.aside import Aside
 from penstock.faults import point
 from penstock.model import DeadLetter
-from penstock.operators.operator import OnError
+from penstock.operators.operator import OnError, Outgoing, Sender
 from penstock.plan.steps import KeyedStep, MapStep
 from penstock.state.arrays import fixed_array
 
@@ -22,15 +26,23 @@ def row_text(batch: pa.RecordBatch, row: int) -> str:
     return json.dumps(batch.slice(row, 1).to_pylist()[0], default=str)
 
 
-class Trouble:
-    """What one courier does about bad rows, and the letters it has set aside so far."""
+class StepWork:
+    """Does the work of steps on one task's rows, and sets those aside that cannot go on.
 
-    def __init__(self, on_error: OnError) -> None:
+    With `keep_late`, somebody wants to have the rows that came too late; else they are only counted.
+    """
+
+    def __init__(self, on_error: OnError, keep_late: bool, aside: Aside) -> None:
         self._sets_aside = on_error == "dead_letter"
-        self.letters: list[DeadLetter] = []
+        self._keep_late, self._aside = keep_late, aside
 
-    def without_unfit(self, step: KeyedStep, input: int, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """The rows that a step can take."""
+    def fit(
+        self, step: KeyedStep, input: int, batches: Iterable[pa.RecordBatch]
+    ) -> Iterator[pa.RecordBatch]:
+        """The rows that a keyed step can take."""
+        return (self._fit(step, input, batch) for batch in batches)
+
+    def _fit(self, step: KeyedStep, input: int, batch: pa.RecordBatch) -> pa.RecordBatch:
         unfit = step.plan.unfit(input, batch)
         if unfit is None:
             return batch
@@ -45,10 +57,35 @@ class Trouble:
                 key="null",
                 row=row,
             )
-        self.letters.extend(
+        self._aside.dead.extend(
             DeadLetter(step.id, "null", row_text(batch, int(i)), unfit.reason) for i in rows
         )
         return batch.filter(fixed_array(~unfit.rows, pa.bool_()))
+
+    def send(
+        self,
+        step: KeyedStep,
+        sender: Sender,
+        inputs: Sequence[Iterable[pa.RecordBatch]],
+        send: Callable[[Outgoing], None],
+    ) -> str:
+        """Take all fit rows through the sender of a keyed step; returns what was sent, as `finish` says.
+
+        Rows that are too late are set aside.
+        """
+        for number, batches in enumerate(inputs):
+            for batch in batches:
+                for outgoing in sender.add(number, batch):
+                    send(outgoing)
+        kind, rest = sender.finish()
+        for outgoing in rest:
+            send(outgoing)
+        self.late(step, sender.late)
+        return kind
+
+    def late(self, step: KeyedStep, rows: Iterable[tuple[int, pa.RecordBatch]]) -> None:
+        """Set aside rows that came behind the step's watermark, given with their input."""
+        self._aside.add_late(step.id, rows, self._keep_late)
 
     def mapped(self, step: MapStep, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """The step's function over all batches; a row it fails on is found by halving."""
@@ -77,7 +114,7 @@ class Trouble:
         row = row_text(batch, 0) if batch.num_rows else "(no row: an empty batch)"
         what = f"{type(failed).__name__}: {failed}"
         if self._sets_aside and batch.num_rows:
-            self.letters.append(DeadLetter(step.id, "", row, what))
+            self._aside.dead.append(DeadLetter(step.id, "", row, what))
             return []
         raise StepError(
             f"step {step.id}: the function given to map_batches failed on row {row}: {what}",
@@ -118,10 +155,3 @@ def as_schema(batch: pa.RecordBatch, schema: pa.Schema, step: str) -> pa.RecordB
 
 def _short(schema: pa.Schema) -> str:
     return "(" + ", ".join(f"{field.name} {field.type}" for field in schema) + ")"
-
-
-def told(error: Exception) -> PenstockError:
-    """The error as one of Penstock's own."""
-    if isinstance(error, PenstockError):
-        return error
-    return PenstockError(f"{type(error).__name__}: {error}")

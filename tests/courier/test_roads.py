@@ -12,16 +12,17 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from penstock.courier import exchange
-from penstock.courier.exchange import Exchange, Task
-from penstock.courier.tally import Tally
+from penstock.courier import channels
+from penstock.courier.delivery import Delivery, Task
+from penstock.courier.roads import HostRoad
 from penstock.model import HostId, StepId
 from penstock.operators.operator import Answer, EpochTime
 from penstock.operators.places import SERIAL, Places, with_places
 from penstock.operators.process.step import ProcessPlan
 from penstock.plan.epoch import EpochPlan, Offload, RouteTable, StepRoutes
-from penstock.plan.steps import KeyedStep
+from penstock.plan.steps import FlowPlan, KeyedStep, SourcePlan
 from penstock.wire.messages import ChannelHeader
+from penstock.wire.report import Seen
 from tests.operators.processors import SCHEMA, Summed
 
 SLOTS, HOSTS = 8, 3
@@ -77,7 +78,7 @@ def through(
     monkeypatch: pytest.MonkeyPatch, ordered: bool
 ) -> tuple[list[Host], list[pa.RecordBatch], pa.Table]:
     hosts = [Host(ordered) for _ in range(HOSTS)]
-    monkeypatch.setattr(exchange, "endpoint", lambda place, token: hosts[int(place[-1])])
+    monkeypatch.setattr(channels, "endpoint", lambda place, token: hosts[int(place[-1])])
     sent = [
         pa.RecordBatch.from_pydict(
             {"user": [f"u{(7 * n) % 10}" for n in range(start, start + 20)],
@@ -85,14 +86,13 @@ def through(
         )
         for start in (0, 20)
     ]  # fmt: skip
-    tally = Tally(STEP, ())
-    with Exchange(PLAN, 0, Task(0, 0), 1000, tally, ordered) as made:
-        for batch in sent:
-            made.send(batch, STEP.codec.encode(batch).hashes)
-        answer = made.close("rows", lambda: None)
-    assert sum(tally.counts) == 40
+    flow = FlowPlan((SourcePlan(SCHEMA),), (STEP,), ordered=ordered)
+    with HostRoad(Delivery(flow, PLAN, Task(0, 0), 1000, 1000), 0, STEP) as road:
+        road.send([sent])
+        assert sum(road.tell(Seen(0)).loads["step"]) == 40
+        given = list(road.answer())
     assert all(host.words == [b"close rows"] for host in hosts)
-    return hosts, answer.batches, pa.Table.from_batches(sent)
+    return hosts, given, pa.Table.from_batches(sent)
 
 
 def test_records_are_numbered_before_they_are_split(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -121,7 +121,7 @@ def test_where_functions_help_a_task_has_two_channels_to_each_host() -> None:
         (header.partition, header.partitions)
         for channel in range(helped.steps[0].channels)
         for task in range(3)
-        for header in [ChannelHeader.of(helped, 0, task, 9, channel)]
+        for header in [ChannelHeader.of(helped, helped.steps[0], task, 9, channel)]
     ]
     assert places == [(number, 6) for number in range(6)]
-    assert ChannelHeader.of(replace(PLAN, partitions=3), 0, 2, 9).partitions == 3
+    assert ChannelHeader.of(replace(PLAN, partitions=3), PLAN.steps[0], 2, 9).partitions == 3

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 
 import numpy as np
@@ -11,9 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import penstock.operators.aggregate.aggregates as ps
-from penstock.control.diagnose.hot_keys import HotKeyCount
-from penstock.courier.tally import TOLD, Tally, counts_from_text, counts_to_text, told_of
-from penstock.courier.witness import Seen, Watched, Witness
+from penstock import codec
+from penstock.exchange.tally import TOLD, Tally
 from penstock.operators.aggregate.plan import AggregatePlan
 from penstock.operators.join.plan import JoinPlan, Regular
 from penstock.operators.operator import EpochTime, StepPlan
@@ -22,6 +20,7 @@ from penstock.operators.window.plan import window_aggregate_plan
 from penstock.operators.window.windows import tumbling
 from penstock.plan.steps import KeyedStep
 from penstock.state.keys.codec import slots_of
+from penstock.wire.report import HotKeyCount, Seen
 from tests.operators.processors import Summed
 
 SLOTS = 3
@@ -114,17 +113,9 @@ def test_the_driver_learns_it() -> None:
     """By way of JSON, all steps in one report."""
     tallies = [noted(ROWS, [batch_of(["a", "b", "a"])], (0, 1, 2)), noted(ROWS, [], (0,))]
     tallies[1].step = "second"
-    facts = Witness([Watched()]).to_json() | told_of(tallies)
-    seen = Seen.from_json(json.loads(json.dumps(facts)))
+    loads = {tally.step: tally.counts for tally in tallies}
+    told = Seen(0, loads=loads, hot=tuple(key for tally in tallies for key in tally.hot()))
+    seen = codec.decode(codec.encode(told), Seen)
     assert {step: counts.sum() for step, counts in seen.loads.items()} == {"step": 3, "second": 0}
     assert seen.loads["step"].dtype == np.int64
     assert HotKeyCount("step", tallies[0].hot()[0].slot, "user=a", 2) in seen.hot
-    plain = Seen.from_json(Witness([Watched()]).to_json())
-    assert (plain.loads, plain.hot) == ({}, ())
-
-
-def test_counts_stay_small_as_text() -> None:
-    counts = np.arange(64) * 1_000_003
-    assert counts_from_text(counts_to_text(counts)).tolist() == counts.tolist()
-    assert len(counts_to_text(counts)) == 344
-    assert counts_from_text(counts_to_text(np.array([2**40]))).tolist() == [2**32 - 1]

@@ -1,0 +1,102 @@
+"""The courier's conversation with the hosts of a step."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+
+import pyarrow as pa
+import pyarrow.flight as fl
+
+from penstock import codec
+from penstock.exchange.aside import Aside
+from penstock.exchange.split import split
+from penstock.exchange.tally import Tally
+from penstock.faults import point
+from penstock.operators.operator import Outgoing
+from penstock.operators.places import in_order, split_places, with_serial
+from penstock.plan.epoch import StepRoutes
+from penstock.wire.flight import Endpoint
+from penstock.wire.messages import ALONE, CLOSE, ChannelHeader
+
+_endpoints: dict[tuple[str, str], Endpoint] = {}
+"""Connections that a warm worker keeps between tasks. A new run has a new token, so no mix-up."""
+
+
+def endpoint(location: str, token: str) -> Endpoint:
+    """The kept connection to a location, or a new one."""
+    found = _endpoints.get((location, token))
+    if found is None:
+        found = _endpoints[(location, token)] = Endpoint(location, token)
+    return found
+
+
+class Channels:
+    """Channels of one task attempt to all hosts of one step: write, end, then read the answers.
+
+    Every host hears from every courier, also when there is nothing to send: a host counts closed
+    channels to know when the epoch's input is complete.
+
+    If the flow is `ordered`, each record goes with its number in the stream of all that are sent;
+    answers come back with the places of their rows, and are put in order by them.
+
+    Used as a context; if one host is gone, the streams to the others are broken off.
+    """
+
+    def __init__(
+        self, header: ChannelHeader, routes: StepRoutes, token: str, timeout_ms: int, ordered: bool
+    ) -> None:
+        self._header, self._routes = header, routes
+        self._token, self._timeout_ms = token, timeout_ms
+        self._ordered, self._serial = ordered, 0
+        self._streams: list[tuple[fl.FlightStreamWriter, fl.FlightStreamReader]] = []
+        self._begun: set[int] = set()
+
+    def __enter__(self) -> Channels:
+        header = codec.encode(self._header)
+        with ExitStack() as stack:
+            for location in self._routes.endpoints:
+                exchange = endpoint(location, self._token).exchange(header, self._timeout_ms)
+                self._streams.append(stack.enter_context(exchange))
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self._stack.__exit__(*raised)  # type: ignore[arg-type]
+
+    def send(self, outgoing: Outgoing, tally: Tally) -> None:
+        """Send each record to the host that owns its slot, and count it."""
+        batch, slots = outgoing.batch, tally.note(*outgoing)
+        if self._ordered:
+            batch, self._serial = with_serial(batch, self._serial), self._serial + batch.num_rows
+        for host, part in split(batch, slots, self._routes.routes):
+            self.write(host, part)
+
+    def write(self, host: int, batch: pa.RecordBatch) -> None:
+        """Send a batch to one host, by its number in the routes."""
+        writer = self._streams[host][0]
+        if host not in self._begun:
+            writer.begin(batch.schema)
+            self._begun.add(host)
+        writer.write_batch(batch)
+
+    def end(self, kind: str, alone: bool = False) -> None:
+        """Close the channels, saying what they brought; `alone`: they close the second ones, too."""
+        word = CLOSE + (ALONE * alone + kind).encode()
+        for writer, _ in self._streams:
+            writer.write_metadata(word)
+            writer.done_writing()
+
+    def answer(self, aside: Aside) -> list[pa.RecordBatch]:
+        """The rows of all hosts' answers, in the order of hosts or of places; others go `aside`."""
+        batches = []
+        for _, reader in self._streams:
+            for chunk in reader:
+                if chunk.data is not None and chunk.data.num_rows:
+                    batches.append(chunk.data)
+                if chunk.app_metadata is not None:
+                    aside.add(codec.decode(chunk.app_metadata.to_pybytes(), Aside))
+        return in_order(*split_places(batches)) if self._ordered else batches
+
+    def pass_point(self, name: str, **facts: object) -> None:
+        """Pass a fault point of the conversation."""
+        point(name, **self._header.where, **facts)

@@ -1,0 +1,65 @@
+"""One task attempt's work on one epoch of a flow: what all its roads need, and its line to the driver."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from penstock.courier.channels import Channels, endpoint
+from penstock.exchange.aside import Aside
+from penstock.exchange.step_work import StepWork
+from penstock.plan.epoch import EpochPlan, StepRoutes
+from penstock.plan.steps import FlowPlan
+from penstock.wire.messages import ChannelHeader
+
+
+@dataclass(frozen=True)
+class Task:
+    """The Spark task that a courier runs in."""
+
+    partition: int
+    attempt: int
+
+
+@dataclass(frozen=True)
+class Delivery:
+    """What one task attempt delivers, under which plan, and what it has set aside so far."""
+
+    flow: FlowPlan
+    plan: EpochPlan
+    task: Task
+    call_ms: int
+    """Timeout of a call to the driver."""
+    exchange_ms: int
+    """Timeout of a conversation with a host, which lasts as long as the source brings rows."""
+    keep_late: bool = False
+    """Whether somebody wants to have the rows that came too late."""
+    aside: Aside = field(default_factory=Aside)
+
+    @cached_property
+    def work(self) -> StepWork:
+        """The work of steps that is done in the task itself."""
+        return StepWork(self.flow.on_error, self.keep_late, self.aside)
+
+    def channels(self, routes: StepRoutes, channel: int = 0) -> Channels:
+        """The task's first channels to the hosts of a keyed step, or its second ones.
+
+        What the second ones bring is in no order.
+        """
+        plan, task = self.plan, self.task
+        header = ChannelHeader.of(plan, routes, task.partition, task.attempt, channel)
+        ordered = self.flow.ordered and not channel
+        return Channels(header, routes, plan.token, self.exchange_ms, ordered)
+
+    def chain_channel(self) -> Channels:
+        """The task's channel to the one host that runs all steps, and gives rows in their order."""
+        plan, task = self.plan, self.task
+        header = ChannelHeader.of_chain(plan, task.partition, task.attempt, self.keep_late)
+        return Channels(header, plan.steps[0], plan.token, self.exchange_ms, ordered=False)
+
+    def tell_driver(self, action: str, **facts: Any) -> None:
+        """Let the driver know something of this task."""
+        plan = self.plan
+        where = {"epoch": plan.epoch, "run": plan.run, "partition": self.task.partition}
+        endpoint(plan.driver, plan.token).call(action, self.call_ms, **where, **facts)
