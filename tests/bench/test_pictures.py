@@ -68,7 +68,7 @@ def _fonts_are_closed() -> Iterator[None]:
     from matplotlib import font_manager
 
     yield
-    font_manager._get_font.cache_clear()
+    font_manager._get_font.cache_clear()  # type: ignore[attr-defined]
 
 
 def names(report: dict[str, Any]) -> set[str]:
