@@ -29,8 +29,7 @@ from penstock_bench.burst import sides as burst_money
 from penstock_bench.burst import sides as burst_sides
 from penstock_bench.burst import simulated as burst_sim
 from penstock_bench.burst.outcome import LiveRuns
-from penstock_bench.goals import Goal
-from penstock_bench.report import Report, Result, Sample, Show, by
+from penstock_bench.report import Goal, Report, Result, Sample, Show, by
 
 GOALS = {
     "p99_peak_vs_new_hosts": Goal(at_most=0.12),

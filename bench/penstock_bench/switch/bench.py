@@ -13,8 +13,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from penstock_bench.goals import Goal
-from penstock_bench.report import Report, Result, Show
+from penstock_bench.report import Goal, Report, Result, Show
 from penstock_bench.switch import decide_time
 from penstock_bench.switch import projection as switch_projection
 from penstock_bench.switch import scenarios as live_scenarios
