@@ -8,11 +8,13 @@ up to Spark: nothing but burst workers can be of help to them, however long a bu
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from penstock.control.events import Placement, SegmentSealed
+from penstock.control.events import Placement
+from penstock.control.examine.arrivals import segment_arrivals
 from penstock.control.examine.examiner import Examiner
 from penstock.control.examine.vitals import Vitals, Work
 from penstock.control.journal.journal import Journal
@@ -21,6 +23,7 @@ from penstock.control.policies.health import observed
 from penstock.control.step_control import StepControl
 from penstock.control.treat.decision import Bounds, Decision
 from penstock.model import HostId, StepId
+from penstock.wire.report import Seen
 
 
 @dataclass(frozen=True)
@@ -99,13 +102,15 @@ class CourierControl(StepControl):
             self.bounds = replace(self.bounds, at_least=count, at_most=count)
 
     def take_in(
-        self, told: SegmentSealed, started_ms: float, written_ms: float, together: int | None
+        self, seen: Sequence[Seen], since_ms: float, started_ms: float, written_ms: float
     ) -> float:
-        """An epoch that began at `started_ms` is in the sink. How long its couriers took, in ms."""
-        self.resize(len(told.work), together)
-        place, arrivals = self.placement, told.arrivals
-        done = np.bincount(place.owner, [work.done for work in told.work]).tolist()
-        useful_ms = np.bincount(place.owner, [work.useful_ms for work in told.work]).tolist()
+        """An epoch that began at `started_ms`, and the one before at `since_ms`, is in the sink. How
+        long its couriers took, in ms."""
+        place, work = self.placement, [task.maps[self.step] for task in seen]
+        delta_ms = self.examiner.delta_ms
+        arrivals = segment_arrivals(self.step, seen, delta_ms, since_ms, started_ms)
+        done = np.bincount(place.owner, [one.done for one in work]).tolist()
+        useful_ms = np.bincount(place.owner, [one.useful_ms for one in work]).tolist()
         self.examiner.epoch(
             written_ms,
             arrivals.horizon_ms,
@@ -117,4 +122,5 @@ class CourierControl(StepControl):
             dict(zip(place.hosts, map(Work, map(int, done), useful_ms), strict=True)),
             arrivals.waited_ms + arrivals.by_slot * (written_ms - started_ms),
         )
-        return float(max(useful_ms))
+        waited = [o.wait_ms for task in seen for o in task.offloaded if o.segment == self.step]
+        return float(max([*useful_ms, *waited]))

@@ -20,7 +20,7 @@ from penstock.control.examine.vitals import Floats, Work
 from penstock.control.money import Money
 from penstock.control.treat.decision import Treatment
 from penstock.model import HostId, StepId
-from penstock.wire.report import HotKeyCount, MapWork, Offloaded
+from penstock.wire.report import Seen
 
 Ints = npt.NDArray[np.int64]
 
@@ -110,28 +110,6 @@ class StepSealed:
 
 
 @dataclass(frozen=True, eq=False)
-class SegmentSealed:
-    """What couriers did in a segment without a keyed step."""
-
-    arrivals: Arrivals
-    """By partition, instead of by slot."""
-    work: tuple[MapWork, ...]
-    """By partition."""
-
-
-@dataclass(frozen=True)
-class Came:
-    """What came by in one epoch where a step's rows leave for functions."""
-
-    rows: tuple[int, ...]
-    """By partition."""
-    records: float
-    """That hosts got for them, or would have got."""
-    combined: bool
-    """Whether couriers made fewer records of rows."""
-
-
-@dataclass(frozen=True, eq=False)
 class EpochSealed:
     """An epoch is durable, and in the sink since `written_ms`."""
 
@@ -139,17 +117,10 @@ class EpochSealed:
     epoch: int
     written_ms: float
     done_ms: float
-    rows: int
-    """In all."""
     steps: Mapping[str, StepSealed]
-    segments: Mapping[str, SegmentSealed] = field(default_factory=dict)
-    hot: tuple[HotKeyCount, ...] = ()
+    seen: tuple[Seen, ...]
+    """What its couriers told, by partition."""
     partitions: int = 1
-    loads: Mapping[str, tuple[Ints, ...]] = field(default_factory=dict)
-    """Of each step that burst workers can help: records by slot, for each partition."""
-    came: Mapping[str, Came] = field(default_factory=dict)
-    carried: Mapping[str, Offloaded] = field(default_factory=dict)
-    """What went to burst workers of each segment, of all couriers together."""
     overlapped: bool = False
     """Whether burst workers worked beside hosts, so that its length is not the sum of its parts."""
     elsewhere_ms: Mapping[str, float] = field(default_factory=dict)

@@ -242,9 +242,10 @@ class FlowControl:
             self._settle(self.steps[step], sealed.placement, now_ms, epoch)
             self._look(self.steps[step], look, sealed.placement)
             load = self._arrivals[step].by_slot.astype(np.int64)
-            self.steps[step].find_hot_keys(event.hot, load, epoch)
-        for name in event.segments:
-            self._look(self.couriers[name], look, self.couriers[name].placement)
+            hot = [count for task in event.seen for count in task.hot]
+            self.steps[step].find_hot_keys(hot, load, epoch)
+        for segment in self._told_of(event):
+            self._look(segment, look, segment.placement)
         self._keep_warm()
 
     def _examine(self, event: ev.EpochSealed) -> None:
@@ -262,25 +263,30 @@ class FlowControl:
                 sealed.work,
                 arrivals.waited_ms + arrivals.by_slot * (written_ms - started_ms),
             )
-        mapped_ms, together = 0.0, event.aid.together
-        for name, told in event.segments.items():
-            took_ms = self.couriers[name].take_in(told, started_ms, written_ms, together)
-            carried = event.carried.get(name)
-            mapped_ms += took_ms if carried is None else max(took_ms, carried.wait_ms)
+        spent_ms = sum(self._spent(event).values())
+        for segment in self._told_of(event):
+            segment.resize(len(event.seen), event.aid.together)
+            spent_ms += segment.take_in(event.seen, self.since_ms, started_ms, written_ms)
         if event.overlapped and self._cost.ms > 0:
             self._cost.skip(event.done_ms)
         else:
-            spent_ms = sum(self._spent(event).values()) + mapped_ms
             self._cost.note(started_ms, event.done_ms, spent_ms)
 
     def _spent(self, event: ev.EpochSealed) -> dict[str, float]:
         """Time that each step took."""
         return {s: one.spent_ms for s, one in event.steps.items()} | dict(event.elsewhere_ms)
 
+    def _told_of(self, event: ev.EpochSealed) -> list[CourierControl]:
+        """Segments without a keyed step of which all couriers told what they did."""
+        whole = event.seen and len(event.seen) == event.partitions
+        found = self.couriers.items() if whole else ()
+        return [one for name, one in found if all(name in task.maps for task in event.seen)]
+
     def _warm_up(self, event: ev.EpochSealed) -> None:
         """An epoch is done. The first ones that have rows say nothing about what hosts can take."""
-        self._epochs += event.rows > 0
-        if event.rows > 0 and self._epochs == self.habits.warm_epochs:
+        rows = sum(task.rows for task in event.seen)
+        self._epochs += rows > 0
+        if rows > 0 and self._epochs == self.habits.warm_epochs:
             for step in event.steps:
                 self.steps[step].examiner.forget_rates()
 

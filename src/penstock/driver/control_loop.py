@@ -30,6 +30,7 @@ from penstock.control.events import (
     TreatmentBegun,
     TreatmentRefused,
 )
+from penstock.control.examine.arrivals import arrivals_of
 from penstock.control.examine.vitals import Work
 from penstock.control.instructions import (
     KeepWarm,
@@ -45,7 +46,6 @@ from penstock.control.journal.journal import Journal
 from penstock.control.machine import WARM_EPOCHS, FlowControl
 from penstock.control.money import Money
 from penstock.control.record import Opening
-from penstock.driver.arrivals import arrivals_of, came_for, segments_of
 from penstock.driver.bill import Bill
 from penstock.driver.control_view import control_facts
 from penstock.driver.fleet import SealedHost
@@ -158,9 +158,8 @@ class ControlLoop:
         with self._lock:
             if self._read_epoch < plan.epoch:
                 self._tell_read(plan, seen, look=False)
-            carried = by_segment(seen)
-            self._ask_usage(seen, bool(carried))
-            waited = {name: one.wait_ms for name, one in carried.items()}
+            waited = {name: one.wait_ms for name, one in by_segment(seen).items()}
+            self._ask_usage(seen, bool(waited))
             vitals = {one.host: one.vitals for one in sealed}
             steps = dict[str, StepSealed]()
             for routes in plan.steps:
@@ -178,26 +177,16 @@ class ControlLoop:
                     max(spent_ms, waited.get(routes.step, 0.0)),
                     self._placement(routes),
                 )
-            helped = self.opening.segments
             self._tell(
                 EpochSealed(
-                    now_ms=self._clock_ms(),
-                    epoch=plan.epoch,
-                    written_ms=written_ms,
-                    done_ms=done_ms,
-                    rows=sum(task.rows for task in seen),
-                    steps=steps,
-                    segments=segments_of(plan.timed, plan.partitions, seen, *self._times()),
-                    hot=tuple(count for task in seen for count in task.hot),
-                    partitions=plan.partitions,
-                    loads={
-                        step: tuple(task.loads.get(step, np.zeros(1, np.int64)) for task in seen)
-                        for step, one in helped.items()
-                        if one.keyed
-                    },
-                    came={step: came_for(step, seen) for step in helped},
-                    carried=carried,
-                    overlapped=bool(carried),
+                    self._clock_ms(),
+                    plan.epoch,
+                    written_ms,
+                    done_ms,
+                    steps,
+                    tuple(_noted(task, bool(plan.timed)) for task in seen),
+                    plan.partitions,
+                    overlapped=bool(waited),
                     aid=self._aid(),
                 )
             )
@@ -316,3 +305,10 @@ class ControlLoop:
         """What is known and in force, as JSON values."""
         with self._lock:
             return control_facts(self.machine, self._keeper, self.opening.segments, self.money)
+
+
+def _noted(task: Seen, times: bool) -> Seen:
+    """What control must know of a courier's report; when rows arrived is known already, but for those
+    of segments without a keyed step."""
+    task = replace(task, event_ms=(), late={})
+    return task if times else replace(task, arrivals_ms=(), counts=())

@@ -12,7 +12,6 @@ import numpy as np
 
 from penstock.control.events import (
     Aid,
-    Came,
     EpochBegan,
     EpochRead,
     EpochSealed,
@@ -35,7 +34,7 @@ from penstock.sim.outcome import Outcome
 from penstock.sim.plane import Following
 from penstock.sim.queues import Queues
 from penstock.sim.stage import Stage
-from penstock.wire.report import Offloaded
+from penstock.wire.report import Offloaded, Routed, Seen
 
 Progress = Callable[[float], None]
 """Called after each look of control with the milliseconds that have passed in the simulation."""
@@ -195,16 +194,18 @@ def epochs(flow: Controlled, following: Sequence[Following], progress: Progress)
         for stage, intake, effort in passing:
             spent = Spent(effort.busy_ms, busy_ms, stage.share)
             sealed[stage.step] = stage.end_epoch(intake, effort, began_ms, done_ms, spent)
+        rows = {str(stage.step): int(intake.records.sum()) for stage, intake, _ in helped}
+        told = Seen(
+            int(intakes[0].records.sum()),
+            loads={str(stage.step): intake.records.sum(axis=0) for stage, intake, _ in helped},
+            offloaded=tuple(Offloaded(s.step, e.rows, round(e.partials)) for s, _, e in helped),
+            routed={step: Routed(count, combined=False) for step, count in rows.items()},
+        )
+        steps = {str(stage.step): sealed[stage.step] for stage, *_ in watched}
         flow.tell(
             EpochSealed(
-                *(done_ms, epoch, done_ms, done_ms, int(intakes[0].records.sum())),
-                steps={str(stage.step): sealed[stage.step] for stage, *_ in watched},
+                *(done_ms, epoch, done_ms, done_ms, steps, (told,)),
                 elsewhere_ms={str(stage.step): e.useful_ms for stage, _, e in passing},
-                loads={str(s.step): (i.records.sum(axis=0),) for s, i, _ in helped},
-                came={str(s.step): _came(int(i.records.sum())) for s, i, _ in helped},
-                carried={
-                    str(s.step): Offloaded(s.step, e.rows, round(e.partials)) for s, _, e in helped
-                },
                 aid=flow.aid(done_ms),
             )
         )
@@ -213,7 +214,3 @@ def epochs(flow: Controlled, following: Sequence[Following], progress: Progress)
                 stage.pool.keep(done_ms, stage.warm)
         began_ms, epoch = done_ms, epoch + 1
         progress(min(done_ms, end_ms))
-
-
-def _came(rows: int) -> Came:
-    return Came((rows,), float(rows), combined=False)

@@ -6,7 +6,7 @@ epoch's plan here.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -14,7 +14,7 @@ import numpy as np
 from penstock.control.diagnose.load import service_rates
 from penstock.control.elastic import Elastic
 from penstock.control.events import EpochSealed
-from penstock.control.examine.vitals import Floats, Vitals
+from penstock.control.examine.vitals import Floats, Ints, Vitals
 from penstock.control.machine import WARM_EPOCHS, ControlledStep, FlowControl, Habits
 from penstock.control.money import Costs, HostPrice
 from penstock.control.offload_policy import Ahead, Helped
@@ -22,14 +22,16 @@ from penstock.control.record import Opening, StepFacts, written
 from penstock.control.treat.decision import Bounds
 from penstock.control.treat.offloading import Offloading, OffloadSettings, recovery_ms
 from penstock.model import SLA, StepId, milliseconds
+from penstock.offload.driver.totals import by_segment
 from penstock.offload.plan.segments import segments
 from penstock.offload.policy.apportion import apportioned
 from penstock.offload.policy.offloader import Offloader
-from penstock.offload.policy.reflexes import Reflexes
+from penstock.offload.policy.reflexes import Came, Reflexes
 from penstock.offload.policy.workers import Trust
 from penstock.operators.window.windows import Window
 from penstock.plan.epoch import Offload
 from penstock.plan.steps import FlowPlan, KeyedStep
+from penstock.wire.report import Seen
 
 NO_ANSWER = "functions have not answered for most of their rows: hosts take all of them for a while"
 GONE = "there are no functions just now: hosts take all rows"
@@ -140,15 +142,16 @@ class FlowOffload:
 
     def note(self, sealed: EpochSealed, in_force: Mapping[str, Offload]) -> bool:
         self._last, now_ms = sealed, sealed.now_ms
-        carried = sealed.carried.values()
-        rows, returned = sum(one.rows for one in carried), sum(one.returned for one in carried)
-        lost = self._trust.note(now_ms, rows, returned)
-        for step, came in sealed.came.items():
+        carried = by_segment(sealed.seen)
+        rows = sum(one.rows for one in carried.values())
+        lost = self._trust.note(now_ms, rows, sum(one.returned for one in carried.values()))
+        for step, reflexes in self._reflexes.items():
+            came = _came(step, sealed.seen)
             if len(came.rows) == sealed.partitions:
-                self._reflexes[step].note(came)
+                reflexes.note(came)
         if self.trouble(now_ms, sealed.aid.reachable):
             return lost
-        for step, one in sealed.carried.items():
+        for step, one in carried.items():
             if step in sealed.steps and step in in_force:
                 spared = self._spared(step, in_force[step])
                 self._rows_each[step] = one.rows / max(spared, 1)
@@ -159,7 +162,7 @@ class FlowOffload:
     def _spared(self, step: str, offload: Offload) -> int:
         """Records that hosts would have got for what went to functions. Where couriers combine the
         rows of a key, these are fewer than the rows."""
-        loads = () if self._last is None else self._last.loads.get(step, ())
+        loads = self._loads(step)
         asking = [load for n, load in enumerate(loads) if offload.at_once(n, len(loads))]
         load = sum(asking, start=np.zeros(1))
         return round(float((load * self._in_force(step, offload, float(load.sum()))).sum()))
@@ -227,13 +230,17 @@ class FlowOffload:
 
     def _aside(self, step: str, offload: Offload) -> Floats:
         """What each courier would have had for burst workers in the last epoch."""
-        if self._last is None:
-            return np.zeros(0)
-        if step in self._last.segments:
-            work = self._last.segments[step].work
-            return np.array([w.rows * offload.share_of(n, len(work)) for n, w in enumerate(work)])
+        seen = () if self._last is None else self._last.seen
+        if not self._segments[step].keyed:
+            rows = [task.maps[step].rows if step in task.maps else 0 for task in seen]
+            return np.array([n * offload.share_of(p, len(rows)) for p, n in enumerate(rows)])
         shares = offload.shares if self._segments[step].by_slot else np.mean(offload.shares)
-        return np.array([(load * shares).sum() for load in self._last.loads.get(step, ())])
+        return np.array([(load * shares).sum() for load in self._loads(step)])
+
+    def _loads(self, step: str) -> list[Ints]:
+        """Records of the last epoch by slot, for each courier."""
+        seen = () if self._last is None else self._last.seen
+        return [task.loads.get(step, np.zeros(1, np.int64)) for task in seen]
 
 
 def courier_settings(settings: OffloadSettings) -> OffloadSettings:
@@ -249,6 +256,16 @@ def courier_settings(settings: OffloadSettings) -> OffloadSettings:
     """
     costs = Costs(HostPrice(_NEVER), settings.costs.function, settings.costs.least_host_ms)
     return replace(settings, merge_cost=0.0, patience_ms=_NEVER, costs=costs)
+
+
+def _came(step: str, seen: Sequence[Seen]) -> Came:
+    """What came by where rows of a step, or of a segment without one, leave for burst workers."""
+    done = [task.maps[step].rows for task in seen if step in task.maps]
+    if done:
+        return Came(done, float(sum(done)), combined=False)
+    routed = [task.routed[step] for task in seen if step in task.routed]
+    records = float(sum(task.loads[step].sum() for task in seen if step in task.loads))
+    return Came([one.rows for one in routed], records, any(one.combined for one in routed))
 
 
 def _interval_ms(step: KeyedStep | None) -> float | None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+
 import numpy as np
 
 from penstock.control.diagnose.load import service_rates
-from penstock.control.events import Came
 from penstock.control.examine.vitals import Vitals
 from penstock.control.treat.offloading import OffloadSettings
 from penstock.plan.reflex import Reflex
@@ -18,6 +20,18 @@ _AGAIN = 64
 """Epochs until it is seen again whether couriers still combine."""
 _NEVER = Reflex(limit=1e15, room=1e15, each=1.0, merge=0.0, functions=1)
 """Couriers tell what comes by, and do nothing about it."""
+
+
+@dataclass(frozen=True)
+class Came:
+    """What came by in one epoch where a step's rows leave for burst workers."""
+
+    rows: Sequence[int]
+    """By partition."""
+    records: float
+    """Records that hosts got for them, or would have got."""
+    combined: bool
+    """Whether couriers made fewer records of rows."""
 
 
 class Reflexes:
