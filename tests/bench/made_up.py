@@ -14,19 +14,18 @@ from penstock_bench.burst import scenarios as burst_scenarios
 from penstock_bench.burst import simulated as burst_sim
 from penstock_bench.burst.outcome import LiveRuns
 from penstock_bench.burst.sides import SIDES, Side
-from penstock_bench.live.per_second import Seconds
-from penstock_bench.live.scenarios import BALANCER
+from penstock_bench.live.latency import Seconds
 from penstock_bench.migration import bench as migration
 from penstock_bench.nexmark import bench as nexmark
 from penstock_bench.ordered import bench as ordered
 from penstock_bench.ordered import queries as ordered_queries
 from penstock_bench.ordered import sweeps as ordered_sweeps
-from penstock_bench.ordered.markers import Shown
-from penstock_bench.ordered.trials import Trial, told
+from penstock_bench.ordered.trials import Shown, Trial, told
 from penstock_bench.report import Result
 from penstock_bench.switch import bench as switch
 from penstock_bench.switch import sweeps as switch_sweeps
 from penstock_bench.switch.projection import projected
+from penstock_bench.switch.scenarios import BALANCER
 from penstock_bench.switch.simulated import Scenario
 from penstock_bench.workloads.nexmark.catalog import TITLES
 

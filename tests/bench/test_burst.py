@@ -13,9 +13,9 @@ from penstock.control.journal.entry import Entry
 from penstock.control.money import Money
 from penstock.driver.progress import EpochProgress, FunctionsProgress, HostProgress
 from penstock_bench.burst import bench as burst
-from penstock_bench.burst import money as burst_money
 from penstock_bench.burst import outcome as burst_outcome
 from penstock_bench.burst import scenarios as burst_scenarios
+from penstock_bench.burst import sides as burst_sides
 from penstock_bench.burst.outcome import (
     ArrivedRows,
     by_couriers,
@@ -27,7 +27,7 @@ from penstock_bench.burst.scenarios import CORES, DEFAULT, FULL, QUICK, LiveBurs
 from penstock_bench.burst.sides import LIVE
 from penstock_bench.burst.standby import asked, over
 from penstock_bench.catalog import find
-from penstock_bench.live.outcome import of_step
+from penstock_bench.switch.outcome import of_step
 from penstock_bench.workloads.nexmark.live import BURSTS
 
 START_MS = 1_000_000
@@ -263,8 +263,8 @@ def test_a_run_with_wrong_rows_misses_a_goal() -> None:
 
 
 def test_a_day_costs_what_its_seconds_do() -> None:
-    assert burst_money.day({"stable_second": 1.0, "burst_second": 101.0}) == pytest.approx(
-        burst_money.DAY_S * 2
+    assert burst_sides.day({"stable_second": 1.0, "burst_second": 101.0}) == pytest.approx(
+        burst_sides.DAY_S * 2
     )
 
 

@@ -9,7 +9,7 @@ import pytest
 from penstock.sim.shapes import shape
 from penstock_bench.burst import params as given
 from penstock_bench.burst import simulated as burst_sim
-from penstock_bench.burst.planes import hosts_of, join_of, machines
+from penstock_bench.burst.params import hosts_of, join_of, machines
 from penstock_bench.burst.sides import LIVE, MEANINGS, ONLY_SIMULATED, SIDES, TITLES, Side
 from penstock_bench.burst.simulated import BurstScenario, grid, run_one
 from penstock_bench.report import Result

@@ -11,10 +11,9 @@ from penstock.model import SLA
 from penstock.sim.pieces import Numbers
 from penstock.sim.shapes import Sine, Steady
 from penstock.sim.skews import Hotspot
-from penstock_bench.live.outcome import average_hosts, max_over_mean, outcome_of, since
-from penstock_bench.live.per_second import Delivered
-from penstock_bench.live.scenarios import STEADY, hotspot
-from penstock_bench.live.truth import DELTA_MS, Began, delivered, truth
+from penstock_bench.live.latency import DELTA_MS, Began, Delivered, delivered, truth
+from penstock_bench.switch.outcome import average_hosts, max_over_mean, outcome_of, since
+from penstock_bench.switch.scenarios import STEADY, hotspot
 from penstock_bench.workloads.shaped import KeyedRows
 
 SLOTS = 8

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from penstock.errors import PenstockError
+from penstock.errors import PenstockError, SettingError
 from penstock_bench.nexmark import bench as nexmark
 from penstock_bench.nexmark import native as nexmark_native
 from penstock_bench.workloads.nexmark.catalog import QUERIES, TITLES, find
@@ -97,3 +97,20 @@ def test_a_refusal_is_told_in_a_line() -> None:
 def test_the_scale_has_batches_to_measure() -> None:
     for scale in (nexmark.QUICK, nexmark.FULL):
         assert scale.batches > scale.warm
+
+
+def test_q0_to_q22() -> None:
+    assert list(TITLES) == [f"q{n}" for n in range(23)]
+
+
+@pytest.mark.parametrize("name", TITLES)
+def test_a_query_needs_columns_that_are_there(name: str) -> None:
+    for stream, columns in find(name).needs.items():
+        assert columns
+        assert set(columns) <= set(SCHEMAS[stream].names)
+        assert len(set(columns)) == len(columns)
+
+
+def test_no_such_query() -> None:
+    with pytest.raises(SettingError, match="no NEXMark query 'q23'"):
+        find("q23")

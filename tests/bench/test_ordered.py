@@ -13,10 +13,18 @@ import pytest
 
 from penstock_bench.ordered import bench as ordered
 from penstock_bench.ordered import sweeps as ordered_sweeps
-from penstock_bench.ordered.chains import KEYS, Op, TrialChain, TrialChunk
-from penstock_bench.ordered.costs import CREDIT_S, LEAST_S, Asleep, Matrices, matrices
-from penstock_bench.ordered.markers import Markers, shown
-from penstock_bench.ordered.trials import Trial, run_all, run_one
+from penstock_bench.ordered.chains import (
+    CREDIT_S,
+    KEYS,
+    LEAST_S,
+    Asleep,
+    Matrices,
+    Op,
+    TrialChain,
+    TrialChunk,
+    matrices,
+)
+from penstock_bench.ordered.trials import Markers, Trial, run_all, run_one, shown
 
 # -- what a trial shows
 

@@ -20,7 +20,7 @@ from penstock_bench.ordered.queries import (
     run_one,
 )
 from penstock_bench.workloads.tpcx_bb import catalog
-from penstock_bench.workloads.tpcx_bb.columns import EVENT_TIME
+from penstock_bench.workloads.tpcx_bb.config import EVENT_TIME
 
 LOAD = HostLoad(chunks=4, chunk_rows=100, parts=4, us=5)
 

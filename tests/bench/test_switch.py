@@ -12,13 +12,13 @@ from penstock.model import SLA, StepId
 from penstock.sim.plane import Following, Plane
 from penstock.sim.shapes import shape
 from penstock.sim.skews import skew
-from penstock_bench.live import scenarios as live_scenarios
-from penstock_bench.live.outcome import LiveOutcome
-from penstock_bench.live.scenarios import BALANCER
 from penstock_bench.switch import bench as switch
+from penstock_bench.switch import scenarios as live_scenarios
 from penstock_bench.switch import sweeps as switch_sweeps
 from penstock_bench.switch.decide_time import BRANCHES, measure
+from penstock_bench.switch.outcome import LiveOutcome
 from penstock_bench.switch.projection import errors, simulated
+from penstock_bench.switch.scenarios import BALANCER
 from penstock_bench.switch.simulated import Scenario, SimulatedLoad, run_one
 
 

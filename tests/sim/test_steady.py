@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -24,7 +26,9 @@ def test_no_treatment_in_ten_minutes(
     weights = random.gamma(2.0, 1.0, 64)
     rates = per_host * hosts_needed * weights / weights.sum()
     trace = Trace(100.0, random.poisson(rates / 10, (SECONDS * 10, 64)).astype(np.int32))
-    engine = {"engine": "epochs", "epoch_cost_ms": epoch_cost_ms} if epoch_cost_ms else {}
+    engine: dict[str, Any] = (
+        {"engine": "epochs", "epoch_cost_ms": epoch_cost_ms} if epoch_cost_ms else {}
+    )
     outcome = simulate(
         trace,
         "switch",

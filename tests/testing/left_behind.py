@@ -20,6 +20,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from pyspark import SparkContext
 
 MARK = "PENSTOCK_TESTS"
 """An environment variable that tells the processes of a run of tests, whatever became of their parents."""
@@ -101,17 +102,25 @@ def threads() -> Things:
 
 
 def ports() -> Things:
-    """Ports that this process listens on."""
+    """Ports that this process listens on, without the one on which Spark's JVM calls it."""
     connections = psutil.Process().net_connections("inet")
     listening = {one.laddr for one in connections if one.status == psutil.CONN_LISTEN}
-    return {address: f"{address.ip}:{address.port}" for address in listening}
+    gateway = SparkContext._gateway
+    called_by_spark = vars(gateway).get("_callback_server") if gateway else None
+    return {
+        address: f"{address.ip}:{address.port}"
+        for address in listening
+        if not called_by_spark or called_by_spark.server_socket.getsockname()[1] != address.port
+    }
 
 
 def descriptors() -> Things:
     """Open files, sockets and pipes of this process, where the system lists them.
 
-    Without those that gRPC (events) and Arrow (a pipe to itself) keep for as long as they live.
+    Without those that gRPC (events) and Arrow (a pipe to itself) keep for as long as they live; and
+    without sockets where there is a Spark session, which keeps a pool of them to its JVM.
     """
+    kept = ("anon_inode:", "socket:") if SparkContext._gateway else ("anon_inode:",)
     found, folder = {}, Path("/proc/self/fd")
     for number in os.listdir(folder) if folder.exists() else ():
         with suppress(OSError):
@@ -120,9 +129,7 @@ def descriptors() -> Things:
     return {
         (number, target): f"{number} -> {target}"
         for number, target in found.items()
-        if not (
-            target.startswith("anon_inode:") or (target.startswith("pipe:") and ends[target] == 2)
-        )
+        if not (target.startswith(kept) or (target.startswith("pipe:") and ends[target] == 2))
     }
 
 

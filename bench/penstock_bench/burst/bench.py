@@ -23,14 +23,13 @@ from typing import Any
 
 import numpy as np
 
-from penstock_bench.burst import money as burst_money
 from penstock_bench.burst import params as burst_params
 from penstock_bench.burst import scenarios as burst_scenarios
+from penstock_bench.burst import sides as burst_money
 from penstock_bench.burst import sides as burst_sides
 from penstock_bench.burst import simulated as burst_sim
 from penstock_bench.burst.outcome import LiveRuns
-from penstock_bench.goals import Goal
-from penstock_bench.report import Report, Result, Sample, Show, by
+from penstock_bench.report import Goal, Report, Result, Sample, Show, by
 
 GOALS = {
     "p99_peak_vs_new_hosts": Goal(at_most=0.12),

@@ -24,8 +24,8 @@ from penstock.operators.aggregate.aggregates import AggregatePlan, sum
 from penstock.operators.operator import EpochTime
 from penstock.plan.steps import FlowPlan, KeyedStep, SourcePlan
 from penstock_bench import sides
-from penstock_bench.pipeline.triggers import Triggers
 from penstock_bench.report import Sample, Show
+from penstock_bench.sides import Triggers
 
 _ROWS, _KEYS, _SLOTS = 200_000, 100_000, 64
 _SCHEMA = pa.schema([("k", pa.int64()), ("v", pa.int64())])

@@ -32,7 +32,6 @@ from penstock.settings import Settings
 from penstock.spark.sinks import Collect
 from penstock.testing import Delay, Fault, Pace, Uncombined
 from penstock_bench import sides
-from penstock_bench.burst.money import per_second
 from penstock_bench.burst.outcome import (
     ArrivedRows,
     BurstOutcome,
@@ -41,9 +40,10 @@ from penstock_bench.burst.outcome import (
     outcome_of,
 )
 from penstock_bench.burst.scenarios import CORES, SLOTS, WARM_UP, LiveBurst
+from penstock_bench.burst.sides import per_second
 from penstock_bench.burst.standby import StandBy, Taken
+from penstock_bench.live.latency import Began
 from penstock_bench.live.query import GRACE_S, began, running, until
-from penstock_bench.live.truth import Began
 from penstock_bench.report import Show
 from penstock_bench.workloads.nexmark.live import BurstLoad, burst_flow, burst_form, compared
 

@@ -14,8 +14,8 @@ from penstock.control.money import Money
 from penstock.driver.progress import EpochProgress, HostProgress
 from penstock.spark.arriving import ArrivalTimes
 from penstock_bench.burst.scenarios import LiveBurst
-from penstock_bench.live.outcome import hosts_by_second, of_step, since
-from penstock_bench.live.truth import delivered, done_ms
+from penstock_bench.live.latency import delivered, done_ms
+from penstock_bench.switch.outcome import hosts_by_second, of_step, since
 
 Series = list[float | None]
 _SETTLED_S = 5

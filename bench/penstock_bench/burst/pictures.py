@@ -12,9 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from penstock_bench.burst.money import BURST_SHARE, day
 from penstock_bench.burst.params import QUERIES
-from penstock_bench.burst.sides import LIVE, TITLES, Side
+from penstock_bench.burst.sides import BURST_SHARE, LIVE, TITLES, Side, day
 from penstock_bench.charts import (
     Bound,
     Boxes,

@@ -29,7 +29,7 @@ from penstock.sim.skews import skew
 from penstock.sim.trace import Trace
 from penstock.sim.workload import shaped
 from penstock_bench.burst import params as given
-from penstock_bench.burst.planes import MIGRATING, hosts_of, join_of, machines, policy_of
+from penstock_bench.burst.params import MIGRATING, hosts_of, join_of, machines, policy_of
 from penstock_bench.burst.sides import LIVE, SIDES, Side
 from penstock_bench.report import Result, Show
 

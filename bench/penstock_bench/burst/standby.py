@@ -18,7 +18,7 @@ from penstock.errors import PenstockError
 from penstock.model import HostId
 from penstock.plan.epoch import RouteTable
 from penstock_bench.burst.scenarios import SLOTS, LiveBurst
-from penstock_bench.live.outcome import of_step
+from penstock_bench.switch.outcome import of_step
 
 _POLL_S = 0.05
 _IN_A_ROW, _FITS = 2, 0.8

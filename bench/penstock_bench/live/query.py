@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 import penstock as ps
 from penstock.errors import PenstockError
-from penstock_bench.live.truth import Began
+from penstock_bench.live.latency import Began
 
 GRACE_S = 90.0
 """A load that has ended may be worked on for so much longer."""

@@ -14,10 +14,9 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 
 from penstock_bench import sides
-from penstock_bench.goals import Goal
-from penstock_bench.live.per_second import Seconds, per_second
+from penstock_bench.live.latency import Seconds, per_second
 from penstock_bench.migration.query import HOSTS, SLOTS, MovingQuery, moving_query
-from penstock_bench.report import Report, Sample, Show
+from penstock_bench.report import Goal, Report, Sample, Show
 from penstock_bench.workloads.tally import TallyLoad
 
 KEYS, RATE = 1_000_000, 4_000

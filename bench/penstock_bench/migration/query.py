@@ -16,7 +16,7 @@ import penstock as ps
 from penstock.driver.progress import EpochProgress
 from penstock.errors import PenstockError
 from penstock_bench import sides
-from penstock_bench.live.per_second import Delivered
+from penstock_bench.live.latency import Delivered
 from penstock_bench.workloads.tally import Dial, TallyLoad, TallyProcessor, updates
 
 HOSTS, SLOTS = 4, 64

@@ -24,9 +24,8 @@ from pyspark.sql import SparkSession
 import penstock as ps
 from penstock.errors import PenstockError
 from penstock_bench import sides
-from penstock_bench.goals import Goal
 from penstock_bench.nexmark.native import NativeSide
-from penstock_bench.report import Report, Sample, Show
+from penstock_bench.report import Goal, Report, Sample, Show
 from penstock_bench.workloads.nexmark.catalog import TITLES, find
 from penstock_bench.workloads.nexmark.columns import SCHEMAS, STREAMS
 from penstock_bench.workloads.nexmark.config import NexmarkConfig

@@ -6,7 +6,7 @@ from __future__ import annotations
 import threading
 import time
 
-from penstock_bench.ordered.costs import Matrices, matrices
+from penstock_bench.ordered.chains import Matrices, matrices
 from penstock_bench.ordered.trials import line
 from penstock_bench.report import Result, Show
 

@@ -26,13 +26,12 @@ from penstock.plan.steps import FlowPlan, KeyedStep, Step
 from penstock.plan.watermarks import step_watermarks
 from penstock.settings import Settings
 from penstock.wire.messages import ChannelHeader
-from penstock_bench.ordered.costs import Asleep
+from penstock_bench.ordered.chains import Asleep
 from penstock_bench.ordered.trials import line
 from penstock_bench.report import Result, Show
 from penstock_bench.workloads.tpcx_bb import catalog
 from penstock_bench.workloads.tpcx_bb.clicks import clicks
-from penstock_bench.workloads.tpcx_bb.columns import EVENT_TIME, Stream
-from penstock_bench.workloads.tpcx_bb.config import TpcxBbConfig
+from penstock_bench.workloads.tpcx_bb.config import EVENT_TIME, Stream, TpcxBbConfig
 from penstock_bench.workloads.tpcx_bb.store_sales import store_sales
 
 QUERIES = tuple(catalog.TITLES)

@@ -14,8 +14,8 @@ import penstock as ps
 from penstock_bench import sides
 from penstock_bench.ordered.flow import KEYS, ROWS, SLOTS, Before
 from penstock_bench.ordered.trials import line
-from penstock_bench.pipeline.triggers import Triggers
 from penstock_bench.report import Result, Sample, Show
+from penstock_bench.sides import Triggers
 
 _STEPS: dict[str, Callable[[ps.KeyedFlow], ps.Flow]] = {
     "sum": lambda keyed: keyed.aggregate(s=ps.sum("v")),

@@ -10,8 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from penstock_bench.ordered.chains import Op, TrialChain
-from penstock_bench.ordered.costs import Matrices, matrices
+from penstock_bench.ordered.chains import Matrices, Op, TrialChain, matrices
 from penstock_bench.ordered.queries import HostLoad
 from penstock_bench.ordered.trials import Trial
 

@@ -7,8 +7,8 @@ from pyspark.sql import functions as F  # noqa: N812 - as everywhere in PySpark
 
 import penstock as ps
 from penstock_bench import sides
-from penstock_bench.pipeline.triggers import Triggers
 from penstock_bench.report import Show
+from penstock_bench.sides import Triggers
 
 _MB = 2**20
 _ROWS = 200_000

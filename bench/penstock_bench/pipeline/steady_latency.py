@@ -13,8 +13,8 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from penstock.console.demo.steady import steady
 from penstock_bench import sides
-from penstock_bench.pipeline.triggers import Triggers, started_ms
 from penstock_bench.report import Show
+from penstock_bench.sides import Triggers, started_ms
 
 RATE = 20_000
 _WARM_S = 10

@@ -13,8 +13,8 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor, Stateful
 
 from penstock.errors import SettingError
 from penstock_bench import sides
-from penstock_bench.pipeline.triggers import Triggers
 from penstock_bench.report import Show
+from penstock_bench.sides import Triggers
 
 _OUTPUT = "k long, s long"
 

@@ -13,15 +13,14 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from penstock_bench.goals import Goal
-from penstock_bench.live import scenarios as live_scenarios
-from penstock_bench.live.outcome import LiveOutcome
-from penstock_bench.live.scenarios import BALANCER
-from penstock_bench.report import Report, Result, Show
+from penstock_bench.report import Goal, Report, Result, Show
 from penstock_bench.switch import decide_time
 from penstock_bench.switch import projection as switch_projection
+from penstock_bench.switch import scenarios as live_scenarios
 from penstock_bench.switch import sweeps as switch_sweeps
+from penstock_bench.switch.outcome import LiveOutcome
 from penstock_bench.switch.projection import Projected
+from penstock_bench.switch.scenarios import BALANCER
 from penstock_bench.switch.simulated import ONE_SECOND, run_all
 from penstock_bench.switch.sweeps import EXCHANGE_RATE, SWITCH
 

@@ -21,11 +21,11 @@ from penstock.sim.skews import skew
 from penstock.spark.arriving import ArrivalTimes, Arriving, arriving
 from penstock.testing import Fault, Pace
 from penstock_bench import sides
-from penstock_bench.live.outcome import LiveOutcome, outcome_of
+from penstock_bench.live.latency import SlotsOf, delivered, truth
 from penstock_bench.live.query import GRACE_S, began, running, until
-from penstock_bench.live.scenarios import CORES, LiveScenario
-from penstock_bench.live.truth import SlotsOf, delivered, truth
 from penstock_bench.report import Show
+from penstock_bench.switch.outcome import LiveOutcome, outcome_of
+from penstock_bench.switch.scenarios import CORES, LiveScenario
 from penstock_bench.workloads.exchange import live as exchange
 from penstock_bench.workloads.exchange.orders import Traders
 from penstock_bench.workloads.exchange.trace import day, slots_of_stocks

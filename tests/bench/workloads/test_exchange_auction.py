@@ -15,8 +15,8 @@ from penstock.testing import ProcessorTester
 from penstock_bench.workloads.exchange.auction import ENDOWMENT, ORDER_COLUMNS, Auction
 from penstock_bench.workloads.exchange.book import Balance, Book, Order, Trade
 from penstock_bench.workloads.exchange.orders import Traders, orders
-from penstock_bench.workloads.exchange.reference import PlainAuction
 from penstock_bench.workloads.exchange.trace import Day
+from tests.bench.workloads.plain_auction import PlainAuction
 
 SMALL = Balance(cash=200, shares=20)
 

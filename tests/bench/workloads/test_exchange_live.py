@@ -16,8 +16,8 @@ from penstock_bench.workloads.exchange.auction import ENDOWMENT
 from penstock_bench.workloads.exchange.book import Order, Trade
 from penstock_bench.workloads.exchange.live import excerpt, flow
 from penstock_bench.workloads.exchange.orders import SCHEMA, Traders, orders
-from penstock_bench.workloads.exchange.reference import PlainAuction
 from penstock_bench.workloads.exchange.trace import Day
+from tests.bench.workloads.plain_auction import PlainAuction
 
 
 @pytest.fixture(scope="module")

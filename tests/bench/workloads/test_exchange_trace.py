@@ -7,7 +7,7 @@ import pytest
 
 from penstock.errors import SettingError
 from penstock_bench.workloads.exchange import trace
-from penstock_bench.workloads.exchange.intensity import DAY_MS
+from penstock_bench.workloads.exchange.trace import DAY_MS
 
 SEED = 3
 

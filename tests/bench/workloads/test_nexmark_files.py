@@ -16,9 +16,8 @@ from hypothesis import strategies as st
 from penstock.errors import InputError, SettingError, StoreError
 from penstock_bench.workloads.nexmark.columns import SCHEMAS, STREAMS
 from penstock_bench.workloads.nexmark.config import NexmarkConfig
-from penstock_bench.workloads.nexmark.files import chunked, read
+from penstock_bench.workloads.nexmark.files import TimedStream, chunked, merge, read
 from penstock_bench.workloads.nexmark.generator import events, generate
-from penstock_bench.workloads.nexmark.merging import TimedStream, merge
 from penstock_bench.workloads.nexmark.ndjson import ndjson_batches
 
 NOON = datetime(2015, 7, 15, 12, tzinfo=UTC)

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock_bench.workloads.nexmark import final
-from penstock_bench.workloads.nexmark.final import final_rows, final_schema, read_epochs
+from penstock_bench.workloads.nexmark import output as final
+from penstock_bench.workloads.nexmark.output import final_rows, final_schema, read_epochs
 
 PLAIN = pa.schema({"id": pa.int64(), "name": pa.string()})
 CHANGES = PLAIN.append(pa.field("_change", pa.int8()))

@@ -233,7 +233,7 @@ def test_q19_the_ten_highest(ask: Any) -> None:
 def test_both_formats_give_the_same_answers(disorder_ms: int, tmp_path: Path) -> None:
     config = NexmarkConfig(events=3_000, rate=100, disorder_ms=disorder_ms)
     for format in ("ndjson", "parquet"):
-        generate(config, tmp_path / format, format)  # type: ignore[arg-type]
+        generate(config, tmp_path / format, format)
     for query in QUERIES:
         one, other = (answer(query, tmp_path / format) for format in ("ndjson", "parquet"))
         assert one.num_rows

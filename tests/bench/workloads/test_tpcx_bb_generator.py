@@ -16,16 +16,16 @@ from hypothesis import strategies as st
 
 from penstock.errors import SettingError, StoreError
 from penstock_bench.workloads.tpcx_bb.clicks import clicks
-from penstock_bench.workloads.tpcx_bb.columns import (
+from penstock_bench.workloads.tpcx_bb.config import (
     EVENT_TIME,
     PAGES,
     PARTITIONED_BY,
     SCHEMAS,
     STREAMS,
+    TpcxBbConfig,
 )
-from penstock_bench.workloads.tpcx_bb.config import TpcxBbConfig
+from penstock_bench.workloads.tpcx_bb.draws import begins_ms, most_in
 from penstock_bench.workloads.tpcx_bb.files import batches_of, parted, write
-from penstock_bench.workloads.tpcx_bb.rhythm import begins_ms, most_in
 from penstock_bench.workloads.tpcx_bb.store_sales import store_sales
 
 CONFIG = TpcxBbConfig(tickets=20_000, sessions=20_000)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -10,7 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 import penstock as ps
 from penstock.errors import SettingError
-from penstock_bench.workloads.nexmark.final import read_epochs
+from penstock_bench.workloads.nexmark.output import read_epochs
 from penstock_bench.workloads.tpcx_bb.catalog import TITLES, begin, final, find, query
 from penstock_bench.workloads.tpcx_bb.config import TpcxBbConfig
 from penstock_bench.workloads.tpcx_bb.files import batches_of, static, streaming, write
@@ -23,7 +24,11 @@ CONFIG = TpcxBbConfig(
 
 def result(number: int, rows: DataFrame, work: Path, streams: bool) -> pa.Table:
     flow = query(number, begin(number, rows))
-    how = {"checkpoint": str(work / "checkpoint"), "trigger": "available_now", "close": True}
+    how: dict[str, Any] = {
+        "checkpoint": str(work / "checkpoint"),
+        "trigger": "available_now",
+        "close": True,
+    }
     running = flow.start(
         ps.to("parquet", path=str(work / "rows")), hosts=2, **(how if streams else {})
     )

@@ -48,7 +48,7 @@ def left(given: Rows) -> Counter[tuple[Any, ...]]:
     return +found
 
 
-def timed(steps: Sequence[Any], unit: timedelta) -> list[tuple[datetime, Any]]:
+def timed(steps: Sequence[Any], unit: timedelta) -> list[tuple[Any, ...]]:
     """Each with a time, so many units after the one before."""
     time, found = START, []
     for gap, *rest in steps:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import weakref
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
@@ -159,3 +160,12 @@ def test_another_backend_is_one_entry() -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(INVOKERS, "echo", f"{__name__}:Echo")
         assert invoker_at(reach_text("echo", answer="rows")).invoke(b"", 1_000) == b"rows"
+
+
+def test_invokers_of_old_runs_are_let_go_of() -> None:
+    texts = [
+        reach_text("local", location=f"grpc://127.0.0.1:{port}", token="t") for port in range(1, 20)
+    ]
+    made = {text: weakref.ref(invoker_at(text)) for text in texts}
+    assert invoker_at(texts[-1]) is made[texts[-1]]()
+    assert sum(invoker() is not None for invoker in made.values()) <= 8

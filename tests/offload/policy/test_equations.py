@@ -206,7 +206,7 @@ def test_where_a_few_slots_bring_most_the_heaviest_give_first() -> None:
 )
 def test_shares_make_up_the_amount(rates: list[float], hosts: int, part: float) -> None:
     slot_rate, owner = np.array(rates), np.arange(len(rates)) % hosts
-    rate = np.bincount(owner, slot_rate, hosts)
+    rate = np.bincount(owner, slot_rate, hosts).astype(np.float64)
     shares = spread(part * rate, slot_rate, owner, rate)
     assert np.all((shares >= 0) & (shares <= 1))
     given_ = np.bincount(owner, shares * slot_rate, hosts)

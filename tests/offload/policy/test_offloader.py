@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -235,7 +236,7 @@ def test_the_deadline_is_the_interval_of_windows_but_no_later_than_the_sla() -> 
 @pytest.mark.parametrize(
     "wrong", [{"low": 0.7}, {"high": 1.2}, {"speed": 0.0}, {"at_most": -1}, {"deadline_ms": 0.0}]
 )
-def test_settings_that_cannot_be_are_refused(wrong: dict[str, float]) -> None:
+def test_settings_that_cannot_be_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(SettingError):
         replace(OffloadSettings(), **wrong)
 

@@ -1,11 +1,9 @@
 """A stock exchange: a day of limit orders, and the continuous auction that matches them.
 
-intensity.py   how busy the market and each stock are over the day
-trace.py       when orders for which stock arrive
+trace.py       when orders for which stock arrive: how busy the market and each stock are
 orders.py      the orders: account, side, price, quantity
 book.py        the order book of one stock: matching by price and time, balances
 auction.py     the auction as a keyed processor: books as state
-reference.py   a plain matcher of one stock, to compare books with
 live.py        a part of the day, live on Spark
 
 The load is that of StreamSwitch's experiments on the Shanghai Stock Exchange, made up again from

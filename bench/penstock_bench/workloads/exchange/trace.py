@@ -1,7 +1,7 @@
 """When orders for which stock arrive: a day at the exchange, by seed.
 
 Each stock has its exact number of orders, by a power law; each order its millisecond, drawn by how
-busy the market and the stock are (see `intensity.py`).
+busy the market and the stock are.
 """
 
 from __future__ import annotations
@@ -16,8 +16,69 @@ from penstock.errors import SettingError
 from penstock.sim.trace import Trace
 from penstock.sim.workload import Workload
 from penstock.state.keys.codec import int_keys, slots_of
-from penstock_bench.workloads.exchange import intensity
-from penstock_bench.workloads.exchange.intensity import DAY_MS, SESSION_MS, STEP_MS
+
+Floats = npt.NDArray[np.float64]
+
+STEP_MS = 100
+"""Weights are those of time slots of this length; within them orders arrive evenly."""
+SESSION_MS = 2 * 3600 * 1000
+DAY_MS = 2 * SESSION_MS
+"""Two sessions, one right after the other."""
+
+_STEPS = DAY_MS // STEP_MS
+_WAVES = ((2.0, 0.20), (15.0, 0.25), (120.0, 0.25), (900.0, 0.15))
+"""(seconds, size): the market's mood changes on each of these scales."""
+_MARKET_BURSTS = 48
+_STOCK_BURSTS = 4.0
+"""In a day: of the whole market, and of a stock on average."""
+_MOST_OF_A_STOCK = 0.06
+"""No burst of a stock brings more than this part of what the market brings on average."""
+
+
+def _market(random: np.random.Generator) -> Floats:
+    """The whole market without its openings, on average 1: busy at both ends of a session, most of
+    all towards the close of the day, with waves and bursts of seconds to minutes."""
+    mood = np.zeros(_STEPS)
+    for seconds, size in _WAVES:
+        knots = np.arange(0, DAY_MS / 1000 + 2 * seconds, seconds)
+        times = np.arange(_STEPS) * (STEP_MS / 1000)
+        mood += np.interp(times, knots, random.normal(0.0, size, len(knots)))
+    busy = np.concatenate([_session(2.0, 0.4), _session(1.0, 2.0)]) * np.exp(mood)
+    heights = random.lognormal(0.3, 0.5, _MARKET_BURSTS)
+    busy *= 1.0 + _bursts(random, heights)
+    return np.asarray(busy / busy.mean(), np.float64)
+
+
+def _of_stock(random: np.random.Generator, weight: float) -> Floats:
+    """A stock beside the market: 1, and more in its own bursts. `weight` is its part of all."""
+    heights = random.lognormal(2.0, 0.7, random.poisson(_STOCK_BURSTS))
+    return 1.0 + _bursts(random, np.minimum(heights, _MOST_OF_A_STOCK / weight))
+
+
+def _opening(random: np.random.Generator) -> Floats:
+    """The first seconds of a session: nearly all in the first one, the rest quickly less."""
+    seconds = np.arange(0, 10, STEP_MS / 1000)
+    shape = np.where(seconds < 1.0, 1.0, np.exp(-(seconds - 1.0) / 0.25) * 0.5)
+    return np.asarray(shape * random.uniform(0.9, 1.1, len(shape)), np.float64)
+
+
+def _session(after_open: float, before_close: float) -> Floats:
+    """A U: busier by so much after the opening and before the close."""
+    x = np.linspace(0.0, 1.0, _STEPS // 2)
+    return 1.0 + after_open * np.exp(-x / 0.08) + before_close * np.exp((x - 1.0) / 0.12)
+
+
+def _bursts(random: np.random.Generator, heights: Floats) -> Floats:
+    """What bursts of these heights add: each rises at once and dies away, in seconds to minutes."""
+    added = np.zeros(_STEPS)
+    starts = random.integers(0, _STEPS, len(heights))
+    fades = np.clip(random.lognormal(np.log(12.0), 1.0, len(heights)), 1.0, 120.0)
+    for start, height, fade_s in zip(starts, heights, fades, strict=True):
+        fade = fade_s * 1000 / STEP_MS
+        length = min(int(5 * fade), _STEPS - start)
+        added[start : start + length] += height * np.exp(-np.arange(length) / fade)
+    return added
+
 
 STOCKS = 1_156
 ORDERS = 14_854_215
@@ -33,7 +94,6 @@ _SERVICE_RATE = 200.0
 """Orders a second of a host: about 8 of them are then enough on average."""
 
 Numbers = npt.NDArray[np.int64]
-Floats = npt.NDArray[np.float64]
 Counts = npt.NDArray[np.int32]
 
 
@@ -127,10 +187,10 @@ def _weights() -> Floats:
 def _by_stock(seed: int) -> Iterator[tuple[int, Numbers]]:
     """Each stock with the times, in milliseconds, at which its orders arrive; in no order."""
     random = np.random.default_rng([seed, STOCKS])
-    market, weights = intensity.market(random), _weights()
+    market, weights = _market(random), _weights()
     openings = []
     for start_ms in (0, SESSION_MS):
-        busy = intensity.opening(random)
+        busy = _opening(random)
         in_first_second = busy[: 1000 // STEP_MS].sum() / busy.sum()
         orders = int(random.integers(*_OPENING) / in_first_second)
         openings.append((start_ms, busy, random.multinomial(orders, weights)))
@@ -138,7 +198,7 @@ def _by_stock(seed: int) -> Iterator[tuple[int, Numbers]]:
         random = np.random.default_rng([seed, stock])
         parts = [start + _arrivals(random, busy, of[stock]) for start, busy, of in openings]
         rest = orders - sum(map(len, parts))
-        busy = market * intensity.stock(random, weights[stock])
+        busy = market * _of_stock(random, weights[stock])
         yield stock, np.concatenate([*parts, _arrivals(random, busy, rest)])
 
 

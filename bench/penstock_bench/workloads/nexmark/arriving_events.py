@@ -20,9 +20,8 @@ from penstock.sim.shapes import Shape
 from penstock.spark.arriving import Arriving, arriving
 from penstock.spark.schema import spark_schema
 from penstock_bench.workloads.nexmark.columns import SCHEMAS, STREAMS, Stream
-from penstock_bench.workloads.nexmark.config import MOST_EVENTS, ROUND, NexmarkConfig
+from penstock_bench.workloads.nexmark.config import MOST_EVENTS, ROUND, NexmarkConfig, places
 from penstock_bench.workloads.nexmark.events import events_of
-from penstock_bench.workloads.nexmark.rounds import places
 
 
 @dataclass(frozen=True)

@@ -1,11 +1,16 @@
-"""What is generated. The same values give the same events, on any machine."""
+"""What is generated: the same values give the same events, on any machine.
+
+Of each fifty events, the first is a person, then come auctions, then bids.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal, NamedTuple, get_args
 
 from penstock.errors import SettingError
+from penstock.sim.pieces import Numbers
+from penstock_bench.workloads.nexmark.columns import STREAMS, Stream
 
 ShapeName = Literal["flat", "burst", "sine", "step"]
 Hot = Literal["canonical", "zipf"]
@@ -88,3 +93,35 @@ class NexmarkConfig:
 def _within(name: str, value: int, low: int, high: int) -> None:
     if not low <= value <= high:
         raise SettingError(f"{name} is {value}", hint=f"{name} must be from {low:,} to {high:,}")
+
+
+_EACH: dict[Stream, int] = {"person": PEOPLE, "auction": AUCTIONS, "bid": BIDS}
+
+
+class RoundPlaces(NamedTuple):
+    """A run of events in each round: the first one's place, and how many."""
+
+    first: int
+    each: int
+
+    def events(self, number: Numbers) -> Numbers:
+        """The numbers, among all events, of those that are so many-th in these places."""
+        return number // self.each * ROUND + self.first + number % self.each
+
+
+def places(*streams: Stream) -> RoundPlaces:
+    """Where the events of a stream are, or of streams that follow one another in a round.
+
+    >>> import numpy as np
+    >>> places("auction").events(np.arange(4)).tolist()
+    [1, 2, 3, 51]
+    >>> places("auction", "bid")
+    RoundPlaces(first=1, each=49)
+    """
+    before = STREAMS.index(streams[0])
+    if streams != STREAMS[before : before + len(streams)]:
+        raise SettingError(
+            f"{' and '.join(streams)} do not follow one another in a round",
+            hint=f"the order is {', '.join(STREAMS)}",
+        )
+    return RoundPlaces(sum(_EACH[s] for s in STREAMS[:before]), sum(_EACH[s] for s in streams))

@@ -23,8 +23,13 @@ from penstock.spark.schema import spark_schema
 from penstock_bench.workloads.nexmark.catalog import find
 from penstock_bench.workloads.nexmark.columns import SCHEMAS
 from penstock_bench.workloads.nexmark.files import ReplayInfo, chunked
-from penstock_bench.workloads.nexmark.final import final_rows, final_schema, read_epochs
-from penstock_bench.workloads.nexmark.output import check_output, rows_file
+from penstock_bench.workloads.nexmark.output import (
+    check_output,
+    final_rows,
+    final_schema,
+    read_epochs,
+    rows_file,
+)
 from penstock_bench.workloads.nexmark.query import Events, NexmarkQuery
 
 PARTS = 2

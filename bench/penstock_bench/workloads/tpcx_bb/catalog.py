@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import pyarrow as pa
 
@@ -12,12 +13,36 @@ import penstock as ps
 from penstock.errors import SettingError
 from penstock.flows.graph import Graph, Source
 from penstock.plan.steps import FlowPlan, SourcePlan
-from penstock_bench.workloads.nexmark.final import final_rows, final_schema
-from penstock_bench.workloads.tpcx_bb.columns import EVENT_TIME, SCHEMAS
-from penstock_bench.workloads.tpcx_bb.query import TpcxBbQuery
+from penstock_bench.workloads.nexmark.output import final_rows, final_schema
+from penstock_bench.workloads.tpcx_bb.config import EVENT_TIME, SCHEMAS
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import DataFrame
+
+    from penstock.flows.flow import Flow
+    from penstock_bench.workloads.tpcx_bb.config import Stream
+
+Kind = Literal["stateless", "keyed", "global"]
+
+SLOTS = 16
+"""Of steps whose processor is called once for each slot: few, so that a call has many rows."""
+
+
+@dataclass(frozen=True)
+class TpcxBbQuery:
+    """A query: the stream that it reads, the steps it puts behind it, and how their end is read."""
+
+    stream: Stream
+    steps: Callable[[Flow], Flow]
+    """Puts the query's steps behind a flow of the stream; they follow one another."""
+    shape: tuple[Kind, ...]
+    """The kinds of the steps."""
+    order: tuple[tuple[str, Literal["ascending", "descending"]], ...]
+    """How the rows of the answer are sorted, which leaves nothing open."""
+    newest: Callable[[pa.Table], pa.Table] | None = None
+    """For a flow that gives its row anew when it changed: the one that counts."""
+
 
 TITLES = {
     1: "Pairs of items bought together: the first hundred of each hour.",

@@ -14,10 +14,15 @@ import pyarrow as pa
 
 from penstock.sim.skews import Zipf
 from penstock_bench.workloads.draws import Draws, Numbers
-from penstock_bench.workloads.tpcx_bb.columns import PAGES, SCHEMAS, TIME
-from penstock_bench.workloads.tpcx_bb.config import TpcxBbConfig
-from penstock_bench.workloads.tpcx_bb.draws import companions, lengths, popular_items
-from penstock_bench.workloads.tpcx_bb.rhythm import HOUR_MS, begins_ms, most_in
+from penstock_bench.workloads.tpcx_bb.config import PAGES, SCHEMAS, TIME, TpcxBbConfig
+from penstock_bench.workloads.tpcx_bb.draws import (
+    HOUR_MS,
+    begins_ms,
+    companions,
+    lengths,
+    most_in,
+    popular_items,
+)
 
 _MOST_VIEWS = 28
 _MEAN_VIEWS = 7.0

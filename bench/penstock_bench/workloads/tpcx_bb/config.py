@@ -1,8 +1,11 @@
-"""What is generated. The same values give the same rows, on any machine."""
+"""What is generated, and the columns of the two streams."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
+
+import pyarrow as pa
 
 from penstock.errors import SettingError
 
@@ -57,3 +60,40 @@ class TpcxBbConfig:
 def _within(name: str, value: int, low: int, high: int) -> None:
     if not low <= value <= high:
         raise SettingError(f"{name} is {value}", hint=f"{name} must be from {low:,} to {high:,}")
+
+
+Stream = Literal["store_sales", "clicks"]
+
+STREAMS: tuple[Stream, ...] = ("store_sales", "clicks")
+
+TIME = pa.timestamp("us", tz="UTC")
+
+SCHEMAS: dict[Stream, pa.Schema] = {
+    "store_sales": pa.schema(
+        [
+            ("ticket", pa.int64()),
+            ("item", pa.int64()),
+            ("category", pa.int64()),
+            ("quantity", pa.int64()),
+            ("price", pa.int64()),  # of one, in cents
+            ("sold_at", TIME),
+            ("store", pa.int64()),
+            ("customer", pa.int64()),
+        ]
+    ),
+    "clicks": pa.schema(
+        [
+            ("user", pa.int64()),  # null: somebody who has not logged in
+            ("item", pa.int64()),  # null: the page is not about one
+            ("page", pa.string()),
+            ("clicked_at", TIME),
+        ]
+    ),
+}
+
+EVENT_TIME: dict[Stream, str] = {"store_sales": "sold_at", "clicks": "clicked_at"}
+"""The column of event times."""
+PARTITIONED_BY: dict[Stream, str] = {"store_sales": "ticket", "clicks": "user"}
+"""Rows that are equal in this column are in one partition of the source, in order."""
+
+VIEW, CART, CHECKOUT, PURCHASE = PAGES = ("view", "cart", "checkout", "purchase")

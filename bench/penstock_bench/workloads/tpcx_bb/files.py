@@ -13,8 +13,7 @@ import pyarrow.parquet as pq
 
 from penstock.errors import SettingError, StoreError
 from penstock_bench.workloads.tpcx_bb.clicks import clicks
-from penstock_bench.workloads.tpcx_bb.columns import PARTITIONED_BY, SCHEMAS, Stream
-from penstock_bench.workloads.tpcx_bb.config import TpcxBbConfig
+from penstock_bench.workloads.tpcx_bb.config import PARTITIONED_BY, SCHEMAS, Stream, TpcxBbConfig
 from penstock_bench.workloads.tpcx_bb.store_sales import store_sales
 
 if TYPE_CHECKING:

@@ -12,15 +12,15 @@ import pyarrow as pa
 
 from penstock.sim.skews import Zipf
 from penstock_bench.workloads.draws import Draws, Numbers, mixed
-from penstock_bench.workloads.tpcx_bb.columns import SCHEMAS, TIME
-from penstock_bench.workloads.tpcx_bb.config import TpcxBbConfig
+from penstock_bench.workloads.tpcx_bb.config import SCHEMAS, TIME, TpcxBbConfig
 from penstock_bench.workloads.tpcx_bb.draws import (
+    DAY_MS,
+    begins_ms,
     category_of,
     companions,
     lengths,
     popular_items,
 )
-from penstock_bench.workloads.tpcx_bb.rhythm import DAY_MS, begins_ms
 
 _MOST_LINES = 12
 _MEAN_LINES = 4.0

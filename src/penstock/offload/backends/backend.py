@@ -125,6 +125,8 @@ class Backend(Protocol):
 _lock = threading.Lock()
 _invokers: dict[str, Invoker] = {}
 """A warm Python worker keeps them between tasks. A new run has a new text."""
+_KEPT = 8
+"""Invokers that a Python worker keeps. Those of the oldest runs, with their connections, go first."""
 
 
 def reach_text(kind: str, **facts: object) -> str:
@@ -141,4 +143,6 @@ def invoker_at(reach: str) -> Invoker:
             if kind not in INVOKERS:
                 raise ProtocolError(f"a plan names functions of an unknown kind: {kind!r}")
             _invokers[reach] = pkgutil.resolve_name(INVOKERS[kind])(**facts)
+            if len(_invokers) > _KEPT:
+                del _invokers[next(iter(_invokers))]
         return _invokers[reach]

@@ -18,9 +18,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 import penstock as ps
-from penstock_bench.workloads.tpcx_bb.columns import TIME
+from penstock_bench.workloads.tpcx_bb.catalog import SLOTS, TpcxBbQuery
+from penstock_bench.workloads.tpcx_bb.config import TIME
 from penstock_bench.workloads.tpcx_bb.gathering import flat, gathered, pairs
-from penstock_bench.workloads.tpcx_bb.query import SLOTS, TpcxBbQuery
 
 STORES = pa.array(range(1, 26))
 CATEGORIES = pa.array([1, 2, 3, 4, 5])

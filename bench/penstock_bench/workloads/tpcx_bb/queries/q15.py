@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 import penstock as ps
 from penstock.operators.operator import CHANGE
-from penstock_bench.workloads.tpcx_bb.query import SLOTS, TpcxBbQuery
+from penstock_bench.workloads.tpcx_bb.catalog import SLOTS, TpcxBbQuery
 
 STORES = pa.array(range(1, 11))
 _DAY_US = 86_400_000_000

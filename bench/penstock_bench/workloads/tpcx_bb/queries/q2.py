@@ -20,10 +20,9 @@ import pyarrow.compute as pc
 import penstock as ps
 from penstock.operators.operator import CHANGE
 from penstock_bench.workloads.draws import Numbers
-from penstock_bench.workloads.tpcx_bb.columns import VIEW
-from penstock_bench.workloads.tpcx_bb.gathering import flat, gathered, pairs
-from penstock_bench.workloads.tpcx_bb.leaders import changes, leading
-from penstock_bench.workloads.tpcx_bb.query import SLOTS, TpcxBbQuery
+from penstock_bench.workloads.tpcx_bb.catalog import SLOTS, TpcxBbQuery
+from penstock_bench.workloads.tpcx_bb.config import VIEW
+from penstock_bench.workloads.tpcx_bb.gathering import changes, flat, gathered, leading, pairs
 
 GAP_US = 3_600_000_000
 MOST = 30

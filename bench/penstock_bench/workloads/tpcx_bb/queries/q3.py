@@ -21,10 +21,9 @@ import pyarrow.compute as pc
 import penstock as ps
 from penstock.operators.operator import CHANGE
 from penstock_bench.workloads.draws import Numbers
-from penstock_bench.workloads.tpcx_bb.columns import PURCHASE, VIEW
-from penstock_bench.workloads.tpcx_bb.gathering import flat, ranges
-from penstock_bench.workloads.tpcx_bb.leaders import changes, leading
-from penstock_bench.workloads.tpcx_bb.query import SLOTS, TpcxBbQuery
+from penstock_bench.workloads.tpcx_bb.catalog import SLOTS, TpcxBbQuery
+from penstock_bench.workloads.tpcx_bb.config import PURCHASE, VIEW
+from penstock_bench.workloads.tpcx_bb.gathering import changes, flat, leading, ranges
 
 LAST = 5
 DAYS_US = 10 * 86_400_000_000

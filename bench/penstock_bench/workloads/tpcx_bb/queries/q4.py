@@ -13,8 +13,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 import penstock as ps
-from penstock_bench.workloads.tpcx_bb.columns import CART, CHECKOUT
-from penstock_bench.workloads.tpcx_bb.query import TpcxBbQuery
+from penstock_bench.workloads.tpcx_bb.catalog import TpcxBbQuery
+from penstock_bench.workloads.tpcx_bb.config import CART, CHECKOUT
 
 
 def pages(clicks: pa.RecordBatch) -> pa.RecordBatch:

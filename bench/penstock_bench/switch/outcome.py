@@ -13,9 +13,9 @@ from penstock.control.examine.epoch_cost import EpochCost
 from penstock.control.journal.entry import Entry
 from penstock.driver.progress import EpochProgress
 from penstock.sim.shapes import shape
-from penstock_bench.live.scenarios import LiveScenario
-from penstock_bench.live.truth import Began, Truth
+from penstock_bench.live.latency import Began, Truth
 from penstock_bench.switch.projection import Projected, projected
+from penstock_bench.switch.scenarios import LiveScenario
 
 _SETTLED = 0.6
 """The last part of a steady load: what it settled at."""
