@@ -29,7 +29,7 @@ _MEASURES = {
 """What the report calls it: in file names, and in titles."""
 
 Lines = dict[str, list[Result]]
-"""By strategy, the runs of all rounds."""
+"""The runs of all rounds, by strategy."""
 
 
 def pictures(report: Result) -> Pictures:
@@ -90,7 +90,7 @@ def _lines(runs: list[Result], strategies: Iterable[str], **where: Any) -> Lines
 
 
 def _sizes(runs: list[Result]) -> list[str]:
-    """As the bench went through them: from small to large."""
+    """Sizes as the bench went through them: from small to large."""
     return list(dict.fromkeys(run["size"] for run in runs))
 
 
