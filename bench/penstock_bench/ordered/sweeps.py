@@ -23,8 +23,8 @@ were that much, nothing would leave before the end of a trial."""
 HOT = 0.1
 """The sigma with the most skew: nearly all keys fall into a few parts."""
 RECORDS = 200
-"""Records of a chunk of a query. With 50, sixteen workers keep the interpreter busy all of the time (measured:
-a whole core), and what is compared is Python, not schedules; with 200 it is half of a core."""
+"""Records of a chunk of a query. With 50, sixteen workers keep the interpreter busy all of the time
+(measured: a whole core), and what is compared is Python, not schedules; with 200 it is half of a core."""
 
 QUERIES = {
     1: TrialChain(
