@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from penstock.control.examine.epoch_cost import EpochCost
+from penstock.control.examine.epochs import EpochCost
 from penstock.control.journal.entry import Entry
 from penstock.driver.progress import EpochProgress
 from penstock.sim.shapes import shape
