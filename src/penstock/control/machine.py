@@ -305,7 +305,7 @@ class FlowControl:
         self,
         control: StepControl,
         look: Look,
-        placement: ev.Placement,
+        placement: ev.SlotMap,
         expected_ms: Floats | None = None,
     ) -> None:
         if self._epochs < self.habits.warm_epochs:
@@ -321,8 +321,8 @@ class FlowControl:
             self._out.append(do.Treat(control.step, look.epoch, treatments))
 
     def _settle(
-        self, control: StepControl, placement: ev.Placement, now_ms: float, epoch: int | None
-    ) -> ev.Placement:
+        self, control: StepControl, placement: ev.SlotMap, now_ms: float, epoch: int | None
+    ) -> ev.SlotMap:
         """See whether treatments have ended; where slots are then. Those that are given up stay."""
         treating = control.course.treating
         ended = control.settle(placement, now_ms, epoch)
