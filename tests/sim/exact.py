@@ -10,6 +10,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from penstock.sim.trace import Trace
+
+
+def then_quiet(trace: Trace, seconds: float) -> Trace:
+    """A trace, and some time in which nothing arrives, for queues to be worked off."""
+    quiet = np.zeros((round(seconds * 1000 / trace.delta_ms), trace.slots), dtype=np.int32)
+    return Trace(trace.delta_ms, np.concatenate([trace.counts, quiet]))
+
 
 @dataclass
 class Exact:

@@ -9,10 +9,10 @@ from penstock.control.examine.vitals import Vitals
 from penstock.control.treat.decision import Bounds, Decision
 from penstock.model import SLA, StepId
 from penstock.sim.epochs import SimSource
-from penstock.sim.flow import simulate_flow
 from penstock.sim.plane import Following, Plane
-from penstock.sim.run import simulate
+from penstock.sim.run import simulate, simulate_flow
 from penstock.sim.trace import Trace
+from tests.sim.exact import then_quiet
 
 BOUNDS = Bounds(SLA(1000, 1000))
 
@@ -50,7 +50,7 @@ def test_an_epoch_that_brings_too_much_is_noticed_before_it_is_done() -> None:
     rates = np.concatenate([np.full((100, 2), 100.0), np.full((10, 2), 2000.0)])
     plane = Plane(service_rate=1000.0, engine="epochs", epoch_cost_ms=200.0)
     Watch.seen.clear()
-    simulate(Trace.of_rates(rates, 100.0).then_quiet(10), Watch(), BOUNDS, plane)
+    simulate(then_quiet(Trace.of_rates(rates, 100.0), 10), Watch(), BOUNDS, plane)
     worst = [float(np.nan_to_num(vitals.latency_ms).max()) for vitals in Watch.seen]
     noticed = next(n for n, latency_ms in enumerate(worst) if latency_ms > 1000.0)
     early, end = Watch.seen[noticed], Watch.seen[noticed + 1]
@@ -74,7 +74,7 @@ def test_every_record_is_taken_once_whenever_epochs_begin() -> None:
 
 
 def test_all_records_complete_in_both_steps() -> None:
-    trace = Trace.of_rates(np.full((300, 4), 50.0), 100.0, seed=4).then_quiet(5)
+    trace = then_quiet(Trace.of_rates(np.full((300, 4), 50.0), 100.0, seed=4), 5)
     count = Following(StepId("count"), slots=6, fan_out=3.0, weights=(1, 2, 3, 4, 5, 6), hosts=2)
     plane = Plane(service_rate=1000.0, engine="epochs", epoch_cost_ms=100.0)
     outcome = simulate_flow(trace, [count], "static(2)", Bounds(SLA(2000, 1000)), plane, hosts=2)

@@ -5,9 +5,10 @@ import pytest
 
 from penstock.control.treat.decision import Bounds
 from penstock.model import SLA, StepId
-from penstock.sim.flow import simulate_flow
 from penstock.sim.plane import Following, Plane
+from penstock.sim.run import simulate_flow
 from penstock.sim.trace import Trace
+from tests.sim.exact import then_quiet
 
 BOUNDS = Bounds(SLA(2000, 1000), alert=200.0)
 TRACE = Trace.of_rates(
@@ -17,7 +18,7 @@ TRACE = Trace.of_rates(
 
 def test_what_one_step_completes_arrives_at_the_next() -> None:
     count = Following(StepId("count"), slots=8, fan_out=10.0, hosts=4)
-    trace = TRACE.then_quiet(20)
+    trace = then_quiet(TRACE, 20)
     run = simulate_flow(trace, [count], "static(4)", BOUNDS, Plane(service_rate=4000.0), hosts=4)
     split, words = run.steps.values()
     assert split.completed == trace.total

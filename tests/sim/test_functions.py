@@ -13,11 +13,10 @@ from penstock.control.treat.decision import Bounds, Decision, Treatment, new_hos
 from penstock.errors import SettingError
 from penstock.model import SLA, StepId
 from penstock.offload.policy.reflexes import Reflexes
-from penstock.sim.flow import simulate_flow
 from penstock.sim.functions import FunctionPlane, Pool
 from penstock.sim.outcome import Outcome
 from penstock.sim.plane import Following, Plane
-from penstock.sim.run import simulate
+from penstock.sim.run import simulate, simulate_flow
 from penstock.sim.trace import Trace
 
 BOUNDS = Bounds(SLA(2000, 1000), at_least=2, at_most=20)

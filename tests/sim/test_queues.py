@@ -9,7 +9,7 @@ from penstock.sim.ledger import Ledger
 from penstock.sim.plane import Plane
 from penstock.sim.queues import Queues
 from penstock.sim.trace import Trace
-from tests.sim.exact import exact
+from tests.sim.exact import exact, then_quiet
 
 DELTA = 100.0
 
@@ -25,7 +25,7 @@ def bursts(seed: int, length: int = 200, slots: int = 6) -> Trace:
     """Calm and bursts in turn, uneven over slots; then quiet."""
     random = np.random.default_rng(seed)
     rates = random.uniform(20, 150, slots) * np.where(random.random((length, 1)) < 0.2, 4.0, 0.6)
-    return Trace.of_rates(rates, DELTA, seed).then_quiet(60)
+    return then_quiet(Trace.of_rates(rates, DELTA, seed), 60)
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -103,7 +103,7 @@ def test_latency_of_a_queue_with_random_arrivals() -> None:
 
 
 def test_a_host_that_pauses_does_nothing() -> None:
-    trace = Trace.of_rates(np.full((20, 1), 100.0), DELTA).then_quiet(2)
+    trace = then_quiet(Trace.of_rates(np.full((20, 1), 100.0), DELTA), 2)
     ledger = Ledger(trace.counts, DELTA)
     queues, fleet = step(ledger, hosts=1, service_rate=1000.0)
     fleet.paused_ms = np.array([350.0])
@@ -118,7 +118,7 @@ def test_a_host_that_pauses_does_nothing() -> None:
 
 
 def test_ages_are_carried_on() -> None:
-    trace = Trace.of_rates(np.full((10, 1), 100.0), DELTA).then_quiet(1)
+    trace = then_quiet(Trace.of_rates(np.full((10, 1), 100.0), DELTA), 1)
     ages = np.full(len(trace.counts), 250.0)
     ledger = Ledger(trace.counts, DELTA, ages)
     queues, _ = step(ledger, hosts=1, service_rate=1000.0)

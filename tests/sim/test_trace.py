@@ -116,8 +116,6 @@ def test_poisson_arrivals_follow_the_rates_and_the_seed() -> None:
     assert not np.array_equal(trace.counts, Trace.of_rates(rates, 100.0, seed=4).counts)
 
 
-def test_a_trace_is_scaled_and_cut() -> None:
+def test_a_trace_is_cut() -> None:
     trace = Trace.of_rates(np.full((100, 2), 90.0), 100.0)
-    assert trace.scaled(1.5).total == 1.5 * trace.total
     assert trace.cut(2, 5).total == pytest.approx(3 * 180, abs=2)
-    assert trace.then_quiet(3).duration_ms == 13_000.0

@@ -21,9 +21,8 @@ import numpy as np
 
 from penstock.control.money import FunctionPrice, HostPrice
 from penstock.control.treat.decision import Bounds
-from penstock.sim.flow import simulate_flow
 from penstock.sim.outcome import Outcome
-from penstock.sim.run import simulate
+from penstock.sim.run import simulate, simulate_flow
 from penstock.sim.shapes import shape
 from penstock.sim.skews import skew
 from penstock.sim.trace import Trace

@@ -14,10 +14,9 @@ import numpy as np
 
 from penstock.control.treat.decision import Bounds
 from penstock.model import SLA
-from penstock.sim.flow import simulate_flow
 from penstock.sim.outcome import Outcome
 from penstock.sim.plane import Following, Plane
-from penstock.sim.run import simulate
+from penstock.sim.run import simulate, simulate_flow
 from penstock.sim.shapes import shape
 from penstock.sim.skews import skew
 from penstock.sim.trace import Trace

@@ -156,7 +156,11 @@ def simulate(
     for text in policy or ["switch"]:
         with _progress(console, text, load.trace.duration_ms) as tell:
             outcome, took_s = _run(
-                load, text, bounds, plane, hosts, float(delta_ms), seed, milliseconds(warm_up), tell
+                *(load, text, bounds, plane, hosts),
+                delta_ms=float(delta_ms),
+                seed=seed,
+                warm_up_ms=milliseconds(warm_up),
+                tell=tell,
             )
         told.append({"policy": text, "seconds": round(took_s, 2)} | outcome.figures())
         lines += [f"# {text}", *_journal(outcome)]
@@ -233,51 +237,22 @@ def _compare(journals: dict[str, Sequence[Entry]], as_json: bool) -> None:
 
 
 def _run(
-    load: Workload,
-    policy: str,
-    bounds: Bounds,
-    plane: Plane,
-    hosts: int | None,
-    delta_ms: float,
-    seed: int,
-    warm_up_ms: float,
-    tell: Callable[[float], None],
+    load: Workload, policy: str, bounds: Bounds, plane: Plane, hosts: int | None, **settings: Any
 ) -> tuple[Outcome | FlowOutcome, float]:
     """One policy on the workload, and the seconds that it took."""
     import time
 
-    from penstock.sim.flow import simulate_flow
-    from penstock.sim.run import simulate
+    from penstock.sim.run import simulate, simulate_flow
 
     began = time.monotonic()
+    settings |= {"step": load.step}
     outcome: Outcome | FlowOutcome
     if load.following:
-        outcome = simulate_flow(
-            load.trace,
-            load.following,
-            policy,
-            bounds,
-            plane,
-            step=load.step,
-            hosts=load.hosts if hosts is None else hosts,
-            delta_ms=delta_ms,
-            seed=seed,
-            warm_up_ms=warm_up_ms,
-            tell=tell,
-        )
+        hosts = load.hosts if hosts is None else hosts
+        given = load.trace, load.following, policy, bounds, plane
+        outcome = simulate_flow(*given, hosts=hosts, **settings)
     else:
-        outcome = simulate(
-            load.trace,
-            policy,
-            bounds,
-            plane,
-            hosts=hosts,
-            delta_ms=delta_ms,
-            seed=seed,
-            step=load.step,
-            warm_up_ms=warm_up_ms,
-            tell=tell,
-        )
+        outcome = simulate(load.trace, policy, bounds, plane, hosts=hosts, **settings)
     return outcome, time.monotonic() - began
 
 

@@ -12,7 +12,7 @@ anything is started. A reader can follow a run by the files:
     epochs      an engine of epochs, with functions or without
     stage       one step: its fleet, its functions, and its `ledger` of what arrived and completed
     loops       time passes: the data plane goes on, and does what the control machine says
-    run, flow   one step, or several with an end-to-end bound; `outcome` is what comes out
+    run         one step, or several with an end-to-end bound; `outcome` is what comes out
     replay      no simulation: recorded events of a live run, decided once more
     success     the share of windows that keep an SLA; also for live runs
 

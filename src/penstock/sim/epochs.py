@@ -8,7 +8,7 @@ of the rows, and hosts merge what they give.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -65,7 +65,7 @@ class SimSource:
         self._counts, self._delta_ms = counts, delta_ms
         self._until_ms = 0.0
         self._taken = np.zeros(counts.shape[1], dtype=np.int64)
-        """Of the time slot that `_until_ms` is in."""
+        """Records taken of the time slot that `_until_ms` is in."""
 
     def take(self, until_ms: float) -> Intake:
         """All that arrived since the last time, up to this one."""
@@ -86,18 +86,6 @@ class SimSource:
         return Intake(first, records, middle)
 
 
-def slowest_ms(fleet: SimFleet, records: Array, began_ms: float | None = None) -> float:
-    """How long hosts work on so many records each: as long as the slowest of them.
-
-    With the pauses that are not over when the epoch begins, if that is told.
-    """
-    busy_ms = records * 1000.0 / fleet.service_rate
-    if began_ms is not None:
-        busy_ms += np.maximum(0.0, fleet.paused_ms - began_ms)
-    # A host that gives or gets slots but has nothing to do holds nobody up.
-    return float(np.max(busy_ms, where=records > 0, initial=0.0))
-
-
 def host_records(fleet: SimFleet, intake: Intake, kept: Floats | None = None) -> Array:
     """What each host has to do of it, if only so much is left to it of each slot."""
     by_slot = intake.records.sum(axis=0)
@@ -111,11 +99,11 @@ class Effort:
     records: Array
     """By host; what it takes to merge what functions give is counted as records."""
     useful_ms: float
-    """That the step works, or waits for functions."""
+    """Time that the step works, or waits for functions."""
     busy_ms: float
     """The same with pauses of hosts that give or get slots."""
     rows: int = 0
-    """That go to functions."""
+    """Rows that go to functions."""
     partials: float = 0.0
     """Partial states that these make of them."""
     functions: int = 0
@@ -124,40 +112,30 @@ class Effort:
 
     @staticmethod
     def of_hosts(fleet: SimFleet, records: Array, began_ms: float) -> Effort:
-        """Of hosts alone, in an epoch that begins at this moment."""
-        useful_ms, busy_ms = slowest_ms(fleet, records), slowest_ms(fleet, records, began_ms)
-        return Effort(records, useful_ms, busy_ms)
-
-    def beside(
-        self, rows: int, partials: float, functions: int, took_ms: float, money: float
-    ) -> Effort:
-        """With functions that work at the same time, and so long."""
-        useful_ms, busy_ms = max(self.useful_ms, took_ms), max(self.busy_ms, took_ms)
-        return Effort(
-            self.records, useful_ms, busy_ms, rows, partials, functions if rows else 0, money
+        """What hosts alone do, in an epoch that begins at this moment: as long as the slowest of them."""
+        work_ms = records * 1000.0 / fleet.service_rate
+        busy_ms = work_ms + np.maximum(0.0, fleet.paused_ms - began_ms)
+        # A host that gives or gets slots but has nothing to do holds nobody up.
+        useful, busy = (
+            float(np.max(ms, where=records > 0, initial=0.0)) for ms in (work_ms, busy_ms)
         )
+        return Effort(records, useful, busy)
 
 
-@dataclass(frozen=True)
-class Spent:
-    """What an epoch took, as far as one step is concerned."""
+def complete(
+    ledger: Ledger, intake: Intake, done_ms: float, own_ms: float, all_ms: float, share: float
+) -> None:
+    """Enter the records of a step as completed.
 
-    own_ms: float
-    """The step's own work."""
-    all_ms: float
-    """That of all steps together."""
-    share: float
-    """The step's part of the bound: it is answerable for as much of the time that nobody works."""
-
-
-def complete(ledger: Ledger, intake: Intake, done_ms: float, spent: Spent) -> None:
-    """Enter the records of a step as completed."""
+    The step worked for `own_ms`, all steps together for `all_ms`. Of the time that nobody worked, a
+    step is answerable for its share of the bound.
+    """
     m = int(np.ceil(done_ms / ledger.delta_ms)) - 1
     if m >= len(ledger.completed):
         return
     latency_ms = done_ms - intake.arrival_ms
     count, sums = intake.records.sum(axis=0), latency_ms @ intake.records
-    own = spent.own_ms * count + spent.share * (sums - spent.all_ms * count)
+    own = own_ms * count + share * (sums - all_ms * count)
     ledger.completed[m] += count
     ledger.latency[m] += own.astype(np.float32)
     ledger.carried[m] += (sums - own).astype(np.float32)
@@ -166,47 +144,47 @@ def complete(ledger: Ledger, intake: Intake, done_ms: float, spent: Spent) -> No
         row[latency_bin(latency)] += records
 
 
-@dataclass(frozen=True, eq=False)
-class Planned:
-    """What functions get of one epoch."""
+def planned(offload: Offload, rows: int) -> tuple[Floats, int]:
+    """The share of each slot's rows that goes to functions, and how many of them; 0: nothing goes.
 
-    shares: Floats
-    """Of the rows of each slot."""
-    functions: int
+    It is what was decided; or more, if couriers find that so many rows are too many. All couriers are
+    taken to bring as much as they do as a rule, so that each finds the same.
 
-    @staticmethod
-    def of(offload: Offload, rows: int) -> Planned | None:
-        """As was decided; or more, if couriers find that so many rows are too many. None: nothing.
-
-        All couriers are taken to bring as much as they do as a rule, so that each finds the same.
-
-        >>> from penstock.plan.reflex import Reflex
-        >>> reflex = Reflex(900.0, 600.0, 300.0, 0.0, 8)
-        >>> offload = Offload(np.array([0.0, 0.5]), 2, 1000, reflex=reflex)
-        >>> Planned.of(offload, rows=2400).shares.tolist()
-        [0.75, 0.75]
-        """
-        shares, reflex = offload.shares, offload.reflex
-        functions = offload.functions if shares.any() else 0
-        share = 0.0 if reflex is None else reflex.share(rows)
-        if reflex is not None and share > 0 and (share > shares).any():
-            shares = np.maximum(shares, share)
-            functions = max(functions, reflex.at_once(round(share * rows)))
-        return Planned(shares, functions) if functions and shares.any() else None
+    >>> from penstock.plan.reflex import Reflex
+    >>> reflex = Reflex(900.0, 600.0, 300.0, 0.0, 8)
+    >>> offload = Offload(np.array([0.0, 0.5]), 2, 1000, reflex=reflex)
+    >>> planned(offload, rows=2400)[0].tolist()
+    [0.75, 0.75]
+    """
+    shares, reflex = offload.shares, offload.reflex
+    functions = offload.functions if shares.any() else 0
+    share = 0.0 if reflex is None else reflex.share(rows)
+    if reflex is not None and share > 0 and (share > shares).any():
+        shares = np.maximum(shares, share)
+        functions = max(functions, reflex.at_once(round(share * rows)))
+    return shares, functions
 
 
 def helped(
-    fleet: SimFleet, pool: Pool, intake: Intake, planned: Planned, began_ms: float
+    fleet: SimFleet, pool: Pool, intake: Intake, shares: Floats, functions: int, began_ms: float
 ) -> Effort:
     """Share the work of an epoch out between the hosts of a step and functions.
 
     Both work at the same time; the step is done when the last of them is.
     """
-    before, shares = pool.usage.money, planned.shares
+    before = pool.usage.money
     rows = round(float(intake.records.sum(axis=0) @ shares))
-    took_ms = pool.work(began_ms, rows, planned.functions)
-    partials = pool.plane.partials(rows, planned.functions)
+    took_ms = pool.work(began_ms, rows, functions)
+    partials = pool.plane.partials(rows, functions)
     merge = pool.plane.merge_cost * partials / max(rows, 1)
     records = host_records(fleet, intake, 1.0 - shares * (1.0 - merge))
     hosts = Effort.of_hosts(fleet, records, began_ms)
-    return hosts.beside(rows, partials, planned.functions, took_ms, pool.usage.money - before)
+    return replace(
+        hosts,
+        useful_ms=max(hosts.useful_ms, took_ms),
+        busy_ms=max(hosts.busy_ms, took_ms),
+        rows=rows,
+        partials=partials,
+        functions=functions if rows else 0,
+        money=pool.usage.money - before,
+    )

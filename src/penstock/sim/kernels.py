@@ -15,7 +15,7 @@ from numba import njit
 LATENCY_BINS = 200
 _PER_OCTAVE = 8
 _NEXT_TO_NOTHING = 1e-9
-"""Of a record: what is left of a cohort for want of precision."""
+"""Part of a record that is left of a cohort for want of precision."""
 
 
 @njit(cache=True, nogil=True)
@@ -174,7 +174,7 @@ def latency_bin(latency_ms):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def quantiles(histogram, share):  # type: ignore[no-untyped-def]
-    """Of each row: the latency that this share is within; nan for an empty row."""
+    """The latency that this share of each row is within; nan for an empty row."""
     found = np.full(len(histogram), np.nan)
     for i in range(len(histogram)):
         wanted = histogram[i].sum() * share

@@ -34,7 +34,7 @@ class Series:
     load: Floats
     """The share of its time that the busiest host of an epoch was busy; only of epochs."""
     functions: Floats
-    """That worked, at most."""
+    """Functions that worked, at most."""
     function_money: Floats
     """US dollars."""
 

@@ -19,7 +19,7 @@ from penstock.control.offload_policy import Helped
 from penstock.model import StepId
 from penstock.offload.policy.flow import FlowOffload
 from penstock.plan.epoch import Offload
-from penstock.sim.epochs import SimSource, Spent
+from penstock.sim.epochs import SimSource
 from penstock.sim.ledger import Ledger
 from penstock.sim.outcome import Outcome
 from penstock.sim.plane import Following
@@ -112,10 +112,21 @@ class Controlled:
         }
 
 
-def continuous(
+def run(
     flow: Controlled, following: Sequence[Following], per_look: int, progress: Progress
 ) -> None:
-    """Record by record. Control looks after every `per_look` time slots."""
+    """Let time pass, by the engine of the first stage. Without epochs, control looks after every
+    `per_look` time slots."""
+    if flow.stages[0].plane.engine == "epochs":
+        _epochs(flow, following, progress)
+    else:
+        _continuous(flow, following, per_look, progress)
+
+
+def _continuous(
+    flow: Controlled, following: Sequence[Following], per_look: int, progress: Progress
+) -> None:
+    """Record by record."""
     stages, ledger = flow.stages, flow.stages[0].ledger
     queues = [Queues(stage.ledger, stage.fleet) for stage in stages]
     handed_on = [follower.fan_out * np.asarray(follower.shares) for follower in following]
@@ -152,7 +163,7 @@ def _hand_on(before: Ledger, after: Ledger, per_record: Floats, m: int) -> None:
         after.age_ms[m] = float(before.latency[m].sum() + before.carried[m].sum()) / done
 
 
-def epochs(flow: Controlled, following: Sequence[Following], progress: Progress) -> None:
+def _epochs(flow: Controlled, following: Sequence[Following], progress: Progress) -> None:
     """Epoch after epoch. Control looks twice: when it is known what one brings, and at its end.
 
     Hosts may be started in between. Slots move at the end.
@@ -183,8 +194,7 @@ def epochs(flow: Controlled, following: Sequence[Following], progress: Progress)
         flow.tell(ev.EpochRead(began_ms, epoch, read, aid=flow.aid(began_ms)))
         sealed = {}
         for stage, intake, effort in passing:
-            spent = Spent(effort.busy_ms, busy_ms, stage.share)
-            sealed[stage.step] = stage.end_epoch(intake, effort, began_ms, done_ms, spent)
+            sealed[stage.step] = stage.end_epoch(intake, effort, began_ms, done_ms, busy_ms)
         rows = {str(stage.step): int(intake.records.sum()) for stage, intake, _ in helped}
         told = Seen(
             int(intakes[0].records.sum()),

@@ -97,11 +97,11 @@ class Following:
     weights: tuple[float, ...] = ()
     """How much each slot gets, compared with the others; none: all alike."""
     service_rate: float | None = None
-    """Of its hosts; None: that of the plane."""
+    """Records a second that one of its hosts can take; None: that of the plane."""
     hosts: int = 1
     """In the beginning."""
     policy: str | None = None
-    """Of its hosts; None: that of the first step."""
+    """Policy that its hosts follow; None: that of the first step."""
     plane: Plane | None = None
     """What its hosts and treatments are like; None: as those of the first step."""
 

@@ -1,22 +1,24 @@
-"""One step under control over a trace."""
+"""A trace under control: through one step, or through several with one end-to-end bound.
+
+Several steps share the bound. Every few seconds the shares are moved so that the steps keep their parts
+of it equally often (StreamSwitch, section 6.6).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from copy import deepcopy
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
 
-from penstock.control.policies.parse import parse
-from penstock.control.policies.static import Static
+from penstock.control.treat.budget import Budget
 from penstock.control.treat.decision import Bounds, Policy
 from penstock.errors import SettingError
 from penstock.model import StepId
 from penstock.sim import loops
 from penstock.sim.ledger import Ledger
-from penstock.sim.outcome import Outcome
-from penstock.sim.plane import Plane
+from penstock.sim.outcome import FlowOutcome, Outcome
+from penstock.sim.plane import Following, Plane
 from penstock.sim.stage import SimStage
 from penstock.sim.trace import Trace
 
@@ -50,13 +52,7 @@ def simulate(
     (1.0, 1.0, 24000)
     """
     plane = Plane() if plane is None else plane
-    chosen, margin = prepared(policy)
-    if margin is not None:
-        bounds = replace(bounds, margin=margin)
-    if hosts is None:
-        hosts = chosen.hosts if isinstance(chosen, Static) else bounds.at_least
-    check_hosts(hosts, trace.slots)
-    check_warm_up(warm_up_ms, trace)
+    _check_warm_up(warm_up_ms, trace)
     trace, per_look = paced(trace, delta_ms, plane)
     stage = SimStage(
         StepId(step),
@@ -64,38 +60,115 @@ def simulate(
         hosts,
         plane,
         np.random.default_rng(seed),
-        None if settled(chosen, hosts, plane) else chosen,
+        policy,
         bounds,
         warm_up_ms=warm_up_ms,
         deadline_ms=deadline_ms,
     )
     flow = loops.Controlled([stage], per_look * trace.delta_ms)
-    if plane.engine == "epochs":
-        loops.epochs(flow, (), tell)
-    else:
-        loops.continuous(flow, (), per_look, tell)
+    loops.run(flow, (), per_look, tell)
     return flow.outcomes()[step]
 
 
-def prepared(policy: str | Policy) -> tuple[Policy, float | None]:
-    """A policy object of its own for a step, and the margin that its text names, if it does."""
-    chosen, margin = parse(policy)
-    return deepcopy(chosen), margin
+def simulate_flow(
+    trace: Trace,
+    following: Sequence[Following],
+    policy: str | Policy,
+    bounds: Bounds,
+    plane: Plane | None = None,
+    *,
+    step: str = "step",
+    hosts: int | None = None,
+    shares: Sequence[float] | None = None,
+    share_every_ms: float = 10_000.0,
+    delta_ms: float | None = None,
+    seed: int = 1,
+    warm_up_ms: float = 0.0,
+    deadline_ms: float | None = None,
+    tell: Callable[[float], None] = lambda now_ms: None,
+) -> FlowOutcome:
+    """Let a trace pass through a first step, and what it puts out through those that follow.
 
+    `bounds` holds the end-to-end SLA; its other limits are those of each step. The steps have these
+    `shares` of the bound; None: they begin with equal ones, which move every `share_every_ms`.
+    Functions help the first step only, unless a following one has a plane of its own with some. All
+    else is as with `simulate`, for each step.
 
-def settled(policy: Policy, hosts: int, plane: Plane) -> bool:
-    """What is static and has all its hosts will never do anything: not asking it saves the time."""
-    return isinstance(policy, Static) and policy.hosts == hosts and plane.functions is None
-
-
-def check_hosts(hosts: int, slots: int) -> None:
-    if not 1 <= hosts <= slots:
-        raise SettingError(
-            f"{hosts} hosts for {slots} slots", hint="begin with 1 host or more, a slot for each"
+    >>> from penstock.model import SLA
+    >>> trace = Trace.of_rates(np.full((200, 4), 100.0))
+    >>> count = Following(StepId("count"), slots=4, fan_out=2.0, hosts=2)
+    >>> outcome = simulate_flow(trace, [count], "switch", Bounds(SLA(2000, 1000)), step="split")
+    >>> outcome.success, list(outcome.steps)
+    (1.0, ['split', 'count'])
+    """
+    plane = Plane() if plane is None else plane
+    _check_warm_up(warm_up_ms, trace)
+    trace, per_look = paced(trace, delta_ms, plane)
+    begin = bounds.at_least if hosts is None else hosts
+    first = Following(StepId(step), trace.slots, hosts=begin, plane=plane)
+    steps = [first, *following]
+    stages = []
+    for one, random in zip(steps, np.random.default_rng(seed).spawn(len(steps)), strict=True):
+        arrived = trace.counts if one is first else np.zeros((len(trace.counts), one.slots))
+        stage = SimStage(
+            one.step,
+            Ledger(arrived, trace.delta_ms),
+            one.hosts,
+            one.plane or replace(plane, functions=None),
+            random,
+            one.policy or policy,
+            bounds,
+            service_rate=one.service_rate,
+            warm_up_ms=warm_up_ms,
+            deadline_ms=deadline_ms,
         )
+        stages.append(stage)
+    budget = Budget([one.step for one in steps])
+    flow = loops.Controlled(stages, per_look * trace.delta_ms)
+    given = budget.shares if shares is None else dict(zip(budget.shares, shares, strict=True))
+    flow.share(0.0, given)
+    sharing = _Sharing(flow, None if shares is not None else budget, share_every_ms, tell)
+    loops.run(flow, following, per_look, sharing.look)
+    judged_from = round(warm_up_ms / trace.delta_ms)
+    success = stages[-1].ledger.success(bounds.sla, judged_from, end_to_end=True)
+    return FlowOutcome(flow.outcomes(), success, tuple(sharing.told))
 
 
-def check_warm_up(warm_up_ms: float, trace: Trace) -> None:
+class _Sharing:
+    """Moves the shares of the bound by how often each step has kept its part of late."""
+
+    def __init__(
+        self,
+        flow: loops.Controlled,
+        budget: Budget | None,
+        every_ms: float,
+        tell: Callable[[float], None],
+    ) -> None:
+        self._flow, self._budget, self._every_ms, self._tell = flow, budget, every_ms, tell
+        self._last_ms = 0.0
+        self.told = [(0.0, self._shares())]
+        """The shares, and since when."""
+
+    def look(self, now_ms: float) -> None:
+        if self._budget is not None and now_ms - self._last_ms >= self._every_ms:
+            stages = self._flow.stages
+            delta_ms = stages[0].ledger.delta_ms
+            first, last = round(self._last_ms / delta_ms), round(now_ms / delta_ms)
+            self._last_ms = now_ms
+            success: dict[str, float] = {
+                stage.step: float(stage.ledger.success(stage.own_bound, first, last).mean())
+                for stage in stages
+            }
+            self._flow.share(now_ms, self._budget.update(success))
+            if self._shares() != self.told[-1][1]:
+                self.told.append((now_ms, self._shares()))
+        self._tell(now_ms)
+
+    def _shares(self) -> dict[str, float]:
+        return {str(stage.step): stage.share for stage in self._flow.stages}
+
+
+def _check_warm_up(warm_up_ms: float, trace: Trace) -> None:
     if not 0 <= warm_up_ms < trace.duration_ms:
         raise SettingError(
             f"{warm_up_ms / 1000:g} s to warm up, of {trace.duration_ms / 1000:g} s",

@@ -127,17 +127,30 @@ class Sine(Shape):
 
 
 @dataclass(frozen=True)
-class BurstShape(Shape):
+class _Rise(Shape):
+    """Some time above a base rate: up to `factor` times as many, from `at_s` on for `for_s`."""
+
+    base: float
+    factor: float
+    at_s: float
+    for_s: float
+
+    def _risen(self, parts: Sequence[float]) -> list[Piece]:
+        """The base, then these parts of the way up, equally long, and the base for ever."""
+        each_s = self.for_s / len(parts)
+        rates = [self.base * (1 + (self.factor - 1) * part) for part in parts]
+        rise = (Piece(each_s, rate) for rate in rates)
+        return [Piece(self.at_s, self.base), *rise, Piece(0, self.base)]
+
+
+@dataclass(frozen=True)
+class BurstShape(_Rise):
     """`factor` times the base from `at_s` on for `for_s`; every `every_s`, if that is not 0.
 
     >>> BurstShape(1000, 5, at_s=2, for_s=1, every_s=10).cumulative([10_000, 20_000]).tolist()
     [14000, 28000]
     """
 
-    base: float
-    factor: float
-    at_s: float
-    for_s: float
     every_s: float = 0
 
     @property
@@ -154,7 +167,7 @@ class BurstShape(Shape):
 
 
 @dataclass(frozen=True)
-class Swell(Shape):
+class Swell(_Rise):
     """A wave from the base up to `factor` times as many and back, from `at_s` on for `for_s`.
 
     >>> swell = Swell(1000, 5, at_s=10, for_s=60)
@@ -162,20 +175,15 @@ class Swell(Shape):
     ([1000.0, 5000.0, 1000.0], 190000)
     """
 
-    base: float
-    factor: float
-    at_s: float
-    for_s: float
-
     def pieces(self) -> Sequence[Piece]:
         angles = [2 * math.pi * i / _RAMP_PIECES for i in range(_RAMP_PIECES + 1)]
         # (1 - cos) / 2 goes from 0 to 1 and back; of each piece the mean, as with a sine
         means = [(1 - (math.sin(b) - math.sin(a)) / (b - a)) / 2 for a, b in pairwise(angles)]
-        return _risen(self.base, self.factor, self.at_s, self.for_s / _RAMP_PIECES, means)
+        return self._risen(means)
 
 
 @dataclass(frozen=True)
-class Gradual(Shape):
+class Gradual(_Rise):
     """Evenly up to `factor` times the base, as long on that level, and evenly down: a third each of
     `for_s`, from `at_s` on.
 
@@ -184,23 +192,9 @@ class Gradual(Shape):
     ([1000.0, 3000.0, 5000.0, 3000.0], 230000)
     """
 
-    base: float
-    factor: float
-    at_s: float
-    for_s: float
-
     def pieces(self) -> Sequence[Piece]:
         up = [(i + 0.5) / _SLOPE_PIECES for i in range(_SLOPE_PIECES)]
-        parts = [*up, *([1.0] * _SLOPE_PIECES), *reversed(up)]
-        return _risen(self.base, self.factor, self.at_s, self.for_s / len(parts), parts)
-
-
-def _risen(
-    base: float, factor: float, at_s: float, each_s: float, parts: Sequence[float]
-) -> list[Piece]:
-    """The base, then these parts of the way up to `factor` times it, and the base for ever."""
-    rates = [base * (1 + (factor - 1) * part) for part in parts]
-    return [Piece(at_s, base), *(Piece(each_s, rate) for rate in rates), Piece(0, base)]
+        return self._risen([*up, *([1.0] * _SLOPE_PIECES), *reversed(up)])
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from copy import deepcopy
 from dataclasses import replace
 from typing import Any
 
@@ -14,11 +15,14 @@ from penstock.control.examine.arrivals import Arrivals
 from penstock.control.instructions import Treat
 from penstock.control.journal.entry import Entry
 from penstock.control.money import Money, Spending
+from penstock.control.policies.parse import parse
+from penstock.control.policies.static import Static
 from penstock.control.treat.decision import Bounds, Policy, Treatment
 from penstock.control.treat.offloading import OffloadSettings
+from penstock.errors import SettingError
 from penstock.model import SLA, HostId, StepId
 from penstock.plan.epoch import Offload
-from penstock.sim.epochs import Effort, Intake, Planned, Spent, complete, helped, host_records
+from penstock.sim.epochs import Effort, Intake, complete, helped, host_records, planned
 from penstock.sim.fleet import SimFleet
 from penstock.sim.functions import Pool
 from penstock.sim.ledger import Ledger
@@ -35,24 +39,39 @@ class SimStage:
         self,
         step: StepId,
         ledger: Ledger,
-        hosts: int,
+        hosts: int | None,
         plane: Plane,
         random: np.random.Generator,
-        policy: Policy | None,
+        policy: str | Policy,
         bounds: Bounds,
+        *,
         service_rate: float | None = None,
         warm_up_ms: float = 0.0,
         deadline_ms: float | None = None,
     ) -> None:
-        """Without a policy nothing is examined and nothing changes.
+        """The stage begins with `hosts` hosts; None: what a static policy wants, or `bounds.at_least`.
 
         Where the plane has functions, they work off what waits within `deadline_ms` (None: the
         window of the SLA).
         """
-        self.step, self.ledger, self.plane, self.policy = step, ledger, plane, policy
-        self.bounds = bounds
+        chosen, margin = parse(policy)
+        self.bounds = bounds if margin is None else replace(bounds, margin=margin)
         """With the share that the step has now."""
-        self.fleet = SimFleet(step, ledger.arrived.shape[1], hosts, plane, random, service_rate)
+        slots = ledger.arrived.shape[1]
+        wanted = chosen.hosts if isinstance(chosen, Static) else None
+        if hosts is None:
+            hosts = bounds.at_least if wanted is None else wanted
+        if not 1 <= hosts <= slots:
+            raise SettingError(
+                f"{hosts} hosts for {slots} slots",
+                hint="begin with 1 host or more, a slot for each",
+            )
+        # What is static and has all its hosts never does anything: not asking it saves the time.
+        settled = wanted == hosts and plane.functions is None
+        self.policy = None if settled else deepcopy(chosen)
+        """None: nothing is examined and nothing changes."""
+        self.step, self.ledger, self.plane = step, ledger, plane
+        self.fleet = SimFleet(step, slots, hosts, plane, random, service_rate)
         ledger.note_hosts(hosts, 0.0)
         self.entries: list[Entry] = []
         self.decide_s: list[float] = []
@@ -64,8 +83,8 @@ class SimStage:
         self._spending.note(0.0, hosts)
         self.pool: Pool | None = None
         self.offload_settings: OffloadSettings | None = None
-        """Of the functions that help it, if any do."""
-        if policy is not None and plane.functions is not None:
+        """Settings of the functions that help it, if any do."""
+        if plane.functions is not None:
             rate = plane.service_rate if service_rate is None else service_rate
             self.pool = Pool(plane.functions, rate)
             self.offload_settings = plane.functions.settings(plane.host_price, deadline_ms)
@@ -96,10 +115,11 @@ class SimStage:
 
     def begin_epoch(self, intake: Intake, began_ms: float, offload: Offload | None) -> Effort:
         """An epoch begins with what has arrived: share its work out, as was decided before it."""
-        planned = None if offload is None else Planned.of(offload, int(intake.records.sum()))
-        if self.pool is None or planned is None:
-            return Effort.of_hosts(self.fleet, host_records(self.fleet, intake), began_ms)
-        return helped(self.fleet, self.pool, intake, planned, began_ms)
+        if self.pool is not None and offload is not None:
+            shares, functions = planned(offload, int(intake.records.sum()))
+            if functions and shares.any():
+                return helped(self.fleet, self.pool, intake, shares, functions, began_ms)
+        return Effort.of_hosts(self.fleet, host_records(self.fleet, intake), began_ms)
 
     def read(self, intake: Intake, effort: Effort, began_ms: float) -> StepRead:
         """What an epoch brings, while hosts work on it."""
@@ -110,10 +130,11 @@ class SimStage:
         return StepRead(arrivals, self.fleet.placement, effort.records)
 
     def end_epoch(
-        self, intake: Intake, effort: Effort, began_ms: float, done_ms: float, spent: Spent
+        self, intake: Intake, effort: Effort, began_ms: float, done_ms: float, all_ms: float
     ) -> StepSealed:
-        """An epoch that took what had arrived when it began is done. Slots may move now."""
-        complete(self.ledger, intake, done_ms, spent)
+        """An epoch that took what had arrived when it began is done; all steps together worked for
+        `all_ms`. Slots may move now."""
+        complete(self.ledger, intake, done_ms, effort.busy_ms, all_ms, self.share)
         fleet = self.fleet
         most_ms = float((effort.records * 1000.0 / fleet.service_rate).max())
         self.ledger.note_epoch(began_ms, done_ms, most_ms, effort.functions, effort.money)

@@ -21,7 +21,7 @@ from penstock.model import SLA
 Array = npt.NDArray[Any]
 
 _HARDLY_ANY = 1e-3
-"""Of a record: fractions of them add up to whole ones only about."""
+"""Part of a record that counts as nothing: fractions add up to whole records only about."""
 
 
 def success_rates(

@@ -70,27 +70,11 @@ class Trace:
             return Trace(delta_ms, _whole(expected))
         return Trace(delta_ms, np.random.default_rng(seed).poisson(expected).astype(np.int32))
 
-    def scaled(self, factor: float) -> Trace:
-        """So many times as many records, at the same times and in the same slots.
-
-        >>> Trace(100.0, np.array([[3], [3]], dtype=np.int32)).scaled(0.5).counts.ravel().tolist()
-        [1, 2]
-        """
-        if factor <= 0:
-            raise SettingError(f"a trace scaled by {factor:g}", hint="use more than 0")
-        return Trace(self.delta_ms, _whole(self.counts * float(factor)))
-
     def cut(self, from_s: float = 0.0, to_s: float | None = None) -> Trace:
         """What arrives between these seconds."""
         first = round(from_s * 1000 / self.delta_ms)
         last = None if to_s is None else round(to_s * 1000 / self.delta_ms)
         return Trace(self.delta_ms, self.counts[first:last])
-
-    def then_quiet(self, seconds: float) -> Trace:
-        """Followed by some time in which nothing arrives, for queues to be worked off."""
-        length = round(seconds * 1000 / self.delta_ms)
-        quiet = np.zeros((length, self.slots), dtype=np.int32)
-        return Trace(self.delta_ms, np.concatenate([self.counts, quiet]))
 
     def every(self, delta_ms: float) -> Trace:
         """The same with time slots of another length: a multiple of this one's, or a part of it.

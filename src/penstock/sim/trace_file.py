@@ -104,14 +104,12 @@ def _times(path: Path, table: pa.Table) -> npt.NDArray[np.float64]:
 
 
 def _slots(path: Path, table: pa.Table, slots: int) -> npt.NDArray[Any]:
-    name, column = table.column_names[1], table.column(1)
-    if name == "key":
+    column = table.column(1)
+    if table.column_names[1] == "key":
         keys = KeyCodec(pa.schema([("key", column.type)]))
         batch = pa.RecordBatch.from_arrays([column.combine_chunks()], schema=keys.schema)
         return slots_of(keys.encode(batch).hashes, slots)
-    if not pa.types.is_integer(column.type):
-        raise InputError(f"{path}: slot is of the type {column.type}", hint="write whole numbers")
-    place: npt.NDArray[Any] = column.to_numpy()
+    place = _whole_numbers(path, table, 1)
     wrong = np.flatnonzero((place < 0) | (place >= slots))
     if len(wrong):
         raise InputError(
@@ -124,16 +122,21 @@ def _slots(path: Path, table: pa.Table, slots: int) -> npt.NDArray[Any]:
 def _counts(path: Path, table: pa.Table) -> npt.NDArray[Any] | None:
     if table.num_columns < 3:
         return None
-    column = table.column(2)
-    if not pa.types.is_integer(column.type):
-        raise InputError(f"{path}: count is of the type {column.type}", hint="write whole numbers")
-    counts: npt.NDArray[Any] = column.to_numpy()
+    counts = _whole_numbers(path, table, 2)
     wrong = np.flatnonzero(counts < 0)
     if len(wrong):
         raise InputError(
             f"{path}: count is {counts[wrong[0]]} in row {wrong[0]}", hint="use 0 or more"
         )
     return counts
+
+
+def _whole_numbers(path: Path, table: pa.Table, place: int) -> npt.NDArray[Any]:
+    name, column = table.column_names[place], table.column(place)
+    if not pa.types.is_integer(column.type):
+        raise InputError(f"{path}: {name} is of the type {column.type}", hint="write whole numbers")
+    numbers: npt.NDArray[Any] = column.to_numpy()
+    return numbers
 
 
 def _is_number(type: pa.DataType) -> bool:
