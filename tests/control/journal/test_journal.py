@@ -12,7 +12,7 @@ import pytest
 from penstock import codec
 from penstock.control.examine.vitals import Vitals
 from penstock.control.journal import entries
-from penstock.control.journal.decision_entry import decided
+from penstock.control.journal.entries import decided
 from penstock.control.journal.entry import Entry
 from penstock.control.journal.journal import REMIND_MS, Journal, worth_telling
 from penstock.control.treat.decision import (

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 from penstock.control.diagnose.load import service_rates
-from penstock.control.diagnose.project import Projection, fitting
+from penstock.control.diagnose.project import fitting
 from penstock.control.examine.vitals import Vitals
 from penstock.control.treat.decision import Bounds
 
@@ -32,19 +32,19 @@ at 25 ms instead of 50 ms
     """The worst projected latency; inf if a host cannot keep up, nan if no service rate is known."""
 
     @staticmethod
-    def of(vitals: Vitals, bounds: Bounds, projection: Projection | None = None) -> Outlook:
-        """The step as these vitals have it; by the projection that fits them, if none is given."""
+    def of(vitals: Vitals, bounds: Bounds) -> Outlook:
+        """The step as these vitals have it, by the projection that fits them."""
         served = service_rates(vitals)
         if served is None:
             return Outlook(len(vitals.hosts), math.nan, math.nan)
-        rate, projection = vitals.host_rate, projection or fitting(vitals)
-        latencies = projection.latency_ms(rate, served, bounds, vitals.epoch_cost_ms)
+        rate = vitals.host_rate
+        latencies = fitting(vitals).latency_ms(rate, served, bounds, vitals.epoch_cost_ms)
         return Outlook(len(vitals.hosts), float((rate / served).max()), float(latencies.max()))
 
     def instead_of(self, other: Outlook) -> str:
         """This outlook in words, beside what there was."""
         before = "as before" if self.hosts == other.hosts else f"instead of {other.hosts:,}"
-        told = [f"{_count(self.hosts)} {before}"]
+        told = [f"{hosts_text(self.hosts)} {before}"]
         if not math.isnan(self.load) and not math.isnan(other.load):
             told += [
                 f"the busiest at {100 * self.load:.0f} % of its service rate "
@@ -80,5 +80,6 @@ def milliseconds_text(figure: float) -> str:
     return f"{figure:,.0f} ms" if math.isfinite(figure) else "∞"
 
 
-def _count(hosts: int) -> str:
+def hosts_text(hosts: int) -> str:
+    """A number of hosts for people."""
     return f"{hosts:,} host" if hosts == 1 else f"{hosts:,} hosts"

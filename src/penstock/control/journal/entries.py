@@ -1,4 +1,4 @@
-"""What control tells the journal besides its decisions: one function for each event.
+"""What control tells the journal: one function for each event.
 
 Figures that are not known, or without end, are None in facts.
 """
@@ -9,15 +9,68 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from penstock.control.diagnose.outlook import finite, milliseconds_text
+from penstock.control.diagnose.outlook import Outlook, finite, milliseconds_text
+from penstock.control.examine.vitals import Vitals
 from penstock.control.journal.entry import Entry
 from penstock.control.money import Money
-from penstock.control.treat.decision import Bounds, Treatment
+from penstock.control.treat.decision import Bounds, Decision, HostHealth, Treatment, after
 from penstock.control.treat.offloading import Offloading
 from penstock.model import HostId, StepId
 from penstock.plan.slots import slots_to_text
 
 Treatments = Sequence[Treatment]
+
+_MOST_HOSTS = 64
+"""Hosts whose figures an entry tells: those with the highest load."""
+
+
+def decided(
+    vitals: Vitals,
+    bounds: Bounds,
+    decision: Decision,
+    *,
+    epoch: int | None = None,
+    dry_run: bool = False,
+) -> Entry:
+    """What a policy found and wants, all that it went by, and what that may be expected to bring.
+
+    >>> from penstock.model import SLA
+    >>> vitals = Vitals.even(StepId("sum"), [40.0, 40.0], hosts=1, service_rate=100.0)
+    >>> out = Treatment("scale_out", (1,), HostId("sum/0"), HostId("new/1"), "")
+    >>> decision = Decision("severe", (), (out,), ("sum/0 is severe",))
+    >>> for sentence in decided(vitals, Bounds(SLA(1000, 1000)), decision).text.split(". "):
+    ...     print(sentence)
+    severe
+    scale out: slots 1 from sum/0 to new/1
+    sum/0 is severe
+    expected: 2 hosts instead of 1, the busiest at 40 % of its service rate instead of 80 %, latency \
+to settle at 25 ms instead of ∞
+    """
+    hosts = sorted(decision.hosts, key=_load, reverse=True)[:_MOST_HOSTS]
+    would = "would do, were this no dry run: " if dry_run else ""
+    parts = [
+        decision.health,
+        *(f"{would}{treatment}" for treatment in decision.treatments),
+        *(reason.rstrip(". ") for reason in decision.reasons),
+    ]
+    if decision.hot_slots:
+        parts.append(f"more than any host can take: slots {slots_to_text(decision.hot_slots)}")
+    facts = {
+        "health": decision.health,
+        "hosts": [_figures(host) for host in hosts],
+        "hosts_left_out": len(decision.hosts) - len(hosts),
+        "reasons": list(decision.reasons),
+        "treatments": _told(decision.treatments),
+        "hot_slots": slots_to_text(decision.hot_slots),
+        "bounds": _bounds(bounds),
+        "dry_run": dry_run,
+    }
+    if decision.treatments:
+        now = Outlook.of(vitals, bounds)
+        then = Outlook.of(after(vitals, decision.treatments), bounds)
+        parts.append(f"expected: {then.instead_of(now)}")
+        facts |= {"now": now.facts(), "expected": then.facts()}
+    return Entry(vitals.now_ms, epoch, vitals.step, "decided", ". ".join(parts), facts)
 
 
 def refused(
@@ -228,6 +281,22 @@ of its capacity instead of 140 %. so far 0.0210 USD: hosts 0.0200, functions 0.0
     would = "would be so, were this no dry run: " if dry_run else ""
     text = would + ". ".join([told, *offloading.reasons, *spent])
     return Entry(now_ms, epoch, step, "offload", text, facts)
+
+
+def _bounds(bounds: Bounds) -> dict[str, Any]:
+    facts = {"latency_ms": bounds.latency_ms, "window_ms": bounds.sla.window_ms}
+    names = ("alert_ms", "margin", "at_least", "at_most", "share")
+    return facts | {name: getattr(bounds, name) for name in names}
+
+
+def _figures(host: HostHealth) -> dict[str, Any]:
+    facts = host._asdict()
+    return {name: finite(x) if isinstance(x, float) else x for name, x in facts.items()}
+
+
+def _load(host: HostHealth) -> float:
+    """What arrives for a host over what it can take; one that nothing is known of comes last."""
+    return host.rate / host.service_rate if host.service_rate > 0 else -1.0
 
 
 def _told(treatments: Treatments) -> list[dict[str, Any]]:

@@ -1,6 +1,6 @@
 """The journal: everything that control decided and did, so that a reader can follow each decision.
 
-The story of a treatment has these entries, the first made by `decision_entry`, others by `entries`:
+The story of a treatment has these entries, all made by `entries`:
 
     decided     the health of the step and the figures of its hosts, the treatments, the reasons, and
                 what the treatments are expected to bring
@@ -18,9 +18,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import NamedTuple
 
-from penstock.control.diagnose.project import Projection
 from penstock.control.examine.vitals import Vitals
-from penstock.control.journal.decision_entry import decided
+from penstock.control.journal.entries import decided
 from penstock.control.journal.entry import Entry
 from penstock.control.treat.decision import Bounds, Decision
 
@@ -69,7 +68,6 @@ class Journal:
         *,
         epoch: int | None = None,
         dry_run: bool = False,
-        projection: Projection | None = None,
     ) -> bool:
         """Add the entry of a decision. Costs next to nothing while all is calm."""
         newest = self._newest.get((vitals.step, "decided", None))
@@ -77,9 +75,7 @@ class Journal:
         calm = quiet and decision.health != "severe"
         if calm and newest is not None and _Gist.of(newest) == _Gist(decision.health):
             return False
-        return self.add(
-            decided(vitals, bounds, decision, epoch=epoch, dry_run=dry_run, projection=projection)
-        )
+        return self.add(decided(vitals, bounds, decision, epoch=epoch, dry_run=dry_run))
 
     def last(self, count: int) -> list[Entry]:
         """The newest entries, oldest first. Any thread may ask."""
