@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from typing import Any
 
-from penstock.control.elastic import Elastic
 from penstock.control.machine import FlowControl
 from penstock.control.money import Money
 from penstock.control.step_control import StepControl
-from penstock.control.treat.offloading import Offloading
 from penstock.model import milliseconds
 from penstock.offload.driver.keeper import WorkerKeeper
 
@@ -29,9 +27,16 @@ def control_facts(
     """
     elastic, sla = machine.elastic, machine.sla
     assert elastic is not None and sla is not None
-    functions = None if keeper is None else _functions_facts(elastic, keeper, bool(helped))
-    if functions is not None:
-        functions["left_whole"] = dict(machine.whole)
+    functions = None
+    if keeper is not None:
+        functions = {
+            "state": keeper.state if helped else "of no use",
+            "trouble": keeper.trouble,
+            "at_most": elastic.offload_settings().at_most,
+            "patience_ms": milliseconds(elastic.patience),
+            "used": _facts(keeper.used, *(field.name for field in fields(keeper.used))),
+            "left_whole": dict(machine.whole),
+        }
     return {
         "sla": asdict(sla),
         "policy": elastic.policy_text,
@@ -42,45 +47,23 @@ def control_facts(
     }
 
 
-def _functions_facts(elastic: Elastic, keeper: WorkerKeeper, helps: bool) -> dict[str, Any]:
-    return {
-        "state": keeper.state if helps else "of no use",
-        "trouble": keeper.trouble,
-        "at_most": elastic.offload_settings().at_most,
-        "patience_ms": milliseconds(elastic.patience),
-        "used": {name: _plain(value) for name, value in asdict(keeper.used).items()},
-    }
-
-
 def _step_facts(control: StepControl) -> dict[str, Any]:
-    bounds, decision = control.bounds, control.decision
+    bounds, decision, offloading = control.bounds, control.decision, control.offloading
+    treating, hosts = control.course.treating, () if decision is None else decision.hosts
     return {
         "health": None if decision is None else decision.health,
-        "share": bounds.share,
-        "alert_ms": bounds.alert_ms,
-        "margin": bounds.margin,
-        "at_least": bounds.at_least,
-        "at_most": bounds.at_most,
-        "treating": None if control.course.treating is None else str(control.course.treating),
-        "hosts": []
-        if decision is None
-        else [{k: _plain(v) for k, v in host._asdict().items()} for host in decision.hosts],
+        **_facts(bounds, "share", "alert_ms", "margin", "at_least", "at_most"),
+        "treating": None if treating is None else str(treating),
+        "hosts": [_facts(host, *host._fields) for host in hosts],
         "hot_keys": [key.facts() for key in control.hot.keys],
-        "offload": None if control.offloading is None else _offload_facts(control.offloading),
+        "offload": None if offloading is None else _facts(offloading, *_OFFLOADING),
     }
 
 
-def _offload_facts(found: Offloading) -> dict[str, Any]:
-    return {
-        "functions": found.functions,
-        "warm": found.warm,
-        "rate": found.rate,
-        "redirected": found.redirected,
-        "load": _plain(found.load),
-        "load_without": _plain(found.load_without),
-        "lasts": found.lasts,
-    }
+_OFFLOADING = ("functions", "warm", "rate", "redirected", "load", "load_without", "lasts")
 
 
-def _plain(value: Any) -> Any:
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+def _facts(value: Any, *names: str) -> dict[str, Any]:
+    """Attributes of a value by name; None for floats that JSON has no word for."""
+    found = ((name, getattr(value, name)) for name in names)
+    return {n: None if isinstance(x, float) and not math.isfinite(x) else x for n, x in found}

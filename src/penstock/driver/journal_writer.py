@@ -29,7 +29,7 @@ _KEPT = 10_000
 _STARTS_KEPT = 5
 """Starts whose events stay."""
 _MOST_BYTES = 512 * 2**20
-"""Of the events of one start: what comes after that is not recorded."""
+"""Bytes of the events of one start: what comes after that is not recorded."""
 _MANY, _LONG_S = 500, 10.0
 """Events are written when there are so many of them, or the oldest waits for so long."""
 
