@@ -13,13 +13,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from penstock.control.diagnose.diagnosis import observed
 from penstock.control.events import SlotMap
 from penstock.control.examine.arrivals import segment_arrivals
 from penstock.control.examine.examiner import Examiner
 from penstock.control.examine.vitals import Vitals, Work
 from penstock.control.journal.journal import Journal
 from penstock.control.offload_policy import OffloadPolicy
-from penstock.control.policies.health import observed
 from penstock.control.step_control import StepControl
 from penstock.control.treat.decision import Bounds, Decision
 from penstock.model import HostId, StepId

@@ -52,7 +52,7 @@ class ControlledStep:
     step: StepId
     slots: int
     policy: Policy
-    """Of its own."""
+    """A policy object that no other step has."""
     bounds: Bounds
     """As if it had the whole bound to itself."""
     merges: bool = False
@@ -283,15 +283,9 @@ class FlowControl:
     def _slot_ended(self, event: ev.TimeSlotEnded) -> None:
         control, now_ms = self.steps[event.step], event.now_ms
         if event.work is not None:
-            control.examiner.sample(
-                event.m,
-                event.arrived,
-                event.completed,
-                event.owner,
-                event.hosts,
-                event.work,
-                event.measured_ms,
-            )
+            counts = event.m, event.arrived, event.completed
+            owners = event.owner, event.hosts
+            control.examiner.sample(*counts, *owners, event.work, event.measured_ms)
         placement = self._settle(control, event.placement, now_ms, None)
         self._look(control, Look(now_ms), placement)
 

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock.control.diagnose.diagnosis import observed
 from penstock.control.policies.autoflow import AutoFlow
 from penstock.control.policies.drs import Drs, DrsLb
 from penstock.control.policies.ds2 import Ds2
-from penstock.control.policies.health import observed
 from penstock.control.policies.moves import moves
 from penstock.control.policies.static import Static
 from penstock.control.treat.decision import Policy, after, new_host

@@ -6,15 +6,20 @@ from penstock.control.examine.vitals import Vitals
 from penstock.control.policies.autoflow import AutoFlow
 from penstock.control.policies.drs import Drs, DrsLb
 from penstock.control.policies.ds2 import Ds2
-from penstock.control.policies.parse import names, parse, policy
+from penstock.control.policies.parse import parse
 from penstock.control.policies.static import Static
 from penstock.control.policies.switch import Switch
 from penstock.control.treat.decision import Bounds, Decision, Policy
 from penstock.errors import SettingError
 
+_NAMES = ("switch", "static", "autoflow", "drs", "drs_lb", "ds2")
 _OWN_TEXTS = [
     "switch", "switch(unit)", "static(4)", "autoflow(2.5s, 0.1)", "drs", "drs_lb", "ds2(0.6)",
 ]  # fmt: skip
+
+
+def policy(text: str) -> Policy:
+    return parse(text)[0]
 
 
 class Own:
@@ -80,7 +85,7 @@ def test_what_is_no_policy_is_refused_with_all_there_are(text: str) -> None:
     with pytest.raises(SettingError) as error:
         parse(text)
     assert repr(text) in error.value.message
-    for name in names():
+    for name in _NAMES:
         assert name in error.value.hint
 
 
@@ -100,5 +105,5 @@ def test_own_policies_pass_through() -> None:
 
 def test_all_names_have_a_form_that_works() -> None:
     needed = {"static": "static(2)"}
-    for name in names():
+    for name in _NAMES:
         assert callable(policy(needed.get(name, name)).decide)

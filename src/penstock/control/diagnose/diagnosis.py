@@ -16,11 +16,10 @@ import numpy as np
 from numba import njit
 
 from penstock.control.diagnose.load import Flags, Load, service_rates
-from penstock.control.diagnose.project import Projection
+from penstock.control.diagnose.project import Projection, fitting
 from penstock.control.examine.vitals import Floats, Ints, Vitals
-from penstock.control.treat.decision import Bounds, Health, HostHealth
+from penstock.control.treat.decision import Bounds, Decision, Health, HostHealth
 
-_SLOTS, _RATE, _WAITING, _LATENCY, _PROJECTED, _EXCESS = range(6)
 _HEALTH: tuple[Health, ...] = ("good", "moderate", "severe")
 
 
@@ -32,8 +31,18 @@ class Diagnosis:
     service_rate: Floats
     capacity: Floats
     gain: Floats
-    figures: Floats
-    """One row for each of what follows here as a property."""
+    slots: Floats
+    """Slots that the host owns."""
+    rate: Floats
+    """Records a second that arrive."""
+    waiting: Floats
+    """Records that wait."""
+    latency_ms: Floats
+    """As examined; where nothing completed, by Little's law from backlog and arrivals."""
+    projected_ms: Floats
+    """What the latency would settle at."""
+    excess: Floats
+    """Records of the backlog that count as load, since they would not go by themselves."""
     level: Ints
     """0: good, 1: moderate, 2: severe."""
     alert_ms: float
@@ -44,34 +53,6 @@ class Diagnosis:
     health: Health
     hot: bool
     """Whether there are slots that bring more than any host can take."""
-
-    @property
-    def slots(self) -> Floats:
-        return self._row(_SLOTS)
-
-    @property
-    def rate(self) -> Floats:
-        """Records a second that arrive."""
-        return self._row(_RATE)
-
-    @property
-    def latency_ms(self) -> Floats:
-        """As examined; where nothing completed, by Little's law from backlog and arrivals."""
-        return self._row(_LATENCY)
-
-    @property
-    def projected_ms(self) -> Floats:
-        """What it would settle at."""
-        return self._row(_PROJECTED)
-
-    @property
-    def excess(self) -> Floats:
-        """Records of the backlog that count as load, since they would not go by themselves."""
-        return self._row(_EXCESS)
-
-    def _row(self, number: int) -> Floats:
-        row: Floats = self.figures[number]
-        return row
 
     @property
     def late(self) -> Flags:
@@ -86,15 +67,9 @@ class Diagnosis:
     @property
     def arrivals(self) -> Load:
         """What the hosts are up against, but for their backlogs."""
-        vitals = self.vitals
-        return Load(
-            vitals.owner,
-            vitals.rate,
-            vitals.slot_latency_ms,
-            self.rate,
-            self.capacity,
-            self.gain,
-        )
+        owner, slot_rate = self.vitals.owner, self.vitals.rate
+        latency_ms = self.vitals.slot_latency_ms
+        return Load(owner, slot_rate, latency_ms, self.rate, self.capacity, self.gain)
 
     @cached_property
     def load(self) -> Load:
@@ -102,8 +77,8 @@ class Diagnosis:
         if not self.excess.any():
             return self.arrivals
         # Each slot of a host counts with its part of the host's backlog.
-        drained, waiting = self.excess / self.drain_s, self._row(_WAITING)
-        share = drained / np.where(waiting > 0, waiting, 1.0)
+        drained = self.excess / self.drain_s
+        share = drained / np.where(self.waiting > 0, self.waiting, 1.0)
         slot_rate = self.vitals.rate + self.vitals.backlog * share[self.vitals.owner]
         return replace(self.arrivals, slot_rate=slot_rate, rate=self.rate + drained)
 
@@ -117,12 +92,10 @@ class Diagnosis:
     def told(self) -> tuple[HostHealth, ...]:
         """For the decision."""
         words = map(_HEALTH.__getitem__, self.level.tolist())
-        _, rate, _, latency, projected, _ = self.figures.tolist()
-        slots = map(int, self.slots.tolist())
-        served = self.service_rate.tolist()
-        return tuple(
-            map(HostHealth, self.vitals.hosts, words, slots, rate, served, latency, projected)
-        )
+        slots = self.slots.astype(np.int64)
+        figures = (slots, self.rate, self.service_rate, self.latency_ms, self.projected_ms)
+        columns = (figure.tolist() for figure in figures)
+        return tuple(map(HostHealth, self.vitals.hosts, words, *columns))
 
 
 def diagnose(
@@ -151,39 +124,47 @@ def diagnose(
     capacity = projection.capacity(served, bounds)
     gain = projection.gain(served, bounds, vitals.epoch_cost_ms)
     alert_ms, bound_ms = bounds.alert_ms, projection.bound_ms(bounds)
-    figures, level, worst, bound_ms, hot = _judge(
-        vitals.owner,
-        vitals.rate,
-        vitals.backlog,
-        vitals.latency_ms,
-        capacity,
-        gain,
-        alert_ms,
-        bound_ms,
-        drain,
+    figures, level, bound_ms, hot = _judge(
+        *(vitals.owner, vitals.rate, vitals.backlog, vitals.latency_ms),
+        *(capacity, gain, alert_ms, bound_ms, drain),
     )
-    return Diagnosis(
-        vitals,
-        served,
-        capacity,
-        gain,
-        figures,
-        level,
-        alert_ms,
-        bound_ms,
-        drain * bound_ms / 1000.0,
-        _HEALTH[worst],
-        hot,
-    )
+    drain_s, health = drain * bound_ms / 1000.0, _HEALTH[level.max()]
+    judged = (level, alert_ms, bound_ms, drain_s, health, hot)
+    return Diagnosis(vitals, served, capacity, gain, *figures, *judged)
+
+
+def nothing_known(vitals: Vitals) -> Decision:
+    """A decision to do nothing as long as no host's service rate is known."""
+    why = f"no host of {vitals.step} has worked yet, so it is not known how fast they are"
+    return Decision("moderate", (), reasons=(why,))
+
+
+def observed(vitals: Vitals, bounds: Bounds) -> Decision:
+    """A decision to do nothing, with the health of the step and its hosts as switch would see it.
+
+    As long as no host's service rate is known, that is all there is to tell.
+
+    >>> from penstock.model import SLA, StepId
+    >>> vitals = Vitals.even(StepId("sum"), [99.0, 1.0], hosts=2, service_rate=100.0, latency_ms=700)
+    >>> decision = observed(vitals, Bounds(SLA(1000, 1000)))
+    >>> decision.health, [(one.host, one.health) for one in decision.hosts]
+    ('severe', [('sum/0', 'severe'), ('sum/1', 'moderate')])
+    """
+    found = diagnose(vitals, bounds, fitting(vitals))
+    if found is None:
+        return nothing_known(vitals)
+    return Decision(found.health, found.told(), hot_slots=found.hot_slots)
 
 
 @njit(cache=True, nogil=True)
 def _judge(  # type: ignore[no-untyped-def]
     owner, slot_rate, backlog, latency_ms, capacity, gain, alert_ms, bound_ms, drain
 ):
+    """The figures of hosts, one row each in the order of `Diagnosis`, and what follows from them."""
     figures = np.zeros((6, len(capacity)))
+    slots, rates, waiting = figures[0], figures[1], figures[2]
+    latencies, projections, excess = figures[3], figures[4], figures[5]
     level = np.zeros(len(capacity), np.int64)
-    slots, rates, waiting = figures[_SLOTS], figures[_RATE], figures[_WAITING]
     hottest = 0.0
     for slot in range(len(owner)):
         host = owner[slot]
@@ -197,13 +178,13 @@ def _judge(  # type: ignore[no-untyped-def]
         rate, spare = rates[host], capacity[host] - rates[host]
         beyond = waiting[host] - rate * bound_s
         if beyond > max(spare, 0.0) * bound_s:
-            figures[_EXCESS, host] = beyond
+            excess[host] = beyond
             spare -= beyond / (drain * bound_s)
         projected = gain[host] / spare if spare > 0 else np.inf
         latency = latency_ms[host]
         if np.isnan(latency) and waiting[host] > 0:
             latency = 1000.0 * waiting[host] / rate if rate > 0 else np.inf
-        figures[_LATENCY, host] = latency
-        figures[_PROJECTED, host] = projected
+        latencies[host] = latency
+        projections[host] = projected
         level[host] = (latency > alert_ms) + (projected > bound_ms)
-    return figures, level, level.max(), bound_ms, hottest > capacity.max()
+    return figures, level, bound_ms, hottest > capacity.max()

@@ -20,7 +20,7 @@ from penstock.model import StepId
 from penstock.wire.report import HotKeyCount
 
 _EPOCHS = 5
-"""Keys are judged by the counts of so many epochs, and watched for so many after trouble has gone."""
+"""Epochs by whose counts keys are judged, and for which they are watched after trouble has gone."""
 _LONGEST_MS = 24 * 3_600_000.0
 
 

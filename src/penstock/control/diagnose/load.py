@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -57,19 +56,16 @@ class Load:
     """Per host: see `penstock.control.diagnose.project`."""
 
     @staticmethod
-    def of(
-        vitals: Vitals, bounds: Bounds, projection: Projection, slot_rate: Floats | None = None
-    ) -> Load | None:
-        """The load of a step; None if no host's service rate is known. By other rates, if given."""
+    def of(vitals: Vitals, bounds: Bounds, projection: Projection) -> Load | None:
+        """The load of a step; None if no host's service rate is known."""
         served = service_rates(vitals)
         if served is None:
             return None
-        rates = vitals.rate if slot_rate is None else slot_rate
         return Load(
             vitals.owner,
-            rates,
+            vitals.rate,
             vitals.slot_latency_ms,
-            np.bincount(vitals.owner, rates, len(vitals.hosts)).astype(np.float64),
+            vitals.host_rate,
             projection.capacity(served, bounds),
             projection.gain(served, bounds, vitals.epoch_cost_ms),
         )
@@ -123,13 +119,9 @@ class Load:
 
     def with_host(self, like: int) -> Load:
         """With one more host, which owns nothing yet and is as fast as another."""
-
-        def grown(figures: Floats, new: Any) -> Floats:
-            return np.append(figures, new)
-
         return replace(
             self,
-            rate=grown(self.rate, 0.0),
-            capacity=grown(self.capacity, self.capacity[like]),
-            gain=grown(self.gain, self.gain[like]),
+            rate=np.append(self.rate, 0.0),
+            capacity=np.append(self.capacity, self.capacity[like]),
+            gain=np.append(self.gain, self.gain[like]),
         )

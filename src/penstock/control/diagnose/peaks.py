@@ -76,7 +76,7 @@ class Lessons:
         """hosts -> until when that is remembered, for how long it was, and the least such rate."""
 
     def note(self, now_ms: float, hosts: int, rate: float) -> None:
-        """So many hosts are not enough for this rate. Learnt again soon after it was forgotten, it is
+        """Take in that `hosts` are not enough for this rate. Learnt again soon after it was forgotten, it is
         remembered for twice as long."""
         until_ms, for_ms, known = self._too_few.get(hosts, (-np.inf, self.memory_ms, np.inf))
         if now_ms < until_ms:

@@ -102,10 +102,6 @@ def best_spread(load: Load, floor: float, targets: int = 4) -> list[Move]:
     ]
 
 
-def _count(load: Load, host: int) -> int:
-    return int(np.count_nonzero(load.owner == host))
-
-
 def _cut(load: Load, slots: Ints, most: int, source: int, target: int) -> Move | None:
     """The slots, of those in their order, that should go from source to target."""
     spare, gain = load.capacity - load.rate, load.gain
@@ -115,10 +111,8 @@ def _cut(load: Load, slots: Ints, most: int, source: int, target: int) -> Move |
     return Move(slots[chosen], source, target, float(slack)) if chosen.any() else None
 
 
-def balance(
-    vitals: Vitals, bounds: Bounds, projection: Projection, source: int | None = None
-) -> Treatment | None:
-    """The best balancing off a host, by default the one with the greatest projected latency.
+def balance(vitals: Vitals, bounds: Bounds, projection: Projection) -> Treatment | None:
+    """The best balancing off the host with the greatest projected latency.
 
     >>> from penstock.control.diagnose.project import Mm1
     >>> from penstock.model import SLA, StepId
@@ -127,7 +121,7 @@ def balance(
     balance: slots 1 from sum/0 to sum/1
     """
     load = Load.of(vitals, bounds, projection)
-    move = None if load is None else best_balance(load, _source(load, source))
+    move = None if load is None else best_balance(load, int(load.slack.argmin()))
     return None if load is None or move is None else treatment(vitals, load, move)
 
 
@@ -143,8 +137,10 @@ def scale_out(
     scale out: slots 0 from sum/0 to new/1
     """
     load = Load.of(vitals, bounds, projection)
-    found = None if load is None else best_scale_out(load, _source(load, source))
-    return None if load is None or found is None else treatment(vitals, load, found[1])
+    if load is None:
+        return None
+    found = best_scale_out(load, int(load.slack.argmin()) if source is None else source)
+    return None if found is None else treatment(vitals, load, found[1])
 
 
 def scale_in(vitals: Vitals, bounds: Bounds, projection: Projection) -> Treatment | None:
@@ -161,14 +157,10 @@ def scale_in(vitals: Vitals, bounds: Bounds, projection: Projection) -> Treatmen
     return None if load is None or move is None else treatment(vitals, load, move)
 
 
-def _source(load: Load, source: int | None) -> int:
-    return int(load.slack.argmin()) if source is None else source
-
-
 def treatment(vitals: Vitals, load: Load, move: Move) -> Treatment:
     """A move as a treatment, with what it is expected to bring as the reason."""
     source, hosts = vitals.hosts[move.source], len(vitals.hosts)
-    gives_all = len(move.slots) == _count(load, move.source)
+    gives_all = len(move.slots) == np.count_nonzero(load.owner == move.source)
     target = vitals.hosts[move.target] if move.target < hosts else new_host(1)
     would = milliseconds_text(float(load.latency_ms[move.source]))
     after = milliseconds_text(1.0 / move.slack if move.slack > 0 else np.inf)

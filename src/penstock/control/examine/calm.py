@@ -52,15 +52,8 @@ class Calm:
         if newest is None or not newest_s:
             newest, newest_s = vitals.rate, window_s
         rate = _calmed(
-            vitals.rate,
-            newest,
-            self._mean,
-            vitals.owner,
-            len(vitals.hosts),
-            weight,
-            self.deviations,
-            window_s,
-            newest_s,
+            *(vitals.rate, newest, self._mean, vitals.owner, len(vitals.hosts)),
+            *(weight, self.deviations, window_s, newest_s),
         )
         return replace(vitals, rate=rate)
 

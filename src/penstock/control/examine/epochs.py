@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from statistics import median
 
 _EPOCHS = 31
-"""So many epochs are looked back on: a treatment, or a pause of the machine, spoils a few of them."""
+"""Epochs that are looked back on: a treatment, or a pause of the machine, spoils a few of them."""
 
 
 class EpochCost:

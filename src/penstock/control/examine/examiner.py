@@ -28,7 +28,7 @@ _PEAK_BIN_MS = 1_000.0
 """How exactly it is remembered when a peak was."""
 _FIRST_HOSTS = 16
 _NEWEST = 3
-"""So many time slots are looked at to see a burst begin."""
+"""Newest time slots that are looked at to see a burst begin."""
 _NO_SLOTS: Ints = np.arange(0)
 
 
@@ -82,7 +82,8 @@ class Examiner:
     @window_ms.setter
     def window_ms(self, window_ms: float) -> None:
         self._window_ms = window_ms
-        self._arrivals.window = self._completions.window = window_ms / self.delta_ms
+        for history in (self._arrivals, self._completions):
+            history.set_window(window_ms / self.delta_ms)
 
     def sample(
         self,

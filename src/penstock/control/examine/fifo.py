@@ -16,7 +16,7 @@ CRUMB = 1e-6
 
 _NEVER = np.iinfo(np.int64).max
 _CELLS = 1 << 24
-"""Of the table of waiting records at most: 128 MB, whatever the number of slots."""
+"""Cells of the table of waiting records at most: 128 MB, whatever the number of slots."""
 _FIRST_ROWS = 64
 
 
@@ -70,9 +70,8 @@ class Fifo:
 
     def backlog(self) -> Floats:
         """Per slot: records that have arrived and have not completed."""
-        left = np.empty(self._totals.shape[1])
-        _subtract(self._totals, left)
-        return left
+        left = self._totals[0] - self._totals[1]
+        return np.where(left > CRUMB, left, 0.0)
 
     def _make_room(self, first: int, newest: int) -> None:
         """Have rows for all time slots from `first`, and from the oldest that waits, to `newest`."""
@@ -138,13 +137,6 @@ def _complete(waiting, head, totals, newest, at, counts, latency):  # type: igno
         latency[k] = total
         oldest = min(oldest, head[k])
     return oldest
-
-
-@njit(cache=True, nogil=True)
-def _subtract(totals, left):  # type: ignore[no-untyped-def]
-    for k in range(len(left)):
-        more = totals[0, k] - totals[1, k]
-        left[k] = more if more > CRUMB else 0.0
 
 
 @njit(cache=True, nogil=True)

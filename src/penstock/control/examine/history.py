@@ -67,12 +67,8 @@ class ArrivalHistory:
         """ArrivalHistory are known of the time slots after this one."""
         self._newest, self._horizon = 0, 0.0
 
-    @property
-    def window(self) -> float:
-        return self._window
-
-    @window.setter
-    def window(self, window: float) -> None:
+    def set_window(self, window: float) -> None:
+        """Count over another window from now on; a longer one fills as time goes on."""
         self._window = window
         if _rows(window) > len(self._ring):
             if self._begin is not None:
@@ -125,12 +121,8 @@ class Completions:
         self._newest = 0
         self._not_measured = np.full(slots, np.nan)
 
-    @property
-    def window(self) -> float:
-        return self._window
-
-    @window.setter
-    def window(self, window: float) -> None:
+    def set_window(self, window: float) -> None:
+        """Count over another window from now on; a longer one fills as time goes on."""
         self._window = window
         if _rows(window) > len(self._slots):
             self._slots = _longer(self._slots, window, self._newest)

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import numpy as np
 
+from penstock.control.diagnose.diagnosis import observed
 from penstock.control.examine.vitals import Floats, Ints, Vitals
-from penstock.control.policies.health import observed
 from penstock.control.treat.decision import Bounds, Decision, Treatment
 from penstock.errors import SettingError
 
@@ -85,7 +85,7 @@ class AutoFlow:
 
 
 def _first_fit(slots: Ints, counts: Floats, room: float) -> tuple[int, ...]:
-    """Of these slots, the largest first, each that still fits; those that brought nothing stay."""
+    """Slots that fit into the room together, the largest first; those that brought nothing stay."""
     found = []
     for slot in slots[np.argsort(-counts[slots], kind="stable")].tolist():
         if 0 < counts[slot] <= room:

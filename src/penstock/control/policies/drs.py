@@ -1,21 +1,24 @@
 """DRS: as many hosts as an M/M/k queue needs to stay within the bound.
 
-DRS asks how many hosts there should be; which slots go where is found as switch does. It counts on
-arrivals being spread evenly over hosts, and with DRS-LB they are helped to be.
+The M/M/k queue is one queue and k equal hosts. DRS asks how many hosts there should be; which slots go
+where is found as switch does. It counts on arrivals being spread evenly over hosts, and with DRS-LB they
+are helped to be.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator
 from dataclasses import replace
+from itertools import count, islice
 
 import numpy as np
 
+from penstock.control.diagnose.diagnosis import observed
 from penstock.control.diagnose.load import service_rates
 from penstock.control.diagnose.project import fitting
 from penstock.control.diagnose.strategies import balance, scale_in, scale_out
 from penstock.control.examine.vitals import Vitals
-from penstock.control.policies.erlang import hosts_needed
-from penstock.control.policies.health import observed
 from penstock.control.policies.moves import moves
 from penstock.control.treat.decision import Bounds, Decision, Treatment, after, new_host
 from penstock.errors import SettingError
@@ -44,7 +47,7 @@ there is 1
             raise SettingError(f"a patience of {patience} decisions", hint="use 1 or more")
         self.unit, self.patience = unit, patience
         self._enough = 0
-        """For how many decisions in a row fewer hosts would have been enough."""
+        """Decisions in a row for which fewer hosts would have been enough."""
 
     def __str__(self) -> str:
         return "drs"
@@ -115,6 +118,41 @@ class DrsLb(Drs):
         if treatment is None:
             return found
         return replace(found, treatments=(treatment,), reasons=(treatment.reason,))
+
+
+def sojourns_ms(rate: float, service_rate: float) -> Iterator[float]:
+    """How long a record is there on average, waiting and being worked on, with 1, 2, 3 ... hosts; inf
+    where they cannot keep up.
+
+    Erlang's formulas are computed by their recursions, which neither overflow nor cancel out, for any
+    number of hosts.
+
+    >>> [round(ms, 2) for ms in islice(sojourns_ms(1_799.0, 1_800.0), 2)]
+    [1000.0, 0.74]
+    """
+    all_busy, load = 1.0, rate / service_rate
+    for hosts in count(1):
+        # Erlang B: how likely all hosts are busy if nobody waits, from that for one host less
+        all_busy = load * all_busy / (hosts + load * all_busy)
+        spare = hosts * service_rate - rate
+        if spare <= 0:
+            yield math.inf
+        else:
+            # Erlang C: how likely a record has to wait
+            waits = hosts * all_busy / (hosts - load * (1.0 - all_busy))
+            yield 1000.0 * (waits / spare + 1.0 / service_rate)
+
+
+def hosts_needed(rate: float, service_rate: float, latency_ms: float, most: int) -> int | None:
+    """The smallest number of hosts with a sojourn of at most `latency_ms`; None if above `most`.
+
+    >>> hosts_needed(5_000.0, 1_000.0, 1_000.0, most=32), hosts_needed(5_000.0, 1_000.0, 1.1, most=32)
+    (6, 8)
+    """
+    if rate >= most * service_rate or 1000.0 / service_rate > latency_ms:
+        return None
+    sojourns = enumerate(islice(sojourns_ms(rate, service_rate), most), start=1)
+    return next((hosts for hosts, ms in sojourns if ms <= latency_ms), None)
 
 
 def _one_more(vitals: Vitals, bounds: Bounds, name: HostId) -> Treatment | None:

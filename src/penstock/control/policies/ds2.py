@@ -17,9 +17,9 @@ from dataclasses import replace
 
 import numpy as np
 
+from penstock.control.diagnose.diagnosis import observed
 from penstock.control.diagnose.load import service_rates
 from penstock.control.examine.vitals import Vitals
-from penstock.control.policies.health import observed
 from penstock.control.policies.moves import moves
 from penstock.control.treat.decision import Bounds, Decision, Treatment, new_host
 from penstock.errors import SettingError

@@ -32,15 +32,6 @@ _FORMS = (
 _HINT = f"use {', '.join(_FORMS)}, or give an object with a method decide(vitals, bounds)"
 
 
-def names() -> tuple[str, ...]:
-    """The policies that there are.
-
-    >>> names()
-    ('switch', 'static', 'autoflow', 'drs', 'drs_lb', 'ds2')
-    """
-    return tuple(_MAKERS)
-
-
 def parse(text: str | Policy | type[Policy]) -> Parsed:
     """The policy that a text names, and the margin for `Bounds` if it names one. A new object each time.
 
@@ -64,15 +55,6 @@ give an object with a method decide(vitals, bounds)
     return made_of(text, "policy", _MAKERS, _HINT)
 
 
-def policy(text: str | Policy | type[Policy]) -> Policy:
-    """The policy alone, for whom a margin does not matter.
-
-    >>> print(policy("static(4)"))
-    static(4)
-    """
-    return parse(text)[0]
-
-
 # Policies are imported where they are made: some bring numba along, which who only writes a flow
 # should not have to wait for.
 
@@ -93,15 +75,10 @@ def _static(hosts: str) -> Parsed:
     return Static(int(hosts)), None
 
 
-def _autoflow(window: str | None = None, factor: str | None = None) -> Parsed:
+def _autoflow(window: str = "5s", factor: str = "0.2") -> Parsed:
     from penstock.control.policies.autoflow import AutoFlow
 
-    given: dict[str, float] = {}
-    if window is not None:
-        given["window_ms"] = milliseconds(window)
-    if factor is not None:
-        given["factor"] = float(factor)
-    return AutoFlow(**given), None
+    return AutoFlow(milliseconds(window), float(factor)), None
 
 
 def _drs(margin: str | None = None) -> Parsed:
@@ -116,10 +93,10 @@ def _drs_lb(margin: str | None = None) -> Parsed:
     return DrsLb(), _margin(margin)
 
 
-def _ds2(target: str | None = None) -> Parsed:
+def _ds2(target: str = "0.7") -> Parsed:
     from penstock.control.policies.ds2 import Ds2
 
-    return Ds2() if target is None else Ds2(target=float(target)), None
+    return Ds2(float(target)), None
 
 
 def _margin(text: str | None = None) -> float | None:

@@ -6,13 +6,9 @@ import numpy as np
 
 from penstock.control.diagnose.diagnosis import Diagnosis
 from penstock.control.diagnose.load import Load
-from penstock.control.diagnose.outlook import milliseconds_text
+from penstock.control.diagnose.outlook import hosts_text, milliseconds_text
 from penstock.control.examine.vitals import Floats, Vitals
 from penstock.control.treat.decision import Bounds
-
-
-def nothing_known(vitals: Vitals) -> str:
-    return f"no host of {vitals.step} has worked yet, so it is not known how fast they are"
 
 
 def severe(vitals: Vitals, bounds: Bounds, found: Diagnosis, host: int) -> str:
@@ -64,13 +60,13 @@ def others_wait(hosts: int) -> str:
 
 
 def too_few(vitals: Vitals, bounds: Bounds, then: int) -> str:
-    """Of a step that lacks hosts, and would have so many after this decision."""
+    """Why a step gets hosts that lacks some; it would have `then` hosts after this decision."""
     less = "" if then >= bounds.at_least else f"; its slots can be divided among {then:,} for now"
-    return f"the step has {_hosts(vitals)} and should have {bounds.at_least:,} at least{less}"
+    return f"the step has {hosts_text(len(vitals.hosts))} and should have {bounds.at_least:,} at least{less}"
 
 
 def too_many(vitals: Vitals, bounds: Bounds) -> str:
-    return f"the step has {_hosts(vitals)} and may have {bounds.at_most:,} at most"
+    return f"the step has {hosts_text(len(vitals.hosts))} and may have {bounds.at_most:,} at most"
 
 
 def relieved(vitals: Vitals, found: Diagnosis, then: Floats, source: int, target: int) -> str:
@@ -99,8 +95,3 @@ def taken_over(vitals: Vitals, found: Diagnosis, target: int, slack: float) -> s
         f"{vitals.hosts[target]} would settle at {would} at most, the bound is "
         f"{found.bound_ms:,.0f} ms"
     )
-
-
-def _hosts(vitals: Vitals) -> str:
-    count = len(vitals.hosts)
-    return "1 host" if count == 1 else f"{count:,} hosts"

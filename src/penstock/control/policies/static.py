@@ -7,8 +7,8 @@ from heapq import heapify, heappop, heapreplace
 
 import numpy as np
 
+from penstock.control.diagnose.diagnosis import observed
 from penstock.control.examine.vitals import Floats, Ints, Vitals
-from penstock.control.policies.health import observed
 from penstock.control.policies.moves import moves
 from penstock.control.treat.decision import Bounds, Decision, Treatment, new_host
 from penstock.errors import SettingError

@@ -8,7 +8,7 @@ from functools import partial
 
 import numpy as np
 
-from penstock.control.diagnose.diagnosis import Diagnosis, diagnose
+from penstock.control.diagnose.diagnosis import Diagnosis, diagnose, nothing_known
 from penstock.control.diagnose.load import Load
 from penstock.control.diagnose.peaks import Lessons, Peaks
 from penstock.control.diagnose.project import Projection, fitting
@@ -29,9 +29,9 @@ _MOST, _WORK = 64, 16_384
 """Hosts that one decision deals with, those that are worst off first: the others come next. Each takes
 as long as the step has hosts, so that there are fewer of them where there are very many hosts."""
 _WORTHWHILE = 0.1
-"""By so much must a balance that cures nobody lower the worst, so as to be worth the pause."""
+"""Share by which a balance that cures nobody must lower the worst, so as to be worth the pause."""
 _LOOKS = 32
-"""So often, in the time that is remembered, a host that could go is looked for."""
+"""Looks for a host that could go, in the time that is remembered."""
 
 
 class Switch:
@@ -89,7 +89,7 @@ class Switch:
             vitals = self._calm.of(vitals, _window_s(bounds))
         found = diagnose(vitals, bounds, self.projection or fitting(vitals), self.drain)
         if found is None:
-            return Decision("moderate", (), reasons=(words.nothing_known(vitals),))
+            return nothing_known(vitals)
         if self.memory:
             self._peaks.note(vitals.now_ms, vitals.rate)
         hosts = len(vitals.hosts)

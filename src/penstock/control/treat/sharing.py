@@ -11,7 +11,7 @@ from penstock.control.treat.decision import Bounds
 from penstock.model import StepId
 
 SHARE_EPOCHS = 50
-"""So many epochs are looked back on, and go by, before the shares of steps are moved."""
+"""Epochs that are looked back on, and go by, before the shares of steps are moved."""
 
 
 class Sharing:
