@@ -28,10 +28,10 @@ from penstock.control.examine.arrivals import Arrivals
 from penstock.control.examine.epochs import EpochCost
 from penstock.control.examine.vitals import Floats
 from penstock.control.journal.entries import host_lost, refused, setting
+from penstock.control.journal.entry import At
 from penstock.control.journal.journal import Journal
 from penstock.control.offload_policy import Ahead, OffloadPolicy
-from penstock.control.realize.course import Course
-from penstock.control.realize.patience import patience_ms
+from penstock.control.realize.course import Course, patience_ms
 from penstock.control.step_control import Look, StepControl
 from penstock.control.treat.decision import Bounds, Policy
 from penstock.control.treat.sharing import SharedBound
@@ -143,7 +143,7 @@ class FlowControl:
         """For the plan of the epoch that began last."""
         self._set_bounds()
         for name, why in self.whole.items():
-            self.journal.add(refused(StepId(name), now_ms, why, wanted="functions"))
+            self.journal.add(refused(At(name, now_ms), why, wanted="functions"))
 
     def handle(self, event: ev.Event) -> list[do.Instruction]:
         """Take in what has happened; what is to be done about it, in this order."""
@@ -342,9 +342,8 @@ class FlowControl:
         why = "it died; others take its slots"
         if event.returns:
             why += ", and it is started again"
-        slots = list(event.slots)
-        told = host_lost(control.step, event.now_ms, event.host, slots, why, epoch=event.epoch)
-        self.journal.add(told)
+        at = At(control.step, event.now_ms, event.epoch)
+        self.journal.add(host_lost(at, event.host, list(event.slots), why))
 
     # -- burst workers
 
@@ -372,8 +371,8 @@ class FlowControl:
             took_ms = event.written_ms - self.started_ms
             changed = self._bound.note(self._spent(event), took_ms, age_ms)
             for step, (old, new) in changed.items():
-                told = setting(step, event.now_ms, "share", round(old, 3), round(new, 3))
-                self.journal.add(told)
+                at = At(step, event.now_ms)
+                self.journal.add(setting(at, "share", round(old, 3), round(new, 3)))
             self._set_bounds()
 
     def _shares_moved(self, event: ev.SharesMoved) -> None:
@@ -409,7 +408,7 @@ class FlowControl:
         for name, now in steering.told(self.elastic, self.sla).items():
             if before[name] != now:
                 for step in self.all_steps:
-                    self.journal.add(setting(StepId(step), event.now_ms, name, before[name], now))
+                    self.journal.add(setting(At(step, event.now_ms), name, before[name], now))
 
 
 _HANDLERS: dict[type, Callable[[FlowControl, Any], None]] = {

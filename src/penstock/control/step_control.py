@@ -13,6 +13,7 @@ from penstock.control.events import SlotMap, TreatmentBegun
 from penstock.control.examine.examiner import Examiner
 from penstock.control.examine.vitals import Floats, Ints, Vitals
 from penstock.control.journal import entries
+from penstock.control.journal.entry import At
 from penstock.control.journal.journal import Journal
 from penstock.control.money import Money
 from penstock.control.offload_policy import OffloadPolicy
@@ -165,10 +166,8 @@ class StepControl:
         found = self._offload.decide(vitals, self._bounds, look.now_ms, spent)
         self.offloading = found
         if found.reasons:
-            told = entries.offload(
-                self.step, look.now_ms, found, look.money, epoch=look.epoch, dry_run=self.dry_run
-            )
-            self.journal.add(told)
+            at = self._at(look.now_ms, look.epoch)
+            self.journal.add(entries.offload(at, found, look.money, dry_run=self.dry_run))
         return found
 
     def withdraw(self, why: str, now_ms: float, epoch: int | None = None) -> None:
@@ -179,7 +178,7 @@ class StepControl:
         self._offload.let_go(self.step, now_ms)
         if was.carries:
             nothing = Offloading(np.zeros_like(was.shares), 0, was.warm, (why,), rate=was.rate)
-            self.journal.add(entries.offload(self.step, now_ms, nothing, epoch=epoch))
+            self.journal.add(entries.offload(self._at(now_ms, epoch), nothing))
 
     def _out_of_bounds(self, treatments: Sequence[Treatment], now: int) -> str:
         """Why treatments must not be done; empty if they may. To come nearer to a bound is allowed."""
@@ -209,11 +208,7 @@ class StepControl:
             now_ms, decision.hot_slots, vitals.rate, fastest, margin, self.dry_run
         )
         for key in found:
-            self.journal.add(
-                entries.hot_key(
-                    self.step, now_ms, key.slot, key.key, key.rate, key.text, epoch=epoch
-                )
-            )
+            self.journal.add(entries.hot_key(self._at(now_ms, epoch), key))
 
     # -- what becomes of treatments
 
@@ -224,10 +219,8 @@ class StepControl:
         worst, now_ms = self._worst(), event.now_ms
         revised = self.course.begin(event.treatments, now_ms, worst, self.vitals, self._placement)
         self._before = None
-        told = entries.began(
-            self.step, now_ms, event.treatments, worst, revised=revised, epoch=event.epoch
-        )
-        self.journal.add(told)
+        at = self._at(now_ms, event.epoch)
+        self.journal.add(entries.began(at, event.treatments, worst, revised=revised))
 
     def settle(self, placement: SlotMap, now_ms: float, epoch: int | None) -> str | None:
         """See at a boundary whether treatments are in force by now, or are given up; which of it."""
@@ -236,34 +229,30 @@ class StepControl:
                 self.examiner.forget_host(gone)
             self._hosts = placement.hosts
         was = self.course.treating
-        ended = self.course.end(placement, now_ms)
+        ended, at = self.course.end(placement, now_ms), self._at(now_ms, epoch)
         if ended == "done" and was is not None:
             self._before = (was.latency_ms, now_ms + self._bounds.sla.window_ms)
-            since_ms, worst = was.since_ms, self._worst()
-            told = entries.done(
-                *(self.step, now_ms, was.treatments, since_ms, worst),
-                hosts=placement.hosts,
-                epoch=epoch,
-            )
-            self.journal.add(told)
+            told = was.treatments, was.since_ms, self._worst()
+            self.journal.add(entries.done(at, *told, hosts=placement.hosts))
         elif ended == "given up" and was is not None:
-            self.journal.add(entries.failed(self.step, now_ms, was.treatments, NOT_UP, epoch=epoch))
+            self.journal.add(entries.failed(at, was.treatments, NOT_UP))
         elif ended == "given up":
             self.refuse(NOT_UP, f"{placement.pending} slots on another host", now_ms, epoch)
         return ended
 
     def refuse(self, why: str, wanted: str, now_ms: float, epoch: int | None) -> None:
         """Tell that something is not being done."""
-        self.journal.add(entries.refused(self.step, now_ms, why, wanted=wanted, epoch=epoch))
+        self.journal.add(entries.refused(self._at(now_ms, epoch), why, wanted))
+
+    def _at(self, now_ms: float, epoch: int | None) -> At:
+        return At(self.step, now_ms, epoch)
 
     def _tell_outcome(self, vitals: Vitals, epoch: int | None) -> None:
         """A window after treatments were done: what they brought."""
         if self._before is not None and vitals.now_ms >= self._before[1]:
             before_ms, self._before = self._before[0], None
-            now, bounds = self._worst(), self._bounds
-            self.journal.add(
-                entries.outcome(self.step, vitals.now_ms, before_ms, now, bounds, epoch=epoch)
-            )
+            at, now_ms = self._at(vitals.now_ms, epoch), self._worst()
+            self.journal.add(entries.outcome(at, before_ms, now_ms, self._bounds))
 
     def _worst(self) -> float:
         """The latency of the host that is worst off, as of the last look."""

@@ -4,7 +4,7 @@ Hours of a trace pass in seconds, so policies can be compared, and a trace of on
 anything is started. A reader can follow a run by the files:
 
     workload    what there is to simulate, by name
-    trace       how many records arrive for each slot in each time slot; `trace_file` reads them
+    trace       how many records arrive for each slot in each time slot
     plane       what the made-up hosts, treatments and engine are like
     fleet       the hosts of a step: which own what, and treatments that take time
     functions   those that may help a step: what they are like, which are ready, what they cost

@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 
 from penstock import codec
+from penstock.control.diagnose.hot_keys import HotKey
 from penstock.control.examine.vitals import Vitals
 from penstock.control.journal import entries
 from penstock.control.journal.entries import decided
-from penstock.control.journal.entry import Entry
+from penstock.control.journal.entry import At, Entry
 from penstock.control.journal.journal import REMIND_MS, Journal, worth_telling
 from penstock.control.treat.decision import (
     Bounds,
@@ -44,18 +45,24 @@ def said(now_ms: float, health: Health = "good", **parts: Any) -> Entry:
     return decided(vitals_at(now_ms), BOUNDS, decision, epoch=int(now_ms / 250))
 
 
+def hot(key: str, rate: float) -> HotKey:
+    return HotKey(STEP, 3, key, rate, 1.3, merges=True, two_stage=True)
+
+
 def every_event() -> list[Entry]:
     return [
         said(0.0, "severe", treatments=(OUT,), reasons=("sum/0 is severe: 640 ms.",)),
         said(0.0, "severe", hot_slots=(0,)),
-        entries.refused(STEP, 1.0, "at most 4 hosts are allowed", wanted=str(OUT)),
-        entries.began(STEP, 2.0, [OUT], 640.0, epoch=4),
-        entries.done(STEP, 1_502.0, [OUT], 2.0, math.nan, hosts=[HostId("sum/0"), HostId("sum/1")]),
-        entries.failed(STEP, 3.0, [OUT], "no core is free"),
-        entries.outcome(STEP, 4.0, 640.0, 120.0, BOUNDS, expected_ms=90.0),
-        entries.host_lost(STEP, 5.0, HostId("sum/0"), [0, 1], "its process ended"),
-        entries.setting(STEP, 6.0, "latency_ms", 1000, 500),
-        entries.hot_key(STEP, 7.0, 3, "user=42", 5_000.0, "split in two stages"),
+        entries.refused(At(STEP, 1.0), "at most 4 hosts are allowed", wanted=str(OUT)),
+        entries.began(At(STEP, 2.0, 4), [OUT], 640.0),
+        entries.done(
+            At(STEP, 1_502.0), [OUT], 2.0, math.nan, hosts=[HostId("sum/0"), HostId("sum/1")]
+        ),
+        entries.failed(At(STEP, 3.0), [OUT], "no core is free"),
+        entries.outcome(At(STEP, 4.0), 640.0, 120.0, BOUNDS, expected_ms=90.0),
+        entries.host_lost(At(STEP, 5.0), HostId("sum/0"), [0, 1], "its process ended"),
+        entries.setting(At(STEP, 6.0), "latency_ms", 1000, 500),
+        entries.hot_key(At(STEP, 7.0), hot("user=42", 5_000.0)),
     ]
 
 
@@ -110,9 +117,9 @@ def test_of_many_hosts_those_with_most_load_are_told() -> None:
 
 
 def test_outcome_tells_whether_the_bound_is_kept() -> None:
-    late = entries.outcome(STEP, 0.0, 900.0, 1_100.0, BOUNDS)
+    late = entries.outcome(At(STEP, 0.0), 900.0, 1_100.0, BOUNDS)
     assert late.text == "latency 1,100 ms instead of 900 ms, not within the bound of 1,000 ms"
-    unknown = entries.outcome(STEP, 0.0, 900.0, math.nan, BOUNDS, expected_ms=math.inf)
+    unknown = entries.outcome(At(STEP, 0.0), 900.0, math.nan, BOUNDS, expected_ms=math.inf)
     assert unknown.text == "latency unknown instead of 900 ms; expected ∞"
 
 
@@ -203,7 +210,7 @@ def test_a_story_is_kept_and_handed_on_once() -> None:
 def test_only_the_newest_are_kept() -> None:
     journal = Journal(most=3)
     for n in range(10):
-        journal.add(entries.setting(STEP, float(n), "at_most", n, n + 1))
+        journal.add(entries.setting(At(STEP, float(n)), "at_most", n, n + 1))
     assert [entry.time_ms for entry in journal.last(2)] == [8.0, 9.0]
     assert (len(journal), len(journal.last(99)), journal.last(0)) == (3, 3, [])
 
@@ -213,7 +220,7 @@ def test_steps_and_hot_keys_are_told_apart() -> None:
     for step in (STEP, StepId("count")):
         for key in ("user=1", "user=2"):
             for now in (0.0, 250.0, 500.0):
-                journal.add(entries.hot_key(step, now, 3, key, 5_000.0 + now, "split"))
+                journal.add(entries.hot_key(At(step, now), hot(key, 5_000.0 + now)))
     assert [(entry.step, entry.facts["key"]) for entry in journal.last(99)] == [
         ("sum", "user=1"), ("sum", "user=2"), ("count", "user=1"), ("count", "user=2"),
     ]  # fmt: skip

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from penstock.control.journal.entries import offload
+from penstock.control.journal.entry import At
 from penstock.control.money import Costs, Money
 from penstock.control.treat.offloading import Offloading, OffloadSettings, recovery_ms
 from penstock.errors import SettingError
@@ -243,13 +244,13 @@ def test_settings_that_cannot_be_are_refused(wrong: dict[str, Any]) -> None:
 
 def test_the_journal_is_told_with_figures_and_money() -> None:
     found = follow(Offloader(_PLAIN), [0.5] * 3 + [3.0] * 2)[-1]
-    entry = offload(STEP, 5_000.0, found, Money(0.5, 0.25), epoch=7)
+    entry = offload(At(STEP, 5_000.0, 7), found, Money(0.5, 0.25))
     assert entry.event == "offload"
     assert entry.facts["functions"] == found.functions
     assert entry.facts["slots"] == "0-7"
     assert entry.facts["money"] == {"hosts": 0.5, "functions": 0.25, "total": 0.75}
     assert "sum/0 has been above 80 % for 2 observations" in entry.text
-    nothing = offload(STEP, 5_000.0, Offloading(np.zeros(8), 0, 0))
+    nothing = offload(At(STEP, 5_000.0), Offloading(np.zeros(8), 0, 0))
     assert nothing.text == "functions carry nothing"
     assert nothing.facts["money"] is None
 

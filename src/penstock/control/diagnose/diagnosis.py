@@ -128,9 +128,15 @@ def diagnose(
         *(vitals.owner, vitals.rate, vitals.backlog, vitals.latency_ms),
         *(capacity, gain, alert_ms, bound_ms, drain),
     )
-    drain_s, health = drain * bound_ms / 1000.0, _HEALTH[level.max()]
-    judged = (level, alert_ms, bound_ms, drain_s, health, hot)
-    return Diagnosis(vitals, served, capacity, gain, *figures, *judged)
+    return Diagnosis(
+        *(vitals, served, capacity, gain, *figures),
+        level=level,
+        alert_ms=alert_ms,
+        bound_ms=bound_ms,
+        drain_s=drain * bound_ms / 1000.0,
+        health=_HEALTH[level.max()],
+        hot=hot,
+    )
 
 
 def nothing_known(vitals: Vitals) -> Decision:

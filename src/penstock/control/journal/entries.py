@@ -9,13 +9,14 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from penstock.control.diagnose.hot_keys import HotKey
 from penstock.control.diagnose.outlook import Outlook, finite, milliseconds_text
 from penstock.control.examine.vitals import Vitals
-from penstock.control.journal.entry import Entry
+from penstock.control.journal.entry import At, Entry
 from penstock.control.money import Money
 from penstock.control.treat.decision import Bounds, Decision, HostHealth, Treatment, after
 from penstock.control.treat.offloading import Offloading
-from penstock.model import HostId, StepId
+from penstock.model import HostId
 from penstock.plan.slots import slots_to_text
 
 Treatments = Sequence[Treatment]
@@ -34,7 +35,7 @@ def decided(
 ) -> Entry:
     """What a policy found and wants, all that it went by, and what that may be expected to bring.
 
-    >>> from penstock.model import SLA
+    >>> from penstock.model import SLA, StepId
     >>> vitals = Vitals.even(StepId("sum"), [40.0, 40.0], hosts=1, service_rate=100.0)
     >>> out = Treatment("scale_out", (1,), HostId("sum/0"), HostId("new/1"), "")
     >>> decision = Decision("severe", (), (out,), ("sum/0 is severe",))
@@ -70,36 +71,27 @@ to settle at 25 ms instead of ∞
         then = Outlook.of(after(vitals, decision.treatments), bounds)
         parts.append(f"expected: {then.instead_of(now)}")
         facts |= {"now": now.facts(), "expected": then.facts()}
-    return Entry(vitals.now_ms, epoch, vitals.step, "decided", ". ".join(parts), facts)
+    at = At(vitals.step, vitals.now_ms, epoch)
+    return at.entry("decided", ". ".join(parts), facts)
 
 
-def refused(
-    step: StepId, now_ms: float, why: str, *, wanted: str = "", epoch: int | None = None
-) -> Entry:
+def refused(at: At, why: str, wanted: str = "") -> Entry:
     """What was wanted is not being done: a host that cannot be started, a limit, a request.
 
-    >>> refused(StepId("sum"), 0.0, "at most 4 hosts are allowed", wanted="a fifth host").text
+    >>> refused(At("sum", 0.0), "at most 4 hosts are allowed", wanted="a fifth host").text
     'a fifth host: at most 4 hosts are allowed'
     """
     text = f"{wanted}: {why}" if wanted else why
-    return Entry(now_ms, epoch, step, "refused", text, {"why": why, "wanted": wanted})
+    return at.entry("refused", text, {"why": why, "wanted": wanted})
 
 
-def began(
-    step: StepId,
-    now_ms: float,
-    treatments: Treatments,
-    latency_ms: float,
-    *,
-    revised: bool = False,
-    epoch: int | None = None,
-) -> Entry:
+def began(at: At, treatments: Treatments, latency_ms: float, *, revised: bool = False) -> Entry:
     """The data plane took up these treatments; `latency_ms` is the step's at this moment.
 
     If `revised`, they take the place of what began before and had not taken effect.
 
     >>> move = Treatment("balance", (1, 2), HostId("sum/0"), HostId("sum/1"), "")
-    >>> began(StepId("sum"), 0.0, [move], 640.0).text
+    >>> began(At("sum", 0.0), [move], 640.0).text
     'balance: slots 1-2 from sum/0 to sum/1. latency 640 ms'
     """
     facts = {
@@ -109,26 +101,24 @@ def began(
     }
     instead = "instead of what began before. " if revised else ""
     text = instead + _story(treatments, f"latency {milliseconds_text(latency_ms)}")
-    return Entry(now_ms, epoch, step, "began", text, facts)
+    return at.entry("began", text, facts)
 
 
 def done(
-    step: StepId,
-    now_ms: float,
+    at: At,
     treatments: Treatments,
     began_ms: float,
     latency_ms: float,
     *,
     hosts: Sequence[HostId] = (),
-    epoch: int | None = None,
 ) -> Entry:
     """These treatments are in force; `hosts` are those that the step has now.
 
     >>> move = Treatment("balance", (1, 2), HostId("sum/0"), HostId("sum/1"), "")
-    >>> done(StepId("sum"), 9_200.0, [move], 8_000.0, 700.0).text
+    >>> done(At("sum", 9_200.0), [move], 8_000.0, 700.0).text
     'balance: slots 1-2 from sum/0 to sum/1. took 1,200 ms, latency 700 ms'
     """
-    took_ms = now_ms - began_ms
+    took_ms = at.time_ms - began_ms
     facts = {
         "treatments": _told(treatments),
         "took_ms": finite(took_ms),
@@ -137,35 +127,26 @@ def done(
     }
     told = f"took {milliseconds_text(took_ms)}, latency {milliseconds_text(latency_ms)}"
     told += f", hosts {', '.join(hosts)}" if hosts else ""
-    return Entry(now_ms, epoch, step, "done", _story(treatments, told), facts)
+    return at.entry("done", _story(treatments, told), facts)
 
 
-def failed(
-    step: StepId, now_ms: float, treatments: Treatments, why: str, *, epoch: int | None = None
-) -> Entry:
+def failed(at: At, treatments: Treatments, why: str) -> Entry:
     """These treatments were given up; the next decision begins from what there is then.
 
-    >>> failed(StepId("sum"), 0.0, [], "no core is free for a host").text
+    >>> failed(At("sum", 0.0), [], "no core is free for a host").text
     'given up: no core is free for a host'
     """
     facts = {"treatments": _told(treatments), "why": why}
-    return Entry(now_ms, epoch, step, "failed", _story(treatments, f"given up: {why}"), facts)
+    return at.entry("failed", _story(treatments, f"given up: {why}"), facts)
 
 
 def outcome(
-    step: StepId,
-    now_ms: float,
-    before_ms: float,
-    latency_ms: float,
-    bounds: Bounds,
-    *,
-    expected_ms: float = math.nan,
-    epoch: int | None = None,
+    at: At, before_ms: float, latency_ms: float, bounds: Bounds, *, expected_ms: float = math.nan
 ) -> Entry:
     """What treatments brought, a window after they were done.
 
     >>> from penstock.model import SLA
-    >>> outcome(StepId("sum"), 0.0, 1_640.0, 180.0, Bounds(SLA(1000, 1000)), expected_ms=210.0).text
+    >>> outcome(At("sum", 0.0), 1_640.0, 180.0, Bounds(SLA(1000, 1000)), expected_ms=210.0).text
     'latency 180 ms instead of 1,640 ms, within the bound of 1,000 ms; expected 210 ms'
     """
     kept = latency_ms <= bounds.latency_ms
@@ -181,74 +162,51 @@ def outcome(
         "expected_ms": finite(expected_ms),
         "bound_ms": bounds.latency_ms,
     }
-    return Entry(now_ms, epoch, step, "outcome", text, facts)
+    return at.entry("outcome", text, facts)
 
 
-def host_lost(
-    step: StepId,
-    now_ms: float,
-    host: HostId,
-    slots: Sequence[int],
-    why: str,
-    *,
-    epoch: int | None = None,
-) -> Entry:
+def host_lost(at: At, host: HostId, slots: Sequence[int], why: str) -> Entry:
     """A host died; its slots go to others.
 
-    >>> host_lost(StepId("sum"), 0.0, HostId("sum/2"), [4, 5, 6], "its process ended").text
+    >>> host_lost(At("sum", 0.0), HostId("sum/2"), [4, 5, 6], "its process ended").text
     'sum/2 with slots 4-6: its process ended'
     """
     owned = f"with slots {slots_to_text(slots)}" if len(slots) else "without slots"
     facts = {"host": host, "slots": slots_to_text(slots), "why": why}
-    return Entry(now_ms, epoch, step, "host lost", f"{host} {owned}: {why}", facts)
+    return at.entry("host lost", f"{host} {owned}: {why}", facts)
 
 
-def setting(
-    step: StepId, now_ms: float, name: str, before: Any, now: Any, *, epoch: int | None = None
-) -> Entry:
+def setting(at: At, name: str, before: Any, now: Any) -> Entry:
     """What the step must keep to, or is steered by, was changed. Both values as JSON has them.
 
-    >>> setting(StepId("sum"), 0.0, "at_most", 4, 8).text
+    >>> setting(At("sum", 0.0), "at_most", 4, 8).text
     'at_most is 8, was 4'
     """
     facts = {"name": name, "before": before, "now": now}
-    return Entry(now_ms, epoch, step, "setting", f"{name} is {now}, was {before}", facts)
+    return at.entry("setting", f"{name} is {now}, was {before}", facts)
 
 
-def hot_key(
-    step: StepId,
-    now_ms: float,
-    slot: int,
-    key: str,
-    rate: float,
-    text: str,
-    *,
-    epoch: int | None = None,
-) -> Entry:
-    """One key alone is more than a host can take; `text` says what is done, or can be done.
+def hot_key(at: At, hot: HotKey) -> Entry:
+    """One key alone is more than a host can take, and what is done about it, or can be done.
 
-    >>> hot_key(StepId("sum"), 0.0, 12, "user=42", 5_200.0, "split in two stages").text
-    'user=42 in slot 12, 5,200 records/s: split in two stages'
+    >>> from penstock.model import StepId
+    >>> hot = HotKey(StepId("sum"), 12, "user=42", 5_200.0, 1.3, merges=True)
+    >>> hot_key(At("sum", 0.0), hot).text.split(";")[0]
+    'user=42 in slot 12, 5,200 records/s: 130 % of what a host can take that does nothing else'
     """
-    facts = {"slot": int(slot), "key": key, "rate": finite(rate), "text": text}
-    told = f"{key} in slot {slot}, {rate:,.0f} records/s: {text}"
-    return Entry(now_ms, epoch, step, "hot key", told, facts)
+    facts = {"slot": int(hot.slot), "key": hot.key, "rate": finite(hot.rate), "text": hot.text}
+    told = f"{hot.key} in slot {hot.slot}, {hot.rate:,.0f} records/s: {hot.text}"
+    return at.entry("hot key", told, facts)
 
 
 def offload(
-    step: StepId,
-    now_ms: float,
-    offloading: Offloading,
-    money: Money | None = None,
-    *,
-    epoch: int | None = None,
-    dry_run: bool = False,
+    at: At, offloading: Offloading, money: Money | None = None, *, dry_run: bool = False
 ) -> Entry:
     """What functions carry from now on, why, and what the run has cost so far, if that is known.
 
     >>> import numpy as np
     >>> some = Offloading(np.array([0.5, 0.5]), 4, 9, rate=2e3, redirected=1e3, load=0.7, load_without=1.4)
-    >>> print(offload(StepId("sum"), 0.0, some, Money(0.02, 0.001)).text)
+    >>> print(offload(At("sum", 0.0), some, Money(0.02, 0.001)).text)
     functions carry 1,000 of 2,000 records/s, 4 at a time, 9 kept warm; the busiest host is at 70 % \
 of its capacity instead of 140 %. so far 0.0210 USD: hosts 0.0200, functions 0.0010
     """
@@ -280,7 +238,7 @@ of its capacity instead of 140 %. so far 0.0210 USD: hosts 0.0200, functions 0.0
     spent = [] if money is None else [f"so far {money}"]
     would = "would be so, were this no dry run: " if dry_run else ""
     text = would + ". ".join([told, *offloading.reasons, *spent])
-    return Entry(now_ms, epoch, step, "offload", text, facts)
+    return at.entry("offload", text, facts)
 
 
 def _bounds(bounds: Bounds) -> dict[str, Any]:

@@ -74,6 +74,19 @@ class Entry:
         return [self.line(), *below]
 
 
+@dataclass(frozen=True)
+class At:
+    """The step, and the moment, that an entry is of."""
+
+    step: str
+    time_ms: float
+    epoch: int | None = None
+
+    def entry(self, event: Event, text: str, facts: dict[str, Any]) -> Entry:
+        """What happened there and then."""
+        return Entry(self.time_ms, self.epoch, self.step, event, text, facts)
+
+
 def _figures(host: dict[str, Any]) -> str:
     """One host of a decision, as `HostHealth` told it; None for what is unknown or without end."""
     service, projected = host["service_rate"], host["projected_ms"]
