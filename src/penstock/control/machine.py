@@ -32,7 +32,7 @@ from penstock.control.journal.entry import At
 from penstock.control.journal.journal import Journal
 from penstock.control.offload_policy import Ahead, OffloadPolicy
 from penstock.control.realize.course import Course, patience_ms
-from penstock.control.step_control import Look, StepControl
+from penstock.control.step_control import FlowLook, StepControl
 from penstock.control.treat.decision import Bounds, Policy
 from penstock.control.treat.sharing import SharedBound
 from penstock.model import SLA, StepId
@@ -169,7 +169,7 @@ class FlowControl:
         gap_ms = max(now_ms - started_ms, started_ms - self.since_ms)
         ahead = Ahead(gap_ms, event.partitions, event.aid.together)
         offloads = dict[str, Offload]()
-        if self._functions(event.aid, now_ms) and not self._dry_run:
+        if self._burst_workers(event.aid, now_ms) and not self._dry_run:
             planned = {
                 name: self._planned(control, ahead) for name, control in self.all_steps.items()
             }
@@ -287,19 +287,19 @@ class FlowControl:
             owners = event.owner, event.hosts
             control.examiner.sample(*counts, *owners, event.work, event.measured_ms)
         placement = self._settle(control, event.placement, now_ms, None)
-        self._look(control, Look(now_ms), placement)
+        self._look(control, FlowLook(now_ms), placement)
 
     # -- decisions, and what becomes of them
 
-    def _look_of(self, aid: ev.Aid, now_ms: float, epoch: int) -> Look:
-        functions = self._functions(aid, now_ms)
-        return Look(now_ms, epoch, self._cost.ms, functions, aid.money)
+    def _look_of(self, aid: ev.Aid, now_ms: float, epoch: int) -> FlowLook:
+        usable = self._burst_workers(aid, now_ms)
+        return FlowLook(now_ms, epoch, self._cost.ms, usable, aid.money)
 
     def _look(
         self,
         control: StepControl,
-        look: Look,
-        placement: ev.SlotMap,
+        look: FlowLook,
+        placement: ev.StepPlacement,
         expected_ms: Floats | None = None,
     ) -> None:
         if self._epochs < self.habits.warm_epochs:
@@ -315,8 +315,8 @@ class FlowControl:
             self._out.append(do.Treat(control.step, look.epoch, treatments))
 
     def _settle(
-        self, control: StepControl, placement: ev.SlotMap, now_ms: float, epoch: int | None
-    ) -> ev.SlotMap:
+        self, control: StepControl, placement: ev.StepPlacement, now_ms: float, epoch: int | None
+    ) -> ev.StepPlacement:
         """See whether treatments have ended; where slots are then. Those that are given up stay."""
         treating = control.course.treating
         ended = control.settle(placement, now_ms, epoch)
@@ -351,7 +351,7 @@ class FlowControl:
     def _dry_run(self) -> bool:
         return self.elastic is not None and self.elastic.dry_run
 
-    def _functions(self, aid: ev.Aid, now_ms: float) -> bool:
+    def _burst_workers(self, aid: ev.Aid, now_ms: float) -> bool:
         """Whether there are burst workers that can be used now."""
         return self._offload is not None and not self._offload.trouble(now_ms, aid.reachable)
 

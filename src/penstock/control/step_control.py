@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from penstock.control.diagnose.hot_keys import HotKeys
-from penstock.control.events import SlotMap, TreatmentBegun
+from penstock.control.events import StepPlacement, TreatmentBegun
 from penstock.control.examine.examiner import Examiner
 from penstock.control.examine.vitals import Floats, Ints, Vitals
 from penstock.control.journal import entries
@@ -27,13 +27,13 @@ NOT_UP = "a host did not come up in time"
 
 
 @dataclass(frozen=True)
-class Look:
+class FlowLook:
     """What holds for all steps of a flow at one look at them."""
 
     now_ms: float
     epoch: int | None = None
     epoch_cost_ms: float = 0.0
-    functions: bool = False
+    burst_workers: bool = False
     """Whether there are burst workers that can be used."""
     money: Money | None = None
     """Spent so far, if somebody counts it."""
@@ -70,7 +70,7 @@ class StepControl:
         """The last one."""
         self.asked = 0
         """How often it was asked what should be done."""
-        self._placement: SlotMap | None = None
+        self._placement: StepPlacement | None = None
         """As of the last look."""
         self._hosts: tuple[HostId, ...] = ()
         self._before: tuple[float, float] | None = None
@@ -89,7 +89,7 @@ class StepControl:
     # -- a look at it
 
     def look(
-        self, look: Look, placement: SlotMap, expected_ms: Floats | None = None
+        self, look: FlowLook, placement: StepPlacement, expected_ms: Floats | None = None
     ) -> tuple[Treatment, ...]:
         """The treatments that should begin now, if any.
 
@@ -104,7 +104,7 @@ class StepControl:
         self.course.follow(placement, look.now_ms)
         revise = bool(placement.pending) and self.course.may_revise
         if placement.pending and not revise:
-            if look.functions and not self.dry_run:
+            if look.burst_workers and not self.dry_run:
                 self._help(look, placement)
             return ()
         if self.course.treating is not None and not revise:
@@ -116,7 +116,7 @@ class StepControl:
         return () if revise and len(come) <= placement.coming else decision.treatments
 
     def _decide(
-        self, look: Look, placement: SlotMap, expected_ms: Floats | None, revise: bool
+        self, look: FlowLook, placement: StepPlacement, expected_ms: Floats | None, revise: bool
     ) -> Decision | None:
         """What should be done now; None while that cannot be told.
 
@@ -132,7 +132,7 @@ class StepControl:
         if not vitals.valid:
             return None
         self._tell_outcome(vitals, look.epoch)
-        carried = self._relieve(vitals, look) if look.functions else None
+        carried = self._relieve(vitals, look) if look.burst_workers else None
         if carried is not None:
             vitals = for_switch(vitals, self._bounds, carried)
         decision = self.policy.decide(vitals, self._bounds)
@@ -148,17 +148,17 @@ class StepControl:
             decision = self.decision = replace(decision, treatments=())
         return decision
 
-    def _examine(self, look: Look, placement: SlotMap) -> Vitals:
+    def _examine(self, look: FlowLook, placement: StepPlacement) -> Vitals:
         hosts = placement.hosts
         return self.examiner.vitals(look.now_ms, hosts, placement.owner, look.epoch_cost_ms)
 
-    def _help(self, look: Look, placement: SlotMap) -> None:
+    def _help(self, look: FlowLook, placement: StepPlacement) -> None:
         if self._offload is not None:
             vitals = self.vitals = self._examine(look, placement)
             if vitals.valid:
                 self._relieve(vitals, look)
 
-    def _relieve(self, vitals: Vitals, look: Look) -> Offloading | None:
+    def _relieve(self, vitals: Vitals, look: FlowLook) -> Offloading | None:
         """Let burst workers help, and tell what changes by it."""
         if self._offload is None:
             return None
@@ -222,7 +222,7 @@ class StepControl:
         at = self._at(now_ms, event.epoch)
         self.journal.add(entries.began(at, event.treatments, worst, revised=revised))
 
-    def settle(self, placement: SlotMap, now_ms: float, epoch: int | None) -> str | None:
+    def settle(self, placement: StepPlacement, now_ms: float, epoch: int | None) -> str | None:
         """See at a boundary whether treatments are in force by now, or are given up; which of it."""
         if placement.hosts != self._hosts:
             for gone in set(self._hosts) - set(placement.hosts):

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from penstock.control.events import SlotMap
+from penstock.control.events import StepPlacement
 from penstock.control.examine.vitals import Floats, Work
 from penstock.control.treat.decision import Treatment, is_new
 from penstock.errors import ProtocolError
@@ -84,12 +84,12 @@ class SimFleet:
         return self.treating and self._untouched and bool(self._starting)
 
     @property
-    def placement(self) -> SlotMap:
+    def placement(self) -> StepPlacement:
         """Hosts that are up and what they own; slots whose hosts pause are on their way, too."""
         pending = 0
         if self.treating:
             pending = max(1, sum(a != b for a, b in zip(self._home, self._names(), strict=True)))
-        return SlotMap(self.hosts, self.owner, pending, len(self._starting))
+        return StepPlacement(self.hosts, self.owner, pending, len(self._starting))
 
     @property
     def size(self) -> int:

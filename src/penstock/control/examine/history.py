@@ -44,10 +44,10 @@ def _longer(ring: Floats, window: float, newest: int) -> Floats:
     return larger
 
 
-class ArrivalHistory:
+class ArrivalRates:
     """How many records arrived for each slot, at what rate, and at what rate at most of late.
 
-    >>> arrivals = ArrivalHistory(slots=1, window=2.0, memory=20, bin=4)
+    >>> arrivals = ArrivalRates(slots=1, window=2.0, memory=20, bin=4)
     >>> arrivals.add(1, np.array([[6.0], [2.0], [1.0]]), horizon=3.0)
     >>> arrivals.rate.tolist(), arrivals.peak.tolist()  # records per time slot
     ([1.5], [6.0])
@@ -64,7 +64,7 @@ class ArrivalHistory:
         self._window = window
         self._ring = np.zeros((_rows(window), slots))
         self._begin: int | None = None
-        """ArrivalHistory are known of the time slots after this one."""
+        """ArrivalRates are known of the time slots after this one."""
         self._newest, self._horizon = 0, 0.0
 
     def set_window(self, window: float) -> None:
