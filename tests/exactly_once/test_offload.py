@@ -99,8 +99,8 @@ def test_whatever_becomes_of_functions(tmp_path: Path, name: str) -> None:
         for seed in range(6):
             flow.take(Turn(seed, partitions=1 + seed % 3, rows=40, gap_ms=GAPS_MS[seed % 4]))
         flow.check()
-        assert by.functions.did["answer"] > 5
-        assert len(by.functions.did) > 3
+        assert by.workers.did["answer"] > 5
+        assert len(by.workers.did) > 3
 
 
 @pytest.mark.parametrize("name", NAMES[::4])
@@ -151,7 +151,7 @@ def test_a_task_is_tried_again_when_hosts_have_its_first_channels(
 
         def die(where: Mapping[str, object]) -> None:
             until(lambda: faults.passed["host.applied"] >= 2 * hosts)
-            by.functions.chances = {after: 1}
+            by.workers.chances = {after: 1}
             raise InjectedFault("courier.offloaded", where)
 
         with armed(Fault("courier.offloaded", do=die, hits=(1, 2))) as faults:
@@ -175,7 +175,7 @@ def test_a_task_is_given_up_when_some_hosts_have_its_second_channel(
 
         def give_up(where: Mapping[str, object]) -> None:
             until(lambda: seconds.passed["host.applied"] >= partitions * hosts + 1)
-            by.functions.chances = {after: 1}
+            by.workers.chances = {after: 1}
             flow.cluster.lose_task(where)
 
         late = Fault("host.channel", do=give_up, where={"partition": partitions})
@@ -246,7 +246,7 @@ def test_five_hundred_faults(tmp_path: Path, capsys: pytest.CaptureFixture[str])
                 mishaps = (*turn.mishaps, Mishap(WITH_FUNCTIONS[number % 2], "die"))
                 flow.take(replace(turn, mishaps=mishaps, gap_ms=pick.choice(GAPS_MS)))
             flow.check()
-        did.update(by.functions.did)
+        did.update(by.workers.did)
         return flow.fired
 
     assert set(WITH_FUNCTIONS) < set(many_faults(500, tell, capsys))

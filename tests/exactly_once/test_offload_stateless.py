@@ -77,10 +77,10 @@ def _fired(met: Armed) -> Callable[[], int]:
 @pytest.mark.parametrize("point", [name for name in POINTS if name not in SKIPPED])
 def test_a_fault_at_each_point(tmp_path: Path, point: str) -> None:
     pick = random.Random(point)
-    most = Offload(np.array([0.6]), functions=4, deadline_ms=150)
+    most = Offload(np.array([0.6]), workers=4, deadline_ms=150)
     with helped(MAPS, ANYHOW, seed=len(point)) as by, cluster(MAPS, str(tmp_path)) as on:
         on.helped = lambda plan: replace(
-            plan, functions=by.text, map_offloads=(("in_cents", most),), timed=("in_cents",)
+            plan, reach=by.text, map_offloads=(("in_cents", most),), timed=("in_cents",)
         )
         for how in hows(point):
             for mishap in (Mishap(point, how), None):
@@ -111,7 +111,7 @@ def test_any_story_gives_what_lists_give(tmp_path: Path) -> None:
                 with armed(*(mishap.fault(on) for mishap in mishaps)) as met:
                     on.run_through(parts, _fired(met))
                 assert on.sink[on.epoch - 1] == expected(parts)
-        assert len(by.functions.did) > 3
+        assert len(by.workers.did) > 3
 
 
 # -- with control
@@ -130,7 +130,7 @@ class Kept:
     """Functions in this process, as the driver has them. See `BurstWorkers`."""
 
     reach: str
-    functions: StandIn
+    workers: StandIn
     noted: Usage = field(default_factory=Usage)
 
     def warm(self, count: int) -> None:
@@ -143,7 +143,7 @@ class Kept:
         return self.noted
 
     def stop(self) -> None:
-        self.functions.over.set()
+        self.workers.over.set()
 
 
 class Controlled(MiniCluster):
@@ -163,7 +163,7 @@ class Controlled(MiniCluster):
     def _bring_up(self) -> Kept:
         text = f"{self._name} {len(self.kept)}"
         self.kept.append(Kept(text, StandIn(MAPS, WELL)))
-        backend._invokers[text] = self.kept[-1].functions
+        backend._invokers[text] = self.kept[-1].workers
         return self.kept[-1]
 
     def settle(self) -> None:
@@ -171,7 +171,7 @@ class Controlled(MiniCluster):
 
     def become(self, chances: Chances) -> None:
         """From now on functions do these things."""
-        self.kept[-1].functions.chances = chances
+        self.kept[-1].workers.chances = chances
 
     def _write(self, plan: EpochPlan, parts: Partitions) -> None:
         self.plans.append(plan)
@@ -227,7 +227,7 @@ def test_functions_that_give_no_answers_are_done_without(tmp_path: Path, does: s
     with controlled(tmp_path) as on:
         on.pass_epochs(12, (STABLE, STABLE))
         on.pass_epochs(5, (BURST, BURST))
-        assert on.plans[-1].functions is not None
+        assert on.plans[-1].reach is not None
         on.become({does: 1})
         failed = on.pass_epochs(2, (BURST, BURST))
         assert all(one.functions.returned == one.functions.rows > 0 for one in failed)

@@ -56,7 +56,7 @@ def test_whatever_becomes_of_functions(tmp_path: Path, name: str) -> None:
         for seed in range(6):
             flow.take(Turn(seed, partitions=1 + seed % 3, rows=40, gap_ms=GAPS_MS[seed % 4]))
         flow.check()
-        assert by.functions.did["answer"] > 5
+        assert by.workers.did["answer"] > 5
 
 
 @pytest.mark.parametrize("point", POINTS)

@@ -97,7 +97,7 @@ def _changed(does: str, body: bytes, request: Request) -> bytes:
 class Helped:
     """Puts shares for burst workers into the plans of a flow: other ones in each run of each epoch."""
 
-    functions: StandIn
+    workers: StandIn
 
     def __init__(self, flow: FlowPlan, text: str, seed: int, deadline_ms: int) -> None:
         self.text = text
@@ -122,7 +122,7 @@ class Helped:
             for one in self._segments
             if one.keyed is None and pick.random() < self.chance
         )
-        return replace(plan, steps=steps, functions=self.text, map_offloads=maps)
+        return replace(plan, steps=steps, reach=self.text, map_offloads=maps)
 
     def _offload(self, pick: random.Random, slots: int, reacts: bool = False) -> Offload:
         shares = [pick.choice((0.0, 1.0, pick.random(), pick.random())) for _ in range(slots)]
@@ -141,10 +141,10 @@ def helped(
     """Burst workers for a flow, that any courier in this process can reach."""
     text = json.dumps({"kind": "stand-in", "number": next(_numbers)})
     made = Helped(flow, text, seed, deadline_ms)
-    made.functions = StandIn(flow, chances, seed)
-    backend._invokers[text] = made.functions
+    made.workers = StandIn(flow, chances, seed)
+    backend._invokers[text] = made.workers
     try:
         yield made
     finally:
-        made.functions.over.set()
+        made.workers.over.set()
         del backend._invokers[text]

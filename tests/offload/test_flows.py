@@ -199,7 +199,7 @@ def test_with_burst_workers_and_without(tmp_path: Path, name: str, chances: Chan
         by.chance = 1.0
         together = story(flow, tmp_path / "helped", epochs, by)
     assert together == alone
-    assert by.functions.did["answer"] >= 3
+    assert by.workers.did["answer"] >= 3
 
 
 @pytest.mark.parametrize(

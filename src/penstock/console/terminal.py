@@ -162,7 +162,7 @@ def money_text(money: dict[str, float] | None) -> str:
 
 
 def offload_text(offload: dict[str, Any] | None) -> str:
-    """What functions carry of a step, as control tells it; empty if they carry nothing.
+    """What burst workers carry of a step, as control tells it; empty if they carry nothing.
 
     >>> told = {"functions": 4, "warm": 9, "redirected": 700.0, "rate": 2000.0, "lasts": True}
     >>> offload_text(told)

@@ -179,7 +179,7 @@ class FlowControl:
         gap_ms = max(now_ms - started_ms, started_ms - self.since_ms)
         ahead = Ahead(gap_ms, event.partitions, event.aid.together)
         offloads = dict[str, Offload]()
-        if self._functions(event.aid, now_ms) and not self._dry_run:
+        if self._burst_workers(event.aid, now_ms) and not self._dry_run:
             planned = {
                 name: self._planned(control, ahead) for name, control in self.all_steps.items()
             }
@@ -308,8 +308,8 @@ class FlowControl:
     # -- decisions, and what becomes of them
 
     def _look_of(self, aid: ev.Aid, now_ms: float, epoch: int) -> Look:
-        functions = self._functions(aid, now_ms)
-        return Look(now_ms, epoch, self._cost.ms, functions, aid.money)
+        usable = self._burst_workers(aid, now_ms)
+        return Look(now_ms, epoch, self._cost.ms, usable, aid.money)
 
     def _look(
         self,
@@ -365,7 +365,7 @@ class FlowControl:
     def _dry_run(self) -> bool:
         return self.elastic is not None and self.elastic.dry_run
 
-    def _functions(self, aid: ev.Aid, now_ms: float) -> bool:
+    def _burst_workers(self, aid: ev.Aid, now_ms: float) -> bool:
         """Whether there are burst workers that can be used now."""
         return self._offload is not None and not self._offload.trouble(now_ms, aid.reachable)
 

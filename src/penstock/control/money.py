@@ -1,4 +1,4 @@
-"""Money, in US dollars: prices, what a run has cost so far, and when hosts are cheaper than functions.
+"""Money, in US dollars: prices, what a run has cost so far, and when hosts are cheaper than burst workers.
 
 Prices are settings: other places have other ones.
 
@@ -56,7 +56,7 @@ class Costs:
     """Prices, and how long a host is paid for at least."""
 
     host: HostPrice = field(default_factory=HostPrice)
-    function: FunctionPrice = field(default_factory=FunctionPrice)
+    worker: FunctionPrice = field(default_factory=FunctionPrice)
     least_host_ms: float = 120_000.0
     """From when a host is asked for until it can be gone again: its start, the least time that is
     billed, and the time for which a policy keeps it to be sure."""
@@ -87,12 +87,12 @@ class Money:
 
 
 class Spending:
-    """Adds up what a run costs: hosts by the time that they are there, functions as they are billed.
+    """Adds up what a run costs: hosts by the time that they are there, burst workers as they are billed.
 
     >>> spending = Spending(HostPrice(per_hour=3.6))
     >>> spending.note(0.0, hosts=2)
     >>> spending.note(10_000.0, hosts=5)
-    >>> spending.note(11_000.0, hosts=5, functions=0.25)
+    >>> spending.note(11_000.0, hosts=5, workers=0.25)
     >>> str(spending.money)
     '0.2750 USD: hosts 0.0250, functions 0.2500'
     """
@@ -101,34 +101,34 @@ class Spending:
         self._host = host or HostPrice()
         self._last: tuple[float, int] | None = None
         self._host_seconds = 0.0
-        self._functions = 0.0
+        self._workers = 0.0
 
-    def note(self, now_ms: float, hosts: int, functions: float | None = None) -> None:
+    def note(self, now_ms: float, hosts: int, workers: float | None = None) -> None:
         """From now on there are so many hosts; burst workers have cost so much by now, if that is known."""
         if self._last is not None:
             since_ms, there = self._last
             self._host_seconds += there * max(0.0, now_ms - since_ms) / 1000.0
         self._last = (now_ms, hosts)
-        if functions is not None:
-            self._functions = functions
+        if workers is not None:
+            self._workers = workers
 
     @property
     def money(self) -> Money:
-        return Money(self._host.money(self._host_seconds), self._functions)
+        return Money(self._host.money(self._host_seconds), self._workers)
 
 
 class BreakEven:
-    """Whether functions have cost more, in one burst, than hosts in their place would have.
+    """Whether burst workers have cost more, in one burst, than hosts in their place would have.
 
-    Nobody knows how long a burst will be. To turn to hosts as soon as functions have cost what hosts
+    Nobody knows how long a burst will be. To turn to hosts as soon as burst workers have cost what hosts
     would have, which are paid for some time at least, is never much dearer than the better of both.
 
     >>> even = BreakEven(Costs(least_host_ms=60_000.0))
-    >>> even.note(0.0, hosts=10, function_seconds=0.0)
-    >>> even.note(30_000.0, hosts=10, function_seconds=300.0)
+    >>> even.note(0.0, hosts=10, worker_seconds=0.0)
+    >>> even.note(30_000.0, hosts=10, worker_seconds=300.0)
     >>> even.reached
     False
-    >>> even.note(40_000.0, hosts=10, function_seconds=400.0)
+    >>> even.note(40_000.0, hosts=10, worker_seconds=400.0)
     >>> even.reached
     True
     """
@@ -137,15 +137,15 @@ class BreakEven:
         self._costs = costs
         self._most = 0
         self._host_seconds = 0.0
-        self._functions = 0.0
+        self._workers = 0.0
         self._last: tuple[float, int] | None = None
 
     def note(
-        self, now_ms: float, hosts: int, function_seconds: float, spent: float | None = None
+        self, now_ms: float, hosts: int, worker_seconds: float, spent: float | None = None
     ) -> None:
         """So many hosts would do instead, from now on.
 
-        `function_seconds` is the time that burst workers worked in this burst, all together; if what
+        `worker_seconds` is the time that burst workers worked in this burst, all together; if what
         they have cost in it is known, as `spent`, that counts instead.
         """
         if self._last is not None:
@@ -153,12 +153,10 @@ class BreakEven:
             self._host_seconds += needed * (now_ms - since_ms) / 1000.0
         self._last = (now_ms, hosts)
         self._most = max(self._most, hosts)
-        self._functions = (
-            self._costs.function.money(0, function_seconds) if spent is None else spent
-        )
+        self._workers = self._costs.worker.money(0, worker_seconds) if spent is None else spent
 
     @property
     def reached(self) -> bool:
         """Hosts are paid for as long as they are needed, and for the least time in any case."""
         least = self._most * self._costs.least_host_ms / 1000.0
-        return self._functions > self._costs.host.money(max(self._host_seconds, least))
+        return self._workers > self._costs.host.money(max(self._host_seconds, least))

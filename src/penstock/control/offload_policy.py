@@ -61,13 +61,13 @@ class OffloadPolicy(Protocol):
         ...
 
     def let_go(self, step: str, now_ms: float) -> None:
-        """Functions carry nothing of a step from now on, whatever was decided."""
+        """Burst workers carry nothing of a step from now on, whatever was decided."""
         ...
 
     def planned(
         self, found: Offloading, vitals: Vitals, bounds: Bounds, epoch: Ahead
     ) -> Offload | None:
-        """A step's part of the plan of the next epoch; None: nothing goes to functions."""
+        """A step's part of the plan of the next epoch; None: nothing goes to burst workers."""
         ...
 
     def left(self, step: str, by_slot: Floats, offload: Offload, merge: float) -> Floats:

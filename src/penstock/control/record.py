@@ -27,7 +27,7 @@ _ODD = "~float"
 
 @dataclass(frozen=True)
 class Terms:
-    """Functions as control knew them."""
+    """Burst workers as control knew them."""
 
     at_most: int
     speed: float

@@ -40,7 +40,7 @@ class Look:
     now_ms: float
     epoch: int | None = None
     epoch_cost_ms: float = 0.0
-    functions: bool = False
+    burst_workers: bool = False
     """Whether there are burst workers that can be used."""
     money: Money | None = None
     """Spent so far, if somebody counts it."""
@@ -111,7 +111,7 @@ class StepControl:
         self.course.follow(placement, look.now_ms)
         revise = bool(placement.pending) and self.course.may_revise
         if placement.pending and not revise:
-            if look.functions and not self.dry_run:
+            if look.burst_workers and not self.dry_run:
                 self._help(look, placement)
             return ()
         if self.course.treating is not None and not revise:
@@ -139,7 +139,7 @@ class StepControl:
         if not vitals.valid:
             return None
         self._tell_outcome(vitals, look.epoch)
-        carried = self._relieve(vitals, look) if look.functions else None
+        carried = self._relieve(vitals, look) if look.burst_workers else None
         if carried is not None:
             vitals = for_switch(vitals, self._bounds, carried)
         decision = self.policy.decide(vitals, self._bounds)

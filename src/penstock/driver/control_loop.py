@@ -273,7 +273,7 @@ class ControlLoop:
         self._tell(TreatmentBegun(self._clock_ms(), epoch, step, named, tuple(names.values())))
 
     def _keep_warm(self, step: str, count: int) -> None:
-        """Steps work one after the other, so that they can use the same functions."""
+        """Steps work one after the other, so that they can use the same burst workers."""
         self._warm[step] = count
         if self._keeper is not None:
             self._keeper.warm(max(self._warm.values()))

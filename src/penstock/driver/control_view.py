@@ -29,20 +29,20 @@ def control_facts(
     """
     elastic, sla = machine.elastic, machine.sla
     assert elastic is not None and sla is not None
-    functions = None if keeper is None else _functions_facts(elastic, keeper, bool(helped))
-    if functions is not None:
-        functions["left_whole"] = dict(machine.whole)
+    workers = None if keeper is None else _worker_facts(elastic, keeper, bool(helped))
+    if workers is not None:
+        workers["left_whole"] = dict(machine.whole)
     return {
         "sla": asdict(sla),
         "policy": elastic.policy_text,
         "dry_run": elastic.dry_run,
         "steps": {step: _step_facts(control) for step, control in machine.all_steps.items()},
-        "functions": functions,
+        "functions": workers,
         "money": None if money is None else money.facts(),
     }
 
 
-def _functions_facts(elastic: Elastic, keeper: WorkerKeeper, helps: bool) -> dict[str, Any]:
+def _worker_facts(elastic: Elastic, keeper: WorkerKeeper, helps: bool) -> dict[str, Any]:
     return {
         "state": keeper.state if helps else "of no use",
         "trouble": keeper.trouble,
@@ -72,7 +72,7 @@ def _step_facts(control: StepControl) -> dict[str, Any]:
 
 def _offload_facts(found: Offloading) -> dict[str, Any]:
     return {
-        "functions": found.functions,
+        "functions": found.workers,
         "warm": found.warm,
         "rate": found.rate,
         "redirected": found.redirected,

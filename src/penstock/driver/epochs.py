@@ -19,10 +19,10 @@ from penstock.driver.fleet import Fleet, SealedHost
 from penstock.driver.progress import (
     EpochProgress,
     couriers_progress,
-    functions_progress,
     host_progress,
     latency_of,
     migration_progress,
+    workers_progress,
 )
 from penstock.driver.registry import Registry
 from penstock.driver.relocation import Relocation
@@ -129,7 +129,7 @@ class EpochRunner:
             late_rows=_late_counts(seen),
             hosts=tuple(host_progress(s.host, s.vitals) for s in sealed),
             migration=migration_progress(self._relocation.taken(), [s.vitals for s in sealed]),
-            functions=functions_progress(seen),
+            functions=workers_progress(seen),
             couriers=couriers_progress(seen),
             money=None if self._bill is None else self._bill.money,
         )
@@ -210,7 +210,7 @@ class EpochRunner:
             steps,
             self._registry.location,
             self._token,
-            functions=control.reach if control is not None and orders.offloads else None,
+            reach=control.reach if control is not None and orders.offloads else None,
             map_offloads=tuple((n, o) for n, o in orders.offloads.items() if n in orders.timed),
             timed=orders.timed,
         )

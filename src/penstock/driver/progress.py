@@ -37,7 +37,7 @@ class HostProgress:
 
 @dataclass(frozen=True)
 class CourierProgress:
-    """One courier in one epoch: what it did itself in stateless steps that functions can help."""
+    """One courier in one epoch: what it did itself in stateless steps that burst workers can help."""
 
     courier: str
     """The segment that the steps are in, and the partition."""
@@ -53,18 +53,18 @@ class MigrationProgress(MovedState):
 
 
 @dataclass(frozen=True)
-class FunctionsProgress:
-    """What functions had to do with an epoch, over all steps."""
+class WorkersProgress:
+    """What burst workers had to do with an epoch, over all steps."""
 
     rows: int = 0
-    """That were to go to functions."""
+    """That were to go to burst workers."""
     records: int = 0
     """That they made of them: partial states for hosts to merge."""
     invocations: int = 0
     failures: dict[str, int] = field(default_factory=dict)
     """Why invocations gave no answer -> how many of them."""
     returned: int = 0
-    """Rows that went the usual way after all, since functions did not answer for them."""
+    """Rows that went the usual way after all, since burst workers did not answer for them."""
     wait_ms: float = 0.0
     """Until the last answer had come, added up over steps."""
 
@@ -90,11 +90,11 @@ class EpochProgress:
     migration: MigrationProgress = MigrationProgress()
     late_rows: dict[str, int] = field(default_factory=dict)
     """step -> rows that came behind its watermark, if any did."""
-    functions: FunctionsProgress = FunctionsProgress()
+    functions: WorkersProgress = WorkersProgress()
     money: Money | None = None
     """Spent since the query was started."""
     couriers: tuple[CourierProgress, ...] = ()
-    """Of segments without a keyed step, where functions can help these."""
+    """Of segments without a keyed step, where burst workers can help these."""
 
 
 def host_progress(host: str, vitals: HostVitals) -> HostProgress:
@@ -108,12 +108,12 @@ def migration_progress(
     return MigrationProgress(handovers=tuple(handovers), **sums)
 
 
-def functions_progress(seen: Sequence[Seen]) -> FunctionsProgress:
+def workers_progress(seen: Sequence[Seen]) -> WorkersProgress:
     told = by_segment(seen).values()
     failures: Counter[str] = Counter()
     for one in told:
         failures.update(one.failures)
-    return FunctionsProgress(
+    return WorkersProgress(
         sum(one.rows for one in told),
         sum(one.records for one in told),
         sum(one.invocations for one in told),

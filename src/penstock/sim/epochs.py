@@ -1,7 +1,7 @@
 """An engine of epochs, one right after the other.
 
 An epoch takes all that has arrived when it begins. Its steps work one after the other, each as long
-as its slowest host, and all its records complete when the last of them is done. Functions may take part
+as its slowest host, and all its records complete when the last of them is done. Burst workers may take part
 of the rows, and hosts merge what they give.
 """
 
@@ -16,8 +16,8 @@ import numpy.typing as npt
 
 from penstock.control.examine.vitals import Floats
 from penstock.plan.epoch import Offload
+from penstock.sim.burst_workers import SimWorkers
 from penstock.sim.fleet import Fleet
-from penstock.sim.functions import Pool
 from penstock.sim.kernels import latency_bin
 from penstock.sim.ledger import Ledger
 
@@ -106,21 +106,21 @@ def host_records(fleet: Fleet, intake: Intake, kept: Floats | None = None) -> Ar
 
 @dataclass(frozen=True, eq=False)
 class Effort:
-    """What an epoch is for one step: what its hosts do of it, and functions for them."""
+    """What an epoch is for one step: what its hosts do of it, and burst workers for them."""
 
     records: Array
-    """By host; what it takes to merge what functions give is counted as records."""
+    """By host; what it takes to merge what burst workers give is counted as records."""
     useful_ms: float
-    """That the step works, or waits for functions."""
+    """That the step works, or waits for burst workers."""
     busy_ms: float
     """The same with pauses of hosts that give or get slots."""
     rows: int = 0
-    """That go to functions."""
+    """That go to burst workers."""
     partials: float = 0.0
     """Partial states that these make of them."""
-    functions: int = 0
+    workers: int = 0
     money: float = 0.0
-    """For functions."""
+    """For burst workers."""
 
     @staticmethod
     def of_hosts(fleet: Fleet, records: Array, began_ms: float) -> Effort:
@@ -129,12 +129,12 @@ class Effort:
         return Effort(records, useful_ms, busy_ms)
 
     def beside(
-        self, rows: int, partials: float, functions: int, took_ms: float, money: float
+        self, rows: int, partials: float, workers: int, took_ms: float, money: float
     ) -> Effort:
-        """With functions that work at the same time, and so long."""
+        """With burst workers that work at the same time, and so long."""
         useful_ms, busy_ms = max(self.useful_ms, took_ms), max(self.busy_ms, took_ms)
         return Effort(
-            self.records, useful_ms, busy_ms, rows, partials, functions if rows else 0, money
+            self.records, useful_ms, busy_ms, rows, partials, workers if rows else 0, money
         )
 
 
@@ -168,11 +168,11 @@ def complete(ledger: Ledger, intake: Intake, done_ms: float, spent: Spent) -> No
 
 @dataclass(frozen=True, eq=False)
 class Planned:
-    """What functions get of one epoch."""
+    """What burst workers get of one epoch."""
 
     shares: Floats
     """Of the rows of each slot."""
-    functions: int
+    workers: int
 
     @staticmethod
     def of(offload: Offload, rows: int) -> Planned | None:
@@ -187,24 +187,26 @@ class Planned:
         [0.75, 0.75]
         """
         shares, reflex = offload.shares, offload.reflex
-        functions = offload.functions if shares.any() else 0
+        workers = offload.workers if shares.any() else 0
         share = 0.0 if reflex is None else reflex.share(rows)
         if reflex is not None and share > 0 and (share > shares).any():
             shares = np.maximum(shares, share)
-            functions = max(functions, reflex.at_once(round(share * rows)))
-        return Planned(shares, functions) if functions and shares.any() else None
+            workers = max(workers, reflex.at_once(round(share * rows)))
+        return Planned(shares, workers) if workers and shares.any() else None
 
 
-def helped(fleet: Fleet, pool: Pool, intake: Intake, planned: Planned, began_ms: float) -> Effort:
-    """Share the work of an epoch out between the hosts of a step and functions.
+def helped(
+    fleet: Fleet, pool: SimWorkers, intake: Intake, planned: Planned, began_ms: float
+) -> Effort:
+    """Share the work of an epoch out between the hosts of a step and burst workers.
 
     Both work at the same time; the step is done when the last of them is.
     """
     before, shares = pool.usage.money, planned.shares
     rows = round(float(intake.records.sum(axis=0) @ shares))
-    took_ms = pool.work(began_ms, rows, planned.functions)
-    partials = pool.plane.partials(rows, planned.functions)
+    took_ms = pool.work(began_ms, rows, planned.workers)
+    partials = pool.plane.partials(rows, planned.workers)
     merge = pool.plane.merge_cost * partials / max(rows, 1)
     records = host_records(fleet, intake, 1.0 - shares * (1.0 - merge))
     hosts = Effort.of_hosts(fleet, records, began_ms)
-    return hosts.beside(rows, partials, planned.functions, took_ms, pool.usage.money - before)
+    return hosts.beside(rows, partials, planned.workers, took_ms, pool.usage.money - before)

@@ -44,7 +44,7 @@ def simulate_flow(
 
     `bounds` holds the end-to-end SLA; its other limits are those of each step. The steps have these
     `shares` of the bound; None: they begin with equal ones, which move every `share_every_ms`.
-    Functions help the first step only, unless a following one has a plane of its own with some. All
+    Burst workers help the first step only, unless a following one has a plane of its own with some. All
     else is as with `simulate`, for each step.
 
     >>> from penstock.model import SLA
@@ -68,7 +68,7 @@ def simulate_flow(
         ledgers.append(Ledger(empty, trace.delta_ms))
     randoms = np.random.default_rng(seed).spawn(len(names))
     policies = [policy, *(one.policy or policy for one in following)]
-    planes = [plane, *(one.plane or replace(plane, functions=None) for one in following)]
+    planes = [plane, *(one.plane or replace(plane, burst_workers=None) for one in following)]
     stages = []
     for n, (name, ledger, first) in enumerate(zip(names, ledgers, begin, strict=True)):
         check_hosts(first, ledger.arrived.shape[1])

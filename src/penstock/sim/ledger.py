@@ -33,9 +33,9 @@ class Series:
     """To within a tenth."""
     load: Floats
     """The share of its time that the busiest host of an epoch was busy; only of epochs."""
-    functions: Floats
+    workers: Floats
     """That worked, at most."""
-    function_money: Floats
+    worker_money: Floats
     """US dollars."""
 
 
@@ -56,7 +56,7 @@ class Ledger:
         seconds = int(np.ceil(length * delta_ms / _SERIES_MS))
         self.series_ms = _SERIES_MS
         self.histogram = np.zeros((seconds, LATENCY_BINS), dtype=np.float32)
-        self._busy_ms, self._functions, self._money = np.zeros((3, seconds))
+        self._busy_ms, self._workers, self._money = np.zeros((3, seconds))
         self._hosts = [(0.0, 0)]
         """Since when the step has had how many hosts."""
 
@@ -65,9 +65,9 @@ class Ledger:
         self.arrived[first : first + len(records)] += records
 
     def note_epoch(
-        self, began_ms: float, done_ms: float, busy_ms: float, functions: int, money: float
+        self, began_ms: float, done_ms: float, busy_ms: float, workers: int, money: float
     ) -> None:
-        """An epoch in which the busiest host was busy for so long; what functions did and cost."""
+        """An epoch in which the busiest host was busy for so long; what burst workers did and cost."""
         ends = np.arange(1, len(self._busy_ms) + 1) * self.series_ms
         first = int(began_ms // self.series_ms)
         last = min(int(done_ms // self.series_ms) + 1, len(ends))
@@ -78,7 +78,7 @@ class Ledger:
         part = overlap_ms / (done_ms - began_ms)
         self._busy_ms[within] += part * busy_ms
         self._money[within] += part * money
-        self._functions[within] = np.maximum(self._functions[within], functions)
+        self._workers[within] = np.maximum(self._workers[within], workers)
 
     def note_hosts(self, size: int, since_ms: float) -> None:
         """From this moment on the step has so many hosts."""
@@ -128,6 +128,6 @@ class Ledger:
             mean_ms,
             p99_ms,
             self._busy_ms / self.series_ms,
-            self._functions,
+            self._workers,
             self._money,
         )

@@ -50,7 +50,7 @@ class Controlled:
         self.stages, plane = stages, stages[0].plane
         self._stages = {str(stage.step): stage for stage in stages}
         helped = {s: one for s, stage in self._stages.items() if (one := stage.offload_settings)}
-        self._functions = bool(helped)
+        self._helped = bool(helped)
         self.machine = FlowControl(
             [
                 ControlledStep(stage.step, stage.fleet.owner.size, stage.policy, stage.bounds)
@@ -73,8 +73,8 @@ class Controlled:
         return stage.step in self.machine.steps
 
     def aid(self, now_ms: float) -> Aid:
-        """What is known of functions and money."""
-        if not self._functions:
+        """What is known of burst workers and money."""
+        if not self._helped:
             return Aid()
         spent = [stage.spent(now_ms) for stage in self.stages]
         money = Money(sum(one.hosts for one in spent), sum(one.functions for one in spent))

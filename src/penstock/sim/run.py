@@ -39,7 +39,7 @@ def simulate(
 
     The step begins with `hosts` hosts (None: `bounds.at_least`, or what a static policy wants).
     Control examines and decides every `delta_ms` (None: every time slot of the trace), or after
-    every epoch. Success and hosts are judged from `warm_up_ms` on. Functions, if the plane has any,
+    every epoch. Success and hosts are judged from `warm_up_ms` on. Burst workers, if the plane has any,
     work off what waits within `deadline_ms` (None: the window of the SLA). `tell` is called after each
     look with the milliseconds that have passed. A policy that is handed in stays as it was.
 
@@ -85,7 +85,7 @@ def prepared(policy: str | Policy) -> tuple[Policy, float | None]:
 
 def settled(policy: Policy, hosts: int, plane: Plane) -> bool:
     """What is static and has all its hosts will never do anything: not asking it saves the time."""
-    return isinstance(policy, Static) and policy.hosts == hosts and plane.functions is None
+    return isinstance(policy, Static) and policy.hosts == hosts and plane.burst_workers is None
 
 
 def check_hosts(hosts: int, slots: int) -> None:

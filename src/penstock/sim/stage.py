@@ -1,4 +1,4 @@
-"""One step of a simulated run: its hosts, its functions, and what it did."""
+"""One step of a simulated run: its hosts, its burst workers, and what it did."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from penstock.control.treat.decision import Bounds, Policy, Treatment
 from penstock.control.treat.offloading import OffloadSettings
 from penstock.model import SLA, HostId, StepId
 from penstock.plan.epoch import Offload
+from penstock.sim.burst_workers import SimWorkers
 from penstock.sim.epochs import Effort, Intake, Planned, Spent, complete, helped, host_records
 from penstock.sim.fleet import Fleet
-from penstock.sim.functions import Pool
 from penstock.sim.ledger import Ledger
 from penstock.sim.outcome import Outcome
 from penstock.sim.plane import Plane
@@ -46,7 +46,7 @@ class Stage:
     ) -> None:
         """Without a policy nothing is examined and nothing changes.
 
-        Where the plane has functions, they work off what waits within `deadline_ms` (None: the
+        Where the plane has burst workers, they work off what waits within `deadline_ms` (None: the
         window of the SLA).
         """
         self.step, self.ledger, self.plane, self.policy = step, ledger, plane, policy
@@ -57,18 +57,18 @@ class Stage:
         self.entries: list[Entry] = []
         self.decide_s: list[float] = []
         self.warm = 0
-        """Functions that are to be kept ready."""
+        """Burst workers that are to be kept ready."""
         self._random, self._warm_up_ms = random, warm_up_ms
         self._kinds: Counter[str] = Counter()
         self._spending, self._rows = Spending(plane.host_price), 0
         self._spending.note(0.0, hosts)
-        self.pool: Pool | None = None
+        self.pool: SimWorkers | None = None
         self.offload_settings: OffloadSettings | None = None
-        """Of the functions that help it, if any do."""
-        if policy is not None and plane.functions is not None:
+        """Of the burst workers that help it, if any do."""
+        if policy is not None and plane.burst_workers is not None:
             rate = plane.service_rate if service_rate is None else service_rate
-            self.pool = Pool(plane.functions, rate)
-            self.offload_settings = plane.functions.settings(plane.host_price, deadline_ms)
+            self.pool = SimWorkers(plane.burst_workers, rate)
+            self.offload_settings = plane.burst_workers.settings(plane.host_price, deadline_ms)
 
     # -- what control is told
 
@@ -116,7 +116,7 @@ class Stage:
         complete(self.ledger, intake, done_ms, spent)
         fleet = self.fleet
         most_ms = float((effort.records * 1000.0 / fleet.service_rate).max())
-        self.ledger.note_epoch(began_ms, done_ms, most_ms, effort.functions, effort.money)
+        self.ledger.note_epoch(began_ms, done_ms, most_ms, effort.workers, effort.money)
         self._rows += effort.rows
         fleet.worked += effort.records
         hosts, owner = fleet.hosts, fleet.owner
@@ -145,8 +145,8 @@ class Stage:
 
     def spent(self, now_ms: float) -> Money:
         """So far. Asked whenever the number of hosts may change."""
-        functions = 0.0 if self.pool is None else self.pool.usage.money
-        self._spending.note(now_ms, self.fleet.size, functions)
+        workers = 0.0 if self.pool is None else self.pool.usage.money
+        self._spending.note(now_ms, self.fleet.size, workers)
         return self._spending.money
 
     @property
@@ -185,5 +185,5 @@ class Stage:
                 0.0 if self.pool is None else self.pool.usage.money,
             ),
             used=None if self.pool is None else self.pool.usage,
-            function_rows=self._rows,
+            worker_rows=self._rows,
         )

@@ -86,7 +86,7 @@ class FlowQuery:
 
     @property
     def money(self) -> Money:
-        """What hosts and functions have cost since the query was started."""
+        """What hosts and burst workers have cost since the query was started."""
         return self._parts.bill.money
 
     @property

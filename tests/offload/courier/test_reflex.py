@@ -21,7 +21,7 @@ CLICK = pa.schema([("user", pa.int64()), ("at", pa.int64())])
 SEGMENT = Segment(
     "clicks", (), KeyedStep("clicks", 4, AggregatePlan(CLICK, ["user"], {"n": count()})), (0,), 1
 )
-REFLEX = Reflex(limit=800.0, room=600.0, each=300.0, merge=0.0, functions=80)
+REFLEX = Reflex(limit=800.0, room=600.0, each=300.0, merge=0.0, workers=80)
 
 
 def rows(number: int, seed: int = 0) -> pa.RecordBatch:
@@ -106,7 +106,7 @@ def test_more_rows_never_mean_a_smaller_share(
 
 
 def test_few_functions_do_not_keep_hosts_waiting() -> None:
-    few = Reflex(limit=800.0, room=600.0, each=300.0, merge=0.0, functions=2)
+    few = Reflex(limit=800.0, room=600.0, each=300.0, merge=0.0, workers=2)
     share = few.share(10_000)
     hosts, functions = (1 - share) * 10_000 / 600, share * 10_000 / (2 * 300)
     assert hosts == pytest.approx(functions)

@@ -109,7 +109,7 @@ def test_functions_that_cannot_be_reached_are_done_without(
         by.chance, by.text = 1.0, json.dumps({"kind": "nowhere"})
         on.run(parts)
         assert on.output(0) == alone
-        assert not by.functions.did
+        assert not by.workers.did
         told = [one for seen in on.registry.seen() for one in seen.offloaded]
         assert sum(one.returned for one in told) > 0
 

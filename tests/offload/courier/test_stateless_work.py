@@ -64,7 +64,7 @@ def timing(*segments: str, offload: Offload | None = None, text: str | None = No
     maps = () if offload is None else ((segments[0], offload),)
 
     def changed(plan: EpochPlan) -> EpochPlan:
-        return replace(plan, timed=segments, map_offloads=maps, functions=text)
+        return replace(plan, timed=segments, map_offloads=maps, reach=text)
 
     return changed
 
@@ -161,7 +161,7 @@ def test_each_courier_uses_as_many_functions_as_it_may(tmp_path: Path) -> None:
 
 def test_a_courier_with_too_much_turns_to_functions_by_itself(tmp_path: Path) -> None:
     """The plan gives them nothing, but says how much couriers can take."""
-    reflex = Reflex(limit=400.0, room=200.0, each=100.0, merge=0.0, functions=8)
+    reflex = Reflex(limit=400.0, room=200.0, each=100.0, merge=0.0, workers=8)
     offload = Offload(np.zeros(2), 1, 10_000, reflex=reflex)
     with helped(MAPS, WELL) as by:
         plans = timing("next_one", offload=offload, text=by.text)
@@ -190,7 +190,7 @@ def test_a_courier_without_a_function_sends_all_rows_to_hosts(tmp_path: Path) ->
 
     def changed(plan: EpochPlan) -> EpochPlan:
         steps = tuple(replace(routes, offload=offload) for routes in plan.steps)
-        return replace(plan, steps=steps, functions=by.text)
+        return replace(plan, steps=steps, reach=by.text)
 
     with cluster(BEFORE, str(tmp_path / "alone")) as on:
         on.run([rows(400), rows(400)])

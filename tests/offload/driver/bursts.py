@@ -59,7 +59,7 @@ class BurstTrial(Pretence):
         load = np.full(SLOTS, round(rates[0] * gap_ms / 1000 / SLOTS))
         shares, functions = np.zeros(SLOTS), 0
         if routes.offload is not None:
-            shares, functions = routes.offload.shares, routes.offload.functions
+            shares, functions = routes.offload.shares, routes.offload.workers
             reflex = routes.offload.reflex
             if reflex is not None:
                 reflex = reflex.of(0, 1)

@@ -152,7 +152,7 @@ def test_steering_turns_functions_off_and_on() -> None:
         trial.steer(functions_at_most=3)
         trial.run(4 * STABLE, 8)
         assert trial.offload is not None
-        assert trial.offload.functions <= 3
+        assert trial.offload.workers <= 3
 
 
 def test_couriers_wait_longer_where_more_is_expected_of_functions() -> None:
@@ -167,7 +167,7 @@ def test_couriers_wait_longer_where_more_is_expected_of_functions() -> None:
         trial.now_ms += 60_000
         patient = trial.planned(STEP)
         assert patient is not None
-        least_ms = 60_000 * found.redirected / (found.functions * CAPACITY)
+        least_ms = 60_000 * found.redirected / (found.workers * CAPACITY)
         assert patient.deadline_ms > least_ms
         trial.now_ms = now_ms
 
@@ -251,7 +251,7 @@ def test_shares_reach_the_plan_as_they_were_decided() -> None:
         planned = trial.planned(STEP)
         assert planned is not None
         assert np.array_equal(planned.shares, found.shares)
-        assert planned.functions == found.functions <= 2
+        assert planned.workers == found.workers <= 2
 
 
 def test_where_functions_are_few_some_couriers_give_more_of_their_rows() -> None:

@@ -80,7 +80,7 @@ def test_only_the_couriers_with_too_much_are_relieved_and_they_get_the_functions
         assert found is not None
         assert found.shares[0] > 0.7
         assert found.shares[1] == 0
-        assert found.at_once(0, 2) == found.functions > 4
+        assert found.at_once(0, 2) == found.workers > 4
 
 
 def test_functions_are_all_put_to_use_where_partitions_are_uneven() -> None:
@@ -95,7 +95,7 @@ def test_functions_are_all_put_to_use_where_partitions_are_uneven() -> None:
         assert each[0] > 2 * each[1]
         rows = np.array(rates) * found.shares
         waits = rows / each
-        assert waits.max() < 2 * rows.sum() / found.functions
+        assert waits.max() < 2 * rows.sum() / found.workers
 
 
 @pytest.mark.parametrize("functions", range(1, 12))
@@ -118,7 +118,7 @@ def test_couriers_that_come_one_after_the_other_are_one() -> None:
         assert found is not None
         assert len(found.shares) == 20
         each = [found.at_once(n, 20) for n in range(20)]
-        assert 2 * each[0] >= found.functions - 1 >= 3, "two at a time keep all of them busy"
+        assert 2 * each[0] >= found.workers - 1 >= 3, "two at a time keep all of them busy"
         vitals = trial.control.vitals
         assert vitals is not None
         assert vitals.service_rate == pytest.approx([CAPACITY, CAPACITY], rel=0.01)

@@ -52,9 +52,9 @@ def test_whatever_comes_shares_are_shares_and_end_with_the_burst(
     found = _follow(offloader, [calm] * 5 + loads, weights, hosts, every_ms)
     for one in found:
         assert np.all((one.shares >= 0) & (one.shares <= 1))
-        assert 0 <= one.functions <= made.at_most
+        assert 0 <= one.workers <= made.at_most
         assert 0 <= one.warm <= made.at_most
-        assert one.carries == (one.functions > 0)
+        assert one.carries == (one.workers > 0)
         assert one.backlog >= 0
         assert not (one.holds and one.lasts)
     after = _follow(offloader, [calm] * 80, weights, hosts, every_ms, len(found) * every_ms)
@@ -76,7 +76,7 @@ def test_a_burst_that_stays_leaves_hosts_stable(
     assert host_load(vitals, found[-1]).max() <= max(0.8, least) + 1e-9
     if least < 0.6:
         assert host_load(vitals, found[-1]).max() >= 0.6
-    busy = found[-1].redirected / (found[-1].functions * speed * CAPACITY)
+    busy = found[-1].redirected / (found[-1].workers * speed * CAPACITY)
     assert busy <= 0.8
 
 
@@ -124,4 +124,4 @@ def test_decisions_do_not_depend_on_anything_but_what_is_told() -> None:
     twice = [_follow(Offloader(), loads, np.arange(1.0, 9.0), 2, 700.0) for _ in range(2)]
     for one, other in zip(*twice, strict=True):
         assert one.shares.tolist() == other.shares.tolist()
-        assert (one.functions, one.reasons) == (other.functions, other.reasons)
+        assert (one.workers, one.reasons) == (other.workers, other.reasons)

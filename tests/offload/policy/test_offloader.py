@@ -46,7 +46,7 @@ def test_two_in_a_row_bring_functions_that_leave_hosts_below_the_target() -> Non
     # 0, 2,000 and 2,000 beyond capacity, a second apart: (0 + 4 * 2,000 + 2,000) / 3 at each host.
     assert found[-1].backlog == pytest.approx(2 * 10_000 / 3)
     assert host_load(seen(even(6000.0, 2), 2), found[-1]).max() < 0.7
-    assert found[-1].functions >= (6000 - 1400) / 700
+    assert found[-1].workers >= (6000 - 1400) / 700
 
 
 def test_once_the_backlog_is_gone_hosts_are_at_the_target() -> None:
@@ -54,7 +54,7 @@ def test_once_the_backlog_is_gone_hosts_are_at_the_target() -> None:
     assert found[-1].backlog == 0.0
     assert found[-1].load == pytest.approx(0.7, abs=0.02)
     assert found[-1].load_without == pytest.approx(3.0)
-    assert found[-1].functions == 7  # 4,600 records a second, 700 each
+    assert found[-1].workers == 7  # 4,600 records a second, 700 each
 
 
 def test_after_the_burst_all_is_as_before() -> None:
@@ -80,7 +80,7 @@ def test_looks_in_quick_succession_are_one_observation() -> None:
 
 def test_shares_follow_a_burst_that_grows() -> None:
     found = follow(Offloader(_PLAIN), [0.5] * 5 + [1.5] * 10 + [5.0] * 15)
-    assert 0 < found[14].functions < found[-1].functions
+    assert 0 < found[14].workers < found[-1].workers
     assert found[-1].load == pytest.approx(0.7, abs=0.1)
 
 
@@ -103,7 +103,7 @@ def test_a_hot_slot_gives_first() -> None:
 def test_functions_are_slower_or_faster() -> None:
     slow = follow(Offloader(replace(_PLAIN, speed=0.5)), [0.5] * 5 + [3.0] * 20)[-1]
     fast = follow(Offloader(_PLAIN), [0.5] * 5 + [3.0] * 20)[-1]
-    assert slow.functions == 14
+    assert slow.workers == 14
     assert slow.shares == pytest.approx(fast.shares)
 
 
@@ -134,7 +134,7 @@ def test_where_merging_costs_as_much_as_it_saves_hosts_do_it_all() -> None:
 
 def test_too_few_functions_do_not_hold_the_switch() -> None:
     found = follow(Offloader(replace(_PLAIN, at_most=1)), [0.5] * 3 + [3.0] * 10)
-    assert found[-1].functions == 1
+    assert found[-1].workers == 1
     assert found[-1].load > 0.8
     assert not found[-1].holds
     told = [one for one in found if one.reasons]
@@ -230,7 +230,7 @@ def test_the_deadline_is_the_interval_of_windows_but_no_later_than_the_sla() -> 
     assert recovery_ms(60_000, SLA(1000, 2000)) == 2000.0
     quick = follow(Offloader(replace(_PLAIN, deadline_ms=500.0)), [0.5] * 3 + [3.0] * 2)[-1]
     slow = follow(Offloader(replace(_PLAIN, deadline_ms=10_000.0)), [0.5] * 3 + [3.0] * 2)[-1]
-    assert quick.functions > slow.functions
+    assert quick.workers > slow.workers
 
 
 @pytest.mark.parametrize(
@@ -245,7 +245,7 @@ def test_the_journal_is_told_with_figures_and_money() -> None:
     found = follow(Offloader(_PLAIN), [0.5] * 3 + [3.0] * 2)[-1]
     entry = offload(STEP, 5_000.0, found, Money(0.5, 0.25), epoch=7)
     assert entry.event == "offload"
-    assert entry.facts["functions"] == found.functions
+    assert entry.facts["functions"] == found.workers
     assert entry.facts["slots"] == "0-7"
     assert entry.facts["money"] == {"hosts": 0.5, "functions": 0.25, "total": 0.75}
     assert "sum/0 has been above 80 % for 2 observations" in entry.text
@@ -277,13 +277,13 @@ def test_what_was_let_go_of_must_be_decided_anew() -> None:
 
 def test_other_settings_hold_from_the_next_decision_on() -> None:
     offloader = Offloader(_PLAIN)
-    assert follow(offloader, [0.5] * 3 + [3.0] * 5)[-1].functions > 2
+    assert follow(offloader, [0.5] * 3 + [3.0] * 5)[-1].workers > 2
     offloader.steer(replace(_PLAIN, at_most=0))
     none = follow(offloader, [3.0], from_ms=8_000.0)[-1]
     assert not none.carries
     assert none.reasons[0] == "no functions are wanted any more"
     offloader.steer(replace(_PLAIN, at_most=2))
-    assert follow(offloader, [3.0] * 3, from_ms=9_000.0)[-1].functions == 2
+    assert follow(offloader, [3.0] * 3, from_ms=9_000.0)[-1].workers == 2
 
 
 def test_arrivals_that_change_within_a_moment_are_an_observation() -> None:
@@ -302,10 +302,10 @@ def test_functions_that_must_be_started_are_asked_for_and_used_when_they_are_the
     found = follow(offloader, [0.6] * 20 + [3.0] * 12, every_ms=300.0)[20:]
     first = next(n for n, one in enumerate(found) if one.carries)
     ready = 4  # for 3 times the stable 1,200/s, less what two hosts take: 2,200/s at 70 %
-    assert found[first].functions == ready
+    assert found[first].workers == ready
     assert found[first].warm > 2 * ready, "more are asked for"
     later = [one for n, one in enumerate(found) if 300.0 * (n - first) >= 500.0]
-    assert later[0].functions > ready, "and used as soon as they are there"
+    assert later[0].workers > ready, "and used as soon as they are there"
     assert any("functions are ready" in reason for one in later for reason in one.reasons)
     assert all(one.holds for one in found), "no host is asked for because functions start"
 
@@ -314,7 +314,7 @@ def test_who_has_none_that_are_ready_waits_for_them() -> None:
     """Half a second is less than hosts alone would need for an epoch of seconds."""
     offloader = Offloader(OffloadSettings(start_ms=500.0, warm_for=0.0))
     found = follow(offloader, [0.6] * 5 + [6.0] * 2, every_ms=1_000.0)
-    assert found[-1].functions > 10
+    assert found[-1].workers > 10
 
 
 def test_what_other_steps_take_of_the_time_is_not_there_for_a_host() -> None:

@@ -1,4 +1,4 @@
-"""Functions beside hosts: what their policy is told and answers, and what hosts' policies make of it.
+"""Burst workers beside hosts: what their policy is told and answers, and what hosts' policies make of it.
 
 One of them at a time answers a burst. Burst workers are there at once, hosts are cheaper in the long run. So
 while burst workers carry a burst, a policy of hosts sees what hosts really get, and hosts stay as they are.
@@ -25,14 +25,14 @@ HELD = "functions carry the burst: hosts stay as they are"
 
 @dataclass(frozen=True)
 class OffloadSettings:
-    """When functions help hosts, how many of them, and for how long.
+    """When burst workers help hosts, how many of them, and for how long.
 
     >>> OffloadSettings(at_most=50, speed=0.8).target
     0.7
     """
 
     at_most: int = 200
-    """Functions at a time."""
+    """Burst workers at a time."""
     speed: float = 1.0
     """Throughput of a burst worker relative to a host's: the paper's rho."""
     start_ms: float = 0.0
@@ -56,7 +56,7 @@ class OffloadSettings:
     patience_ms: float = 120_000.0
     """A burst that burst workers carry for longer is one that lasts."""
     warm_for: float = 5.0
-    """Functions are kept warm for so many times the stable load."""
+    """Burst workers are kept warm for so many times the stable load."""
     costs: Costs = field(default_factory=Costs)
     """By which it is seen when hosts would have been cheaper."""
 
@@ -109,7 +109,7 @@ class Offloading:
 
     shares: Floats
     """Per slot: the part of its rows that goes to burst workers, from 0 to 1."""
-    functions: int
+    workers: int
     """How many of them at a time; 0 where nothing goes to them."""
     warm: int
     """How many should be ready."""
@@ -118,24 +118,24 @@ class Offloading:
     lasts: bool = False
     """The burst has lasted, or burst workers have cost more than hosts would have: time for hosts."""
     holds: bool = False
-    """Functions carry a burst that has not lasted, or are about to: hosts stay as they are."""
+    """Burst workers carry a burst that has not lasted, or are about to: hosts stay as they are."""
     merge: float = 0.0
     """What a row that goes to burst workers costs its host all the same, in records."""
     rate: float = 0.0
     """Records a second that arrive for the step."""
     redirected: float = 0.0
-    """Of them, those that go to functions."""
+    """Of them, those that go to burst workers."""
     backlog: float = 0.0
     """Records that wait because more arrived than could be taken."""
     load: float = 0.0
     """Of the busiest host: what it gets over what it can take."""
     load_without: float = 0.0
-    """The same, were there no functions."""
+    """The same, were there no burst workers."""
 
     @property
     def carries(self) -> bool:
-        """Whether anything goes to functions."""
-        return bool(self.functions > 0 and self.shares.any())
+        """Whether anything goes to burst workers."""
+        return bool(self.workers > 0 and self.shares.any())
 
     @property
     def kept(self) -> Floats:
@@ -180,7 +180,7 @@ def for_switch(vitals: Vitals, bounds: Bounds, offloading: Offloading) -> Vitals
 
 
 def held(decision: Decision, offloading: Offloading) -> Decision:
-    """The decision of a policy, without treatments while functions see to the load.
+    """The decision of a policy, without treatments while burst workers see to the load.
 
     >>> from penstock.control.treat.decision import Treatment, new_host
     >>> from penstock.model import HostId

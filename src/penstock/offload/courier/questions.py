@@ -117,7 +117,7 @@ class Questions:
         return replace(seen, offloaded=(*seen.offloaded, *self._facts), used=seen.used + self._used)
 
     def _invoker(self) -> Invoker:
-        reach = self._delivery.plan.functions
+        reach = self._delivery.plan.reach
         assert reach is not None
         try:
             return invoker_at(reach)

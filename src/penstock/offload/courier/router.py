@@ -33,7 +33,7 @@ class Router:
     >>> click = pa.schema([("user", pa.int64()), ("at", pa.int64())])
     >>> plan = AggregatePlan(click, ["user"], {"n": count()})
     >>> clicks = Segment("clicks", (), KeyedStep("clicks", 2, plan), (0,), 1)
-    >>> router = Router(clicks, Offload(np.array([0.5, 0.0]), functions=1, deadline_ms=100))
+    >>> router = Router(clicks, Offload(np.array([0.5, 0.0]), workers=1, deadline_ms=100))
     >>> rows = pa.record_batch({"user": [7, 8] * 500, "at": range(1000)})
     >>> router.stays(rows).num_rows == router.kept
     True

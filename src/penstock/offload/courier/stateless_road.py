@@ -109,7 +109,7 @@ def wanted(offload: Offload, partition: int, partitions: int, rows: int) -> tupl
     """The part of a courier's rows that burst workers get, and how many of them share it.
 
     >>> import numpy as np
-    >>> wanted(Offload(np.array([0.0, 0.75]), functions=6, deadline_ms=500), 1, 2, rows=90)
+    >>> wanted(Offload(np.array([0.0, 0.75]), workers=6, deadline_ms=500), 1, 2, rows=90)
     (0.75, 3)
     """
     share, at_once = offload.share_of(partition, partitions), offload.at_once(partition, partitions)
