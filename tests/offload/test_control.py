@@ -21,7 +21,7 @@ from penstock.offload.backends import backend
 from penstock.offload.backends.backend import WorkerFailed
 from penstock.offload.backends.local.backend import LocalFunctions
 from penstock.offload.backends.worker import BurstWorker
-from penstock.offload.driver.keeper import WorkerKeeper
+from penstock.offload.keeper import WorkerKeeper
 from penstock.offload.policy.flow import NO_ANSWER, FlowOffload
 from penstock.offload.policy.offloader import Offloader
 from penstock.plan.epoch import EpochPlan

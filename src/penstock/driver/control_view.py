@@ -13,7 +13,7 @@ from penstock.control.money import Money
 from penstock.control.step_control import StepControl
 from penstock.control.treat.offloading import Offloading
 from penstock.model import milliseconds
-from penstock.offload.driver.keeper import WorkerKeeper
+from penstock.offload.keeper import WorkerKeeper
 
 
 def control_facts(

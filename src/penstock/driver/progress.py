@@ -10,9 +10,8 @@ import numpy as np
 
 from penstock.control.money import Money
 from penstock.host.vitals import HostVitals, MovedState
-from penstock.offload.driver.totals import by_segment
 from penstock.plan.placement import Handover
-from penstock.wire.report import Seen
+from penstock.wire.report import Seen, offloaded_by_segment
 
 
 @dataclass(frozen=True)
@@ -109,7 +108,7 @@ def migration_progress(
 
 
 def workers_progress(seen: Sequence[Seen]) -> WorkersProgress:
-    told = by_segment(seen).values()
+    told = offloaded_by_segment(seen).values()
     failures: Counter[str] = Counter()
     for one in told:
         failures.update(one.failures)

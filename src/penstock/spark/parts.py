@@ -6,8 +6,12 @@ import secrets
 import threading
 import time
 from collections import deque
+from collections.abc import Callable
 from functools import partial
+from typing import TYPE_CHECKING, cast
 
+from penstock.control.money import HostPrice
+from penstock.driver.bill import Bill
 from penstock.driver.control_loop import ControlLoop
 from penstock.driver.epochs import EpochRunner
 from penstock.driver.fleet import Fleet
@@ -16,6 +20,7 @@ from penstock.driver.progress import EpochProgress
 from penstock.driver.registry import Registry
 from penstock.driver.relocation import Relocation
 from penstock.host.main import HostOrder, TaskOrder
+from penstock.offload.keeper import WorkerKeeper
 from penstock.offload.policy.flow import helped
 from penstock.plan.steps import KeyedStep
 from penstock.spark import private
@@ -23,9 +28,11 @@ from penstock.spark.cores import task_slots
 from penstock.spark.epoch_stream import EpochStream, Start, cancel_run
 from penstock.spark.host_jobs import SparkHostJobs
 from penstock.spark.late import LateWriter
-from penstock.spark.offload import bill_of, keeper_of, trigger_ms
 from penstock.state.store.store import Store
 from penstock.wire.flight import own_address
+
+if TYPE_CHECKING:
+    from penstock.offload.backends.backend import Backend
 
 
 class Parts:
@@ -53,11 +60,11 @@ class Parts:
         self.fleet = Fleet(jobs, self.registry, self.token, settings)
         self.relocation = Relocation(flow.keyed, start.hosts, self.fleet, settings, start.migration)
         couriers = _Couriers(start, self.relocation, self.progress)
-        self.keeper = keeper_of(start, self.run_id, self.token)
+        self.keeper = _keeper(start, self.run_id, self.token)
         """The flow's burst workers; None: it has none."""
         self.helps = self.keeper is not None and bool(helped(flow)[0])
         """Whether burst workers can help any step."""
-        self.bill = bill_of(start, self.relocation, self.keeper, couriers.newest)
+        self.bill = _bill(start, self.relocation, self.keeper, couriers.newest)
         self.control = self._control(couriers)
         """Lets hosts follow the load; None: they do not."""
         self.runner = EpochRunner(
@@ -104,7 +111,7 @@ class Parts:
             keeper=self.keeper,
             bill=self.bill,
             together=couriers.at_once,
-            trigger_ms=trigger_ms(start),
+            trigger_ms=_trigger_ms(start),
         )
 
 
@@ -128,3 +135,42 @@ class _Couriers:
         """How many couriers worked at a time in the newest epoch."""
         found = self._progress[-1].partitions if self._progress else 1
         return min(found, self.at_once() or found)
+
+
+def _keeper(start: Start, run_id: str, token: str) -> WorkerKeeper | None:
+    """The burst workers of a flow that may use any, not started yet."""
+    if start.elastic is None or start.elastic.functions is None:
+        return None
+    backend = cast("Backend", start.elastic.functions)
+    faults = start.settings.faults
+    return WorkerKeeper(lambda: backend.start(start.flow, run_id, token, faults))
+
+
+def _trigger_ms(start: Start) -> float:
+    """The least time from one epoch to the next; 0: there is none."""
+    return float(start.trigger.get("processingTime", "0 milliseconds").split()[0])
+
+
+def _bill(
+    start: Start,
+    relocation: Relocation,
+    keeper: WorkerKeeper | None,
+    couriers: Callable[[], int],
+) -> Bill:
+    """The bill of a flow. A host costs by its cores, from when it is asked for.
+
+    Where a flow has no hosts, its couriers do the work, and cost as much.
+    """
+
+    def cores() -> int:
+        hosts = sum(len(relocation.hosts(step.id)) for step in start.flow.keyed)
+        if not start.flow.keyed:
+            hosts = couriers()
+        return (min(hosts, 1) if start.flow.one_host else hosts) * start.settings.workers
+
+    return Bill(
+        HostPrice() if start.elastic is None else start.elastic.host_price,
+        cores,
+        lambda: 0.0 if keeper is None else keeper.used.money,
+        lambda: time.time() * 1000,
+    )

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -68,6 +69,18 @@ class Offloaded:
     wait_ms: int = 0
     """From the first request until the last answer had come, or was given up."""
 
+    def __add__(self, other: Offloaded) -> Offloaded:
+        """Both together; couriers wait at the same time, so that the longest wait counts."""
+        return Offloaded(
+            self.segment,
+            self.rows + other.rows,
+            self.records + other.records,
+            self.invocations + other.invocations,
+            dict(Counter(self.failures) + Counter(other.failures)),
+            self.returned + other.returned,
+            max(self.wait_ms, other.wait_ms),
+        )
+
 
 @dataclass(frozen=True)
 class Routed:
@@ -120,3 +133,19 @@ class Seen:
     """segment -> the work in its stateless steps, of segments that the plan has timed."""
     routed: dict[str, Routed] = field(default_factory=dict)
     """segment -> rows that came by where they leave for burst workers, of segments with a reflex."""
+
+
+def offloaded_by_segment(seen: Iterable[Seen]) -> dict[str, Offloaded]:
+    """What couriers handed to burst workers, added up over them.
+
+    >>> one = Seen(9, offloaded=(Offloaded("sum", 5, 2, 1, {}, 0, 40),))
+    >>> other = Seen(9, offloaded=(Offloaded("sum", 4, 0, 1, {"timeout": 1}, 4, 70),))
+    >>> both = offloaded_by_segment([one, other])["sum"]
+    >>> both.rows, both.records, both.failures, both.returned, both.wait_ms
+    (9, 2, {'timeout': 1}, 4, 70)
+    """
+    found: dict[str, Offloaded] = {}
+    for told in (told for task in seen for told in task.offloaded):
+        known = found.get(told.segment)
+        found[told.segment] = told if known is None else known + told
+    return found

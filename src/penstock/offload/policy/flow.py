@@ -22,7 +22,6 @@ from penstock.control.record import Opening, StepFacts, written
 from penstock.control.treat.decision import Bounds
 from penstock.control.treat.offloading import Offloading, OffloadSettings, recovery_ms
 from penstock.model import SLA, StepId, milliseconds
-from penstock.offload.driver.totals import by_segment
 from penstock.offload.plan.segments import segments
 from penstock.offload.policy.burst import Trust
 from penstock.offload.policy.offloader import Offloader
@@ -31,7 +30,7 @@ from penstock.offload.policy.shares import apportioned
 from penstock.operators.window.windows import Window
 from penstock.plan.epoch import Offload
 from penstock.plan.steps import FlowPlan, KeyedStep
-from penstock.wire.report import Seen
+from penstock.wire.report import Seen, offloaded_by_segment
 
 NO_ANSWER = "functions have not answered for most of their rows: hosts take all of them for a while"
 GONE = "there are no functions just now: hosts take all rows"
@@ -142,7 +141,7 @@ class FlowOffload:
 
     def note(self, sealed: EpochSealed, in_force: Mapping[str, Offload]) -> bool:
         self._last, now_ms = sealed, sealed.now_ms
-        carried = by_segment(sealed.seen)
+        carried = offloaded_by_segment(sealed.seen)
         returned = sum(one.returned for one in carried.values())
         lost = self._trust.note(now_ms, sum(one.rows for one in carried.values()), returned)
         for step, reflexes in self._reflexes.items():

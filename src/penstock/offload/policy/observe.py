@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
@@ -101,8 +102,8 @@ Point = tuple[float, Floats]
 class Backlog:
     """Records that wait at each host, since more arrived than was taken: the left of equation 1.
 
-    Integrated from one observation to the next by Simpson's rule. Where it has gone down to nothing
-    it stays there, since no host works ahead.
+    Integrated by Simpson's rule over the observations since the load went up. Where it has gone down
+    to nothing it stays there, since no host works ahead.
 
     >>> backlog, hosts = Backlog(), (HostId("sum/0"),)
     >>> for second, rate in enumerate([500.0, 2000.0, 2000.0]):
@@ -116,8 +117,10 @@ class Backlog:
     def __init__(self) -> None:
         self._hosts: tuple[HostId, ...] = ()
         self._held: Floats = np.zeros(0)
-        self._last: list[Point] = []
-        """Records a second beyond the throughput at the last observations: one or two of them."""
+        self._before: Floats = self._held
+        """What waited at the first of the points."""
+        self._points: list[Point] = []
+        """Records a second beyond the throughput: what the next parabola goes through."""
 
     def forget(self) -> None:
         """Slots have changed hands, at a boundary where nothing waits."""
@@ -126,41 +129,43 @@ class Backlog:
     def note(self, seen: Observation, most: Floats | None = None) -> Floats:
         """Take in an observation. Returns what waits at each of its hosts now, no more than `most`."""
         if seen.hosts != self._hosts:
-            self._hosts, self._held, self._last = seen.hosts, np.zeros(len(seen.hosts)), []
+            self._hosts, self._points = seen.hosts, []
+            self._held = self._before = np.zeros(len(seen.hosts))
         now_s, beyond = seen.time_ms / 1000.0, seen.rate - seen.throughput
-        beyond = np.where(self._held > 0, beyond, np.maximum(beyond, 0.0))
-        held = self._held + newest_area([*self._last, (now_s, beyond)])
+        self._points.append((now_s, _real(beyond, self._held)))
+        held = self._before + integral(self._points)
         self._held = np.clip(held, 0.0, np.inf if most is None else most)
-        point = (now_s, np.where(self._held > 0, beyond, np.maximum(beyond, 0.0)))
-        # Where nothing waits, what was before this moment says nothing of what comes.
-        self._last = [*self._last[-1:], point] if self._held.any() else [point]
+        if len(self._points) == 3 or not self._held.any() or (self._held != held).any():
+            self._before, self._points = self._held, [(now_s, _real(beyond, self._held))]
         return self._held
 
 
-def newest_area(points: Sequence[Point]) -> Floats:
-    """The integral between the last two of up to three points, by Simpson's rule.
+def _real(beyond: Floats, held: Floats) -> Floats:
+    """Where nothing waits, less than a host could take changes nothing."""
+    return np.where(held > 0, beyond, np.maximum(beyond, 0.0))
 
-    That is the last interval's part of the parabola through all three. Two points are joined by a
-    line; so are the last two if one interval is more than twice as long as the other, since a parabola
-    through what lies close together says nothing of what is far from it.
+
+def integral(points: Sequence[Point]) -> Floats:
+    """The integral over up to three points, by Simpson's rule: a parabola goes through all three.
+
+    Two points are joined by a line; so are neighbours if one interval is more than twice as long as
+    the other, since a parabola through what lies close together says nothing of what is far from it.
 
     >>> parabola = [(at, np.array([at**2])) for at in (0.0, 1.0, 3.0)]
-    >>> newest_area(parabola).round(9).tolist() == [round((3.0**3 - 1.0) / 3, 9)]
-    True
+    >>> integral(parabola).round(9).tolist()
+    [9.0]
     """
-    if len(points) < 2:
-        return np.zeros_like(points[-1][1])
-    (begin, earlier), (end, later) = points[-2:]
-    right = end - begin
-    left = begin - points[-3][0] if len(points) > 2 else 0.0
+    total: Floats = np.zeros_like(points[0][1])
+    for (begin, earlier), (end, later) in pairwise(points):
+        total = total + (end - begin) * (earlier + later) / 2
+    if len(points) < 3:
+        return total
+    (first, one), (second, two), (third, three) = points
+    left, right, both = second - first, third - second, third - first
     if max(left, right) > _UNEVEN * min(left, right):
-        return right * (earlier + later) / 2
-    both = left + right
-    return (
-        right * (2 * right + 3 * left) / (6 * both) * later
-        + right * (right + 3 * left) / (6 * left) * earlier
-        - right**3 / (6 * left * both) * points[-3][1]
-    )
+        return total
+    weights = 2 - right / left, both**2 / (left * right), 2 - left / right
+    return both / 6 * (weights[0] * one + weights[1] * two + weights[2] * three)
 
 
 class Runs:

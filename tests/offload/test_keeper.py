@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from penstock.offload.driver.keeper import WorkerKeeper
+from penstock.offload.keeper import WorkerKeeper
 from penstock.wire.report import Usage
 from tests.driver.pretence import PretendedStarted
 
