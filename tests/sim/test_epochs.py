@@ -8,7 +8,7 @@ import pytest
 from penstock.control.examine.vitals import Vitals
 from penstock.control.treat.decision import Bounds, Decision
 from penstock.model import SLA, StepId
-from penstock.sim.epochs import Source
+from penstock.sim.epochs import SimSource
 from penstock.sim.flow import simulate_flow
 from penstock.sim.plane import Following, Plane
 from penstock.sim.run import simulate
@@ -61,7 +61,7 @@ def test_an_epoch_that_brings_too_much_is_noticed_before_it_is_done() -> None:
 
 def test_every_record_is_taken_once_whenever_epochs_begin() -> None:
     trace = Trace.of_rates(np.full((200, 3), 37.0), 100.0, seed=2)
-    source, random = Source(trace.counts, 100.0), np.random.default_rng(2)
+    source, random = SimSource(trace.counts, 100.0), np.random.default_rng(2)
     taken, now_ms = np.zeros_like(trace.counts), 0.0
     while now_ms < trace.duration_ms:
         now_ms += random.uniform(1, 700)

@@ -7,13 +7,13 @@ from penstock.control.examine.vitals import Work
 from penstock.control.treat.decision import Kind, Treatment, new_host
 from penstock.errors import ProtocolError
 from penstock.model import HostId, StepId
-from penstock.sim.fleet import Fleet
+from penstock.sim.fleet import SimFleet
 from penstock.sim.plane import Plane
 
 
-def fleet_of(hosts: int, plane: Plane | None = None, slots: int = 8, seed: int = 1) -> Fleet:
+def fleet_of(hosts: int, plane: Plane | None = None, slots: int = 8, seed: int = 1) -> SimFleet:
     random = np.random.default_rng(seed)
-    return Fleet(StepId("sum"), slots, hosts, plane or Plane(), random)
+    return SimFleet(StepId("sum"), slots, hosts, plane or Plane(), random)
 
 
 def treatment(kind: Kind, slots: tuple[int, ...], source: str, target: str) -> Treatment:

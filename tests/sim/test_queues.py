@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from penstock.model import StepId
-from penstock.sim.fleet import Fleet
+from penstock.sim.fleet import SimFleet
 from penstock.sim.ledger import Ledger
 from penstock.sim.plane import Plane
 from penstock.sim.queues import Queues
@@ -14,10 +14,10 @@ from tests.sim.exact import exact
 DELTA = 100.0
 
 
-def step(ledger: Ledger, hosts: int, service_rate: float) -> tuple[Queues, Fleet]:
+def step(ledger: Ledger, hosts: int, service_rate: float) -> tuple[Queues, SimFleet]:
     plane = Plane(service_rate=service_rate)
     slots = ledger.arrived.shape[1]
-    fleet = Fleet(StepId("sum"), slots, hosts, plane, np.random.default_rng(1))
+    fleet = SimFleet(StepId("sum"), slots, hosts, plane, np.random.default_rng(1))
     return Queues(ledger, fleet), fleet
 
 

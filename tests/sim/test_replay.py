@@ -21,8 +21,8 @@ from penstock.control.events import (
     EpochRead,
     Event,
     HostLost,
-    Placement,
     Steered,
+    StepPlacement,
     StepRead,
 )
 from penstock.control.examine.arrivals import Arrivals
@@ -185,7 +185,7 @@ def test_events_are_read_as_they_were_written(rows: int) -> None:
     counts = np.random.default_rng(1).random((rows, 4))
     arrivals = Arrivals(7, counts, 1.1, math.nan, odd)
     hosts = (HostId("sum/0"), HostId("sum/1"))
-    read = StepRead(arrivals, Placement(hosts, np.array([0, 0, 1, 1]), 2))
+    read = StepRead(arrivals, StepPlacement(hosts, np.array([0, 0, 1, 1]), 2))
     again = event_of(event_line(EpochRead(1 / 3, 9, {"sum": read})))
     assert isinstance(again, EpochRead)
     assert again.now_ms == 1 / 3

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from penstock.control.events import Placement
+from penstock.control.events import StepPlacement
 from penstock.control.examine.arrivals import segment_arrivals
 from penstock.control.examine.examiner import Examiner
 from penstock.control.examine.vitals import Vitals, Work
@@ -84,10 +84,10 @@ class CourierControl(StepControl):
         self.bounds = replace(whole, share=self._part, alert=alert, at_least=count, at_most=count)
 
     @property
-    def placement(self) -> Placement:
+    def placement(self) -> StepPlacement:
         """Couriers that are at work at a time, and which of them has the rows of each partition."""
         couriers = tuple(HostId(f"{self.step}/{n}") for n in range(self._count))
-        return Placement(couriers, np.arange(self.examiner.slots) % self._count)
+        return StepPlacement(couriers, np.arange(self.examiner.slots) % self._count)
 
     def resize(self, partitions: int, together: int | None = None) -> None:
         """There are so many couriers now, of which so many are at work together; None: all of them.

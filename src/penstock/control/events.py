@@ -26,7 +26,7 @@ Ints = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)
-class Placement:
+class StepPlacement:
     """The hosts of a step, and which of them owns which slot."""
 
     hosts: tuple[HostId, ...]
@@ -77,7 +77,7 @@ class StepRead:
     """What an epoch brings for one step."""
 
     arrivals: Arrivals
-    placement: Placement
+    placement: StepPlacement
     records: Floats | None = None
     """Per host: what it has to do of it, where the data plane knows that. None: to be reckoned."""
 
@@ -105,7 +105,7 @@ class StepSealed:
     """By host."""
     spent_ms: float
     """Time that the step took: of its slowest host, or waiting for burst workers."""
-    placement: Placement
+    placement: StepPlacement
     """Where slots are from now on."""
 
 
@@ -171,7 +171,7 @@ class SlotsMoved:
     now_ms: float
     epoch: int | None
     step: str
-    placement: Placement
+    placement: StepPlacement
 
 
 @dataclass(frozen=True, eq=False)
@@ -191,7 +191,7 @@ class TimeSlotEnded:
     """By host; None: nothing was counted."""
     measured_ms: Floats
     """By slot: sum of the latencies of what completed in it."""
-    placement: Placement
+    placement: StepPlacement
     """Where slots are from now on."""
 
 

@@ -32,7 +32,7 @@ from penstock.control.journal.journal import Journal
 from penstock.control.offload_policy import Ahead, OffloadPolicy
 from penstock.control.realize.course import Course
 from penstock.control.realize.patience import patience_ms
-from penstock.control.step_control import Look, StepControl
+from penstock.control.step_control import FlowLook, StepControl
 from penstock.control.treat.decision import Bounds, Policy
 from penstock.control.treat.sharing import SharedBound
 from penstock.model import SLA, StepId
@@ -293,19 +293,19 @@ class FlowControl:
                 event.measured_ms,
             )
         placement = self._settle(control, event.placement, now_ms, None)
-        self._look(control, Look(now_ms), placement)
+        self._look(control, FlowLook(now_ms), placement)
 
     # -- decisions, and what becomes of them
 
-    def _look_of(self, aid: ev.Aid, now_ms: float, epoch: int) -> Look:
+    def _look_of(self, aid: ev.Aid, now_ms: float, epoch: int) -> FlowLook:
         usable = self._burst_workers(aid, now_ms)
-        return Look(now_ms, epoch, self._cost.ms, usable, aid.money)
+        return FlowLook(now_ms, epoch, self._cost.ms, usable, aid.money)
 
     def _look(
         self,
         control: StepControl,
-        look: Look,
-        placement: ev.Placement,
+        look: FlowLook,
+        placement: ev.StepPlacement,
         expected_ms: Floats | None = None,
     ) -> None:
         if self._epochs < self.habits.warm_epochs:
@@ -321,8 +321,8 @@ class FlowControl:
             self._out.append(do.Treat(control.step, look.epoch, treatments))
 
     def _settle(
-        self, control: StepControl, placement: ev.Placement, now_ms: float, epoch: int | None
-    ) -> ev.Placement:
+        self, control: StepControl, placement: ev.StepPlacement, now_ms: float, epoch: int | None
+    ) -> ev.StepPlacement:
         """See whether treatments have ended; where slots are then. Those that are given up stay."""
         treating = control.course.treating
         ended = control.settle(placement, now_ms, epoch)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from penstock.control.diagnose.hot_keys import HotKeys
-from penstock.control.events import Placement, TreatmentBegun
+from penstock.control.events import StepPlacement, TreatmentBegun
 from penstock.control.examine.examiner import Examiner
 from penstock.control.examine.vitals import Floats, Ints, Vitals
 from penstock.control.journal import entries
@@ -26,7 +26,7 @@ NOT_UP = "a host did not come up in time"
 
 
 @dataclass(frozen=True)
-class Look:
+class FlowLook:
     """What holds for all steps of a flow at one look at them."""
 
     now_ms: float
@@ -69,7 +69,7 @@ class StepControl:
         """The last one."""
         self.asked = 0
         """How often it was asked what should be done."""
-        self._placement: Placement | None = None
+        self._placement: StepPlacement | None = None
         """As of the last look."""
         self._hosts: tuple[HostId, ...] = ()
         self._before: tuple[float, float] | None = None
@@ -88,7 +88,7 @@ class StepControl:
     # -- a look at it
 
     def look(
-        self, look: Look, placement: Placement, expected_ms: Floats | None = None
+        self, look: FlowLook, placement: StepPlacement, expected_ms: Floats | None = None
     ) -> tuple[Treatment, ...]:
         """The treatments that should begin now, if any.
 
@@ -115,7 +115,7 @@ class StepControl:
         return () if revise and len(come) <= placement.coming else decision.treatments
 
     def _decide(
-        self, look: Look, placement: Placement, expected_ms: Floats | None, revise: bool
+        self, look: FlowLook, placement: StepPlacement, expected_ms: Floats | None, revise: bool
     ) -> Decision | None:
         """What should be done now; None while that cannot be told.
 
@@ -147,17 +147,17 @@ class StepControl:
             decision = self.decision = replace(decision, treatments=())
         return decision
 
-    def _examine(self, look: Look, placement: Placement) -> Vitals:
+    def _examine(self, look: FlowLook, placement: StepPlacement) -> Vitals:
         hosts = placement.hosts
         return self.examiner.vitals(look.now_ms, hosts, placement.owner, look.epoch_cost_ms)
 
-    def _help(self, look: Look, placement: Placement) -> None:
+    def _help(self, look: FlowLook, placement: StepPlacement) -> None:
         if self._offload is not None:
             vitals = self.vitals = self._examine(look, placement)
             if vitals.valid:
                 self._relieve(vitals, look)
 
-    def _relieve(self, vitals: Vitals, look: Look) -> Offloading | None:
+    def _relieve(self, vitals: Vitals, look: FlowLook) -> Offloading | None:
         """Let burst workers help, and tell what changes by it."""
         if self._offload is None:
             return None
@@ -229,7 +229,7 @@ class StepControl:
         )
         self.journal.add(told)
 
-    def settle(self, placement: Placement, now_ms: float, epoch: int | None) -> str | None:
+    def settle(self, placement: StepPlacement, now_ms: float, epoch: int | None) -> str | None:
         """See at a boundary whether treatments are in force by now, or are given up; which of it."""
         if placement.hosts != self._hosts:
             for gone in set(self._hosts) - set(placement.hosts):

@@ -190,12 +190,12 @@ class ControlLoop:
         self._read_epoch = plan.epoch
         self._tell(ev.EpochRead(self._clock_ms(), plan.epoch, steps, look, self._aid()))
 
-    def _placement(self, routes: StepRoutes) -> ev.Placement:
+    def _placement(self, routes: StepRoutes) -> ev.StepPlacement:
         """All hosts of a step, also those that own nothing, and the owner of each slot."""
         table, step = routes.routes, routes.step
         idle = [host for host in self._relocation.hosts(step) if host not in table.hosts]
         pending = self._relocation.pending_of(step)
-        return ev.Placement((*table.hosts, *idle), table.owner.astype(np.int64), pending)
+        return ev.StepPlacement((*table.hosts, *idle), table.owner.astype(np.int64), pending)
 
     def _aid(self) -> ev.Aid:
         return ev.Aid(self.reach is not None, self.money, self._together())

@@ -22,7 +22,7 @@ from penstock.spark.cores import check_cores, task_cores
 from penstock.spark.epoch_stream import Start
 from penstock.spark.inputs import one_stream, ticking
 from penstock.spark.late import late_sinks
-from penstock.spark.parts import Parts
+from penstock.spark.parts import FlowParts
 from penstock.spark.private import keep_jobs_on_interrupt
 from penstock.spark.query import FlowQuery
 from penstock.spark.sinks import Sink
@@ -112,7 +112,7 @@ def start(
         name=name,
         temporary=temporary,
     )
-    return FlowQuery(Parts(settled)).launch()
+    return FlowQuery(FlowParts(settled)).launch()
 
 
 def _for_one_host(flow: Flow, plan: FlowPlan, counts: dict[str, int]) -> Migration:

@@ -46,17 +46,15 @@ class WorkerPlane:
     price: FunctionPrice = field(default_factory=FunctionPrice)
 
     def __post_init__(self) -> None:
-        if self.at_most < 0 or self.speed <= 0:
-            raise SettingError(
-                f"{self.at_most} functions of speed {self.speed:g}",
-                hint="use no fewer than 0, and a speed above 0",
-            )
         least = min(
-            *(self.start_ms, self.overhead_ms, self.partials_per_row, self.partials_each),
-            *(self.merge_cost, self.idle_ms),
+            *(self.at_most, self.start_ms, self.overhead_ms, self.partials_per_row),
+            *(self.partials_each, self.merge_cost, self.idle_ms),
         )
-        if least < 0:
-            raise SettingError(f"functions with a value of {least:g}", hint="use 0 or more")
+        if least < 0 or self.speed <= 0:
+            raise SettingError(
+                f"functions with a value of {least:g}, of speed {self.speed:g}",
+                hint="use 0 or more, and a speed above 0",
+            )
 
     def settings(self, host: HostPrice, deadline_ms: float | None = None) -> OffloadSettings:
         """What the policy is told. It has to find out how many partial states come back; that

@@ -8,7 +8,7 @@ of the rows, and hosts merge what they give.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,7 @@ import numpy.typing as npt
 from penstock.control.examine.vitals import Floats
 from penstock.plan.epoch import Offload
 from penstock.sim.burst_workers import SimWorkers
-from penstock.sim.fleet import Fleet
+from penstock.sim.fleet import SimFleet
 from penstock.sim.kernels import latency_bin
 from penstock.sim.ledger import Ledger
 
@@ -50,10 +50,10 @@ class Intake:
         return Intake(self.first, np.diff(by_then, axis=0).astype(np.int64), self.arrival_ms)
 
 
-class Source:
+class SimSource:
     """Hands out the records of a trace as they arrive, each once.
 
-    >>> source = Source(np.array([[4], [2]]), delta_ms=100.0)
+    >>> source = SimSource(np.array([[4], [2]]), delta_ms=100.0)
     >>> one, two = source.take(50.0), source.take(200.0)
     >>> one.records.tolist(), one.arrival_ms.tolist()
     ([[2]], [25.0])
@@ -86,7 +86,7 @@ class Source:
         return Intake(first, records, middle)
 
 
-def slowest_ms(fleet: Fleet, records: Array, began_ms: float | None = None) -> float:
+def slowest_ms(fleet: SimFleet, records: Array, began_ms: float | None = None) -> float:
     """How long hosts work on so many records each: as long as the slowest of them.
 
     With the pauses that are not over when the epoch begins, if that is told.
@@ -98,7 +98,7 @@ def slowest_ms(fleet: Fleet, records: Array, began_ms: float | None = None) -> f
     return float(np.max(busy_ms, where=records > 0, initial=0.0))
 
 
-def host_records(fleet: Fleet, intake: Intake, kept: Floats | None = None) -> Array:
+def host_records(fleet: SimFleet, intake: Intake, kept: Floats | None = None) -> Array:
     """What each host has to do of it, if only so much is left to it of each slot."""
     by_slot = intake.records.sum(axis=0)
     return np.bincount(fleet.owner, by_slot if kept is None else by_slot * kept, len(fleet.hosts))
@@ -123,19 +123,10 @@ class Effort:
     """For burst workers."""
 
     @staticmethod
-    def of_hosts(fleet: Fleet, records: Array, began_ms: float) -> Effort:
+    def of_hosts(fleet: SimFleet, records: Array, began_ms: float) -> Effort:
         """Of hosts alone, in an epoch that begins at this moment."""
         useful_ms, busy_ms = slowest_ms(fleet, records), slowest_ms(fleet, records, began_ms)
         return Effort(records, useful_ms, busy_ms)
-
-    def beside(
-        self, rows: int, partials: float, workers: int, took_ms: float, money: float
-    ) -> Effort:
-        """With burst workers that work at the same time, and so long."""
-        useful_ms, busy_ms = max(self.useful_ms, took_ms), max(self.busy_ms, took_ms)
-        return Effort(
-            self.records, useful_ms, busy_ms, rows, partials, workers if rows else 0, money
-        )
 
 
 @dataclass(frozen=True)
@@ -196,7 +187,7 @@ class Planned:
 
 
 def helped(
-    fleet: Fleet, pool: SimWorkers, intake: Intake, planned: Planned, began_ms: float
+    fleet: SimFleet, pool: SimWorkers, intake: Intake, planned: Planned, began_ms: float
 ) -> Effort:
     """Share the work of an epoch out between the hosts of a step and burst workers.
 
@@ -209,4 +200,12 @@ def helped(
     merge = pool.plane.merge_cost * partials / max(rows, 1)
     records = host_records(fleet, intake, 1.0 - shares * (1.0 - merge))
     hosts = Effort.of_hosts(fleet, records, began_ms)
-    return hosts.beside(rows, partials, planned.workers, took_ms, pool.usage.money - before)
+    return replace(
+        hosts,
+        useful_ms=max(hosts.useful_ms, took_ms),
+        busy_ms=max(hosts.busy_ms, took_ms),
+        rows=rows,
+        partials=partials,
+        workers=planned.workers if rows else 0,
+        money=pool.usage.money - before,
+    )

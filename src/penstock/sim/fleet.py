@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from penstock.control.events import Placement
+from penstock.control.events import StepPlacement
 from penstock.control.examine.vitals import Floats, Work
 from penstock.control.treat.decision import Treatment, is_new
 from penstock.errors import ProtocolError
@@ -26,11 +26,11 @@ from penstock.sim.plane import Plane
 Array = npt.NDArray[Any]
 
 
-class Fleet:
+class SimFleet:
     """Who owns what. `hosts` are those that are up; `owner` and the other arrays are by their order.
 
     >>> plane = Plane(start_host_ms=1000, switch_ms=300)
-    >>> fleet = Fleet(StepId("sum"), 4, 1, plane, np.random.default_rng(1))
+    >>> fleet = SimFleet(StepId("sum"), 4, 1, plane, np.random.default_rng(1))
     >>> out = Treatment("scale_out", (2, 3), HostId("sum/0"), HostId("new/1"), "")
     >>> [str(treatment) for treatment in fleet.begin([out], now_ms=0)]
     ['scale out: slots 2-3 from sum/0 to sum/1']
@@ -84,12 +84,12 @@ class Fleet:
         return self.treating and self._untouched and bool(self._starting)
 
     @property
-    def placement(self) -> Placement:
+    def placement(self) -> StepPlacement:
         """Hosts that are up and what they own; slots whose hosts pause are on their way, too."""
         pending = 0
         if self.treating:
             pending = max(1, sum(a != b for a, b in zip(self._home, self._names(), strict=True)))
-        return Placement(self.hosts, self.owner, pending, len(self._starting))
+        return StepPlacement(self.hosts, self.owner, pending, len(self._starting))
 
     @property
     def size(self) -> int:

@@ -19,7 +19,7 @@ from penstock.sim.ledger import Ledger
 from penstock.sim.outcome import FlowOutcome
 from penstock.sim.plane import Following, Plane
 from penstock.sim.run import check_hosts, check_warm_up, paced, prepared, settled
-from penstock.sim.stage import Stage
+from penstock.sim.stage import SimStage
 from penstock.sim.trace import Trace
 
 
@@ -74,7 +74,7 @@ def simulate_flow(
         check_hosts(first, ledger.arrived.shape[1])
         chosen, margin = prepared(policies[n])
         whole = bounds if margin is None else replace(bounds, margin=margin)
-        stage = Stage(
+        stage = SimStage(
             name,
             ledger,
             first,

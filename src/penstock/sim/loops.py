@@ -19,12 +19,12 @@ from penstock.control.offload_policy import Helped
 from penstock.model import StepId
 from penstock.offload.policy.flow import FlowOffload
 from penstock.plan.epoch import Offload
-from penstock.sim.epochs import Source, Spent
+from penstock.sim.epochs import SimSource, Spent
 from penstock.sim.ledger import Ledger
 from penstock.sim.outcome import Outcome
 from penstock.sim.plane import Following
 from penstock.sim.queues import Queues
-from penstock.sim.stage import Stage
+from penstock.sim.stage import SimStage
 from penstock.wire.report import Offloaded, Routed, Seen
 
 Progress = Callable[[float], None]
@@ -37,7 +37,7 @@ _UNWATCHED = 1000
 class Controlled:
     """Stages, one after the other, and the machine that controls those which have a policy."""
 
-    def __init__(self, stages: Sequence[Stage], control_ms: float) -> None:
+    def __init__(self, stages: Sequence[SimStage], control_ms: float) -> None:
         self.stages, plane = stages, stages[0].plane
         self._stages = {str(stage.step): stage for stage in stages}
         helped = {s: one for s, stage in self._stages.items() if (one := stage.offload_settings)}
@@ -59,7 +59,7 @@ class Controlled:
             offload=FlowOffload(dict.fromkeys(helped, Helped()), helped) if helped else None,
         )
 
-    def watches(self, stage: Stage) -> bool:
+    def watches(self, stage: SimStage) -> bool:
         """Whether a stage is under control."""
         return stage.step in self.machine.steps
 
@@ -159,7 +159,7 @@ def epochs(flow: Controlled, following: Sequence[Following], progress: Progress)
     """
     stages, ledger = flow.stages, flow.stages[0].ledger
     end_ms = len(ledger.arrived) * ledger.delta_ms
-    source = Source(ledger.arrived, ledger.delta_ms)
+    source = SimSource(ledger.arrived, ledger.delta_ms)
     put_out = [0] * len(following)
     began_ms, epoch = 0.0, 0
     while began_ms < end_ms:

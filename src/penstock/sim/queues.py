@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.sim import kernels
-from penstock.sim.fleet import Fleet
+from penstock.sim.fleet import SimFleet
 from penstock.sim.ledger import Ledger
 
 Array = npt.NDArray[Any]
@@ -20,7 +20,7 @@ class Queues:
     >>> from penstock.model import StepId
     >>> from penstock.sim.plane import Plane
     >>> ledger = Ledger(np.array([[150], [0]]), delta_ms=100.0)
-    >>> fleet = Fleet(StepId("sum"), 1, 1, Plane(service_rate=1000.0), np.random.default_rng(1))
+    >>> fleet = SimFleet(StepId("sum"), 1, 1, Plane(service_rate=1000.0), np.random.default_rng(1))
     >>> queues = Queues(ledger, fleet)
     >>> queues.advance(0, 1), queues.completed.tolist(), queues.arrived.tolist()
     (None, [100.0], [150.0])
@@ -28,7 +28,7 @@ class Queues:
     (None, [150.0])
     """
 
-    def __init__(self, ledger: Ledger, fleet: Fleet) -> None:
+    def __init__(self, ledger: Ledger, fleet: SimFleet) -> None:
         slots = ledger.arrived.shape[1]
         self._ledger, self._fleet = ledger, fleet
         self._head = np.zeros(slots, dtype=np.int64)

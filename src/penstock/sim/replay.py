@@ -104,7 +104,7 @@ def difference(one: Sequence[Entry], other: Sequence[Entry]) -> Difference | Non
 
 
 @dataclass(frozen=True)
-class Wanted:
+class WantedTreatments:
     """The treatments that a policy wanted at one moment."""
 
     time_ms: float
@@ -113,10 +113,10 @@ class Wanted:
     kinds: tuple[str, ...]
 
 
-def wanted(journal: Iterable[Entry]) -> list[Wanted]:
+def wanted(journal: Iterable[Entry]) -> list[WantedTreatments]:
     """All that was wanted, in order."""
     return [
-        Wanted(
+        WantedTreatments(
             entry.time_ms,
             entry.step,
             tuple(

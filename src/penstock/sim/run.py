@@ -17,7 +17,7 @@ from penstock.sim import loops
 from penstock.sim.ledger import Ledger
 from penstock.sim.outcome import Outcome
 from penstock.sim.plane import Plane
-from penstock.sim.stage import Stage
+from penstock.sim.stage import SimStage
 from penstock.sim.trace import Trace
 
 
@@ -58,7 +58,7 @@ def simulate(
     check_hosts(hosts, trace.slots)
     check_warm_up(warm_up_ms, trace)
     trace, per_look = paced(trace, delta_ms, plane)
-    stage = Stage(
+    stage = SimStage(
         StepId(step),
         Ledger(trace.counts, trace.delta_ms),
         hosts,

@@ -20,7 +20,7 @@ from penstock.model import SLA, HostId, StepId
 from penstock.plan.epoch import Offload
 from penstock.sim.burst_workers import SimWorkers
 from penstock.sim.epochs import Effort, Intake, Planned, Spent, complete, helped, host_records
-from penstock.sim.fleet import Fleet
+from penstock.sim.fleet import SimFleet
 from penstock.sim.ledger import Ledger
 from penstock.sim.outcome import Outcome
 from penstock.sim.plane import Plane
@@ -28,7 +28,7 @@ from penstock.sim.plane import Plane
 Array = npt.NDArray[Any]
 
 
-class Stage:
+class SimStage:
     """The made-up data plane of one step: what its control is told, and what it does about it."""
 
     def __init__(
@@ -52,7 +52,7 @@ class Stage:
         self.step, self.ledger, self.plane, self.policy = step, ledger, plane, policy
         self.bounds = bounds
         """With the share that the step has now."""
-        self.fleet = Fleet(step, ledger.arrived.shape[1], hosts, plane, random, service_rate)
+        self.fleet = SimFleet(step, ledger.arrived.shape[1], hosts, plane, random, service_rate)
         ledger.note_hosts(hosts, 0.0)
         self.entries: list[Entry] = []
         self.decide_s: list[float] = []

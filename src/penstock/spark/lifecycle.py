@@ -12,7 +12,7 @@ from typing import Literal
 from pyspark.util import InheritableThread
 
 from penstock.faults import arm
-from penstock.spark.parts import Parts
+from penstock.spark.parts import FlowParts
 
 State = Literal["starting", "running", "stopped", "finished", "failed"]
 
@@ -28,7 +28,7 @@ def _stop_all() -> None:
 class Lifecycle:
     """Runs the parts of one query, once. Safe to use from any thread."""
 
-    def __init__(self, parts: Parts) -> None:
+    def __init__(self, parts: FlowParts) -> None:
         self._parts = parts
         self.state: State = "starting"
         self.error: BaseException | None = None

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from penstock.offload.backends.backend import Backend
 
 
-class Parts:
+class FlowParts:
     """What a started flow is made of. Nothing runs yet but the registry."""
 
     def __init__(self, start: Start) -> None:

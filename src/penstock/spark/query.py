@@ -18,7 +18,7 @@ from penstock.plan.migration import Migration
 from penstock.spark import control
 from penstock.spark.cores import check_cores
 from penstock.spark.lifecycle import Lifecycle, State
-from penstock.spark.parts import Parts
+from penstock.spark.parts import FlowParts
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class FlowQuery:
     Made by `Flow.start`. Safe to use from any thread.
     """
 
-    def __init__(self, parts: Parts) -> None:
+    def __init__(self, parts: FlowParts) -> None:
         self._start, self._parts = parts.start, parts
         self._relocation, self._control = parts.relocation, parts.control
         self._life = Lifecycle(parts)

@@ -7,7 +7,7 @@ from typing import get_args
 import numpy as np
 import pytest
 
-from penstock.control.events import Placement
+from penstock.control.events import StepPlacement
 from penstock.control.realize.course import TRANSITIONS, Change, Course, State
 from penstock.control.treat.decision import Treatment
 from penstock.errors import ProtocolError
@@ -23,8 +23,8 @@ def state(course: Course) -> str:
     return course.state
 
 
-def placed(*owner: int, pending: int = 0) -> Placement:
-    return Placement((A, B), np.array(owner), pending)
+def placed(*owner: int, pending: int = 0) -> StepPlacement:
+    return StepPlacement((A, B), np.array(owner), pending)
 
 
 def test_every_state_is_reached_and_left() -> None:

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.control.examine.fifo import Fifo
-from penstock.control.examine.history import Arrivals, Completions, time_slot
+from penstock.control.examine.history import ArrivalRates, Completions, time_slot
 from penstock.control.examine.hosts import HostNumbers, ServiceRates
 from penstock.control.examine.samples import Samples
 from penstock.control.examine.vitals import Floats, Ints, Vitals, Work
@@ -65,7 +65,7 @@ class Examiner:
         memory, bin = math.ceil(memory_ms / delta_ms), max(1, round(_PEAK_BIN_MS / delta_ms))
         self._samples = Samples(step, slots, longest)
         self._fifo = Fifo(slots, longest)
-        self._arrivals = Arrivals(slots, window, memory, bin)
+        self._arrivals = ArrivalRates(slots, window, memory, bin)
         self._completions = Completions(slots, _FIRST_HOSTS, window)
         self._decay = decay
         self._service = ServiceRates(decay)

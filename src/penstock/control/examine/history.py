@@ -44,10 +44,10 @@ def _longer(ring: Floats, window: float, newest: int) -> Floats:
     return larger
 
 
-class Arrivals:
+class ArrivalRates:
     """How many records arrived for each slot, at what rate, and at what rate at most of late.
 
-    >>> arrivals = Arrivals(slots=1, window=2.0, memory=20, bin=4)
+    >>> arrivals = ArrivalRates(slots=1, window=2.0, memory=20, bin=4)
     >>> arrivals.add(1, np.array([[6.0], [2.0], [1.0]]), horizon=3.0)
     >>> arrivals.rate.tolist(), arrivals.peak.tolist()  # records per time slot
     ([1.5], [6.0])

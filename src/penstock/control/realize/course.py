@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from penstock.control.events import Placement
+from penstock.control.events import StepPlacement
 from penstock.control.examine.vitals import Vitals
 from penstock.control.treat.decision import Treatment
 from penstock.errors import ProtocolError
@@ -67,11 +67,11 @@ class Course:
     >>> import numpy as np
     >>> course, a = Course(StepId("sum")), HostId("sum/0")
     >>> out = Treatment("scale_out", (1,), a, HostId("sum/1"), "")
-    >>> course.begin([out], 0.0, 640.0, None, Placement((a,), np.array([0, 0])))
+    >>> course.begin([out], 0.0, 640.0, None, StepPlacement((a,), np.array([0, 0])))
     False
     >>> course.state, course.may_revise
     ('waiting', True)
-    >>> course.follow(Placement((a, HostId("sum/1")), np.array([0, 1]), pending=1), 500.0)
+    >>> course.follow(StepPlacement((a, HostId("sum/1")), np.array([0, 1]), pending=1), 500.0)
     >>> course.state, course.may_revise
     ('moving', False)
     """
@@ -101,7 +101,7 @@ class Course:
         now_ms: float,
         latency_ms: float,
         vitals: Vitals | None,
-        placement: Placement | None,
+        placement: StepPlacement | None,
     ) -> bool:
         """Treatments have begun. Whether they take the place of others that had no effect yet.
 
@@ -115,14 +115,14 @@ class Course:
         self._owners = [] if placement is None else placement.names()
         return before is not None
 
-    def follow(self, placement: Placement, now_ms: float) -> None:
+    def follow(self, placement: StepPlacement, now_ms: float) -> None:
         """See whether slots have begun to move."""
         if self.state == "waiting" and placement.names() != self._owners:
             self._change("moved", now_ms)
         elif self.state == "idle" and placement.pending:
             self._change("strayed", now_ms)
 
-    def end(self, placement: Placement, now_ms: float) -> Literal["done", "given up"] | None:
+    def end(self, placement: StepPlacement, now_ms: float) -> Literal["done", "given up"] | None:
         """See at a boundary whether what is under way has ended; `treating` is None then.
 
         It is given up if no slot has moved for as long as a host may take to come up. So are slots
