@@ -13,7 +13,8 @@ def done(keeper: WorkerKeeper) -> None:
     keeper._worker.submit(lambda: None).result()
 
 
-def test_functions_come_up_in_the_background_and_are_let_go() -> None:
+def waiting() -> tuple[WorkerKeeper, PretendedStarted, threading.Event]:
+    """A keeper whose burst workers come up when the event is set."""
     may, made = threading.Event(), PretendedStarted()
 
     def bring_up() -> PretendedStarted:
@@ -22,6 +23,11 @@ def test_functions_come_up_in_the_background_and_are_let_go() -> None:
 
     keeper = WorkerKeeper(bring_up)
     keeper.start()
+    return keeper, made, may
+
+
+def test_functions_come_up_in_the_background_and_are_let_go() -> None:
+    keeper, made, may = waiting()
     keeper.warm(3)
     assert (keeper.reach, keeper.state) == (None, "starting")
     may.set()
@@ -42,14 +48,7 @@ def test_functions_come_up_in_the_background_and_are_let_go() -> None:
 
 
 def test_functions_that_come_up_while_all_ends_are_let_go_too() -> None:
-    may, made = threading.Event(), PretendedStarted()
-
-    def bring_up() -> PretendedStarted:
-        assert may.wait(10)
-        return made
-
-    keeper = WorkerKeeper(bring_up)
-    keeper.start()
+    keeper, made, may = waiting()
     ending = threading.Thread(target=keeper.stop)
     ending.start()
     may.set()

@@ -143,7 +143,7 @@ class BreakEven:
     def note(
         self, now_ms: float, hosts: int, worker_seconds: float, spent: float | None = None
     ) -> None:
-        """So many hosts would do instead, from now on.
+        """Take in how many hosts would do instead, from now on.
 
         `worker_seconds` is the time that burst workers worked in this burst, all together; if what
         they have cost in it is known, as `spent`, that counts instead.

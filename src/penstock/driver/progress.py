@@ -56,9 +56,9 @@ class WorkersProgress:
     """What burst workers had to do with an epoch, over all steps."""
 
     rows: int = 0
-    """That were to go to burst workers."""
+    """Rows that were to go to burst workers."""
     records: int = 0
-    """That they made of them: partial states for hosts to merge."""
+    """Records that they made of them: partial states for hosts to merge."""
     invocations: int = 0
     failures: dict[str, int] = field(default_factory=dict)
     """Why invocations gave no answer -> how many of them."""
@@ -93,7 +93,7 @@ class EpochProgress:
     money: Money | None = None
     """Spent since the query was started."""
     couriers: tuple[CourierProgress, ...] = ()
-    """Of segments without a keyed step, where burst workers can help these."""
+    """Couriers of segments without a keyed step, where burst workers can help these."""
 
 
 def host_progress(host: str, vitals: HostVitals) -> HostProgress:

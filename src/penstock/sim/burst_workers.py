@@ -23,7 +23,7 @@ class WorkerPlane:
     """
 
     at_most: int = 200
-    """At a time."""
+    """Burst workers at a time."""
     speed: float = 1.0
     """Relative to an ordinary host of the step."""
     start_ms: float = 300.0
@@ -36,11 +36,11 @@ class WorkerPlane:
     """...and beside them for each courier: there are keys that all of them have rows of."""
     couriers: int = 2
     merge_cost: float = 1.0
-    """What it costs a host to merge one, in records."""
+    """Cost of merging one for a host, in records."""
     warm_for: float = 5.0
-    """They are kept ready for so many times the stable load; 0: none are."""
+    """Times the stable load for which they are kept ready; 0: none are."""
     idle_ms: float = 60_000.0
-    """One that had nothing to do for so long, and need not be kept ready, is let go."""
+    """Idle time after which one that need not be kept ready is let go."""
     patience_ms: float = 120_000.0
     """A burst that they carry for longer is one that lasts: then hosts are added."""
     price: FunctionPrice = field(default_factory=FunctionPrice)
@@ -112,14 +112,14 @@ class SimWorkers:
         return len(self._there)
 
     def keep(self, now_ms: float, wanted: int) -> None:
-        """From now on have so many ready; others stay only for a while."""
+        """Have this many ready from now on; others stay only for a while."""
         self._wanted = min(wanted, self.plane.at_most)
         self._let_go(now_ms)
         while len(self._there) < self._wanted:
             self._there.append(_Worker(now_ms + self.plane.start_ms, now_ms))
 
     def work(self, began_ms: float, rows: float, workers: int) -> float:
-        """Let so many burst workers work on an epoch's rows; how long that takes."""
+        """Let this many work on an epoch's rows. Returns how long that takes, in ms."""
         workers = min(workers, self.plane.at_most)
         if rows <= 0 or workers < 1:
             return 0.0
@@ -144,7 +144,7 @@ class SimWorkers:
         return done_ms - began_ms
 
     def _let_go(self, now_ms: float) -> None:
-        """Of those beyond what is wanted, the ones that were idle for too long go."""
+        """Let those go that are beyond what is wanted and were idle for too long."""
         spare = len(self._there) - self._wanted
         if spare <= 0:
             return

@@ -111,20 +111,20 @@ class Effort:
     records: Array
     """By host; what it takes to merge what burst workers give is counted as records."""
     useful_ms: float
-    """That the step works, or waits for burst workers."""
+    """Time that the step works, or waits for burst workers."""
     busy_ms: float
     """The same with pauses of hosts that give or get slots."""
     rows: int = 0
-    """That go to burst workers."""
+    """Rows that go to burst workers."""
     partials: float = 0.0
     """Partial states that these make of them."""
     workers: int = 0
     money: float = 0.0
-    """For burst workers."""
+    """Spent on burst workers."""
 
     @staticmethod
     def of_hosts(fleet: SimFleet, records: Array, began_ms: float) -> Effort:
-        """Of hosts alone, in an epoch that begins at this moment."""
+        """The effort of hosts alone, in an epoch that begins at this moment."""
         useful_ms, busy_ms = slowest_ms(fleet, records), slowest_ms(fleet, records, began_ms)
         return Effort(records, useful_ms, busy_ms)
 
@@ -136,7 +136,7 @@ class Spent:
     own_ms: float
     """The step's own work."""
     all_ms: float
-    """That of all steps together."""
+    """The work of all steps together."""
     share: float
     """The step's part of the bound: it is answerable for as much of the time that nobody works."""
 
@@ -162,7 +162,7 @@ class Planned:
     """What burst workers get of one epoch."""
 
     shares: Floats
-    """Of the rows of each slot."""
+    """Part of each slot's rows."""
     workers: int
 
     @staticmethod

@@ -34,7 +34,7 @@ class Series:
     load: Floats
     """The share of its time that the busiest host of an epoch was busy; only of epochs."""
     workers: Floats
-    """That worked, at most."""
+    """Burst workers at work, at most."""
     worker_money: Floats
     """US dollars."""
 

@@ -50,7 +50,7 @@ class Plane:
     """Probability that the counters of a host are missing when they are asked for. Only for a
     continuous engine: an epoch is not done before all hosts have answered."""
     burst_workers: WorkerPlane | None = None
-    """Those that may help the first step. Only for an engine of epochs."""
+    """Burst workers that may help the first step. Only for an engine of epochs."""
     host_price: HostPrice = field(default_factory=HostPrice)
 
     def __post_init__(self) -> None:

@@ -64,7 +64,7 @@ class SimStage:
         self._spending.note(0.0, hosts)
         self.pool: SimWorkers | None = None
         self.offload_settings: OffloadSettings | None = None
-        """Of the burst workers that help it, if any do."""
+        """Settings of the burst workers that help it, if any do."""
         if policy is not None and plane.burst_workers is not None:
             rate = plane.service_rate if service_rate is None else service_rate
             self.pool = SimWorkers(plane.burst_workers, rate)

@@ -44,7 +44,7 @@ class OffloadSettings:
     target: float = 0.7
     """The load that hosts and burst workers are given where burst workers help."""
     in_a_row: int = 2
-    """So many observations must agree before anything changes."""
+    """Observations in a row that must agree before anything changes."""
     apart_ms: float = 200.0
     """What is seen sooner after an observation, of the same arrivals, is not another one."""
     deadline_ms: float | None = None
@@ -58,7 +58,7 @@ class OffloadSettings:
     warm_for: float = 5.0
     """Burst workers are kept warm for so many times the stable load."""
     costs: Costs = field(default_factory=Costs)
-    """By which it is seen when hosts would have been cheaper."""
+    """Prices that tell when hosts would have been cheaper."""
 
     def __post_init__(self) -> None:
         if not 0 < self.low < self.target < self.high <= 1:
@@ -124,13 +124,13 @@ class Offloading:
     rate: float = 0.0
     """Records a second that arrive for the step."""
     redirected: float = 0.0
-    """Of them, those that go to burst workers."""
+    """Records a second that go to burst workers."""
     backlog: float = 0.0
     """Records that wait because more arrived than could be taken."""
     load: float = 0.0
-    """Of the busiest host: what it gets over what it can take."""
+    """Load of the busiest host: what it gets over what it can take."""
     load_without: float = 0.0
-    """The same, were there no burst workers."""
+    """Load of the busiest host, were there no burst workers."""
 
     @property
     def carries(self) -> bool:

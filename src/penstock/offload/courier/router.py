@@ -60,7 +60,7 @@ class Router:
         self.kept = self.carried = 0
         """Rows that stayed, and that were set aside."""
         self.by_slot: npt.NDArray[np.int64] | None = None
-        """Of the rows set aside, where slots are known."""
+        """Rows set aside, by slot; None where slots are not known."""
         self._reflex = reflex
         self._whole_keys = segment.whole_keys
         self._columns: list[str] | None = None
@@ -74,7 +74,7 @@ class Router:
             self._shares = np.array([np.mean(offload.shares)])
 
     def through(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Of all batches what stays."""
+        """The rows of all batches that stay."""
         coming = iter(batches)
         # A retried task must do the same: the rows are counted before the first is sent.
         held = [] if self._reflex is None else self._held(self._reflex, coming)
@@ -95,7 +95,7 @@ class Router:
         return held
 
     def stays(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Of the next batch the rows that go their usual way."""
+        """The rows of the next batch that go their usual way."""
         rows = batch.num_rows
         picked = self._picked(batch)
         carried = int(np.count_nonzero(picked))
@@ -165,7 +165,7 @@ def _fraction(numbers: Array) -> Array:
 
 
 def _codec(segment: Segment) -> KeyCodec:
-    """Of the key as it stands in rows before they are cut by windows."""
+    """The codec of the key as it stands in rows before they are cut by windows."""
     assert segment.keyed is not None
     plan = segment.keyed.plan
     if segment.by_slot:

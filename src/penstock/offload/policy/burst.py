@@ -6,13 +6,13 @@ from penstock.control.money import BreakEven
 from penstock.control.treat.offloading import OffloadSettings
 
 _RELAPSE_MS = 60_000.0
-"""Who needs burst workers again so soon after it did without them was let go of too early."""
+"""Time after a burst within which another one shows that it was taken for over too early."""
 _LONGEST_ROW = 32
 """Observations in a row that are asked for at most, however often that happened."""
 _IN_A_ROW = 2
 """Epochs in a row that must go wrong: a single one may be bad luck."""
 _FIRST_PAUSE_MS = 1_000.0
-"""Those that take their place are there in a second or two, and a burst does not wait."""
+"""First time without burst workers: others are there in a second or two, and a burst does not wait."""
 _LONGEST_PAUSE_MS = 300_000.0
 
 
@@ -34,7 +34,7 @@ class Burst:
         """Observations in a row after which a host is on its own again. More of them each time that
         this was too early: so who is at the edge does not go to and fro."""
         self.lasts = False
-        """Whether it is time for hosts. So until the burst is over."""
+        """Whether it is time for hosts; until the burst is over."""
         self.since_ms: float | None = None
         """When burst workers began to carry this burst; None if there is none."""
         self.ended_ms = self._time_ms = float("-inf")
@@ -44,8 +44,11 @@ class Burst:
     def note(
         self, now_ms: float, helped: bool, busy: float, hosts: int, spent: float | None = None
     ) -> None:
-        """Whether burst workers help any host from now on, with so much work as keeps `busy` of them
-        busy, or so many hosts; `spent` is what burst workers have cost so far, if known."""
+        """Take in whether burst workers help any host from now on.
+
+        The work that they take keeps `busy` of them busy, and would take this many `hosts`; `spent` is
+        what burst workers have cost so far, if known.
+        """
         if not helped:
             if self.since_ms is not None:
                 self.ended_ms = now_ms
@@ -89,10 +92,10 @@ class Ready:
 
     def __init__(self) -> None:
         self._asked: list[tuple[float, int]] = []
-        """Since when how many have been kept: each time more of them."""
+        """Time since when -> burst workers kept, each time more of them."""
 
     def keep(self, now_ms: float, count: int) -> None:
-        """From now on so many are kept."""
+        """Note that this many are kept from now on."""
         known = self._asked[-1][1] if self._asked else 0
         if count > known:
             self._asked.append((now_ms, count))
@@ -101,7 +104,7 @@ class Ready:
             self._asked = [one for one in self._asked if one[1] < count] + [(since, count)]
 
     def at(self, now_ms: float, settings: OffloadSettings) -> int:
-        """Those that can be given rows now."""
+        """Burst workers that can be given rows now."""
         if settings.start_ms <= 0:
             return settings.at_most
         there = (count for since, count in self._asked if now_ms - since >= settings.start_ms)
@@ -130,8 +133,10 @@ class Trust:
         self._until_ms = float("-inf")
 
     def note(self, now_ms: float, rows: int, returned: int) -> bool:
-        """An epoch is done, in which so many rows of those for burst workers were returned. Whether
-        burst workers have lost trust by it."""
+        """Take in an epoch, and how many of the rows for burst workers were returned in it.
+
+        Returns whether burst workers have lost trust by it.
+        """
         if rows == 0 or not self.at(now_ms):
             return False
         if 2 * returned <= rows:

@@ -191,8 +191,8 @@ class FlowOffload:
     def planned(
         self, found: Offloading, vitals: Vitals, bounds: Bounds, ahead: Ahead
     ) -> Offload | None:
-        """Who expects much of burst workers must wait for them: longer than the bound, if need be. Where
-        nothing is to go to them couriers may still find that they have too much."""
+        """See `OffloadPolicy`. Couriers wait for longer than the bound where much is expected of burst
+        workers. Where nothing is to go to them couriers may still find that they have too much."""
         step, offloader = vitals.step, self.offloaders[vitals.step]
         reflex = self._reflexes[step].reflex(vitals, offloader.limits, bounds.time, found.merge)
         if reflex is None and not found.carries:

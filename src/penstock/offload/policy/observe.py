@@ -9,9 +9,11 @@ from itertools import pairwise
 
 import numpy as np
 
-from penstock.control.diagnose.load import Flags
+from penstock.control.diagnose.load import Flags, service_rates
+from penstock.control.diagnose.project import fitting
 from penstock.control.examine.calm import Calm
 from penstock.control.examine.vitals import Floats, Ints, Vitals
+from penstock.control.treat.decision import Bounds
 from penstock.model import HostId
 
 _MEMORY_MS = 60_000.0
@@ -209,3 +211,27 @@ class BurstCalm:
         if burst and changed and vitals.now_ms - self._since_ms > 2 * window_ms:
             self._calm, self._since_ms = Calm(), vitals.now_ms
         return calm
+
+
+def bound_part(vitals: Vitals, bounds: Bounds) -> float:
+    """The load at which a host would just keep the bound, by the projection that fits the engine.
+
+    >>> from penstock.model import SLA, StepId
+    >>> vitals = Vitals.even(StepId("sum"), [1.0], hosts=1, service_rate=9e3, epoch_cost_ms=200.0)
+    >>> round(bound_part(vitals, Bounds(SLA(1000, 1000))), 3)
+    0.7
+    """
+    projection, served = fitting(vitals), service_rates(vitals)
+    if served is None:
+        return 1.0
+    idle_ms = projection.latency_ms(np.zeros(len(served)), served, bounds, vitals.epoch_cost_ms)
+    return 1.0 - float(idle_ms.max()) / projection.bound_ms(bounds)
+
+
+def plausible(seen: Observation, vitals: Vitals, deadline_ms: float) -> Floats:
+    """Per host: the most that can wait, by Little's law and generously.
+
+    An integral goes astray where a capacity is not as it is taken to be: latency tells.
+    """
+    most = seen.rate * 2 * (vitals.latency_ms + deadline_ms) / 1000.0
+    return np.where(np.isnan(most), np.inf, most)

@@ -14,13 +14,20 @@ from dataclasses import replace
 import numpy as np
 
 from penstock.control.diagnose.load import Flags, service_rates
-from penstock.control.diagnose.project import fitting
 from penstock.control.examine.vitals import Floats, Vitals
 from penstock.control.treat.decision import Bounds
 from penstock.control.treat.offloading import Offloading, OffloadSettings
 from penstock.model import HostId
 from penstock.offload.policy.burst import Burst, Ready
-from penstock.offload.policy.observe import Backlog, BurstCalm, Observation, Runs, Stable
+from penstock.offload.policy.observe import (
+    Backlog,
+    BurstCalm,
+    Observation,
+    Runs,
+    Stable,
+    bound_part,
+    plausible,
+)
 from penstock.offload.policy.shares import (
     Relief,
     kept_warm,
@@ -71,10 +78,10 @@ class Offloader:
         """Burst workers that were asked for, and how many would be of use now."""
         self._relieved: frozenset[HostId] = frozenset()
         self._slots: tuple[tuple[HostId, ...], bytes] | None = None
-        """Who owned which slot when it was looked last."""
+        """Hosts and the owners of slots at the last observation."""
         self._time_ms = -np.inf
         self._gaps_ms = (0.0, 0.0)
-        """Between the last observations, the newest last."""
+        """Time between the last observations, the newest last."""
         self._rate: Floats = np.zeros(0)
         """Arrivals as they were told last."""
         self._tense_ms = np.inf
@@ -147,7 +154,7 @@ class Offloader:
             # Hosts can do it all: at the next burst burst workers may be of more help.
             self._partials = self.settings.partials_per_row
         deadline_ms = self.settings.deadline_ms or window_ms
-        backlog = self._backlog.note(seen, _plausible(seen, vitals, deadline_ms))
+        backlog = self._backlog.note(seen, plausible(seen, vitals, deadline_ms))
         flow = recovery_rate(seen.rate, backlog, deadline_ms)
         relieved, reasons = self._judge(seen, flow)
         if reasons:
@@ -308,30 +315,6 @@ def _kept(vitals: Vitals, now: Offloading) -> Floats:
 
 def _flags(hosts: tuple[HostId, ...], some: frozenset[HostId]) -> Flags:
     return np.array([host in some for host in hosts], dtype=np.bool_)
-
-
-def bound_part(vitals: Vitals, bounds: Bounds) -> float:
-    """The load at which a host would just keep the bound, by the projection that fits the engine.
-
-    >>> from penstock.model import SLA, StepId
-    >>> vitals = Vitals.even(StepId("sum"), [1.0], hosts=1, service_rate=9e3, epoch_cost_ms=200.0)
-    >>> round(bound_part(vitals, Bounds(SLA(1000, 1000))), 3)
-    0.7
-    """
-    projection, served = fitting(vitals), service_rates(vitals)
-    if served is None:
-        return 1.0
-    idle_ms = projection.latency_ms(np.zeros(len(served)), served, bounds, vitals.epoch_cost_ms)
-    return 1.0 - float(idle_ms.max()) / projection.bound_ms(bounds)
-
-
-def _plausible(seen: Observation, vitals: Vitals, deadline_ms: float) -> Floats:
-    """Per host: the most that can wait, by Little's law and generously.
-
-    An integral goes astray where a capacity is not as it is taken to be: latency tells.
-    """
-    most = seen.rate * 2 * (vitals.latency_ms + deadline_ms) / 1000.0
-    return np.where(np.isnan(most), np.inf, most)
 
 
 # -- the sentences by which it explains itself

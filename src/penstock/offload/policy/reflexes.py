@@ -45,7 +45,7 @@ class Reflexes:
         self._records = 0.0
         self._combined = False
         self._epochs = 0
-        """Since that was seen."""
+        """Epochs since it was seen whether couriers combine."""
 
     def note(self, by_partition: Sequence[int], records: float, combined: bool) -> None:
         """An epoch is done that brought these rows where they would leave for burst workers.
@@ -64,7 +64,7 @@ class Reflexes:
         self._records += _DECAY * (records - self._records)
 
     def share_of(self, reflex: Reflex, records: float) -> float:
-        """What part of so many records of an epoch couriers have handed to burst workers by reflex."""
+        """The part of an epoch's records that couriers have handed to burst workers by reflex."""
         total = float(self._rows.sum())
         return reflex.share(records * total / self._records) if self._records > 0 else 0.0
 
