@@ -1,4 +1,4 @@
-"""Stateless steps alone, with the help of functions: every row once and in its place, whatever fails."""
+"""Stateless steps alone, with the help of burst workers: every row once and in its place, whatever fails."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_a_fault_at_each_point(tmp_path: Path, point: str) -> None:
 
 
 def test_any_story_gives_what_lists_give(tmp_path: Path) -> None:
-    """Several mishaps in an epoch, functions of all kinds, sinks that read twice."""
+    """Several mishaps in an epoch, burst workers of all kinds, sinks that read twice."""
     for seed in range(4):
         pick = random.Random(seed)
         with (
@@ -159,7 +159,7 @@ def test_a_burst_is_seen_carried_and_let_go_of(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("does", ["fail", "throttle", "garbage", "strange", "hang"])
-def test_functions_that_give_no_answers_are_done_without(tmp_path: Path, does: str) -> None:
+def test_burst_workers_that_give_no_answers_are_done_without(tmp_path: Path, does: str) -> None:
     with Controlled(tmp_path) as on:
         on.pass_epochs(12, (STABLE, STABLE))
         on.pass_epochs(5, (BURST, BURST))
@@ -172,7 +172,7 @@ def test_functions_that_give_no_answers_are_done_without(tmp_path: Path, does: s
         assert len(on.kept) == 2, "others were brought up in their place"
 
 
-def test_functions_that_fail_now_and_then_still_help(tmp_path: Path) -> None:
+def test_burst_workers_that_fail_now_and_then_still_help(tmp_path: Path) -> None:
     with Controlled(tmp_path) as on:
         on.pass_epochs(12, (STABLE, STABLE))
         on.become({"answer": 6, "fail": 1, "throttle": 1, "again": 1})
@@ -183,7 +183,7 @@ def test_functions_that_fail_now_and_then_still_help(tmp_path: Path) -> None:
         assert len(on.kept) == 1
 
 
-def test_a_driver_that_starts_again_has_functions_again(tmp_path: Path) -> None:
+def test_a_driver_that_starts_again_has_burst_workers_again(tmp_path: Path) -> None:
     with Controlled(tmp_path) as on:
         on.pass_epochs(12, (STABLE, STABLE))
         on.pass_epochs(4, (BURST, BURST))

@@ -1,4 +1,4 @@
-"""Functions in the simulated data plane: what they carry, how long it takes, and what it costs."""
+"""Burst workers in the simulated data plane: what they carry, how long it takes, and what it costs."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def worst(outcome: Outcome, first: int = 15, last: int | None = None) -> float:
 
 
 @pytest.mark.parametrize("factor", [3.0, 5.0])
-def test_functions_carry_a_burst_that_hosts_alone_cannot(factor: float) -> None:
+def test_burst_workers_carry_a_burst_that_hosts_alone_cannot(factor: float) -> None:
     trace = burst(factor)
     helped, alone = run(trace), run(trace, replace(PLANE, burst_workers=None), "static(2)")
     assert worst(helped) < 0.25 * worst(alone)
@@ -68,7 +68,7 @@ def test_couriers_react_in_the_epoch_that_brings_the_burst(monkeypatch: pytest.M
     assert with_reflex < 0.8 * max(worst(run(trace)) for trace in traces)
 
 
-def test_a_load_that_hosts_can_take_costs_nothing_for_functions() -> None:
+def test_a_load_that_hosts_can_take_costs_nothing_for_burst_workers() -> None:
     outcome = run(burst(1.0))
     assert outcome.used is not None
     assert outcome.used.invocations == outcome.worker_rows == 0
@@ -77,7 +77,7 @@ def test_a_load_that_hosts_can_take_costs_nothing_for_functions() -> None:
     assert outcome.series.p99_ms.tolist() == without.series.p99_ms.tolist()
 
 
-def test_money_is_that_of_hosts_by_time_and_of_functions_by_use() -> None:
+def test_money_is_that_of_hosts_by_time_and_of_burst_workers_by_use() -> None:
     trace = burst(5.0)
     outcome = run(trace)
     assert outcome.used is not None
@@ -102,8 +102,8 @@ def test_the_same_seed_gives_the_same_run() -> None:
     assert (one.used, one.worker_rows) == (two.used, two.worker_rows)
 
 
-def test_what_functions_give_back_must_be_merged() -> None:
-    """With 0.05 partial states for a row hosts get little, with 0.9 functions are of hardly any use."""
+def test_what_burst_workers_give_back_must_be_merged() -> None:
+    """With 0.05 partial states for a row hosts get little, with 0.9 burst workers are of hardly any use."""
     trace = burst(5.0)
     cheap, dear = (
         run(trace, replace(PLANE, burst_workers=replace(FUNCTIONS, partials_per_row=part)))
@@ -112,7 +112,7 @@ def test_what_functions_give_back_must_be_merged() -> None:
     assert worst(dear) > 3 * worst(cheap)
 
 
-def test_cold_functions_are_later_than_warm_ones() -> None:
+def test_cold_burst_workers_are_later_than_warm_ones() -> None:
     trace = burst(5.0)
     slow = replace(FUNCTIONS, start_ms=2000.0)
     warm = run(trace, replace(PLANE, burst_workers=slow))
@@ -157,7 +157,7 @@ def test_a_burst_that_comes_while_hosts_start_is_carried_too() -> None:
 
 
 def test_a_join_behind_leaves_hosts_less_of_the_time() -> None:
-    """Steps take turns: the more a second step takes, the more must go to functions."""
+    """Steps take turns: the more a second step takes, the more must go to burst workers."""
     trace, plane = burst(3.0), PLANE
     rows = []
     for fan_out in (0.01, 0.12):
@@ -195,11 +195,11 @@ def test_no_more_than_there_may_be() -> None:
 @pytest.mark.parametrize(
     "wrong", [{"at_most": -1}, {"speed": 0.0}, {"start_ms": -1.0}, {"partials_each": -0.1}]
 )
-def test_functions_that_cannot_be_are_refused(wrong: dict[str, float]) -> None:
+def test_burst_workers_that_cannot_be_are_refused(wrong: dict[str, float]) -> None:
     with pytest.raises(SettingError):
         WorkerPlane(**wrong)  # type: ignore[arg-type]
 
 
-def test_functions_are_for_an_engine_of_epochs() -> None:
+def test_burst_workers_are_for_an_engine_of_epochs() -> None:
     with pytest.raises(SettingError, match="engine"):
         Plane(burst_workers=WorkerPlane())

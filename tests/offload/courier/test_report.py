@@ -1,4 +1,4 @@
-"""What couriers tell of rows that functions carry."""
+"""What couriers tell of rows that burst workers carry."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def loads(on: MiniCluster) -> list[int]:
 
 @pytest.mark.parametrize("plan", [SUMS, WINDOWS], ids=["sums", "windows"])
 @pytest.mark.parametrize(("users", "rows"), [(5_000, 3_000), (60, 3_000)])
-def test_loads_are_those_without_functions(
+def test_loads_are_those_without_burst_workers(
     tmp_path: Path, plan: object, users: int, rows: int
 ) -> None:
     """Whether couriers combine the rows of a key or not."""
@@ -70,7 +70,7 @@ def test_loads_are_those_without_functions(
         assert sum(told.rows for seen in on.registry.seen() for told in seen.offloaded) > rows / 3
 
 
-def test_what_functions_did_is_told(tmp_path: Path) -> None:
+def test_what_burst_workers_did_is_told(tmp_path: Path) -> None:
     flow, parts = flow_of(SUMS), parts_of(100, 200)
     with helped(flow, {"throttle": 1}) as by, cluster(flow, str(tmp_path), helped=by) as on:
         by.chance = 1.0
@@ -98,7 +98,7 @@ def test_a_report_survives_the_wire() -> None:
     assert replace(seen, loads={}) == replace(told, loads={})
 
 
-def test_functions_that_cannot_be_reached_are_done_without(
+def test_burst_workers_that_cannot_be_reached_are_done_without(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     flow, parts = flow_of(SUMS), parts_of(100, 200)
@@ -114,7 +114,7 @@ def test_functions_that_cannot_be_reached_are_done_without(
         assert sum(one.returned for one in told) > 0
 
 
-def test_shares_without_functions_mean_nothing(
+def test_shares_without_burst_workers_mean_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with cluster(flow_of(SUMS), str(tmp_path)) as on:

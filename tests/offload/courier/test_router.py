@@ -1,4 +1,4 @@
-"""Which rows a courier hands to functions: as many as the plan says, and always the same ones."""
+"""Which rows a courier hands to burst workers: as many as the plan says, and always the same ones."""
 
 from __future__ import annotations
 

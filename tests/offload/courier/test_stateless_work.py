@@ -1,4 +1,4 @@
-"""Stateless steps that functions can help: what couriers tell of them, and at what pace they go."""
+"""Stateless steps that burst workers can help: what couriers tell of them, and at what pace they go."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def rows(count: int) -> list[Row]:
 
 
 def timing(*segments: str, offload: Offload | None = None, text: str | None = None) -> Any:
-    """Plans that have couriers tell of these, and perhaps hand rows of the first to functions."""
+    """Plans that have couriers tell of these, and perhaps hand rows of the first to burst workers."""
     maps = () if offload is None else ((segments[0], offload),)
 
     def changed(plan: EpochPlan) -> EpochPlan:
@@ -140,7 +140,7 @@ def test_steps_behind_a_keyed_one_are_told_of_too(tmp_path: Path) -> None:
         assert [int(task.loads["sums"].sum()) for report in reports for task in report] == [7, 7]
 
 
-def test_what_functions_do_is_not_the_courier_s_own(tmp_path: Path) -> None:
+def test_what_burst_workers_do_is_not_the_courier_s_own(tmp_path: Path) -> None:
     offload = Offload(np.array([0.75, 0.0]), 4, 10_000)
     with shared(tmp_path, offload) as on:
         on.run([rows(400), rows(400)])
@@ -159,14 +159,14 @@ def test_rows_that_come_back_undone_are_the_courier_s_own(tmp_path: Path) -> Non
         assert told.useful_ms >= 1000 * 400 / RATE
 
 
-def test_each_courier_uses_as_many_functions_as_it_may(tmp_path: Path) -> None:
+def test_each_courier_uses_as_many_burst_workers_as_it_may(tmp_path: Path) -> None:
     offload = Offload(np.array([1.0]), 6, 10_000, per_courier=(5, 1))
     with shared(tmp_path, offload) as on:
         on.run([rows(400), rows(40)])
         assert [task.offloaded[0].invocations for task in seen(on)] == [5, 1]
 
 
-def test_a_courier_with_too_much_turns_to_functions_by_itself(tmp_path: Path) -> None:
+def test_a_courier_with_too_much_turns_to_burst_workers_by_itself(tmp_path: Path) -> None:
     """The plan gives them nothing, but says how much couriers can take."""
     reflex = Reflex(limit=400.0, room=200.0, each=100.0, merge=0.0, workers=8)
     offload = Offload(np.zeros(2), 1, 10_000, reflex=reflex)
@@ -178,8 +178,10 @@ def test_a_courier_with_too_much_turns_to_functions_by_itself(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("reflex", [None, Reflex(40.0, 20.0, 10.0, 0.0, 8)])
-def test_a_courier_without_a_function_keeps_its_rows(tmp_path: Path, reflex: Reflex | None) -> None:
-    """There are fewer functions than couriers: it would only be refused."""
+def test_a_courier_without_a_burst_worker_keeps_its_rows(
+    tmp_path: Path, reflex: Reflex | None
+) -> None:
+    """There are fewer burst workers than couriers: it would only be refused."""
     offload = Offload(np.array([0.75]), 1, 10_000, per_courier=(0, 1), reflex=reflex)
     with shared(tmp_path, offload) as on:
         on.run([rows(400), rows(400)])
@@ -188,7 +190,7 @@ def test_a_courier_without_a_function_keeps_its_rows(tmp_path: Path, reflex: Ref
         assert told[1] <= 100
 
 
-def test_a_courier_without_a_function_sends_all_rows_to_hosts(tmp_path: Path) -> None:
+def test_a_courier_without_a_burst_worker_sends_all_rows_to_hosts(tmp_path: Path) -> None:
     offload = Offload(np.full(4, 0.75), 1, 10_000, per_courier=(0, 1))
 
     def changed(plan: EpochPlan) -> EpochPlan:

@@ -1,4 +1,4 @@
-"""Functions shared out among couriers."""
+"""Burst workers shared out among couriers."""
 
 from __future__ import annotations
 

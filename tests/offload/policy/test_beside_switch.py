@@ -1,4 +1,4 @@
-"""Functions and the switch on one step of epochs: who answers a burst, and in what order."""
+"""Burst workers and the switch on one step of epochs: who answers a burst, and in what order."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def _burst(times: float, from_s: float, to_s: float) -> Rate:
 
 
 @pytest.mark.parametrize("times", [3.0, 5.0, 10.0])
-def test_a_short_burst_is_carried_by_functions_alone(times: float) -> None:
+def test_a_short_burst_is_carried_by_burst_workers_alone(times: float) -> None:
     run = _run(_burst(times, 40, 70), 100)
     assert run.hosts_at(99) == 2
     assert not run.asked(40)
@@ -117,5 +117,5 @@ def test_other_shapes_are_carried_too(shape: str) -> None:
     assert run.worst(40, 120) < 2_000.0
 
 
-def test_without_a_burst_functions_are_never_called() -> None:
+def test_without_a_burst_burst_workers_are_never_called() -> None:
     assert not _run(lambda second: 6_500.0, 60).outcome.series.workers.any()

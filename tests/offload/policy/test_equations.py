@@ -158,7 +158,7 @@ def test_who_is_not_to_be_relieved_gives_nothing() -> None:
     assert relief.shares == pytest.approx([0.0, 0.0, 0.3, 0.3])
 
 
-def test_too_few_functions_are_as_busy_as_hosts() -> None:
+def test_too_few_burst_workers_are_as_busy_as_hosts() -> None:
     rates, capacity = np.full(4, 750.0), np.array([1000.0])
     relief = relieve(
         rates,
@@ -177,7 +177,7 @@ def test_too_few_functions_are_as_busy_as_hosts() -> None:
 
 
 @pytest.mark.parametrize(("merge", "at_most"), [(1.0, 9), (1.5, 9), (0.0, 0)])
-def test_nothing_is_given_where_functions_are_no_help(merge: float, at_most: int) -> None:
+def test_nothing_is_given_where_burst_workers_are_no_help(merge: float, at_most: int) -> None:
     relief = relieve(
         np.array([3000.0]),
         np.zeros(1, np.int64),

@@ -1,4 +1,4 @@
-"""What holds of functions whatever the load does."""
+"""What holds of burst workers whatever the load does."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_a_burst_that_stays_leaves_hosts_stable(
 
 @pytest.mark.parametrize("load", [0.2, 0.5, 0.7, 0.76])
 @pytest.mark.parametrize(("every_ms", "hosts", "seed"), [(250.0, 1, 1), (250.0, 3, 2), (1e3, 4, 3)])
-def test_noise_brings_no_functions(load: float, seed: int, every_ms: float, hosts: int) -> None:
+def test_noise_brings_no_burst_workers(load: float, seed: int, every_ms: float, hosts: int) -> None:
     """Poisson arrivals, seen over a window of a second that moves on."""
     random, parts = np.random.default_rng(seed), round(1_000.0 / every_ms)
     arrived = random.poisson(load * hosts * CAPACITY / 12 / parts, (300, 12))
@@ -99,7 +99,7 @@ def test_noise_brings_no_functions(load: float, seed: int, every_ms: float, host
 
 @pytest.mark.parametrize("load", [0.78, 0.8, 0.82])
 @pytest.mark.parametrize(("noise", "seed"), [(0.0, 1), (0.03, 2), (0.1, 3)])
-def test_at_the_edge_functions_do_not_come_and_go(load: float, noise: float, seed: int) -> None:
+def test_at_the_edge_burst_workers_do_not_come_and_go(load: float, noise: float, seed: int) -> None:
     random = np.random.default_rng(seed)
     loads = (load * (1 + noise * random.standard_normal(600))).tolist()
     found = _follow(Offloader(), loads, np.ones(8), 2, 1_000.0)

@@ -1,4 +1,4 @@
-"""When functions help, how much, and when that ends."""
+"""When burst workers help, how much, and when that ends."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tests.offload.policy.loop import (
 _PLAIN = OffloadSettings(partials_per_row=0.0)
 
 
-def test_a_stable_load_needs_no_functions() -> None:
+def test_a_stable_load_needs_no_burst_workers() -> None:
     found = follow(Offloader(_PLAIN), [0.3, 0.6, 0.79, 0.7, 0.2] * 10)
     assert not any(one.carries or one.reasons for one in found)
     assert all(one.load > 0.7 for one in found if one.holds)
@@ -39,7 +39,7 @@ def test_one_observation_above_is_not_enough() -> None:
     assert not any(one.carries for one in found)
 
 
-def test_two_in_a_row_bring_functions_that_leave_hosts_below_the_target() -> None:
+def test_two_in_a_row_bring_burst_workers_that_leave_hosts_below_the_target() -> None:
     offloader = Offloader(_PLAIN)
     found = follow(offloader, [0.5, 0.5, 3.0, 3.0])
     assert [one.carries for one in found] == [False, False, False, True]
@@ -100,7 +100,7 @@ def test_a_hot_slot_gives_first() -> None:
     assert not found.shares[:19].any()
 
 
-def test_functions_are_slower_or_faster() -> None:
+def test_burst_workers_are_slower_or_faster() -> None:
     slow = follow(Offloader(replace(_PLAIN, speed=0.5)), [0.5] * 5 + [3.0] * 20)[-1]
     fast = follow(Offloader(_PLAIN), [0.5] * 5 + [3.0] * 20)[-1]
     assert slow.workers == 14
@@ -132,7 +132,7 @@ def test_where_merging_costs_as_much_as_it_saves_hosts_do_it_all() -> None:
     assert found[-1].warm == 0
 
 
-def test_too_few_functions_do_not_hold_the_switch() -> None:
+def test_too_few_burst_workers_do_not_hold_the_switch() -> None:
     found = follow(Offloader(replace(_PLAIN, at_most=1)), [0.5] * 3 + [3.0] * 10)
     assert found[-1].workers == 1
     assert found[-1].load > 0.8
@@ -142,7 +142,7 @@ def test_too_few_functions_do_not_hold_the_switch() -> None:
     assert "all that can be done" in told[0].reasons[-1]
 
 
-def test_functions_are_kept_warm_for_five_times_the_stable_load() -> None:
+def test_burst_workers_are_kept_warm_for_five_times_the_stable_load() -> None:
     found = follow(Offloader(_PLAIN), [0.6] * 60, hosts=4)
     # 5 * 2,400 less 4 * 700, 700 each
     assert found[-1].warm == 14
@@ -180,7 +180,7 @@ def test_patience_has_an_end() -> None:
     assert not again[-1].lasts
 
 
-def test_functions_that_cost_more_than_hosts_would_are_reason_enough() -> None:
+def test_burst_workers_that_cost_more_than_hosts_would_are_reason_enough() -> None:
     costs = Costs(least_host_ms=20_000.0)
     found = follow(Offloader(replace(_PLAIN, costs=costs)), [0.5] * 5 + [3.0] * 60)
     lasts = next(n for n, one in enumerate(found) if one.lasts)
@@ -189,7 +189,7 @@ def test_functions_that_cost_more_than_hosts_would_are_reason_enough() -> None:
     assert "cost more" in found[lasts].reasons[-1]
 
 
-def test_what_functions_really_cost_counts() -> None:
+def test_what_burst_workers_really_cost_counts() -> None:
     offloader = Offloader(_PLAIN)
     for n, load in enumerate([0.5] * 3 + [3.0] * 10):
         vitals = seen(even(load * 2 * CAPACITY, 2), 2)
@@ -197,7 +197,7 @@ def test_what_functions_really_cost_counts() -> None:
         assert found.lasts == (n >= 10)
 
 
-def test_hosts_that_came_make_functions_needless() -> None:
+def test_hosts_that_came_make_burst_workers_needless() -> None:
     offloader = Offloader(replace(_PLAIN, patience_ms=5_000.0))
     assert follow(offloader, [0.5] * 3 + [2.0] * 20)[-1].lasts
     found = follow(offloader, [0.5] * 4, hosts=8, from_ms=23_000.0)
@@ -254,7 +254,7 @@ def test_the_journal_is_told_with_figures_and_money() -> None:
     assert nothing.facts["money"] is None
 
 
-def test_functions_that_were_of_no_help_get_another_chance_when_all_is_stable() -> None:
+def test_burst_workers_that_were_of_no_help_get_another_chance_when_all_is_stable() -> None:
     offloader = Offloader(_PLAIN)
     follow(offloader, [0.5] * 3 + [3.0] * 5)
     for _ in range(100):
@@ -296,7 +296,7 @@ def test_arrivals_that_change_within_a_moment_are_an_observation() -> None:
     assert offloader.decide(seen(even(6_000.0, 2), 2), BOUNDS, 4_000.0).carries
 
 
-def test_functions_that_must_be_started_are_asked_for_and_used_when_they_are_there() -> None:
+def test_burst_workers_that_must_be_started_are_asked_for_and_used_when_they_are_there() -> None:
     slow = OffloadSettings(start_ms=500.0, warm_for=3.0, partials_per_row=0.0)
     offloader = Offloader(slow)
     found = follow(offloader, [0.6] * 20 + [3.0] * 12, every_ms=300.0)[20:]
@@ -329,7 +329,7 @@ def test_what_other_steps_take_of_the_time_is_not_there_for_a_host() -> None:
     assert 0.0 <= found[-1].shares.max() - (1.0 - 0.7 * 0.55 / 0.6) < 0.15
 
 
-def test_no_more_functions_than_are_ready_are_told_to_couriers() -> None:
+def test_no_more_burst_workers_than_are_ready_are_told_to_couriers() -> None:
     slow, quick = Offloader(OffloadSettings(start_ms=500.0)), Offloader(OffloadSettings())
     for offloader in (slow, quick):
         follow(offloader, [0.6] * 3)
