@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock.control.treat.offloading import OffloadSettings
 from penstock.model import HostId
 from penstock.offload.policy.observe import Backlog, Observation, Stable, integral
 from penstock.offload.policy.shares import recovery_rate, relieve, spread, workers_needed
@@ -136,14 +137,7 @@ def test_equation_3_rounds_up(rate: float, speed: float, workers: int) -> None:
 def test_hosts_are_left_at_the_target_with_what_merging_costs_them() -> None:
     rates, owner, capacity = np.full(8, 500.0), np.repeat([0, 1], 4), np.array([1000.0, 2000.0])
     relief = relieve(
-        rates,
-        owner,
-        capacity,
-        np.array([True, True]),
-        merge=0.2,
-        target=0.7,
-        speed=1.0,
-        at_most=100,
+        rates, owner, capacity, np.array([True, True]), 0.2, OffloadSettings(at_most=100)
     )
     # 2000 - x + 0.2 x = 700: x = 1625; 2000 - x + 0.2 x = 1400: x = 750.
     assert relief.shares == pytest.approx(np.repeat([1625 / 2000, 750 / 2000], 4))
@@ -154,7 +148,7 @@ def test_hosts_are_left_at_the_target_with_what_merging_costs_them() -> None:
 def test_who_is_not_to_be_relieved_gives_nothing() -> None:
     rates, owner, capacity = np.full(4, 500.0), np.array([0, 0, 1, 1]), np.full(2, 1000.0)
     flags = np.array([False, True])
-    relief = relieve(rates, owner, capacity, flags, merge=0.0, target=0.7, speed=1.0, at_most=9)
+    relief = relieve(rates, owner, capacity, flags, 0.0, OffloadSettings(at_most=9))
     assert relief.shares == pytest.approx([0.0, 0.0, 0.3, 0.3])
 
 
@@ -165,10 +159,8 @@ def test_too_few_burst_workers_are_as_busy_as_hosts() -> None:
         np.zeros(4, np.int64),
         capacity,
         np.array([True]),
-        merge=0.0,
-        target=0.7,
-        speed=0.5,
-        at_most=1,
+        0.0,
+        OffloadSettings(speed=0.5, at_most=1),
     )
     # 3000 = 1000 u + 500 u
     assert relief.level == pytest.approx(2.0)
@@ -183,10 +175,8 @@ def test_nothing_is_given_where_burst_workers_are_no_help(merge: float, at_most:
         np.zeros(1, np.int64),
         np.array([1000.0]),
         np.array([True]),
-        merge=merge,
-        target=0.7,
-        speed=1.0,
-        at_most=at_most,
+        merge,
+        OffloadSettings(at_most=at_most),
     )
     assert (relief.shares.tolist(), relief.workers) == ([0.0], 0)
 

@@ -151,7 +151,7 @@ class Offloader:
         part = bounds.time if vitals.epoch_cost_ms > 0 else 1.0
         seen = self._observe(vitals, served, part)
         if self.merge >= 1 and not (seen.rate > self._limits.high * seen.capacity).any():
-            # Hosts can do it all: at the next burst burst workers may be of more help.
+            # Hosts can do it all: at the next one burst workers may be of more help.
             self._partials = self.settings.partials_per_row
         deadline_ms = self.settings.deadline_ms or window_ms
         backlog = self._backlog.note(seen, plausible(seen, vitals, deadline_ms))
@@ -240,16 +240,8 @@ class Offloader:
         more = np.divide(flow, seen.rate, out=np.zeros(len(flow)), where=seen.rate > 0)
 
         def by(at_most: int, slot_rate: Floats) -> Relief:
-            return relieve(
-                slot_rate,
-                vitals.owner,
-                seen.capacity,
-                relieved,
-                merge=self.merge,
-                target=settings.target,
-                speed=settings.speed,
-                at_most=at_most,
-            )
+            limited = replace(settings, at_most=at_most)
+            return relieve(slot_rate, vitals.owner, seen.capacity, relieved, self.merge, limited)
 
         in_all = vitals.rate * more[vitals.owner]
         relief = by(settings.at_most, in_all)

@@ -56,30 +56,28 @@ def relieve(
     owner: Ints,
     capacity: Floats,
     relieved: Flags,
-    *,
     merge: float,
-    target: float,
-    speed: float,
-    at_most: int,
+    settings: OffloadSettings,
 ) -> Relief:
     """Shares for the slots of relieved hosts, such that each of these is left at the target.
 
     If there are too few burst workers for that, hosts and burst workers are left at a higher level, the
     same for both: so neither waits for the other.
 
-    >>> some = dict(merge=0.0, target=0.7, speed=1.0, at_most=100)
-    >>> both = np.array([True, True])
-    >>> relief = relieve(np.full(4, 700.0), np.array([0, 0, 1, 1]), np.full(2, 1000.0), both, **some)
+    >>> both, settings = np.array([True, True]), OffloadSettings(at_most=100)
+    >>> rates, owner = np.full(4, 700.0), np.array([0, 0, 1, 1])
+    >>> relief = relieve(rates, owner, np.full(2, 1000.0), both, 0.0, settings)
     >>> relief.shares.tolist(), relief.workers, relief.level
     ([0.5, 0.5, 0.5, 0.5], 2, 0.7)
     """
+    target, at_most = settings.target, settings.at_most
     rate = np.bincount(owner, slot_rate, len(capacity)).astype(np.float64)
     nothing = Relief(np.zeros(len(slot_rate)), 0, target)
     if not relieved.any():
         return nothing
     if merge >= 1 or at_most == 0:
         return replace(nothing, level=max(target, float((rate / capacity)[relieved].max())))
-    per_worker = speed * float(capacity[relieved].mean())
+    per_worker = settings.speed * float(capacity[relieved].mean())
 
     def beyond(level: float) -> Floats:
         """Per host: what must go so that it is left at the level, as far as that can be."""
