@@ -61,9 +61,9 @@ class Offload:
         if not fit or self.workers < 1 or self.deadline_ms < 1:
             raise ProtocolError(
                 f"rows cannot be offloaded in shares from {np.min(self.shares, initial=0.0)} to "
-                f"{np.max(self.shares, initial=0.0)} to {self.workers} functions with a "
+                f"{np.max(self.shares, initial=0.0)} to {self.workers} burst workers with a "
                 f"deadline of {self.deadline_ms} ms",
-                hint="use shares from 0 to 1, at least one function and a deadline above 0",
+                hint="use shares from 0 to 1, at least one burst worker and a deadline above 0",
             )
 
     def at_once(self, partition: int, partitions: int) -> int:
