@@ -106,6 +106,8 @@ def test_every_kind_of_failure_is_counted() -> None:
             raise WorkerFailed("all are busy", failure="throttled")
         if number == 1:
             raise OSError("the network is gone")
+        if number == 6:
+            raise WorkerFailed("a request of 9 MB", failure="too_large")
         if number == 2:
             return b"garbage"
         if number == 3:  # the answer to another request
@@ -117,10 +119,10 @@ def test_every_kind_of_failure_is_counted() -> None:
             raise KeyError("column")
         return total(answer)
 
-    invocations = Invocations(Asked(does), asked(6), take, 6, 10_000)
+    invocations = Invocations(Asked(does), asked(7), take, 7, 10_000)
     made = dict(invocations.finished())
     assert [number for number in sorted(made) if made[number] is not None] == [5]
-    assert invocations.failures == {"throttled": 1, "failed": 4}
+    assert invocations.failures == {"throttled": 1, "failed": 4, "too_large": 1}
 
 
 @pytest.mark.parametrize("parts", [1, 3, 12, 50])
