@@ -34,7 +34,7 @@ from penstock.state.store.manifest import (
 )
 from penstock.state.store.merging import fitting, newest, whole
 from penstock.state.store.segment import SegmentFile, hash_order, stretches
-from penstock.state.store.store import SegmentGone, Store
+from penstock.state.store.store import MergedKind, SegmentGone, Store
 from penstock.state.table.table import HASH, PRESENT, SLOT
 
 Ref = DeltaRef | SegmentRef
@@ -173,7 +173,7 @@ class _Work:
         here = fixed_values(one_chunk(rows.column(SLOT)))
         present = fixed_values(one_chunk(rows.column(PRESENT)))
         rows = rows.filter(fixed_array(present | ~np.isin(here, lowest), pa.bool_()))
-        return [self._wrote(self._store.write_run, rows)] if rows.num_rows else []
+        return [self._wrote("runs", rows)] if rows.num_rows else []
 
     def snapshots(self, refs: Sequence[Ref], slots: Array) -> dict[int, SegmentRef]:
         """Write all entries of each slot; nothing for a slot that has none."""
@@ -181,7 +181,7 @@ class _Work:
         order = hash_order(fixed_values(one_chunk(rows.column(HASH))))
         rows = rows.take(fixed_array(order, pa.int64()))
         return {
-            slot: self._wrote(self._store.write_snapshot, rows.slice(lo, hi - lo))
+            slot: self._wrote("snapshots", rows.slice(lo, hi - lo))
             for slot, lo, hi in stretches(fixed_values(one_chunk(rows.column(SLOT))))
         }
 
@@ -199,9 +199,9 @@ class _Work:
         segment = self._open[ref.file]
         return fitting(segment.in_slots(slots), self._schema, segment.name)
 
-    def _wrote(self, write: Callable[..., SegmentRef], rows: pa.Table) -> SegmentRef:
+    def _wrote(self, kind: MergedKind, rows: pa.Table) -> SegmentRef:
         self._check()
-        ref = write(self._step, self._upto, self._tag, rows)
+        ref = self._store.write_merged(kind, self._step, self._upto, self._tag, rows)
         self.written += ref.size
         return ref
 

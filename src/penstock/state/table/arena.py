@@ -29,11 +29,11 @@ from penstock.state.arrays import (
     Array,
     fixed_array,
     fixed_values,
-    grown,
     look,
     pack_bits,
     physical,
     valid_mask,
+    with_room,
 )
 from penstock.state.keys.kernels import gather_bytes, gather_offsets
 
@@ -128,7 +128,7 @@ class _Nullable(_Store):
             if valid is None:
                 return
             self._valid = np.ones(max(_LEAST, size + count), np.bool_)
-        self._valid = _with_room(self._valid, size, count)
+        self._valid = with_room(self._valid, size, count)
         self._valid[size : size + count] = True if valid is None else _ordered(valid, order)
 
     def keep(self, numbers: Array) -> None:
@@ -161,7 +161,7 @@ class _Fixed(_Nullable):
         values = self._seen(column)
         count = len(values) if order is None else len(order)
         self._append_valid(column, order, size, count)
-        self._values = _with_room(self._values, size, count)
+        self._values = with_room(self._values, size, count)
         self._values[size : size + count] = _ordered(values, order)
 
     def take(self, numbers: Array) -> pa.Array:
@@ -207,9 +207,9 @@ class _Text(_Nullable):
             offsets, bytes = kept, gather_bytes(offsets, bytes, order, kept)
         count, used = len(offsets) - 1, int(self._ends[size])
         self._append_valid(column, order, size, count)
-        self._ends = _with_room(self._ends, size + 1, count)
+        self._ends = with_room(self._ends, size + 1, count)
         self._ends[size + 1 : size + 1 + count] = offsets[1:] + used
-        self._heap = _with_room(self._heap, used, len(bytes))
+        self._heap = with_room(self._heap, used, len(bytes))
         self._heap[used : used + len(bytes)] = bytes
 
     def take(self, numbers: Array) -> pa.Array:
@@ -298,13 +298,6 @@ def _store(type: pa.DataType) -> _Store:
         pa.types.is_large_binary,
     )
     return _Text(type) if any(kind(type) for kind in kinds) else _Nested(type)
-
-
-def _with_room(array: Array, used: int, count: int) -> Array:
-    """The array, or a longer one that holds the same, with room for `count` more."""
-    if used + count <= len(array):
-        return array
-    return grown(array, used, max(used + count, 2 * len(array)))
 
 
 def _ordered(values: Array, order: Array | None) -> Array:

@@ -29,10 +29,10 @@ from penstock.state.arrays import (
     Array,
     fixed_array,
     fixed_values,
-    grown,
     indices,
     one_chunk,
     valid_mask,
+    with_room,
 )
 from penstock.state.table import bag_kernels as kernels
 from penstock.state.table.arena import Arena
@@ -165,7 +165,7 @@ class Bags:
         if found < len(entries):
             order = kernels.grouped_order(entries, self._place, counts, found)
         first = self._arena.append(rows, order)
-        self._reserve(found)
+        self._nodes = with_room(self._nodes, self._size, found)
         kernels.append_runs(cells, distinct[:found], counts[:found], self._nodes, self._size, first)
         self._size += found
 
@@ -278,11 +278,6 @@ class Bags:
         self._size = 0
         self._place = np.zeros(0, np.int32)
 
-    def _reserve(self, nodes: int) -> None:
-        room = self._size + nodes
-        if room > len(self._nodes):
-            self._nodes = grown(self._nodes, self._size, max(room, 2 * len(self._nodes)))
-
     def _listed(self, cells: Array, skip: Array | None = None) -> tuple[Array, Array]:
         """The rows of these cells without the first `skip` of each, and the place of each row's cell."""
         if skip is None:
@@ -295,7 +290,7 @@ class Bags:
     def _chained(self, starts: Array, counts: Array, ids: Array) -> Array:
         """The cells of bags, each of counts[i] of the ids from starts[i] on."""
         runs = int(kernels.count_runs(starts, counts, ids))
-        self._reserve(runs)
+        self._nodes = with_room(self._nodes, self._size, runs)
         cells = np.empty((len(counts), 2), np.int64)
         kernels.put_runs(starts, counts, ids, self._nodes, self._size, cells)
         self._size += runs

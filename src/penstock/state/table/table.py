@@ -256,8 +256,8 @@ class ColumnTable:
     def _check(self, table: pa.Table) -> None:
         if not table.schema.equals(self.schema):
             raise CheckpointError(
-                f"the stored state has columns {_shape(table.schema)}, "
-                f"the flow's step has {_shape(self.schema)}",
+                f"the stored state has columns {columns_text(table.schema)}, "
+                f"the flow's step has {columns_text(self.schema)}",
                 hint="run the flow that wrote the checkpoint, or start in a new folder",
             )
 
@@ -393,7 +393,8 @@ class ColumnTable:
         return sum(map(sys.getsizeof, sample)) * self._index.size // max(1, len(sample))
 
 
-def _shape(schema: pa.Schema) -> str:
+def columns_text(schema: pa.Schema) -> str:
+    """The names and types of columns, for messages."""
     return ", ".join(f"{field.name} {field.type}" for field in schema)
 
 
