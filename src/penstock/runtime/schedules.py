@@ -61,16 +61,14 @@ class QueueSizeThrottling:
     capacity: float = 8192
 
     def choose(self, standings: Sequence[Standing]) -> int | None:
-        """The first one that is ready and below its threshold."""
-        given = _reaching(standings)[1:]
+        given, chosen = _reaching(standings)[1:], None
         share = self.capacity / sum(given)
-        chosen = None
         for place, standing in enumerate(standings):
             if standing.ready:
                 chosen = place
-                if place + 1 == len(standings):
-                    break
-                if standings[place + 1].waiting < share * given[place]:
+                if place + 1 < len(standings) and (
+                    standings[place + 1].waiting < share * given[place]
+                ):
                     break
         return chosen
 
@@ -84,11 +82,7 @@ class LastInPipeline:
     """
 
     def choose(self, standings: Sequence[Standing]) -> int | None:
-        """The last one that is ready."""
-        for place in range(len(standings) - 1, -1, -1):
-            if standings[place].ready:
-                return place
-        return None
+        return max((n for n, standing in enumerate(standings) if standing.ready), default=None)
 
 
 @dataclass(frozen=True)
@@ -101,7 +95,6 @@ class EstimatedTime:
     """
 
     def choose(self, standings: Sequence[Standing]) -> int | None:
-        """The one with the most to do."""
         chosen, longest = None, -1.0
         for place, standing in enumerate(standings):
             if standing.ready:
@@ -132,7 +125,6 @@ class CurrentThroughput:
     """Seconds that a worker stays at an operator."""
 
     def choose(self, standings: Sequence[Standing]) -> int | None:
-        """The one with the lowest throughput."""
         chosen, least, reaching = None, math.inf, 1.0
         for place, standing in enumerate(standings):
             if standing.ready:

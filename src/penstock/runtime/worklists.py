@@ -35,7 +35,7 @@ class Worklist(Protocol):
         ...
 
     def consume(self, operate: Operate, budget: float, bound: Bound) -> tuple[int, float]:
-        """Work on pieces; gives how many, and the records in them."""
+        """Work on pieces; gives how many were taken, and how many records were worked on."""
         ...
 
     def ready(self, bound: Bound) -> bool:
@@ -117,7 +117,7 @@ class GlobalWorklist(SharedWorklist):
         return not self._taken and super().ready(bound)
 
 
-class HybridQueue:
+class HybridQueue(SharedWorklist):
     """A queue for each part, which holds the pieces, and a master queue, which holds their order.
 
     A worker takes the next part from the master queue and counts itself in at that part. The first
@@ -136,41 +136,25 @@ class HybridQueue:
 
     def __init__(self, parts: int, atomics: Atomics | None = None) -> None:
         atomics = atomics or Atomics()
-        self._master = atomics.queue()
+        super().__init__(atomics)
         self._queues = [atomics.queue() for _ in range(parts)]
         self._counts = [atomics.counter(0) for _ in range(parts)]
 
     def put(self, serial: int, part: int, piece: Any) -> None:
         """Add a piece. To its part first: who takes from the master queue must find it there."""
         self._queues[part].put(piece)
-        self._master.put((serial, part))
+        super().put(serial, part, part)
 
     def consume(self, operate: Operate, budget: float, bound: Bound) -> tuple[int, float]:
         """Work on the next pieces whose parts are free, and on those left to this worker."""
-        peek, take = self._master.peek, self._master.take
-        pieces, records, limit = 0, 0.0, 0
-        while records < budget or not pieces:
-            head = peek()
-            if head is EMPTY or (head[0] >= limit and head[0] >= (limit := bound())):
-                break
-            taken = take()  # maybe not what was seen: see SharedWorklist
-            if taken is EMPTY:
-                break
-            part = taken[1]
-            count = self._counts[part]
+
+        def work_on(part: int) -> float:
+            queue, count, records = self._queues[part], self._counts[part], 0.0
             if count.fetch_add(1) == 0:
-                queue = self._queues[part]
                 while True:
                     records += operate(queue.take())
-                    pieces += 1
                     if count.fetch_add(-1) <= 1:
                         break
-        return pieces, records
+            return records
 
-    def ready(self, bound: Bound) -> bool:
-        """Whether the next part may be taken from the master queue."""
-        head = self._master.peek()
-        return head is not EMPTY and head[0] < bound()
-
-    def __len__(self) -> int:
-        return len(self._master)
+        return super().consume(work_on, budget, bound)

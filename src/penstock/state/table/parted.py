@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.state.arrays import Array, fixed_array, fixed_values, one_chunk
-from penstock.state.keys.codec import Keys, slots_of
+from penstock.state.keys.codec import KeyCodec, Keys, slots_of
 from penstock.state.table.table import SLOT, ColumnTable, check_savepoint, check_sealed
 
 
@@ -43,7 +43,6 @@ class PartedTable:
 
     Methods do what those of `ColumnTable` do, in every part.
 
-    >>> from penstock.state.keys.codec import KeyCodec
     >>> from penstock.state.table.columns import Column
     >>> codec = KeyCodec(pa.schema([("user", pa.int64())]))
     >>> parts = [ColumnTable(codec, [Column("n", pa.int64())], slots=16) for _ in range(4)]
@@ -56,7 +55,9 @@ class PartedTable:
 
     def __init__(self, parts: Sequence[StepTable]) -> None:
         self.parts = tuple(parts)
-        self.codec, self.slots, self.schema = parts[0].codec, parts[0].slots, parts[0].schema
+        self.codec: KeyCodec = parts[0].codec
+        self.slots: int = parts[0].slots
+        self.schema: pa.Schema = parts[0].schema
         self._part_of = part_numbers(self.slots, len(parts))
         self._savepoints: list[tuple[int, ...]] = []
 
