@@ -12,7 +12,7 @@ from penstock.runtime.schedules import (
     QueueSizeThrottling,
     Schedule,
     Standing,
-    schedule,
+    schedule_named,
 )
 
 ALL = [QueueSizeThrottling(), LastInPipeline(), EstimatedTime(), CurrentThroughput(0.001)]
@@ -85,7 +85,7 @@ def test_an_operator_that_gives_nothing_does_not_starve_what_is_behind() -> None
 
 
 def test_schedules_by_name() -> None:
-    assert schedule("ct", 0.002) == CurrentThroughput(0.002)
-    assert schedule("lp", 0.002) == LastInPipeline()
+    assert schedule_named("ct", 0.002) == CurrentThroughput(0.002)
+    assert schedule_named("lp", 0.002) == LastInPipeline()
     with pytest.raises(SettingError, match="qst, lp, et, ct"):
-        schedule("fifo", 0.001)
+        schedule_named("fifo", 0.001)

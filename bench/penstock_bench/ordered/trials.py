@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from penstock.runtime.runtime import Runtime
 from penstock.runtime.schedules import QueueSizeThrottling, Schedule
 from penstock_bench.ordered.chains import Asleep, TrialChain, TrialChunk
 from penstock_bench.ordered.rivals import QUEUES, REORDERINGS
+from penstock_bench.ordered.stream import Stream
 from penstock_bench.report import Result, Sample, Show
 
 LOW, HIGH = 0.2, 0.8
@@ -174,7 +174,7 @@ def run_one(trial: Trial) -> Shown:
         delivery.spend(item.records, None)
         markers.leave(item.number)
 
-    runtime = Runtime(
+    stream = Stream(
         trial.chain.operators(trial.parts, begin),
         workers=trial.workers,
         schedule=schedule_of(trial),
@@ -182,18 +182,18 @@ def run_one(trial: Trial) -> Shown:
         reorder=REORDERINGS[trial.reorder],
     )
     chunks = trial.chain.chunks()
-    runtime.open(leave)
+    stream.open(leave)
     try:
         while fed < items:
             room.clear()
             more = max(0, min(items - fed, backlog - (fed - markers.begun)))
             fed += more
             for chunk in islice(chunks, more):
-                runtime.submit(chunk)
+                stream.submit(chunk)
             room.wait(1.0)
-        runtime.finish()
+        stream.finish()
     finally:
-        runtime.close()
+        stream.close()
     return markers.shown()
 
 

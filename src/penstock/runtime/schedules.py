@@ -136,7 +136,7 @@ class CurrentThroughput:
         return chosen
 
 
-def schedule(name: str, slice: float) -> Schedule:
+def schedule_named(name: str, slice: float) -> Schedule:
     """The schedule of that name ("qst", "lp", "et" or "ct"), for time slices of `slice` seconds."""
     known: dict[str, Schedule] = {
         "qst": QueueSizeThrottling(),
