@@ -12,7 +12,7 @@ from penstock.runtime.operators import ChainOperator, Mark
 from penstock.runtime.reorder import Reorder, Unordered
 from penstock.runtime.scheduler import Scheduler
 from penstock.runtime.schedules import Schedule
-from penstock.runtime.stages import Exit, Failure, Halt, Inlet, Stage
+from penstock.runtime.stages import Exit, Failure, Halt, Stage
 from penstock.runtime.worklists import GlobalWorklist, SharedWorklist, Worklist
 
 _OUTSIDE = (1, 0)
@@ -59,7 +59,7 @@ class StageChain:
         self.exit = Exit(operators[-1].size, atomics)
         self._failures: list[tuple[tuple[int, int], BaseException]] = []
         self._room = making.buffer
-        inlet: Inlet = self.exit
+        inlet: Stage | Exit = self.exit
         stages: list[Stage] = []
         for place in reversed(range(len(operators))):
             operator = operators[place]

@@ -14,7 +14,7 @@ kept needs them. A compaction that breaks off leaves files that nobody names.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 
 import numpy as np
@@ -149,23 +149,20 @@ def compact(
     )
 
 
+@dataclass
 class _Work:
     """Reads and writes the files of one compaction."""
 
-    def __init__(
-        self,
-        store: Store,
-        step: str,
-        codec: KeyCodec,
-        schema: pa.Schema,
-        upto: int,
-        tag: str,
-        check: Callable[[], None],
-    ) -> None:
-        self._store, self._step, self._codec, self._schema = store, step, codec, schema
-        self._upto, self._tag, self._check = upto, tag, check
-        self._open: dict[str, SegmentFile] = {}
-        self.written = 0
+    store: Store
+    step: str
+    codec: KeyCodec
+    schema: pa.Schema
+    upto: int
+    tag: str
+    check: Callable[[], None]
+    written: int = 0
+    """Bytes of new files."""
+    open: dict[str, SegmentFile] = field(default_factory=dict)
 
     def run(self, refs: Sequence[Ref], slots: Array, lowest: Array) -> list[SegmentRef]:
         """Merge the changes to these slots; in the `lowest`, removed entries need no mention."""
@@ -188,20 +185,20 @@ class _Work:
     def _merged(self, refs: Sequence[Ref], slots: Array) -> pa.Table:
         parts = ((ref, _held(ref, slots)) for ref in refs)
         tables = (self._rows(ref, held) for ref, held in parts if len(held))
-        return newest(tables, self._schema, self._codec)
+        return newest(tables, self.schema, self.codec)
 
     def _rows(self, ref: Ref, slots: Array) -> pa.Table:
         try:
-            if ref.file not in self._open:
-                self._open[ref.file] = self._store.open_segment(ref, self._codec)
+            if ref.file not in self.open:
+                self.open[ref.file] = self.store.open_segment(ref, self.codec)
         except SegmentGone as gone:
-            raise self._store.lacks(ref.file) from gone
-        segment = self._open[ref.file]
-        return fitting(segment.in_slots(slots), self._schema, segment.name)
+            raise self.store.lacks(ref.file) from gone
+        segment = self.open[ref.file]
+        return fitting(segment.in_slots(slots), self.schema, segment.name)
 
     def _wrote(self, kind: MergedKind, rows: pa.Table) -> SegmentRef:
-        self._check()
-        ref = self._store.write_merged(kind, self._step, self._upto, self._tag, rows)
+        self.check()
+        ref = self.store.write_merged(kind, self.step, self.upto, self.tag, rows)
         self.written += ref.size
         return ref
 

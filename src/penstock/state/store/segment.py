@@ -33,14 +33,7 @@ from penstock.errors import ProtocolError
 from penstock.state.arrays import Array, fixed_array, fixed_values, one_chunk, ranges
 from penstock.state.keys.codec import KeyCodec, Keys
 from penstock.state.store import segment_kernels as kernels
-from penstock.state.store.blocks import (
-    INDEX,
-    Blocks,
-    Bytes,
-    damaged,
-    frame_checksum,
-    header_size,
-)
+from penstock.state.store.blocks import INDEX, Blocks, Bytes, damaged, frame_checksum, header_size
 from penstock.state.table.table import HASH, KEY, SLOT
 
 _BLOCK_BYTES, _BLOCK_ROWS = 1 << 17, 1 << 16
@@ -232,8 +225,7 @@ def hash_order(hashes: Array) -> Array:
 
 def _by_hash(table: pa.Table) -> pa.RecordBatch:
     batch = pa.RecordBatch.from_arrays(
-        [one_chunk(column) for column in table.columns],
-        schema=table.schema.remove_metadata(),
+        [one_chunk(column) for column in table.columns], schema=table.schema.remove_metadata()
     )
     hashes = fixed_values(batch.column(HASH))
     if (hashes[1:] >= hashes[:-1]).all():

@@ -36,8 +36,8 @@ from penstock.state.arrays import (
 )
 from penstock.state.table import bag_kernels as kernels
 from penstock.state.table.arena import Arena
-from penstock.state.table.columns import Column
-from penstock.state.table.patches import SMALL, patch_fields
+from penstock.state.table.columns import Column, PatchableColumn
+from penstock.state.table.patches import SMALL
 from penstock.state.table.table import ColumnTable
 
 _FEW = 1024
@@ -45,7 +45,7 @@ _FEW = 1024
 
 
 @dataclass(frozen=True)
-class BagColumn(Column):
+class BagColumn(PatchableColumn):
     """The cells of bags in memory, lists of structs in files (see `patches`)."""
 
     width: int = 2
@@ -55,18 +55,8 @@ class BagColumn(Column):
     def dtype(self) -> np.dtype[Any]:
         return np.dtype(np.int64)
 
-    @property
-    def storage_type(self) -> pa.DataType:
-        return self.type
-
-    @property
-    def fields(self) -> list[pa.Field]:
-        return patch_fields(self.name, self.type)
-
-    def to_arrays(self, values: Array, present: Array) -> list[pa.Array]:
-        whole = np.zeros(len(values), np.bool_)
-        gone = pa.nulls(len(values), pa.int64())
-        return [self.bags.lists(values, present), fixed_array(whole, pa.bool_(), present), gone]
+    def to_arrow(self, values: Array, valid: Array | None = None) -> pa.Array:
+        return self.bags.lists(values, np.ones(len(values), np.bool_) if valid is None else valid)
 
     def delta_arrays(
         self, values: Array, present: Array, entries: Array, base: int

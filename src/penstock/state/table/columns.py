@@ -27,7 +27,7 @@ from penstock.state.arrays import (
     physical,
     valid_mask,
 )
-from penstock.state.table.patches import patch_fields
+from penstock.state.table.patches import patch_fields, whole_companions
 
 
 @dataclass(frozen=True)
@@ -137,56 +137,12 @@ class ObjectColumn(Column):
 
 
 @dataclass(frozen=True)
-class PatchColumn(ObjectColumn):
-    """A column of maps or lists, of which a delta tells only what changed (see `patches`)."""
-
-    whole: Callable[[Any], Any] = field(default=lambda cell: cell, compare=False)
-    """From a cell to what Arrow takes for it."""
-    patch: Callable[[Any], tuple[Any, Any] | None] = field(default=lambda cell: None, compare=False)
-    """What changed in a cell since the last seal and what is gone, as Arrow takes them; or None: the
-    cell is better written whole."""
-    forget: Callable[[], None] = field(default=lambda: None, compare=False)
-    """Called when the table was sealed or rolled back."""
+class PatchableColumn(Column):
+    """A column of maps or lists, of which a row of a file may hold only a part (see `patches`)."""
 
     @property
     def fields(self) -> list[pa.Field]:
         return patch_fields(self.name, self.type)
 
-    def to_arrow(self, values: Array, valid: Array | None = None) -> pa.Array:
-        whole = self.whole
-        cells = [None if cell is None else whole(cell) for cell in values.tolist()]
-        return pa.array(cells, self.type)
-
     def to_arrays(self, values: Array, present: Array) -> list[pa.Array]:
-        _, patch, gone = self.fields
-        none = np.zeros(len(values), np.bool_)
-        return [
-            self.to_arrow(values),
-            fixed_array(none, patch.type, present),
-            pa.nulls(len(values), gone.type),
-        ]
-
-    def delta_arrays(
-        self, values: Array, present: Array, entries: Array, base: int
-    ) -> list[pa.Array]:
-        parts: list[Any] = []
-        gone: list[Any] = []
-        patched = np.zeros(len(values), np.bool_)
-        for at, cell in enumerate(values.tolist()):
-            patch = None if cell is None else self.patch(cell)
-            if patch is not None:
-                patched[at] = True
-                parts.append(patch[0])
-                gone.append(patch[1])
-            else:
-                parts.append(None if cell is None else self.whole(cell))
-                gone.append(None)
-        types = [field.type for field in self.fields]
-        return [
-            pa.array(parts, types[0]),
-            fixed_array(patched, types[1], present),
-            pa.array(gone, types[2]),
-        ]
-
-    def settled(self) -> None:
-        self.forget()
+        return [self.to_arrow(values, present), *whole_companions(self.fields, present)]

@@ -8,13 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.errors import FlowError
-from penstock.state.arrays import (
-    Array,
-    fixed_array,
-    fixed_values,
-    physical,
-    valid_mask,
-)
+from penstock.state.arrays import Array, fixed_array, fixed_values, physical, valid_mask
 from penstock.state.table.columns import Column, ObjectColumn
 from penstock.state.variables.values import Row, RowForm, in_type, python_values, reader
 from penstock.state.variables.variable import Cells, StateVariable, distinct
