@@ -87,8 +87,8 @@ def resting(
             made.send_home = lambda: None
             return made
 
-        def chain(making: Any, crew: Crew) -> PlainChain:
-            return PlainChain(world, crew, lives, buffer)
+        def chain(*made_of: Any) -> PlainChain:
+            return PlainChain(world, made_of[-1], lives, buffer)
 
         for name, made in {"Bell": world.bell, "Crew": crew, "StageChain": chain}.items():
             patch.setitem(kind.__init__.__globals__, name, made)

@@ -15,7 +15,6 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import Any, get_args
 
 import numpy as np
-import numpy.typing as npt
 
 from penstock.errors import CheckpointError, SettingError
 from penstock.model import HostId, StepId
@@ -24,12 +23,11 @@ from penstock.plan.migration import Migration
 from penstock.plan.placement import Handover, Placement, Why
 from penstock.plan.slots import slots_to_text
 from penstock.plan.spread import adopted, balanced
+from penstock.state.arrays import Array
 
 _WHY: tuple[Why, ...] = get_args(Why)
 _START, _MOVE, _SCALE, _LOST, _BACK = range(len(_WHY))
 _NONE = -1
-
-Array = npt.NDArray[Any]
 
 
 class Topology:

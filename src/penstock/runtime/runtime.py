@@ -13,11 +13,12 @@ from __future__ import annotations
 import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from penstock.errors import SettingError
 from penstock.runtime.atomics import Atomics
-from penstock.runtime.chain import Making, StageChain
+from penstock.runtime.chain import StageChain
 from penstock.runtime.crew import Bell, Crew
 from penstock.runtime.operators import ChainOperator
 from penstock.runtime.reorder import NonBlocking, Reorder
@@ -58,19 +59,11 @@ class Runtime:
                 hint="at least one of each",
             )
         slice = slice_ms / 1000
+        if isinstance(schedule, str):
+            schedule = schedule_named(schedule, slice)
+        atomics = atomics or Atomics()
         self._workers, self._clock = workers, clock
-        self._making = Making(
-            tuple(operators),
-            workers,
-            schedule_named(schedule, slice) if isinstance(schedule, str) else schedule,
-            queue,
-            reorder,
-            buffer,
-            slice,
-            clock,
-            atomics or Atomics(),
-        )
-        self._active = self._making.atomics.counter(0)
+        self._active = atomics.counter(0)
         """Threads that may be at work."""
         self._bell = Bell()
         """The caller's."""
@@ -78,7 +71,11 @@ class Runtime:
         self._crew = Crew()
         # Threads know the runtime only weakly: one that nobody uses any more ends them.
         weakref.finalize(self, self._crew.send_home)
-        self._chain = StageChain(self._making, self._crew)
+        self._new_chain = partial(
+            StageChain, tuple(operators), workers, schedule, queue, reorder, buffer, slice, clock,
+            atomics, self._crew,
+        )  # fmt: skip
+        self._chain = self._new_chain()
 
     @property
     def meters(self) -> tuple[Meter, ...]:
@@ -212,7 +209,7 @@ class Runtime:
         self._crew.leave(self._bell)
         self._bell = Bell()
         self._await(lambda: not self._active.load(), watch=True)
-        self._chain = StageChain(self._making, self._crew)
+        self._chain = self._new_chain()
 
 
 def _serving(runtime: weakref.ref[Runtime], crew: Crew) -> Callable[[Bell], bool]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import struct
 import zlib
-from typing import NamedTuple, NoReturn, Protocol
+from typing import NamedTuple, NoReturn
 
 import numpy as np
 import pyarrow as pa
@@ -15,20 +15,13 @@ import pyarrow as pa
 from penstock.errors import CheckpointError
 from penstock.state.arrays import fixed_values, one_chunk
 from penstock.state.keys.codec import KeyCodec, Keys
+from penstock.state.store.files import Bytes
 from penstock.state.table.table import HASH, KEY
 
 INDEX = b"penstock"
 _MAGIC = b"ARROW1"
 _PREFIX = struct.Struct("<II")
 """What a message of Arrow IPC begins with: a mark, and the length of its description."""
-
-
-class Bytes(Protocol):
-    """The bytes of a file: a `pa.Buffer`, or something that reads pieces when they are asked for."""
-
-    @property
-    def size(self) -> int: ...
-    def slice(self, offset: int, length: int) -> pa.Buffer: ...
 
 
 class Block(NamedTuple):

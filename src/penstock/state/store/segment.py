@@ -33,7 +33,8 @@ from penstock.errors import ProtocolError
 from penstock.state.arrays import Array, fixed_array, fixed_values, one_chunk, ranges
 from penstock.state.keys.codec import KeyCodec, Keys
 from penstock.state.store import segment_kernels as kernels
-from penstock.state.store.blocks import INDEX, Blocks, Bytes, damaged, frame_checksum, header_size
+from penstock.state.store.blocks import INDEX, Blocks, damaged, frame_checksum, header_size
+from penstock.state.store.files import Bytes
 from penstock.state.table.table import HASH, KEY, SLOT
 
 _BLOCK_BYTES, _BLOCK_ROWS = 1 << 17, 1 << 16

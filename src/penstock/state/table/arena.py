@@ -19,8 +19,6 @@ there are chunks. Here every field of a row lives in one array that doubles when
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-
 import numpy as np
 import pyarrow as pa
 
@@ -94,32 +92,11 @@ class Arena:
         return sum(store.nbytes for store in self._fields)
 
 
-class _Store(ABC):
-    """One field of all rows."""
-
-    def __init__(self, type: pa.DataType) -> None:
-        self.type = type
-
-    @abstractmethod
-    def append(self, column: pa.Array, order: Array | None, size: int) -> None:
-        """Append a column, or these places of it, behind the first `size` values."""
-
-    @abstractmethod
-    def take(self, numbers: Array) -> pa.Array: ...
-
-    @abstractmethod
-    def keep(self, numbers: Array) -> None: ...
-
-    @property
-    @abstractmethod
-    def nbytes(self) -> int: ...
-
-
-class _Nullable(_Store):
+class _Nullable:
     """What fixed width and text share: the mask of values, made when the first null comes."""
 
     def __init__(self, type: pa.DataType) -> None:
-        super().__init__(type)
+        self.type = type
         self._valid: Array | None = None
 
     def _append_valid(self, column: pa.Array, order: Array | None, size: int, count: int) -> None:
@@ -235,7 +212,7 @@ class _Text(_Nullable):
         return super().nbytes + self._ends.nbytes + self._heap.nbytes
 
 
-class _Nested(_Store):
+class _Nested:
     """Values that only Arrow knows to take apart.
 
     Arrays are joined so that each is more than twice as long as the next: there are few of them,
@@ -243,7 +220,7 @@ class _Nested(_Store):
     """
 
     def __init__(self, type: pa.DataType) -> None:
-        super().__init__(type)
+        self.type = type
         self._parts: list[pa.Array] = []
 
     def append(self, column: pa.Array, order: Array | None, size: int) -> None:
@@ -285,7 +262,8 @@ class _Nested(_Store):
         return sum(part.nbytes for part in self._parts)
 
 
-def _store(type: pa.DataType) -> _Store:
+def _store(type: pa.DataType) -> _Fixed | _Text | _Nested:
+    """Where the values of one field are kept: appended in order, taken and kept by number."""
     dtype = physical(type)
     if dtype is not None:
         return _Fixed(type, dtype)

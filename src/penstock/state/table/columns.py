@@ -87,6 +87,17 @@ class Column:
             return np.full(room, None, object)
         return np.zeros(room if self.width == 1 else (room, self.width), self.dtype)
 
+    def grown(self, values: Array, used: int, room: int) -> Array:
+        """The first `used` values with room for `room` in all."""
+        new = self.empty(room)
+        new[:used] = values[:used]
+        return new
+
+    @property
+    def nothing(self) -> int | None:
+        """What a new entry holds."""
+        return None if self.dtype == object else 0
+
     def to_arrow(self, values: Array, valid: Array | None = None) -> pa.Array:
         """Values as an Arrow array of `storage_type`, null where `valid` is False."""
         if self.dtype == object:

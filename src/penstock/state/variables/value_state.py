@@ -94,20 +94,17 @@ class ValueState(StateVariable):
         return arrays, np.ones(count, np.bool_) if valid is None else valid
 
     def read(self, entries: Array) -> list[Any]:
-        rows: list[Any] = self._rows(entries)
-        absent = ~self.present(entries) | self._expired(entries)
-        for at in np.flatnonzero(absent).tolist():
-            rows[at] = None
-        return rows
-
-    def _rows(self, entries: Array) -> list[tuple[Any, ...]]:
         table, columns = self._cells.table, []
         for column, array in zip(self._columns, self._arrays(entries, objects=False), strict=True):
             if array is None:
                 columns.append(table.column(column.name)[entries].tolist())
             else:
                 columns.append(python_values(array))
-        return list(zip(*columns, strict=True))
+        rows: list[Any] = list(zip(*columns, strict=True))
+        absent = ~self.present(entries) | self._expired(entries)
+        for at in np.flatnonzero(absent).tolist():
+            rows[at] = None
+        return rows
 
     def _arrays(self, entries: Array, objects: bool = True) -> list[pa.Array]:
         """The fields of these entries; None for a column of objects that is not asked for."""
@@ -160,7 +157,7 @@ class ValueState(StateVariable):
     def _reset(self, entries: Array) -> None:
         table = self._cells.table
         for column in self.columns:
-            table.column(column.name)[entries] = None if physical(column.type) is None else 0
+            table.column(column.name)[entries] = column.nothing
 
 
 def _column(name: str, type: pa.DataType) -> Column:
