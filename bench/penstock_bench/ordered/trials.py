@@ -7,12 +7,13 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from typing import Any
 
 import numpy as np
 
-from penstock.runtime.schedules import QueueSizeThrottling, Schedule
+from penstock.runtime.schedules import Schedule, queue_size_throttling
 from penstock_bench.ordered.chains import Asleep, TrialChain, TrialChunk
 from penstock_bench.ordered.rivals import QUEUES, REORDERINGS
 from penstock_bench.ordered.stream import Stream
@@ -200,7 +201,8 @@ def run_one(trial: Trial) -> Shown:
 def schedule_of(trial: Trial) -> str | Schedule:
     """The trial's schedule. The thresholds of QST are in records: here some chunks for each worker."""
     if trial.schedule == "qst":
-        return QueueSizeThrottling(THRESHOLD * trial.workers * trial.chain.records)
+        capacity = THRESHOLD * trial.workers * trial.chain.records
+        return partial(queue_size_throttling, capacity=capacity)
     return trial.schedule
 
 

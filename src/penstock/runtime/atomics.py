@@ -140,3 +140,7 @@ class Atomics:
     def queue(self) -> Queue:
         """An empty queue."""
         return Queue()
+
+
+ATOMICS: Final = Atomics()
+"""The real ones, for who does not care."""

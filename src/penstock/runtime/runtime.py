@@ -17,7 +17,7 @@ from functools import partial
 from typing import Any
 
 from penstock.errors import SettingError
-from penstock.runtime.atomics import Atomics
+from penstock.runtime.atomics import ATOMICS, Atomics
 from penstock.runtime.chain import StageChain
 from penstock.runtime.crew import Bell, Crew
 from penstock.runtime.operators import ChainOperator
@@ -51,7 +51,7 @@ class Runtime:
         buffer: int = 1024,
         slice_ms: float = _SLICE_MS,
         clock: Callable[[], float] = time.perf_counter,
-        atomics: Atomics | None = None,
+        atomics: Atomics = ATOMICS,
     ) -> None:
         if not operators or workers < 1 or buffer < 1:
             raise SettingError(
@@ -61,7 +61,6 @@ class Runtime:
         slice = slice_ms / 1000
         if isinstance(schedule, str):
             schedule = schedule_named(schedule, slice)
-        atomics = atomics or Atomics()
         self._workers, self._clock = workers, clock
         self._active = atomics.counter(0)
         """Threads that may be at work."""

@@ -154,7 +154,7 @@ class Scheduler:
             )
             for is_ready, stage, account in zip(ready, self._stages, self._accounts, strict=True)
         ]
-        chosen = self._schedule.choose(standings)
+        chosen = self._schedule(standings)
         return ready.index(True) if chosen is None else chosen
 
     def _roll(self) -> None:

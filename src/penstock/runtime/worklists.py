@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from penstock.runtime.atomics import EMPTY, Atomics
+from penstock.runtime.atomics import ATOMICS, EMPTY, Atomics
 
 Operate = Callable[[Any], float]
 """Works on one piece, and gives the records in it (its share of an item in several pieces)."""
@@ -59,8 +59,8 @@ class SharedWorklist:
     (['piece 0', 'piece 1'], 3)
     """
 
-    def __init__(self, atomics: Atomics | None = None) -> None:
-        self._queue = (atomics or Atomics()).queue()
+    def __init__(self, atomics: Atomics = ATOMICS) -> None:
+        self._queue = atomics.queue()
 
     def put(self, serial: int, part: int, piece: Any) -> None:
         """Add a piece; it has no part."""
@@ -95,8 +95,7 @@ class SharedWorklist:
 class GlobalWorklist(SharedWorklist):
     """One queue, and a flag for the one worker that takes from it."""
 
-    def __init__(self, atomics: Atomics | None = None) -> None:
-        atomics = atomics or Atomics()
+    def __init__(self, atomics: Atomics = ATOMICS) -> None:
         super().__init__(atomics)
         self._flag = atomics.flag()
         self._taken = False
@@ -134,8 +133,7 @@ class HybridQueue(SharedWorklist):
     ['piece 0 of part 0', 'piece 1 of part 1']
     """
 
-    def __init__(self, parts: int, atomics: Atomics | None = None) -> None:
-        atomics = atomics or Atomics()
+    def __init__(self, parts: int, atomics: Atomics = ATOMICS) -> None:
         super().__init__(atomics)
         self._queues = [atomics.queue() for _ in range(parts)]
         self._counts = [atomics.counter(0) for _ in range(parts)]
