@@ -209,10 +209,8 @@ class Store:
         for epoch in range(newest.base + 1, version):
             manifest = settled.get(epoch) or self.read_manifest(epoch)
             if manifest is None:
-                raise CheckpointError(
-                    f"{self.uri} lacks the manifest of epoch {epoch}, "
-                    f"which epoch {version} builds on",
-                    hint=_INCOMPLETE,
+                raise self.lacks(
+                    f"the manifest of epoch {epoch}, which epoch {version} builds on"
                 )
             manifests.append(manifest)
         layout = known.layout if known is not None else None
