@@ -210,9 +210,7 @@ class Store:
         for epoch in range(newest.base + 1, version):
             manifest = settled.get(epoch) or self.read_manifest(epoch)
             if manifest is None:
-                raise self.lacks(
-                    f"the manifest of epoch {epoch}, which epoch {version} builds on"
-                )
+                raise self.lacks(f"the manifest of epoch {epoch}, which epoch {version} builds on")
             manifests.append(manifest)
         layout = known.layout if known is not None else None
         if not newest.layout:

@@ -29,8 +29,7 @@ class _CellColumn(PatchableColumn):
     state: _Collection = field(kw_only=True, compare=False, repr=False)
 
     def to_arrow(self, values: Array, valid: Array | None = None) -> pa.Array:
-        whole = self.state.whole
-        cells = [None if cell is None else whole(cell) for cell in values.tolist()]
+        cells = [None if cell is None else cell.whole for cell in values.tolist()]
         return pa.array(cells, self.type)
 
     def from_arrow(self, column: pa.Array | pa.ChunkedArray) -> Array:
@@ -51,7 +50,7 @@ class _CellColumn(PatchableColumn):
                 parts.append(patch[0])
                 gone.append(patch[1])
             else:
-                parts.append(None if cell is None else self.state.whole(cell))
+                parts.append(None if cell is None else cell.whole)
                 gone.append(None)
         part_type, patch_type, gone_type = [field.type for field in self.fields]
         return [
@@ -81,7 +80,8 @@ class _Collection(StateVariable):
 
     def write(self, entries: Array, cells: list[Any]) -> None:
         table = self._cells.table
-        table.column(self._items)[entries] = np.fromiter(map(self._kept, cells), object, len(cells))
+        kept = (None if cell is None else cell.close() for cell in cells)
+        table.column(self._items)[entries] = np.fromiter(kept, object, len(cells))
         table.column(self._bits)[entries] = [1 if cell else 0 for cell in cells]
         if self.ttl_ms is not None:
             ends = [cell.ends if cell else 0 for cell in cells]
@@ -95,14 +95,6 @@ class _Collection(StateVariable):
     def restored(self, cell: list[Any]) -> Any:
         """A cell from Arrow's Python values."""
         raise NotImplementedError
-
-    def whole(self, cell: Any) -> Any:
-        """All of a cell, for Arrow."""
-        raise NotImplementedError
-
-    def _kept(self, cell: Any) -> Any:
-        """The cell as the table keeps it."""
-        return cell
 
 
 class ListState(_Collection):
@@ -156,9 +148,6 @@ class ListState(_Collection):
             return ListCell.new(map(self._form.restored, cell), NEVER, None) if cell else None
         rows = [(self._form.restored(e["value"]), e["expires_ms"]) for e in cell]
         return ListCell.new(rows, min(end for _, end in rows), None) if rows else None
-
-    def whole(self, cell: Any) -> Any:
-        return cell.items
 
 
 class MapState(_Collection):
@@ -250,12 +239,6 @@ class MapState(_Collection):
             return MapCell.new({key(k): value(v) for k, v in cell}, -1, NEVER, None)
         pairs = {key(k): (value(v["value"]), v["expires_ms"]) for k, v in cell}
         return MapCell.new(pairs, -1, min(end for _, end in pairs.values()), None)
-
-    def whole(self, cell: Any) -> Any:
-        return cell.pairs
-
-    def _kept(self, cell: Any) -> Any:
-        return None if cell is None else cell.close()
 
 
 def _timed(type: pa.DataType, ttl_ms: int | None) -> pa.DataType:
