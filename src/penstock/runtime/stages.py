@@ -54,12 +54,10 @@ class Exit:
         return items
 
     def feed(self, prepared: Any) -> None:
-        """Hand on an item."""
+        """Hand on an item, or a mark."""
         self.sink(prepared)
 
-    def feed_mark(self, mark: Mark) -> None:
-        """Hand on a mark."""
-        self.sink(mark)
+    feed_mark = feed
 
 
 class _Ticket:

@@ -41,6 +41,9 @@ class Column:
     name: str
     type: pa.DataType
     width: int = 1
+    restore: Callable[[Any], Any] | None = field(default=None, compare=False, repr=False)
+    """Makes the form in memory of Arrow's Python value, if that is another one: Arrow gives structs
+    back as dicts and maps as lists of pairs, and does not take the two forms of either in one column."""
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -113,9 +116,10 @@ class Column:
         array = one_chunk(column)
         values: Array
         if self.dtype == object:
-            objects = np.empty(len(array), object)
-            objects[:] = array.to_pylist()
-            return objects
+            objects, restore = array.to_pylist(), self.restore
+            if restore is not None:
+                objects = [None if value is None else restore(value) for value in objects]
+            return np.fromiter(objects, object, len(objects))
         if self.width == 1:
             values = fixed_values(array)
         else:
@@ -128,23 +132,6 @@ class Column:
         values = values.copy()
         values[~valid] = 0
         return values
-
-
-@dataclass(frozen=True)
-class ObjectColumn(Column):
-    """A column whose values user code gave; a restore brings them back in the same form.
-
-    Arrow gives structs back as dicts and maps as lists of pairs, and does not take the two forms
-    of either in one column.
-    """
-
-    restore: Callable[[Any], Any] = field(default=lambda value: value, compare=False)
-    """From Arrow's Python value to the form in memory."""
-
-    def from_arrow(self, column: pa.Array | pa.ChunkedArray) -> Array:
-        restore = self.restore
-        values = (None if value is None else restore(value) for value in column.to_pylist())
-        return np.fromiter(values, object, len(column))
 
 
 @dataclass(frozen=True)

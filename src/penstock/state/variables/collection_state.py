@@ -32,11 +32,6 @@ class _CellColumn(PatchableColumn):
         cells = [None if cell is None else cell.whole for cell in values.tolist()]
         return pa.array(cells, self.type)
 
-    def from_arrow(self, column: pa.Array | pa.ChunkedArray) -> Array:
-        restored = self.state.restored
-        cells = (None if value is None else restored(value) for value in column.to_pylist())
-        return np.fromiter(cells, object, len(column))
-
     def delta_arrays(
         self, values: Array, present: Array, entries: Array, base: int
     ) -> list[pa.Array]:
@@ -70,7 +65,7 @@ class _Collection(StateVariable):
         super().__init__(name, cells, ttl_ms, pa.uint8())
         self._items = f"{name}.__{self.kind}"
         self.seals = Seals()
-        self.columns.append(_CellColumn(self._items, type, state=self))
+        self.columns.append(_CellColumn(self._items, type, restore=self._restored, state=self))
 
     def read(self, entries: Array) -> list[Any]:
         cells: list[Any] = self._cells.table.column(self._items)[entries].tolist()
@@ -92,7 +87,7 @@ class _Collection(StateVariable):
         """When that expires which is written now."""
         return NEVER if self.ttl_ms is None else self._cells.now_ms + self.ttl_ms
 
-    def restored(self, cell: list[Any]) -> Any:
+    def _restored(self, cell: list[Any]) -> Any:
         """A cell from Arrow's Python values."""
         raise NotImplementedError
 
@@ -143,7 +138,7 @@ class ListState(_Collection):
         end = self._ends
         return [(write(value), end) for value in values]
 
-    def restored(self, cell: list[Any]) -> Any:
+    def _restored(self, cell: list[Any]) -> Any:
         if self.ttl_ms is None:
             return ListCell.new(map(self._form.restored, cell), NEVER, None) if cell else None
         rows = [(self._form.restored(e["value"]), e["expires_ms"]) for e in cell]
@@ -231,7 +226,7 @@ class MapState(_Collection):
     def _given(self, value: Any) -> Row:
         return self._value.read(value if self.ttl_ms is None else value[0])
 
-    def restored(self, cell: list[Any]) -> Any:
+    def _restored(self, cell: list[Any]) -> Any:
         key, value = self._key_restored, self._value.restored
         if not cell:
             return None

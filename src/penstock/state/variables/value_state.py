@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from penstock.errors import FlowError
 from penstock.state.arrays import Array, fixed_array, fixed_values, physical, valid_mask
-from penstock.state.table.columns import Column, ObjectColumn
+from penstock.state.table.columns import Column
 from penstock.state.variables.values import Row, RowForm, in_type, python_values, reader
 from penstock.state.variables.variable import Cells, StateVariable, distinct
 
@@ -28,7 +28,10 @@ class ValueState(StateVariable):
         super().__init__(name, cells, ttl_ms, _bits_for(len(schema), name))
         self.schema = schema
         self._form = RowForm(schema)
-        self._columns = [_column(f"{name}.{field.name}", field.type) for field in schema]
+        self._columns = [
+            Column(f"{name}.{field.name}", field.type, restore=reader(field.type))
+            for field in schema
+        ]
         self.columns += self._columns
 
     def get(self) -> Row | None:
@@ -158,11 +161,6 @@ class ValueState(StateVariable):
         table = self._cells.table
         for column in self.columns:
             table.column(column.name)[entries] = column.nothing
-
-
-def _column(name: str, type: pa.DataType) -> Column:
-    read = reader(type)
-    return Column(name, type) if read is None else ObjectColumn(name, type, restore=read)
 
 
 def _bits_for(fields: int, name: str) -> pa.DataType:
