@@ -145,17 +145,19 @@ DRAINING = {
 MUTANT_QUEUES = {
     "counted out before the work": (
         """records += operate(queue.take())
+                    pieces += 1
                     if count.fetch_add(-1) <= 1:
 """,
         """left = count.fetch_add(-1)
                     records += operate(queue.take())
+                    pieces += 1
                     if left <= 1:
 """,
         "enters where another is|is due",
     ),
     "the master queue first": (
-        "self._queues[part].put(piece)\n        super().put(serial, part, part)",
-        "super().put(serial, part, part)\n        self._queues[part].put(piece)",
+        "self._queues[part].put(piece)\n        self._queue.put((serial, part))",
+        "self._queue.put((serial, part))\n        self._queues[part].put(piece)",
         "no piece where one was promised",
     ),
     "a count that is looked at, then raised": (

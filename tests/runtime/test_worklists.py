@@ -86,12 +86,12 @@ def test_a_busy_part_is_left_to_the_worker_that_is_there() -> None:
 
     def operate(piece: Any) -> float:
         seen.append(f"begin {piece}")
-        if piece == "0 of part 0":  # another worker comes: it takes two, and can do only part 1
-            assert worklist.consume(operate, 100, _without_bound) == (2, 1)
+        if piece == "0 of part 0":  # another worker comes: it can do only part 1
+            assert worklist.consume(operate, 100, _without_bound) == (1, 1)
         seen.append(f"end {piece}")
         return 1
 
-    assert worklist.consume(operate, 100, _without_bound) == (1, 2)
+    assert worklist.consume(operate, 100, _without_bound) == (2, 2)
     assert seen == [
         "begin 0 of part 0",
         "begin 2 of part 1",
