@@ -12,6 +12,7 @@ import pyarrow as pa
 from penstock.errors import FlowError
 from penstock.operators.aggregate.accumulators import (
     Accumulator,
+    AnySum,
     Count,
     Pick,
     State,
@@ -23,7 +24,7 @@ from penstock.operators.aggregate.distinct_sets import MOST_CONDITIONS, Distinct
 from penstock.operators.aggregate.object_accumulators import DecimalSum, ObjectPick
 from penstock.operators.aggregate.signed_accumulators import SignedCount, SignedSum
 from penstock.operators.aggregate.sketch import DistinctSketch
-from penstock.operators.operator import CHANGE
+from penstock.operators.operator import CHANGE, one_field
 from penstock.state.arrays import Array, fixed_array, physical
 from penstock.state.keys.codec import KeyCodec
 
@@ -84,18 +85,6 @@ def compiled(aggregates: Iterable[Aggregate], schema: pa.Schema) -> list[Compile
         _check(aggregate, schema, signed)
     sets = _sets(aggregates, schema)
     return [CompiledAggregate(a, *_compiled(a, schema, sets, signed)) for a in aggregates]
-
-
-def one_field(schema: pa.Schema, name: str, whose: str) -> pa.Field:
-    """The column of that name; FlowError if there is none, or more than one."""
-    places = schema.get_all_field_indices(name)
-    if len(places) == 1:
-        return schema.field(places[0])
-    what = "is not among the columns" if not places else "stands more than once among the columns"
-    raise FlowError(
-        f"column {name!r} of {whose} {what} {', '.join(schema.names)}",
-        hint="check the spelling, or select and rename the columns before this step",
-    )
 
 
 def _check(aggregate: Aggregate, schema: pa.Schema, signed: bool) -> None:
@@ -176,7 +165,7 @@ def _sum(
     aggregate: Aggregate, name: str, type: pa.DataType, signed: bool
 ) -> tuple[pa.DataType, tuple[Accumulator, ...]]:
     average, where = aggregate.kind == "avg", aggregate.where
-    part: Sum | DecimalSum
+    part: AnySum
     if pa.types.is_decimal(type):
         result = pa.float64() if average else pa.decimal128(38, type.scale)
         part = DecimalSum(name, type.scale, where)

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from penstock.operators.aggregate.combiner import CombiningSender, pack
-from penstock.operators.aggregate.state import PassingState
+from penstock.operators.aggregate.combiner import CombiningSender
+from penstock.operators.aggregate.state import PassingState, pack
 from penstock.operators.operator import PARTIALS, EpochTime, Outgoing
 from penstock.operators.window import kernels
 from penstock.operators.window.pane_combiner import PaneCombiner
@@ -23,7 +23,7 @@ from penstock.state.arrays import Array, fixed_array
 from penstock.state.keys.index import key_index
 
 if TYPE_CHECKING:
-    from penstock.operators.window.plan import SessionPlan, WindowPlan
+    from penstock.operators.window.plan import WindowPlan
 
 Late = list[tuple[int, pa.RecordBatch]]
 
@@ -69,7 +69,7 @@ class WindowSender(CombiningSender):
 
 
 def timely(
-    plan: WindowPlan | SessionPlan,
+    plan: WindowPlan,
     time: EpochTime,
     horizon: int,
     batch: pa.RecordBatch,
@@ -102,7 +102,7 @@ class SessionSender:
     of their first rows: in a flow that is ordered, that is where they belong. If it does not
     combine, each row is a session, and it is left to the host to find those that are one."""
 
-    def __init__(self, plan: SessionPlan, time: EpochTime) -> None:
+    def __init__(self, plan: WindowPlan, time: EpochTime) -> None:
         self._plan, self._time, self.combines = plan, time, True
         self._horizon = plan.window.horizon(time, plan.lateness_ms)
         self._rows: list[pa.RecordBatch] = []
@@ -133,7 +133,7 @@ class SessionSender:
         state.update(groups, rows)
         bounds = [fixed_array(starts, pa.int64()), fixed_array(ends, pa.int64())]
         schema = pa.schema([(START, pa.int64()), (END, pa.int64()), *plan.inner.partial_schema])
-        sessions = pa.RecordBatch.from_arrays(bounds + state.combined(), schema=schema)
+        sessions = pa.RecordBatch.from_arrays(bounds + state.combined(len(owners)), schema=schema)
         keys = index.keys(owners)
         return Outgoing(pack(plan.codec, keys, sessions), keys.hashes)
 

@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from penstock.errors import FlowError
 from penstock.model import milliseconds
-from penstock.operators.operator import EpochTime
+from penstock.operators.operator import EpochTime, one_field
 from penstock.operators.window import kernels
 from penstock.state.arrays import Array, fixed_array, fixed_values, one_chunk, valid_mask
 
@@ -88,11 +88,7 @@ class Window:
         return out
 
     def late(self, times: Array, horizon: int) -> Array | None:
-        """Which times (or panes) are in no window that ends after the horizon; None: all are in one.
-
-        >>> tumbling("1s").late(np.array([0, 1_500_000]), 1_000_000)
-        array([ True, False])
-        """
+        """Which times (or panes) are in no window that ends after the horizon; None: all are in one."""
         # the last window of a time begins no earlier than `every` before it
         certain = horizon - self.size_us + self.every_us
         if not len(times) or int(times.min()) >= certain:
@@ -148,14 +144,8 @@ def session_window(gap: str | float, *, clock: Literal["event", "processing"] = 
 
 def time_field(schema: pa.Schema, name: str, whose: str) -> pa.Field:
     """The column of event times by this name; FlowError if it is missing or holds no times."""
-    places = schema.get_all_field_indices(name)
-    if len(places) != 1:
-        what = "is not among the columns" if not places else "stands more than once in the columns"
-        raise FlowError(
-            f"the event time {name!r} of {whose} {what} {', '.join(schema.names)}",
-            hint="name a timestamp column of this step's input",
-        )
-    field = schema.field(places[0])
+    hint = "name a timestamp column of this step's input"
+    field = one_field(schema, name, whose, "the event time", hint)
     if not pa.types.is_timestamp(field.type):
         raise FlowError(
             f"the event time {name!r} of {whose} is of type {field.type}",
