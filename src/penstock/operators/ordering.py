@@ -20,14 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.operators.entry_groups import changes, stable_order
-from penstock.state.arrays import (
-    Array,
-    fixed_array,
-    fixed_values,
-    one_chunk,
-    physical,
-    valid_mask,
-)
+from penstock.state.arrays import Array, fixed_array, fixed_values, one_chunk, physical, valid_mask
 
 _SIGN = np.int64(np.iinfo(np.int64).min)
 

@@ -15,14 +15,7 @@ import pyarrow as pa
 
 from penstock.operators.aggregate import kernels
 from penstock.operators.aggregate.accumulators import AnySum, Pick, State, named
-from penstock.state.arrays import (
-    Array,
-    fixed_array,
-    fixed_values,
-    one_chunk,
-    physical,
-    valid_mask,
-)
+from penstock.state.arrays import Array, fixed_array, fixed_values, one_chunk, physical, valid_mask
 from penstock.state.table.columns import Column
 
 _EXACT = decimal.Context(prec=76)

@@ -13,13 +13,7 @@ from penstock.errors import FlowError
 from penstock.operators.operator import one_field
 from penstock.operators.ordering import number_keys, run_starts, sort_order, tied
 from penstock.operators.top import kernels
-from penstock.state.arrays import (
-    Array,
-    fixed_array,
-    look,
-    one_chunk,
-    valid_mask,
-)
+from penstock.state.arrays import Array, fixed_array, look, one_chunk, valid_mask
 from penstock.state.keys.encoding import text_blob
 from penstock.state.table.bags import Bags
 

@@ -1,5 +1,6 @@
-"""Windows of steps that keep whole rows: they cut the rows in the courier, before they are sent.
+"""What steps that keep whole rows share: windows, plans, and senders that leave out rows.
 
+Windows cut the rows in the courier, before they are sent.
 A row that is in several windows is sent once for each, with the start of the window behind its own
 columns; key columns and that start are the key of the step's table.
 """
