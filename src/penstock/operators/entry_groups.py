@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -84,3 +85,8 @@ def changes(values: Array) -> Array:
     changed = np.ones(len(values), np.bool_)
     np.not_equal(values[1:], values[:-1], out=changed[1:])
     return changed
+
+
+def pieces(rows: Array, size: int) -> Iterator[Array]:
+    """The rows some at a time, as many as go into a batch."""
+    return (rows[at : at + size] for at in range(0, len(rows), size))

@@ -274,9 +274,8 @@ class FirstPlaces:
 
     def __init__(self) -> None:
         self._round = 1
-        self._rounds = np.zeros(0, np.int64)
-        self._hashes = np.zeros(0, np.uint64)
-        self._major, self._minor = np.zeros(0, np.int64), np.zeros(0, np.int64)
+        self._known = np.zeros((0, 4), np.int64)
+        """By entry: the round in which its place was noted, the hash of its key, and the place."""
 
     def clear(self) -> None:
         """An epoch opens, or was rolled back."""
@@ -284,41 +283,32 @@ class FirstPlaces:
 
     def note(self, entries: Array, hashes: Array, places: Places) -> None:
         """Records of these places touched these entries, whose keys have these hashes."""
-        if not len(entries):
-            return
-        self._reserve(int(entries.max()) + 1)
-        _note(
-            entries, hashes, places.major, places.minor, self._round,
-            self._rounds, self._hashes, self._major, self._minor,
-        )  # fmt: skip
+        if len(entries):
+            self._reserve(int(entries.max()) + 1)
+            hashes = hashes.view(np.int64)
+            _note(entries, hashes, places.major, places.minor, self._round, self._known)
 
     def of(self, entries: Array) -> Places:
         """The first places of these entries; those that no record touched have the least of all."""
         if not len(entries):
             return Places.none()
         self._reserve(int(entries.max()) + 1)
-        least = np.iinfo(np.int64).min
-        noted = self._rounds[entries] == self._round
-        return Places(
-            np.where(noted, self._major[entries], least),
-            np.where(noted, self._minor[entries], least),
-        )
+        rounds, _, major, minor = self._known.take(entries, axis=0).T
+        noted, least = rounds == self._round, np.iinfo(np.int64).min
+        return Places(np.where(noted, major, least), np.where(noted, minor, least))
 
     def _reserve(self, room: int) -> None:
-        used = len(self._rounds)
+        used = len(self._known)
         if room > used:
-            room = max(room, more(used))
-            self._rounds = grown(self._rounds, used, room)
-            self._hashes = grown(self._hashes, used, room)
-            self._major = grown(self._major, used, room)
-            self._minor = grown(self._minor, used, room)
+            self._known = grown(self._known, used, max(room, more(used)))
 
 
 @njit(cache=True, nogil=True)
-def _note(entries, hashes, majors, minors, now, rounds, known, major, minor):  # type: ignore[no-untyped-def]
+def _note(entries, hashes, majors, minors, now, known):  # type: ignore[no-untyped-def]
     for i in range(len(entries)):
         e = entries[i]
-        fresh = rounds[e] != now or known[e] != hashes[i]
-        if fresh or majors[i] < major[e] or (majors[i] == major[e] and minors[i] < minor[e]):
-            rounds[e], known[e] = now, hashes[i]
-            major[e], minor[e] = majors[i], minors[i]
+        fresh = known[e, 0] != now or known[e, 1] != hashes[i]
+        earlier = majors[i] < known[e, 2] or (majors[i] == known[e, 2] and minors[i] < known[e, 3])
+        if fresh or earlier:
+            known[e, 0], known[e, 1] = now, hashes[i]
+            known[e, 2], known[e, 3] = majors[i], minors[i]

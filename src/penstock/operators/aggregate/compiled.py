@@ -27,6 +27,7 @@ from penstock.operators.aggregate.sketch import DistinctSketch
 from penstock.operators.operator import CHANGE, one_field
 from penstock.state.arrays import Array, fixed_array, physical
 from penstock.state.keys.codec import KeyCodec
+from penstock.state.keys.encoding import is_text
 
 Kind = Literal[
     "count", "sum", "min", "max", "avg", "first", "last", "approx_distinct", "count_distinct"
@@ -205,9 +206,7 @@ def _sketch(aggregate: Aggregate, name: str, type: pa.DataType) -> DistinctSketc
 
 
 def _orderable(type: pa.DataType) -> bool:
-    if physical(type) is not None or pa.types.is_decimal(type):
-        return True
-    return type in (pa.string(), pa.large_string(), pa.binary(), pa.large_binary())
+    return physical(type) is not None or pa.types.is_decimal(type) or is_text(type)
 
 
 def _decimals(values: Array, type: pa.DataType, seen: Array | None) -> pa.Array:

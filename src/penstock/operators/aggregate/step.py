@@ -11,6 +11,7 @@ import pyarrow as pa
 from penstock.operators.aggregate.signed_accumulators import SignedCount, SignedSum
 from penstock.operators.aggregate.state import AggregateState
 from penstock.operators.changes import differing, signs
+from penstock.operators.entry_groups import pieces
 from penstock.operators.operator import PARTIALS, ROWS, Answer, EpochTime
 from penstock.operators.places import Places
 from penstock.operators.table_operator import Given, TableOperator, answer_of
@@ -43,13 +44,13 @@ class AggregateRows:
 
     def now(self, entries: Array, places: Where) -> Iterator[Given]:
         """The rows of these entries as they are."""
-        for some in _pieces(entries, ROWS_PER_BATCH):
+        for some in pieces(entries, ROWS_PER_BATCH):
             columns = self._leading(some) + self._plan.results(self._state, some)
             yield Given(pa.RecordBatch.from_arrays(columns, schema=self._output), places(some))
 
     def changes(self, entries: Array, places: Where) -> Iterator[Given]:
         """What is taken back, then what is put in, of as many entries as go into a batch."""
-        for some in _pieces(entries, ROWS_PER_BATCH // 2):
+        for some in pieces(entries, ROWS_PER_BATCH // 2):
             was, here = self._table.was_present(some), self._table.present(some)
             old = self._plan.results(self._state.before(some), np.arange(len(some)))
             new = self._plan.results(self._state, some)
@@ -63,10 +64,6 @@ class AggregateRows:
                     columns.append(signs(sign, len(found)))
                     batch = pa.RecordBatch.from_arrays(columns, schema=self._output)
                     yield Given(batch, places(some[found]))
-
-
-def _pieces(entries: Array, size: int) -> Iterator[Array]:
-    return (entries[at : at + size] for at in range(0, len(entries), size))
 
 
 class AggregateOperator(TableOperator):

@@ -14,7 +14,7 @@ from penstock.operators.operator import one_field
 from penstock.operators.ordering import number_keys, run_starts, sort_order, tied
 from penstock.operators.top import kernels
 from penstock.state.arrays import Array, fixed_array, look, one_chunk, valid_mask
-from penstock.state.keys.encoding import text_blob
+from penstock.state.keys.encoding import is_text, text_blob
 from penstock.state.table.bags import Bags
 
 MOST = 256
@@ -80,18 +80,10 @@ def _codes(array: pa.Array) -> Array:
     if pa.types.is_decimal128(type):
         words = look(array.buffers()[1], np.int64, 2 * array.offset, 2 * len(array))
         kernels.clip(words, codes)
-    elif any(is_text(type) for is_text in _TEXTS):
+    elif is_text(type):
         blob = text_blob(array)
         kernels.prefix(blob.offsets, blob.data, codes)
     return codes
-
-
-_TEXTS = (
-    pa.types.is_string,
-    pa.types.is_large_string,
-    pa.types.is_binary,
-    pa.types.is_large_binary,
-)
 
 
 class MixedRows:

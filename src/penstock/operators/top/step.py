@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.operators.changes import signs
-from penstock.operators.entry_groups import numbered
+from penstock.operators.entry_groups import numbered, pieces
 from penstock.operators.operator import Answer, EpochTime
 from penstock.operators.ordering import run_starts
 from penstock.operators.places import Places
@@ -68,9 +68,8 @@ class TopOperator(TableOperator):
             return self._finish(self._time) if self._time.final else Answer()
         touched = self.table.touched()
         touched = touched[self.table.present(touched)]
-        chunks = range(0, len(touched), _ENTRIES_PER_BATCH)
-        parts = (self._changes(touched[i : i + _ENTRIES_PER_BATCH]) for i in chunks)
-        return answer_of(given for part in parts for given in part)
+        each = pieces(touched, _ENTRIES_PER_BATCH)
+        return answer_of(given for some in each for given in self._changes(some))
 
     # -- rows come in
 
@@ -161,20 +160,17 @@ class TopOperator(TableOperator):
             return Answer()
         given = []
         if self.plan.emit == "close":
-            for start in range(0, len(over), _ENTRIES_PER_BATCH):
-                some = over[start : start + _ENTRIES_PER_BATCH]
+            assert self._due is not None
+            for some in pieces(over, _ENTRIES_PER_BATCH):
                 owner, ids = self._bags.ids(some)
                 if len(ids):
+                    entries, due = some[owner], self.table.column(self._due.name)
+                    places = self._due_places(due[entries], entries, time.final)
                     rows = self._output(ids, self._ranks(owner, ids), None)
-                    given.append(Given(rows, self._closing(some[owner], time)))
+                    given.append(Given(rows, places))
         self.table.remove(over)
         self._over = over
         return answer_of(given)
-
-    def _closing(self, entries: Array, time: EpochTime) -> Places | None:
-        """Output places of rows of keys that are over."""
-        assert self._due is not None
-        return self._due_places(self.table.column(self._due.name)[entries], entries, time.final)
 
     def _changes(self, entries: Array) -> Iterator[Given]:
         """What was taken back of these entries since the last seal, then what was put in."""

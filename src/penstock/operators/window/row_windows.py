@@ -10,6 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import ClassVar
 
 import numpy as np
@@ -75,12 +76,12 @@ class RowWindows:
                     hint="rename the column before this step",
                 )
 
-    @property
+    @cached_property
     def type(self) -> pa.DataType:
         """The type of the bounds of windows."""
         return bounds_type(self.schema, self.window, self.on, self.lateness_ms)
 
-    @property
+    @cached_property
     def sent(self) -> pa.Schema:
         """The schema of the rows that are sent."""
         return self.schema.append(pa.field(WINDOW_START, self.type))

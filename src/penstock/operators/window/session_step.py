@@ -11,7 +11,7 @@ import pyarrow as pa
 from penstock.operators.aggregate.state import PassingState, unpack
 from penstock.operators.aggregate.step import ROWS_PER_BATCH
 from penstock.operators.changes import differing, signs
-from penstock.operators.entry_groups import numbered
+from penstock.operators.entry_groups import numbered, pieces
 from penstock.operators.operator import PARTIALS
 from penstock.operators.places import Places
 from penstock.operators.table_operator import Given, due_column, due_entries, stamp
@@ -208,9 +208,8 @@ class SessionOperator(ClosingOperator):
         self, found: _Sessions, places: Callable[[_Sessions], Places | None]
     ) -> Iterator[Given]:
         """The rows of these sessions; `places` says where each belongs."""
-        for at in range(0, len(found.ids), ROWS_PER_BATCH):
-            piece = slice(at, at + ROWS_PER_BATCH)
-            some = _Sessions(found.entries, found.owner[piece], found.ids[piece])
+        for rows in pieces(np.arange(len(found.ids)), ROWS_PER_BATCH):
+            some = found.where(rows)
             batch = pa.RecordBatch.from_arrays(self._columns(some), schema=self.output)
             yield Given(batch, places(some))
 
@@ -220,9 +219,7 @@ class SessionOperator(ClosingOperator):
         same_old, same_new = self._unchanged(was, now, old, new)
         sides = ((-1, was, old, same_old), (1, now, new, same_new))
         for sign, found, columns, same in sides:
-            other = np.flatnonzero(~same)
-            for at in range(0, len(other), ROWS_PER_BATCH):
-                rows = other[at : at + ROWS_PER_BATCH]
+            for rows in pieces(np.flatnonzero(~same), ROWS_PER_BATCH):
                 taken = fixed_array(rows, pa.int64())
                 some = [column.take(taken) for column in columns]
                 some.append(signs(sign, len(taken)))
