@@ -2,8 +2,7 @@
 
 cli.py         the verbs `penstock bench` and `penstock nexmark`, found by entry points
 catalog.py     the benchmarks by name: how each is run, its goals, its pictures
-report.py      what every report holds: commit, machine, settings, results, ratios
-goals.py       bounds that ratios are held against
+report.py      what every report holds: commit, machine, settings, results, ratios; and goals for these
 charts.py      pictures as data, and how they are drawn; style.py: how they look
 sides.py       what several benchmarks compare with, and how triggers are timed
 live/          live queries, and the true latency of every row

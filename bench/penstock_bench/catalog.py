@@ -9,7 +9,6 @@ from penstock.errors import SettingError
 from penstock_bench.burst import bench as burst
 from penstock_bench.burst import pictures as burst_pictures
 from penstock_bench.charts import Pictures
-from penstock_bench.goals import Goal
 from penstock_bench.migration import bench as migration
 from penstock_bench.migration import pictures as migration_pictures
 from penstock_bench.nexmark import bench as nexmark
@@ -17,7 +16,7 @@ from penstock_bench.nexmark import pictures as nexmark_pictures
 from penstock_bench.ordered import bench as ordered
 from penstock_bench.ordered import pictures as ordered_pictures
 from penstock_bench.pipeline import bench as pipeline
-from penstock_bench.report import Report, Result, Show
+from penstock_bench.report import Goal, Report, Result, Show
 from penstock_bench.switch import bench as switch
 from penstock_bench.switch import pictures as switch_pictures
 

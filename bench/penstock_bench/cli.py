@@ -49,7 +49,7 @@ def run_bench(
     from penstock.errors import SettingError
     from penstock_bench.catalog import find
     from penstock_bench.charts import draw
-    from penstock_bench.goals import judged
+    from penstock_bench.report import judged
 
     chosen, console = find(name), Console(soft_wrap=True, highlight=False, markup=False)
     file = Path(json_file) if json_file else None

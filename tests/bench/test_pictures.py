@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -60,6 +60,15 @@ REPORTS: dict[str, Callable[[], dict[str, Any]]] = {
     "ordered": lambda: ordered_report(ordered_sweeps.FULL),
     "switch": lambda: switch_report(switch_sweeps.FULL),
 }
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _fonts_are_closed() -> Iterator[None]:
+    """matplotlib keeps the fonts that it has used open."""
+    from matplotlib import font_manager
+
+    yield
+    font_manager._get_font.cache_clear()  # type: ignore[attr-defined]
 
 
 def names(report: dict[str, Any]) -> set[str]:

@@ -11,9 +11,8 @@ from rich.console import Console
 
 from penstock.cli import app as cli
 from penstock_bench import catalog
-from penstock_bench.goals import Goal, judged
 from penstock_bench.pipeline import bench as pipeline
-from penstock_bench.report import Report, Sample, Show
+from penstock_bench.report import Goal, Report, Sample, Show, judged
 
 KEYS = ["bench", "commit", "dirty", "machine", "settings", "results", "ratios"]
 

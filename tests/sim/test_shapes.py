@@ -11,15 +11,17 @@ from hypothesis import strategies as st
 
 from penstock.errors import SettingError
 from penstock.sim.pieces import Piece
-from penstock.sim.shapes import Burst, Gradual, Ramp, Shape, Sine, Steady, Steps, Swell, shape
+from penstock.sim.shapes import BurstShape, Gradual, Ramp, Shape, Sine, Steady, Steps, Swell, shape
 
 rates = st.floats(0.01, 50_000)
 times = st.floats(0.01, 100)
 shapes = st.one_of(
     st.builds(Steady, rates),
     st.builds(Sine, rates, rates, times),
-    st.builds(Burst, rates, st.floats(0, 20), times, times),
-    st.builds(lambda rate, at, rest: Burst(rate, 5, at, 1, at + 1 + rest), rates, times, times),
+    st.builds(BurstShape, rates, st.floats(0, 20), times, times),
+    st.builds(
+        lambda rate, at, rest: BurstShape(rate, 5, at, 1, at + 1 + rest), rates, times, times
+    ),
     st.builds(Swell, rates, st.floats(0, 20), times, times),
     st.builds(Gradual, rates, st.floats(0, 20), times, times),
     st.builds(Ramp, rates, rates, times),

@@ -29,8 +29,7 @@ from penstock_bench.burst import sides as burst_money
 from penstock_bench.burst import sides as burst_sides
 from penstock_bench.burst import simulated as burst_sim
 from penstock_bench.burst.outcome import LiveRuns
-from penstock_bench.goals import Goal
-from penstock_bench.report import Report, Result, Sample, Show, by
+from penstock_bench.report import Goal, Report, Result, Sample, Show, by
 
 GOALS = {
     "p99_peak_vs_new_hosts": Goal(at_most=0.12),
@@ -60,7 +59,7 @@ class BurstScale:
 
     idle_rounds: int = 8
     idle_epochs: tuple[int, int] = (10, 40)
-    """That warm up, and that are measured, in a round of each side."""
+    """Epochs that warm up, and epochs that are measured, in a round of each side."""
     cold_starts: int = 30
 
 
@@ -199,7 +198,7 @@ def cost_against(runs: Sequence[Result], side: str = "overprovisioned") -> float
 
 
 def costs(runs: Sequence[Result]) -> dict[str, dict[str, float]]:
-    """By side: what a second costs, the mean over the queries that all sides were run with."""
+    """What a second costs, by side: the mean over the queries that all sides were run with."""
     by_side = {
         side: {run["query"]: run["money"] for run in some}
         for (side,), some in by(runs, "side").items()

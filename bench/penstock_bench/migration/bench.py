@@ -14,10 +14,9 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 
 from penstock_bench import sides
-from penstock_bench.goals import Goal
 from penstock_bench.live.latency import Seconds, per_second
 from penstock_bench.migration.query import HOSTS, SLOTS, MovingQuery, moving_query
-from penstock_bench.report import Report, Sample, Show
+from penstock_bench.report import Goal, Report, Sample, Show
 from penstock_bench.workloads.tally import TallyLoad
 
 KEYS, RATE = 1_000_000, 4_000
@@ -63,7 +62,7 @@ class Moved:
     moved_keys: int
     moved_bytes: int
     moved_fraction: float
-    """Of the keys of the slots that changed hands."""
+    """The share that moved of the keys of slots that changed hands."""
     round_trips: int
 
 
@@ -73,9 +72,9 @@ class Killed:
 
     size: str
     recovery_ms: float
-    """From the kill until an epoch that was not done then is in the sink."""
+    """Milliseconds from the kill until an epoch that was not done then is in the sink."""
     runs: int
-    """Of that epoch."""
+    """Runs of that epoch."""
     peak_ms: float
     steady_ms: float
 

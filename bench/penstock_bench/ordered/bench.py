@@ -14,7 +14,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
-from penstock_bench.goals import Goal
 from penstock_bench.ordered import flow as ordered_flow
 from penstock_bench.ordered import limit as ordered_limit
 from penstock_bench.ordered import queries as ordered_queries
@@ -22,7 +21,7 @@ from penstock_bench.ordered import spark as ordered_spark
 from penstock_bench.ordered import sweeps as ordered_sweeps
 from penstock_bench.ordered.sweeps import HOT
 from penstock_bench.ordered.trials import PARTS, best, over, run_all
-from penstock_bench.report import Report, Result, Sample, Show, having
+from penstock_bench.report import Goal, Report, Result, Sample, Show, having
 
 GOALS = {
     "hybrid_over_partitioned_sigma_0.1": Goal(at_least=2.0),
@@ -115,7 +114,7 @@ def samples(groups: Groups) -> dict[str, Sample]:
 
 
 def _of_query(query: int, told: Sequence[Result]) -> dict[str, Sample]:
-    """By schedule; and by reordering with the most workers."""
+    """A query's ratios by schedule, and by reordering with the most workers."""
     plain = having(told, queue="hybrid", reorder="nonblocking")
     found = {f"ct_over_best_other query {query}": _ct_over_best_other(plain)}
     default = _most(having(told, queue="hybrid", schedule="ct"))

@@ -16,9 +16,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from penstock_bench import sides
-from penstock_bench.goals import Goal
 from penstock_bench.pipeline import memory, steady_latency, user_state
-from penstock_bench.report import Report, Sample, Show
+from penstock_bench.report import Goal, Report, Sample, Show
 from penstock_bench.sides import Triggers
 
 KEYS = 100_000

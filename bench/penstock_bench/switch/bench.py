@@ -13,8 +13,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from penstock_bench.goals import Goal
-from penstock_bench.report import Report, Result, Show
+from penstock_bench.report import Goal, Report, Result, Show
 from penstock_bench.switch import decide_time
 from penstock_bench.switch import projection as switch_projection
 from penstock_bench.switch import scenarios as live_scenarios
@@ -127,7 +126,7 @@ def _of(policy: str, runs: Sequence[Result]) -> list[Result]:
 
 
 def _hotspots(live: Sequence[LiveOutcome]) -> dict[str, float]:
-    """By policy: the busiest host's rows over the mean, once a hotspot should be gone; the worst."""
+    """The worst ratio of the busiest host's rows to the mean, by policy, once a hotspot should be gone."""
     worst: dict[str, float] = {}
     for outcome in live:
         if outcome.policy is not None and outcome.max_over_mean:

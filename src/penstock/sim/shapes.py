@@ -38,7 +38,7 @@ _SLOPE_PIECES = 100
 class Shape(ABC):
     """A rate over time; records are numbered from 0 in the order in which they arrive.
 
-    >>> shape = Burst(base=100, factor=5, at_s=10, for_s=2)
+    >>> shape = BurstShape(base=100, factor=5, at_s=10, for_s=2)
     >>> shape.rate_at(np.array([0.0, 10.0, 12.0])).tolist()
     [100.0, 500.0, 100.0]
     >>> shape.cumulative(np.array([10_000, 12_000])).tolist()
@@ -75,10 +75,15 @@ class Shape(ABC):
         """When the records of these numbers arrive: microseconds from the beginning."""
         return self._pieces.arrival_us(number)
 
+    @classmethod
+    def name(cls) -> str:
+        """What texts call this kind of shape."""
+        return cls.__name__.removesuffix("Shape").lower()
+
     def __str__(self) -> str:
         values = [(getattr(self, f.name), f.default) for f in fields(self) if f.init]
         given = ", ".join(number_text(value) for value, default in values if value != default)
-        return f"{type(self).__name__.lower()}({given})"
+        return f"{self.name()}({given})"
 
 
 def _micros(times: npt.ArrayLike, each: float) -> Numbers:
@@ -122,10 +127,10 @@ class Sine(Shape):
 
 
 @dataclass(frozen=True)
-class Burst(Shape):
+class BurstShape(Shape):
     """`factor` times the base from `at_s` on for `for_s`; every `every_s`, if that is not 0.
 
-    >>> Burst(1000, 5, at_s=2, for_s=1, every_s=10).cumulative([10_000, 20_000]).tolist()
+    >>> BurstShape(1000, 5, at_s=2, for_s=1, every_s=10).cumulative([10_000, 20_000]).tolist()
     [14000, 28000]
     """
 
@@ -150,7 +155,7 @@ class Burst(Shape):
 
 @dataclass(frozen=True)
 class Swell(Shape):
-    """From the base up to `factor` times as many and back, as a wave, from `at_s` on for `for_s`.
+    """A wave from the base up to `factor` times as many and back, from `at_s` on for `for_s`.
 
     >>> swell = Swell(1000, 5, at_s=10, for_s=60)
     >>> swell.rate_at([0, 40, 90]).round(-1).tolist(), swell.cumulative(70_000).tolist()
@@ -200,7 +205,7 @@ def _risen(
 
 @dataclass(frozen=True)
 class Ramp(Shape):
-    """From one rate to another, evenly, in 200 pieces; then the other for ever.
+    """A rate that goes from one value to another, evenly, in 200 pieces; then the other for ever.
 
     >>> Ramp(0, 1000, over_s=10).cumulative([5_000, 10_000, 11_000]).tolist()
     [1250, 5000, 6000]
@@ -246,7 +251,7 @@ def _of(kind: Callable[..., Shape]) -> Callable[..., Shape]:
 
 
 _MAKERS: dict[str, Callable[..., Shape]] = {
-    kind.__name__.lower(): _of(kind) for kind in (Steady, Sine, Burst, Swell, Gradual, Ramp)
+    kind.name(): _of(kind) for kind in (Steady, Sine, BurstShape, Swell, Gradual, Ramp)
 } | {"steps": _steps}
 _HINT = (
     "use steady(rate), sine(base, amplitude, period), burst(base, factor, at, for), "

@@ -63,7 +63,7 @@ class Arriving:
     content: Content
     partitions: int = 2
     start_ms: int | None = None
-    """Of 1970: when the load begins. None: when the query has come up."""
+    """When the load begins, in milliseconds since 1970. None: when the query has come up."""
 
 
 @dataclass
@@ -128,7 +128,7 @@ def arriving(spark: SparkSession, name: str, load: Arriving) -> DataFrame:
     arrival.
     """
 
-    class Source(DataSource):
+    class ArrivingSource(DataSource):
         @classmethod
         def name(cls) -> str:
             return name
@@ -139,7 +139,7 @@ def arriving(spark: SparkSession, name: str, load: Arriving) -> DataFrame:
         def streamReader(self, schema: Any) -> DataSourceStreamReader:  # noqa: N802
             return ArrivingReader(load)
 
-    spark.dataSource.register(Source)
+    spark.dataSource.register(ArrivingSource)
     return spark.readStream.format(name).load()
 
 

@@ -11,18 +11,19 @@ from functools import partial
 from penstock.driver.control_loop import ControlLoop
 from penstock.driver.epochs import EpochRunner
 from penstock.driver.fleet import Fleet
-from penstock.driver.journal_writer import JournalWriter
+from penstock.driver.journal_writer import EventWriter, JournalWriter
 from penstock.driver.progress import EpochProgress
 from penstock.driver.registry import Registry
 from penstock.driver.relocation import Relocation
 from penstock.host.main import HostOrder, TaskOrder
+from penstock.offload.policy.flow import helped
 from penstock.plan.steps import KeyedStep
 from penstock.spark import private
 from penstock.spark.cores import task_slots
 from penstock.spark.epoch_stream import EpochStream, Start, cancel_run
 from penstock.spark.host_jobs import SparkHostJobs
 from penstock.spark.late import LateWriter
-from penstock.spark.offload import bill_of, offloads_of
+from penstock.spark.offload import bill_of, keeper_of, trigger_ms
 from penstock.state.store.store import Store
 from penstock.wire.flight import own_address
 
@@ -41,7 +42,7 @@ class Parts:
         self.progress: deque[EpochProgress] = deque(maxlen=settings.progress_kept)
         """The newest epochs, oldest first."""
         self.store = Store(start.store)
-        self.journal = JournalWriter(self.store)
+        self.journal, self.events = JournalWriter(self.store), EventWriter(self.store)
         self.registry = Registry(
             own_address(private.is_local(spark)),
             settings.driver_port,
@@ -52,10 +53,12 @@ class Parts:
         self.fleet = Fleet(jobs, self.registry, self.token, settings)
         self.relocation = Relocation(flow.keyed, start.hosts, self.fleet, settings, start.migration)
         couriers = _Couriers(start, self.relocation, self.progress)
-        self.offloads = offloads_of(start, self.run_id, self.token, couriers.at_once)
+        self.keeper = keeper_of(start, self.run_id, self.token)
         """The flow's burst workers; None: it has none."""
-        self.bill = bill_of(start, self.relocation, self.offloads, couriers.newest)
-        self.control = self._control()
+        self.helps = self.keeper is not None and bool(helped(flow)[0])
+        """Whether burst workers can help any step."""
+        self.bill = bill_of(start, self.relocation, self.keeper, couriers.newest)
+        self.control = self._control(couriers)
         """Lets hosts follow the load; None: they do not."""
         self.runner = EpochRunner(
             flow,
@@ -83,21 +86,25 @@ class Parts:
         driver = self.registry.location
         return TaskOrder(tuple(hosts), flow, start.store, driver, self.token, local, start.settings)
 
-    def _control(self) -> ControlLoop | None:
+    def _control(self, couriers: _Couriers) -> ControlLoop | None:
         start = self.start
-        helped = self.offloads is not None and self.offloads.helps
-        if start.elastic is None or start.sla is None or not (start.flow.keyed or helped):
+        if start.elastic is None or start.sla is None:
+            return None
+        if not start.flow.keyed and not self.helps:
             return None
         return ControlLoop(
-            start.flow.keyed,
+            start.flow,
             start.sla,
             start.elastic,
             self.relocation,
             start.settings,
             lambda: time.time() * 1000,
-            self.journal,
-            self.offloads,
-            self.bill,
+            sink=self.journal,
+            record=self.events,
+            keeper=self.keeper,
+            bill=self.bill,
+            together=couriers.at_once,
+            trigger_ms=trigger_ms(start),
         )
 
 

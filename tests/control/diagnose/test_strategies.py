@@ -6,7 +6,7 @@ from itertools import permutations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from penstock.control.diagnose.load import Load, service_rates
@@ -76,6 +76,7 @@ def test_of_the_scale_ins_that_are_allowed_the_best_is_found(
     allowed = []
     for source, target in permutations(range(load.hosts), 2):
         then = load.moved(np.flatnonzero(load.owner == source), source, target)
+        assume(abs(then.slack[target] - floor) > 1e-12)  # where rounding decides, nobody is right
         if then.slack[target] >= floor:
             allowed.append(_merged(load, source, target))
     move = best_scale_in(load, floor)
@@ -123,14 +124,18 @@ def test_no_prefix_divides_a_host_better(seed: int, projection: Projection) -> N
     slots, most = load.movable(source)
     if load.rate[source] == 0:
         return
-    if found is None:
-        assert most == 0
-        return
-    grown, move = found
+    grown = load.with_host(source)
     best = max(
-        _lesser(grown.moved(slots[:count], source, load.hosts), source, load.hosts)
-        for count in range(1, most + 1)
+        (
+            _lesser(grown.moved(slots[:count], source, load.hosts), source, load.hosts)
+            for count in range(1, most + 1)
+        ),
+        default=-np.inf,
     )
+    if found is None:
+        assert best <= load.slack[source] + 1e-9
+        return
+    _, move = found
     assert move.target == load.hosts
     assert move.slack >= best - 1e-9
     assert 0 < len(move.slots) < np.count_nonzero(load.owner == source)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import penstock as ps
 from penstock_bench.workloads.nexmark.query import Events, NexmarkQuery
@@ -18,12 +19,15 @@ _RANKS = ("price < 10000", "price >= 10000 AND price < 1000000", "price >= 10000
 # -- q15, q16, q17: by day, of all bids and of three ranks of price
 
 
-def _by_day(*keys: str, **aggregates: Aggregate) -> Any:
+def _by_day(
+    reads: tuple[str, ...], keys: tuple[str, ...], aggregates: dict[str, Aggregate]
+) -> Callable[[Events], ps.Flow]:
+    """Aggregates of bids, by keys of which the last is `day`; of bids these columns are read."""
+
     def flow(events: Events) -> ps.Flow:
         ranks = [f"{rank} AS rank{n}" for n, rank in enumerate(_RANKS, start=1)]
-        days = events.bid.selectExpr("*", f"{_DAY} AS day", f"{_MINUTE} AS minute", *ranks)
-        keyed = ps.flow(days.drop("date_time")).key_by(*keys, nulls=True)
-        return keyed.aggregate(emit="update", **aggregates)
+        bids = events.bid.selectExpr(*reads, f"{_DAY} AS day", *ranks)
+        return ps.flow(bids).key_by(*keys, nulls=True).aggregate(emit="update", **aggregates)
 
     return flow
 
@@ -87,7 +91,11 @@ QUERIES = {
         "Bids, bidders and auctions of each day.",
         {"bid": ("auction", "bidder", "price", "date_time")},
         f"SELECT {_DAY} AS day, {_DISTINCT} FROM bid GROUP BY {_DAY}",
-        _by_day("day", **_bids(), **_distinct("bidder"), **_distinct("auction")),
+        _by_day(
+            ("bidder", "auction"),
+            ("day",),
+            {**_bids(), **_distinct("bidder"), **_distinct("auction")},
+        ),
         latest=("day",),
         mode="update",
         instead=f"SELECT {_DAY} AS day, {_SETS} FROM bid GROUP BY {_DAY}",
@@ -97,11 +105,14 @@ QUERIES = {
         {"bid": ("channel", "auction", "bidder", "price", "date_time")},
         f"{_BY_CHANNEL} {_DISTINCT} FROM bid GROUP BY channel, {_DAY}",
         _by_day(
-            *("channel", "day"),
-            minute=ps.max("minute"),
-            **_bids(),
-            **_distinct("bidder"),
-            **_distinct("auction"),
+            ("channel", f"{_MINUTE} AS minute", "bidder", "auction"),
+            ("channel", "day"),
+            {
+                "minute": ps.max("minute"),
+                **_bids(),
+                **_distinct("bidder"),
+                **_distinct("auction"),
+            },
         ),
         latest=("channel", "day"),
         mode="update",
@@ -115,12 +126,15 @@ QUERIES = {
                    cast(sum(price) AS bigint) AS sum_price
             FROM bid GROUP BY auction, {_DAY}""",
         _by_day(
-            *("auction", "day"),
-            **_bids(),
-            min_price=ps.min("price"),
-            max_price=ps.max("price"),
-            avg_price=ps.avg("price"),
-            sum_price=ps.sum("price"),
+            ("auction", "price"),
+            ("auction", "day"),
+            {
+                **_bids(),
+                "min_price": ps.min("price"),
+                "max_price": ps.max("price"),
+                "avg_price": ps.avg("price"),
+                "sum_price": ps.sum("price"),
+            },
         ),
         latest=("auction", "day"),
         mode="update",
