@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import ClassVar
 
-import numpy as np
 import pyarrow as pa
 
 from penstock.errors import FlowError
@@ -95,15 +94,10 @@ class RowWindows:
         self, batch: pa.RecordBatch, time: EpochTime
     ) -> tuple[pa.RecordBatch | None, pa.RecordBatch]:
         """The rows that are late, if there are any, and the others as they are sent."""
-        if self.on is None:
-            times = np.full(batch.num_rows, time.now_ms * 1000, np.int64)
-        else:
-            times = event_times(batch.column(self.on))
         horizon = self.window.horizon(time, self.lateness_ms)
-        mask = self.window.late(times, horizon)
-        late = None if mask is None else batch.filter(fixed_array(mask, pa.bool_()))
+        late, batch, times = self.window.in_time(batch, self.on, time, horizon)
         rows, starts = self.window.spread(times, horizon)
-        if self.window.kind != "tumbling" or mask is not None:
+        if self.window.kind != "tumbling":
             batch = batch.take(fixed_array(rows, pa.int64()))
         columns = [*batch.columns, time_array(starts, self.type)]
         return late, pa.RecordBatch.from_arrays(columns, schema=self.sent)

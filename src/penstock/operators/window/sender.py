@@ -25,8 +25,6 @@ from penstock.state.keys.index import key_index
 if TYPE_CHECKING:
     from penstock.operators.window.plan import WindowPlan
 
-Late = list[tuple[int, pa.RecordBatch]]
-
 
 class WindowSender(CombiningSender):
     """Takes late rows out, finds panes, and combines the rows of each key and pane."""
@@ -42,8 +40,11 @@ class WindowSender(CombiningSender):
         self._schema = pa.schema(fields)
 
     def add(self, input: int, batch: pa.RecordBatch) -> Iterator[Outgoing]:
-        batch, times = timely(self._plan, self._time, self._horizon, batch, self.late)
-        panes = time_array(self._plan.window.panes(times), self._plan.time_type)
+        plan = self._plan
+        late, batch, times = plan.window.in_time(batch, plan.on, self._time, self._horizon)
+        if late is not None:
+            self.late.append((input, late))
+        panes = time_array(plan.window.panes(times), plan.time_type)
         columns = [*(batch.column(name) for name in self._names), panes]
         return super().add(input, pa.RecordBatch.from_arrays(columns, schema=self._schema))
 
@@ -68,24 +69,6 @@ class WindowSender(CombiningSender):
         return Outgoing(rows, self._plan.codec.encode(rows).hashes)
 
 
-def timely(
-    plan: WindowPlan,
-    time: EpochTime,
-    horizon: int,
-    batch: pa.RecordBatch,
-    late: Late,
-) -> tuple[pa.RecordBatch, Array]:
-    """The rows that are in time and their times; those that are not are put down as late."""
-    if plan.on is None:
-        return batch, np.full(batch.num_rows, time.now_ms * 1000, np.int64)
-    times = event_times(batch.column(plan.on))
-    behind = plan.window.late(times, horizon)
-    if behind is None:
-        return batch, times
-    late.append((0, batch.filter(fixed_array(behind, pa.bool_()))))
-    return batch.filter(fixed_array(~behind, pa.bool_())), times[~behind]
-
-
 def _are_all(rows: Array, count: int) -> bool:
     """Whether these ascending places are all of 0 to `count`, each once."""
     return len(rows) == count and (count == 0 or bool((rows == np.arange(count)).all()))
@@ -107,13 +90,16 @@ class SessionSender:
         self._horizon = plan.window.horizon(time, plan.lateness_ms)
         self._rows: list[pa.RecordBatch] = []
         self._times: list[Array] = []
-        self.late: Late = []
+        self.late: list[tuple[int, pa.RecordBatch]] = []
 
     def add(self, input: int, batch: pa.RecordBatch) -> Iterator[Outgoing]:
         """Gives nothing before there are many rows: the more, the fewer sessions."""
-        batch, times = timely(self._plan, self._time, self._horizon, batch, self.late)
+        plan = self._plan
+        late, batch, times = plan.window.in_time(batch, plan.on, self._time, self._horizon)
+        if late is not None:
+            self.late.append((input, late))
         if batch.num_rows:
-            self._rows.append(batch.select(self._plan.inner.raw_names))
+            self._rows.append(batch.select(plan.inner.raw_names))
             self._times.append(times)
         if sum(map(len, self._times)) >= _ENOUGH:
             yield self._sessions()

@@ -97,6 +97,22 @@ class Window:
         mask: Array = kernels.late(times, self.size_us, every, self.offset_us, horizon)
         return mask if mask.any() else None
 
+    def in_time(
+        self, batch: pa.RecordBatch, on: str | None, time: EpochTime, horizon: int
+    ) -> tuple[pa.RecordBatch | None, pa.RecordBatch, Array]:
+        """The rows that are late, if there are any, and the others with their times.
+
+        Those are event times (column `on`), or that of the epoch; in microseconds.
+        """
+        if on is None:
+            return None, batch, np.full(batch.num_rows, time.now_ms * 1000, np.int64)
+        times = event_times(batch.column(on))
+        late = self.late(times, horizon)
+        if late is None:
+            return None, batch, times
+        rows = batch.filter(fixed_array(~late, pa.bool_()))
+        return batch.filter(fixed_array(late, pa.bool_())), rows, times[~late]
+
     def spread(self, times: Array, horizon: int = NO_HORIZON) -> tuple[Array, Array]:
         """The windows of times (or panes) that end after the horizon: (index of the time, start).
 
