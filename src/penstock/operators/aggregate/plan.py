@@ -65,12 +65,8 @@ class AggregatePlan(StepPlan):
         emit: Emit = "update",
         nulls: bool = False,
     ) -> None:
-        self.inputs, self.input_schema, self.key_names = (
-            (input_schema,),
-            input_schema,
-            list(key_names),
-        )
-        self.aggregates, self.emit, self.nulls = dict(aggregates), emit, nulls
+        self.inputs, self.key_names = (input_schema,), list(key_names)
+        self.aggregates, self.emit = dict(aggregates), emit
         keys = pa.schema([one_field(input_schema, name, "the key") for name in key_names])
         self.codec = KeyCodec(keys, nulls)
         self._check()

@@ -69,11 +69,7 @@ class ProcessPlan(StepPlan):
                 f"{name} does not say what it gives",
                 hint='set output_schema = "word string, n long" in the class',
             )
-        self.input_schema, self.inputs, self.output = (
-            input_schema,
-            (input_schema,),
-            schema_of(schema),
-        )
+        self.inputs, self.output = (input_schema,), schema_of(schema)
         self.key_names, self.processor = list(key_names), processor
         keys = pa.schema([one_field(input_schema, name, "the key") for name in self.key_names])
         self.codec = KeyCodec(keys, nulls)
@@ -120,10 +116,10 @@ class ProcessOperator(TableOperator):
         except Exception as error:
             raise caller.failure(self.processor.init, "", "", None, error) from error
         super().__init__(plan, self.handle.make_table(slots), step_id, ordered)
-        self._input = plan.input_schema
+        (self._input,) = plan.inputs
         self._timers: Timers | None = None
         self._calls: KeyCalls | BatchCalls
-        self._calls = BatchCalls(caller) if plan.by_batch else KeyCalls(caller, plan.input_schema)
+        self._calls = BatchCalls(caller) if plan.by_batch else KeyCalls(caller, self._input)
         queue = self.handle.timers
         self._timer_calls = None if queue is None else TimerCalls(caller, queue)
 

@@ -50,7 +50,7 @@ class PaneCombiner(Combiner):
         columns = [column.take(taken) for column in self._user_codec.decode(users)]
         starts = self._panes.keys(np.arange(self._panes.size)).ints
         assert starts is not None
-        type = self.plan.input_schema.field(self._start_name).type
+        type = self.plan.inputs[0].field(self._start_name).type
         panes = event_times(fixed_array(starts[pairs.ints & 0xFFFF_FFFF], type))
         self._users.clear()
         self._panes.clear()

@@ -1,8 +1,8 @@
 """What steps that keep whole rows share: windows, plans, and senders that leave out rows.
 
-Windows cut the rows in the courier, before they are sent.
-A row that is in several windows is sent once for each, with the start of the window behind its own
-columns; key columns and that start are the key of the step's table.
+Windows cut the rows in the courier, before they are sent. A row that is in several windows is sent once
+for each, with the start of the window behind its own columns; key columns and that start are the key of
+the step's table.
 """
 
 from __future__ import annotations
@@ -166,8 +166,10 @@ class RowPlan(StepPlan):
         self.user_codec = self.codec = KeyCodec(pa.schema(keys), nulls)
         """The codec of the key columns alone, and that with the window."""
         self.windows: RowWindows | None = None
-        self.rows, self.bounds = input_schema, list[pa.Field]()
-        """The schema of the rows that are sent, and the columns that windows put behind them."""
+        self.rows = input_schema
+        """The schema of the rows that are sent."""
+        self.bounds: list[pa.Field] = []
+        """The columns that windows put behind them."""
         if window is not None:
             self.windows = RowWindows(input_schema, window, on, lateness_ms, self.step)
             self.rows, self.bounds = self.windows.sent, self.windows.bounds

@@ -36,7 +36,7 @@ class WindowSender(CombiningSender):
         self._plan, self._time = plan, time
         self._horizon = plan.window.horizon(time, plan.lateness_ms)
         self._names = [n for n in plan.inner.raw_names if n != plan.start_name]
-        fields = [plan.inner.input_schema.field(n) for n in (*self._names, plan.start_name)]
+        fields = [plan.inner.inputs[0].field(n) for n in (*self._names, plan.start_name)]
         self._schema = pa.schema(fields)
 
     def add(self, input: int, batch: pa.RecordBatch) -> Iterator[Outgoing]:
