@@ -28,8 +28,8 @@ from tests.operators.window_trials import (
     by_day,
     by_event,
     epochs_of,
-    got,
-    key_of,
+    follow,
+    got_changes,
     micros,
     results,
     wanted,
@@ -50,11 +50,8 @@ def test_sessions_are_what_the_model_has(
 ) -> None:
     window = session_window(gap)
     plan = WindowPlan(SCHEMA, keys, AGGREGATES, window, "at", lateness, emit)
-    model, outcome = SessionModel(window, keys, by_event, lateness, emit), run(plan, epochs)
-    for number, epoch in enumerate(epochs):
-        out, late = model.run(epoch)
-        assert got(outcome.rows[number], keys) == wanted(out)
-        assert key_of(outcome.late[number]) == key_of(late)
+    model = SessionModel(window, keys, by_event, lateness, emit)
+    outcome = follow(plan, model, epochs, keys)
     assert outcome.operator is not None
     assert len(outcome.operator.table) == len({place[:-2] for place in model.held})
 
@@ -82,11 +79,7 @@ def test_changes_take_back_the_sessions_that_grew(
         expected: Counter[Place] = Counter()
         expected.update({(*row, 1): count for row, count in (new - old).items()})
         expected.update({(*row, -1): count for row, count in (old - new).items()})
-        changes: Counter[Place] = Counter()
-        for row in outcome.rows[number]:
-            (found,) = got([row], ["k"])
-            changes[(*found, row["_change"])] += 1
-        assert changes == expected
+        assert got_changes(outcome.rows[number], ["k"]) == expected
 
 
 @settings(max_examples=40)
@@ -94,11 +87,8 @@ def test_changes_take_back_the_sessions_that_grew(
 def test_sessions_by_processing_time_go_by_the_epochs(emit: Any, epochs: list[Epoch]) -> None:
     window = session_window("5ms", clock="processing")
     plan = WindowPlan(SCHEMA, ["k"], AGGREGATES, window, None, 0, emit)
-    model, outcome = SessionModel(window, ["k"], by_day, 0, emit), run(plan, epochs)
-    for number, epoch in enumerate(epochs):
-        out, _ = model.run(epoch)
-        assert got(outcome.rows[number], ["k"]) == wanted(out)
-        assert outcome.late[number] == []
+    outcome = follow(plan, SessionModel(window, ["k"], by_day, 0, emit), epochs, ["k"])
+    assert not any(outcome.late)
 
 
 def test_a_pause_of_exactly_the_gap_ends_a_session() -> None:

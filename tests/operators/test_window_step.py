@@ -28,11 +28,10 @@ from tests.operators.window_trials import (
     by_day,
     by_event,
     epochs_of,
-    got,
-    key_of,
+    follow,
+    got_changes,
     micros,
     results,
-    wanted,
     when,
 )
 
@@ -58,11 +57,8 @@ def test_windows_by_event_time_are_what_the_model_has(
     window: Window, keys: list[str], lateness: int, emit: Any, epochs: list[Epoch]
 ) -> None:
     plan = WindowPlan(SCHEMA, keys, AGGREGATES, window, "at", lateness, emit)
-    model, outcome = Model(window, keys, by_event, lateness, emit), run(plan, epochs)
-    for number, epoch in enumerate(epochs):
-        out, late = model.run(epoch)
-        assert got(outcome.rows[number], keys) == wanted(out)
-        assert key_of(outcome.late[number]) == key_of(late)
+    model = Model(window, keys, by_event, lateness, emit)
+    outcome = follow(plan, model, epochs, keys)
     assert outcome.operator is not None
     assert len(outcome.operator.table) == len(model.held)
 
@@ -84,11 +80,7 @@ def test_changes_come_to_what_updates_say(
                     expected[(*update.place, *old, -1)] += 1
                 expected[(*update.place, *new, 1)] += 1
                 standing[update.place] = new
-        changes: Counter[Place] = Counter()
-        for row in outcome.rows[number]:
-            (found,) = got([row], keys)
-            changes[(*found, row["_change"])] += 1
-        assert changes == expected
+        assert got_changes(outcome.rows[number], keys) == expected
 
 
 @settings(max_examples=40)
@@ -98,11 +90,8 @@ def test_windows_by_processing_time_go_by_the_epochs(
 ) -> None:
     window = hopping("6ms", "4ms", clock="processing")
     plan = WindowPlan(SCHEMA, keys, AGGREGATES, window, None, 0, emit)
-    model, outcome = Model(window, keys, by_day, 0, emit), run(plan, epochs)
-    for number, epoch in enumerate(epochs):
-        out, late = model.run(epoch)
-        assert got(outcome.rows[number], keys) == wanted(out)
-        assert outcome.late[number] == late == []
+    outcome = follow(plan, Model(window, keys, by_day, 0, emit), epochs, keys)
+    assert not any(outcome.late)
 
 
 @pytest.mark.parametrize("unit", ["s", "ms", "ns"])
