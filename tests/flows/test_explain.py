@@ -12,7 +12,7 @@ from penstock.operators.aggregate.aggregates import AggregatePlan, count
 from penstock.operators.join.plan import Interval, JoinPlan
 from penstock.operators.top.distinct import DistinctPlan
 from penstock.operators.top.plan import TopPlan
-from penstock.operators.window.plan import window_aggregate_plan
+from penstock.operators.window.plan import WindowPlan
 from penstock.operators.window.windows import tumbling
 from penstock.plan.steps import FlowPlan, KeyedStep, MapStep, SourcePlan
 
@@ -26,7 +26,7 @@ def test_a_graph_is_told_step_by_step() -> None:
     bound = Interval("at", "at", 0, "expires")
     joined = JoinPlan(AUCTION, BID, (("id", "auction"),), "inner", bound)
     top = TopPlan(joined.output, ["id"], 1, "price desc", until="expires")
-    windows = window_aggregate_plan(BID, ["auction"], {"n": count()}, tumbling("1s"), "at")
+    windows = WindowPlan(BID, ["auction"], {"n": count()}, tumbling("1s"), "at")
     plan = FlowPlan(
         (SourcePlan(AUCTION, "at", 5), SourcePlan(BID, "at", 5, "auction", 60_000)),
         (

@@ -16,7 +16,7 @@ from penstock.operators.process.processor import KeyedProcessor
 from penstock.operators.process.step import ProcessPlan
 from penstock.operators.top.distinct import DistinctPlan
 from penstock.operators.top.plan import TopPlan
-from penstock.operators.window.plan import window_aggregate_plan
+from penstock.operators.window.plan import WindowPlan
 from penstock.operators.window.windows import Window
 from penstock.spark.schema import declared
 
@@ -160,7 +160,7 @@ class WindowedFlow:
     def aggregate(self, **aggregates: Aggregate) -> Flow:
         """Keep aggregates per key and window; gives key, window_start, window_end, aggregates."""
         _some(aggregates)
-        plan = window_aggregate_plan(
+        plan = WindowPlan(
             self.keyed.flow.schema,
             list(self.keyed.keys),
             aggregates,

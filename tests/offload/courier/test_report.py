@@ -15,7 +15,7 @@ from penstock import codec
 from penstock.errors import ProtocolError
 from penstock.operators.aggregate.plan import AggregatePlan
 from penstock.operators.process.step import ProcessPlan
-from penstock.operators.window.plan import window_aggregate_plan
+from penstock.operators.window.plan import WindowPlan
 from penstock.operators.window.windows import tumbling
 from penstock.plan.epoch import Offload
 from penstock.plan.steps import FlowPlan, KeyedStep, SourcePlan
@@ -32,7 +32,7 @@ pytestmark = pytest.mark.timeout(60)
 SLOTS = 8
 SCHEMA = pa.schema([("user", pa.int64()), ("n", pa.int64()), ("ts", pa.timestamp("us"))])
 SUMS = AggregatePlan(SCHEMA, ["user"], {"n": ps.sum("n")})
-WINDOWS = window_aggregate_plan(SCHEMA, ["user"], {"n": ps.sum("n")}, tumbling("10s"), "ts")
+WINDOWS = WindowPlan(SCHEMA, ["user"], {"n": ps.sum("n")}, tumbling("10s"), "ts")
 
 
 def flow_of(plan: AggregatePlan | object) -> FlowPlan:
