@@ -110,17 +110,10 @@ def migration_progress(
 
 def functions_progress(seen: Sequence[Seen]) -> FunctionsProgress:
     told = by_segment(seen).values()
-    failures: Counter[str] = Counter()
-    for one in told:
-        failures.update(one.failures)
-    return FunctionsProgress(
-        sum(one.rows for one in told),
-        sum(one.records for one in told),
-        sum(one.invocations for one in told),
-        dict(failures),
-        sum(one.returned for one in told),
-        float(sum(one.wait_ms for one in told)),
-    )
+    counts = ("rows", "records", "invocations", "returned", "wait_ms")
+    sums = {name: sum(getattr(one, name) for one in told) for name in counts}
+    failures = sum((Counter(one.failures) for one in told), Counter())
+    return FunctionsProgress(failures=dict(failures), **sums)
 
 
 def couriers_progress(seen: Sequence[Seen]) -> tuple[CourierProgress, ...]:

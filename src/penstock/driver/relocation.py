@@ -67,8 +67,7 @@ class Relocation:
 
     def start_hosts(self) -> None:
         for step, hosts in self._wanted.items():
-            for host in hosts:
-                self._fleet.add(host, self._steps[step])
+            self._start(step, hosts)
 
     def begin(self, manifest: Manifest | None) -> None:
         """Take up where a manifest left off; None: from nothing."""
@@ -77,8 +76,7 @@ class Relocation:
                 routes, placements = None, list[Placement]()
                 if manifest is not None:
                     routes = codec.from_plain(manifest.routes[step.id], RouteTable)
-                    told = manifest.placements.get(step.id, [])
-                    placements = stored_placements(told)
+                    placements = stored_placements(manifest.placements.get(step.id, []))
                 self._topologies[step.id] = Topology(
                     StepId(step.id), step.slots, self._wanted[step.id], routes, placements
                 )
@@ -230,8 +228,7 @@ class Relocation:
                 others = [host for host in ready if host not in self._died]
                 if set(others) & set(topology.hosts):
                     ready = others
-                handovers = topology.advance(version, ready, self.migration)
-                for handover in handovers:
+                for handover in topology.advance(version, ready, self.migration):
                     self._note(handover)
                 if not topology.homeless:
                     return

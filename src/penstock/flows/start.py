@@ -64,11 +64,11 @@ def start(
     counts = _host_counts(plan, hosts)
     if plan.one_host:
         chosen = _for_one_host(flow, plan, counts)
-    most = counts
-    if flow.elasticity is not None:
+    most, elastic = counts, flow.elasticity
+    if elastic is not None:
         if flow.bound is None:
             raise FlowError("an elastic flow needs an SLA", hint='add .sla(latency="1s")')
-        most = {s.id: min(s.slots, flow.elasticity.at_most) for s in plan.keyed}
+        most = {s.id: min(s.slots, elastic.at_most) for s in plan.keyed}
     check_cores(source, 1 if plan.one_host else sum(most.values()))
     if settings.host_cores is None:
         settings = replace(settings, host_cores=task_cores(source))
@@ -82,12 +82,9 @@ def start(
         checkpoint = tempfile.mkdtemp(prefix="penstock-")
     store = Store(f"{checkpoint.rstrip('/')}/penstock")
     flow_id = _claim(store, plan, bounded=not source.isStreaming)
-    if flow.elasticity is not None:
-        least = flow.elasticity.at_least
-        counts = {
-            step: min(max(n, least), most[step])
-            for step, n in (counts | _hosts_before(store)).items()
-        }
+    if elastic is not None:
+        before = counts | _hosts_before(store)
+        counts = {step: min(max(n, elastic.at_least), most[step]) for step, n in before.items()}
     keep_jobs_on_interrupt()
     timers = any(step.has_timers for step in plan.keyed)
     # A run over what is there now is never quiet, and a clock would make one epoch of all of it:
@@ -105,7 +102,7 @@ def start(
         migration=chosen,
         settings=settings,
         sla=flow.bound,
-        elastic=flow.elasticity,
+        elastic=elastic,
         trigger=_trigger(trigger),
         close=close,
         late_rows=late_sinks(plan, late_rows),

@@ -62,12 +62,13 @@ class Chunk:
                 taken.append(some)
                 at, held = at + some.num_rows, held + some.num_rows
                 if held == rows:
-                    yield self._some(taken, begin, held)
+                    yield self.some(taken, begin, held)
                     begin, held, taken = begin + held, 0, []
         if held:
-            yield self._some(taken, begin, held)
+            yield self.some(taken, begin, held)
 
-    def _some(self, batches: list[pa.RecordBatch], begin: int, rows: int) -> Chunk:
+    def some(self, batches: list[pa.RecordBatch], begin: int, rows: int) -> Chunk:
+        """Some of the records, in these batches: so many from the record `begin` on."""
         places = None if self.places is None else self.places.slice(begin, rows)
         return Chunk(self.kind, batches, places)
 
