@@ -28,8 +28,7 @@ import pyarrow as pa
 
 from penstock.errors import ProtocolError, StaleRunError
 from penstock.host.copies import Copies
-from penstock.host.need import Need, NeedDue, NeedKeys, NeedSlots, Wanted
-from penstock.host.residence import Residence
+from penstock.host.residence import Need, NeedDue, NeedKeys, NeedSlots, Residence, Wanted
 from penstock.host.vitals import HostVitals, MovedSoFar
 from penstock.operators.operator import Answer, EpochTime, Operator
 from penstock.operators.places import Places

@@ -17,7 +17,7 @@ from penstock.exchange.split import split
 from penstock.exchange.step_work import StepWork
 from penstock.exchange.tally import Tally
 from penstock.host.machine import HostMachine
-from penstock.host.need import NeedKeys
+from penstock.host.residence import NeedKeys
 from penstock.model import HostId
 from penstock.operators.aggregate.aggregates import AggregatePlan, count, max, min, sum
 from penstock.operators.operator import EpochTime, Outgoing

@@ -9,7 +9,7 @@ from penstock.errors import PenstockError
 from penstock.faults import point
 from penstock.host.fetch import Fetcher
 from penstock.host.machine import HostMachine
-from penstock.host.need import Wanted
+from penstock.host.residence import Wanted
 from penstock.state.table.table import KEY
 
 _POLL_S = 0.5

@@ -13,24 +13,14 @@ from penstock.plan.steps import FlowPlan
 from penstock.spark.sinks import Sink
 
 
-def late_name(step: str, input: int, inputs: int) -> str:
-    """What rows that were late for an input of a step are called.
-
-    >>> late_name("window-1", 0, 1), late_name("join-2", 1, 2)
-    ('window-1', 'join-2.right')
-    """
-    return step if inputs == 1 else f"{step}.{('left', 'right')[input]}"
-
-
 def late_sinks(plan: FlowPlan, sinks: Sink | dict[str, Sink] | None) -> dict[tuple[str, int], Sink]:
-    """(step, input) -> the sink of its late rows, from what a user gave."""
+    """(step, input) -> the sink of its late rows, from what a user gave: by "window-1", "join-2.right"."""
     if sinks is None:
         return {}
-    places = {
-        late_name(step.id, number, len(step.plan.inputs)): (step.id, number)
-        for step in plan.keyed
-        for number in range(len(step.plan.inputs))
-    }
+    places: dict[str, tuple[str, int]] = {}
+    for step in plan.keyed:
+        sides = (".left", ".right") if len(step.plan.inputs) == 2 else ("",)
+        places |= {step.id + side: (step.id, number) for number, side in enumerate(sides)}
     if not isinstance(sinks, dict):
         if len(places) > 1:
             raise SettingError(

@@ -15,9 +15,8 @@ from rich.live import Live
 
 import penstock as ps
 from penstock.console.demo.display import draw, line
-from penstock.console.demo.exact import Totals, rows_taken
 from penstock.console.demo.meter import DemoMeter
-from penstock.console.demo.steady import steady
+from penstock.console.demo.steady import Totals, rows_taken, steady
 from penstock.console.terminal import cleaned_up, counted, telling
 from penstock.model import SLA
 from penstock.spark.quiet import quiet_session
