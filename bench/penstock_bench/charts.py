@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 
 Numbers = Sequence[float | None]
 Pictures = dict[str, Callable[[], "Picture"]]
-"""By file name, without .png, how each picture is made."""
+"""How each picture is made, by file name without .png."""
 DASHED: Any = (0, (4, 3))
 _ROW_CHARACTERS, _SIGN_CHARACTERS = 110, 6
-"""Of a legend: about what a row has room for, and what a line or a box before a name takes up."""
+"""Characters that a row of a legend has room for, and that a line or box before a name takes up."""
 
 
 # -- what can be drawn
@@ -192,7 +192,7 @@ class Text(Drawable):
 
 
 def _known(values: Numbers) -> Any:
-    """With gaps where nothing is known."""
+    """The values with gaps where nothing is known."""
     return np.array([np.nan if value is None else value for value in values], float)
 
 

@@ -1,4 +1,4 @@
-"""How all pictures look: one plain style, colours that colour-blind people can tell apart, small files."""
+"""The look of all pictures: one plain style, colours that colour-blind people can tell apart, small files."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ INK, QUIET, GREY, _PALE = "#222222", "#666666", "#999999", "#E4E4E4"
 BLUE, ORANGE, GREEN, RED, PINK = "#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7"
 SKY, SAND = "#56B4E9", "#F0C75E"
 SERIES = (BLUE, ORANGE, GREEN, RED, PINK)
-"""For lines that stand for nothing that has a colour of its own."""
+"""Colours of lines that stand for nothing that has a colour of its own."""
 DPI, WIDTH_INCHES = 120, 10.0
 _STYLE: dict[Any, Any] = {
     "figure.constrained_layout.use": True,
@@ -60,7 +60,7 @@ def save(drawings: Mapping[str, Callable[[], Figure]], folder: Path) -> list[Pat
 
 
 def _saved(figure: Figure, file: Path) -> Path:
-    """With a palette: a third of the size."""
+    """Write a figure with a palette: that takes a third of the size."""
     from PIL import Image
 
     pixels = io.BytesIO()

@@ -120,19 +120,21 @@ def _plain(value: object) -> Any:
 
 
 def _packed(array: npt.NDArray[Any]) -> Any:
-    """The type of its numbers, and their bytes, the lowest first."""
+    """The type of its numbers, and their bytes, the lowest first; its shape, if that is no row."""
     dtype = array.dtype.newbyteorder("<")
-    if array.ndim != 1 or dtype.str not in _DTYPES:
-        raise NotImplementedError(f"an array of {array.ndim} dimensions and type {dtype}")
+    if dtype.str not in _DTYPES:
+        raise NotImplementedError(f"an array of type {dtype}")
     numbers = array.astype(dtype, copy=False).tobytes()
+    if array.ndim != 1:
+        return (dtype.str, numbers, array.shape)
     return numbers if dtype.str == _BARE else (dtype.str, numbers)
 
 
 def _rich(kind: Any, value: Any) -> Any:
     if getattr(kind, "__origin__", kind) is np.ndarray:
-        name, packed = (_BARE, value) if isinstance(value, str) else value
+        name, packed, *shape = (_BARE, value) if isinstance(value, str) else value
         numbers = np.frombuffer(msgspec.convert(packed, bytes), _DTYPES[name])
-        return numbers.astype(_dtype(kind))
+        return numbers.reshape(*shape or (-1,)).astype(_dtype(kind))
     if kind is pa.Array:
         return pa.ipc.open_stream(msgspec.convert(value, bytes)).read_all().column(0).chunk(0)
     if kind is object:

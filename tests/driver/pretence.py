@@ -1,29 +1,34 @@
-"""A flow's control with a data plane that only pretends, for tests of the loop between them."""
+"""A flow's control over a data plane that only pretends, for tests of the loop between them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import count
 from typing import Any, cast
 
 import numpy as np
 
-from penstock.control.elastic import Elastic
+from penstock.control.elastic import Elastic, Steering
 from penstock.control.examine.vitals import Vitals
+from penstock.control.journal.entry import Entry
+from penstock.control.money import HostPrice, Money
 from penstock.control.treat.decision import Treatment, is_new
+from penstock.driver.bill import Bill
 from penstock.driver.control_loop import ControlLoop
 from penstock.driver.fleet import SealedHost
-from penstock.driver.relocation import Relocation
+from penstock.driver.relocation import LostHost, Relocation
 from penstock.errors import SettingError
 from penstock.host.vitals import HostVitals
 from penstock.model import SLA, HostId, StepId
+from penstock.offload.driver.keeper import WorkerKeeper
 from penstock.operators.operator import EpochTime
-from penstock.plan.epoch import EpochPlan, RouteTable, StepRoutes
+from penstock.plan.epoch import EpochPlan, Offload, RouteTable, StepRoutes
 from penstock.plan.steps import FlowPlan
 from penstock.settings import Settings
 from penstock.state.store.store import DeltaRef
-from penstock.wire.report import Seen
+from penstock.wire.report import Seen, Usage
 from tests.trials.ledger import SLOTS, SUMS
 
 PARTITIONS = 2
@@ -31,14 +36,54 @@ LOAD = np.arange(1, SLOTS + 1)
 
 
 @dataclass
+class PretendedStarted:
+    """Functions that are there at once; they note what they are told."""
+
+    number: int = 0
+    warmed: list[int] = field(default_factory=list)
+    noted: Usage = field(default_factory=Usage)
+    stopped: int = 0
+
+    @property
+    def reach(self) -> str:
+        return f"functions {self.number}"
+
+    def warm(self, count: int) -> None:
+        self.warmed.append(count)
+
+    def note(self, usage: Usage) -> None:
+        self.noted += usage
+
+    def used(self) -> Usage:
+        return self.noted
+
+    def stop(self) -> None:
+        self.stopped += 1
+
+
+@dataclass
 class PretendedRelocation:
-    """Notes what it is asked; slots are on their way until the test says otherwise."""
+    """Notes what it is asked. Slots are on their way until the test says otherwise; or, with
+    `start_ms`, until new hosts have had so long to start."""
 
     steps: dict[str, list[HostId]]
+    clock_ms: Callable[[], float]
+    start_ms: float | None = None
+    owner: dict[str, list[HostId]] = field(default_factory=dict)
     pending: dict[str, int] = field(default_factory=dict)
     treated: list[Treatment] = field(default_factory=list)
+    waiting: dict[str, tuple[float, list[Treatment]]] = field(default_factory=dict)
+    waited_ms: list[float] = field(default_factory=list)
     stayed: list[str] = field(default_factory=list)
+    lost: list[LostHost] = field(default_factory=list)
     refuses: str = ""
+    _numbers: Iterator[int] = field(default_factory=lambda: count(7))
+
+    def __post_init__(self) -> None:
+        self.owner = {
+            step: [hosts[n * len(hosts) // SLOTS] for n in range(SLOTS)]
+            for step, hosts in self.steps.items()
+        }
 
     def hosts(self, step: str) -> list[HostId]:
         return list(self.steps[step])
@@ -46,48 +91,138 @@ class PretendedRelocation:
     def pending_of(self, step: str) -> int:
         return self.pending.get(step, 0)
 
+    def take_lost(self) -> list[LostHost]:
+        lost, self.lost = self.lost, []
+        return lost
+
     def treat(self, step: str, treatments: Sequence[Treatment]) -> dict[HostId, HostId]:
         if self.refuses:
             raise SettingError(self.refuses, hint="ask for something else")
+        new = dict.fromkeys(t.target for t in treatments if is_new(t.target))
+        names = {host: HostId(f"{step}/{next(self._numbers)}") for host in new}
+        named = [
+            Treatment(t.kind, t.slots, t.source, names.get(t.target, t.target), t.reason)
+            for t in treatments
+        ]
         self.treated += treatments
         self.pending[step] = sum(len(one.slots) for one in treatments)
-        new = [one.target for one in treatments if is_new(one.target)]
-        names = {host: HostId(f"{step}/{number}") for number, host in enumerate(new, 7)}
         self.steps[step] += names.values()
+        delay_ms = (self.start_ms or 0.0) if names else 0.0
+        self.waiting[step] = (self.clock_ms() + delay_ms, named)
         return names
+
+    def settle(self) -> None:
+        """Before an epoch: what is ready takes effect, if hosts start by themselves."""
+        if self.start_ms is None:
+            return
+        for step, (ready_ms, treatments) in list(self.waiting.items()):
+            if ready_ms <= self.clock_ms():
+                for one in treatments:
+                    for slot in one.slots:
+                        self.owner[step][slot] = one.target
+                    if one.kind == "scale_in":
+                        self.steps[step].remove(one.source)
+                del self.waiting[step]
+                self.pending[step] = 0
+
+    def wait_for_new(self, step: str, ms: float) -> None:
+        self.waited_ms.append(ms)
 
     def stay(self, step: str) -> None:
         self.stayed.append(step)
         self.pending[step] = 0
+        self.waiting.pop(step, None)
 
 
 class Pretence:
     """A flow's control, and everything that it would be told."""
 
-    def __init__(self, flow: FlowPlan, elastic: Elastic, settings: Settings) -> None:
-        self.flow, self.now_ms, self.epoch = flow, 10_000.0, 0
+    def __init__(
+        self,
+        flow: FlowPlan,
+        elastic: Elastic,
+        settings: Settings | None = None,
+        *,
+        start_ms: float | None = None,
+        together: int | None = None,
+        warm_epochs: int = 5,
+    ) -> None:
+        self.flow, self.now_ms, self.epoch, self.partitions = flow, 1e6, 0, PARTITIONS
         hosts = {step.id: [HostId(f"{step.id}/{n}") for n in range(2)] for step in flow.keyed}
-        self.relocation = PretendedRelocation(hosts)
+        self.relocation = PretendedRelocation(hosts, lambda: self.now_ms, start_ms)
+        self.plans: list[EpochPlan] = []
+        self.started: list[PretendedStarted] = []
+        self.broken = ""
+        self.keeper = WorkerKeeper(self._bring_up)
+        self.bill = Bill(
+            HostPrice(per_hour=3.6),
+            lambda: sum(map(len, self.relocation.steps.values())),
+            lambda: self.keeper.used.money,
+            lambda: self.now_ms,
+        )
         self.loop = ControlLoop(
-            flow.keyed,
+            flow,
             SLA(1000, 1000),
             elastic,
             cast("Relocation", self.relocation),
-            settings,
+            settings or Settings(),
             lambda: self.now_ms,
+            keeper=None if elastic.functions is None else self.keeper,
+            bill=self.bill,
+            together=lambda: together,
+            warm_epochs=warm_epochs,
         )
+        self.steps = self.loop.machine.steps
 
-    def plan(self, run: int = 0) -> EpochPlan:
-        steps = tuple(
-            StepRoutes(
-                StepId(step.id),
-                RouteTable.even(self.relocation.hosts(step.id)[:2], SLOTS),
-                ("", ""),
-                EpochTime(self.epoch, int(self.now_ms), None),
-            )
-            for step in self.flow.keyed
+    def _bring_up(self) -> PretendedStarted:
+        if self.broken:
+            raise RuntimeError(self.broken)
+        self.started.append(PretendedStarted(len(self.started)))
+        return self.started[-1]
+
+    def start(self) -> None:
+        """Bring functions up."""
+        self.keeper.start()
+        self.settle()
+
+    def settle(self) -> None:
+        """Wait until the keeper has done what it was told."""
+        self.keeper._worker.submit(lambda: None).result()
+
+    def stop(self) -> None:
+        self.loop.stop()
+        self.keeper.stop()
+
+    def steer(self, **changes: Any) -> dict[str, Any]:
+        return self.loop.steer(Steering.of(**changes))
+
+    # -- an epoch
+
+    def begin(self, run: int = 0) -> EpochPlan:
+        """A run of the next epoch."""
+        self.relocation.settle()
+        orders = self.loop.orders(self.epoch, self.partitions, self.now_ms)
+        steps = []
+        for step in self.flow.keyed:
+            owner = self.relocation.owner[step.id]
+            hosts = tuple(dict.fromkeys(owner))
+            table = RouteTable(hosts, np.array([hosts.index(host) for host in owner], np.int32))
+            time = EpochTime(self.epoch, int(self.now_ms), None)
+            offload = orders.offloads.get(step.id)
+            ends = ("",) * len(hosts)
+            steps.append(StepRoutes(StepId(step.id), table, ends, time, offload=offload))
+        reach = self.loop.reach if orders.offloads else None
+        maps = tuple((n, o) for n, o in orders.offloads.items() if n in orders.timed)
+        plan = EpochPlan(
+            self.epoch, run, self.partitions, tuple(steps), "", "", reach, maps, orders.timed
         )
-        return EpochPlan(self.epoch, run, PARTITIONS, steps, "", "")
+        self.loop.begin(plan)
+        self.plans.append(plan)
+        return plan
+
+    def planned(self, step: str, partitions: int = 1) -> Offload | None:
+        """What would go to functions, were the epoch that began last to begin once more."""
+        return self.loop.orders(self.epoch - 1, partitions, self.now_ms).offloads.get(step)
 
     def seen(self, partitions: int = PARTITIONS) -> list[Seen]:
         """What couriers report: all partitions alike, each with `LOAD` for every step."""
@@ -96,35 +231,36 @@ class Pretence:
         one = Seen(int(LOAD.sum()), (time,), (int(LOAD.sum()),), loads=loads)
         return [one] * partitions
 
-    def begin(self, run: int = 0) -> EpochPlan:
-        plan = self.plan(run)
-        self.loop.begin(plan, self.now_ms)
-        return plan
-
-    def report(self, partitions: int = PARTITIONS) -> None:
+    def report(self, partitions: int = PARTITIONS, seen: Sequence[Seen] | None = None) -> None:
         """Couriers report; when this returns, it has been looked at."""
-        self.loop.reported(self.seen(partitions))
+        self.loop.reported(self.seen(partitions) if seen is None else seen)
         self.loop._early.submit(lambda: None).result()
 
     def seal(self, plan: EpochPlan, useful_ms: dict[str, float] | None = None) -> None:
         """The epoch is done, a second after it began."""
-        seen = self.seen()
-        self.now_ms += 1000
-        sealed = [
-            SealedHost(
-                host,
-                cast("DeltaRef", None),
-                HostVitals(
-                    rows=100,
-                    useful_ms=(useful_ms or {}).get(routes.step, 10.0),
-                    entries=0,
-                    state_bytes=0,
-                ),
-            )
+        work = {
+            host: (100, (useful_ms or {}).get(routes.step, 10.0))
             for routes in plan.steps
             for host in routes.routes.hosts
+        }
+        self.end(plan, self.seen(), work, self.now_ms + 1000)
+
+    def end(
+        self,
+        plan: EpochPlan,
+        seen: Sequence[Seen],
+        work: dict[HostId, tuple[int, float]],
+        done_ms: float,
+    ) -> None:
+        """The epoch is done; `work` is rows and useful time of each host."""
+        self.now_ms = done_ms
+        none = cast("DeltaRef", None)
+        sealed = [
+            SealedHost(host, none, HostVitals(rows=rows, useful_ms=ms, entries=0, state_bytes=0))
+            for host, (rows, ms) in work.items()
         ]
         self.loop.sealed(plan, seen, sealed, self.now_ms, self.now_ms)
+        self.settle()
         self.epoch += 1
 
     def pass_epoch(self, useful_ms: dict[str, float] | None = None) -> None:
@@ -132,23 +268,40 @@ class Pretence:
         self.report()
         self.seal(plan, useful_ms)
 
+    # -- what came of it
+
     def vitals(self, step: str = "sums") -> Vitals:
-        vitals = self.loop._controls[step].vitals
+        vitals = self.loop.machine.all_steps[step].vitals
         assert vitals is not None
         return vitals
+
+    def entries(self, event: str) -> list[Entry]:
+        return [entry for entry in self.loop.journal.last(10_000) if entry.event == event]
 
     def told(self, *events: str) -> list[tuple[str, int | None]]:
         """Events of the journal and their epochs, without decisions; only these, if any are named."""
         wanted = events or ("began", "done", "failed", "refused", "host lost")
         return [(e.event, e.epoch) for e in self.loop.journal.last(1000) if e.event in wanted]
 
+    @property
+    def scaled_out(self) -> bool:
+        return any(one.kind == "scale_out" for one in self.relocation.treated)
+
+    @property
+    def money(self) -> Money:
+        return self.bill.money
+
 
 @contextmanager
 def pretending(
-    policy: Any, flow: FlowPlan = SUMS, settings: Settings | None = None, **elastic: Any
+    policy: Any,
+    flow: FlowPlan = SUMS,
+    settings: Settings | None = None,
+    warm_epochs: int = 0,
+    **elastic: Any,
 ) -> Iterator[Pretence]:
-    pretence = Pretence(flow, Elastic(policy, **elastic), settings or Settings())
+    pretence = Pretence(flow, Elastic(policy, **elastic), settings, warm_epochs=warm_epochs)
     try:
         yield pretence
     finally:
-        pretence.loop.stop()
+        pretence.stop()

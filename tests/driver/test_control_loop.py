@@ -15,7 +15,6 @@ from penstock import codec
 from penstock.control.examine.vitals import Vitals
 from penstock.control.treat.decision import Bounds, Treatment, new_host
 from penstock.control.treat.sharing import SHARE_EPOCHS
-from penstock.driver import control_loop
 from penstock.driver.relocation import LostHost
 from penstock.errors import PenstockError
 from penstock.model import SLA, HostId
@@ -27,11 +26,6 @@ from tests.trials.ledger import CHAIN
 A, B = HostId("sums/0"), HostId("sums/1")
 MOVE = Treatment("balance", (0, 1), A, B, "")
 OUT = Treatment("scale_out", (2, 3), A, new_host(1), "")
-
-
-@pytest.fixture(autouse=True)
-def warm(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(control_loop, "_WARM_EPOCHS", 0)
 
 
 def ordered(*treatments: Treatment) -> Obedient:
@@ -56,10 +50,9 @@ def test_an_epoch_is_looked_at_when_all_have_reported_and_when_it_is_done() -> N
         assert policy.asked["sums"] == before + 2
 
 
-def test_nothing_is_decided_on_the_first_epochs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(control_loop, "_WARM_EPOCHS", 3)
+def test_nothing_is_decided_on_the_first_epochs() -> None:
     policy = Watchful()
-    with pretending(policy) as on:
+    with pretending(policy, warm_epochs=3) as on:
         on.pass_epoch()
         on.pass_epoch()
         assert not policy.asked
@@ -140,6 +133,8 @@ def test_more_hosts_can_be_asked_for_until_slots_move() -> None:
         began = on.loop.journal.last(10)
         assert [e.facts["revised"] for e in began if e.event == "began"] == [False, True]
         on.relocation.pending["sums"] -= 1
+        on.relocation.owner["sums"][0] = HostId("sums/9")
+        policy.orders = {"sums": lambda vitals, bounds: more}
         on.pass_epoch()
         assert on.told() == [("began", 0), ("began", 2)], "slots have begun to move"
 
@@ -159,11 +154,11 @@ def test_nothing_is_decided_while_slots_are_on_their_way_for_another_reason() ->
 def test_a_new_host_is_journalled_under_its_name_and_nothing_is_known_of_it() -> None:
     onward = Treatment("balance", (3,), new_host(1), B, "")
     with pretending(ordered(OUT, onward)) as on:
-        control = on.loop._controls["sums"]
+        control = on.steps["sums"]
         control.examiner._service._rates[HostId("sums/7")] = 5.0  # of one that left long ago
         on.pass_epoch()
-        assert control.treating is not None
-        assert control.treating.treatments == (
+        assert control.course.treating is not None
+        assert control.course.treating.treatments == (
             replace(OUT, target=HostId("sums/7")),
             replace(onward, source=HostId("sums/7")),
         )
@@ -209,7 +204,7 @@ def test_a_lost_host_is_journalled_and_nothing_is_known_of_the_next() -> None:
         (lost,) = on.loop.journal.last(1)
         assert (lost.event, lost.epoch, lost.facts["host"]) == ("host lost", 1, B)
         assert lost.facts["slots"] == "4-7"
-        assert np.isnan(on.loop._controls["sums"].examiner.vitals(0, [B], [0] * 8).service_rate[0])
+        assert np.isnan(on.steps["sums"].examiner.vitals(0, [B], [0] * 8).service_rate[0])
         on.pass_epoch()
         assert on.vitals().valid
 
@@ -225,13 +220,13 @@ def test_a_dry_run_treats_nothing() -> None:
 
 def test_the_step_that_misses_its_share_of_the_bound_gets_more_of_it() -> None:
     with pretending("static(2)", CHAIN) as on:
-        alert_ms = on.loop._controls["ledger"].bounds.alert_ms
+        alert_ms = on.steps["ledger"].bounds.alert_ms
         for _ in range(SHARE_EPOCHS):
             on.pass_epoch({"ledger": 900.0, "by-op": 10.0})
-        shares = {step: c.bounds.share for step, c in on.loop._controls.items()}
+        shares = {step: c.bounds.share for step, c in on.steps.items()}
         assert shares["ledger"] > 0.5 > shares["by-op"]
         assert sum(shares.values()) == pytest.approx(1)
-        assert {c.bounds.alert_ms for c in on.loop._controls.values()} == {alert_ms}
+        assert {c.bounds.alert_ms for c in on.steps.values()} == {alert_ms}
         changed = [e for e in on.loop.journal.last(1000) if e.event == "setting"]
         assert [(e.step, e.facts["name"]) for e in changed] == [
             ("ledger", "share"),
@@ -243,7 +238,7 @@ def test_shares_stay_where_all_keep_theirs() -> None:
     with pretending("static(2)", CHAIN) as on:
         for _ in range(SHARE_EPOCHS):
             on.pass_epoch({"ledger": 100.0, "by-op": 100.0})
-        assert {c.bounds.share for c in on.loop._controls.values()} == {0.5}
+        assert {c.bounds.share for c in on.steps.values()} == {0.5}
 
 
 @pytest.mark.parametrize("policy", ["switch", "autoflow", "drs_lb", "ds2", "static(2)"])
@@ -273,15 +268,15 @@ def test_facts_tell_what_is_under_way() -> None:
 def test_steering_changes_what_is_named_and_nothing_else() -> None:
     policy = Watchful()
     with pretending(policy, CHAIN, at_most=4) as on:
-        on.loop.steer(SLA(500, 3000), at_least=2, alert="100ms")
-        for control in on.loop._controls.values():
+        on.steer(latency=0.5, window=3, at_least=2, alert="100ms")
+        for control in on.steps.values():
             bounds = control.bounds
             assert (bounds.latency_ms, bounds.at_least, bounds.at_most) == (250, 2, 4)
             assert bounds.alert_ms == 100
             assert control.examiner.window_ms == 3000
             assert control.policy is policy
-        on.loop.steer(policy="static(3)")
-        policies = [control.policy for control in on.loop._controls.values()]
+        on.steer(policy="static(3)")
+        policies = [control.policy for control in on.steps.values()]
         assert [str(policy) for policy in policies] == ["static(3)", "static(3)"]
         assert policies[0] is not policies[1]
         told = [(e.step, e.facts["name"]) for e in on.loop.journal.last(100)]
@@ -297,12 +292,12 @@ def test_steering_changes_what_is_named_and_nothing_else() -> None:
 )
 def test_what_cannot_be_is_refused_and_all_stays_as_it_was(change: dict[str, Any]) -> None:
     with pretending(Watchful()) as on:
-        before, bounds = on.loop.elastic, on.loop._controls["sums"].bounds
+        before, bounds = on.loop.machine.elastic, on.steps["sums"].bounds
         with pytest.raises(PenstockError):
-            on.loop.steer(SLA(1, 1), **change)
-        assert on.loop.elastic == before
-        assert on.loop.sla == SLA(1000, 1000)
-        assert on.loop._controls["sums"].bounds == bounds
+            on.steer(latency=0.001, window=0.001, **change)
+        assert on.loop.machine.elastic == before
+        assert on.loop.machine.sla == SLA(1000, 1000)
+        assert on.steps["sums"].bounds == bounds
         assert len(on.loop.journal) == 0
         on.pass_epoch()
         json.dumps(on.loop.facts(), allow_nan=False)

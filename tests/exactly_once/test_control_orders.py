@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from penstock.control.elastic import Steering
 from penstock.control.examine.vitals import Vitals
 from penstock.control.treat.decision import Bounds, Decision, Treatment, new_host
 from penstock.errors import SettingError
-from penstock.model import SLA, HostId
+from penstock.model import HostId
 from tests.trials.control_trial import Obedient, Order, Restless, control_trial, spread
 from tests.trials.trial import Turn, everything
 
@@ -31,9 +32,10 @@ def test_steering_while_a_treatment_is_under_way(tmp_path: Path) -> None:
         flow.epoch(everything("sums"))
         flow.order(spread)
         with pytest.raises(SettingError, match="at least 5 and at most 4 hosts"):
-            flow.control.steer(at_least=5)
-        assert flow.control.elastic.at_least == 1
-        facts = flow.control.steer(SLA(300, 2000), policy="static(1)", at_most=2, dry_run=True)
+            flow.control.steer(Steering(at_least=5))
+        assert flow.control.facts()["steps"]["sums"]["at_least"] == 1
+        changes = Steering(0.3, 2, policy="static(1)", at_most=2, dry_run=True)
+        facts = flow.control.steer(changes)
         assert facts["sla"] == {"latency_ms": 300, "window_ms": 2000}
         assert facts["steps"]["sums"]["treating"]
         assert (facts["policy"], facts["dry_run"]) == ("static(1)", True)
@@ -42,7 +44,7 @@ def test_steering_while_a_treatment_is_under_way(tmp_path: Path) -> None:
         assert len(flow.cluster.relocation.hosts("sums")) == 4
         flow.take(Turn(2))
         assert not flow.treating(), "a dry run changed something"
-        flow.control.steer(dry_run=False)
+        flow.control.steer(Steering(dry_run=False))
         for seed in range(3):
             flow.take(Turn(seed))
             flow.rest()

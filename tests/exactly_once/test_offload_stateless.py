@@ -15,15 +15,12 @@ import pyarrow.compute as pc
 import pytest
 
 from penstock.control.elastic import Elastic
-from penstock.control.money import HostPrice
-from penstock.driver.bill import Bill
-from penstock.driver.control_loop import ControlLoop
 from penstock.driver.progress import EpochProgress
 from penstock.faults import FAULT_POINTS, Armed, Fault, armed
 from penstock.offload.backends import backend
 from penstock.offload.backends.local.backend import LocalFunctions
-from penstock.offload.driver.help import NO_ANSWER, Offloads
-from penstock.offload.driver.keeper import FunctionKeeper
+from penstock.offload.driver.keeper import WorkerKeeper
+from penstock.offload.policy.flow import NO_ANSWER
 from penstock.plan.epoch import EpochPlan, Offload
 from penstock.plan.steps import FlowPlan, MapStep, SourcePlan
 from penstock.testing import Pace
@@ -154,12 +151,12 @@ class Controlled(MiniCluster):
 
     def __init__(self, store: str) -> None:
         self.kept: list[Kept] = []
-        self.keeper = FunctionKeeper(self._bring_up)
+        self.keeper = WorkerKeeper(self._bring_up)
         self.plans: list[EpochPlan] = []
         self._name, self._pick = store, random.Random(store)
         settings = replace(SETTINGS, faults=(PACED,))
         elastic = Elastic(functions=LocalFunctions(at_most=8))
-        super().__init__(MAPS, store, settings=settings, elastic=elastic)
+        super().__init__(MAPS, store, settings=settings, elastic=elastic, keeper=self.keeper)
         self.keeper.start()
         self.settle()
 
@@ -175,19 +172,6 @@ class Controlled(MiniCluster):
     def become(self, chances: Chances) -> None:
         """From now on functions do these things."""
         self.kept[-1].functions.chances = chances
-
-    def _make_control(self) -> ControlLoop:
-        assert self.elastic is not None
-        return ControlLoop(
-            (),
-            self.sla,
-            self.elastic,
-            self.relocation,
-            self.settings,
-            lambda: self.now_ms,
-            offloads=Offloads(self.flow, self.keeper),
-            bill=Bill(HostPrice(), lambda: 2, lambda: self.keeper.used.money, lambda: self.now_ms),
-        )
 
     def _write(self, plan: EpochPlan, parts: Partitions) -> None:
         self.plans.append(plan)

@@ -8,26 +8,22 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, cast
-from unittest.mock import patch
 
 import numpy as np
 import pytest
 
 from penstock.control.elastic import Elastic
 from penstock.control.examine.vitals import Vitals
-from penstock.control.money import HostPrice
 from penstock.control.treat.decision import Bounds
-from penstock.driver import control_loop
-from penstock.driver.bill import Bill
+from penstock.control.treat.offloading import Offloading
 from penstock.driver.control_loop import ControlLoop
 from penstock.offload.backends import backend
 from penstock.offload.backends.backend import WorkerFailed
 from penstock.offload.backends.local.backend import LocalFunctions
 from penstock.offload.backends.worker import BurstWorker
-from penstock.offload.driver.help import NO_ANSWER, Offloads
-from penstock.offload.driver.keeper import FunctionKeeper
+from penstock.offload.driver.keeper import WorkerKeeper
+from penstock.offload.policy.flow import NO_ANSWER, FlowOffload
 from penstock.offload.policy.offloader import Offloader
-from penstock.offload.policy.values import Offloading
 from penstock.plan.epoch import EpochPlan
 from penstock.plan.steps import FlowPlan
 from penstock.wire.report import Usage
@@ -97,12 +93,12 @@ class Helped(MiniCluster):
 
     def __init__(self, flow: FlowPlan, store: str, **elastic: Any) -> None:
         self.brought_up: list[InProcess] = []
-        self.keeper = FunctionKeeper(self._bring_up)
+        self.keeper = WorkerKeeper(self._bring_up)
         self.offloader = Told()
         self.plans: list[EpochPlan] = []
         self._store_name = store
         made = Elastic("static(2)", functions=LocalFunctions(), **elastic)
-        super().__init__(flow, store, elastic=made)
+        super().__init__(flow, store, elastic=made, warm_epochs=0, keeper=self.keeper)
         self.keeper.start()
         self.settle()
 
@@ -116,18 +112,11 @@ class Helped(MiniCluster):
         self.keeper._worker.submit(lambda: None).result()
 
     def _make_control(self) -> ControlLoop:
-        assert self.elastic is not None
-        control = ControlLoop(
-            self.flow.keyed,
-            self.sla,
-            self.elastic,
-            self.relocation,
-            self.settings,
-            lambda: self.now_ms,
-            offloads=Offloads(self.flow, self.keeper),
-            bill=Bill(HostPrice(), lambda: 2, lambda: self.keeper.used.money, lambda: self.now_ms),
-        )
-        control._controls["sums"].offloader = self.offloader
+        control = super()._make_control()
+        assert control is not None
+        offload = control.machine._offload
+        assert isinstance(offload, FlowOffload)
+        offload.offloaders["sums"] = self.offloader
         return control
 
     def _write(self, plan: EpochPlan, parts: Partitions) -> None:
@@ -150,15 +139,14 @@ class Helped(MiniCluster):
 
 @contextmanager
 def helped(store: str, **elastic: Any) -> Iterator[Helped]:
-    with patch.object(control_loop, "_WARM_EPOCHS", 0):
-        made = Helped(SUMS, store, **elastic)
-        try:
-            yield made
-        finally:
-            made.close()
-            made.keeper.stop()
-            for one in made.brought_up:
-                backend._invokers.pop(one.reach)
+    made = Helped(SUMS, store, **elastic)
+    try:
+        yield made
+    finally:
+        made.close()
+        made.keeper.stop()
+        for one in made.brought_up:
+            backend._invokers.pop(one.reach)
 
 
 def test_what_is_decided_goes_to_burst_workers_and_is_told_back(tmp_path: Path) -> None:

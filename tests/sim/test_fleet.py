@@ -120,7 +120,7 @@ def test_who_only_waits_for_hosts_can_ask_for_more_of_them() -> None:
         600,
     )
     assert [one.target for one in begun] == ["sum/2", "sum/3"]
-    assert (fleet.coming, fleet.size) == (2, 4)
+    assert (fleet.placement.coming, fleet.size) == (2, 4)
     fleet.settle(1000)
     assert fleet.owner.tolist() == [2, 2, 0, 0, 1, 1, 1, 1], "the first comes as it would have"
     assert not fleet.waits

@@ -23,10 +23,15 @@ import pyarrow as pa
 
 from penstock import codec
 from penstock.control.elastic import Elastic
+from penstock.control.events import Event
 from penstock.control.journal.entry import Entry
+from penstock.control.machine import WARM_EPOCHS
+from penstock.control.money import HostPrice
+from penstock.control.record import Opening
 from penstock.courier import channels
 from penstock.courier.courier import Courier
 from penstock.courier.delivery import Task
+from penstock.driver.bill import Bill
 from penstock.driver.control_loop import ControlLoop
 from penstock.driver.epochs import EpochRunner
 from penstock.driver.fleet import Fleet
@@ -37,6 +42,7 @@ from penstock.faults import Fault, InjectedFault, arm
 from penstock.host.main import HostTask
 from penstock.model import SLA
 from penstock.offload.courier.roads import burst_roads
+from penstock.offload.driver.keeper import WorkerKeeper
 from penstock.operators.operator import CHANGE
 from penstock.plan.epoch import EpochPlan
 from penstock.plan.migration import Migration
@@ -84,7 +90,16 @@ class MiniCluster:
         elastic: Elastic | None = None,
         sla: SLA = SECOND,
         helped: Callable[[EpochPlan], EpochPlan] = lambda plan: plan,
+        warm_epochs: int = WARM_EPOCHS,
+        record: Callable[[Opening | Event], None] = lambda told: None,
+        keeper: WorkerKeeper | None = None,
     ) -> None:
+        """`record` gets all that control is told; it decides nothing on the first `warm_epochs`."""
+        self.warm_epochs, self.record, self._keeper = warm_epochs, record, keeper
+        self.bill: Bill | None = None
+        """Of a flow that functions help."""
+        if keeper is not None:
+            self.bill = Bill(HostPrice(), lambda: 2, lambda: keeper.used.money, lambda: self.now_ms)
         self.flow, self.store, self.settings = flow, store, settings
         self.elastic, self.sla = elastic, sla
         self.helped = helped
@@ -288,13 +303,17 @@ class MiniCluster:
             return None
         driver = self.deaths["driver"]
         return ControlLoop(
-            self.flow.keyed,
+            self.flow,
             self.sla,
             self.elastic,
             self.relocation,
             self.settings,
             lambda: self.now_ms,
-            lambda entry: self.journal.append((driver, entry)),
+            sink=lambda entry: self.journal.append((driver, entry)),
+            record=self.record,
+            keeper=self._keeper,
+            bill=self.bill,
+            warm_epochs=self.warm_epochs,
         )
 
     def _end_driver(self) -> None:

@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Self
-from unittest.mock import patch
 
 from penstock import codec
 from penstock.control.elastic import Elastic
@@ -22,7 +21,6 @@ from penstock.control.treat.decision import (
     is_new,
     new_host,
 )
-from penstock.driver import control_loop
 from penstock.driver.control_loop import ControlLoop
 from penstock.driver.progress import EpochProgress
 from penstock.model import HostId
@@ -207,8 +205,8 @@ class ControlTrial(Trial):
 
     def treating(self) -> list[Treatment]:
         """All treatments that are under way."""
-        controls = self.control._controls.values()
-        return [one for c in controls if c.treating is not None for one in c.treating.treatments]
+        controls = self.control.machine.steps.values()
+        return [t for c in controls if c.course.treating for t in c.course.treating.treatments]
 
     def await_hosts(self) -> None:
         """Wait until all hosts are up that are wanted and can be."""
@@ -238,7 +236,7 @@ class ControlTrial(Trial):
 
     def _check_number(self, step: str, hosts: int) -> None:
         """Not too few and not too many hosts; or nearer to that, if the bounds were changed."""
-        bounds = self.control._controls[step].bounds
+        bounds = self.control.machine.steps[step].bounds
         place = (self.cluster.deaths["driver"], step)
         before = self._numbers.get(place, hosts)
         assert min(bounds.at_least, before) <= hosts <= max(bounds.at_most, before)
@@ -260,7 +258,9 @@ class ControlTrial(Trial):
                 began = under_way.pop(place)
                 assert entry.facts["treatments"] == began.facts["treatments"]
         treated = {
-            step for step, control in self.control._controls.items() if control.treating is not None
+            step
+            for step, control in self.control.machine.steps.items()
+            if control.course.treating is not None
         }
         assert {step for driver, step in under_way if driver == now} == treated
 
@@ -295,6 +295,5 @@ def control_trial(
     flow, twin = FLOWS[name]
     elastic = Elastic(policy, at_least=at_least, at_most=at_most, dry_run=dry_run)
     # Here every epoch may bring a treatment, also the first.
-    cold = patch.object(control_loop, "_WARM_EPOCHS", 0)
-    with cold, cluster(flow, store, elastic=elastic, **kwargs) as on:
+    with cluster(flow, store, elastic=elastic, warm_epochs=0, **kwargs) as on:
         yield ControlTrial(name, on, twin(), policy)

@@ -59,7 +59,7 @@ class BurstScale:
 
     idle_rounds: int = 8
     idle_epochs: tuple[int, int] = (10, 40)
-    """That warm up, and that are measured, in a round of each side."""
+    """Epochs that warm up, and epochs that are measured, in a round of each side."""
     cold_starts: int = 30
 
 
@@ -198,7 +198,7 @@ def cost_against(runs: Sequence[Result], side: str = "overprovisioned") -> float
 
 
 def costs(runs: Sequence[Result]) -> dict[str, dict[str, float]]:
-    """By side: what a second costs, the mean over the queries that all sides were run with."""
+    """What a second costs, by side: the mean over the queries that all sides were run with."""
     by_side = {
         side: {run["query"]: run["money"] for run in some}
         for (side,), some in by(runs, "side").items()

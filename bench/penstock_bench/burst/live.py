@@ -48,7 +48,7 @@ from penstock_bench.report import Show
 from penstock_bench.workloads.nexmark.live import BurstLoad, burst_flow, burst_form, compared
 
 _START_MS = 30_000
-"""Until a new machine is there."""
+"""Milliseconds until a new machine is there."""
 _STANDING_BY = ("hosts_beforehand", "functions_migrating")
 
 
@@ -125,7 +125,7 @@ def _flow(spark: SparkSession, scenario: LiveBurst) -> ps.Flow:
 
 
 def _partitions(scenario: LiveBurst) -> int:
-    """Of the source: as many couriers. Where they do the work, one more is what a host is elsewhere."""
+    """Partitions of the source: as many couriers, which stand for hosts where they do the work."""
     more = scenario.stateless and scenario.side == "overprovisioned"
     return scenario.most_hosts if more else scenario.hosts
 
@@ -161,7 +161,7 @@ def _slow_and_late(scenario: LiveBurst, busy: str, hosts: dict[str, int]) -> tup
 
 
 def _await_rows(query: ps.FlowQuery, scenario: LiveBurst, steps: int) -> None:
-    """Until all that arrived in the scenario's time is taken in, and the windows that closed by it are
+    """Wait until all that arrived in the scenario's time is taken in, and the windows that closed by it are
     in the sink: each of the keyed steps that come after one another takes an epoch for that."""
     count = int(scenario.shape.cumulative(scenario.seconds * 1000 - 1e-3))
     # what two hosts would take for it, and some time to come up

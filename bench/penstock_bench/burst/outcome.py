@@ -33,7 +33,7 @@ class BurstOutcome:
     at_s: int
     """When the burst began."""
     seconds: int
-    """Of the burst."""
+    """Seconds that the burst lasts."""
     p99_peak_ms: float
     """The 99th percentile of the worst second, of rows by the second in which they were delivered,
     from the burst's begin until all of it was."""
@@ -83,7 +83,7 @@ class ArrivedRows:
     def of(
         arrivals: ArrivalTimes, start_ms: float, epochs: Sequence[EpochProgress], seconds: float
     ) -> ArrivedRows:
-        """Of a load that began at this time of 1970. Its epochs have, one after the other, its rows
+        """The rows of a load that began at this time of 1970. Its epochs have, one after the other, its rows
         in the order of arrival, and no others."""
         number = np.arange(int(arrivals.cumulative(seconds * 1000 - 1e-3)), dtype=np.int64)
         done = done_ms(delivered(epochs), number) - start_ms
@@ -91,7 +91,7 @@ class ArrivedRows:
 
     @property
     def p99_ms(self) -> Series:
-        """By the second in which rows were delivered; None for one in which none was.
+        """The 99th percentile by the second in which rows were delivered; None for one in which none was.
 
         >>> ArrivedRows(np.array([0.1, 0.2, 0.3]), np.array([0.5, 2.2, 2.3])).p99_ms
         [400.0, None, 2000.0]
@@ -136,7 +136,7 @@ def loads(epochs: Sequence[EpochProgress], seconds: int) -> Series:
 def functions_by_second(
     journal: Sequence[Entry], step: str, start_ms: float, seconds: int
 ) -> Series:
-    """That were asked for, at the end of each second."""
+    """Functions that were asked for, at the end of each second."""
     told = [e for e in journal if e.event == "offload" and e.step == step]
     times = np.array([(entry.time_ms - start_ms) / 1000 for entry in told])
     counts = np.array([0.0, *(float(entry.facts["functions"]) for entry in told)])

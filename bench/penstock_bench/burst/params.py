@@ -23,9 +23,9 @@ from penstock_bench.burst.sides import Side
 STABLE_LOAD = 0.68
 """The part of the time that hosts are busy before a burst. Published: 60 to 80 %."""
 HOSTS = 5
-"""Before a burst. Published: 5 workers (of 4 cores; here a host is one core)."""
+"""Hosts before a burst. Published: 5 workers (of 4 cores; here a host is one core)."""
 FUNCTIONS = 50
-"""At a time. Published: 200 of one core for 20 cores of workers; the same in proportion."""
+"""Functions at a time. Published: 200 of one core for 20 cores of workers; the same in proportion."""
 SLOTS = 420
 """A number that spreads evenly over the 5 hosts, and nearly so over 15, 25, 35 and 50."""
 BOUND = SLA(2000, 1000)
@@ -36,27 +36,27 @@ EPOCH_COST_MS = 100.0
 HOST_START_MS = 500.0
 """Here: from a decision until a new host works, in a session that has room for it."""
 MACHINE_START_MS = 30_000.0
-"""Until a machine for a host is there. Published: 25 to 30 s, and 4 s more for the JVM; here the
+"""Milliseconds until a machine for a host is there. Published: 25 to 30 s, and 4 s more for the JVM; here the
 host's own start is added instead."""
 SWITCH_MS = 200.0
-"""For how long hosts that give or get slots stop, without their state. Here: at 50 MB the peak of a
+"""Milliseconds that hosts which give or get slots stop, without their state. Here: at 50 MB the peak of a
 stopping migration is 0.2 s above the latency at rest."""
 MOVE_BYTES_S = 600e6
-"""Of state, out of one host into another. Here: 500 to 700 MB/s."""
+"""State that goes out of one host into another, in bytes a second. Here: 500 to 700 MB/s."""
 FUNCTION_BYTES_S = 12.5e6
 """Into one function. Published: about 100 Mbit/s each, whatever its size."""
 FUNCTION_START_MS = 500.0
-"""Of a cold function. Published: 300 to 750 ms on a cloud; here a local one takes 30 ms, which
-would flatter the sides with functions."""
+"""Milliseconds until a cold function works. Published: 300 to 750 ms on a cloud; here a local one
+takes 30 ms, which would flatter the sides with functions."""
 FUNCTION_OVERHEAD_MS = 20.0
-"""Of an invocation of a warm one. Here: 1 ms alone, up to 80 ms with eight on two busy cores."""
+"""Milliseconds that invoking a warm one costs. Here: 1 ms alone, up to 80 ms with eight on two busy cores."""
 FUNCTION_SPEED = 1.0
 """Relative to a host. Published: one whole core for 1,769 MB."""
 JOIN_COST = 0.1
-"""Of a row in a join, in rows of the busy step. Published: what groups by key is the bottleneck; a row
-of it belongs to 60 windows, of 60 s each second, and a record of each key to one."""
+"""The cost of a row in a join, in rows of the busy step. Published: what groups by key is the bottleneck; a
+row of it belongs to 60 windows, of 60 s each second, and a record of each key to one."""
 MERGE_COST = 1.0
-"""Of a partial state on its host, in rows. Here: hosts with a set rate count both alike."""
+"""The cost of a partial state on its host, in rows. Here: hosts with a set rate count both alike."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class QueryFigures:
     rate: float
     """Rows a second of the busy step, before a burst."""
     state_bytes: float
-    """Of the busy step, all hosts together."""
+    """State of the busy step, all hosts together."""
     partials_per_row: float
     partials_each: float
     """Keys among the rows that one courier hands over: so many for a row, and so many in any case.
@@ -78,7 +78,7 @@ class QueryFigures:
 
     @property
     def busy_load(self) -> float:
-        """Of the busy step's hosts: with the join's, it makes up the stable load."""
+        """The busy step's load of its hosts: with the join's, it makes up the stable load."""
         return STABLE_LOAD / (1.0 + JOIN_COST * self.joined)
 
     @property
@@ -113,11 +113,11 @@ QUERIES: dict[str, QueryFigures] = {
 }
 
 STABLE_S = 20
-"""Before a burst."""
+"""Seconds before a burst."""
 FACTORS = (3, 5, 7, 10)
 LENGTHS_S = (30, 60, 120)
 USUAL_FACTOR, USUAL_S = 5, 60
-"""Of sine and gradual bursts, and of what is looked at in more detail, as published."""
+"""Size and length of sine and gradual bursts, and of what is looked at in more detail, as published."""
 
 
 MIGRATING: tuple[Side, ...] = ("functions_migrating", "routers", "routers_transients")
@@ -140,7 +140,7 @@ def hosts_of(side: Side, factor: float) -> int:
 
 
 def policy_of(side: Side, hosts: int) -> str:
-    """Of the busy step."""
+    """The policy of the busy step."""
     return f"static({hosts})" if side in ("no_scaling", "overprovisioned") else "switch"
 
 

@@ -47,7 +47,7 @@ _PARTS: tuple[Side, ...] = (
 """What is added one after the other until Penstock is there."""
 _TRADED = ("new_hosts_30s", "penstock", "overprovisioned")
 _EXAMPLE = ("q7", "q5", "q8", "q4", "q6", "q1")
-"""Of which query latency stands beside money: the first of these that was run."""
+"""The query whose latency stands beside money is the first of these that was run."""
 _SWEPT = {
     "factor": ("burstiness", "times the stable load"),
     "slots": ("parallelism", "slots of the step"),
@@ -114,7 +114,7 @@ def _case(run: Result) -> str:
 
 
 def _ordered(names: Iterable[Any], like: Iterable[Any]) -> list[Any]:
-    """Those that there are, in a given order.
+    """Put the names that there are in a given order.
 
     >>> _ordered({"q7", "q1"}, QUERIES)
     ['q1', 'q7']
@@ -142,7 +142,7 @@ def _p99(run: Result, from_s: float, to_s: float = np.inf, zero_s: float = 0) ->
 
 
 def _by_query(title: str, runs: Runs, sides: Sequence[Side], of: str, **more: Any) -> Picture:
-    """Until the burst is over twice: what is left to do then is told by figures."""
+    """A panel for each query, until as long after the burst as it lasted."""
     queries = by(runs, "query")
     last_s = max(
         min(run["at_s"] + 2 * run["seconds"] + 5, len(run["by_second"]["p99_ms"])) for run in runs
@@ -188,7 +188,7 @@ def _loads(title: str, runs: Runs) -> Picture:
 
 
 def _peaks(runs: Runs) -> Picture:
-    """By what arrives, for each side: the worst second's p99, averaged over queries."""
+    """Bars of the worst second's p99, averaged over queries: by what arrives, for each side."""
     cases: dict[str, list[Result]] = {}
     for run in runs:
         cases.setdefault(_case(run), []).append(run)
@@ -214,7 +214,7 @@ def _peaks(runs: Runs) -> Picture:
 
 
 def _sweeps(groups: Mapping[str, Runs]) -> Picture:
-    """By burstiness and by parallelism: boxes of the p99 of a burst's seconds, two sides each."""
+    """Boxes of the p99 of a burst's seconds, by burstiness and by parallelism."""
     panels = []
     for over, runs in groups.items():
         steps = list(dict.fromkeys(run[over] for run in runs))

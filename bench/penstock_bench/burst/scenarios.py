@@ -30,18 +30,18 @@ class LiveBurst:
     at_s: int = 20
     for_s: int = 30
     after_s: int = 5
-    """So long events go on to arrive after the burst."""
+    """Seconds that events go on to arrive after the burst."""
     hosts: int = 2
-    """That the stable load needs, in the step that gets the burst."""
+    """Hosts that the stable load needs, in the step that gets the burst."""
     other_hosts: int = 1
-    """Of each other step, which gets a record of each key and window only."""
+    """Hosts of each other step, which gets a record of each key and window only."""
     host_rate: float = 4_000.0
     """Records a second that a host takes, and a function. With few records an epoch has few keys,
     and no number of hosts shares those evenly."""
     load: float = 0.65
-    """Of those hosts, by the stable load."""
+    """The part of the time that the stable load keeps those hosts busy."""
     functions: int = 24
-    """At most."""
+    """Functions at most."""
     latency_s: float = 2.0
     """The SLA's bound: loose enough that the stable load keeps it without more hosts."""
 
@@ -51,7 +51,7 @@ class LiveBurst:
 
     @property
     def shape(self) -> Shape:
-        """How the events arrive that the query reads.
+        """The rate over time of the events that the query reads.
 
         >>> LiveBurst("q7", "penstock", host_rate=500.0, load=0.5).shape.rate_at([0, 20]).tolist()
         [500.0, 2500.0]
@@ -61,12 +61,12 @@ class LiveBurst:
 
     @property
     def seconds(self) -> int:
-        """So long events arrive."""
+        """Seconds in which events arrive."""
         return self.at_s + self.for_s + self.after_s
 
     @property
     def most_hosts(self) -> int:
-        """That the burst needs to be as busy as two are in stable times.
+        """Hosts that are as busy in the burst as two are in stable times.
 
         >>> LiveBurst("q7", "penstock", factor=7).most_hosts
         14
@@ -86,7 +86,7 @@ def of(queries: Iterable[str], sides: Sequence[Side], like: LiveBurst) -> tuple[
 
 DEFAULT = LiveBurst("q7", "penstock")
 WARM_UP = replace(DEFAULT, side="overprovisioned", factor=1.5, at_s=8, for_s=6, after_s=2)
-"""For a session that has just begun."""
+"""A first run, for a session that has just begun."""
 
 FULL = (
     *of(("q7",), LIVE, DEFAULT),

@@ -37,7 +37,7 @@ TITLES: dict[Side, str] = {
     "routers_transients": "routers, transients",
     "no_warm": "nothing kept warm",
 }
-"""For tables and pictures."""
+"""What tables and pictures call the sides."""
 
 MEANINGS: dict[Side, str] = {
     "no_scaling": "hosts and slots stay as they are (NoScaling)",
@@ -59,7 +59,7 @@ MEANINGS: dict[Side, str] = {
 
 DAY_S = 24 * 3600
 BURST_SHARE = 0.01
-"""Of the day, the time in which there is a burst: Sponge's example."""
+"""The share of a day in which there is a burst: Sponge's example."""
 
 
 def day(money: Mapping[str, float], share: float = BURST_SHARE) -> float:
@@ -88,7 +88,7 @@ def per_second(
 
 
 def mean(moneys: list[Mapping[str, float]]) -> dict[str, float]:
-    """Of several runs of a side, each second's mean.
+    """The mean cost of a second, over several runs of a side.
 
     >>> mean([{"stable_second": 1.0, "burst_second": 2.0}, {"stable_second": 3.0, "burst_second": 4.0}])
     {'stable_second': 2.0, 'burst_second': 3.0}

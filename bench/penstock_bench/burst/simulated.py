@@ -37,7 +37,7 @@ PROCESSES = 2
 KEPT_S = 300
 """Seconds that are told one by one: who is not done by then is told of in the peak alone."""
 _AFTER_S = 60.0
-"""So long a run goes on after its burst, and for longer if not all of it is delivered by then."""
+"""Seconds that a run goes on after its burst; it goes on longer if not all is delivered by then."""
 _LONGEST_S = 4000.0
 _USUAL = ("burst", given.USUAL_FACTOR, given.USUAL_S)
 _TEXTS = {"burst": "burst", "sine": "swell", "gradual": "gradual"}
@@ -63,7 +63,7 @@ class BurstScenario:
 
     @property
     def load(self) -> str:
-        """As `penstock.sim.shapes` reads it.
+        """The load, as `penstock.sim.shapes` reads it.
 
         >>> BurstScenario("q7", "penstock", "sine").load
         'swell(15000, 5, 20s, 60s)'
@@ -110,13 +110,13 @@ def grid(quick: bool = False) -> list[BurstScenario]:
 
 
 def burstiness() -> list[BurstScenario]:
-    """As in Sponge's figure 14a: q4, bursts from 3 to 6 times."""
+    """Scenarios of Sponge's figure 14a: q4, bursts from 3 to 6 times."""
     sides: tuple[Side, ...] = ("functions_migrating", "routers", "penstock")
     return [BurstScenario("q4", side, factor=factor) for factor in (3, 4, 5, 6) for side in sides]
 
 
 def parallelism() -> list[BurstScenario]:
-    """As in its figure 14b: q4 in fewer and more slots."""
+    """Scenarios of its figure 14b: q4 in fewer and more slots."""
     sides: tuple[Side, ...] = ("routers", "routers_transients", "penstock")
     return [BurstScenario("q4", side, slots=n) for n in (50, 60, 70, 140, 420) for side in sides]
 

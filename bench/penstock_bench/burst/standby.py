@@ -22,7 +22,7 @@ from penstock_bench.switch.outcome import of_step
 
 _POLL_S = 0.05
 _IN_A_ROW, _FITS = 2, 0.8
-"""So many epochs whose rows would have kept the first hosts no busier than that: it is over."""
+"""Epochs in a row that would have kept the first hosts no busier than that, until the burst is over."""
 
 
 @dataclass(frozen=True)

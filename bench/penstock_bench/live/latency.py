@@ -36,7 +36,7 @@ class Seconds:
     p50_ms: list[float]
     p99_ms: list[float]
     cumulative_p99_ms: list[float]
-    """Of all rows that have arrived up to the end of that second."""
+    """The 99th percentile of all rows that have arrived up to the end of that second."""
 
     def peak_ms(self, since: int) -> float:
         """The worst second from that one on, by its 99th percentile."""
@@ -94,7 +94,7 @@ class Truth:
     latency_ms: Floats
     """Sums, of what completed in a time slot."""
     arrival_s: Floats
-    """Of each row, from the beginning of the load."""
+    """Each row's arrival, in seconds from the beginning of the load."""
     row_ms: Floats
     """The latency of each row; nan where the run ended before it was done."""
 

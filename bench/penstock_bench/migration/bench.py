@@ -62,7 +62,7 @@ class Moved:
     moved_keys: int
     moved_bytes: int
     moved_fraction: float
-    """Of the keys of the slots that changed hands."""
+    """The share that moved of the keys of slots that changed hands."""
     round_trips: int
 
 
@@ -72,9 +72,9 @@ class Killed:
 
     size: str
     recovery_ms: float
-    """From the kill until an epoch that was not done then is in the sink."""
+    """Milliseconds from the kill until an epoch that was not done then is in the sink."""
     runs: int
-    """Of that epoch."""
+    """Runs of that epoch."""
     peak_ms: float
     steady_ms: float
 

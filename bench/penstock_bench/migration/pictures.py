@@ -29,7 +29,7 @@ _MEASURES = {
 """What the report calls it: in file names, and in titles."""
 
 Lines = dict[str, list[Result]]
-"""By strategy, the runs of all rounds."""
+"""The runs of all rounds, by strategy."""
 
 
 def pictures(report: Result) -> Pictures:
@@ -90,7 +90,7 @@ def _lines(runs: list[Result], strategies: Iterable[str], **where: Any) -> Lines
 
 
 def _sizes(runs: list[Result]) -> list[str]:
-    """As the bench went through them: from small to large."""
+    """Sizes as the bench went through them: from small to large."""
     return list(dict.fromkeys(run["size"] for run in runs))
 
 
@@ -188,8 +188,8 @@ def _recovery(recoveries: list[Result]) -> Picture:
         places = (at + np.linspace(-0.06, 0.06, len(times))).tolist() if len(times) > 1 else [at]
         dots = {"marker": "o", "ls": "", "ms": 8, "mec": "white"}
         marks += [
-            Line(places, times, "one kill", _COLOURS[LAZY], how=dots),
             Line([at - 0.15, at + 0.15], [middle, middle], "median", INK),
+            Line(places, times, "one kill", _COLOURS[LAZY], how=dots),
             Text(f"{middle:,.0f} ms", (at + 0.15, middle), (6, -3)),
         ]
     sizes = [f"{_shown(size)} of state" for size in _sizes(recoveries)]

@@ -22,7 +22,7 @@ from penstock_bench.workloads.tally import Dial, TallyLoad, TallyProcessor, upda
 HOSTS, SLOTS = 4, 64
 _POLL_S = 0.02
 _QUIET, _LAG_MS = 5, 1000
-"""So many epochs in a row, with at most this latency, are a query at rest."""
+"""Epochs in a row, and the latency that each may have, after which a query is at rest."""
 _STARTS = 3
 
 

@@ -37,7 +37,7 @@ HOSTS = 2
 _CORES = 13
 """Task slots: two hosts for each of at most four steps, and couriers."""
 _MOST_S = 900.0
-"""So long may a side take for all batches."""
+"""Seconds that a side may take for all batches."""
 
 _LONG_S = 100.0
 """A query whose first round, which does not count, took longer has one more, not several."""
@@ -180,7 +180,7 @@ def compared(rates: dict[str, list[float]]) -> dict[str, Any]:
 
 
 def events_per_second(rows: list[int], took_ms: list[float], warm: int) -> float:
-    """Of the batches after those that do not count.
+    """Events a second of the batches after those that do not count.
 
     >>> events_per_second([100, 100, 100, 50], [900.0, 20.0, 10.0, 5.0], warm=1)
     7142.857142857143

@@ -114,7 +114,7 @@ def samples(groups: Groups) -> dict[str, Sample]:
 
 
 def _of_query(query: int, told: Sequence[Result]) -> dict[str, Sample]:
-    """By schedule; and by reordering with the most workers."""
+    """A query's ratios by schedule, and by reordering with the most workers."""
     plain = having(told, queue="hybrid", reorder="nonblocking")
     found = {f"ct_over_best_other query {query}": _ct_over_best_other(plain)}
     default = _most(having(told, queue="hybrid", schedule="ct"))

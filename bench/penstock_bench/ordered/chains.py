@@ -40,7 +40,7 @@ class _Debt(threading.local):
 
 
 class Asleep:
-    """So many microseconds a record, slept. Values go on as they are.
+    """A cost of some microseconds a record, slept. Values go on as they are.
 
     What is too short to sleep, and what a sleep took too long, is kept for the next; by thread.
 
@@ -110,7 +110,7 @@ class TrialChunk:
     """Records of one key."""
 
     number: int
-    """Of the item at the entrance that it came from."""
+    """The number of the item at the entrance that it came from."""
     key: int
     records: int
     values: Any = None
@@ -126,7 +126,7 @@ class Op:
     selectivity: float = 1.0
     """Records out for a record in."""
     parts: int | None = None
-    """At most so many, if it is keyed: there are no more keys."""
+    """Parts at most, if it is keyed: there are no more keys."""
     outputs: int = 1
     """Chunks, each with a key of its own, that its output is in."""
 
@@ -189,11 +189,11 @@ class TrialChain:
 
     shapes: tuple[Op, ...]
     records: int = 1
-    """In a chunk at the entrance."""
+    """Records in a chunk at the entrance."""
     delivery_us: float = 0.0
     """What handing on a record at the exit costs: by one worker at a time."""
     sigma: float | None = None
-    """Of the gaussian that keys are drawn from, where they are; then a part is a range of keys."""
+    """Sigma of the gaussian that keys are drawn from, where they are; then a part is a range of keys."""
     seed: int = 17
     cost: Callable[[Op], Cost] = field(default=lambda shape: Asleep(shape.us))
     values: Callable[[int], Any] = field(default=lambda records: None)

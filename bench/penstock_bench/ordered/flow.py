@@ -119,7 +119,7 @@ def measure(rounds: int, repeats: int, show: Show, rows: int = ROWS) -> list[Res
 def _rates(
     sides: dict[bool, StepInProcess], rounds: int, repeats: int, rows: int
 ) -> dict[bool, list[float]]:
-    """By side, for each round."""
+    """Rows per second by side, for each round."""
     input, epoch = epochs(rows), 0
     rates: dict[bool, list[float]] = {side: [] for side in sides}
     # The first round compiles kernels and meets every key for the first time: it does not count.

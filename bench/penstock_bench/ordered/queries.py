@@ -36,7 +36,7 @@ from penstock_bench.workloads.tpcx_bb.store_sales import store_sales
 
 QUERIES = tuple(catalog.TITLES)
 DAYS = 8
-"""Of the stream that goes through a query, whatever its size."""
+"""Days of the stream that goes through a query, whatever its size."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class HostLoad:
     """What goes through a query, in how many pieces, and what it costs."""
 
     chunks: int
-    """Of the two epochs that are measured; one of a quarter of them goes before."""
+    """Chunks of the two epochs that are measured; one of a quarter of them goes before."""
     chunk_rows: int
     parts: int
     """As many as slots: a processor is called for each slot by itself."""

@@ -23,8 +23,8 @@ were that much, nothing would leave before the end of a trial."""
 HOT = 0.1
 """The sigma with the most skew: nearly all keys fall into a few parts."""
 RECORDS = 200
-"""Of a chunk of a query. With 50, sixteen workers keep the interpreter busy all of the time (measured: a
-whole core), and what is compared is Python, not schedules; with 200 it is half of a core."""
+"""Records of a chunk of a query. With 50, sixteen workers keep the interpreter busy all of the time
+(measured: a whole core), and what is compared is Python, not schedules; with 200 it is half of a core."""
 
 QUERIES = {
     1: TrialChain(
@@ -106,9 +106,9 @@ class OrderedScale:
     costs_us: tuple[float, ...] = (10, 100, 1_000, 10_000)
     real_seconds: float = 2.0
     flow_epochs: int = 20
-    """In each round, for each step."""
+    """Epochs in each round, for each step."""
     triggers: tuple[int, int] = (10, 25)
-    """On Spark, for each side in each round: to get warm, and to measure."""
+    """Triggers on Spark to get warm, and to measure, for each side in each round."""
     host_workers: tuple[int, ...] = (4, 8)
     host_load: HostLoad = HOST_LOAD
 

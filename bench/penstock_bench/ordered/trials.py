@@ -61,7 +61,7 @@ class Markers:
         self._left[number] = self._clock()
 
     def latencies_s(self) -> dict[int, float]:
-        """By number, of what has left."""
+        """Seconds from begin to end, by number, of what has left."""
         return {number: at - self._begun[number] for number, at in self._left.items()}
 
     def shown(self) -> Shown:
@@ -86,7 +86,7 @@ def shown(begun: Mapping[int, float], left: Mapping[int, float]) -> Shown:
 
 
 PARTS = 100
-"""Of a keyed operator; with a partitioned queue: as many as workers."""
+"""Parts of a keyed operator; with a partitioned queue there are as many as workers."""
 LEAST = 20
 """Items of a trial."""
 OVERHEAD_S = 25e-6
@@ -107,9 +107,9 @@ class Trial:
     schedule: str = "ct"
     queue: str = "hybrid"
     reorder: str = "nonblocking"
-    """As `rivals` names them."""
+    """Queue and reordering, as `rivals` names them."""
     seconds: float = 1.0
-    """That it should take, were all workers busy all the time; it may take longer."""
+    """Seconds that it should take, were all workers busy all the time; it may take longer."""
     backlog: int = 64
     """Items for each worker that wait at the entrance: as if the source were always ahead."""
 

@@ -126,7 +126,7 @@ def _of(policy: str, runs: Sequence[Result]) -> list[Result]:
 
 
 def _hotspots(live: Sequence[LiveOutcome]) -> dict[str, float]:
-    """By policy: the busiest host's rows over the mean, once a hotspot should be gone; the worst."""
+    """The worst ratio of the busiest host's rows to the mean, by policy, once a hotspot should be gone."""
     worst: dict[str, float] = {}
     for outcome in live:
         if outcome.policy is not None and outcome.max_over_mean:

@@ -32,9 +32,9 @@ class Branch:
 
     name: str
     most: float
-    """For most hosts."""
+    """Arrivals over the service rate of most hosts."""
     busy: float
-    """For those that are behind."""
+    """The same of hosts that are behind."""
     behind: float
     """The share of hosts that are; one at least, if not 0."""
 
@@ -55,9 +55,9 @@ class Decided:
     looks: int
     p50_ms: float
     p99_ms: float
-    """Of examining and deciding."""
+    """The 99th percentile of examining and deciding."""
     decide_p99_ms: float
-    """Of deciding alone."""
+    """The 99th percentile of deciding alone."""
     treatments: dict[str, int]
     """What was decided in the last look that decided something, by kind."""
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from penstock.control.examine.epoch_cost import EpochCost
+from penstock.control.examine.epochs import EpochCost
 from penstock.control.journal.entry import Entry
 from penstock.driver.progress import EpochProgress
 from penstock.sim.shapes import shape
@@ -28,22 +28,22 @@ class LiveOutcome:
     name: str
     policy: str | None
     success: float
-    """By the latency of every row, arrival to sink; per slot and window, the mean over slots."""
+    """Share of slots and windows that kept the SLA, by every row's latency from arrival to sink."""
     success_of_worst_slot: float
     hosts: float
-    """On average over time; a host that starts counts from its first epoch on."""
+    """Hosts on average over time; one that starts counts from its first epoch on."""
     rows: int
     epochs: int
     epoch_ms: float
     """The median length."""
     treatments: dict[str, int]
     max_over_mean: list[float]
-    """Of the hosts' rows in the last third of each place of a hotspot."""
+    """The busiest host's rows over the mean, in the last third of each place of a hotspot."""
     by_second: dict[str, list[float | None]]
     began: list[dict[str, Any]]
     """When which treatments began."""
     projections: list[Projected]
-    """Of a steady load, what was projected and measured."""
+    """What was projected and measured of a steady load."""
     settings: dict[str, Any]
 
 
@@ -125,7 +125,7 @@ def of_step(epochs: Sequence[EpochProgress], step: str) -> list[EpochProgress]:
 
 
 def hosts_by_second(epochs: Sequence[EpochProgress], seconds: int) -> list[float | None]:
-    """At the end of each second."""
+    """The number of hosts at the end of each second."""
     times = np.array([epoch.started_ms / 1000 for epoch in epochs])
     newest = np.searchsorted(times, np.arange(1, seconds + 1)) - 1
     return [float(len(epochs[at].hosts)) if at >= 0 else None for at in newest.tolist()]

@@ -284,7 +284,7 @@ def _parameters_treatments(runs: Runs) -> Picture:
 
 
 def _by_kind(runs: Runs, measure: str) -> list[Drawable]:
-    """By how many hosts are of the other kind, and how fast these are."""
+    """Lines over the share of hosts of the other kind, one for each speed of these."""
     marks: list[Drawable] = []
     for ((alpha,), some), colour in zip(by(runs, "alpha").items(), SERIES, strict=False):
         places = by(some, "beta")

@@ -84,7 +84,7 @@ def _simulated(engine: Engine, utilisation: float, seconds: float) -> Projected:
 
 
 def errors(found: Iterable[Projected]) -> dict[str, dict[str, float]]:
-    """By engine: the mean absolute relative error of each projection.
+    """The mean absolute relative error of each projection, by engine.
 
     >>> errors([Projected("live", 0.5, 200.0, 110.0, 100.0), Projected("live", 0.8, 50, 80, 100)])
     {'live': {'mm1': 0.75, 'epochs': 0.15}}
@@ -107,5 +107,5 @@ def _error(said_ms: list[float], found: list[Projected]) -> float:
 
 
 def told(found: Sequence[Projected]) -> dict[str, Any]:
-    """For the report."""
+    """The projections and their errors, for the report."""
     return {"loads": [asdict(one) for one in found], "errors": errors(found)}

@@ -12,7 +12,7 @@ from penstock.model import SLA
 
 ONE_SECOND = SLA(1000, 1000)
 BALANCER = "autoflow(1s, 0.1)"
-"""For hotspots on hosts that stay: it evens out all that is uneven, also where nobody suffers."""
+"""The policy for hotspots on hosts that stay: it evens out all that is uneven, also where nobody suffers."""
 SWITCH = "switch"
 
 
@@ -29,7 +29,7 @@ class LiveScenario:
     host_rate: float
     """Records a second that a host takes."""
     hosts: int = 1
-    """In the beginning."""
+    """Hosts in the beginning."""
     at_least: int = 1
     at_most: int = 12
     skew: str = "uniform"

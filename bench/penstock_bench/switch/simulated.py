@@ -76,7 +76,7 @@ class Scenario:
     plane: Plane
     sla: SLA = ONE_SECOND
     alert_ms: float = 100.0
-    """As in StreamSwitch, like `delta_ms`."""
+    """Latency that is a sign of trouble, in milliseconds: that of StreamSwitch, as is `delta_ms`."""
     delta_ms: float = 100.0
     hosts: int | None = None
     at_least: int = 1
@@ -84,7 +84,7 @@ class Scenario:
     warm_up_s: float = 0.0
     following: tuple[Following, ...] = ()
     shares: tuple[float, ...] | None = None
-    """Of the end-to-end bound, if there are following steps; None: they move."""
+    """Each step's share of the end-to-end bound, if steps follow the first; None: shares move."""
     facts: tuple[tuple[str, Any], ...] = ()
     """What else a reader or a picture goes by."""
     keep_slots: bool = False

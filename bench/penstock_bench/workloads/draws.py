@@ -44,7 +44,7 @@ class Draws:
         return mixed(self._words + np.uint64(_named(what)))
 
     def unit(self, what: str) -> Floats:
-        """From 0 up to, not including, 1."""
+        """Numbers from 0 up to, not including, 1."""
         unit: Floats = (self.words(what) >> np.uint64(11)).astype(np.float64) * 2.0**-53
         return unit
 

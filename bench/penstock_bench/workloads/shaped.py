@@ -37,7 +37,7 @@ class KeyedRows:
     keys: int
     skew: Skew
     slots: int = 64
-    """Of the step that `k` is the key of: a skew of slots goes by them."""
+    """Slots of the step that `k` is the key of: a skew of slots goes by them."""
     seed: int = 1
 
     columns = "k long, v long"

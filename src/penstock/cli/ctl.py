@@ -100,24 +100,14 @@ def ctl_steer(
     """Change what a running query keeps to; shows what is in force. Without options: only that."""
     from penstock.console.running import view
     from penstock.console.running.query import RunningQuery
-    from penstock.model import milliseconds
+    from penstock.control.elastic import Steering
 
-    times = {
-        "latency_ms": latency,
-        "window_ms": window,
-        "alert_ms": alert,
-        "patience_ms": patience,
-    }
-    changes = {
-        **{name: milliseconds(time) for name, time in times.items() if time is not None},
-        "margin": margin,
-        "at_least": at_least,
-        "at_most": at_most,
-        "policy": policy,
-        "dry_run": dry_run,
-        "functions_at_most": functions_at_most,
-    }
-    show(view.draw_control(RunningQuery(checkpoint).steer(**changes)))
+    steering = Steering(
+        *(latency, window, policy, at_least, at_most, margin, alert, dry_run),
+        functions_at_most=functions_at_most,
+        patience=patience,
+    )
+    show(view.draw_control(RunningQuery(checkpoint).steer(steering)))
 
 
 @ctl.command("move")

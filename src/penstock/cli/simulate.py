@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from penstock.control.journal.entry import Entry
 from penstock.errors import SettingError
 
 if TYPE_CHECKING:
@@ -37,6 +38,14 @@ def simulate(
         typer.Option(
             metavar="FILE",
             help="A CSV or Parquet file instead: time_ms, time or arrival; slot or key; count.",
+        ),
+    ] = None,
+    replay: Annotated[
+        str | None,
+        typer.Option(
+            metavar="CHECKPOINT",
+            help="Decide once more on the recorded events of the newest start of a query; with "
+            "--policy, tell what that would have decided.",
         ),
     ] = None,
     policy: Annotated[
@@ -90,7 +99,7 @@ def simulate(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Try policies on a simulated step: hours in seconds, no Spark."""
+    """Try policies on a simulated step, or on a recorded run: hours in seconds, no Spark."""
     from pathlib import Path
 
     from rich.console import Console
@@ -104,8 +113,13 @@ def simulate(
     from penstock.sim.workload import Workload
     from penstock.sim.workload import workload as find
 
-    if workload is not None and trace is not None:
-        raise SettingError("a workload and a trace", hint="give one of them")
+    given = {"a workload": workload, "a trace": trace, "a replay": replay}
+    several = [name for name, one in given.items() if one is not None]
+    if len(several) > 1:
+        raise SettingError(" and ".join(several), hint="give one of them")
+    if replay is not None:
+        _replay(replay, policy or [], as_json)
+        return
     if engine is None:
         engine = "continuous" if functions is None else "epochs"
     if journal is not None and not Path(journal).parent.is_dir():
@@ -153,6 +167,69 @@ def simulate(
     else:
         # As wide as the terminal, or as wide as it likes where there is none.
         (console if console.is_terminal else Console(width=240)).print(_table(told))
+
+
+def _replay(checkpoint: str, policies: list[str], as_json: bool) -> None:
+    """The journal of recorded events, or what other policies would have wanted."""
+    from penstock import codec
+    from penstock.console.checkpoint.checkpoint import open_checkpoint
+    from penstock.sim.replay import difference, recorded, replayed
+
+    run = recorded(open_checkpoint(checkpoint)[0])
+    if policies:
+        tried = {policy: replayed(run, policy) for policy in policies}
+        _compare({"recorded": run.journal, **tried}, as_json)
+        return
+    journal = replayed(run)
+    differs = difference(run.journal, journal)
+    if as_json:
+        told = {"events": len(run.events), "journal": journal, "equal": differs is None}
+        typer.echo(codec.text(told | {"difference": differs}, indent=2))
+    else:
+        for entry in journal:
+            typer.echo(entry.line())
+        typer.echo(f"{len(journal):,} entries of {len(run.events):,} events")
+        if differs is None:
+            typer.echo("equal to the recorded journal, to the letter")
+        else:
+            typer.echo(f"entry {differs.number} is not as it was recorded")
+            for name, one in (("recorded", differs.recorded), ("replayed", differs.replayed)):
+                typer.echo(f"{name}: {'nothing' if one is None else one.line()}")
+    if differs is not None:
+        raise typer.Exit(1)
+
+
+def _compare(journals: dict[str, Sequence[Entry]], as_json: bool) -> None:
+    """What policies wanted, side by side."""
+    from collections import Counter
+
+    from rich.table import Table
+
+    from penstock import codec
+    from penstock.cli.options import show
+    from penstock.sim.replay import wanted
+
+    found = {name: wanted(journal) for name, journal in journals.items()}
+    if as_json:
+        told = [{"policy": name, "decisions": decisions} for name, decisions in found.items()]
+        typer.echo(codec.text(told, indent=2))
+        return
+    kinds = ("scale_out", "scale_in", "balance")
+    table = Table("time", "step", *found, box=None, header_style="bold", pad_edge=False)
+    by_place = {
+        name: {(one.time_ms, one.step): "\n".join(one.treatments) for one in decisions}
+        for name, decisions in found.items()
+    }
+    for time_ms, step in sorted({place for places in by_place.values() for place in places}):
+        texts = [places.get((time_ms, step), "-") for places in by_place.values()]
+        table.add_row(Entry(time_ms, None, step, "decided", "").when, step, *texts)
+    counts = {
+        name: Counter(kind for one in decisions for kind in one.kinds)
+        for name, decisions in found.items()
+    }
+    for kind in kinds:
+        table.add_row(kind.replace("_", " "), "all", *(f"{n[kind]:,}" for n in counts.values()))
+    show(table)
 
 
 def _run(

@@ -1,11 +1,18 @@
-"""The control plane: examine, diagnose, treat. Pure: values in, values out, no clock, no I/O, no Spark.
+"""The control plane. Pure: values in, values out, no clock, no I/O, no Spark.
 
-A decision is made in four steps, each in a file of its own:
+    events ──► machine.FlowControl ──► instructions        and `orders`, for the plan of the next epoch
 
-    examine     what the data plane counted      -> `Vitals` of a step
-    project     rates and service rates          -> the latency that hosts would settle at
-    policies    `Vitals` and `Bounds`            -> a `Decision`, with treatments and reasons
-    controller  all steps of a flow over time: when to decide, when to wait, what to tell the journal
+One machine controls a flow. The live driver (`penstock.driver`), the simulator (`penstock.sim`), tests and
+`penstock simulate --replay` hand it the same events and do what it says. Inside it, for each step
+(`step_control`; `couriers` for stateless steps):
 
-The live loop (`penstock.driver`) and the simulator (`penstock.sim`) run the same code.
+    examine/    what the data plane counted      -> `Vitals`: rates, latencies, backlogs
+    diagnose/   `Vitals`                         -> which hosts keep the SLA, and what a change would bring
+    policies/   `Vitals` and `Bounds`            -> a `Decision`, with reasons
+    treat/      what a decision holds; shares of a bound; what burst workers carry beside hosts
+    realize/    where treatments stand, from the decision until slots have moved
+    journal/    what is told of it
+    record      a run's events as lines of JSON
+
+`elastic` is what a user asks for, `money` what it costs, `offload_policy` who decides about functions.
 """

@@ -1,18 +1,40 @@
-"""What a user asks of the control plane: a policy and its limits."""
+"""What a user asks of the control plane: a policy and its limits, and changes of them while it runs."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from copy import deepcopy
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, Protocol
 
-from penstock.control.money import Costs, HostPrice
+from penstock.control.money import Costs, FunctionPrice, HostPrice
 from penstock.control.policies.parse import parse
 from penstock.control.treat.decision import Bounds, Policy
+from penstock.control.treat.offloading import OffloadSettings
 from penstock.errors import SettingError
 from penstock.model import SLA, milliseconds
-from penstock.offload.backends.backend import Backend
-from penstock.offload.policy.values import OffloadSettings
+
+
+class WorkerTerms(Protocol):
+    """What control must know of the burst workers that a user offers."""
+
+    @property
+    def at_most(self) -> int:
+        """Burst workers at a time."""
+        ...
+
+    @property
+    def price(self) -> FunctionPrice: ...
+
+    @property
+    def speed(self) -> float:
+        """Speed of a burst worker relative to a host."""
+        ...
+
+    @property
+    def start_ms(self) -> int:
+        """Duration of a cold start. The policy does not count on burst workers that still start."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -37,18 +59,18 @@ class Elastic:
     """Length of the time slots that arrivals and completions are counted in."""
     dry_run: bool = False
     """Only tell what would be done."""
-    functions: Backend | None = None
-    """Where functions run that take up bursts. None: hosts alone do the work."""
+    functions: WorkerTerms | None = None
+    """Where burst workers run that take up bursts. None: hosts alone do the work."""
     functions_at_most: int | None = None
     """Functions at a time, for a step. None: as many as there may be; 0: none for now."""
     patience: str | float = "2 minutes"
-    """A burst that functions carry for longer is one that lasts: then hosts are added."""
+    """A burst that burst workers carry for longer is one that lasts: then hosts are added."""
     merge_cost: float = 1.0
-    """What it costs a host to merge what functions made of some rows, in rows."""
+    """What it costs a host to merge what burst workers made of some rows, in rows."""
     warm_for: float = 5.0
     """Functions are kept ready for so many times the stable load; 0: none are."""
     host_price: HostPrice = field(default_factory=HostPrice)
-    """What a core of a host costs; functions bring their own price."""
+    """What a core of a host costs; burst workers bring their own price."""
 
     def __post_init__(self) -> None:
         parse(self.policy)
@@ -81,7 +103,7 @@ class Elastic:
         )
 
     def offload_settings(self, deadline_ms: float | None = None) -> OffloadSettings:
-        """When functions help a step; without functions they never do."""
+        """When burst workers help a step; without burst workers they never do."""
         if self.functions is None:
             return OffloadSettings(at_most=0)
         limit = self.functions.at_most
@@ -110,6 +132,84 @@ class Elastic:
         """
         return self.policy if isinstance(self.policy, str) else type(self.policy).__name__
 
-    def changed(self, **changes: Any) -> Elastic:
-        """With other settings; those that are None stay."""
-        return replace(self, **{name: new for name, new in changes.items() if new is not None})
+
+@dataclass(frozen=True)
+class Steering:
+    """What a user changes in a running query. None: it stays as it is.
+
+    >>> Steering(latency="2s", at_most=12).to_json()
+    {'latency_ms': 2000, 'at_most': 12}
+    >>> Steering.from_json({"patience_ms": 1500, "dry_run": False})
+    Steering(dry_run=False, patience=1.5)
+    """
+
+    latency: str | float | None = None
+    """The SLA's bound. Durations are text with a unit, or seconds."""
+    window: str | float | None = None
+    """The SLA's window."""
+    policy: str | Policy | None = None
+    at_least: int | None = None
+    at_most: int | None = None
+    margin: float | None = None
+    alert: str | float | None = None
+    dry_run: bool | None = None
+    functions_at_most: int | None = None
+    patience: str | float | None = None
+
+    @staticmethod
+    def of(**changes: Any) -> Steering:
+        """These changes, by name."""
+        names = [f.name for f in fields(Steering)]
+        if unknown := sorted(changes.keys() - set(names)):
+            raise SettingError(
+                f"a running query has no setting {', '.join(unknown)} that could be changed",
+                hint=f"change {', '.join(names)}",
+            )
+        return Steering(**changes)
+
+    @property
+    def changes(self) -> dict[str, Any]:
+        """What is not None, by name."""
+        return {f.name: new for f in fields(self) if (new := getattr(self, f.name)) is not None}
+
+    def __repr__(self) -> str:
+        return f"Steering({', '.join(f'{name}={new!r}' for name, new in self.changes.items())})"
+
+    def to_json(self) -> dict[str, Any]:
+        """As it goes from one process to another: durations in milliseconds."""
+        return {
+            f"{name}_ms" if name in _DURATIONS else name: milliseconds(new)
+            if name in _DURATIONS
+            else new
+            for name, new in self.changes.items()
+        }
+
+    @staticmethod
+    def from_json(facts: Mapping[str, Any]) -> Steering:
+        """Undo `to_json`; keys that are not known are ignored."""
+        known = {f.name: facts.get(f.name) for f in fields(Steering) if f.name not in _DURATIONS}
+        in_ms = {name: facts.get(f"{name}_ms") for name in _DURATIONS}
+        return Steering(
+            **known, **{n: None if ms is None else ms / 1000 for n, ms in in_ms.items()}
+        )
+
+    def applied(self, elastic: Elastic, sla: SLA) -> tuple[Elastic, SLA]:
+        """What holds with these changes; raises if that cannot be."""
+        changes = self.changes
+        bound = {
+            f"{name}_ms": milliseconds(changes.pop(name))
+            for name in ("latency", "window")
+            if name in changes
+        }
+        then, sla = replace(elastic, **changes), replace(sla, **bound)
+        then.bounds(sla)
+        return then, sla
+
+    def told(self, elastic: Elastic, sla: SLA) -> dict[str, Any]:
+        """What holds, of all that can be changed, as the journal names it."""
+        names = (f.name for f in fields(self) if f.name not in ("latency", "window", "policy"))
+        settings = {name: getattr(elastic, name) for name in names}
+        return {"sla": str(sla), "policy": elastic.policy_text, **settings}
+
+
+_DURATIONS = ("latency", "window", "alert", "patience")

@@ -104,7 +104,7 @@ class Spending:
         self._functions = 0.0
 
     def note(self, now_ms: float, hosts: int, functions: float | None = None) -> None:
-        """From now on there are so many hosts; functions have cost so much by now, if that is known."""
+        """From now on there are so many hosts; burst workers have cost so much by now, if that is known."""
         if self._last is not None:
             since_ms, there = self._last
             self._host_seconds += there * max(0.0, now_ms - since_ms) / 1000.0
@@ -145,7 +145,7 @@ class BreakEven:
     ) -> None:
         """So many hosts would do instead, from now on.
 
-        `function_seconds` is the time that functions worked in this burst, all together; if what
+        `function_seconds` is the time that burst workers worked in this burst, all together; if what
         they have cost in it is known, as `spent`, that counts instead.
         """
         if self._last is not None:

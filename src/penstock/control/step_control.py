@@ -1,13 +1,4 @@
-"""One step under control: when to decide, when to wait, and what to tell the journal of it.
-
-    watching ──decide: treatments──► (shell begins them) ──began──► treating
-        ▲                                                              │
-        └───────────────── completed, or failed ◄──────────────────────┘
-
-The shell, live or simulated, feeds the examiner, asks `decide`, carries the treatments out, and says
-when they began and when they were done. While a treatment is under way slots change hands, so nothing
-is decided; neither on vitals that lack a sample.
-"""
+"""One step under control: examined, diagnosed, treated; what is under way is `course`."""
 
 from __future__ import annotations
 
@@ -18,41 +9,45 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from penstock.control.diagnose.hot_keys import HotKeys
+from penstock.control.events import Placement, TreatmentBegun
 from penstock.control.examine.examiner import Examiner
 from penstock.control.examine.vitals import Floats, Ints, Vitals
-from penstock.control.journal.entries import began, done, failed, hot_key, offload, outcome, refused
+from penstock.control.journal.entries import (
+    began,
+    done,
+    failed,
+    hot_key,
+    offload,
+    outcome,
+    refused,
+)
 from penstock.control.journal.journal import Journal
 from penstock.control.money import Money
+from penstock.control.offload_policy import OffloadPolicy
+from penstock.control.realize.course import Course
 from penstock.control.treat.decision import Bounds, Decision, Policy, Treatment, is_new
+from penstock.control.treat.offloading import Offloading, for_switch, held
 from penstock.model import HostId, StepId
-from penstock.offload.policy.beside_switch import for_switch, held
-from penstock.offload.policy.offloader import Offloader
-from penstock.offload.policy.values import Offloading
 from penstock.wire.report import HotKeyCount
+
+NOT_UP = "a host did not come up in time"
 
 
 @dataclass(frozen=True)
-class Treating:
-    """Treatments that are under way."""
+class Look:
+    """What holds for all steps of a flow at one look at them."""
 
-    treatments: tuple[Treatment, ...]
-    since_ms: float
-    latency_ms: float
-    """The worst host's, when they began."""
-    vitals: Vitals | None = None
-    """What they were decided on."""
-
-    @property
-    def grows(self) -> bool:
-        """Whether new hosts are part of it."""
-        return any(treatment.kind == "scale_out" for treatment in self.treatments)
-
-    def __str__(self) -> str:
-        return "; ".join(str(treatment) for treatment in self.treatments)
+    now_ms: float
+    epoch: int | None = None
+    epoch_cost_ms: float = 0.0
+    functions: bool = False
+    """Whether there are burst workers that can be used."""
+    money: Money | None = None
+    """Spent so far, if somebody counts it."""
 
 
 class StepControl:
-    """Examines and decides for one keyed step. Pure; used by one thread at a time."""
+    """Examines and decides for one step. Pure; used by one thread at a time."""
 
     def __init__(
         self,
@@ -65,20 +60,26 @@ class StepControl:
         delta_ms: float = 100.0,
         dry_run: bool = False,
         merges: bool = False,
+        course: Course | None = None,
+        offload: OffloadPolicy | None = None,
     ) -> None:
+        """`offload` decides what burst workers carry, if there are burst workers for this step."""
         self.step, self.policy, self.journal, self.dry_run = step, policy, journal, dry_run
         self.examiner = Examiner(step, slots, bounds.sla.window_ms, delta_ms)
-        self._bounds = bounds
+        self._bounds, self._offload = bounds, offload
         self.hot = HotKeys(step, slots, merges)
-        self.offloader: Offloader | None = None
-        """Decides what functions carry, if there are functions for this step."""
+        self.course = course or Course(step)
         self.offloading: Offloading | None = None
-        """What they carry from the next epoch on; None while there are none that could."""
-        self.treating: Treating | None = None
+        """What burst workers carry from the next epoch on; None while there are none that could."""
         self.vitals: Vitals | None = None
         """As of the last look."""
         self.decision: Decision | None = None
         """The last one."""
+        self.asked = 0
+        """How often it was asked what should be done."""
+        self._placement: Placement | None = None
+        """As of the last look."""
+        self._hosts: tuple[HostId, ...] = ()
         self._before: tuple[float, float] | None = None
         """The latency before the last treatments, and when to tell what they brought."""
 
@@ -92,135 +93,101 @@ class StepControl:
         self._bounds = bounds
         self.examiner.window_ms = bounds.sla.window_ms
 
-    def decide(
-        self,
-        now_ms: float,
-        hosts: Sequence[HostId],
-        owner: Ints,
-        epoch_cost_ms: float = 0.0,
-        epoch: int | None = None,
-        expected_ms: Floats | None = None,
-        revise: bool = False,
-        functions: bool = False,
-        money: Money | None = None,
-    ) -> Decision | None:
-        """What should be done now; None while that cannot be told, or a treatment is under way.
+    # -- a look at it
 
-        With `revise`, what began has not taken effect yet: only a decision for still more hosts is
-        given, which takes its place.
+    def look(
+        self, look: Look, placement: Placement, expected_ms: Floats | None = None
+    ) -> tuple[Treatment, ...]:
+        """The treatments that should begin now, if any.
 
-        Treatments that would leave the step with more hosts than it may have, or fewer, are refused.
         `expected_ms` is, per host, the latency that what it works on just now will have at least, if
         that is known: a host that is about to be late is as good a reason as one that is.
 
-        With `functions` there are some that can be used: they come first, and while they carry a
-        burst the policy decides on what is left for hosts. `money` is what was spent so far.
+        While slots change hands nothing is decided, but burst workers may help: new hosts may take long
+        to come, and a burst does not wait for them. Until a slot has moved, a decision for still more
+        hosts can take the place of what began.
         """
-        if self.treating is not None and not revise:
-            return None
-        vitals = self.examiner.vitals(now_ms, hosts, owner, epoch_cost_ms)
+        self._placement = placement
+        self.course.follow(placement, look.now_ms)
+        revise = bool(placement.pending) and self.course.may_revise
+        if placement.pending and not revise:
+            if look.functions and not self.dry_run:
+                self._help(look, placement)
+            return ()
+        if self.course.treating is not None and not revise:
+            return ()
+        decision = self._decide(look, placement, expected_ms, revise)
+        if decision is None or self.dry_run:
+            return ()
+        come = {t.target for t in decision.treatments if is_new(t.target)}
+        return () if revise and len(come) <= placement.coming else decision.treatments
+
+    def _decide(
+        self, look: Look, placement: Placement, expected_ms: Floats | None, revise: bool
+    ) -> Decision | None:
+        """What should be done now; None while that cannot be told.
+
+        Where burst workers can be used they come first, and while they carry a burst the policy decides
+        on what is left for hosts. Treatments that would leave the step with more hosts than it may
+        have, or fewer, are refused.
+        """
+        self.asked += 1
+        vitals = self._examine(look, placement)
         if expected_ms is not None:
             vitals = replace(vitals, latency_ms=np.fmax(vitals.latency_ms, expected_ms))
         self.vitals = vitals
         if not vitals.valid:
             return None
-        self._tell_outcome(vitals, epoch)
-        found = self._offload(vitals, now_ms, epoch, money) if functions else None
-        if found is not None:
-            vitals = for_switch(vitals, self._bounds, found)
+        self._tell_outcome(vitals, look.epoch)
+        carried = self._relieve(vitals, look) if look.functions else None
+        if carried is not None:
+            vitals = for_switch(vitals, self._bounds, carried)
         decision = self.policy.decide(vitals, self._bounds)
-        if found is not None:
-            decision = held(decision, found)
+        if carried is not None:
+            decision = held(decision, carried)
         if revise and not any(t.kind == "scale_out" for t in decision.treatments):
             return None
         self.decision = decision
-        self.journal.decided(vitals, self._bounds, decision, epoch=epoch, dry_run=self.dry_run)
-        wrong = self._out_of_bounds(decision.treatments, len(hosts))
+        self.journal.decided(vitals, self._bounds, decision, epoch=look.epoch, dry_run=self.dry_run)
+        wrong = self._out_of_bounds(decision.treatments, len(placement.hosts))
         if wrong:
-            self.journal.add(refused(self.step, now_ms, wrong, wanted="treatments", epoch=epoch))
+            self.refuse(wrong, "treatments", look.now_ms, look.epoch)
             decision = self.decision = replace(decision, treatments=())
         return decision
 
-    def help(
-        self,
-        now_ms: float,
-        hosts: Sequence[HostId],
-        owner: Ints,
-        epoch_cost_ms: float = 0.0,
-        epoch: int | None = None,
-        money: Money | None = None,
-    ) -> None:
-        """Treatments are under way that cannot be revised: let functions help meanwhile.
+    def _examine(self, look: Look, placement: Placement) -> Vitals:
+        hosts = placement.hosts
+        return self.examiner.vitals(look.now_ms, hosts, placement.owner, look.epoch_cost_ms)
 
-        New hosts may take long to come. A burst does not wait for them.
-        """
-        vitals = self.vitals = self.examiner.vitals(now_ms, hosts, owner, epoch_cost_ms)
-        if vitals.valid:
-            self._offload(vitals, now_ms, epoch, money)
+    def _help(self, look: Look, placement: Placement) -> None:
+        if self._offload is not None:
+            vitals = self.vitals = self._examine(look, placement)
+            if vitals.valid:
+                self._relieve(vitals, look)
 
-    def _offload(
-        self, vitals: Vitals, now_ms: float, epoch: int | None, money: Money | None
-    ) -> Offloading | None:
-        """Let functions help, and tell what changes by it."""
-        if self.offloader is None:
+    def _relieve(self, vitals: Vitals, look: Look) -> Offloading | None:
+        """Let burst workers help, and tell what changes by it."""
+        if self._offload is None:
             return None
-        spent = None if money is None else money.functions
-        found = self.offloading = self.offloader.decide(vitals, self._bounds, now_ms, spent)
+        spent = None if look.money is None else look.money.functions
+        found = self._offload.decide(vitals, self._bounds, look.now_ms, spent)
+        self.offloading = found
         if found.reasons:
-            self.journal.add(
-                offload(self.step, now_ms, found, money, epoch=epoch, dry_run=self.dry_run)
+            told = offload(
+                self.step, look.now_ms, found, look.money, epoch=look.epoch, dry_run=self.dry_run
             )
+            self.journal.add(told)
         return found
 
     def withdraw(self, why: str, now_ms: float, epoch: int | None = None) -> None:
-        """There are no functions that can be used: from the next epoch on hosts get all rows."""
+        """There are no burst workers that can be used: from the next epoch on hosts get all rows."""
         was, self.offloading = self.offloading, None
-        if self.offloader is None or was is None:
+        if self._offload is None or was is None:
             return
-        self.offloader.let_go(now_ms)
+        self._offload.let_go(self.step, now_ms)
         if was.carries:
             nothing = Offloading(np.zeros_like(was.shares), 0, was.warm, (why,), rate=was.rate)
             self.journal.add(offload(self.step, now_ms, nothing, epoch=epoch))
-
-    def began(
-        self, treatments: Sequence[Treatment], now_ms: float, epoch: int | None = None
-    ) -> None:
-        """The shell has begun to carry these out; new hosts have their names by now.
-
-        What began before and has not taken effect is given up for it.
-        """
-        worst, revised = self._worst(), self.treating is not None
-        # who waits for hosts has waited since the first were asked for
-        since_ms = now_ms if self.treating is None else self.treating.since_ms
-        self.treating = Treating(tuple(treatments), since_ms, worst, self.vitals)
-        self._before = None
-        self.journal.add(began(self.step, now_ms, treatments, worst, revised=revised, epoch=epoch))
-
-    def completed(
-        self, now_ms: float, hosts: Sequence[HostId] = (), epoch: int | None = None
-    ) -> None:
-        """All slots are where the treatments wanted them."""
-        was, self.treating = self.treating, None
-        if was is None:
-            return
-        self._before = (was.latency_ms, now_ms + self._bounds.sla.window_ms)
-        self.journal.add(
-            done(
-                self.step,
-                now_ms,
-                was.treatments,
-                was.since_ms,
-                self._worst(),
-                hosts=hosts,
-                epoch=epoch,
-            )
-        )
-
-    def failed(self, why: str, now_ms: float, epoch: int | None = None) -> None:
-        """The treatments could not be carried out and were given up; slots stay where they are."""
-        was, self.treating = self.treating, None
-        if was is not None:
-            self.journal.add(failed(self.step, now_ms, was.treatments, why, epoch=epoch))
 
     def _out_of_bounds(self, treatments: Sequence[Treatment], now: int) -> str:
         """Why treatments must not be done; empty if they may. To come nearer to a bound is allowed."""
@@ -253,6 +220,45 @@ class StepControl:
             self.journal.add(
                 hot_key(self.step, now_ms, key.slot, key.key, key.rate, key.text, epoch=epoch)
             )
+
+    # -- what becomes of treatments
+
+    def begun(self, event: TreatmentBegun) -> None:
+        """The data plane has taken treatments up."""
+        for host in event.started:
+            self.examiner.forget_host(host)  # one of this name may have been there before
+        worst, now_ms = self._worst(), event.now_ms
+        revised = self.course.begin(event.treatments, now_ms, worst, self.vitals, self._placement)
+        self._before = None
+        told = began(self.step, now_ms, event.treatments, worst, revised=revised, epoch=event.epoch)
+        self.journal.add(told)
+
+    def settle(self, placement: Placement, now_ms: float, epoch: int | None) -> str | None:
+        """See at a boundary whether treatments are in force by now, or are given up; which of it."""
+        if placement.hosts != self._hosts:
+            for gone in set(self._hosts) - set(placement.hosts):
+                self.examiner.forget_host(gone)
+            self._hosts = placement.hosts
+        was = self.course.treating
+        ended = self.course.end(placement, now_ms)
+        if ended == "done" and was is not None:
+            self._before = (was.latency_ms, now_ms + self._bounds.sla.window_ms)
+            since_ms, worst = was.since_ms, self._worst()
+            told = done(
+                *(self.step, now_ms, was.treatments, since_ms, worst),
+                hosts=placement.hosts,
+                epoch=epoch,
+            )
+            self.journal.add(told)
+        elif ended == "given up" and was is not None:
+            self.journal.add(failed(self.step, now_ms, was.treatments, NOT_UP, epoch=epoch))
+        elif ended == "given up":
+            self.refuse(NOT_UP, f"{placement.pending} slots on another host", now_ms, epoch)
+        return ended
+
+    def refuse(self, why: str, wanted: str, now_ms: float, epoch: int | None) -> None:
+        """Tell that something is not being done."""
+        self.journal.add(refused(self.step, now_ms, why, wanted=wanted, epoch=epoch))
 
     def _tell_outcome(self, vitals: Vitals, epoch: int | None) -> None:
         """A window after treatments were done: what they brought."""

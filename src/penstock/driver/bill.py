@@ -45,6 +45,6 @@ class Bill:
         return self._spending.money
 
     def end(self) -> None:
-        """Hosts and functions are let go: from now on nothing is added."""
+        """Hosts and burst workers are let go: from now on nothing is added."""
         self.note()
         self._ended = True

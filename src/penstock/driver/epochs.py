@@ -8,11 +8,11 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import replace
 
 import pyarrow as pa
 
 from penstock import codec
+from penstock.control.instructions import Orders, StepOrders
 from penstock.driver.bill import Bill
 from penstock.driver.control_loop import ControlLoop
 from penstock.driver.fleet import Fleet, SealedHost
@@ -90,9 +90,9 @@ class EpochRunner:
                     self._control.wait_for_hosts()
                 self._registry.expect(epoch, run, self._on_report)
                 self._settle(epoch, run)
-                plan = self._plan(epoch, run, partitions, int(started_ms), closing)
+                plan = self._plan(epoch, run, partitions, started_ms, closing)
                 if self._control is not None:
-                    self._control.begin(plan, started_ms)
+                    self._control.begin(plan)
                 write(plan)
                 written_ms = self._clock_ms()
                 point("driver.written", epoch=epoch, run=run)
@@ -182,8 +182,11 @@ class EpochRunner:
                 if self._control is not None:
                     self._control.lost(lost, epoch)
 
-    def _plan(self, epoch: int, run: int, partitions: int, now_ms: int, closing: int) -> EpochPlan:
-        control = self._control
+    def _plan(
+        self, epoch: int, run: int, partitions: int, started_ms: float, closing: int
+    ) -> EpochPlan:
+        control, now_ms = self._control, int(started_ms)
+        orders = Orders() if control is None else control.orders(epoch, partitions, started_ms)
         steps = tuple(
             StepRoutes(
                 step=StepId(step.id),
@@ -192,22 +195,25 @@ class EpochRunner:
                 time=EpochTime(
                     epoch, now_ms, self._watermarks[step.id], self._flow.depths[step.id] <= closing
                 ),
-                watched=() if control is None else control.hot_keys(step.id).watched,
-                two_stage=control is not None and control.hot_keys(step.id).two_stage,
-                offload=None if control is None else control.offload(step.id, now_ms, partitions),
+                watched=order.watched,
+                two_stage=order.two_stage,
+                offload=orders.offloads.get(step.id),
             )
             for step in self._flow.keyed
             for routes in [self._relocation.routes(step.id)]
+            for order in [orders.steps.get(step.id, StepOrders())]
         )
-        plan = EpochPlan(epoch, run, partitions, steps, self._registry.location, self._token)
-        if control is None:
-            return plan
-        timed = control.timed
-        found = [(name, control.offload(name, now_ms, partitions)) for name in timed]
-        maps = tuple((name, offload) for name, offload in found if offload is not None)
-        carries = bool(maps) or any(step.offload is not None for step in steps)
-        reach = control.reach if carries else None
-        return replace(plan, functions=reach, map_offloads=maps, timed=timed)
+        return EpochPlan(
+            epoch,
+            run,
+            partitions,
+            steps,
+            self._registry.location,
+            self._token,
+            functions=control.reach if control is not None and orders.offloads else None,
+            map_offloads=tuple((n, o) for n, o in orders.offloads.items() if n in orders.timed),
+            timed=orders.timed,
+        )
 
     def _commit(
         self,

@@ -61,7 +61,8 @@ class HostTask:
         one_host, settings = order.flow.one_host, order.settings
         # A chain does not bring back what it has dropped: it keeps all.
         limit = None if one_host else memory_limit
-        machines = [HostMachine(parted(h.step, order), memory_limit=limit) for h in order.hosts]
+        self._operators = [parted(host.step, order) for host in order.hosts]
+        machines = [HostMachine(one, memory_limit=limit) for one in self._operators]
         self._chain = StepChain(order.flow, machines, settings) if one_host else None
         lock = threading.Condition() if one_host else None
         self.servers: list[HostServer] = []
@@ -100,17 +101,19 @@ class HostTask:
         return known
 
     def end(self) -> None:
-        """Stop serving."""
+        """Stop serving, and end all workers."""
         for server in self.servers:
             server.end()
+        for operator in self._operators:
+            operator.end()
         if self._chain is not None:
             self._chain.end()
 
     def shutdown(self) -> None:
         """The task ends in good order: let user code close what it holds."""
         with ExitStack() as stack:
-            for server in reversed(self.servers):
-                stack.callback(server.machine.operator.shutdown)
+            for operator in reversed(self._operators):
+                stack.callback(operator.shutdown)
 
 
 def run_hosts(order: TaskOrder) -> None:

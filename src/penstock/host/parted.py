@@ -113,9 +113,13 @@ class PartedOperator:
             part.rollback()
         self.table.rollback()
 
+    def end(self) -> None:
+        """No more channels will come: end the workers."""
+        self._runtime.close()
+
     def shutdown(self) -> None:
         """The host ends: end the workers, and let user code of every part close what it holds."""
-        self._runtime.close()
+        self.end()
         with ExitStack() as stack:
             for part in reversed(self.parts):
                 stack.callback(part.shutdown)

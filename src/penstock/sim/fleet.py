@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from penstock.control.events import Placement
 from penstock.control.examine.vitals import Floats, Work
 from penstock.control.treat.decision import Treatment, is_new
 from penstock.errors import ProtocolError
@@ -71,7 +72,7 @@ class Fleet:
         self.owner = np.arange(slots, dtype=np.int64) * hosts // slots
         self.service_rate = np.array([self._speed[host] for host in self.hosts])
         self.paused_ms, self.worked = np.zeros(hosts), np.zeros(hosts)
-        self._home = [self.hosts[n] for n in self.owner]
+        self._home = self._names()
         self.treating = False
         self._until = 0.0
         self._untouched = False
@@ -83,9 +84,12 @@ class Fleet:
         return self.treating and self._untouched and bool(self._starting)
 
     @property
-    def coming(self) -> int:
-        """Hosts that are starting."""
-        return len(self._starting)
+    def placement(self) -> Placement:
+        """Hosts that are up and what they own; slots whose hosts pause are on their way, too."""
+        pending = 0
+        if self.treating:
+            pending = max(1, sum(a != b for a, b in zip(self._home, self._names(), strict=True)))
+        return Placement(self.hosts, self.owner, pending, len(self._starting))
 
     @property
     def size(self) -> int:
@@ -110,7 +114,7 @@ class Fleet:
         """
         if self.treating and not self.waits:
             raise ProtocolError("treatments while others are under way", hint="wait for settle")
-        self._home = [self.hosts[n] for n in self.owner]
+        self._home = self._names()
         self._leaving.clear()
         coming, self._starting = self._starting, {}
         names: dict[HostId, HostId] = {}
@@ -157,6 +161,9 @@ class Fleet:
             self._leaving -= gone
         self.treating = bool(self._starting)
         return not self.treating
+
+    def _names(self) -> list[HostId]:
+        return [self.hosts[n] for n in self.owner.tolist()]
 
     def _move(self, now_ms: float) -> None:
         index = {host: n for n, host in enumerate(self.hosts)}

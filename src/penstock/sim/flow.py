@@ -19,7 +19,7 @@ from penstock.sim.ledger import Ledger
 from penstock.sim.outcome import FlowOutcome
 from penstock.sim.plane import Following, Plane
 from penstock.sim.run import check_hosts, check_warm_up, paced, prepared, settled
-from penstock.sim.stage import Stage, own_bound
+from penstock.sim.stage import Stage
 from penstock.sim.trace import Trace
 
 
@@ -81,33 +81,25 @@ def simulate_flow(
             planes[n],
             randoms[n],
             None if settled(chosen, first, planes[n]) else chosen,
-            _own(whole, given[name], plane),
-            per_look * trace.delta_ms,
+            whole,
             rates[n],
             warm_up_ms,
             deadline_ms,
         )
         stages.append(stage)
-    sharing = _Sharing(stages, None if shares is not None else budget, share_every_ms, tell)
+    flow = loops.Controlled(stages, per_look * trace.delta_ms)
+    flow.share(0.0, given)
+    sharing = _Sharing(flow, None if shares is not None else budget, share_every_ms, tell)
     if plane.engine == "epochs":
-        loops.epochs(stages, following, sharing.look)
+        loops.epochs(flow, following, sharing.look)
     else:
-        loops.continuous(stages, following, per_look, sharing.look)
+        loops.continuous(flow, following, per_look, sharing.look)
     judged_from = round(warm_up_ms / trace.delta_ms)
     return FlowOutcome(
-        {stage.step: stage.outcome() for stage in stages},
+        flow.outcomes(),
         ledgers[-1].success(bounds.sla, judged_from, end_to_end=True),
         tuple(sharing.told),
     )
-
-
-def _own(bounds: Bounds, share: float, plane: Plane) -> Bounds:
-    """A step's bounds with another share.
-
-    In epochs, a step's latency is measured from arrival to sink, so the alert is not shared.
-    """
-    alert = bounds.alert if plane.engine == "continuous" else bounds.alert_ms / share
-    return replace(bounds, share=share, alert=alert)
 
 
 class _Sharing:
@@ -115,31 +107,30 @@ class _Sharing:
 
     def __init__(
         self,
-        stages: Sequence[Stage],
+        flow: loops.Controlled,
         budget: Budget | None,
         every_ms: float,
         tell: Callable[[float], None],
     ) -> None:
-        self._stages, self._budget, self._every_ms, self._tell = stages, budget, every_ms, tell
+        self._flow, self._budget, self._every_ms, self._tell = flow, budget, every_ms, tell
         self._last_ms = 0.0
         self.told = [(0.0, self._shares())]
         """The shares, and since when."""
 
     def look(self, now_ms: float) -> None:
         if self._budget is not None and now_ms - self._last_ms >= self._every_ms:
-            delta_ms = self._stages[0].ledger.delta_ms
+            stages = self._flow.stages
+            delta_ms = stages[0].ledger.delta_ms
             first, last = round(self._last_ms / delta_ms), round(now_ms / delta_ms)
             self._last_ms = now_ms
             success: dict[str, float] = {
-                stage.step: float(stage.ledger.success(own_bound(stage.bounds), first, last).mean())
-                for stage in self._stages
+                stage.step: float(stage.ledger.success(stage.own_bound, first, last).mean())
+                for stage in stages
             }
-            shares = self._budget.update(success)
-            for stage in self._stages:
-                stage.bounds = _own(stage.bounds, shares[stage.step], stage.plane)
+            self._flow.share(now_ms, self._budget.update(success))
             if self._shares() != self.told[-1][1]:
                 self.told.append((now_ms, self._shares()))
         self._tell(now_ms)
 
     def _shares(self) -> dict[str, float]:
-        return {stage.step: stage.bounds.share for stage in self._stages}
+        return {str(stage.step): stage.share for stage in self._flow.stages}

@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from penstock.control.money import Costs, FunctionPrice, HostPrice
+from penstock.control.treat.offloading import OffloadSettings
 from penstock.errors import SettingError
-from penstock.offload.policy.values import OffloadSettings
 from penstock.wire.report import Usage
 
 

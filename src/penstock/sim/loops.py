@@ -1,37 +1,134 @@
-"""The two engines in time: the data plane goes on, control looks, and again."""
+"""The simulated data plane under control: two engines in time, run by the control machine.
+
+`Controlled` hands the machine what its stages tell, and does to them what it says.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from time import perf_counter
 
 import numpy as np
 
-from penstock.control.examine.epoch_cost import EpochCost
-from penstock.control.examine.epoch_times import EpochTimes
+from penstock.control.events import (
+    Aid,
+    EpochBegan,
+    EpochRead,
+    EpochSealed,
+    Event,
+    SharesMoved,
+    SlotsMoved,
+    TreatmentBegun,
+)
 from penstock.control.examine.vitals import Floats
+from penstock.control.instructions import KeepWarm, Tell, Treat
+from penstock.control.machine import ControlledStep, FlowControl, Habits
+from penstock.control.money import Money
+from penstock.control.offload_policy import Helped
+from penstock.model import StepId
+from penstock.offload.policy.flow import FlowOffload
+from penstock.plan.epoch import Offload
 from penstock.sim.epochs import Source, Spent
 from penstock.sim.ledger import Ledger
+from penstock.sim.outcome import Outcome
 from penstock.sim.plane import Following
 from penstock.sim.queues import Queues
 from penstock.sim.stage import Stage
+from penstock.wire.report import Offloaded, Routed, Seen
 
-Tell = Callable[[float], None]
+Progress = Callable[[float], None]
 """Called after each look of control with the milliseconds that have passed in the simulation."""
 
 _UNWATCHED = 1000
 """Time slots at once where nothing is under control."""
 
 
+class Controlled:
+    """Stages, one after the other, and the machine that controls those which have a policy."""
+
+    def __init__(self, stages: Sequence[Stage], control_ms: float) -> None:
+        self.stages, plane = stages, stages[0].plane
+        self._stages = {str(stage.step): stage for stage in stages}
+        helped = {s: one for s, stage in self._stages.items() if (one := stage.offload_settings)}
+        self._functions = bool(helped)
+        self.machine = FlowControl(
+            [
+                ControlledStep(stage.step, stage.fleet.owner.size, stage.policy, stage.bounds)
+                for stage in stages
+                if stage.policy is not None
+            ],
+            Habits(
+                delta_ms=control_ms,
+                warm_epochs=0,
+                revises=plane.revises,
+                shares=False,
+                own_latency=plane.engine == "continuous",
+                forgives=False,
+            ),
+            offload=FlowOffload(dict.fromkeys(helped, Helped()), helped) if helped else None,
+        )
+
+    def watches(self, stage: Stage) -> bool:
+        """Whether a stage is under control."""
+        return stage.step in self.machine.steps
+
+    def aid(self, now_ms: float) -> Aid:
+        """What is known of functions and money."""
+        if not self._functions:
+            return Aid()
+        spent = [stage.spent(now_ms) for stage in self.stages]
+        money = Money(sum(one.hosts for one in spent), sum(one.functions for one in spent))
+        return Aid(True, money)
+
+    def share(self, now_ms: float, shares: Mapping[StepId, float]) -> None:
+        """Give steps other shares of an end-to-end bound."""
+        for stage in self.stages:
+            stage.share = shares[stage.step]
+        self.tell(SharesMoved(now_ms, shares))
+
+    def tell(self, event: Event) -> None:
+        """Hand in what has happened, and do what the machine says about it."""
+        steps = self.machine.steps
+        asked, began = {name: one.asked for name, one in steps.items()}, perf_counter()
+        instructions = self.machine.handle(event)
+        took_s = perf_counter() - began
+        looked = [name for name, one in steps.items() if one.asked > asked[name]]
+        for name in looked:
+            self._stages[name].decide_s.append(took_s / len(looked))
+        for instruction in instructions:
+            if isinstance(instruction, Treat):
+                self._treat(instruction, event)
+            elif isinstance(instruction, KeepWarm):
+                self._stages[instruction.step].warm = instruction.count
+            elif isinstance(instruction, Tell):
+                self._stages[instruction.entry.step].entries.append(instruction.entry)
+
+    def _treat(self, treat: Treat, event: Event) -> None:
+        """Begin treatments; slots move at once, unless an epoch is under way."""
+        stage, now_ms = self._stages[treat.step], event.now_ms
+        named = stage.begin(treat, now_ms)
+        self.tell(TreatmentBegun(now_ms, treat.epoch, treat.step, named))
+        if not isinstance(event, EpochRead):
+            stage.settle(now_ms)
+            self.tell(SlotsMoved(now_ms, treat.epoch, treat.step, stage.fleet.placement))
+
+    def outcomes(self) -> dict[str, Outcome]:
+        """What each step did."""
+        steps = self.machine.steps
+        return {
+            name: stage.outcome(steps[name].asked if name in steps else 0)
+            for name, stage in self._stages.items()
+        }
+
+
 def continuous(
-    stages: Sequence[Stage], following: Sequence[Following], per_look: int, tell: Tell
+    flow: Controlled, following: Sequence[Following], per_look: int, progress: Progress
 ) -> None:
     """Record by record. Control looks after every `per_look` time slots."""
-    ledger = stages[0].ledger
+    stages, ledger = flow.stages, flow.stages[0].ledger
     queues = [Queues(stage.ledger, stage.fleet) for stage in stages]
     handed_on = [follower.fan_out * np.asarray(follower.shares) for follower in following]
-    watched = any(stage.control is not None for stage in stages)
-    step = per_look if watched else _UNWATCHED
+    step = per_look if flow.machine.steps else _UNWATCHED
     length = len(ledger.arrived)
     for look, first in enumerate(range(0, length, step), start=1):
         last = min(first + step, length)
@@ -45,12 +142,12 @@ def continuous(
                     queues[n].advance(m, m + 1)
         now_ms = last * ledger.delta_ms
         for stage, queue in zip(stages, queues, strict=True):
-            if stage.control is not None and last - first == step:
+            if flow.watches(stage):
                 rows = stage.ledger.latency[first:last]
                 measured_ms = rows[0] if step == 1 else rows.sum(axis=0)
-                stage.sample(look, queue.arrived, queue.completed, measured_ms)
-            stage.decide(now_ms)
-        tell(now_ms)
+                counts = queue.arrived, queue.completed, measured_ms
+                flow.tell(stage.time_slot(look, now_ms, counts, last - first == step))
+        progress(now_ms)
 
 
 def _hand_on(before: Ledger, after: Ledger, per_record: Floats, m: int) -> None:
@@ -64,15 +161,14 @@ def _hand_on(before: Ledger, after: Ledger, per_record: Floats, m: int) -> None:
         after.age_ms[m] = float(before.latency[m].sum() + before.carried[m].sum()) / done
 
 
-def epochs(stages: Sequence[Stage], following: Sequence[Following], tell: Tell) -> None:
+def epochs(flow: Controlled, following: Sequence[Following], progress: Progress) -> None:
     """Epoch after epoch. Control looks twice: when it is known what one brings, and at its end.
 
     Hosts may be started in between. Slots move at the end.
     """
-    ledger = stages[0].ledger
+    stages, ledger = flow.stages, flow.stages[0].ledger
     end_ms = len(ledger.arrived) * ledger.delta_ms
-    times = EpochTimes()
-    source, cost = Source(ledger.arrived, ledger.delta_ms), EpochCost()
+    source = Source(ledger.arrived, ledger.delta_ms)
     put_out = [0] * len(following)
     began_ms, epoch = 0.0, 0
     while began_ms < end_ms:
@@ -81,24 +177,40 @@ def epochs(stages: Sequence[Stage], following: Sequence[Following], tell: Tell) 
             intakes.append(intakes[n].split(follower.fan_out, follower.shares, put_out[n]))
             put_out[n] += int(intakes[n].records.sum())
             stages[n + 1].ledger.arrive(intakes[n + 1].first, intakes[n + 1].records)
+        flow.tell(EpochBegan(began_ms, epoch, aid=flow.aid(began_ms)))
+        offloads: Mapping[str, Offload] = flow.machine.orders.offloads
         efforts = [
-            stage.begin_epoch(intake, began_ms)
+            stage.begin_epoch(intake, began_ms, offloads.get(stage.step))
             for stage, intake in zip(stages, intakes, strict=True)
         ]
         busy_ms = sum(effort.busy_ms for effort in efforts)
         done_ms = began_ms + stages[0].plane.epoch_cost_ms + busy_ms
-        for stage, intake in zip(stages, intakes, strict=True):
-            stage.read_epoch(intake, began_ms, cost.ms, epoch)
-        cost.note(began_ms, done_ms, sum(effort.useful_ms for effort in efforts))
-        if len(stages) > 1:
-            spent_ms = {str(s.step): e.useful_ms for s, e in zip(stages, efforts, strict=True)}
-            times.note(spent_ms, done_ms - began_ms)
-            for stage in stages:
-                left = times.left_to(stage.step, stage.bounds.share)
-                stage.bounds = replace(stage.bounds, left=left)
-        for stage, intake, effort in zip(stages, intakes, efforts, strict=True):
-            spent = Spent(effort.busy_ms, busy_ms, stage.bounds.share)
-            stage.end_epoch(intake, began_ms, done_ms, spent)
-            stage.decide(done_ms, cost.ms, epoch)
+        passing = list(zip(stages, intakes, efforts, strict=True))
+        watched = [one for one in passing if flow.watches(one[0])]
+        helped = [one for one in watched if one[0].pool is not None]
+        read = {str(s.step): s.read(intake, effort, began_ms) for s, intake, effort in watched}
+        flow.tell(EpochRead(began_ms, epoch, read, aid=flow.aid(began_ms)))
+        sealed = {}
+        for stage, intake, effort in passing:
+            spent = Spent(effort.busy_ms, busy_ms, stage.share)
+            sealed[stage.step] = stage.end_epoch(intake, effort, began_ms, done_ms, spent)
+        rows = {str(stage.step): int(intake.records.sum()) for stage, intake, _ in helped}
+        told = Seen(
+            int(intakes[0].records.sum()),
+            loads={str(stage.step): intake.records.sum(axis=0) for stage, intake, _ in helped},
+            offloaded=tuple(Offloaded(s.step, e.rows, round(e.partials)) for s, _, e in helped),
+            routed={step: Routed(count, combined=False) for step, count in rows.items()},
+        )
+        steps = {str(stage.step): sealed[stage.step] for stage, *_ in watched}
+        flow.tell(
+            EpochSealed(
+                *(done_ms, epoch, done_ms, done_ms, steps, (told,)),
+                elsewhere_ms={str(stage.step): e.useful_ms for stage, _, e in passing},
+                aid=flow.aid(done_ms),
+            )
+        )
+        for stage in stages:
+            if stage.pool is not None:
+                stage.pool.keep(done_ms, stage.warm)
         began_ms, epoch = done_ms, epoch + 1
-        tell(min(done_ms, end_ms))
+        progress(min(done_ms, end_ms))

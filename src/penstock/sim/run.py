@@ -66,15 +66,15 @@ def simulate(
         np.random.default_rng(seed),
         None if settled(chosen, hosts, plane) else chosen,
         bounds,
-        per_look * trace.delta_ms,
         warm_up_ms=warm_up_ms,
         deadline_ms=deadline_ms,
     )
+    flow = loops.Controlled([stage], per_look * trace.delta_ms)
     if plane.engine == "epochs":
-        loops.epochs([stage], (), tell)
+        loops.epochs(flow, (), tell)
     else:
-        loops.continuous([stage], (), per_look, tell)
-    return stage.outcome()
+        loops.continuous(flow, (), per_look, tell)
+    return flow.outcomes()[step]
 
 
 def prepared(policy: str | Policy) -> tuple[Policy, float | None]:

@@ -155,7 +155,7 @@ class BurstShape(Shape):
 
 @dataclass(frozen=True)
 class Swell(Shape):
-    """From the base up to `factor` times as many and back, as a wave, from `at_s` on for `for_s`.
+    """A wave from the base up to `factor` times as many and back, from `at_s` on for `for_s`.
 
     >>> swell = Swell(1000, 5, at_s=10, for_s=60)
     >>> swell.rate_at([0, 40, 90]).round(-1).tolist(), swell.cumulative(70_000).tolist()
@@ -205,7 +205,7 @@ def _risen(
 
 @dataclass(frozen=True)
 class Ramp(Shape):
-    """From one rate to another, evenly, in 200 pieces; then the other for ever.
+    """A rate that goes from one value to another, evenly, in 200 pieces; then the other for ever.
 
     >>> Ramp(0, 1000, over_s=10).cumulative([5_000, 10_000, 11_000]).tolist()
     [1250, 5000, 6000]

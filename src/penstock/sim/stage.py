@@ -1,28 +1,26 @@
-"""One step of a simulated run: its hosts, its control, and what it did."""
+"""One step of a simulated run: its hosts, its functions, and what it did."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
-from time import perf_counter
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from penstock.control.examine.vitals import Floats
+from penstock.control.events import StepRead, StepSealed, TimeSlotEnded
+from penstock.control.examine.arrivals import Arrivals
+from penstock.control.instructions import Treat
 from penstock.control.journal.entry import Entry
-from penstock.control.journal.journal import Journal
 from penstock.control.money import Money, Spending
-from penstock.control.step_control import StepControl
-from penstock.control.treat.decision import Bounds, Policy, Treatment, is_new
+from penstock.control.treat.decision import Bounds, Policy, Treatment
+from penstock.control.treat.offloading import OffloadSettings
 from penstock.model import SLA, HostId, StepId
-from penstock.offload.policy.offloader import Offloader
-from penstock.offload.policy.reflexes import Came, Reflexes
-from penstock.sim.epochs import Effort, Intake, Spent, complete, host_records
+from penstock.plan.epoch import Offload
+from penstock.sim.epochs import Effort, Intake, Planned, Spent, complete, helped, host_records
 from penstock.sim.fleet import Fleet
 from penstock.sim.functions import Pool
-from penstock.sim.helped import Planned, helped
 from penstock.sim.ledger import Ledger
 from penstock.sim.outcome import Outcome
 from penstock.sim.plane import Plane
@@ -31,7 +29,7 @@ Array = npt.NDArray[Any]
 
 
 class Stage:
-    """The shell of a `StepControl`: asks it when it is time, and does to the fleet what it says."""
+    """The made-up data plane of one step: what its control is told, and what it does about it."""
 
     def __init__(
         self,
@@ -42,7 +40,6 @@ class Stage:
         random: np.random.Generator,
         policy: Policy | None,
         bounds: Bounds,
-        control_ms: float,
         service_rate: float | None = None,
         warm_up_ms: float = 0.0,
         deadline_ms: float | None = None,
@@ -52,228 +49,141 @@ class Stage:
         Where the plane has functions, they work off what waits within `deadline_ms` (None: the
         window of the SLA).
         """
-        self.step, self.ledger, self.plane = step, ledger, plane
+        self.step, self.ledger, self.plane, self.policy = step, ledger, plane, policy
+        self.bounds = bounds
+        """With the share that the step has now."""
         self.fleet = Fleet(step, ledger.arrived.shape[1], hosts, plane, random, service_rate)
         ledger.note_hosts(hosts, 0.0)
         self.entries: list[Entry] = []
-        self._random, self._bounds, self._warm_up_ms = random, bounds, warm_up_ms
+        self.decide_s: list[float] = []
+        self.warm = 0
+        """Functions that are to be kept ready."""
+        self._random, self._warm_up_ms = random, warm_up_ms
         self._kinds: Counter[str] = Counter()
-        self._decide_s: list[float] = []
-        self.control: StepControl | None = None
-        if policy is not None:
-            journal = Journal(sink=self.entries.append)
-            self.control = StepControl(
-                step, self.fleet.owner.size, policy, bounds, journal=journal, delta_ms=control_ms
-            )
-        self._pool: Pool | None = None
-        self._reflexes = Reflexes()
         self._spending, self._rows = Spending(plane.host_price), 0
         self._spending.note(0.0, hosts)
-        self._effort: Effort | None = None
-        """Of the epoch that is going on."""
-        if self.control is not None and plane.functions is not None:
+        self.pool: Pool | None = None
+        self.offload_settings: OffloadSettings | None = None
+        """Of the functions that help it, if any do."""
+        if policy is not None and plane.functions is not None:
             rate = plane.service_rate if service_rate is None else service_rate
-            self._pool = Pool(plane.functions, rate)
-            settings = plane.functions.settings(plane.host_price, deadline_ms)
-            self.control.offloader = Offloader(settings)
+            self.pool = Pool(plane.functions, rate)
+            self.offload_settings = plane.functions.settings(plane.host_price, deadline_ms)
 
-    @property
-    def bounds(self) -> Bounds:
-        return self._bounds
+    # -- what control is told
 
-    @bounds.setter
-    def bounds(self, bounds: Bounds) -> None:
-        self._bounds = bounds
-        if self.control is not None:
-            self.control.bounds = bounds
+    def time_slot(
+        self, m: int, now_ms: float, counts: tuple[Array, Array, Array], whole: bool
+    ) -> TimeSlotEnded:
+        """Time slot m of control has ended; records that arrived and completed by now, and latencies.
 
-    def sample(self, m: int, arrived: Array, completed: Array, measured_ms: Array) -> None:
-        """Time slot m of control has ended: examine what has arrived and completed by now."""
-        assert self.control is not None
-        fleet = self.fleet
+        If it was not a `whole` one, nothing is counted.
+        """
+        fleet, (arrived, completed, measured_ms) = self.fleet, counts
         silent: frozenset[HostId] = frozenset()
-        if self.plane.lost_samples > 0:
+        if whole and self.plane.lost_samples > 0:
             lost = self._random.random(len(fleet.hosts)) < self.plane.lost_samples
             silent = frozenset(host for host, gone in zip(fleet.hosts, lost, strict=True) if gone)
             arrived, completed = (
                 np.where(lost[fleet.owner], -1.0, values) for values in (arrived, completed)
             )
-        self.control.examiner.sample(
-            m, arrived, completed, fleet.owner, fleet.hosts, fleet.work(silent), measured_ms
+        hosts, owner, work = fleet.hosts, fleet.owner, fleet.work(silent) if whole else None
+        self.settle(now_ms)
+        return TimeSlotEnded(
+            *(now_ms, m, self.step, arrived, completed, hosts, owner, work, measured_ms),
+            placement=fleet.placement,
         )
 
-    def begin_epoch(self, intake: Intake, began_ms: float) -> Effort:
+    def begin_epoch(self, intake: Intake, began_ms: float, offload: Offload | None) -> Effort:
         """An epoch begins with what has arrived: share its work out, as was decided before it."""
-        planned = None if self.control is None else self._planned(self.control, intake)
-        if self._pool is None or planned is None:
-            records = host_records(self.fleet, intake)
-            self._effort = Effort.of_hosts(self.fleet, records, began_ms)
-        else:
-            self._effort = helped(self.fleet, self._pool, intake, planned, began_ms)
-        return self._effort
+        planned = None if offload is None else Planned.of(offload, int(intake.records.sum()))
+        if self.pool is None or planned is None:
+            return Effort.of_hosts(self.fleet, host_records(self.fleet, intake), began_ms)
+        return helped(self.fleet, self.pool, intake, planned, began_ms)
 
-    def _planned(self, control: StepControl, intake: Intake) -> Planned | None:
-        """What functions get of an epoch: as was decided, or more, as couriers react."""
-        found, offloader, vitals = control.offloading, control.offloader, control.vitals
-        if found is None or offloader is None or vitals is None:
-            return None
-        part = self._bounds.time
-        reflex = self._reflexes.reflex(vitals, offloader.limits, part, found.merge)
-        return Planned.of(found, reflex, int(intake.records.sum()))
-
-    def read_epoch(self, intake: Intake, began_ms: float, cost_ms: float, epoch: int) -> None:
-        """An epoch has begun, and it is known what it brings: if that is too much, act early."""
-        if self.control is None:
-            return
+    def read(self, intake: Intake, effort: Effort, began_ms: float) -> StepRead:
+        """What an epoch brings, while hosts work on it."""
+        waited_ms = (began_ms - intake.arrival_ms) @ intake.records
         # Control counts time slots by their ends, from 1.
-        self.control.examiner.arriving(began_ms, intake.records, intake.first + 1)
-        vitals = self.control.vitals
-        if self._busy:
-            self._help(began_ms, cost_ms, epoch)
-            return
-        if vitals is None or vitals.hosts != self.fleet.hosts:
-            return
-        assert self._effort is not None
-        age_ms = intake.age_ms(began_ms)
-        expected_ms = age_ms + cost_ms + self._effort.records * 1000.0 / vitals.service_rate
-        self._ask(began_ms, cost_ms, epoch, expected_ms)
+        first, age_ms = intake.first + 1, intake.age_ms(began_ms)
+        arrivals = Arrivals(first, intake.records, began_ms, age_ms, waited_ms)
+        return StepRead(arrivals, self.fleet.placement, effort.records)
 
-    def end_epoch(self, intake: Intake, began_ms: float, done_ms: float, spent: Spent) -> None:
-        """An epoch that took what had arrived when it began is done: enter it, and examine it."""
+    def end_epoch(
+        self, intake: Intake, effort: Effort, began_ms: float, done_ms: float, spent: Spent
+    ) -> StepSealed:
+        """An epoch that took what had arrived when it began is done. Slots may move now."""
         complete(self.ledger, intake, done_ms, spent)
-        fleet, effort, self._effort = self.fleet, self._effort, None
-        assert effort is not None
+        fleet = self.fleet
         most_ms = float((effort.records * 1000.0 / fleet.service_rate).max())
         self.ledger.note_epoch(began_ms, done_ms, most_ms, effort.functions, effort.money)
-        if self.control is None:
-            return
-        self._merge(effort, intake)
-        fleet.worked += effort.records
-        self.control.examiner.epoch(
-            done_ms,
-            began_ms,
-            None,
-            intake.first + 1,
-            intake.records.sum(axis=0),
-            fleet.owner,
-            fleet.hosts,
-            fleet.work(),
-            (done_ms - intake.arrival_ms) @ intake.records,
-        )
-
-    def decide(self, now_ms: float, epoch_cost_ms: float = 0.0, epoch: int | None = None) -> None:
-        """Slots may move now: carry on with what is under way; if nothing is, ask what to do."""
-        if self.control is None:
-            return
-        if self.fleet.treating:
-            self._settle(now_ms, epoch)
-        if self._busy:
-            self._help(now_ms, epoch_cost_ms, epoch)
-        elif self._ask(now_ms, epoch_cost_ms, epoch):
-            self._settle(now_ms, epoch)
-        if self._pool is not None and self.control.offloading is not None:
-            self._pool.keep(now_ms, self.control.offloading.warm)
-
-    @property
-    def _busy(self) -> bool:
-        """Whether treatments are under way that must not be changed."""
-        return self.fleet.treating and not (self.plane.revises and self.fleet.waits)
-
-    def _help(self, now_ms: float, epoch_cost_ms: float, epoch: int | None) -> None:
-        """While treatments are under way functions can still be given more or less."""
-        if self._pool is not None and self.control is not None:
-            fleet, money = self.fleet, self._spent(now_ms)
-            self.control.help(now_ms, fleet.hosts, fleet.owner, epoch_cost_ms, epoch, money)
-
-    def _merge(self, effort: Effort, intake: Intake) -> None:
-        """Tell the policy what came, and what became of the rows that went to functions."""
-        if self._pool is None or self.control is None or self.control.offloader is None:
-            return
         self._rows += effort.rows
-        rows = int(intake.records.sum())
-        self._reflexes.note(Came([rows], float(rows), combined=False))
-        self.control.offloader.merged(effort.rows, round(effort.partials))
+        fleet.worked += effort.records
+        hosts, owner = fleet.hosts, fleet.owner
+        work = fleet.work() if self.policy is not None else {}
+        self.settle(done_ms)
+        return StepSealed(hosts, owner, work, effort.useful_ms, fleet.placement)
 
-    def _ask(
-        self,
-        now_ms: float,
-        epoch_cost_ms: float,
-        epoch: int | None,
-        expected_ms: Floats | None = None,
-    ) -> bool:
-        """Ask what to do, and begin it. Whether there is anything."""
-        assert self.control is not None
-        fleet, began, pool = self.fleet, perf_counter(), self._pool
-        decision = self.control.decide(
-            now_ms,
-            fleet.hosts,
-            fleet.owner,
-            epoch_cost_ms,
-            epoch,
-            expected_ms,
-            revise=fleet.treating,
-            functions=pool is not None,
-            money=None if pool is None else self._spent(now_ms),
-        )
-        self._decide_s.append(perf_counter() - began)
-        if decision is None or not decision.treatments:
-            return False
-        if fleet.treating and not fleet.coming < new_hosts(decision.treatments):
-            return False
-        self._kinds.update(treatment.kind for treatment in decision.treatments)
-        self.control.began(fleet.begin(decision.treatments, now_ms), now_ms, epoch)
-        self.ledger.note_hosts(fleet.size, now_ms)
-        self._spent(now_ms)
-        return True
+    # -- what it does about it
 
-    def _settle(self, now_ms: float, epoch: int | None) -> None:
-        assert self.control is not None
-        before = self.fleet.hosts
-        if self.fleet.settle(now_ms):
-            self.control.completed(now_ms, self.fleet.hosts, epoch)
-        for host in before:
-            if host not in self.fleet.hosts:
-                self.control.examiner.forget_host(host)
+    def begin(self, treat: Treat, now_ms: float) -> tuple[Treatment, ...]:
+        """Begin treatments; returns them with the names that new hosts have got."""
+        self._kinds.update(treatment.kind for treatment in treat.treatments)
+        named = self.fleet.begin(treat.treatments, now_ms)
+        self._count_hosts(now_ms)
+        return named
+
+    def settle(self, now_ms: float) -> None:
+        """Let slots move whose hosts are up by now."""
+        if self.fleet.treating:
+            self.fleet.settle(now_ms)
+            self._count_hosts(now_ms)
+
+    def _count_hosts(self, now_ms: float) -> None:
         self.ledger.note_hosts(self.fleet.size, now_ms)
-        self._spent(now_ms)
+        self.spent(now_ms)
 
-    def _spent(self, now_ms: float) -> Money:
+    def spent(self, now_ms: float) -> Money:
         """So far. Asked whenever the number of hosts may change."""
-        functions = 0.0 if self._pool is None else self._pool.usage.money
+        functions = 0.0 if self.pool is None else self.pool.usage.money
         self._spending.note(now_ms, self.fleet.size, functions)
         return self._spending.money
 
-    def outcome(self) -> Outcome:
+    @property
+    def own_bound(self) -> SLA:
+        """The step's part of an end-to-end bound."""
+        return SLA(round(self.bounds.latency_ms), self.bounds.sla.window_ms)
+
+    @property
+    def share(self) -> float:
+        """The same, as a part of the whole."""
+        return self.bounds.share
+
+    @share.setter
+    def share(self, share: float) -> None:
+        self.bounds = replace(self.bounds, share=share)
+
+    def outcome(self, decisions: int) -> Outcome:
         """What the step did; judged without the time to warm up."""
         end_ms = len(self.ledger.arrived) * self.ledger.delta_ms
         first = round(self._warm_up_ms / self.ledger.delta_ms)
-        ledger, times = self.ledger, self._decide_s
+        ledger, times = self.ledger, self.decide_s
         return Outcome(
             step=self.step,
-            success_by_slot=ledger.success(own_bound(self._bounds), first),
+            success_by_slot=ledger.success(self.own_bound, first),
             hosts=ledger.average_hosts(self._warm_up_ms),
             treatments={kind: self._kinds[kind] for kind in ("scale_out", "scale_in", "balance")},
             arrived=round(float(ledger.arrived.sum(dtype=np.float64))),
             completed=float(ledger.completed.sum()),
             series=ledger.series(),
             journal=tuple(self.entries),
-            decisions=len(times),
+            decisions=decisions,
             decide_us=1e6 * float(np.mean(times)) if times else 0.0,
             decide_worst_us=1e6 * max(times, default=0.0),
             money=Money(
                 self.plane.host_price.money(ledger.average_hosts() * end_ms / 1000.0),
-                0.0 if self._pool is None else self._pool.usage.money,
+                0.0 if self.pool is None else self.pool.usage.money,
             ),
-            used=None if self._pool is None else self._pool.usage,
+            used=None if self.pool is None else self.pool.usage,
             function_rows=self._rows,
         )
-
-
-def new_hosts(treatments: Sequence[Treatment]) -> int:
-    """That these ask for."""
-    return len({one.target for one in treatments if is_new(one.target)})
-
-
-def own_bound(bounds: Bounds) -> SLA:
-    """The step's part of an end-to-end bound."""
-    return SLA(round(bounds.latency_ms), bounds.sla.window_ms)

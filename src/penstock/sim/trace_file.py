@@ -21,7 +21,6 @@ import pyarrow.csv
 import pyarrow.parquet
 
 from penstock.errors import InputError
-from penstock.sim.trace import Counts
 from penstock.state.keys.codec import KeyCodec, slots_of
 
 _TIMES = {"time_ms": 1.0, "time": 1000.0, "arrival": 1000.0}
@@ -30,7 +29,7 @@ _MOST_VALUES = 2**30
 """Time slots times slots: 4 GB of counts."""
 
 
-def read(path: Path, slots: int, delta_ms: float) -> Counts:
+def read(path: Path, slots: int, delta_ms: float) -> npt.NDArray[np.int32]:
     """The counts of the trace in this file. Raises `InputError` for what is not as it must be."""
     table = _table(path)
     if not table.num_rows:

@@ -34,7 +34,7 @@ class Workload:
     service_rate: float
     """Records a second of a host of the first step."""
     hosts: int = 1
-    """In the beginning, of the first step."""
+    """Hosts of the first step in the beginning."""
     step: str = "step"
     following: tuple[Following, ...] = ()
 
@@ -47,7 +47,7 @@ _SHAPES = {
     "hotspot": ("steady(10000)", "hotspot(0.5, 5, 1, 60s)", 3000.0),
 }
 _WORDS = 10.0
-"""In a sentence."""
+"""Words in a sentence."""
 
 
 def names() -> tuple[str, ...]:

@@ -63,7 +63,7 @@ class Arriving:
     content: Content
     partitions: int = 2
     start_ms: int | None = None
-    """Of 1970: when the load begins. None: when the query has come up."""
+    """When the load begins, in milliseconds since 1970. None: when the query has come up."""
 
 
 @dataclass

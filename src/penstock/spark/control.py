@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from penstock.control.elastic import Steering
+
 if TYPE_CHECKING:
     from penstock.spark.query import FlowQuery
-
-
-_STEERED = ("margin", "at_least", "at_most", "policy", "dry_run", "functions_at_most")
 
 
 def actions(query: FlowQuery) -> dict[str, Callable[[dict[str, Any]], Any]]:
@@ -37,12 +36,7 @@ def actions(query: FlowQuery) -> dict[str, Callable[[dict[str, Any]], Any]]:
         return {"migration": str(query.migration)}
 
     def steer(order: dict[str, Any]) -> dict[str, Any]:
-        # Durations come in milliseconds; users write them as text or in seconds.
-        told = {name: order.get(name) for name in _STEERED}
-        for name in ("latency", "window", "alert", "patience"):
-            ms = order.get(f"{name}_ms")
-            told[name] = None if ms is None else ms / 1000
-        return query.steer(**told)
+        return query.steer(Steering.from_json(order))
 
     def journal(order: dict[str, Any]) -> dict[str, Any]:
         return {"entries": query.journal[-order["last"] :]}

@@ -73,8 +73,8 @@ class Lifecycle:
     def _start_up(self) -> None:
         parts = self._parts
         arm(parts.start.settings.faults)
-        if parts.offloads is not None and parts.offloads.helps:
-            parts.offloads.keeper.start()
+        if parts.keeper is not None and parts.helps:
+            parts.keeper.start()
         parts.bill.note()
         parts.relocation.start_hosts()
         parts.store.write_control(
@@ -83,12 +83,13 @@ class Lifecycle:
 
     def _clean_up(self) -> None:
         parts = self._parts
-        if parts.offloads is not None:
-            parts.offloads.keeper.stop()
+        if parts.keeper is not None:
+            parts.keeper.stop()
         parts.bill.end()
         try:
             parts.runner.stop()
             parts.journal.stop()
+            parts.events.stop()
             parts.fleet.stop()
             parts.registry.shutdown()
             parts.store.remove_control()

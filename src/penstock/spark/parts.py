@@ -7,19 +7,21 @@ import threading
 import time
 from collections import deque
 from functools import partial
+from typing import cast
 
 from penstock.control.money import HostPrice
 from penstock.driver.bill import Bill
 from penstock.driver.control_loop import ControlLoop
 from penstock.driver.epochs import EpochRunner
 from penstock.driver.fleet import Fleet
-from penstock.driver.journal_writer import JournalWriter
+from penstock.driver.journal_writer import EventWriter, JournalWriter
 from penstock.driver.progress import EpochProgress
 from penstock.driver.registry import Registry
 from penstock.driver.relocation import Relocation
 from penstock.host.main import HostOrder, TaskOrder
-from penstock.offload.driver.help import Offloads
-from penstock.offload.driver.keeper import FunctionKeeper
+from penstock.offload.backends.backend import Backend
+from penstock.offload.driver.keeper import WorkerKeeper
+from penstock.offload.policy.flow import helped
 from penstock.plan.steps import KeyedStep
 from penstock.spark import private
 from penstock.spark.cores import task_slots
@@ -44,7 +46,7 @@ class Parts:
         self.progress: deque[EpochProgress] = deque(maxlen=settings.progress_kept)
         """The newest epochs, oldest first."""
         self.store = Store(start.store)
-        self.journal = JournalWriter(self.store)
+        self.journal, self.events = JournalWriter(self.store), EventWriter(self.store)
         self.registry = Registry(
             own_address(private.is_local(spark)),
             settings.driver_port,
@@ -55,15 +57,17 @@ class Parts:
         self.fleet = Fleet(jobs, self.registry, self.token, settings)
         self.relocation = Relocation(flow.keyed, start.hosts, self.fleet, settings, start.migration)
         couriers = _Couriers(start, self.relocation, self.progress)
-        self.offloads = self._offloads(couriers)
+        self.keeper = self._keeper()
         """The flow's burst workers; None: it has none."""
+        self.helps = self.keeper is not None and bool(helped(flow)[0])
+        """Whether burst workers can help any step."""
         self.bill = Bill(
             HostPrice() if start.elastic is None else start.elastic.host_price,
             couriers.paid_cores,
-            lambda: 0.0 if self.offloads is None else self.offloads.keeper.used.money,
+            lambda: 0.0 if self.keeper is None else self.keeper.used.money,
             lambda: time.time() * 1000,
         )
-        self.control = self._control()
+        self.control = self._control(couriers)
         """Lets hosts follow the load; None: they do not."""
         self.runner = EpochRunner(
             flow,
@@ -91,32 +95,34 @@ class Parts:
         driver = self.registry.location
         return TaskOrder(tuple(hosts), flow, start.store, driver, self.token, local, start.settings)
 
-    def _offloads(self, couriers: _Couriers) -> Offloads | None:
+    def _keeper(self) -> WorkerKeeper | None:
         """The burst workers of a flow that may use any, not started yet."""
         start = self.start
-        backend = None if start.elastic is None else start.elastic.functions
-        if backend is None:
+        if start.elastic is None or start.elastic.functions is None:
             return None
-        begin = partial(backend.start, start.flow, self.run_id, self.token, start.settings.faults)
-        every = start.trigger.get("processingTime", "0 milliseconds")
-        pause_ms = float(every.split()[0])
-        return Offloads(start.flow, FunctionKeeper(begin), pause_ms, couriers.at_once)
+        backend = cast(Backend, start.elastic.functions)
+        faults = start.settings.faults
+        return WorkerKeeper(lambda: backend.start(start.flow, self.run_id, self.token, faults))
 
-    def _control(self) -> ControlLoop | None:
+    def _control(self, couriers: _Couriers) -> ControlLoop | None:
         start = self.start
-        helped = self.offloads is not None and self.offloads.helps
-        if start.elastic is None or start.sla is None or not (start.flow.keyed or helped):
+        if start.elastic is None or start.sla is None:
+            return None
+        if not start.flow.keyed and not self.helps:
             return None
         return ControlLoop(
-            start.flow.keyed,
+            start.flow,
             start.sla,
             start.elastic,
             self.relocation,
             start.settings,
             lambda: time.time() * 1000,
-            self.journal,
-            self.offloads,
-            self.bill,
+            sink=self.journal,
+            record=self.events,
+            keeper=self.keeper,
+            bill=self.bill,
+            together=couriers.at_once,
+            trigger_ms=start.trigger_ms,
         )
 
 

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from pyspark.sql.streaming.query import StreamingQuery
 
+from penstock.control.elastic import Steering
 from penstock.control.journal.entry import Entry
 from penstock.control.money import Money
-from penstock.control.treat.decision import Policy
 from penstock.driver.control_loop import ControlLoop
 from penstock.driver.progress import EpochProgress
 from penstock.errors import PenstockError, SettingError
-from penstock.model import milliseconds
 from penstock.plan.migration import Migration
 from penstock.spark import control
 from penstock.spark.cores import check_cores
@@ -68,7 +67,7 @@ class FlowQuery:
         message = str(life.error) if life.error else life.state
         if trouble := parts.runner.upkeep_trouble:
             message += f"; the store could not be compacted: {trouble}"
-        if parts.offloads is not None and (trouble := parts.offloads.keeper.trouble):
+        if parts.keeper is not None and (trouble := parts.keeper.trouble):
             message += f"; there are no functions: {trouble}"
         return QueryStatus(
             state=life.state,
@@ -171,42 +170,17 @@ class FlowQuery:
         """Whether hosts follow the load."""
         return self._control is not None
 
-    def steer(
-        self,
-        *,
-        latency: str | float | None = None,
-        window: str | float | None = None,
-        alert: str | float | None = None,
-        margin: float | None = None,
-        at_least: int | None = None,
-        at_most: int | None = None,
-        policy: str | Policy | None = None,
-        dry_run: bool | None = None,
-        functions_at_most: int | None = None,
-        patience: str | float | None = None,
-    ) -> dict[str, Any]:
-        """Change the SLA, the policy or its limits from the next decision on; tells what holds then."""
+    def steer(self, steering: Steering | None = None, **changes: Any) -> dict[str, Any]:
+        """Change the SLA, the policy or its limits from the next decision on; tells what holds then.
+
+        The changes are those of `Steering`, by name: `query.steer(latency="2s", at_most=12)`.
+        """
         self._must_run()
-        control = self.control
-        if at_most is not None:
-            hosts = sum(min(step.slots, at_most) for step in self._start.flow.keyed)
+        wanted = steering or Steering.of(**changes)
+        if wanted.at_most is not None:
+            hosts = sum(min(step.slots, wanted.at_most) for step in self._start.flow.keyed)
             check_cores(self._start.source, hosts)
-        sla = control.sla
-        if latency is not None:
-            sla = replace(sla, latency_ms=milliseconds(latency))
-        if window is not None:
-            sla = replace(sla, window_ms=milliseconds(window))
-        return control.steer(
-            sla,
-            alert=alert,
-            margin=margin,
-            at_least=at_least,
-            at_most=at_most,
-            policy=policy,
-            dry_run=dry_run,
-            functions_at_most=functions_at_most,
-            patience=patience,
-        )
+        return self.control.steer(wanted)
 
     @property
     def journal(self) -> list[Entry]:

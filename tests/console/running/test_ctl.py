@@ -13,6 +13,7 @@ from typing import Any, cast
 import pytest
 
 from penstock.console.running.query import RunningQuery
+from penstock.control.elastic import Steering
 from penstock.control.journal.entry import Entry
 from penstock.driver.progress import (
     EpochProgress,
@@ -82,8 +83,8 @@ class StandIn:
     def scale(self, step: str, hosts: int) -> None:
         self.scaled.append((step, hosts))
 
-    def steer(self, **changes: Any) -> dict[str, Any]:
-        self.steered.append({name: new for name, new in changes.items() if new is not None})
+    def steer(self, steering: Steering) -> dict[str, Any]:
+        self.steered.append(steering.changes)
         return {"steered": True}
 
 
@@ -203,12 +204,11 @@ def test_migration(serve: Serve, tmp_path: Path, capsys: pytest.CaptureFixture[s
 
 def test_steer(serve: Serve, tmp_path: Path) -> None:
     query = serve("sum")
-    changes: dict[str, Any] = {"latency_ms": 1500, "window_ms": 5000, "alert_ms": 300}
-    changes |= {"margin": 0.3, "at_least": 2, "at_most": 6, "policy": "drs", "dry_run": False}
-    assert RunningQuery(str(tmp_path)).steer(**changes) == {"steered": True}
-    seconds = {"latency": 1.5, "window": 5.0, "alert": 0.3}
-    limits = {"margin": 0.3, "at_least": 2, "at_most": 6}
-    assert query.steered == [seconds | limits | {"policy": "drs", "dry_run": False}]
+    others: dict[str, Any] = {"margin": 0.3, "at_least": 2, "at_most": 6}
+    others |= {"policy": "drs", "dry_run": False}
+    changes = Steering(latency="1500 ms", window="5s", alert=0.3, **others)
+    assert RunningQuery(str(tmp_path)).steer(changes) == {"steered": True}
+    assert query.steered == [others | {"latency": 1.5, "window": 5.0, "alert": 0.3}]
 
 
 def test_journal(serve: Serve, tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from itertools import permutations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from penstock.control.diagnose.load import Load, service_rates
@@ -76,6 +76,7 @@ def test_of_the_scale_ins_that_are_allowed_the_best_is_found(
     allowed = []
     for source, target in permutations(range(load.hosts), 2):
         then = load.moved(np.flatnonzero(load.owner == source), source, target)
+        assume(abs(then.slack[target] - floor) > 1e-12)  # where rounding decides, nobody is right
         if then.slack[target] >= floor:
             allowed.append(_merged(load, source, target))
     move = best_scale_in(load, floor)

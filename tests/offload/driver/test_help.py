@@ -9,8 +9,8 @@ import pytest
 
 from penstock.errors import PenstockError
 from penstock.offload.backends.local.backend import LocalFunctions
-from penstock.offload.driver.help import NO_ANSWER
-from tests.offload.driver.burst_trial import CAPACITY, STEP, bursting, offload_of
+from penstock.offload.policy.flow import NO_ANSWER
+from tests.offload.driver.bursts import CAPACITY, STEP, bursting, offload_of
 from tests.trials.ledger import CHAIN
 
 STABLE = 1.2 * CAPACITY
@@ -29,7 +29,7 @@ def test_a_burst_goes_to_functions_and_comes_back() -> None:
         after = trial.run(STABLE, 20)
         assert offload_of(after[-1]) is None
         assert not trial.scaled_out
-        told = trial.told("offload")
+        told = trial.entries("offload")
         assert told[0].facts["functions"] > 0
         assert told[-1].facts["functions"] == 0
         assert told[-1].facts["money"]["functions"] > 0
@@ -43,7 +43,7 @@ def test_couriers_react_in_the_epoch_that_brings_a_burst() -> None:
             assert [offload_of(plan) for plan in calm] == [None] * len(calm)
             spent = trial.keeper.used.money
             assert spent == 0, "nothing goes to functions without need"
-            trial.pass_epoch(BURST)
+            trial.rates(BURST)
             assert (trial.keeper.used.money > 0) == reacts
             trial.run(BURST, 10)
             longest[reacts] = max(trial.latency_ms[len(calm) :])
@@ -60,9 +60,9 @@ def test_hosts_come_when_a_burst_lasts_and_functions_are_let_go() -> None:
         assert trial.offload is not None
         trial.run(BURST, 40)
         assert trial.scaled_out
-        assert len(trial.relocation.hosts_now) >= 5
+        assert len(trial.relocation.hosts(STEP)) >= 5
         assert trial.offload is None, "hosts do it all"
-        assert any(entry.facts["lasts"] for entry in trial.told("offload"))
+        assert any(entry.facts["lasts"] for entry in trial.entries("offload"))
         assert trial.latency_ms[-1] < 1_000
 
 
@@ -70,7 +70,7 @@ def test_a_step_under_treatment_keeps_its_shares() -> None:
     with bursting(patience="5s", start_ms=20_000.0) as trial:
         trial.run(STABLE, 30)
         trial.run(BURST, 12)
-        assert trial.relocation.waiting is not None, "hosts are on their way"
+        assert trial.relocation.waiting, "hosts are on their way"
         trial.now_ms += 5_000
         trial.loop.wait_for_hosts()
         assert trial.relocation.waited_ms == [], "functions do it meanwhile"
@@ -82,11 +82,11 @@ def test_a_dry_run_only_tells() -> None:
         trial.run(STABLE, 30)
         plans = trial.run(1.5 * STABLE, 10)
         assert not any(offload_of(plan) for plan in plans)
-        first = trial.told("offload")[0]
+        first = trial.entries("offload")[0]
         assert first.facts["dry_run"]
         assert first.text.startswith("would be so, were this no dry run: functions carry")
         assert trial.started[0].warmed == []
-        trial.loop.steer(dry_run=False)
+        trial.steer(dry_run=False)
         trial.run(1.5 * STABLE, 10)
         assert trial.offload is not None
 
@@ -122,7 +122,7 @@ def test_functions_that_do_not_answer_are_renewed_and_left_alone_for_a_while() -
         trial.run(2 * STABLE, 40)
         assert trial.scaled_out, "functions are out: hosts it is"
         assert trial.offload is None
-        out = [entry for entry in trial.told("offload") if NO_ANSWER in entry.facts["reasons"]]
+        out = [entry for entry in trial.entries("offload") if NO_ANSWER in entry.facts["reasons"]]
         assert out[0].facts["functions"] == 0
         assert [one.stopped for one in trial.started] == [*([1] * len(out)), 0]
 
@@ -132,7 +132,7 @@ def test_functions_that_fail_once_are_not_given_up() -> None:
         trial.run(STABLE, 30)
         trial.run(2 * STABLE, 5)
         trial.answers = False
-        trial.pass_epoch(2 * STABLE)
+        trial.rates(2 * STABLE)
         trial.answers = True
         trial.run(2 * STABLE, 5)
         assert trial.offload is not None
@@ -144,12 +144,12 @@ def test_steering_turns_functions_off_and_on() -> None:
         trial.run(STABLE, 30)
         trial.run(2 * STABLE, 5)
         assert trial.offload is not None
-        facts = trial.loop.steer(functions_at_most=0)
+        facts = trial.steer(functions_at_most=0)
         assert facts["functions"]["at_most"] == 0
         trial.run(2 * STABLE, 3)
         assert trial.offload is None
-        assert any(entry.facts["name"] == "functions_at_most" for entry in trial.told("setting"))
-        trial.loop.steer(functions_at_most=3)
+        assert any(entry.facts["name"] == "functions_at_most" for entry in trial.entries("setting"))
+        trial.steer(functions_at_most=3)
         trial.run(4 * STABLE, 8)
         assert trial.offload is not None
         assert trial.offload.functions <= 3
@@ -159,13 +159,13 @@ def test_couriers_wait_longer_where_more_is_expected_of_functions() -> None:
     with bursting() as trial:
         trial.run(STABLE, 30)
         trial.run(BURST, 10)
-        control, now_ms = trial.loop._controls[STEP], trial.now_ms
+        control, now_ms = trial.steps[STEP], trial.now_ms
         found = control.offloading
         assert found is not None
         assert trial.offload is not None
         assert trial.offload.deadline_ms >= 1_000
         trial.now_ms += 60_000
-        patient = trial.loop.offload(STEP, trial.now_ms)
+        patient = trial.planned(STEP)
         assert patient is not None
         least_ms = 60_000 * found.redirected / (found.functions * CAPACITY)
         assert patient.deadline_ms > least_ms
@@ -209,11 +209,11 @@ def test_facts_are_json_and_tell_what_functions_carry() -> None:
 
 def test_steps_whose_state_does_not_merge_are_told_of() -> None:
     with bursting(CHAIN, starts=False) as trial:
-        [entry] = trial.told("refused")
+        [entry] = trial.entries("refused")
         assert (entry.step, entry.facts["wanted"]) == ("ledger", "functions")
         assert "does not merge" in entry.text
-        assert trial.loop._controls["ledger"].offloader is None
-        assert trial.loop._controls["by-op"].offloader is not None
+        assert trial.steps["ledger"]._offload is None
+        assert trial.steps["by-op"]._offload is not None
 
 
 def test_a_plan_names_functions_only_where_there_are_some() -> None:
@@ -228,10 +228,10 @@ def test_a_plan_names_functions_only_where_there_are_some() -> None:
 )
 def test_what_cannot_be_is_refused(change: dict[str, object]) -> None:
     with bursting() as trial:
-        before = trial.loop.elastic
+        before = trial.loop.machine.elastic
         with pytest.raises(PenstockError):
-            trial.loop.steer(**change)
-        assert trial.loop.elastic == before
+            trial.steer(**change)
+        assert trial.loop.machine.elastic == before
 
 
 def test_functions_that_there_are_none_of_cannot_be_limited() -> None:
@@ -246,9 +246,9 @@ def test_shares_reach_the_plan_as_they_were_decided() -> None:
     with bursting(functions=LocalFunctions(at_most=2)) as trial:
         trial.run(STABLE, 30)
         trial.run(BURST, 5)
-        found = trial.loop._controls[STEP].offloading
+        found = trial.steps[STEP].offloading
         assert found is not None
-        planned = trial.loop.offload(STEP, trial.now_ms)
+        planned = trial.planned(STEP)
         assert planned is not None
         assert np.array_equal(planned.shares, found.shares)
         assert planned.functions == found.functions <= 2
@@ -259,8 +259,8 @@ def test_where_functions_are_few_some_couriers_give_more_of_their_rows() -> None
     with bursting(functions_at_most=2) as trial:
         trial.run(STABLE, 30)
         trial.run(2 * STABLE, 5)
-        alone = trial.loop.offload(STEP, trial.now_ms, 1)
-        among_four = trial.loop.offload(STEP, trial.now_ms, 4)
+        alone = trial.planned(STEP)
+        among_four = trial.planned(STEP, 4)
         assert alone is not None
         assert among_four is not None
         assert sum(among_four.at_once(n, 4) for n in range(4)) == 2

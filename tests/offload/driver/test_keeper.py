@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import threading
 
-from penstock.offload.driver.keeper import FunctionKeeper
+from penstock.offload.driver.keeper import WorkerKeeper
 from penstock.wire.report import Usage
-from tests.offload.driver.burst_trial import PretendedStarted
+from tests.driver.pretence import PretendedStarted
 
 
-def done(keeper: FunctionKeeper) -> None:
+def done(keeper: WorkerKeeper) -> None:
     keeper._worker.submit(lambda: None).result()
 
 
@@ -20,7 +20,7 @@ def test_functions_come_up_in_the_background_and_are_let_go() -> None:
         assert may.wait(10)
         return made
 
-    keeper = FunctionKeeper(bring_up)
+    keeper = WorkerKeeper(bring_up)
     keeper.start()
     keeper.warm(3)
     assert (keeper.reach, keeper.state) == (None, "starting")
@@ -48,7 +48,7 @@ def test_functions_that_come_up_while_all_ends_are_let_go_too() -> None:
         assert may.wait(10)
         return made
 
-    keeper = FunctionKeeper(bring_up)
+    keeper = WorkerKeeper(bring_up)
     keeper.start()
     ending = threading.Thread(target=keeper.stop)
     ending.start()
@@ -66,7 +66,7 @@ def test_what_earlier_functions_used_counts_on() -> None:
         made.append(PretendedStarted(len(made)))
         return made[-1]
 
-    keeper = FunctionKeeper(bring_up)
+    keeper = WorkerKeeper(bring_up)
     keeper.warm(2)
     keeper.start()
     done(keeper)
@@ -84,7 +84,7 @@ def test_functions_that_do_not_come_up_are_told_of() -> None:
     def bring_up() -> PretendedStarted:
         raise OSError("no more processes")
 
-    keeper = FunctionKeeper(bring_up)
+    keeper = WorkerKeeper(bring_up)
     keeper.start()
     done(keeper)
     assert (keeper.reach, keeper.trouble) == (None, "no more processes")

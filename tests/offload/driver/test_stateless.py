@@ -8,15 +8,15 @@ import numpy as np
 import pytest
 
 from penstock import codec
+from penstock.control.couriers import CourierControl
 from penstock.control.journal.journal import Journal
 from penstock.control.treat.decision import Bounds
 from penstock.errors import PenstockError
-from penstock.model import SLA
-from penstock.offload.driver.help import NO_ANSWER
-from penstock.offload.driver.stateless import MapControls
+from penstock.model import SLA, StepId
+from penstock.offload.policy.flow import NO_ANSWER
 from penstock.plan.epoch import EpochPlan, Offload
-from tests.offload.driver.burst_trial import CAPACITY
-from tests.offload.driver.stateless_trial import SEGMENT, carried, mapping
+from tests.offload.driver.bursts import CAPACITY, SEGMENT, mapping
+from tests.offload.driver.bursts import offload_of as carried
 
 STABLE = (0.6 * CAPACITY, 0.6 * CAPACITY)
 BURST = (4 * STABLE[0], 4 * STABLE[1])
@@ -31,7 +31,7 @@ def test_a_burst_goes_to_functions_and_comes_back() -> None:
         assert busy_ms < 500, "epochs stay short"
         after = trial.run(STABLE, 20)
         assert carried(after[-1]) is None
-        told = trial.told("offload")
+        told = trial.entries("offload")
         assert told[0].step == SEGMENT
         assert told[0].facts["functions"] > 0
         assert told[-1].facts["functions"] == 0
@@ -41,7 +41,7 @@ def test_an_epoch_that_is_too_long_is_cut_in_the_same_epoch() -> None:
     """By reflex: no courier is kept busy for as long as all its rows would take."""
     with mapping() as trial:
         trial.run(STABLE, 10)
-        plan = trial.pass_epoch(*BURST)
+        plan = trial.rates(*BURST)
         assert carried(plan) is None, "nobody has decided anything yet"
         plain_ms = 1000 * BURST[0] * 0.25 / CAPACITY
         assert trial.busy_ms[-1] < 0.5 * plain_ms
@@ -68,8 +68,8 @@ def test_nobody_but_functions_can_help_however_long_it_lasts() -> None:
     with mapping(patience="5s") as trial:
         trial.run(STABLE, 10)
         assert all(map(carried, trial.run(BURST, 60)[5:]))
-        assert not any(entry.facts["lasts"] for entry in trial.told("offload"))
-        assert trial.told("began") == trial.told("refused") == []
+        assert not any(entry.facts["lasts"] for entry in trial.entries("offload"))
+        assert trial.entries("began") == trial.entries("refused") == []
 
 
 def test_only_the_couriers_with_too_much_are_relieved_and_they_get_the_functions() -> None:
@@ -112,7 +112,7 @@ def test_couriers_that_come_one_after_the_other_are_one() -> None:
     """Twenty partitions, and Spark has room for two of them at a time."""
     with mapping(together=2) as trial:
         trial.run([STABLE[0] / 10] * 20, 10)
-        assert trial.control.couriers == (f"{SEGMENT}/0", f"{SEGMENT}/1")
+        assert trial.couriers == (f"{SEGMENT}/0", f"{SEGMENT}/1")
         trial.run([BURST[0] / 10] * 20, 20)
         found = trial.offload
         assert found is not None
@@ -133,26 +133,26 @@ def test_another_number_of_partitions_is_coped_with(partitions: int) -> None:
         trial.run([total / 4] * 4, 10)
         before = trial.offload
         assert before is not None
-        plan = trial.pass_epoch(*[total / partitions] * partitions)
+        plan = trial.rates(*[total / partitions] * partitions)
         [(_, found)] = plan.map_offloads
         assert found.shares == pytest.approx([before.shares.mean()])
         trial.run([total / partitions] * partitions, 20)
-        assert len(trial.control.couriers) == partitions
+        assert len(trial.couriers) == partitions
         relieved = total > 0.8 * partitions * CAPACITY
         assert (trial.offload is not None) == relieved
         trial.run([STABLE[0] / partitions] * partitions, 20)
         assert trial.offload is None
-        assert trial.told("refused") == []
+        assert trial.entries("refused") == []
 
 
 def test_an_epoch_that_not_all_couriers_told_of_is_left_out() -> None:
     with mapping() as trial:
         trial.run(STABLE, 10)
         plan = trial.plans[-1]
-        trial.loop.begin(plan, trial.now_ms)
+        trial.loop.begin(plan)
         trial.loop.sealed(plan, [], [], trial.now_ms, trial.now_ms)
-        assert trial.told("refused") == []
-        assert len(trial.control.couriers) == 2
+        assert trial.entries("refused") == []
+        assert len(trial.couriers) == 2
 
 
 def test_functions_that_do_not_answer_are_left_alone_for_a_while() -> None:
@@ -161,9 +161,9 @@ def test_functions_that_do_not_answer_are_left_alone_for_a_while() -> None:
         trial.run(BURST, 5)
         trial.answers = False
         for _ in range(3):
-            trial.pass_epoch(*BURST)
+            trial.rates(*BURST)
         assert trial.offload is None
-        [out] = [entry for entry in trial.told("offload") if NO_ANSWER in entry.facts["reasons"]]
+        [out] = [entry for entry in trial.entries("offload") if NO_ANSWER in entry.facts["reasons"]]
         assert out.step == SEGMENT
 
 
@@ -172,9 +172,9 @@ def test_a_dry_run_only_tells() -> None:
         trial.run(STABLE, 10)
         plans = trial.run([0.95 * CAPACITY] * 2, 20)
         assert not any(plan.map_offloads for plan in plans)
-        first = trial.told("offload")[0]
+        first = trial.entries("offload")[0]
         assert first.text.startswith("would be so, were this no dry run: functions carry")
-        trial.loop.steer(dry_run=False)
+        trial.steer(dry_run=False)
         trial.run([0.95 * CAPACITY] * 2, 20)
         assert trial.offload is not None
 
@@ -183,13 +183,13 @@ def test_steering_turns_functions_off_and_changes_no_number_of_couriers() -> Non
     with mapping() as trial:
         trial.run(STABLE, 10)
         trial.run(BURST, 5)
-        facts = trial.loop.steer(functions_at_most=0, at_most=3, policy="static(3)")
+        facts = trial.steer(functions_at_most=0, at_most=3, policy="static(3)")
         assert facts["steps"][SEGMENT]["at_most"] == 2
         trial.run([0.95 * CAPACITY] * 2, 3)
         assert trial.offload is None
-        assert trial.told("began") == []
+        assert trial.entries("began") == []
         with pytest.raises(PenstockError):
-            trial.loop.steer(functions_at_most=-1)
+            trial.steer(functions_at_most=-1)
 
 
 def test_functions_are_kept_warm_for_couriers_too() -> None:
@@ -221,8 +221,7 @@ def test_a_plan_tells_couriers_all_of_it() -> None:
 
 def test_couriers_of_a_flow_with_keyed_steps_have_their_part_of_an_epoch() -> None:
     bounds = Bounds(SLA(1000, 1000))
-    maps = MapControls(("behind",), 2, bounds, Journal(), 100.0, dry_run=False)
-    found = maps.controls["behind"].bounds
+    found = CourierControl(StepId("behind"), bounds, journal=Journal(), part=1 / 3).bounds
     assert found.share == pytest.approx(1 / 3)
     assert found.alert_ms == pytest.approx(bounds.alert_ms), "latency is measured end to end"
 

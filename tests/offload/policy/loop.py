@@ -9,9 +9,9 @@ import numpy as np
 
 from penstock.control.examine.vitals import Floats, Vitals
 from penstock.control.treat.decision import Bounds
+from penstock.control.treat.offloading import Offloading
 from penstock.model import SLA, StepId
 from penstock.offload.policy.offloader import Offloader
-from penstock.offload.policy.values import Offloading
 
 STEP = StepId("sum")
 BOUNDS = Bounds(SLA(1000, 1000))

@@ -14,7 +14,7 @@ from penstock.offload.policy.observations import Backlog, Observation, Stable
 from penstock.offload.policy.shares import functions_needed, recovery_rate, relieve, spread
 from penstock.offload.policy.simpson import integral
 
-_GAPS = st.lists(st.floats(1.0, 2.0), min_size=2, max_size=12)
+_GAPS = st.lists(st.floats(1.0, 1.99), min_size=2, max_size=12)
 _ANY_GAPS = st.lists(st.floats(0.001, 5.0), min_size=2, max_size=12)
 _HOST = (HostId("sum/0"),)
 

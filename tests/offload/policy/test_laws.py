@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from penstock.control.treat.offloading import Offloading, OffloadSettings
 from penstock.offload.policy.offloader import Offloader
-from penstock.offload.policy.values import Offloading, OffloadSettings
 from tests.offload.policy.loop import BOUNDS, CAPACITY, host_load, seen, switches
 
 _LOADS = st.lists(st.floats(0.0, 12.0), min_size=1, max_size=40)

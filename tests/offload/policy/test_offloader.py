@@ -10,10 +10,10 @@ import pytest
 
 from penstock.control.journal.entries import offload
 from penstock.control.money import Costs, Money
+from penstock.control.treat.offloading import Offloading, OffloadSettings, recovery_ms
 from penstock.errors import SettingError
 from penstock.model import SLA
 from penstock.offload.policy.offloader import Offloader
-from penstock.offload.policy.values import Offloading, OffloadSettings, recovery_ms
 from tests.offload.policy.loop import (
     BOUNDS,
     CAPACITY,

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from penstock.control.examine.vitals import Vitals
+from penstock.control.treat.offloading import OffloadSettings
 from penstock.model import StepId
 from penstock.offload.policy.reflexes import Came, Reflexes
-from penstock.offload.policy.values import OffloadSettings
 
 SETTINGS = OffloadSettings(at_most=10)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.offload.policy.trust import Trust
+from penstock.offload.policy.workers import Trust
 
 
 def test_functions_that_answer_keep_their_trust() -> None:

@@ -23,7 +23,7 @@ from penstock.state.variables.values import Row
 from penstock_bench.workloads.exchange.book import BUY, Balance, Book, Order, Waiting
 
 ORDER_COLUMNS = "order_id long, account long, side string, price long, quantity long"
-"""Of an order besides its stock; prices in hundredths."""
+"""Columns of an order besides its stock; prices are in hundredths."""
 
 ENDOWMENT = Balance(cash=10_000_000, shares=3_000)
 """What an account has of each stock, and to spend on it, when it first trades it."""

@@ -11,7 +11,7 @@ from heapq import heapify, heappop, heappush
 from typing import NamedTuple
 
 Place = tuple[int, int]
-"""Of an order that waits: its price, and its number in the order of arrival."""
+"""An order that waits: its price, and its number in the order of arrival."""
 
 BUY, SELL = "buy", "sell"
 

@@ -29,7 +29,7 @@ _PIECE_MS = 100
 
 @dataclass(frozen=True)
 class Replayed(Shape):
-    """So many records in each 100 ms, and none after them.
+    """A number of records in each 100 ms, and none after them.
 
     >>> Replayed((5, 0, 20)).cumulative([50, 100, 200, 300, 400]).tolist()
     [2, 5, 5, 25, 25]

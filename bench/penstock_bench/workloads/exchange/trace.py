@@ -30,7 +30,7 @@ _WAVES = ((2.0, 0.20), (15.0, 0.25), (120.0, 0.25), (900.0, 0.15))
 """(seconds, size): the market's mood changes on each of these scales."""
 _MARKET_BURSTS = 48
 _STOCK_BURSTS = 4.0
-"""In a day: of the whole market, and of a stock on average."""
+"""Bursts in a day: of the whole market, and of a stock on average."""
 _MOST_OF_A_STOCK = 0.06
 """No burst of a stock brings more than this part of what the market brings on average."""
 
@@ -86,7 +86,7 @@ FIRST_STOCK = 600_000
 """Stocks are numbered from here on, from the heaviest to the lightest."""
 
 _EXPONENT = 0.58
-"""Of the power law: the heaviest stock has 2.3 % of all orders, the first 11 have 10.9 %."""
+"""The power law's exponent: the heaviest stock has 2.3 % of all orders, the first 11 have 10.9 %."""
 _OPENING = (70_000, 74_500)
 """Orders of a session's first second, besides those that come anyway."""
 _STOCK_BITS = 11
@@ -102,7 +102,7 @@ class Day:
     """All orders of a day in their order of arrival."""
 
     arrival_ms: npt.NDArray[np.int32]
-    """From the first opening on; the second session follows right after the first."""
+    """Milliseconds from the first opening on; the second session follows right after the first."""
     stock: npt.NDArray[np.int16]
     """0 for the heaviest; `FIRST_STOCK` more is its number."""
 
@@ -203,7 +203,7 @@ def _by_stock(seed: int) -> Iterator[tuple[int, Numbers]]:
 
 
 def _arrivals(random: np.random.Generator, busy: Floats, count: int) -> Numbers:
-    """So many times, in milliseconds, over time slots that are so busy."""
+    """Times of `count` orders, in milliseconds, over time slots that are so busy."""
     reached = np.concatenate([[0.0], np.cumsum(busy)])
     # uniform draws in ascending order, which `interp` is quick with
     drawn = np.cumsum(random.exponential(size=count + 1))

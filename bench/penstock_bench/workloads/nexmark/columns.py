@@ -9,7 +9,7 @@ import pyarrow as pa
 Stream = Literal["person", "auction", "bid"]
 
 STREAMS: tuple[Stream, ...] = ("person", "auction", "bid")
-"""In the order in which events of the same time count: a person comes before what they sell."""
+"""The streams in the order in which events of the same time count: a person comes before what they sell."""
 
 TIME = pa.timestamp("us", tz="UTC")
 

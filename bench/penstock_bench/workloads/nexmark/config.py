@@ -16,7 +16,7 @@ ShapeName = Literal["flat", "burst", "sine", "step"]
 Hot = Literal["canonical", "zipf"]
 
 PEOPLE, AUCTIONS, BIDS = 1, 3, 46
-"""Of each 50 events so many are a new person, a new auction, a bid; in this order."""
+"""New persons, new auctions and bids of each 50 events, which come in this order."""
 ROUND = PEOPLE + AUCTIONS + BIDS
 MOST_EVENTS = 9_000_000_000
 MOST_RATE = 10_000_000

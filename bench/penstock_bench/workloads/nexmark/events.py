@@ -21,7 +21,7 @@ from penstock_bench.workloads.nexmark.config import AUCTIONS, PEOPLE, ROUND, Nex
 from penstock_bench.workloads.nexmark.shapes import EventTimes
 
 FIRST_ID = 1000
-"""Of people and of auctions: ids that fit each other even in small samples."""
+"""The first id of people and of auctions: they fit each other even in small samples."""
 _FIRST_CATEGORY, _CATEGORIES = 10, 5
 _LEAD = 10
 """Ids that are not there yet and may be named already, as if events had changed places."""

@@ -37,12 +37,12 @@ from penstock_bench.workloads.nexmark.columns import TIME
 from penstock_bench.workloads.nexmark.query import BurstForm
 
 WINDOW = "2s"
-"""Of queries under bursts."""
+"""The window of queries under bursts."""
 BURSTS = {name: query.burst for name, query in QUERIES.items() if query.burst is not None}
 
 Row = dict[str, Any]
 _TOLD = 3
-"""So many of the rows that are wrong are told."""
+"""Wrong rows that are told at the most, of each kind."""
 _MICROSECOND, _1970 = timedelta(microseconds=1), datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -114,10 +114,10 @@ class BurstLoad:
     """A load as a run had it."""
 
     name: str
-    """Of the query."""
+    """The query's name."""
     rate: str | Shape
     start_ms: int
-    """Of 1970: when the load began."""
+    """When the load began, in milliseconds since 1970."""
     first: int = 0
     """The number of its first row: those before it were the lead-in."""
     seed: int = 1
@@ -147,13 +147,13 @@ class Compared:
     """What a run gave, held against what it should have given."""
 
     rows: int
-    """That it should have given."""
+    """Rows that the run should have given."""
     until_ms: float
     """Up to this time of arrival: to the end of the last window that it gave, or its last row."""
     missing: int
     extra: int
     some: tuple[Row, ...] = ()
-    """Of the rows that are missing, then of those that should not be there."""
+    """Some of the rows that are missing, then some that should not be there."""
 
     @property
     def right(self) -> bool:

@@ -55,14 +55,14 @@ class BurstForm:
     reads: Mapping[Stream, Mapping[str, str]]
     """What its rows hold of each stream: names, and which of the stream's columns they are."""
     steps: Callable[[Flow, str, int], Flow]
-    """Of its rows, a window and a number of slots."""
+    """Makes the flow of its rows, a window and a number of slots."""
     busy: str
     """The step that gets the many rows."""
     records: float
-    """That this step gets of each row, if nobody combines them before."""
+    """Records that this step gets of each row, if nobody combines them before."""
     truth: str
-    """In DuckDB's SQL, on the table `rows`: times are microseconds since 1970, `$size` is the
-    window's, and `start(t)` the beginning of a time's window."""
+    """What it should give, in DuckDB's SQL on the table `rows`: times are microseconds since 1970,
+    `$size` is the window's, and `start(t)` the beginning of a time's window."""
     time: str = "window_end"
     """The column of the output that says when a row was due."""
 
@@ -75,14 +75,14 @@ class NexmarkQuery:
     needs: Mapping[Stream, tuple[str, ...]]
     """stream -> columns."""
     sql: str
-    """As the benchmark defines it, in words of Spark that the oracle knows too. Rows that it leaves
+    """The query as the benchmark defines it, in words of Spark that the oracle knows too. Rows that it leaves
     open, of equal prices or times, are decided by the remaining columns."""
     flow: Callable[[Events], Flow] | None = None
     """None: the SQL itself, which then keeps no state."""
     latest: tuple[str, ...] = ()
     """The key of a flow that gives a key's row anew when it changed: the newest one counts."""
     mode: Literal["append", "update"] = "append"
-    """Of Spark's own streaming."""
+    """The output mode of Spark's own streaming."""
     time: str | None = None
     """The column that has a watermark there; where nothing waits for time, none has."""
     instead: str | None = None

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 Kind = Literal["stateless", "keyed", "global"]
 
 SLOTS = 16
-"""Of steps whose processor is called once for each slot: few, so that a call has many rows."""
+"""Slots of steps whose processor is called once for each slot: few, so that a call has many rows."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class TpcxBbQuery:
     order: tuple[tuple[str, Literal["ascending", "descending"]], ...]
     """How the rows of the answer are sorted, which leaves nothing open."""
     newest: Callable[[pa.Table], pa.Table] | None = None
-    """For a flow that gives its row anew when it changed: the one that counts."""
+    """The row that counts of a flow that gives it anew when it changed."""
 
 
 TITLES = {

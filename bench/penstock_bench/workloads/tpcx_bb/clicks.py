@@ -33,7 +33,7 @@ _VIEW, _CART, _CHECKOUT, _PURCHASE = range(len(PAGES))
 _PER_CENT = {"only looks": 70, "leaves a cart": 20, "leaves the checkout": 3}
 """How many sessions end so; the others buy."""
 _UNKNOWN_PER_CENT = 10
-"""Of sessions nobody knows whose they are."""
+"""The share of sessions of which nobody knows whose they are."""
 
 
 def clicks(config: TpcxBbConfig, first: int, count: int) -> pa.Table:
@@ -76,7 +76,7 @@ def clicks(config: TpcxBbConfig, first: int, count: int) -> pa.Table:
 
 
 def _pages(config: TpcxBbConfig, sessions: Numbers) -> tuple[Numbers, Numbers, Numbers]:
-    """Of each click its session (by its place in `sessions`), its place in it, and its page."""
+    """The session of each click (by its place in `sessions`), its place in it, and its page."""
     draws = Draws(config.seed, sessions)
     views = lengths(draws, "views", _MEAN_VIEWS, _MOST_VIEWS)
     ends = np.searchsorted(np.cumsum(list(_PER_CENT.values())), draws.below(100, "ends"), "right")

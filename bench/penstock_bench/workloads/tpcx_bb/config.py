@@ -35,14 +35,14 @@ class TpcxBbConfig:
     items: int = 10_000
     categories: int = 10
     item_exponent: float = 0.9
-    """Of Zipf's law: how much more the favourite items are bought and looked at than others."""
+    """Zipf's exponent: how much more the favourite items are bought and looked at than others."""
     users: int = 50_000
     user_exponent: float = 0.6
     """Higher, and the busiest users never pause long enough for a session to end."""
     stores: int = 50
     store_exponent: float = 0.5
     trend_days: int = 60
-    """For so long the prices of each category rise or fall, then they stay."""
+    """Days for which the prices of each category rise or fall; then they stay."""
 
     def __post_init__(self) -> None:
         _within("tickets", self.tickets, 0, _DAY_MOST)

@@ -15,7 +15,7 @@ _COMPANIONS = 6
 
 
 def lengths(draws: Draws, what: str, mean: float, most: int) -> Numbers:
-    """From 1 to `most`, each by the same factor rarer than the one before."""
+    """Numbers from 1 to `most`, each by the same factor rarer than the one before."""
     return 1 + _geometric(mean, most).searchsorted(draws.unit(what), side="right")
 
 
@@ -38,7 +38,7 @@ def companions(config: TpcxBbConfig, items: Numbers, draws: Draws, what: str) ->
 
 
 def category_of(config: TpcxBbConfig, items: Numbers) -> Numbers:
-    """From 1 on."""
+    """The category of each item, from 1 on."""
     return 1 + (items - 1) % config.categories
 
 

@@ -77,7 +77,7 @@ def ranges(begins: Numbers, lengths: Numbers) -> Numbers:
 
 
 def flat(lists: pa.ListArray) -> tuple[Numbers, Numbers]:
-    """Of each element the number of its list, and its value; a list may be null.
+    """The number of its list, and the value, of each element; a list may be null.
 
     >>> [part.tolist() for part in flat(pa.array([[3, 4], None, [5]]))]
     [[0, 0, 2], [3, 4, 5]]

@@ -19,6 +19,7 @@ import psutil
 
 from penstock import codec
 from penstock.console.checkpoint.checkpoint import open_checkpoint
+from penstock.control.elastic import Steering
 from penstock.control.journal.entry import Entry
 from penstock.errors import HostLostError, SettingError
 from penstock.plan.slots import slots_from_text
@@ -59,14 +60,10 @@ class RunningQuery:
         """Whether the query that was found has ended as it should, and no other one runs."""
         return self._store.read_control() is None
 
-    def steer(self, **changes: Any) -> dict[str, Any]:
-        """Change what control keeps to; returns what is in force then.
-
-        The changes are `latency_ms`, `window_ms`, `alert_ms`, `margin`, `at_least`, `at_most`,
-        `policy`, `dry_run`, `functions_at_most` and `patience_ms`. Those that are None stay as they
-        are. A query that is not elastic refuses.
-        """
-        wanted = {name: value for name, value in changes.items() if value is not None}
+    def steer(self, steering: Steering) -> dict[str, Any]:
+        """Change what control keeps to; returns what is in force then. A query that is not elastic
+        refuses."""
+        wanted = steering.to_json()
         for name, value in wanted.items():
             if isinstance(value, float) and not math.isfinite(value):  # JSON has no such numbers
                 raise SettingError(f"{name}={value}", hint="give a number, such as 0.2")

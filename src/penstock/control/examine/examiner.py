@@ -15,9 +15,8 @@ import numpy.typing as npt
 
 from penstock.control.examine.fifo import Fifo
 from penstock.control.examine.history import Arrivals, Completions, time_slot
-from penstock.control.examine.host_numbers import HostNumbers
+from penstock.control.examine.hosts import HostNumbers, ServiceRates
 from penstock.control.examine.samples import Samples
-from penstock.control.examine.service import ServiceRates
 from penstock.control.examine.vitals import Floats, Ints, Vitals, Work
 from penstock.errors import ProtocolError
 from penstock.model import HostId, StepId

@@ -13,8 +13,8 @@ from penstock.control.diagnose.outlook import finite, milliseconds_text
 from penstock.control.journal.entry import Entry
 from penstock.control.money import Money
 from penstock.control.treat.decision import Bounds, Treatment
+from penstock.control.treat.offloading import Offloading
 from penstock.model import HostId, StepId
-from penstock.offload.policy.values import Offloading
 from penstock.plan.slots import slots_to_text
 
 Treatments = Sequence[Treatment]

@@ -16,7 +16,7 @@ Event = Literal[
     "host lost",
     "setting",  # the SLA, the policy or a limit was changed
     "hot key",
-    "offload",  # what functions carry has changed, or it is time for hosts
+    "offload",  # what burst workers carry has changed, or it is time for hosts
 ]
 
 _CLOCK_MS = 1e11

@@ -1,1 +1,1 @@
-"""Treat: what a policy decides (treatments), its bounds, its budget and its patience."""
+"""Treat: what a policy decides, the bounds it keeps to, and what burst workers carry beside hosts."""

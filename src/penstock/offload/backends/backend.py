@@ -17,7 +17,7 @@ import pkgutil
 import threading
 from typing import TYPE_CHECKING, Literal, Protocol
 
-from penstock.control.money import FunctionPrice
+from penstock.control.elastic import WorkerTerms
 from penstock.errors import PenstockError, ProtocolError
 from penstock.faults import Fault
 from penstock.wire.report import Usage
@@ -94,26 +94,8 @@ class BurstWorkers(Protocol):
         ...
 
 
-class Backend(Protocol):
+class Backend(WorkerTerms, Protocol):
     """Where burst workers run, as settings that can be pickled."""
-
-    @property
-    def at_most(self) -> int:
-        """Burst workers at a time."""
-        ...
-
-    @property
-    def price(self) -> FunctionPrice: ...
-
-    @property
-    def speed(self) -> float:
-        """Speed of a burst worker relative to a host: Sponge's rho."""
-        ...
-
-    @property
-    def start_ms(self) -> int:
-        """Duration of a cold start. The policy does not count on burst workers that still start."""
-        ...
 
     def start(
         self, flow: FlowPlan, run_id: str, token: str, faults: tuple[Fault, ...] = ()

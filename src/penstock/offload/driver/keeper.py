@@ -1,10 +1,10 @@
-"""The functions of a run, as the driver keeps them: brought up beside the hosts, let go at the end.
+"""The burst workers of a run, as the driver keeps them: brought up beside the hosts, let go at the end.
 
     starting ──up──► up ──renew──► starting ...           any ──stop──► ended
         └── it fails: failed, there are none, and `trouble` says why
 
 All that may take time is done by one thread of its own, so that no epoch waits for it. While there
-are no functions hosts do all the work, as they would without any.
+are no burst workers hosts do all the work, as they would without any.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from penstock.wire.report import Usage
 KeeperState = Literal["starting", "up", "failed", "ended"]
 
 
-class FunctionKeeper:
-    """Keeps the functions of one run. Safe to use from any thread."""
+class WorkerKeeper:
+    """Keeps the burst workers of one run. Safe to use from any thread."""
 
     def __init__(self, bring_up: Callable[[], BurstWorkers]) -> None:
         self._bring_up = bring_up
@@ -36,11 +36,11 @@ class FunctionKeeper:
         self._asking: Future[None] | None = None
         self._stopped = False
         self.trouble = ""
-        """Why there are no functions, if they could not be brought up."""
+        """Why there are no burst workers, if they could not be brought up."""
 
     @property
     def reach(self) -> str | None:
-        """How couriers reach functions; None while there are none."""
+        """How couriers reach burst workers; None while there are none."""
         return self._reach
 
     @property
@@ -59,11 +59,11 @@ class FunctionKeeper:
             return self._before + self._used
 
     def start(self) -> None:
-        """Bring functions up in the background."""
+        """Bring burst workers up in the background."""
         self._submit(self._begin)
 
     def renew(self) -> None:
-        """Let go of functions that do not answer, and bring up others, in the background."""
+        """Let go of burst workers that do not answer, and bring up others, in the background."""
         self._reach = None
         self._submit(self._end)
         self._submit(self._begin)

@@ -1,4 +1,4 @@
-"""What the couriers of an epoch told of functions, added up."""
+"""What the couriers of an epoch told of burst workers, added up."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ from penstock.wire.report import Offloaded, Seen
 
 
 def by_segment(seen: Iterable[Seen]) -> dict[str, Offloaded]:
-    """What couriers handed to functions, added up over them; of the times that they waited, the longest.
+    """What couriers handed to burst workers, added up over them; of the times that they waited, the longest.
 
     >>> one = Seen(9, offloaded=(Offloaded("sum", 5, 2, 1, {}, 0, 40),))
     >>> other = Seen(9, offloaded=(Offloaded("sum", 4, 0, 1, {"timeout": 1}, 4, 70),))
-    >>> by_segment([one, other])["sum"].to_json()
-    ['sum', 9, 2, 2, {'timeout': 1}, 4, 70]
+    >>> both = by_segment([one, other])["sum"]
+    >>> both.rows, both.records, both.failures, both.returned, both.wait_ms
+    (9, 2, {'timeout': 1}, 4, 70)
     """
     found: dict[str, Offloaded] = {}
     for task in seen:

@@ -27,7 +27,7 @@ class Observation:
     time_ms: float
     hosts: tuple[HostId, ...]
     rate: Floats
-    """Records a second that arrive for each, also those that functions carry."""
+    """Records a second that arrive for each, also those that burst workers carry."""
     throughput: Floats
     """Records a second that can be taken of them, by the host and by functions."""
     capacity: Floats

@@ -1,6 +1,6 @@
-"""When functions help the hosts of a step, and with how much: Sponge's dynamic offloading policy.
+"""When burst workers help the hosts of a step, and with how much: Sponge's dynamic offloading policy.
 
-    a host is above its stable load, twice in a row ──► functions take what is beyond the target
+    a host is above its stable load, twice in a row ──► burst workers take what is beyond the target
     with their help it is outside of it, twice      ──► the shares are worked out anew
     it would be stable without them, twice          ──► its rows are its own again
 
@@ -16,14 +16,13 @@ import numpy as np
 from penstock.control.diagnose.load import Flags, service_rates
 from penstock.control.examine.vitals import Floats, Vitals
 from penstock.control.treat.decision import Bounds
+from penstock.control.treat.offloading import Offloading, OffloadSettings
 from penstock.model import HostId
 from penstock.offload.policy import reasons as words
-from penstock.offload.policy.burst import Burst
-from penstock.offload.policy.limits import BurstCalm, bound_part, plausible
+from penstock.offload.policy.burst import Burst, BurstCalm, bound_part, plausible
 from penstock.offload.policy.observations import Backlog, Observation, Runs, Stable
-from penstock.offload.policy.ready import Ready, kept_warm
 from penstock.offload.policy.shares import Relief, functions_needed, recovery_rate, relieve
-from penstock.offload.policy.values import Offloading, OffloadSettings
+from penstock.offload.policy.workers import Ready, kept_warm
 
 _LONGEST_GAP_MS = 30_000.0
 """Of what was between two observations that far apart nothing is known."""
@@ -73,28 +72,28 @@ class Offloader:
         self._limits = self.settings
         """The loads that are as they should be, by the bound that holds now."""
         self._level = 0.0
-        """The load that hosts and functions were last to be left with."""
+        """The load that hosts and burst workers were last to be left with."""
         self._now = Offloading(np.zeros(0), 0, 0)
 
     @property
     def limits(self) -> OffloadSettings:
         """The settings, with the loads that are as they should be by the bound that holds now, and no
-        more functions than are ready; where none is, those that are started have to do."""
+        more burst workers than are ready; where none is, those that are started have to do."""
         ready = self._ready.at(self._time_ms, self._limits)
         return replace(self._limits, at_most=ready or self._limits.at_most)
 
     @property
     def merge(self) -> float:
-        """What a row that goes to functions costs its host all the same, in records."""
+        """What a row that goes to burst workers costs its host all the same, in records."""
         return self.settings.merge_cost * self._partials
 
     @property
     def able(self) -> bool:
-        """Whether functions can be of any help."""
+        """Whether burst workers can be of any help."""
         return self.settings.at_most > 0 and self.merge < 1
 
     def merged(self, rows: int, partials: int) -> None:
-        """An epoch is done in which functions made so many partial states of so many rows; or of
+        """An epoch is done in which burst workers made so many partial states of so many rows; or of
         what hosts would have got for them, where couriers combine rows."""
         if rows > 0:
             self._partials += _PARTIALS_DECAY * (partials / rows - self._partials)
@@ -115,7 +114,7 @@ class Offloader:
     def decide(
         self, vitals: Vitals, bounds: Bounds, now_ms: float, spent: float | None = None
     ) -> Offloading:
-        """What functions shall carry from now on. `spent` is what they have cost so far, if known."""
+        """What burst workers shall carry from now on. `spent` is what they have cost so far, if known."""
         if len(self._now.shares) != len(vitals.rate):
             self._now = replace(self._now, shares=np.zeros(len(vitals.rate)), functions=0)
         served, same = service_rates(vitals), np.array_equal(vitals.rate, self._rate)
@@ -135,7 +134,7 @@ class Offloader:
         part = bounds.time if vitals.epoch_cost_ms > 0 else 1.0
         seen = self._observe(vitals, served, part)
         if self.merge >= 1 and not (seen.rate > self._limits.high * seen.capacity).any():
-            # Hosts can do it all: at the next burst functions may be of more help.
+            # Hosts can do it all: at the next burst burst workers may be of more help.
             self._partials = self.settings.partials_per_row
         deadline_ms = self.settings.deadline_ms or window_ms
         backlog = self._backlog.note(seen, plausible(seen, vitals, deadline_ms))
@@ -159,7 +158,7 @@ class Offloader:
         return self._now
 
     def _notice_moves(self, vitals: Vitals, gap_ms: float) -> None:
-        """Shares are of slots: who has been given one that functions carry is relieved by it."""
+        """Shares are of slots: who has been given one that burst workers carry is relieved by it."""
         slots = (vitals.hosts, vitals.owner.tobytes())
         if slots != self._slots:
             self._slots = slots
@@ -175,7 +174,7 @@ class Offloader:
         alone, useful = ~_flags(hosts, self._relieved), rate / served
         stable = alone & (useful <= settings.high * part)
         self._stable.note(vitals.now_ms, hosts, rate, useful, stable)
-        # Once it is the hosts' turn, functions and switch must mean the same by a capacity.
+        # Once it is the hosts' turn, burst workers and switch must mean the same by a capacity.
         capacity = part * (served if now.lasts else self._stable.per_core(hosts, served))
         kept = _kept(vitals, now)
         throughput = capacity * np.divide(rate, kept, out=np.ones(len(rate)), where=kept > 0)
@@ -186,7 +185,7 @@ class Offloader:
         return Observation(vitals.now_ms, hosts, rate, throughput, capacity, kept / capacity)
 
     def _judge(self, seen: Observation, flow: Floats) -> tuple[Flags, list[str]]:
-        """Which hosts functions should relieve from now on, and why that, or how much, changes.
+        """Which hosts burst workers should relieve from now on, and why that, or how much, changes.
 
         `flow` is what they would have to take, were there no functions.
         """
@@ -265,7 +264,7 @@ class Offloader:
         wanted = kept_warm(self._stable.rate, seen.capacity, self.merge, settings)
         if settings.start_ms > 0:
             wanted = max(wanted, self._wanted)
-        # Rates waver: nothing is started or let go of because of one function more or less.
+        # Rates waver: nothing is started or let go of because of one burst worker more or less.
         return before if before and abs(wanted - before) <= max(1, before // 10) else wanted
 
     def _follow_burst(self, seen: Observation, spent: float | None, window_ms: float) -> None:
@@ -292,7 +291,7 @@ class Offloader:
 
 
 def _kept(vitals: Vitals, now: Offloading) -> Floats:
-    """Per host: records a second that it gets while functions carry the rest."""
+    """Per host: records a second that it gets while burst workers carry the rest."""
     kept = np.bincount(vitals.owner, vitals.rate * now.kept, len(vitals.hosts))
     return kept.astype(np.float64)
 

@@ -1,13 +1,13 @@
-"""The sentences by which the policy of functions explains itself."""
+"""The sentences by which the policy of burst workers explains itself."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from penstock.control.diagnose.load import Flags
+from penstock.control.treat.offloading import OffloadSettings
 from penstock.offload.policy.observations import Observation
 from penstock.offload.policy.shares import Relief
-from penstock.offload.policy.values import OffloadSettings
 
 _MOST = 3
 """So many hosts are told of one by one, the busiest first."""
@@ -22,12 +22,12 @@ def burst(seen: Observation, which: Flags, settings: OffloadSettings) -> list[st
 
 
 def come(ready: int, now: int, which: Flags) -> list[str]:
-    """Of functions that were asked for and can be used now."""
+    """Of burst workers that were asked for and can be used now."""
     return [f"{ready:,} functions are ready, {now:,} were in use"] if which.any() else []
 
 
 def idle(seen: Observation, which: Flags, settings: OffloadSettings) -> list[str]:
-    """Of hosts from which functions take too much."""
+    """Of hosts from which burst workers take too much."""
     return _each(seen, which, f"has been below {_times(settings.low, settings.in_a_row)}")
 
 
@@ -39,7 +39,7 @@ def over(seen: Observation, which: Flags, row: int, settings: OffloadSettings) -
 
 
 def given(relief: Relief, settings: OffloadSettings) -> str:
-    """What functions shall take now."""
+    """What burst workers shall take now."""
     if relief.functions == 0:
         return "nothing goes to functions"
     some = relief.shares[relief.shares > 0]

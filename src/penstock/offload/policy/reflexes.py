@@ -9,7 +9,7 @@ import numpy as np
 
 from penstock.control.diagnose.load import service_rates
 from penstock.control.examine.vitals import Vitals
-from penstock.offload.policy.values import OffloadSettings
+from penstock.control.treat.offloading import OffloadSettings
 from penstock.plan.reflex import Reflex
 
 _DECAY = 1 / 4
@@ -24,12 +24,12 @@ _NEVER = Reflex(limit=1e15, room=1e15, each=1.0, merge=0.0, functions=1)
 
 @dataclass(frozen=True)
 class Came:
-    """What came by in one epoch where a step's rows leave for functions."""
+    """What came by in one epoch where a step's rows leave for burst workers."""
 
     rows: Sequence[int]
     """By partition."""
     records: float
-    """That hosts got for them, or would have got."""
+    """Records that hosts got for them, or would have got."""
     combined: bool
     """Whether couriers made fewer records of rows."""
 
@@ -46,7 +46,7 @@ class Reflexes:
     >>> from penstock.model import StepId
     >>> vitals = Vitals.even(StepId("sum"), [700.0] * 2, 2, service_rate=1e3, epoch_cost_ms=200.0)
     >>> reflexes = Reflexes()
-    >>> reflexes.note(Came([420, 420], 840.0, combined=False))
+    >>> reflexes.note(Came((420, 420), 840.0, combined=False))
     >>> found = reflexes.reflex(vitals, OffloadSettings(at_most=9), part=1.0, merge=0.1)
     >>> round(found.limit), round(found.room), round(found.each), found.parts
     (1600, 933, 467, (0.5, 0.5))
@@ -73,7 +73,7 @@ class Reflexes:
         self._records += _DECAY * (came.records - self._records)
 
     def share_of(self, reflex: Reflex, records: float) -> float:
-        """What part of so many records of an epoch couriers have handed to functions by reflex."""
+        """What part of so many records of an epoch couriers have handed to burst workers by reflex."""
         total = float(self._rows.sum())
         return reflex.share(records * total / self._records) if self._records > 0 else 0.0
 
@@ -81,7 +81,7 @@ class Reflexes:
         self, vitals: Vitals, settings: OffloadSettings, part: float, merge: float
     ) -> Reflex | None:
         """For the next epoch; None while nothing is known. `part` is the step's of an epoch's time,
-        `merge` what a record that goes to functions costs its host all the same."""
+        `merge` what a record that goes to burst workers costs its host all the same."""
         served = service_rates(vitals)
         if served is None or not vitals.valid or vitals.epoch_cost_ms <= 0:
             return None

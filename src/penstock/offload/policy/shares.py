@@ -1,6 +1,6 @@
-"""How much goes to functions, and to how many: equations 1 to 3 of Sponge, and shares of slots.
+"""How much goes to burst workers, and to how many: equations 1 to 3 of Sponge, and shares of slots.
 
-Functions take what hosts cannot, so that each host is left at a level of load. Rows that functions
+Burst workers take what hosts cannot, so that each host is left at a level of load. Rows that burst workers
 take come back as partial states, which cost the host something too: `merge` records for a row.
 """
 
@@ -51,7 +51,7 @@ def functions_needed(rate: float, per_core: float, speed: float, target: float =
 
 @dataclass(frozen=True, eq=False)
 class Relief:
-    """What functions shall take, and the load that this leaves hosts, and them, with."""
+    """What burst workers shall take, and the load that this leaves hosts, and them, with."""
 
     shares: Floats
     functions: int

@@ -8,6 +8,7 @@
     <root>/manifests/<epoch>.json             the epoch is durable: its deltas, routes, watermarks
     <root>/dead_letters/<epoch>.jsonl         rows set aside in the epoch
     <root>/journal/<time>-<number>.jsonl      what the control plane decided and did
+    <root>/events/<start>/<number>.jsonl-gz   what it was told, to be decided once more by `simulate --replay`
     <root>/control.json                       how to reach the query that runs on this checkpoint
 
 A manifest names its own epoch's deltas and the layout that it builds on, so its size does not grow

@@ -40,7 +40,7 @@ def _live_q5(events: LiveEvents, slots: int) -> ps.Flow:
 
 
 def _burst_q5(bids: ps.Flow, window: str, slots: int) -> ps.Flow:
-    """In windows twice as long that begin one after the other."""
+    """Bids are counted in windows twice as long that begin one after the other."""
     return _hottest(bids, 2 * milliseconds(window) / 1000, window, slots)
 
 
@@ -69,7 +69,7 @@ def _burst_q7(bids: ps.Flow, window: str, slots: int) -> ps.Flow:
 # -- q8: people who sell in the window in which they came
 
 _START = "timestamp_micros(unix_micros({time}) - pmod(unix_micros({time}), 10000000))"
-"""Instead of a row's own time: rows of a window that differ in nothing else are then equal."""
+"""The beginning of a row's window instead of its own time: rows equal in all else are then equal."""
 
 
 def _sellers(came: ps.Flow, sold: ps.Flow, slots: int) -> ps.Flow:

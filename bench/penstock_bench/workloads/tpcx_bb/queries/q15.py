@@ -38,7 +38,7 @@ def amounts(lines: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def slope(days: list[int], cents: list[int]) -> float | None:
-    """Of the line that comes nearest to these sums: cents per day. None for a single day.
+    """The slope, in cents per day, of the line that comes nearest to these sums; None for a single day.
 
     >>> slope([12_000, 12_001, 12_003], [100, 90, 70]), slope([12_000], [100])
     (-10.0, None)

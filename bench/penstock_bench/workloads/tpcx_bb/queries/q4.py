@@ -51,7 +51,7 @@ def steps(clicks: ps.Flow) -> ps.Flow:
 
 
 def newest(rows: pa.Table) -> pa.Table:
-    """Of all averages the one over most sessions."""
+    """The average over most sessions."""
     return rows.take(pc.sort_indices(rows, sort_keys=[("sessions", "descending")])[:1])
 
 

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from penstock.control.examine.vitals import Vitals
-from penstock.control.step_control import Treating
+from penstock.control.realize.course import Treating
+from penstock.control.realize.patience import patience_ms
 from penstock.control.treat.decision import Kind, Treatment, new_host
-from penstock.control.treat.patience import patience_ms
 from penstock.model import StepId
 
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.driver.arrivals import arrivals_of
+from penstock.control.examine.arrivals import arrivals_of
 from penstock.wire.report import Seen
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from penstock.control.diagnose.load import service_rates
-from penstock.control.step_control import Treating
+from penstock.control.realize.course import Treating
 from penstock.control.treat.decision import after
 
 _LATE = 3.0

@@ -1,15 +1,26 @@
-"""What the policy of functions is told, and what it answers."""
+"""Functions beside hosts: what their policy is told and answers, and what hosts' policies make of it.
+
+One of them at a time answers a burst. Burst workers are there at once, hosts are cheaper in the long run. So
+while burst workers carry a burst, a policy of hosts sees what hosts really get, and hosts stay as they are.
+When the burst has lasted, it sees all that arrives, and what hosts would come to without burst workers: then
+it scales out, and as soon as hosts are there burst workers have nothing left to carry.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from penstock.control.examine.vitals import Floats
+import numpy as np
+
+from penstock.control.examine.vitals import Floats, Vitals
 from penstock.control.money import Costs
+from penstock.control.treat.decision import Bounds, Decision
 from penstock.errors import SettingError
 from penstock.model import SLA
 
 _LEAST = 0.5
+_CLEARLY = 1.01
+HELD = "functions carry the burst: hosts stay as they are"
 
 
 @dataclass(frozen=True)
@@ -23,15 +34,15 @@ class OffloadSettings:
     at_most: int = 200
     """Functions at a time."""
     speed: float = 1.0
-    """Throughput of a function relative to a host's: the paper's rho."""
+    """Throughput of a burst worker relative to a host's: the paper's rho."""
     start_ms: float = 0.0
-    """What a function takes to start. Those that are not ready are not given rows: all of an epoch
+    """What a burst worker takes to start. Those that are not ready are not given rows: all of an epoch
     would wait for them. They are asked for, and used when they are there."""
     low: float = 0.6
     high: float = 0.8
     """The load of a host that is as it should be: from low to high."""
     target: float = 0.7
-    """The load that hosts and functions are given where functions help."""
+    """The load that hosts and burst workers are given where burst workers help."""
     in_a_row: int = 2
     """So many observations must agree before anything changes."""
     apart_ms: float = 200.0
@@ -41,9 +52,9 @@ class OffloadSettings:
     merge_cost: float = 1.0
     """What it costs a host to merge one partial state, in records."""
     partials_per_row: float = 0.1
-    """Partial states that functions make of a row, before that was measured."""
+    """Partial states that burst workers make of a row, before that was measured."""
     patience_ms: float = 120_000.0
-    """A burst that functions carry for longer is one that lasts."""
+    """A burst that burst workers carry for longer is one that lasts."""
     warm_for: float = 5.0
     """Functions are kept warm for so many times the stable load."""
     costs: Costs = field(default_factory=Costs)
@@ -94,10 +105,10 @@ def recovery_ms(interval_ms: float | None, sla: SLA) -> float:
 
 @dataclass(frozen=True, eq=False)
 class Offloading:
-    """What functions shall carry, from the next epoch on. Never changed in place."""
+    """What burst workers shall carry, from the next epoch on. Never changed in place."""
 
     shares: Floats
-    """Per slot: the part of its rows that goes to functions, from 0 to 1."""
+    """Per slot: the part of its rows that goes to burst workers, from 0 to 1."""
     functions: int
     """How many of them at a time; 0 where nothing goes to them."""
     warm: int
@@ -105,11 +116,11 @@ class Offloading:
     reasons: tuple[str, ...] = ()
     """Sentences that let a reader follow what has changed; empty if nothing has."""
     lasts: bool = False
-    """The burst has lasted, or functions have cost more than hosts would have: time for hosts."""
+    """The burst has lasted, or burst workers have cost more than hosts would have: time for hosts."""
     holds: bool = False
     """Functions carry a burst that has not lasted, or are about to: hosts stay as they are."""
     merge: float = 0.0
-    """What a row that goes to functions costs its host all the same, in records."""
+    """What a row that goes to burst workers costs its host all the same, in records."""
     rate: float = 0.0
     """Records a second that arrive for the step."""
     redirected: float = 0.0
@@ -136,3 +147,50 @@ class Offloading:
         """
         kept: Floats = 1.0 - self.shares * (1.0 - self.merge)
         return kept
+
+
+def for_switch(vitals: Vitals, bounds: Bounds, offloading: Offloading) -> Vitals:
+    """The vitals that the switch should decide on.
+
+    >>> from penstock.model import StepId
+    >>> vitals = Vitals.even(StepId("sum"), [900.0, 900.0], hosts=1, service_rate=1000.0)
+    >>> carried = Offloading(np.array([0.5, 0.5]), 2, 2)
+    >>> for_switch(vitals, Bounds(SLA(1000, 1000)), carried).rate.tolist()
+    [450.0, 450.0]
+    >>> seen = for_switch(vitals, Bounds(SLA(1000, 1000)), replace(carried, lasts=True))
+    >>> seen.rate.tolist(), seen.latency_ms.tolist()
+    ([900.0, 900.0], [1000.0])
+    """
+    if not offloading.carries:
+        return vitals
+    if offloading.lasts:
+        # The latency is good because of burst workers: without them it would be as bad as the bound.
+        bad_ms = max(float(bounds.sla.latency_ms), _CLEARLY * bounds.alert_ms)
+        helped = np.bincount(vitals.owner, offloading.shares, len(vitals.hosts)) > 0
+        expected = np.where(helped, bad_ms, np.nan)
+        return replace(vitals, latency_ms=np.fmax(vitals.latency_ms, expected))
+    kept, newest = offloading.kept, vitals.newest_rate
+    return replace(
+        vitals,
+        rate=vitals.rate * kept,
+        backlog=vitals.backlog * kept,
+        peak_rate=vitals.peak_rate * kept,
+        newest_rate=None if newest is None else newest * kept,
+    )
+
+
+def held(decision: Decision, offloading: Offloading) -> Decision:
+    """The decision of a policy, without treatments while functions see to the load.
+
+    >>> from penstock.control.treat.decision import Treatment, new_host
+    >>> from penstock.model import HostId
+    >>> out = Treatment("scale_out", (1,), HostId("sum/0"), new_host(1), "")
+    >>> decision = Decision("severe", (), (out,), ("sum/0 is severe",))
+    >>> held(decision, Offloading(np.zeros(2), 0, 0)) is decision
+    True
+    >>> held(decision, Offloading(np.ones(2), 2, 2, holds=True)).reasons[-1]
+    'functions carry the burst: hosts stay as they are'
+    """
+    if not offloading.holds or not decision.treatments:
+        return decision
+    return replace(decision, treatments=(), reasons=(*decision.reasons, HELD))

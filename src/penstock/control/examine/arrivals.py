@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
-import numpy.typing as npt
 
+from penstock.control.examine.vitals import Floats, Ints
 from penstock.wire.report import Seen
-
-Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,3 +80,25 @@ def _when(task: Seen, since_ms: float, started_ms: float) -> tuple[Floats, Float
     parts = max(1, round((started_ms - since_ms) / 10.0))
     times = started_ms - (started_ms - since_ms) * (np.arange(parts) + 0.5) / parts
     return times, np.full(parts, task.rows / parts)
+
+
+def segment_arrivals(
+    segment: str, seen: Sequence[Seen], delta_ms: float, since_ms: float, started_ms: float
+) -> Arrivals:
+    """The same for a segment without a keyed step: by partition, in the place of slots."""
+    rows = _spread(np.array([task.maps[segment].rows for task in seen]))
+    counted = [replace(task, loads={segment: row}) for task, row in zip(seen, rows, strict=True)]
+    return arrivals_of(segment, len(seen), counted, delta_ms, since_ms, started_ms)
+
+
+def _spread(rows: Ints) -> Ints:
+    """Rows of each partition, by the task among whose arrivals they are counted: among all, alike.
+
+    A source may give each partition another part of the time that has passed: the last one would
+    seem to bring all of what came of late.
+
+    >>> _spread(np.array([10, 5, 0])).tolist()
+    [[7, 3, 0], [3, 2, 0], [0, 0, 0]]
+    """
+    whole = np.outer(rows, rows) // max(1, int(rows.sum()))
+    return whole + np.diag(rows - whole.sum(axis=0))

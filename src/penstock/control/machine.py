@@ -1,0 +1,440 @@
+"""The control machine of a flow: events in, instructions out. No clock, no thread, no I/O.
+
+    event ──examine──► Vitals ──diagnose──► Decision ──treat──► `Treat` ... ──realize──► `TreatmentBegun`
+                                    └──────► `Tell`: the journal
+
+Whoever runs it hands in each event, does what the instructions say, in their order, and asks for `orders`
+when an epoch has begun. The live driver does so with hosts and burst workers, the simulator with made-up
+ones, and `penstock simulate --replay` with recorded events: the same events give the same instructions.
+
+An epoch is looked at twice. When its couriers have told what they read, hosts still work on it: if that
+is more than they can take, new hosts are started at once and are there, or nearly so, when the epoch
+ends. When it is sealed, what it took is known too. Treatments take effect at the next boundary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from penstock.control import events as ev
+from penstock.control.couriers import CourierControl
+from penstock.control.elastic import Elastic
+from penstock.control.examine.arrivals import Arrivals
+from penstock.control.examine.epochs import EpochCost
+from penstock.control.examine.vitals import Floats
+from penstock.control.instructions import (
+    Instruction,
+    KeepWarm,
+    Orders,
+    RenewWorkers,
+    Stay,
+    StepOrders,
+    Tell,
+    Treat,
+    WaitFor,
+)
+from penstock.control.journal.entries import host_lost, refused, setting
+from penstock.control.journal.journal import Journal
+from penstock.control.offload_policy import Ahead, OffloadPolicy
+from penstock.control.realize.course import Course
+from penstock.control.realize.patience import patience_ms
+from penstock.control.step_control import Look, StepControl
+from penstock.control.treat.decision import Bounds, Policy
+from penstock.control.treat.sharing import SharedBound
+from penstock.model import SLA, StepId
+from penstock.plan.epoch import Offload
+
+WARM_EPOCHS = 5
+"""The first epochs of a start pay for what is loaded and compiled: nothing is decided on them."""
+_USUAL_START_MS = 500.0
+"""From a decision until a new host works, before that was ever measured."""
+_ONLY_TOLD = "a dry run begins or ends: hosts have all rows"
+
+
+@dataclass(frozen=True)
+class ControlledStep:
+    """A keyed step that a machine is made for."""
+
+    step: StepId
+    slots: int
+    policy: Policy
+    """Of its own."""
+    bounds: Bounds
+    """As if it had the whole bound to itself."""
+    merges: bool = False
+    """Whether its state merges, so that a hot key can be split."""
+
+
+@dataclass(frozen=True)
+class Habits:
+    """How the engine goes about it that a machine controls."""
+
+    delta_ms: float = 100.0
+    """Length of the time slots that arrivals and completions are counted in."""
+    warm_epochs: int = WARM_EPOCHS
+    host_start_ms: float = float("inf")
+    """How long a host may take to come up."""
+    revises: bool = True
+    """Whether more hosts can be asked for while all that is under way waits for hosts."""
+    shares: bool = True
+    """Whether the machine moves the shares of the bound; else `SharesMoved` tells them."""
+    own_latency: bool = False
+    """Whether the latency of each step is measured by itself, and not from arrival to sink."""
+    forgives: bool = True
+    """Whether a policy that fails is journalled: it may be the user's own, and no reason to end."""
+
+
+class FlowControl:
+    """Control of all steps of a flow. Pure; used by one thread at a time."""
+
+    def __init__(
+        self,
+        steps: Sequence[ControlledStep],
+        habits: Habits | None = None,
+        *,
+        now_ms: float = 0.0,
+        offload: OffloadPolicy | None = None,
+        couriers: Sequence[str] = (),
+        whole: Mapping[str, str] | None = None,
+        elastic: Elastic | None = None,
+        sla: SLA | None = None,
+    ) -> None:
+        """`offload` decides what burst workers carry, if there are any; `couriers` are segments without a
+        keyed step that they can help, `whole` says of steps why they cannot. Only a machine with
+        `elastic` and `sla` can be steered."""
+        self.habits = habits = habits or Habits()
+        self.elastic, self.sla = elastic, sla
+        self._offload, self._out = offload, list[Instruction]()
+        self.journal = Journal(sink=lambda entry: self._out.append(Tell(entry)))
+        dry_run = elastic is not None and elastic.dry_run
+        self.steps = {
+            str(one.step): StepControl(
+                *(one.step, one.slots, one.policy, one.bounds),
+                journal=self.journal,
+                delta_ms=habits.delta_ms,
+                dry_run=dry_run,
+                merges=one.merges,
+                course=Course(one.step, habits.host_start_ms, habits.revises),
+                offload=offload if offload is not None and offload.helps(one.step) else None,
+            )
+            for one in steps
+        }
+        """Keyed steps, by name."""
+        bounds = elastic.bounds(sla) if elastic is not None and sla is not None else None
+        self.couriers = {
+            name: CourierControl(
+                *(StepId(name), bounds),
+                journal=self.journal,
+                part=1.0 / (1 + len(steps)),
+                delta_ms=habits.delta_ms,
+                dry_run=dry_run,
+                offload=offload,
+            )
+            for name in couriers
+            if bounds is not None
+        }
+        """Segments without a keyed step, by name."""
+        self.all_steps: dict[str, StepControl] = {**self.steps, **self.couriers}
+        self.whole = whole or {}
+        """Keyed steps that burst workers cannot help, and why."""
+        wholes = {one.step: one.bounds for one in steps}
+        self._bound = SharedBound(wholes, habits.shares, habits.own_latency)
+        self._cost, self._start_ms = EpochCost(), _USUAL_START_MS
+        self._epochs, self._epoch = 0, -1
+        self.started_ms = self.since_ms = now_ms
+        """When the last epoch began, and the one before it."""
+        self._arrivals: dict[str, Arrivals] = {}
+        self._warm: dict[str, int] = {}
+        self.orders = Orders()
+        """For the plan of the epoch that began last."""
+        self._set_bounds()
+        for name, why in self.whole.items():
+            self.journal.add(refused(StepId(name), now_ms, why, wanted="functions"))
+
+    def handle(self, event: ev.Event) -> list[Instruction]:
+        """Take in what has happened; what is to be done about it, in this order."""
+        _HANDLERS[type(event)](self, event)
+        out, self._out = self._out, []
+        return out
+
+    # -- an epoch passes
+
+    def _due(self, event: ev.EpochDue) -> None:
+        """An epoch waits for new hosts where that is quicker than doing without; while burst workers
+        carry what is too much, there is nothing to wait for."""
+        for step, control in self.steps.items():
+            found = control.offloading
+            if found is None or not found.carries:
+                treating, now_ms = control.course.treating, event.now_ms
+                most_ms = patience_ms(treating, self.started_ms, now_ms, self._start_ms)
+                if most_ms > 0:
+                    self._out.append(WaitFor(StepId(step), most_ms))
+
+    def _began(self, event: ev.EpochBegan) -> None:
+        now_ms, started_ms = event.now_ms, self.started_ms
+        gap_ms = max(now_ms - started_ms, started_ms - self.since_ms)
+        ahead = Ahead(gap_ms, event.partitions, event.aid.together)
+        offloads = dict[str, Offload]()
+        if self._functions(event.aid, now_ms) and not self._dry_run:
+            planned = {
+                name: self._planned(control, ahead) for name, control in self.all_steps.items()
+            }
+            offloads = {name: found for name, found in planned.items() if found is not None}
+        self.orders = Orders(
+            {s: StepOrders(c.hot.watched, c.hot.two_stage) for s, c in self.steps.items()},
+            offloads,
+            tuple(self.couriers),
+        )
+        if event.epoch != self._epoch:
+            self._epoch, self.since_ms, self.started_ms = event.epoch, started_ms, now_ms
+
+    def _planned(self, control: StepControl, ahead: Ahead) -> Offload | None:
+        found, vitals = control.offloading, control.vitals
+        if self._offload is None or found is None or vitals is None:
+            return None
+        return self._offload.planned(found, vitals, control.bounds, ahead)
+
+    def _read(self, event: ev.EpochRead) -> None:
+        for step, read in event.steps.items():
+            arrivals = self._arrivals[step] = read.arrivals
+            examiner = self.steps[step].examiner
+            examiner.arriving(arrivals.horizon_ms, arrivals.counts, arrivals.first_m)
+        if event.look:
+            look = self._look_of(event.aid, event.now_ms, event.epoch)
+            for step, read in event.steps.items():
+                expected_ms = self._expected(step, read)
+                if expected_ms is not None or read.placement.pending:
+                    self._look(self.steps[step], look, read.placement, expected_ms)
+
+    def _expected(self, step: str, read: ev.StepRead) -> Floats | None:
+        """Per host: the latency that the epoch under way will have, if that host alone worked; None
+        if these hosts have not been looked at yet."""
+        control, arrivals, place = self.steps[step], read.arrivals, read.placement
+        vitals, records = control.vitals, read.records
+        if vitals is None or vitals.hosts != place.hosts:
+            return None
+        if records is None:
+            by_slot, offload = arrivals.by_slot, self.orders.offloads.get(step)
+            if self._offload is not None and offload is not None:
+                merge = 0.0 if control.offloading is None else control.offloading.merge
+                by_slot = self._offload.left(step, by_slot, offload, merge)
+            records = np.bincount(place.owner, by_slot, len(place.hosts)).astype(np.float64)
+        work_ms = records * 1000.0 / vitals.service_rate
+        return np.asarray(arrivals.age_ms + self._cost.ms + work_ms)
+
+    def _sealed(self, event: ev.EpochSealed) -> None:
+        now_ms, epoch = event.now_ms, event.epoch
+        if self._offload is not None:
+            if self._offload.note(event, self.orders.offloads):
+                self._out.append(RenewWorkers())
+            if why := self._offload.trouble(now_ms, event.aid.reachable):
+                for control in self.all_steps.values():
+                    control.withdraw(why, now_ms, epoch)
+        self._examine(event)
+        self._warm_up(event)
+        self._share(event)
+        look = self._look_of(event.aid, now_ms, epoch)
+        for step, sealed in event.steps.items():
+            self._settle(self.steps[step], sealed.placement, now_ms, epoch)
+            self._look(self.steps[step], look, sealed.placement)
+            load = self._arrivals[step].by_slot.astype(np.int64)
+            hot = [count for task in event.seen for count in task.hot]
+            self.steps[step].find_hot_keys(hot, load, epoch)
+        for segment in self._told_of(event):
+            self._look(segment, look, segment.placement)
+        self._keep_warm()
+
+    def _examine(self, event: ev.EpochSealed) -> None:
+        written_ms, started_ms = event.written_ms, self.started_ms
+        for step, sealed in event.steps.items():
+            arrivals = self._arrivals[step]
+            self.steps[step].examiner.epoch(
+                written_ms,
+                arrivals.horizon_ms,
+                None,
+                arrivals.first_m,
+                arrivals.by_slot,
+                sealed.owner,
+                sealed.hosts,
+                sealed.work,
+                arrivals.waited_ms + arrivals.by_slot * (written_ms - started_ms),
+            )
+        spent_ms = sum(self._spent(event).values())
+        for segment in self._told_of(event):
+            segment.resize(len(event.seen), event.aid.together)
+            spent_ms += segment.take_in(event.seen, self.since_ms, started_ms, written_ms)
+        if event.overlapped and self._cost.ms > 0:
+            self._cost.skip(event.done_ms)
+        else:
+            self._cost.note(started_ms, event.done_ms, spent_ms)
+
+    def _spent(self, event: ev.EpochSealed) -> dict[str, float]:
+        """Time that each step took."""
+        return {s: one.spent_ms for s, one in event.steps.items()} | dict(event.elsewhere_ms)
+
+    def _told_of(self, event: ev.EpochSealed) -> list[CourierControl]:
+        """Segments without a keyed step of which all couriers told what they did."""
+        whole = event.seen and len(event.seen) == event.partitions
+        found = self.couriers.items() if whole else ()
+        return [one for name, one in found if all(name in task.maps for task in event.seen)]
+
+    def _warm_up(self, event: ev.EpochSealed) -> None:
+        """An epoch is done. The first ones that have rows say nothing about what hosts can take."""
+        rows = sum(task.rows for task in event.seen)
+        self._epochs += rows > 0
+        if rows > 0 and self._epochs == self.habits.warm_epochs:
+            for step in event.steps:
+                self.steps[step].examiner.forget_rates()
+
+    def _slot_ended(self, event: ev.TimeSlotEnded) -> None:
+        control, now_ms = self.steps[event.step], event.now_ms
+        if event.work is not None:
+            control.examiner.sample(
+                event.m,
+                event.arrived,
+                event.completed,
+                event.owner,
+                event.hosts,
+                event.work,
+                event.measured_ms,
+            )
+        self._settle(control, event.placement, now_ms, None)
+        self._look(control, Look(now_ms), event.placement)
+
+    # -- decisions, and what becomes of them
+
+    def _look_of(self, aid: ev.Aid, now_ms: float, epoch: int) -> Look:
+        functions = self._functions(aid, now_ms)
+        return Look(now_ms, epoch, self._cost.ms, functions, aid.money)
+
+    def _look(
+        self,
+        control: StepControl,
+        look: Look,
+        placement: ev.Placement,
+        expected_ms: Floats | None = None,
+    ) -> None:
+        if self._epochs < self.habits.warm_epochs:
+            return
+        try:
+            treatments = control.look(look, placement, expected_ms)
+        except Exception as error:
+            if not self.habits.forgives:
+                raise
+            control.refuse(f"deciding failed: {error!r}", "", look.now_ms, look.epoch)
+            return
+        if treatments:
+            self._out.append(Treat(control.step, look.epoch, treatments))
+
+    def _settle(
+        self, control: StepControl, placement: ev.Placement, now_ms: float, epoch: int | None
+    ) -> None:
+        treating = control.course.treating
+        ended = control.settle(placement, now_ms, epoch)
+        if ended == "given up":
+            self._out.append(Stay(control.step))
+        elif ended == "done" and treating is not None and treating.grows:
+            self._start_ms += (now_ms - treating.since_ms - self._start_ms) / 4
+
+    def _moved(self, event: ev.SlotsMoved) -> None:
+        self._settle(self.steps[event.step], event.placement, event.now_ms, event.epoch)
+
+    def _begun(self, event: ev.TreatmentBegun) -> None:
+        self.steps[event.step].begun(event)
+
+    def _refused(self, event: ev.TreatmentRefused) -> None:
+        self.steps[event.step].refuse(event.why, event.wanted, event.now_ms, event.epoch)
+
+    def _lost(self, event: ev.HostLost) -> None:
+        control = self.steps[event.step]
+        control.examiner.forget_host(event.host)
+        why = "it died; others take its slots"
+        if event.returns:
+            why += ", and it is started again"
+        slots = list(event.slots)
+        told = host_lost(control.step, event.now_ms, event.host, slots, why, epoch=event.epoch)
+        self.journal.add(told)
+
+    # -- burst workers
+
+    @property
+    def _dry_run(self) -> bool:
+        return self.elastic is not None and self.elastic.dry_run
+
+    def _functions(self, aid: ev.Aid, now_ms: float) -> bool:
+        """Whether there are burst workers that can be used now."""
+        return self._offload is not None and not self._offload.trouble(now_ms, aid.reachable)
+
+    def _keep_warm(self) -> None:
+        for name, control in self.all_steps.items():
+            wanted = 0 if control.offloading is None else control.offloading.warm
+            if wanted != self._warm.get(name, 0) and not self._dry_run:
+                self._warm[name] = wanted
+                self._out.append(KeepWarm(control.step, wanted))
+
+    # -- an end-to-end bound over several steps
+
+    def _share(self, event: ev.EpochSealed) -> None:
+        """Note how the steps did; now and then their shares are moved."""
+        if event.steps:
+            age_ms = self._arrivals[next(iter(event.steps))].age_ms
+            took_ms = event.written_ms - self.started_ms
+            changed = self._bound.note(self._spent(event), took_ms, age_ms)
+            for step, (old, new) in changed.items():
+                told = setting(step, event.now_ms, "share", round(old, 3), round(new, 3))
+                self.journal.add(told)
+            self._set_bounds()
+
+    def _shares_moved(self, event: ev.SharesMoved) -> None:
+        self._bound.shares = event.shares
+        self._set_bounds()
+
+    def _set_bounds(self) -> None:
+        for control in self.steps.values():
+            control.bounds = self._bound.of(control.step)
+
+    # -- from outside
+
+    def _steered(self, event: ev.Steered) -> None:
+        elastic, sla, steering = self.elastic, self.sla, event.steering
+        assert elastic is not None and sla is not None
+        before = steering.told(elastic, sla)
+        self.elastic, self.sla = steering.applied(elastic, sla)  # raises if that cannot be
+        whole = self.elastic.bounds(self.sla)
+        self._bound.steer(whole)
+        for control in self.steps.values():
+            if self.elastic.policy != elastic.policy:
+                control.policy = self.elastic.make_policy()
+        for control in self.all_steps.values():
+            control.dry_run = self.elastic.dry_run
+        self._set_bounds()
+        for one in self.couriers.values():
+            one.set_bounds(whole)
+        if self._offload is not None:
+            self._offload.steer(self.elastic, self.sla)
+            if self.elastic.dry_run != elastic.dry_run:
+                for control in self.all_steps.values():
+                    control.withdraw(_ONLY_TOLD, event.now_ms)
+        for name, now in steering.told(self.elastic, self.sla).items():
+            if before[name] != now:
+                for step in self.all_steps:
+                    self.journal.add(setting(StepId(step), event.now_ms, name, before[name], now))
+
+
+_HANDLERS: dict[type, Callable[[FlowControl, Any], None]] = {
+    ev.EpochDue: FlowControl._due,
+    ev.EpochBegan: FlowControl._began,
+    ev.EpochRead: FlowControl._read,
+    ev.EpochSealed: FlowControl._sealed,
+    ev.TimeSlotEnded: FlowControl._slot_ended,
+    ev.SlotsMoved: FlowControl._moved,
+    ev.TreatmentBegun: FlowControl._begun,
+    ev.TreatmentRefused: FlowControl._refused,
+    ev.HostLost: FlowControl._lost,
+    ev.SharesMoved: FlowControl._shares_moved,
+    ev.Steered: FlowControl._steered,
+}

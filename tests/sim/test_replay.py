@@ -1,0 +1,202 @@
+"""A run that was recorded is decided once more, to the letter; or by another policy."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from penstock.cli.simulate import simulate
+from penstock.control.elastic import Elastic, Steering
+from penstock.control.events import EpochRead, Event, HostLost, Placement, Steered, StepRead
+from penstock.control.examine.arrivals import Arrivals
+from penstock.control.examine.vitals import Work
+from penstock.control.record import Opening, event_line, event_of
+from penstock.driver import control_loop
+from penstock.driver.journal_writer import EventWriter, JournalWriter
+from penstock.errors import CheckpointError, SettingError
+from penstock.model import HostId
+from penstock.sim.replay import Difference, difference, recorded, replayed, wanted
+from penstock.state.store.store import Store
+from tests.trials.cluster import MiniCluster, cluster
+from tests.trials.control_trial import Watchful
+from tests.trials.ledger import LEDGER, SUMS
+from tests.trials.thread_hosts import open_store
+
+CAPACITY = 1_000.0
+"""Records a second that a host is taken to do."""
+EPOCH_MS = 250
+
+app = typer.Typer(pretty_exceptions_enable=False)
+app.command()(simulate)
+
+
+def _paced(rows: int, useful_ms: float) -> Work:
+    return Work(rows, 1000 * rows / CAPACITY)
+
+
+def _rows(count: int, hot: float = 0.0) -> list[list[dict[str, Any]]]:
+    """Rows of two partitions, of which some part is of one key."""
+    rows = [
+        {"who": "who-0" if n < hot * count else f"who-{n}", "op": "add", "v": 1}
+        for n in range(count)
+    ]
+    return [rows[::2], rows[1::2]]
+
+
+def _until(on: MiniCluster, event: str, rows: list[list[dict[str, Any]]]) -> None:
+    """Epoch after epoch until the journal tells of this."""
+    for _ in range(30):
+        on.now_ms += EPOCH_MS
+        on.run(rows)
+        if any(entry.event == event for _, entry in on.journal):
+            return
+    raise AssertionError(f"no {event!r} in the journal")
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run with a burst, a lost host, a hot key and a user who steers, recorded."""
+    folder = tmp_path_factory.mktemp("checkpoint")
+    store = Store(f"{folder}/penstock")
+    store.write_flow({"format": 1, "steps": []})
+    events, journal = EventWriter(store), JournalWriter(store)
+    elastic = Elastic("switch", at_most=4)
+    with (
+        patch.object(control_loop, "Work", _paced),
+        cluster(LEDGER, store.uri, elastic=elastic, warm_epochs=2, record=events) as on,
+    ):
+        for _ in range(8):
+            on.now_ms += EPOCH_MS
+            on.run(_rows(60))
+        _until(on, "began", _rows(700))
+        _until(on, "done", _rows(700))
+        on.jobs.kill("ledger/1")
+        _until(on, "host lost", _rows(100))
+        assert on.control is not None
+        on.control.steer(Steering(latency="900 ms", at_most=5, dry_run=False))
+        _until(on, "hot key", _rows(900, hot=0.9))
+        for _, entry in on.journal:
+            journal(entry)
+    for writer in (events, journal):
+        writer.stop()
+    return folder
+
+
+def test_every_decision_is_reproduced_to_the_letter(checkpoint: Path) -> None:
+    run = recorded(open_store(f"{checkpoint}/penstock"))
+    told = {entry.event for entry in run.journal}
+    assert {"decided", "began", "done", "host lost", "setting", "hot key"} <= told
+    assert len(run.journal) > 10
+    assert replayed(run) == run.journal
+
+
+def test_another_policy_decides_otherwise_on_the_same_events(checkpoint: Path) -> None:
+    run = recorded(open_store(f"{checkpoint}/penstock"))
+    still = wanted(replayed(run, "static(2)"))
+    assert wanted(run.journal) != still
+    found = difference(run.journal, replayed(run, "static(2)"))
+    assert isinstance(found, Difference)
+
+
+def test_the_command_says_whether_it_is_equal(checkpoint: Path) -> None:
+    result = CliRunner().invoke(app, ["--replay", str(checkpoint)], catch_exceptions=False)
+    assert result.exit_code == 0
+    assert result.stdout.splitlines()[-1] == "equal to the recorded journal, to the letter"
+    told = json.loads(
+        CliRunner()
+        .invoke(app, ["--replay", str(checkpoint), "--json"], catch_exceptions=False)
+        .stdout
+    )
+    assert told["equal"]
+    assert told["difference"] is None
+    assert "scale out" in " ".join(entry["text"] for entry in told["journal"])
+
+
+def test_the_command_shows_policies_side_by_side(checkpoint: Path) -> None:
+    arguments = ["--replay", str(checkpoint), "--policy", "static(2)", "--policy", "ds2"]
+    result = CliRunner().invoke(app, arguments, catch_exceptions=False)
+    assert result.exit_code == 0
+    header, *rows = result.stdout.splitlines()
+    assert header.split() == ["time", "step", "recorded", "static(2)", "ds2"]
+    out = next(row for row in rows if row.startswith("scale out  all"))
+    assert int(out.split()[3]) > 0
+    told = CliRunner().invoke(app, [*arguments, "--json"], catch_exceptions=False).stdout
+    assert [one["policy"] for one in json.loads(told)] == ["recorded", "static(2)", "ds2"]
+
+
+def test_a_journal_that_differs_ends_with_1(checkpoint: Path, tmp_path: Path) -> None:
+    with patch("penstock.sim.replay.replayed", lambda run: run.journal[:-1]):
+        result = CliRunner().invoke(app, ["--replay", str(checkpoint)], catch_exceptions=False)
+    assert result.exit_code == 1
+    assert result.stdout.splitlines()[-1] == "replayed: nothing"
+
+
+def test_what_cannot_be_replayed_is_refused(checkpoint: Path, tmp_path: Path) -> None:
+    def replay(*arguments: str) -> None:
+        CliRunner().invoke(app, ["--replay", *arguments], catch_exceptions=False)
+
+    with pytest.raises(CheckpointError):
+        replay(str(tmp_path / "nowhere"))
+    Store(f"{tmp_path}/penstock").write_flow({"format": 1, "steps": []})
+    with pytest.raises(SettingError, match="no recorded events"):
+        replay(str(tmp_path))
+    with pytest.raises(SettingError, match="give one"):
+        replay(str(checkpoint), "sine")
+
+
+def test_a_policy_without_a_text_is_told_of(tmp_path: Path) -> None:
+    store = Store(f"{tmp_path}/penstock")
+    events = EventWriter(store)
+    with cluster(SUMS, store.uri, elastic=Elastic(Watchful()), record=events) as on:
+        on.run([[{"k": 1, "v": 1}], []])
+    events.stop()
+    run = recorded(store)
+    with pytest.raises(SettingError, match="Watchful"):
+        replayed(run)
+    assert replayed(run, "switch") == ()
+
+
+@pytest.mark.parametrize("rows", [0, 3])
+def test_events_are_read_as_they_were_written(rows: int) -> None:
+    odd = np.array([0.1, math.inf, math.nan, 1e-300])
+    counts = np.random.default_rng(1).random((rows, 4))
+    arrivals = Arrivals(7, counts, 1.1, math.nan, odd)
+    hosts = (HostId("sum/0"), HostId("sum/1"))
+    read = StepRead(arrivals, Placement(hosts, np.array([0, 0, 1, 1]), 2))
+    again = event_of(event_line(EpochRead(1 / 3, 9, {"sum": read})))
+    assert isinstance(again, EpochRead)
+    assert again.now_ms == 1 / 3
+    found = again.steps["sum"]
+    assert found.arrivals.counts.tolist() == counts.tolist()
+    assert found.arrivals.counts.shape == (rows, 4)
+    assert repr(found.arrivals.waited_ms.tolist()) == repr(odd.tolist())
+    assert math.isnan(found.arrivals.age_ms)
+    assert found.placement.hosts == hosts
+    assert found.placement.owner.tolist() == [0, 0, 1, 1]
+    lost = HostLost(2.5, 4, "inf", HostId("nan"), (1, 2), True)
+    assert event_of(event_line(lost)) == lost
+    steered = Steered(1.0, Steering(alert="100ms", margin=0.3, dry_run=False))
+    assert event_of(event_line(steered)) == steered
+
+
+def test_events_of_old_starts_are_forgotten(tmp_path: Path) -> None:
+    store = Store(f"{tmp_path}/penstock")
+    told: list[Opening | Event] = []
+    with cluster(SUMS, store.uri, elastic=Elastic(), record=told.append):
+        pass
+    opening = next(one for one in told if isinstance(one, Opening))
+    for start in range(8):
+        writer = EventWriter(store)
+        writer(replace(opening, started_ms=float(start)))
+        writer.stop()
+    assert recorded(store).opening.started_ms == 7
+    assert len(store.files.below("events")) == 5
