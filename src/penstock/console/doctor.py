@@ -3,9 +3,6 @@
 A check is handed what it looks at (an environment, a folder, a probe to call), never raises, and
 leaves nothing behind but numba's cache. `examine` runs them all here; `report` draws the findings.
 Whatever is heavy to import is imported inside the check that is about it.
-
-    >>> machine(cores=1, memory=8 * GIB).status
-    'warn'
 """
 
 from __future__ import annotations
@@ -44,11 +41,7 @@ PATIENCE = 20
 
 @dataclass(frozen=True)
 class Finding:
-    """What one check found. Fine but with a hint is a warning: it runs, though not as it should.
-
-    >>> Finding("Java", False, "not found", hint="install Java 17").status
-    'fail'
-    """
+    """What one check found. Fine but with a hint is a warning: it runs, though not as it should."""
 
     name: str
     ok: bool

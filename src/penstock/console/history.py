@@ -27,14 +27,7 @@ class SeenEpoch:
 
 class LatencyHistory:
     """The epochs that were seen, of the last three minutes. Where epochs are quicker than looks, some
-    are missed: averages are over those seen. No clock: it goes by the times that epochs tell.
-
-    >>> history = LatencyHistory(bar_ms=2000)
-    >>> for number in (7, 7, 8):
-    ...     history.take(SeenEpoch(number, 1200.0, 10, Latency(150.0, 140.0, 190.0)), window_ms=1000)
-    >>> history.newest.average_ms, history.worst_ms, history.bars_ms
-    (150.0, 150.0, [150.0])
-    """
+    are missed: averages are over those seen. No clock: it goes by the times that epochs tell."""
 
     def __init__(self, bar_ms: float) -> None:
         self._bar_ms = bar_ms

@@ -44,7 +44,8 @@ def cleaned_up(console: Console) -> Iterator[ExitStack]:
 
 
 _BARS = "▁▂▃▄▅▆▇█"
-_HEALTH = {"good": "green", "moderate": "yellow", "severe": "red"}
+HEALTH: dict[str | None, str] = {"good": "green", "moderate": "yellow", "severe": "red"}
+"""The colour of each health."""
 
 
 def page(
@@ -75,7 +76,8 @@ def numbers(*titles: str) -> list[Column]:
 
 
 def counted(number: int, what: str) -> str:
-    """
+    """So many of something, in words.
+
     >>> counted(1, "slot"), counted(1200, "slot")
     ('1 slot', '1,200 slots')
     """
@@ -135,10 +137,7 @@ def bar(share: float, style: str, width: int | None = None) -> ProgressBar:
 
 
 def promise(sla: SLA) -> str:
-    """
-    >>> promise(SLA(1500, 1000))
-    'average latency at most 1.5 s over any 1 s'
-    """
+    """An SLA in words."""
     latency, window = (f"{ms / 1000:g} s" for ms in (sla.latency_ms, sla.window_ms))
     return f"average latency at most {latency} over any {window}"
 
@@ -156,33 +155,16 @@ def colour(latency_ms: float, sla: SLA) -> str:
 
 def health(word: str | None) -> Text:
     """The health of a step or host as control sees it; None before it has looked."""
-    return Text(word or "not known", health_colour(word))
-
-
-def health_colour(word: str | None) -> str:
-    """
-    >>> health_colour("severe"), health_colour(None)
-    ('red', 'dim')
-    """
-    return _HEALTH.get(word or "", "dim")
+    return Text(word or "not known", HEALTH.get(word, "dim"))
 
 
 def money_text(money: dict[str, float] | None) -> str:
-    """What was spent, as a query's status tells it; empty if that is not known.
-
-    >>> money_text({"hosts": 0.0175, "functions": 0.0042})
-    '0.0217 USD: hosts 0.0175, functions 0.0042'
-    """
+    """What was spent, as a query's status tells it; empty if that is not known."""
     return "" if money is None else str(Money(money["hosts"], money["functions"]))
 
 
 def offload_text(offload: dict[str, Any] | None) -> str:
-    """What functions carry of a step, as control tells it; empty if they carry nothing.
-
-    >>> told = {"functions": 4, "warm": 9, "redirected": 700.0, "rate": 2000.0, "lasts": True}
-    >>> offload_text(told)
-    '4 functions carry 700 of 2,000 records/s, 9 kept warm; it lasts: time for hosts'
-    """
+    """What functions carry of a step, as control tells it; empty if they carry nothing."""
     if not offload or not offload["redirected"]:
         return ""
     number = offload["functions"]
@@ -193,8 +175,5 @@ def offload_text(offload: dict[str, Any] | None) -> str:
 
 
 def milliseconds_text(ms: float | None) -> str:
-    """
-    >>> milliseconds_text(1234.5), milliseconds_text(None)
-    ('1,234 ms', '-')
-    """
+    """A time in milliseconds, or a dash where none is known."""
     return "-" if ms is None else f"{ms:,.0f} ms"

@@ -63,12 +63,7 @@ class Totals:
         self.epoch = epoch
 
     def faults(self, rows: int) -> str:
-        """What is wrong, if these should be the totals of the first `rows` rows; empty if fine.
-
-        >>> totals = Totals(keys=2)
-        >>> totals.faults(rows=0), totals.faults(rows=3)
-        ('', '2 of 2 keys are wrong; 0 rows were counted, 3 came')
-        """
+        """What is wrong, if these should be the totals of the first `rows` rows; empty if fine."""
         keys = len(self.sums)
         sums, counts = np.zeros(keys, np.int64), np.zeros(keys, np.int64)
         for start in range(0, rows, _CHUNK):

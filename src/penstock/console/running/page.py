@@ -19,10 +19,10 @@ from penstock.console.running.view import (
     sla_of,
 )
 from penstock.console.terminal import (
+    HEALTH,
     bar,
     counted,
     health,
-    health_colour,
     latency_gauge,
     milliseconds_text,
     money_text,
@@ -171,7 +171,7 @@ def _hosts(hosts: list[dict[str, Any]]) -> RenderableType:
         table.add_row(
             Text(host["host"]),
             health(host["health"]),
-            bar(load or 0.0, health_colour(host["health"]), _LOAD_WIDTH),
+            bar(load or 0.0, HEALTH.get(host["health"], "dim"), _LOAD_WIDTH),
             "-" if load is None else f"{load:.0%}",
             "-" if host["rate"] is None else f"{host['rate']:,.0f}/s",
             f"{host['slots']:,}",
@@ -183,11 +183,7 @@ def _hosts(hosts: list[dict[str, Any]]) -> RenderableType:
 
 
 def _load(host: dict[str, Any]) -> float | None:
-    """Arrivals over what the host can serve; None until it has worked.
-
-    >>> _load({"rate": 300.0, "service_rate": 400.0}), _load({"rate": 300.0, "service_rate": None})
-    (0.75, None)
-    """
+    """Arrivals over what the host can serve; None until it has worked."""
     rate, service_rate = host["rate"], host["service_rate"]
     return rate / service_rate if rate is not None and service_rate else None
 
