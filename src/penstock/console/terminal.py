@@ -76,7 +76,7 @@ def numbers(*titles: str) -> list[Column]:
 
 
 def counted(number: int, what: str) -> str:
-    """So many of something, in words.
+    """A number with what it counts.
 
     >>> counted(1, "slot"), counted(1200, "slot")
     ('1 slot', '1,200 slots')

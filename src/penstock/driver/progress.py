@@ -76,7 +76,7 @@ class EpochProgress:
     money: Money | None = None
     """Spent since the query was started."""
     couriers: tuple[CourierProgress, ...] = ()
-    """Of segments without a keyed step, where functions can help these."""
+    """Couriers of segments without a keyed step, where functions can help these."""
 
 
 def host_progress(host: str, vitals: HostVitals) -> HostProgress:

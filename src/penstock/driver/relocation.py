@@ -91,7 +91,7 @@ class Relocation:
             topology.move(slots, HostId(to))
 
     def scale(self, step: str, hosts: int) -> None:
-        """Let the step have so many hosts."""
+        """Give the step this number of hosts."""
         topology = self._topology(step)
         with self._lock:
             now = topology.hosts
@@ -129,7 +129,7 @@ class Relocation:
             topology.stay()
 
     def _free_names(self, step: str, hosts: int) -> list[HostId]:
-        """Names for so many hosts that nobody has."""
+        """Names for this number of hosts, which nobody has."""
         names = (HostId(f"{step}/{number}") for number in count())
         return list(islice((name for name in names if not self._fleet.knows(name)), hosts))
 

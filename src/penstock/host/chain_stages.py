@@ -44,7 +44,7 @@ class EpochEnd(Mark):
     """Passes behind the rows of an epoch's last channel."""
 
     number: int
-    """Of the chunk that would have come next."""
+    """The number of the chunk that would have come next."""
 
 
 class UnderWay:

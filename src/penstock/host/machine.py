@@ -38,7 +38,7 @@ from penstock.state.keys.index import key_index
 from penstock.wire.messages import ChannelHeader
 
 _AFTER_EVICTION = 0.75
-"""Of the memory limit: so much is held after an eviction, so that not every seal needs one."""
+"""Share of the memory limit that is held after an eviction, so that not every seal needs one."""
 
 
 @dataclass(frozen=True)
@@ -158,7 +158,7 @@ class HostMachine:
         return NeedDue(parts, limits, residence.changes, self.version)
 
     def _missing(self, keys: list[Keys]) -> Keys | None:
-        """Those of the keys that may have an entry elsewhere, each once."""
+        """The keys that may have an entry elsewhere, each once."""
         table, found = self.operator.table, key_index(self.operator.table.codec.layout)
         for some in keys:
             away = self.residence.partial[slots_of(some.hashes, table.slots)]

@@ -28,9 +28,9 @@ from penstock.state.keys.codec import Keys
 from penstock.state.table.parted import PartedTable, StepTable
 
 _CHUNKS_PER_WORKER = 4
-"""Into so many chunks at most a channel is cut: workers are done at about the same time."""
+"""Chunks of a channel for each worker, at most: workers are done at about the same time."""
 _CHUNKS = 8
-"""A part with rows of so many chunks to do need not wait for the end of a channel."""
+"""Chunks of rows with which a part need not wait for the end of a channel."""
 
 
 class PartedOperator:

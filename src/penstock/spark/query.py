@@ -129,7 +129,7 @@ class FlowQuery:
         self._relocation.move(step, slots, to)
 
     def scale(self, step: str, hosts: int) -> None:
-        """Let a step have so many hosts. Returns at once: slots move when new hosts are up."""
+        """Give a step this number of hosts. Returns at once: slots move when new hosts are up."""
         self._must_run(moving=True)
         others = sum(len(self._relocation.hosts(s.id)) for s in self._start.flow.keyed)
         more = hosts - len(self._relocation.hosts(step)) if step in self._start.hosts else 0
@@ -160,7 +160,7 @@ class FlowQuery:
         """What keeps the SLA: its settings, its journal, and `steer` to change them."""
         if self._control is None:
             raise SettingError(
-                "this query keeps its hosts: nothing is controlled",
+                "autoscaling is off for this query: its hosts stay as they are",
                 hint='start it with flow.sla(latency="1s").elastic()',
             )
         return self._control

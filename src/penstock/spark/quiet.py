@@ -15,7 +15,7 @@ from penstock.spark.private import keep_jobs_on_interrupt
 from penstock.spark.session import session
 
 _LINES = 40
-"""Of Spark's log, shown when something went wrong."""
+"""Lines of Spark's log that are shown when something went wrong."""
 
 
 @contextmanager

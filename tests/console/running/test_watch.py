@@ -189,7 +189,7 @@ def test_page_of_a_query_that_keeps_its_hosts(serve: Serve, tmp_path: Path) -> N
     told = words(page(look))
     assert "latency p50 90 ms p99 150 ms in epoch 1,200" in told
     assert "sum/0 4711" in told
-    assert "nothing is controlled" in told
+    assert "autoscaling is off" in told
     assert look is not None
     assert line(look) == "running; epoch 1,200; latency 100 ms"
 

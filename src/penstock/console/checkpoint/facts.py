@@ -65,7 +65,7 @@ class StateEntry:
     kind: Kind
     """The kind of the newest file that tells of it."""
     epoch: int
-    """That file's epoch. A delta's entries changed in it, those of others then or before."""
+    """The file's epoch. A delta's entries changed in it, those of others then or before."""
     file: str
 
 

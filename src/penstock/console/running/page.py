@@ -60,7 +60,7 @@ class Look:
 
     @property
     def control(self) -> dict[str, Any] | None:
-        """None where nothing is controlled."""
+        """What control tells of the query; None where autoscaling is off."""
         found: dict[str, Any] | None = self.answer.get("control")
         return found
 
@@ -73,8 +73,8 @@ def draw(title: str, look: Look, width: int) -> RenderableType:
         parts.append(Text(look.trouble, "bold red"))
     parts += [Text(), _latency(look.history, None if control is None else sla_of(control)), Text()]
     if control is None:
-        nothing = Text("it keeps its hosts: nothing is controlled", "dim")
-        parts += [draw_hosts(look.answer), Text(), nothing]
+        off = Text("autoscaling is off; turn it on with .elastic()", "dim")
+        parts += [draw_hosts(look.answer), Text(), off]
     else:
         for name, step in control["steps"].items():
             parts += [_step_head(name, step), _hosts(step["hosts"]), Text()]
