@@ -29,7 +29,7 @@ import pyarrow as pa
 from penstock.errors import ProtocolError, StaleRunError
 from penstock.host.copies import Copies
 from penstock.host.residence import Need, NeedDue, NeedKeys, NeedSlots, Residence, Wanted
-from penstock.host.vitals import HostVitals, MovedSoFar
+from penstock.host.vitals import HostVitals, MovedState
 from penstock.operators.operator import Answer, EpochTime, Operator
 from penstock.operators.places import Places
 from penstock.plan.assignment import Assignment
@@ -87,7 +87,8 @@ class HostMachine:
         self._clock = clock
         self._memory_limit = memory_limit
         self._next_due: dict[str, int] | None = None
-        self._moved = MovedSoFar()
+        self._moved = MovedState()
+        """What has moved since the last seal was told."""
         self._spent_s = 0.0
 
     # -- slots change hands
@@ -183,8 +184,8 @@ class HostMachine:
         if changes != self.residence.changes:
             return False
         self.operator.table.install(keys, rows)
-        self._moved.fetched_keys += rows.num_rows
-        self._moved.fetched_bytes += rows.get_total_buffer_size()
+        size = rows.get_total_buffer_size()
+        self._moved = self._moved.plus(fetched_keys=rows.num_rows, fetched_bytes=size)
         return True
 
     def none_due_before(self, changes: int, next_due: dict[str, int]) -> None:
@@ -198,8 +199,7 @@ class HostMachine:
             self.residence.complete(wanted.slot)
 
     def waited(self, ms: float, fetches: int) -> None:
-        self._moved.wait_ms += ms
-        self._moved.fetches += fetches
+        self._moved = self._moved.plus(wait_ms=ms, fetches=fetches)
 
     def spent(self, seconds: float) -> None:
         """Note time that went into channels outside of `close_channel`: reading, answering."""
@@ -307,15 +307,14 @@ class HostMachine:
             )
         self._sealed = True
         table = self.operator.table
-        moved, self._moved = self._moved, MovedSoFar()
+        partial, left = int(np.count_nonzero(self.residence.partial)), self.copies.left_behind
+        moved, self._moved = self._moved.plus(partial_slots=partial, left_behind=left), MovedState()
         vitals = HostVitals(
             rows=current.rows,
             useful_ms=current.busy_s * 1000,
             entries=len(table) - self.copies.entries,
             state_bytes=table.nbytes,
-            partial_slots=int(np.count_nonzero(self.residence.partial)),
             awaited_slots=self.residence.awaited,
-            left_behind=self.copies.left_behind,
             **asdict(moved),
         )
         return table.delta(), vitals
@@ -379,7 +378,7 @@ class HostMachine:
         self.release()
         self.copies.let_go()
         if table.nbytes > limit:
-            self._moved.evicted += table.evict(int(limit * _AFTER_EVICTION))
+            self._moved = self._moved.plus(evicted=table.evict(int(limit * _AFTER_EVICTION)))
             self.residence.evicted(self.version)
             self._next_due = None
 
