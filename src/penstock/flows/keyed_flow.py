@@ -47,7 +47,7 @@ class KeyedFlow:
                 "an aggregate without a window never closes",
                 hint='use emit="update" or "changes", or key_by(...).window(...)',
             )
-        return self.step("aggregate", AggregatePlan, aggregates, emit=emit)
+        return self._step("aggregate", AggregatePlan, aggregates, emit=emit)
 
     def process(
         self,
@@ -62,7 +62,7 @@ class KeyedFlow:
                 f"{type(processor).__name__} does not say what it returns",
                 hint='give process(..., output_schema="word string, n long")',
             )
-        return self.step("process", ProcessPlan, processor, declared(schema, self.flow.spark))
+        return self._step("process", ProcessPlan, processor, declared(schema, self.flow.spark))
 
     def top(
         self,
@@ -82,7 +82,7 @@ class KeyedFlow:
         `_change`; with `until`, a column with the time at which a key is over, its rows are given
         once, when the watermark has passed that time.
         """
-        return self.step("top", TopPlan, n, by, ties=ties, rank=rank, until=until, emit=emit)
+        return self._step("top", TopPlan, n, by, ties=ties, rank=rank, until=until, emit=emit)
 
     def keep(self, which: Literal["first", "last"], by: str) -> Flow:
         """Keep each key's row with the smallest or the largest `by`: deduplication.
@@ -99,7 +99,7 @@ class KeyedFlow:
         With a `ttl`, a key is forgotten that long after its row came, by the time of day.
         """
         ttl_ms = None if ttl is None else milliseconds(ttl)
-        return self.step("distinct", DistinctPlan, ttl_ms=ttl_ms)
+        return self._step("distinct", DistinctPlan, ttl_ms=ttl_ms)
 
     def window(
         self,
@@ -126,7 +126,7 @@ class KeyedFlow:
             )
         return WindowedFlow(self, window, time, milliseconds(lateness), emit)
 
-    def step(self, kind: str, plan: Callable[..., StepPlan], *facts: Any, **options: Any) -> Flow:
+    def _step(self, kind: str, plan: Callable[..., StepPlan], *facts: Any, **options: Any) -> Flow:
         """The flow with one more step, whose `plan` is made of the columns here, the key and these."""
         columns, keys = self.flow.schema, list(self.keys)
         made = plan(columns, keys, *facts, nulls=self.nulls, **options)
@@ -160,7 +160,7 @@ class WindowedFlow:
 
     def _step(self, kind: str, plan: Callable[..., StepPlan], *facts: Any, **options: Any) -> Flow:
         windows = {"window": self.size, "on": self.on, "lateness_ms": self.lateness_ms}
-        return self.keyed.step(kind, plan, *facts, **windows, **options)
+        return self.keyed._step(kind, plan, *facts, **windows, **options)
 
 
 def _some(aggregates: dict[str, Aggregate]) -> None:

@@ -35,8 +35,8 @@ class HostStage:
         return [(0, item)]
 
     def join(self, item: Any, results: list[Any]) -> Sequence[Any]:
-        (given,) = results
-        return given  # type: ignore[no-any-return]
+        given: Sequence[Any] = results[0]
+        return given
 
     def size(self, item: Any) -> int:
         if isinstance(item, Answer):
@@ -83,9 +83,9 @@ class Cut(HostStage):
         together = batches[0] if len(batches) == 1 else pa.concat_batches(batches)
         rows = together.take(fixed_array(order, pa.int64()))
         places = None if piece.places is None else piece.places.take(order)
-        sorted_ = Chunk(piece.kind, [rows], places)
+        in_parts = Chunk(piece.kind, [rows], places)
         pieces: list[tuple[int, Work]] = [
-            (number, sorted_.some([rows.slice(begin, end - begin)], begin, end - begin))
+            (number, in_parts.some([rows.slice(begin, end - begin)], begin, end - begin))
             for number, begin, end in runs
         ]
         return [Parted(len(numbers), pieces)]
