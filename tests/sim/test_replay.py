@@ -16,10 +16,18 @@ from typer.testing import CliRunner
 
 from penstock.cli.simulate import simulate
 from penstock.control.elastic import Elastic, Steering
-from penstock.control.events import EpochRead, Event, HostLost, Placement, Steered, StepRead
+from penstock.control.events import (
+    EpochDue,
+    EpochRead,
+    Event,
+    HostLost,
+    Placement,
+    Steered,
+    StepRead,
+)
 from penstock.control.examine.arrivals import Arrivals
 from penstock.control.examine.vitals import Work
-from penstock.control.record import Opening, event_line, event_of
+from penstock.control.record import Opening, event_line, event_of, read
 from penstock.driver import control_loop
 from penstock.driver.journal_writer import EventWriter, JournalWriter
 from penstock.errors import CheckpointError, SettingError
@@ -163,6 +171,12 @@ def test_a_policy_without_a_text_is_told_of(tmp_path: Path) -> None:
     with pytest.raises(SettingError, match="Watchful"):
         replayed(run)
     assert replayed(run, "switch") == ()
+
+
+def test_a_record_without_its_beginning_is_refused() -> None:
+    for lines in ([], [event_line(EpochDue(1.0))]):
+        with pytest.raises(CheckpointError, match="lack their beginning"):
+            read(lines)
 
 
 @pytest.mark.parametrize("rows", [0, 3])

@@ -15,7 +15,9 @@ from pyspark.sql import functions as F  # noqa: N812 - as everywhere in PySpark
 import penstock as ps
 from penstock.control.journal.entry import Entry
 from penstock.settings import Settings
+from penstock.sim.replay import recorded, replayed
 from penstock.sim.skews import Uniform
+from penstock.state.store.store import Store
 from penstock.testing import Fault, Pace
 from penstock_bench.workloads.shaped import KeyedRows, shaped
 from tests.spark.test_faults import await_condition
@@ -73,6 +75,9 @@ def test_a_load_gets_the_hosts_it_needs_and_a_dead_one_loses_nothing(
         await_condition(lambda: query.progress[-1].epoch > epoch + 2, 60)
     finally:
         query.stop()
+    run = recorded(Store(f"{checkpoint}/penstock"))
+    assert {"began", "host lost"} <= {entry.event for entry in run.journal}
+    assert replayed(run) == run.journal, "decided otherwise than it was"
     assert query.exception() is None
     found = {k: (r["s"], r["n"]) for k, r in sink.latest("k").items()}
     assert found == expected(sum(p.rows for p in query.progress))

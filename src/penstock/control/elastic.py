@@ -62,13 +62,13 @@ class Elastic:
     functions: WorkerTerms | None = None
     """Where burst workers run that take up bursts. None: hosts alone do the work."""
     functions_at_most: int | None = None
-    """Functions at a time, for a step. None: as many as there may be; 0: none for now."""
+    """Burst workers at a time, for a step. None: as many as there may be; 0: none for now."""
     patience: str | float = "2 minutes"
     """A burst that burst workers carry for longer is one that lasts: then hosts are added."""
     merge_cost: float = 1.0
     """What it costs a host to merge what burst workers made of some rows, in rows."""
     warm_for: float = 5.0
-    """Functions are kept ready for so many times the stable load; 0: none are."""
+    """Burst workers are kept ready for so many times the stable load; 0: none are."""
     host_price: HostPrice = field(default_factory=HostPrice)
     """What a core of a host costs; burst workers bring their own price."""
 

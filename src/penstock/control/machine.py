@@ -15,28 +15,18 @@ ends. When it is sealed, what it took is known too. Treatments take effect at th
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from penstock.control import events as ev
+from penstock.control import instructions as do
 from penstock.control.couriers import CourierControl
 from penstock.control.elastic import Elastic
 from penstock.control.examine.arrivals import Arrivals
 from penstock.control.examine.epochs import EpochCost
 from penstock.control.examine.vitals import Floats
-from penstock.control.instructions import (
-    Instruction,
-    KeepWarm,
-    Orders,
-    RenewWorkers,
-    Stay,
-    StepOrders,
-    Tell,
-    Treat,
-    WaitFor,
-)
 from penstock.control.journal.entries import host_lost, refused, setting
 from penstock.control.journal.journal import Journal
 from penstock.control.offload_policy import Ahead, OffloadPolicy
@@ -108,8 +98,8 @@ class FlowControl:
         `elastic` and `sla` can be steered."""
         self.habits = habits = habits or Habits()
         self.elastic, self.sla = elastic, sla
-        self._offload, self._out = offload, list[Instruction]()
-        self.journal = Journal(sink=lambda entry: self._out.append(Tell(entry)))
+        self._offload, self._out = offload, list[do.Instruction]()
+        self.journal = Journal(sink=lambda entry: self._out.append(do.Tell(entry)))
         dry_run = elastic is not None and elastic.dry_run
         self.steps = {
             str(one.step): StepControl(
@@ -149,13 +139,13 @@ class FlowControl:
         """When the last epoch began, and the one before it."""
         self._arrivals: dict[str, Arrivals] = {}
         self._warm: dict[str, int] = {}
-        self.orders = Orders()
+        self.orders = do.Orders()
         """For the plan of the epoch that began last."""
         self._set_bounds()
         for name, why in self.whole.items():
             self.journal.add(refused(StepId(name), now_ms, why, wanted="functions"))
 
-    def handle(self, event: ev.Event) -> list[Instruction]:
+    def handle(self, event: ev.Event) -> list[do.Instruction]:
         """Take in what has happened; what is to be done about it, in this order."""
         _HANDLERS[type(event)](self, event)
         out, self._out = self._out, []
@@ -172,7 +162,7 @@ class FlowControl:
                 treating, now_ms = control.course.treating, event.now_ms
                 most_ms = patience_ms(treating, self.started_ms, now_ms, self._start_ms)
                 if most_ms > 0:
-                    self._out.append(WaitFor(StepId(step), most_ms))
+                    self._out.append(do.WaitFor(StepId(step), most_ms))
 
     def _began(self, event: ev.EpochBegan) -> None:
         now_ms, started_ms = event.now_ms, self.started_ms
@@ -184,8 +174,8 @@ class FlowControl:
                 name: self._planned(control, ahead) for name, control in self.all_steps.items()
             }
             offloads = {name: found for name, found in planned.items() if found is not None}
-        self.orders = Orders(
-            {s: StepOrders(c.hot.watched, c.hot.two_stage) for s, c in self.steps.items()},
+        self.orders = do.Orders(
+            {s: do.StepOrders(c.hot.watched, c.hot.two_stage) for s, c in self.steps.items()},
             offloads,
             tuple(self.couriers),
         )
@@ -230,7 +220,7 @@ class FlowControl:
         now_ms, epoch = event.now_ms, event.epoch
         if self._offload is not None:
             if self._offload.note(event, self.orders.offloads):
-                self._out.append(RenewWorkers())
+                self._out.append(do.RenewWorkers())
             if why := self._offload.trouble(now_ms, event.aid.reachable):
                 for control in self.all_steps.values():
                     control.withdraw(why, now_ms, epoch)
@@ -239,8 +229,8 @@ class FlowControl:
         self._share(event)
         look = self._look_of(event.aid, now_ms, epoch)
         for step, sealed in event.steps.items():
-            self._settle(self.steps[step], sealed.placement, now_ms, epoch)
-            self._look(self.steps[step], look, sealed.placement)
+            placement = self._settle(self.steps[step], sealed.placement, now_ms, epoch)
+            self._look(self.steps[step], look, placement)
             load = self._arrivals[step].by_slot.astype(np.int64)
             hot = [count for task in event.seen for count in task.hot]
             self.steps[step].find_hot_keys(hot, load, epoch)
@@ -302,8 +292,8 @@ class FlowControl:
                 event.work,
                 event.measured_ms,
             )
-        self._settle(control, event.placement, now_ms, None)
-        self._look(control, Look(now_ms), event.placement)
+        placement = self._settle(control, event.placement, now_ms, None)
+        self._look(control, Look(now_ms), placement)
 
     # -- decisions, and what becomes of them
 
@@ -328,17 +318,20 @@ class FlowControl:
             control.refuse(f"deciding failed: {error!r}", "", look.now_ms, look.epoch)
             return
         if treatments:
-            self._out.append(Treat(control.step, look.epoch, treatments))
+            self._out.append(do.Treat(control.step, look.epoch, treatments))
 
     def _settle(
         self, control: StepControl, placement: ev.Placement, now_ms: float, epoch: int | None
-    ) -> None:
+    ) -> ev.Placement:
+        """See whether treatments have ended; where slots are then. Those that are given up stay."""
         treating = control.course.treating
         ended = control.settle(placement, now_ms, epoch)
         if ended == "given up":
-            self._out.append(Stay(control.step))
-        elif ended == "done" and treating is not None and treating.grows:
+            self._out.append(do.Stay(control.step))
+            return replace(placement, pending=0)
+        if ended == "done" and treating is not None and treating.grows:
             self._start_ms += (now_ms - treating.since_ms - self._start_ms) / 4
+        return placement
 
     def _moved(self, event: ev.SlotsMoved) -> None:
         self._settle(self.steps[event.step], event.placement, event.now_ms, event.epoch)
@@ -374,7 +367,7 @@ class FlowControl:
             wanted = 0 if control.offloading is None else control.offloading.warm
             if wanted != self._warm.get(name, 0) and not self._dry_run:
                 self._warm[name] = wanted
-                self._out.append(KeepWarm(control.step, wanted))
+                self._out.append(do.KeepWarm(control.step, wanted))
 
     # -- an end-to-end bound over several steps
 

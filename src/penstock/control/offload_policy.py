@@ -61,7 +61,7 @@ class OffloadPolicy(Protocol):
         ...
 
     def let_go(self, step: str, now_ms: float) -> None:
-        """Functions carry nothing of a step from now on, whatever was decided."""
+        """Burst workers carry nothing of a step from now on, whatever was decided."""
         ...
 
     def planned(

@@ -27,7 +27,7 @@ _ODD = "~float"
 
 @dataclass(frozen=True)
 class Terms:
-    """Functions as control knew them."""
+    """Burst workers as control knew them."""
 
     at_most: int
     speed: float
@@ -133,7 +133,12 @@ def event_of(line: bytes) -> Event:
 def read(lines: Iterable[bytes]) -> tuple[Opening, Iterator[Event]]:
     """What a machine was made from, and what it was told, in order."""
     rest = iter(lines)
-    first = _read(codec.decode(next(rest), dict))
+    first = _read(codec.decode(next(rest, b"{}"), dict))
+    if "opening" not in first:
+        raise CheckpointError(
+            "the recorded events lack their beginning",
+            hint="start the query once more: the newest start is replayed",
+        )
     return codec.from_plain(first["opening"], Opening), map(event_of, rest)
 
 

@@ -12,15 +12,7 @@ from penstock.control.diagnose.hot_keys import HotKeys
 from penstock.control.events import Placement, TreatmentBegun
 from penstock.control.examine.examiner import Examiner
 from penstock.control.examine.vitals import Floats, Ints, Vitals
-from penstock.control.journal.entries import (
-    began,
-    done,
-    failed,
-    hot_key,
-    offload,
-    outcome,
-    refused,
-)
+from penstock.control.journal import entries
 from penstock.control.journal.journal import Journal
 from penstock.control.money import Money
 from penstock.control.offload_policy import OffloadPolicy
@@ -173,7 +165,7 @@ class StepControl:
         found = self._offload.decide(vitals, self._bounds, look.now_ms, spent)
         self.offloading = found
         if found.reasons:
-            told = offload(
+            told = entries.offload(
                 self.step, look.now_ms, found, look.money, epoch=look.epoch, dry_run=self.dry_run
             )
             self.journal.add(told)
@@ -187,7 +179,7 @@ class StepControl:
         self._offload.let_go(self.step, now_ms)
         if was.carries:
             nothing = Offloading(np.zeros_like(was.shares), 0, was.warm, (why,), rate=was.rate)
-            self.journal.add(offload(self.step, now_ms, nothing, epoch=epoch))
+            self.journal.add(entries.offload(self.step, now_ms, nothing, epoch=epoch))
 
     def _out_of_bounds(self, treatments: Sequence[Treatment], now: int) -> str:
         """Why treatments must not be done; empty if they may. To come nearer to a bound is allowed."""
@@ -218,7 +210,9 @@ class StepControl:
         )
         for key in found:
             self.journal.add(
-                hot_key(self.step, now_ms, key.slot, key.key, key.rate, key.text, epoch=epoch)
+                entries.hot_key(
+                    self.step, now_ms, key.slot, key.key, key.rate, key.text, epoch=epoch
+                )
             )
 
     # -- what becomes of treatments
@@ -230,7 +224,9 @@ class StepControl:
         worst, now_ms = self._worst(), event.now_ms
         revised = self.course.begin(event.treatments, now_ms, worst, self.vitals, self._placement)
         self._before = None
-        told = began(self.step, now_ms, event.treatments, worst, revised=revised, epoch=event.epoch)
+        told = entries.began(
+            self.step, now_ms, event.treatments, worst, revised=revised, epoch=event.epoch
+        )
         self.journal.add(told)
 
     def settle(self, placement: Placement, now_ms: float, epoch: int | None) -> str | None:
@@ -244,28 +240,30 @@ class StepControl:
         if ended == "done" and was is not None:
             self._before = (was.latency_ms, now_ms + self._bounds.sla.window_ms)
             since_ms, worst = was.since_ms, self._worst()
-            told = done(
+            told = entries.done(
                 *(self.step, now_ms, was.treatments, since_ms, worst),
                 hosts=placement.hosts,
                 epoch=epoch,
             )
             self.journal.add(told)
         elif ended == "given up" and was is not None:
-            self.journal.add(failed(self.step, now_ms, was.treatments, NOT_UP, epoch=epoch))
+            self.journal.add(entries.failed(self.step, now_ms, was.treatments, NOT_UP, epoch=epoch))
         elif ended == "given up":
             self.refuse(NOT_UP, f"{placement.pending} slots on another host", now_ms, epoch)
         return ended
 
     def refuse(self, why: str, wanted: str, now_ms: float, epoch: int | None) -> None:
         """Tell that something is not being done."""
-        self.journal.add(refused(self.step, now_ms, why, wanted=wanted, epoch=epoch))
+        self.journal.add(entries.refused(self.step, now_ms, why, wanted=wanted, epoch=epoch))
 
     def _tell_outcome(self, vitals: Vitals, epoch: int | None) -> None:
         """A window after treatments were done: what they brought."""
         if self._before is not None and vitals.now_ms >= self._before[1]:
             before_ms, self._before = self._before[0], None
             now, bounds = self._worst(), self._bounds
-            self.journal.add(outcome(self.step, vitals.now_ms, before_ms, now, bounds, epoch=epoch))
+            self.journal.add(
+                entries.outcome(self.step, vitals.now_ms, before_ms, now, bounds, epoch=epoch)
+            )
 
     def _worst(self) -> float:
         """The latency of the host that is worst off, as of the last look."""

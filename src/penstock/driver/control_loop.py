@@ -14,33 +14,11 @@ from typing import Any
 
 import numpy as np
 
+from penstock.control import events as ev
+from penstock.control import instructions as do
 from penstock.control.elastic import Elastic, Steering
-from penstock.control.events import (
-    Aid,
-    EpochBegan,
-    EpochDue,
-    EpochRead,
-    EpochSealed,
-    Event,
-    HostLost,
-    Placement,
-    Steered,
-    StepRead,
-    StepSealed,
-    TreatmentBegun,
-    TreatmentRefused,
-)
 from penstock.control.examine.arrivals import arrivals_of
 from penstock.control.examine.vitals import Work
-from penstock.control.instructions import (
-    KeepWarm,
-    Orders,
-    RenewWorkers,
-    Stay,
-    Tell,
-    Treat,
-    WaitFor,
-)
 from penstock.control.journal.entry import Entry
 from penstock.control.journal.journal import Journal
 from penstock.control.machine import WARM_EPOCHS, FlowControl
@@ -75,7 +53,7 @@ class ControlLoop:
         clock_ms: Callable[[], float],
         *,
         sink: Callable[[Entry], None] = lambda entry: None,
-        record: Callable[[Opening | Event], None] = lambda told: None,
+        record: Callable[[Opening | ev.Event], None] = lambda told: None,
         keeper: WorkerKeeper | None = None,
         bill: Bill | None = None,
         together: Callable[[], int | None] = lambda: None,
@@ -113,7 +91,7 @@ class ControlLoop:
     def wait_for_hosts(self) -> None:
         """Before an epoch begins: wait for new hosts, where that is quicker than doing without."""
         with self._lock:
-            waits = self._tell(EpochDue(self._clock_ms()))
+            waits = self._tell(ev.EpochDue(self._clock_ms()))
         for wait in waits:
             self._relocation.wait_for_new(wait.step, wait.most_ms)
 
@@ -122,12 +100,12 @@ class ControlLoop:
         with self._lock:
             returns = lost.host in self._relocation.hosts(lost.step)
             slots, now_ms = tuple(lost.slots), self._clock_ms()
-            self._tell(HostLost(now_ms, epoch, lost.step, lost.host, slots, returns))
+            self._tell(ev.HostLost(now_ms, epoch, lost.step, lost.host, slots, returns))
 
-    def orders(self, epoch: int, partitions: int, started_ms: float) -> Orders:
+    def orders(self, epoch: int, partitions: int, started_ms: float) -> do.Orders:
         """What the plan of an epoch says because of control; the epoch began at `started_ms`."""
         with self._lock:
-            self._tell(EpochBegan(started_ms, epoch, partitions, self._aid()))
+            self._tell(ev.EpochBegan(started_ms, epoch, partitions, self._aid()))
             return self.machine.orders
 
     def begin(self, plan: EpochPlan) -> None:
@@ -161,7 +139,7 @@ class ControlLoop:
             waited = {name: one.wait_ms for name, one in by_segment(seen).items()}
             self._ask_usage(seen, bool(waited))
             vitals = {one.host: one.vitals for one in sealed}
-            steps = dict[str, StepSealed]()
+            steps = dict[str, ev.StepSealed]()
             for routes in plan.steps:
                 table = routes.routes
                 work = {
@@ -170,7 +148,7 @@ class ControlLoop:
                     if host in vitals
                 }
                 spent_ms = max((one.useful_ms for one in work.values()), default=0.0)
-                steps[routes.step] = StepSealed(
+                steps[routes.step] = ev.StepSealed(
                     table.hosts,
                     table.owner.astype(np.int64),
                     work,
@@ -178,7 +156,7 @@ class ControlLoop:
                     self._placement(routes),
                 )
             self._tell(
-                EpochSealed(
+                ev.EpochSealed(
                     self._clock_ms(),
                     plan.epoch,
                     written_ms,
@@ -204,24 +182,24 @@ class ControlLoop:
     def _tell_read(self, plan: EpochPlan, seen: Sequence[Seen], look: bool) -> None:
         slots = {step.id: step.slots for step in self._flow.keyed}
         steps = {
-            str(routes.step): StepRead(
+            str(routes.step): ev.StepRead(
                 arrivals_of(routes.step, slots[routes.step], seen, *self._times()),
                 self._placement(routes),
             )
             for routes in plan.steps
         }
         self._read_epoch = plan.epoch
-        self._tell(EpochRead(self._clock_ms(), plan.epoch, steps, look, self._aid()))
+        self._tell(ev.EpochRead(self._clock_ms(), plan.epoch, steps, look, self._aid()))
 
-    def _placement(self, routes: StepRoutes) -> Placement:
+    def _placement(self, routes: StepRoutes) -> ev.Placement:
         """All hosts of a step, also those that own nothing, and the owner of each slot."""
         table, step = routes.routes, routes.step
         idle = [host for host in self._relocation.hosts(step) if host not in table.hosts]
         pending = self._relocation.pending_of(step)
-        return Placement((*table.hosts, *idle), table.owner.astype(np.int64), pending)
+        return ev.Placement((*table.hosts, *idle), table.owner.astype(np.int64), pending)
 
-    def _aid(self) -> Aid:
-        return Aid(self.reach is not None, self.money, self._together())
+    def _aid(self) -> ev.Aid:
+        return ev.Aid(self.reach is not None, self.money, self._together())
 
     def _ask_usage(self, seen: Sequence[Seen], used: bool) -> None:
         """Have it found out what burst workers cost; and once more, when nothing goes to them any more."""
@@ -235,42 +213,42 @@ class ControlLoop:
 
     # -- what the machine says
 
-    def _tell(self, event: Event) -> list[WaitFor]:
+    def _tell(self, event: ev.Event) -> list[do.WaitFor]:
         """Hand in an event, and do what the machine says about it; what to wait for is returned."""
         instructions = self.machine.handle(event)
         self._record(event)
         waits = []
         for instruction in instructions:
             match instruction:
-                case Tell(entry):
+                case do.Tell(entry):
                     self._sink(entry)
-                case Treat():
+                case do.Treat():
                     self._treat(instruction)
-                case Stay(step):
+                case do.Stay(step):
                     self._relocation.stay(step)
-                case KeepWarm(step, count):
+                case do.KeepWarm(step, count):
                     self._keep_warm(step, count)
-                case RenewWorkers():
+                case do.RenewWorkers():
                     if self._keeper is not None:
                         self._keeper.renew()
-                case WaitFor():
+                case do.WaitFor():
                     waits.append(instruction)
         return waits
 
-    def _treat(self, treat: Treat) -> None:
+    def _treat(self, treat: do.Treat) -> None:
         """Hand treatments to the data plane, and tell what it makes of them."""
         step, epoch, treatments = treat.step, treat.epoch, treat.treatments
         try:
             names = self._relocation.treat(step, treatments)
         except PenstockError as error:
             wanted = "; ".join(str(treatment) for treatment in treatments)
-            self._tell(TreatmentRefused(self._clock_ms(), epoch, step, str(error), wanted))
+            self._tell(ev.TreatmentRefused(self._clock_ms(), epoch, step, str(error), wanted))
             return
         named = tuple(
             replace(t, source=names.get(t.source, t.source), target=names.get(t.target, t.target))
             for t in treatments
         )
-        self._tell(TreatmentBegun(self._clock_ms(), epoch, step, named, tuple(names.values())))
+        self._tell(ev.TreatmentBegun(self._clock_ms(), epoch, step, named, tuple(names.values())))
 
     def _keep_warm(self, step: str, count: int) -> None:
         """Steps work one after the other, so that they can use the same functions."""
@@ -298,7 +276,7 @@ class ControlLoop:
     def steer(self, steering: Steering) -> dict[str, Any]:
         """Change what holds from the next decision on; tells what holds now."""
         with self._lock:
-            self._tell(Steered(self._clock_ms(), steering))
+            self._tell(ev.Steered(self._clock_ms(), steering))
             return self.facts()
 
     def facts(self) -> dict[str, Any]:

@@ -10,18 +10,9 @@ from time import perf_counter
 
 import numpy as np
 
-from penstock.control.events import (
-    Aid,
-    EpochBegan,
-    EpochRead,
-    EpochSealed,
-    Event,
-    SharesMoved,
-    SlotsMoved,
-    TreatmentBegun,
-)
+from penstock.control import events as ev
+from penstock.control import instructions as do
 from penstock.control.examine.vitals import Floats
-from penstock.control.instructions import KeepWarm, Tell, Treat
 from penstock.control.machine import ControlledStep, FlowControl, Habits
 from penstock.control.money import Money
 from penstock.control.offload_policy import Helped
@@ -72,21 +63,21 @@ class Controlled:
         """Whether a stage is under control."""
         return stage.step in self.machine.steps
 
-    def aid(self, now_ms: float) -> Aid:
+    def aid(self, now_ms: float) -> ev.Aid:
         """What is known of functions and money."""
         if not self._functions:
-            return Aid()
+            return ev.Aid()
         spent = [stage.spent(now_ms) for stage in self.stages]
         money = Money(sum(one.hosts for one in spent), sum(one.functions for one in spent))
-        return Aid(True, money)
+        return ev.Aid(True, money)
 
     def share(self, now_ms: float, shares: Mapping[StepId, float]) -> None:
         """Give steps other shares of an end-to-end bound."""
         for stage in self.stages:
             stage.share = shares[stage.step]
-        self.tell(SharesMoved(now_ms, shares))
+        self.tell(ev.SharesMoved(now_ms, shares))
 
-    def tell(self, event: Event) -> None:
+    def tell(self, event: ev.Event) -> None:
         """Hand in what has happened, and do what the machine says about it."""
         steps = self.machine.steps
         asked, began = {name: one.asked for name, one in steps.items()}, perf_counter()
@@ -96,21 +87,21 @@ class Controlled:
         for name in looked:
             self._stages[name].decide_s.append(took_s / len(looked))
         for instruction in instructions:
-            if isinstance(instruction, Treat):
+            if isinstance(instruction, do.Treat):
                 self._treat(instruction, event)
-            elif isinstance(instruction, KeepWarm):
+            elif isinstance(instruction, do.KeepWarm):
                 self._stages[instruction.step].warm = instruction.count
-            elif isinstance(instruction, Tell):
+            elif isinstance(instruction, do.Tell):
                 self._stages[instruction.entry.step].entries.append(instruction.entry)
 
-    def _treat(self, treat: Treat, event: Event) -> None:
+    def _treat(self, treat: do.Treat, event: ev.Event) -> None:
         """Begin treatments; slots move at once, unless an epoch is under way."""
         stage, now_ms = self._stages[treat.step], event.now_ms
         named = stage.begin(treat, now_ms)
-        self.tell(TreatmentBegun(now_ms, treat.epoch, treat.step, named))
-        if not isinstance(event, EpochRead):
+        self.tell(ev.TreatmentBegun(now_ms, treat.epoch, treat.step, named))
+        if not isinstance(event, ev.EpochRead):
             stage.settle(now_ms)
-            self.tell(SlotsMoved(now_ms, treat.epoch, treat.step, stage.fleet.placement))
+            self.tell(ev.SlotsMoved(now_ms, treat.epoch, treat.step, stage.fleet.placement))
 
     def outcomes(self) -> dict[str, Outcome]:
         """What each step did."""
@@ -177,7 +168,7 @@ def epochs(flow: Controlled, following: Sequence[Following], progress: Progress)
             intakes.append(intakes[n].split(follower.fan_out, follower.shares, put_out[n]))
             put_out[n] += int(intakes[n].records.sum())
             stages[n + 1].ledger.arrive(intakes[n + 1].first, intakes[n + 1].records)
-        flow.tell(EpochBegan(began_ms, epoch, aid=flow.aid(began_ms)))
+        flow.tell(ev.EpochBegan(began_ms, epoch, aid=flow.aid(began_ms)))
         offloads: Mapping[str, Offload] = flow.machine.orders.offloads
         efforts = [
             stage.begin_epoch(intake, began_ms, offloads.get(stage.step))
@@ -189,7 +180,7 @@ def epochs(flow: Controlled, following: Sequence[Following], progress: Progress)
         watched = [one for one in passing if flow.watches(one[0])]
         helped = [one for one in watched if one[0].pool is not None]
         read = {str(s.step): s.read(intake, effort, began_ms) for s, intake, effort in watched}
-        flow.tell(EpochRead(began_ms, epoch, read, aid=flow.aid(began_ms)))
+        flow.tell(ev.EpochRead(began_ms, epoch, read, aid=flow.aid(began_ms)))
         sealed = {}
         for stage, intake, effort in passing:
             spent = Spent(effort.busy_ms, busy_ms, stage.share)
@@ -205,7 +196,7 @@ def epochs(flow: Controlled, following: Sequence[Following], progress: Progress)
         )
         steps = {str(stage.step): sealed[stage.step] for stage, *_ in watched}
         flow.tell(
-            EpochSealed(
+            ev.EpochSealed(
                 *(done_ms, epoch, done_ms, done_ms, steps, (told,)),
                 elsewhere_ms={str(stage.step): e.useful_ms for stage, _, e in passing},
                 aid=flow.aid(done_ms),

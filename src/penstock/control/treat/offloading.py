@@ -1,4 +1,4 @@
-"""Functions beside hosts: what their policy is told and answers, and what hosts' policies make of it.
+"""Burst workers beside hosts: what their policy is told and answers, and what hosts' policies make of it.
 
 One of them at a time answers a burst. Burst workers are there at once, hosts are cheaper in the long run. So
 while burst workers carry a burst, a policy of hosts sees what hosts really get, and hosts stay as they are.
@@ -32,7 +32,7 @@ class OffloadSettings:
     """
 
     at_most: int = 200
-    """Functions at a time."""
+    """Burst workers at a time."""
     speed: float = 1.0
     """Throughput of a burst worker relative to a host's: the paper's rho."""
     start_ms: float = 0.0
@@ -56,7 +56,7 @@ class OffloadSettings:
     patience_ms: float = 120_000.0
     """A burst that burst workers carry for longer is one that lasts."""
     warm_for: float = 5.0
-    """Functions are kept warm for so many times the stable load."""
+    """Burst workers are kept warm for so many times the stable load."""
     costs: Costs = field(default_factory=Costs)
     """By which it is seen when hosts would have been cheaper."""
 
@@ -118,7 +118,7 @@ class Offloading:
     lasts: bool = False
     """The burst has lasted, or burst workers have cost more than hosts would have: time for hosts."""
     holds: bool = False
-    """Functions carry a burst that has not lasted, or are about to: hosts stay as they are."""
+    """Burst workers carry a burst that has not lasted, or are about to: hosts stay as they are."""
     merge: float = 0.0
     """What a row that goes to burst workers costs its host all the same, in records."""
     rate: float = 0.0

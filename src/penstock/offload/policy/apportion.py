@@ -1,4 +1,4 @@
-"""Functions shared out among couriers, by the rows that each has for them."""
+"""Burst workers shared out among couriers, by the rows that each has for them."""
 
 from __future__ import annotations
 

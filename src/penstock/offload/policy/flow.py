@@ -1,4 +1,4 @@
-"""Functions within the control of a flow: whom they can help, whether they answer, what they are given.
+"""Burst workers within the control of a flow: whom they can help, whether they answer, what they are given.
 
 `FlowOffload` is what the control machine is handed. What it decides for a step becomes a part of the next
 epoch's plan here.
@@ -36,7 +36,7 @@ from penstock.wire.report import Seen
 NO_ANSWER = "functions have not answered for most of their rows: hosts take all of them for a while"
 GONE = "there are no functions just now: hosts take all rows"
 _GENEROUS = 2.0
-"""Functions may take so many times what they are expected to, until their rows are taken back."""
+"""Burst workers may take so many times what they are expected to, until their rows are taken back."""
 _NEVER = float("inf")
 
 

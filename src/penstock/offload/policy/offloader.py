@@ -4,7 +4,7 @@
     with their help it is outside of it, twice      ──► the shares are worked out anew
     it would be stable without them, twice          ──► its rows are its own again
 
-Hosts come second: they are asked for when a burst has lasted (see `offload_switch`).
+Hosts come second: they are asked for when a burst has lasted (see `for_switch`).
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Offloader:
         self._above, self._below, self._over = Runs(), Runs(), Runs()
         self._burst = Burst(self.settings)
         self._ready, self._wanted = Ready(), 0
-        """Functions that were asked for, and how many would be of use now."""
+        """Burst workers that were asked for, and how many would be of use now."""
         self._relieved: frozenset[HostId] = frozenset()
         self._slots: tuple[tuple[HostId, ...], bytes] | None = None
         """Who owned which slot when it was looked last."""
@@ -104,7 +104,7 @@ class Offloader:
         self._burst.settings = settings
 
     def let_go(self, now_ms: float) -> None:
-        """Functions carry nothing from now on, whatever was decided."""
+        """Burst workers carry nothing from now on, whatever was decided."""
         self._relieved, self._wanted = frozenset(), 0
         self._burst.note(now_ms, helped=False, busy=0.0, hosts=0)
         self._now = replace(
@@ -259,7 +259,7 @@ class Offloader:
         return [*reasons, words.given(relief, settings)]
 
     def _warm(self, seen: Observation) -> int:
-        """Functions for some times the stable load; more of them while a burst has use for more."""
+        """Burst workers for some times the stable load; more of them while a burst has use for more."""
         settings, before = self._limits, self._now.warm
         wanted = kept_warm(self._stable.rate, seen.capacity, self.merge, settings)
         if settings.start_ms > 0:

@@ -8,7 +8,7 @@ from penstock.offload.policy.shares import functions_needed
 
 
 def kept_warm(stable: float, capacity: Floats, merge: float, settings: OffloadSettings) -> int:
-    """Functions for some times the stable rate, less what the hosts take of it.
+    """Burst workers for some times the stable rate, less what the hosts take of it.
 
     >>> import numpy as np
     >>> kept_warm(1_400.0, np.array([1_000.0, 1_000.0]), 0.0, OffloadSettings(warm_for=5.0))
