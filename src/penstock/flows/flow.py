@@ -190,11 +190,7 @@ class Flow:
         other: in the order of arrival of each source partition, as with `ordered`. Such a flow
         cannot be scaled or moved, and its state has to fit into the one host's memory.
         """
-        if not self.plan.linear:
-            raise FlowError(
-                "a flow with a join cannot run on one host",
-                hint="on_one_host is for a chain of steps on one source",
-            )
+        starting.must_be_a_chain(self.plan)
         return replace(self, one_host=True)
 
     def sla(self, latency: str | float, window: str | float = "1s") -> Flow:

@@ -114,17 +114,22 @@ def start(
 
 def _for_one_host(flow: Flow, plan: FlowPlan, counts: dict[str, int]) -> Migration:
     """Give each step its one host; returns how its state comes when it starts: all at once."""
-    if not plan.linear:
-        raise FlowError(
-            "a flow with a join cannot run on one host",
-            hint="on_one_host is for a chain of steps on one source",
-        )
+    must_be_a_chain(plan)
     if flow.elasticity is not None:
         raise FlowError(
             "a flow on one host cannot be elastic", hint="leave out elastic() or on_one_host()"
         )
     counts.update(dict.fromkeys(counts, 1))
     return Migration("pause")
+
+
+def must_be_a_chain(plan: FlowPlan) -> None:
+    """Refuse to run a flow on one host whose steps do not follow one another."""
+    if not plan.linear:
+        raise FlowError(
+            "a flow with a join cannot run on one host",
+            hint="on_one_host is for a chain of steps on one source",
+        )
 
 
 def _with_errors(plan: FlowPlan, on_error: OnError) -> FlowPlan:
