@@ -6,12 +6,10 @@ import subprocess
 import sys
 from io import StringIO
 from pathlib import Path
-from typing import Any
 
 import pytest
 from rich.console import Console
 
-from penstock.console.history import LatencyHistory
 from penstock.console.running.page import Look, draw, line
 from penstock.console.running.watch import Watcher, seen_epoch, watch
 from penstock.control.journal.entry import Entry
@@ -50,46 +48,6 @@ def page(look: Look | None, width: int = 104) -> str:
 
 def words(text: str) -> str:
     return " ".join(text.replace("│", " ").split())
-
-
-def take(history: LatencyHistory, progress: dict[str, Any], window_ms: float) -> None:
-    seen = seen_epoch(progress)
-    assert seen is not None
-    history.take(seen, window_ms)
-
-
-def test_history_weighs_by_rows_within_the_window() -> None:
-    history = LatencyHistory(bar_ms=2000)
-    take(history, epoch(0, mean_ms=5000.0), window_ms=1000)
-    take(history, epoch(2, mean_ms=100.0, rows=300), window_ms=1000)
-    take(history, epoch(3, mean_ms=500.0, rows=100), window_ms=1000)
-    assert history.newest is not None
-    assert history.newest.average_ms == 200.0
-    assert history.worst_ms == 5000.0
-
-
-def test_history_takes_an_epoch_once_and_none_without_rows() -> None:
-    history = LatencyHistory(bar_ms=2000)
-    assert seen_epoch(None) is None
-    assert seen_epoch(epoch(0, rows=0)) is None
-    assert history.newest is None
-    assert history.bars_ms == []
-    for _ in range(3):
-        take(history, epoch(1, mean_ms=100.0), window_ms=10_000)
-    take(history, epoch(2, mean_ms=200.0), window_ms=10_000)
-    assert history.newest is not None
-    assert history.newest.average_ms == 150.0
-
-
-def test_history_forgets_what_is_older_than_three_minutes() -> None:
-    history = LatencyHistory(bar_ms=2000)
-    take(history, epoch(0, mean_ms=5000.0), window_ms=100)
-    for number in range(1, 360):
-        take(history, epoch(number), window_ms=100)
-    assert history.worst_ms == 5000.0
-    take(history, epoch(360), window_ms=100)
-    assert history.worst_ms == 240.0
-    assert len(history.bars_ms) in (90, 91)
 
 
 def test_page(serve: Serve, tmp_path: Path) -> None:
@@ -214,7 +172,9 @@ def test_page_at_any_width(serve: Serve, tmp_path: Path, width: int, mean_ms: fl
     look = watcher.look()
     assert look is not None
     for number in range(1, 400):
-        take(look.history, epoch(number, mean_ms), window_ms=1000)
+        seen = seen_epoch(epoch(number, mean_ms))
+        assert seen is not None
+        look.history.take(seen, window_ms=1000)
     told = page(look, width)
     assert max(map(len, told.splitlines())) <= min(width, 104)
     assert ("kept" if mean_ms <= 1000 else "missed") in told
