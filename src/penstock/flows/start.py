@@ -18,14 +18,13 @@ from penstock.plan.epoch import RouteTable
 from penstock.plan.migration import Migration
 from penstock.plan.steps import FlowPlan, KeyedStep
 from penstock.settings import Settings
-from penstock.spark.cores import check_cores, task_cores
 from penstock.spark.epoch_stream import Start
 from penstock.spark.inputs import one_stream, ticking
-from penstock.spark.late import late_sinks
 from penstock.spark.parts import Parts
 from penstock.spark.private import keep_jobs_on_interrupt
 from penstock.spark.query import FlowQuery
-from penstock.spark.sinks import Sink
+from penstock.spark.session import check_cores, task_cores
+from penstock.spark.sinks import Sink, late_sinks
 from penstock.state.store.store import FORMAT, READABLE, Store
 from penstock.state.table.table import HASH
 

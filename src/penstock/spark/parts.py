@@ -24,10 +24,10 @@ from penstock.offload.driver.keeper import WorkerKeeper
 from penstock.offload.policy.flow import helped
 from penstock.plan.steps import KeyedStep
 from penstock.spark import private
-from penstock.spark.cores import task_slots
 from penstock.spark.epoch_stream import EpochStream, Start, cancel_run
 from penstock.spark.host_jobs import SparkHostJobs
-from penstock.spark.late import LateWriter
+from penstock.spark.session import task_slots
+from penstock.spark.sinks import LateWriter
 from penstock.state.store.store import Store
 from penstock.wire.flight import own_address
 

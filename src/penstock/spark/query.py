@@ -24,8 +24,8 @@ from penstock.errors import PenstockError, SettingError
 from penstock.faults import arm
 from penstock.plan.migration import Migration
 from penstock.spark import control
-from penstock.spark.cores import check_cores
 from penstock.spark.parts import Parts
+from penstock.spark.session import check_cores
 
 State = Literal["starting", "running", "stopped", "finished", "failed"]
 

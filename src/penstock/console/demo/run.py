@@ -19,7 +19,7 @@ from penstock.console.demo.meter import DemoMeter
 from penstock.console.demo.steady import Totals, rows_taken, steady
 from penstock.console.terminal import cleaned_up, counted, telling
 from penstock.model import SLA
-from penstock.spark.quiet import quiet_session
+from penstock.spark.session import quiet_session
 
 _SLA = SLA(latency_ms=1000, window_ms=1000)
 _FRAME_S = 0.25
