@@ -9,6 +9,7 @@ import shutil
 import threading
 import weakref
 from collections.abc import Iterable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -253,17 +254,16 @@ class FlowQuery:
         )
 
     def _clean_up(self) -> None:
+        """End all parts, one after the other, and also those behind one that fails to end."""
         parts = self._parts
+        ends = [parts.bill.end, parts.runner.stop, parts.journal.stop, parts.events.stop]
+        ends += [parts.fleet.stop, parts.registry.shutdown, parts.store.remove_control]
         if parts.keeper is not None:
-            parts.keeper.stop()
-        parts.bill.end()
+            ends.insert(0, parts.keeper.stop)
         try:
-            parts.runner.stop()
-            parts.journal.stop()
-            parts.events.stop()
-            parts.fleet.stop()
-            parts.registry.shutdown()
-            parts.store.remove_control()
+            with ExitStack() as ending:
+                for end in reversed(ends):
+                    ending.callback(end)
         except Exception as failed:
             self._error = self._error or failed
         arm(())
