@@ -19,7 +19,6 @@ from penstock.driver.fleet import Fleet, SealedHost
 from penstock.driver.progress import (
     EpochProgress,
     couriers_progress,
-    functions_progress,
     host_progress,
     latency_of,
     migration_progress,
@@ -30,6 +29,7 @@ from penstock.driver.upkeep import Upkeep
 from penstock.errors import CheckpointError, HostLostError, StaleRunError
 from penstock.faults import point
 from penstock.model import DeadLetter, StepId
+from penstock.offload.driver.totals import added, by_segment
 from penstock.operators.operator import EpochTime
 from penstock.plan import watermarks
 from penstock.plan.epoch import EpochPlan, StepRoutes
@@ -129,7 +129,7 @@ class EpochRunner:
             late_rows=_late_counts(seen),
             hosts=tuple(host_progress(s.host, s.vitals) for s in sealed),
             migration=migration_progress(self._relocation.taken(), [s.vitals for s in sealed]),
-            functions=functions_progress(seen),
+            functions=added(list(by_segment(seen).values())),
             couriers=couriers_progress(seen),
             money=None if self._bill is None else self._bill.money,
         )

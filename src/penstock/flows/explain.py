@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Protocol
-
 import pyarrow as pa
 
+from penstock.control.elastic import WorkerTerms
 from penstock.model import SLA
 from penstock.offload.plan.graph import NodeKind, rewritten, stream_name
 from penstock.offload.plan.segments import by_arrival
@@ -16,21 +15,7 @@ _RUNS: dict[NodeKind, str] = {"router": "couriers", "transient": "function", "me
 """Where each node that is put in for functions runs."""
 
 
-class Capacity(Protocol):
-    """What is told of the functions that a flow may use."""
-
-    @property
-    def at_most(self) -> int:
-        """How many may be at work at a time."""
-        ...
-
-    @property
-    def speed(self) -> float:
-        """Relative to a host."""
-        ...
-
-
-def explained(plan: FlowPlan, bound: SLA | None, functions: Capacity | None = None) -> str:
+def explained(plan: FlowPlan, bound: SLA | None, functions: WorkerTerms | None = None) -> str:
     """The flow from sources to output, a step a line, with where each runs.
 
     If the flow may use functions, also what the plan has for them: the operators that are put in,
@@ -84,7 +69,7 @@ def _read(plan: FlowPlan, number: int) -> str:
     return f"({', '.join(stream_name(plan, stream) for stream in reads)}) "
 
 
-def _offloading(plan: FlowPlan, functions: Capacity) -> list[str]:
+def _offloading(plan: FlowPlan, functions: WorkerTerms) -> list[str]:
     graph = rewritten(plan)
     whole_keys = {step.id for step in plan.keyed if by_arrival(step.plan)}
     speed = f"each at {functions.speed:.0%} of a host's speed"

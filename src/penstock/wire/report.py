@@ -50,12 +50,10 @@ class Usage:
         return Usage(**{name: mine[name] + others[name] for name in mine})
 
 
-@dataclass(frozen=True)
-class Offloaded:
-    """What one courier handed to burst workers of one segment in one epoch, and what came of it."""
+@dataclass(frozen=True, kw_only=True)
+class OffloadCounts:
+    """What was handed to burst workers in one epoch, and what came of it."""
 
-    segment: str
-    """The id of the segment's last step."""
     rows: int = 0
     """Rows that were set aside for burst workers."""
     records: int = 0
@@ -65,8 +63,16 @@ class Offloaded:
     """Why invocations gave no answer that could be used -> how many of them."""
     returned: int = 0
     """Rows that the courier did itself, since no burst worker answered for them."""
-    wait_ms: int = 0
+    wait_ms: float = 0
     """From the first request until the last answer had come, or was given up."""
+
+
+@dataclass(frozen=True)
+class Offloaded(OffloadCounts):
+    """The same of one courier and one segment."""
+
+    segment: str
+    """The id of the segment's last step."""
 
 
 @dataclass(frozen=True)

@@ -98,11 +98,17 @@ class BurstTrial(Pretence):
             return (), 0.0
         if self.answers:
             waited_ms = 1000 * aside / (functions * CAPACITY)
-            return (
-                Offloaded(segment, aside, records, functions, {}, 0, int(waited_ms)),
-            ), waited_ms
+            told = Offloaded(
+                segment, rows=aside, records=records, invocations=functions, wait_ms=int(waited_ms)
+            )
+            return (told,), waited_ms
         failed = Offloaded(
-            segment, aside, 0, functions, {"failed": functions}, aside, offload.deadline_ms
+            segment,
+            rows=aside,
+            invocations=functions,
+            failures={"failed": functions},
+            returned=aside,
+            wait_ms=offload.deadline_ms,
         )
         return (failed,), float(offload.deadline_ms)
 

@@ -3,35 +3,37 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, replace
 
-from penstock.wire.report import Offloaded, Seen
+from penstock.wire.report import OffloadCounts, Offloaded, Seen
 
 
 def by_segment(seen: Iterable[Seen]) -> dict[str, Offloaded]:
     """What couriers handed to burst workers, added up over them; of the times that they waited, the longest.
 
-    >>> one = Seen(9, offloaded=(Offloaded("sum", 5, 2, 1, {}, 0, 40),))
-    >>> other = Seen(9, offloaded=(Offloaded("sum", 4, 0, 1, {"timeout": 1}, 4, 70),))
-    >>> both = by_segment([one, other])["sum"]
-    >>> both.rows, both.records, both.failures, both.returned, both.wait_ms
-    (9, 2, {'timeout': 1}, 4, 70)
+    >>> one = Offloaded("sum", rows=5, records=2, invocations=1, wait_ms=40)
+    >>> other = Offloaded("sum", rows=4, invocations=1, failures={"timeout": 1}, wait_ms=70)
+    >>> both = by_segment([Seen(9, offloaded=(one,)), Seen(9, offloaded=(other,))])["sum"]
+    >>> both.rows, both.records, both.failures, both.wait_ms
+    (9, 2, {'timeout': 1}, 70)
     """
-    found: dict[str, Offloaded] = {}
-    for task in seen:
-        for told in task.offloaded:
-            old = found.get(told.segment)
-            found[told.segment] = told if old is None else _both(old, told)
-    return found
+    groups: dict[str, list[Offloaded]] = {}
+    for told in (told for task in seen for told in task.offloaded):
+        groups.setdefault(told.segment, []).append(told)
+    return {
+        segment: Offloaded(segment, **asdict(replace(added(told), wait_ms=_longest(told))))
+        for segment, told in groups.items()
+    }
 
 
-def _both(one: Offloaded, other: Offloaded) -> Offloaded:
-    return Offloaded(
-        one.segment,
-        one.rows + other.rows,
-        one.records + other.records,
-        one.invocations + other.invocations,
-        dict(Counter(one.failures) + Counter(other.failures)),
-        one.returned + other.returned,
-        max(one.wait_ms, other.wait_ms),
-    )
+def added(told: Sequence[OffloadCounts]) -> OffloadCounts:
+    """All of these together, the times that were waited too."""
+    names = ("rows", "records", "invocations", "returned", "wait_ms")
+    sums = {name: sum(getattr(one, name) for one in told) for name in names}
+    failures = sum((Counter(one.failures) for one in told), Counter[str]())
+    return OffloadCounts(failures=dict(failures), **sums)
+
+
+def _longest(told: Sequence[OffloadCounts]) -> float:
+    return max(one.wait_ms for one in told)
