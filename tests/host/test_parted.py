@@ -83,12 +83,8 @@ SINGLE: dict[str, StepPlan] = {
     "aggregate": AggregatePlan(SCHEMA, KEY, SUMS),
     "changes": AggregatePlan(SCHEMA, ["k"], SUMS, emit="changes"),
     "tumbling": WindowPlan(SCHEMA, KEY, SUMS, tumbling("10ms"), "at"),
-    "hopping, late": WindowPlan(
-        SCHEMA, KEY, SUMS, hopping("10ms", "5ms"), "at", lateness_ms=6
-    ),
-    "session": WindowPlan(
-        SCHEMA, KEY, PLAIN, session_window("3ms"), "at", emit="changes"
-    ),
+    "hopping, late": WindowPlan(SCHEMA, KEY, SUMS, hopping("10ms", "5ms"), "at", lateness_ms=6),
+    "session": WindowPlan(SCHEMA, KEY, PLAIN, session_window("3ms"), "at", emit="changes"),
     "top": TopPlan(SCHEMA, ["k"], 2, "v desc", rank="rank"),
     "distinct": DistinctPlan(SCHEMA, KEY, ttl_ms=5),
     "by key": ProcessPlan(SCHEMA, KEY, Remembering()),

@@ -98,9 +98,17 @@ class BurstTrial(Pretence):
             return (), 0.0
         if self.answers:
             waited_ms = 1000 * aside / (workers * CAPACITY)
-            return (Offloaded(segment, aside, records, workers, {}, 0, int(waited_ms)),), waited_ms
+            told = Offloaded(
+                segment, rows=aside, records=records, invocations=workers, wait_ms=int(waited_ms)
+            )
+            return (told,), waited_ms
         failed = Offloaded(
-            segment, aside, 0, workers, {"failed": workers}, aside, offload.deadline_ms
+            segment,
+            rows=aside,
+            invocations=workers,
+            failures={"failed": workers},
+            returned=aside,
+            wait_ms=offload.deadline_ms,
         )
         return (failed,), float(offload.deadline_ms)
 

@@ -22,7 +22,6 @@ from penstock.driver.progress import (
     host_progress,
     latency_of,
     migration_progress,
-    workers_progress,
 )
 from penstock.driver.registry import Registry
 from penstock.driver.relocation import Relocation
@@ -36,7 +35,7 @@ from penstock.plan.epoch import EpochPlan, StepRoutes
 from penstock.plan.steps import FlowPlan
 from penstock.settings import Settings
 from penstock.state.store.store import Manifest, Store
-from penstock.wire.report import Seen
+from penstock.wire.report import Seen, added, offloaded_by_segment
 
 Write = Callable[[EpochPlan], None]
 """Run the epoch's couriers under this plan and put the output into the sink; raise if that fails."""
@@ -129,7 +128,7 @@ class EpochRunner:
             late_rows=_late_counts(seen),
             hosts=tuple(host_progress(s.host, s.vitals) for s in sealed),
             migration=migration_progress(self._relocation.taken(), [s.vitals for s in sealed]),
-            functions=workers_progress(seen),
+            functions=added(offloaded_by_segment(seen).values()),
             couriers=couriers_progress(seen),
             money=None if self._bill is None else self._bill.money,
         )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 
@@ -11,7 +10,7 @@ import numpy as np
 from penstock.control.money import Money
 from penstock.host.vitals import HostVitals, MovedState
 from penstock.plan.placement import Handover
-from penstock.wire.report import Seen, offloaded_by_segment
+from penstock.wire.report import OffloadCounts, Seen
 
 
 @dataclass(frozen=True)
@@ -52,23 +51,6 @@ class MigrationProgress(MovedState):
 
 
 @dataclass(frozen=True)
-class WorkersProgress:
-    """What burst workers had to do with an epoch, over all steps."""
-
-    rows: int = 0
-    """Rows that were to go to burst workers."""
-    records: int = 0
-    """Records that they made of them: partial states for hosts to merge."""
-    invocations: int = 0
-    failures: dict[str, int] = field(default_factory=dict)
-    """Why invocations gave no answer -> how many of them."""
-    returned: int = 0
-    """Rows that went the usual way after all, since burst workers did not answer for them."""
-    wait_ms: float = 0.0
-    """Until the last answer had come, added up over steps."""
-
-
-@dataclass(frozen=True)
 class EpochProgress:
     """One epoch, as `query.progress` tells it."""
 
@@ -89,7 +71,8 @@ class EpochProgress:
     migration: MigrationProgress = MigrationProgress()
     late_rows: dict[str, int] = field(default_factory=dict)
     """step -> rows that came behind its watermark, if any did."""
-    functions: WorkersProgress = WorkersProgress()
+    functions: OffloadCounts = field(default_factory=OffloadCounts)
+    """What burst workers had to do with it, over all steps."""
     money: Money | None = None
     """Spent since the query was started."""
     couriers: tuple[CourierProgress, ...] = ()
@@ -105,21 +88,6 @@ def migration_progress(
 ) -> MigrationProgress:
     sums = {cost.name: sum(getattr(v, cost.name) for v in hosts) for cost in fields(MovedState)}
     return MigrationProgress(handovers=tuple(handovers), **sums)
-
-
-def workers_progress(seen: Sequence[Seen]) -> WorkersProgress:
-    told = offloaded_by_segment(seen).values()
-    failures: Counter[str] = Counter()
-    for one in told:
-        failures.update(one.failures)
-    return WorkersProgress(
-        sum(one.rows for one in told),
-        sum(one.records for one in told),
-        sum(one.invocations for one in told),
-        dict(failures),
-        sum(one.returned for one in told),
-        float(sum(one.wait_ms for one in told)),
-    )
 
 
 def couriers_progress(seen: Sequence[Seen]) -> tuple[CourierProgress, ...]:

@@ -189,7 +189,9 @@ def epochs(flow: Controlled, following: Sequence[Following], progress: Progress)
         told = Seen(
             int(intakes[0].records.sum()),
             loads={str(stage.step): intake.records.sum(axis=0) for stage, intake, _ in helped},
-            offloaded=tuple(Offloaded(s.step, e.rows, round(e.partials)) for s, _, e in helped),
+            offloaded=tuple(
+                Offloaded(s.step, rows=e.rows, records=round(e.partials)) for s, _, e in helped
+            ),
             routed={step: Routed(count, combined=False) for step, count in rows.items()},
         )
         steps = {str(stage.step): sealed[stage.step] for stage, *_ in watched}

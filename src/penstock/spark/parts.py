@@ -6,9 +6,8 @@ import secrets
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 from penstock.control.money import HostPrice
 from penstock.driver.bill import Bill
@@ -20,19 +19,17 @@ from penstock.driver.progress import EpochProgress
 from penstock.driver.registry import Registry
 from penstock.driver.relocation import Relocation
 from penstock.host.main import HostOrder, TaskOrder
+from penstock.offload.backends.backend import Backend
 from penstock.offload.keeper import WorkerKeeper
 from penstock.offload.policy.flow import helped
 from penstock.plan.steps import KeyedStep
 from penstock.spark import private
-from penstock.spark.cores import task_slots
 from penstock.spark.epoch_stream import EpochStream, Start, cancel_run
 from penstock.spark.host_jobs import SparkHostJobs
-from penstock.spark.late import LateWriter
+from penstock.spark.session import task_slots
+from penstock.spark.sinks import LateWriter
 from penstock.state.store.store import Store
 from penstock.wire.flight import own_address
-
-if TYPE_CHECKING:
-    from penstock.offload.backends.backend import Backend
 
 
 class FlowParts:
@@ -60,11 +57,16 @@ class FlowParts:
         self.fleet = Fleet(jobs, self.registry, self.token, settings)
         self.relocation = Relocation(flow.keyed, start.hosts, self.fleet, settings, start.migration)
         couriers = _Couriers(start, self.relocation, self.progress)
-        self.keeper = _keeper(start, self.run_id, self.token)
+        self.keeper = self._keeper()
         """The flow's burst workers; None: it has none."""
         self.helps = self.keeper is not None and bool(helped(flow)[0])
         """Whether burst workers can help any step."""
-        self.bill = _bill(start, self.relocation, self.keeper, couriers.newest)
+        self.bill = Bill(
+            HostPrice() if start.elastic is None else start.elastic.host_price,
+            couriers.paid_cores,
+            lambda: 0.0 if self.keeper is None else self.keeper.used.money,
+            lambda: time.time() * 1000,
+        )
         self.control = self._control(couriers)
         """Lets hosts follow the load; None: they do not."""
         self.runner = EpochRunner(
@@ -93,6 +95,15 @@ class FlowParts:
         driver = self.registry.location
         return TaskOrder(tuple(hosts), flow, start.store, driver, self.token, local, start.settings)
 
+    def _keeper(self) -> WorkerKeeper | None:
+        """The burst workers of a flow that may use any, not started yet."""
+        start = self.start
+        if start.elastic is None or start.elastic.functions is None:
+            return None
+        backend = cast(Backend, start.elastic.functions)
+        faults = start.settings.faults
+        return WorkerKeeper(lambda: backend.start(start.flow, self.run_id, self.token, faults))
+
     def _control(self, couriers: _Couriers) -> ControlLoop | None:
         start = self.start
         if start.elastic is None or start.sla is None:
@@ -111,66 +122,32 @@ class FlowParts:
             keeper=self.keeper,
             bill=self.bill,
             together=couriers.at_once,
-            trigger_ms=_trigger_ms(start),
+            trigger_ms=start.trigger_ms,
         )
 
 
 class _Couriers:
-    """How many couriers work at a time."""
+    """How many couriers work at a time, and the cores that a flow is billed for."""
 
     def __init__(
         self, start: Start, relocation: Relocation, progress: deque[EpochProgress]
     ) -> None:
-        self._slots, self._keyed = task_slots(start.source), start.flow.keyed
+        self._slots, self._start = task_slots(start.source), start
         self._relocation, self._progress = relocation, progress
 
     def at_once(self) -> int | None:
         """How many couriers there is room for beside the hosts; None if that is not known."""
-        if self._slots is None:
-            return None
-        hosts = sum(len(self._relocation.hosts(step.id)) for step in self._keyed)
-        return max(1, self._slots - hosts)
+        return None if self._slots is None else max(1, self._slots - self._hosts)
 
-    def newest(self) -> int:
-        """How many couriers worked at a time in the newest epoch."""
-        found = self._progress[-1].partitions if self._progress else 1
-        return min(found, self.at_once() or found)
+    def paid_cores(self) -> int:
+        """A host costs by its cores, from when it is asked for. Where a flow has no hosts, its couriers
+        do the work, and cost as much."""
+        flow, tasks = self._start.flow, self._hosts
+        if not flow.keyed:
+            newest = self._progress[-1].partitions if self._progress else 1
+            tasks = min(newest, self.at_once() or newest)
+        return (min(tasks, 1) if flow.one_host else tasks) * self._start.settings.workers
 
-
-def _keeper(start: Start, run_id: str, token: str) -> WorkerKeeper | None:
-    """The burst workers of a flow that may use any, not started yet."""
-    if start.elastic is None or start.elastic.functions is None:
-        return None
-    backend = cast("Backend", start.elastic.functions)
-    faults = start.settings.faults
-    return WorkerKeeper(lambda: backend.start(start.flow, run_id, token, faults))
-
-
-def _trigger_ms(start: Start) -> float:
-    """The least time from one epoch to the next; 0: there is none."""
-    return float(start.trigger.get("processingTime", "0 milliseconds").split()[0])
-
-
-def _bill(
-    start: Start,
-    relocation: Relocation,
-    keeper: WorkerKeeper | None,
-    couriers: Callable[[], int],
-) -> Bill:
-    """The bill of a flow. A host costs by its cores, from when it is asked for.
-
-    Where a flow has no hosts, its couriers do the work, and cost as much.
-    """
-
-    def cores() -> int:
-        hosts = sum(len(relocation.hosts(step.id)) for step in start.flow.keyed)
-        if not start.flow.keyed:
-            hosts = couriers()
-        return (min(hosts, 1) if start.flow.one_host else hosts) * start.settings.workers
-
-    return Bill(
-        HostPrice() if start.elastic is None else start.elastic.host_price,
-        cores,
-        lambda: 0.0 if keeper is None else keeper.used.money,
-        lambda: time.time() * 1000,
-    )
+    @property
+    def _hosts(self) -> int:
+        return sum(len(self._relocation.hosts(step.id)) for step in self._start.flow.keyed)

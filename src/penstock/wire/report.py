@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import asdict, dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -51,12 +51,10 @@ class Usage:
         return Usage(**{name: mine[name] + others[name] for name in mine})
 
 
-@dataclass(frozen=True)
-class Offloaded:
-    """What one courier handed to burst workers of one segment in one epoch, and what came of it."""
+@dataclass(frozen=True, kw_only=True)
+class OffloadCounts:
+    """What was handed to burst workers in one epoch, and what came of it."""
 
-    segment: str
-    """The id of the segment's last step."""
     rows: int = 0
     """Rows that were set aside for burst workers."""
     records: int = 0
@@ -66,20 +64,16 @@ class Offloaded:
     """Why invocations gave no answer that could be used -> how many of them."""
     returned: int = 0
     """Rows that the courier did itself, since no burst worker answered for them."""
-    wait_ms: int = 0
+    wait_ms: float = 0
     """From the first request until the last answer had come, or was given up."""
 
-    def __add__(self, other: Offloaded) -> Offloaded:
-        """Both together; couriers wait at the same time, so that the longest wait counts."""
-        return Offloaded(
-            self.segment,
-            self.rows + other.rows,
-            self.records + other.records,
-            self.invocations + other.invocations,
-            dict(Counter(self.failures) + Counter(other.failures)),
-            self.returned + other.returned,
-            max(self.wait_ms, other.wait_ms),
-        )
+
+@dataclass(frozen=True)
+class Offloaded(OffloadCounts):
+    """The same of one courier and one segment."""
+
+    segment: str
+    """The id of the segment's last step."""
 
 
 @dataclass(frozen=True)
@@ -136,16 +130,27 @@ class Seen:
 
 
 def offloaded_by_segment(seen: Iterable[Seen]) -> dict[str, Offloaded]:
-    """What couriers handed to burst workers, added up over them.
+    """What couriers handed to burst workers, added up over them; of the times that they waited, the longest.
 
-    >>> one = Seen(9, offloaded=(Offloaded("sum", 5, 2, 1, {}, 0, 40),))
-    >>> other = Seen(9, offloaded=(Offloaded("sum", 4, 0, 1, {"timeout": 1}, 4, 70),))
-    >>> both = offloaded_by_segment([one, other])["sum"]
-    >>> both.rows, both.records, both.failures, both.returned, both.wait_ms
-    (9, 2, {'timeout': 1}, 4, 70)
+    >>> one = Offloaded("sum", rows=5, records=2, invocations=1, wait_ms=40)
+    >>> other = Offloaded("sum", rows=4, invocations=1, failures={"timeout": 1}, wait_ms=70)
+    >>> both = offloaded_by_segment([Seen(9, offloaded=(one,)), Seen(9, offloaded=(other,))])["sum"]
+    >>> both.rows, both.records, both.failures, both.wait_ms
+    (9, 2, {'timeout': 1}, 70)
     """
-    found: dict[str, Offloaded] = {}
+    groups: dict[str, list[Offloaded]] = {}
     for told in (told for task in seen for told in task.offloaded):
-        known = found.get(told.segment)
-        found[told.segment] = told if known is None else known + told
+        groups.setdefault(told.segment, []).append(told)
+    found = {}
+    for segment, tasks in groups.items():
+        longest_ms = max(one.wait_ms for one in tasks)
+        found[segment] = Offloaded(segment, **asdict(replace(added(tasks), wait_ms=longest_ms)))
     return found
+
+
+def added(told: Collection[OffloadCounts]) -> OffloadCounts:
+    """All of these together, the times that were waited too."""
+    names = ("rows", "records", "invocations", "returned", "wait_ms")
+    sums = {name: sum(getattr(one, name) for one in told) for name in names}
+    failures = sum((Counter(one.failures) for one in told), Counter[str]())
+    return OffloadCounts(failures=dict(failures), **sums)

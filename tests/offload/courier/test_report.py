@@ -84,11 +84,12 @@ def test_what_burst_workers_did_is_told(tmp_path: Path) -> None:
 
 
 def test_a_report_survives_the_wire() -> None:
+    counts = {"rows": 9, "records": 3, "invocations": 2, "returned": 4, "wait_ms": 17}
     told = Seen(
         9,
         late={"sums": 1},
         loads={"sums": np.arange(3)},
-        offloaded=(Offloaded("sums", 9, 3, 2, {"timeout": 1}, 4, 17),),
+        offloaded=(Offloaded("sums", failures={"timeout": 1}, **counts),),
         used=Usage(invocations=2, seconds=0.25),
         maps={"map-1": MapWork(3, 1, 0.5)},
         routed={"sums": Routed(9, combined=True)},

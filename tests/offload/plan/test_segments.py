@@ -175,9 +175,7 @@ ORDERLESS = {
 BY_ARRIVAL = {
     "first": AggregatePlan(BID, ["auction"], {"n": count(), "f": first("at")}),
     "last by": AggregatePlan(BID, ["auction"], {"l": last("at", by="at")}),
-    "session": WindowPlan(
-        BID, ["auction"], {"f": first("auction")}, session_window("1s"), "at"
-    ),
+    "session": WindowPlan(BID, ["auction"], {"f": first("auction")}, session_window("1s"), "at"),
     "distinct": DistinctPlan(BID, ["auction"]),
 }
 
