@@ -19,7 +19,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 import penstock as ps
 from penstock.errors import PenstockError
-from penstock.spark.quiet import quiet_session
+from penstock.spark.session import quiet_session
 
 _PLACE = "spark.penstock.bench.folder"
 ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"

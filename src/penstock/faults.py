@@ -72,8 +72,8 @@ FAULT_POINTS: dict[str, FaultPoint] = {
     "courier.sent": FaultPoint("all rows of a step are sent, and no channel was closed", _TASK),
     "courier.closed": FaultPoint("a step's answers came, and were not handed on", _TASK),
     "store.write": FaultPoint("a file is about to be written", ("file",)),
-    "courier.offload": FaultPoint("rows are set aside, and no function was asked yet", _TASK),
-    "courier.offloaded": FaultPoint("functions gave answers, and none was sent on", _TASK),
+    "courier.offload": FaultPoint("rows are set aside, and no burst worker was asked yet", _TASK),
+    "courier.offloaded": FaultPoint("burst workers gave answers, and none was sent on", _TASK),
 }
 """Every place for a failure, by name. Points of a host and of a step name them; so a fault can pick one."""
 

@@ -11,7 +11,8 @@ import pytest
 
 from penstock.control.journal.entry import Entry
 from penstock.control.money import Money
-from penstock.driver.progress import EpochProgress, FunctionsProgress, HostProgress
+from penstock.driver.progress import EpochProgress, HostProgress
+from penstock.wire.report import OffloadCounts
 from penstock_bench.burst import bench as burst
 from penstock_bench.burst import outcome as burst_outcome
 from penstock_bench.burst import scenarios as burst_scenarios
@@ -40,7 +41,7 @@ def epoch(
     rows: int,
     useful_ms: tuple[float, ...] = (),
     spent: float = 0.0,
-    functions: FunctionsProgress | None = None,
+    functions: OffloadCounts | None = None,
     sink_ms: float = 400.0,
 ) -> EpochProgress:
     """One that began so long after the load did."""
@@ -57,7 +58,7 @@ def epoch(
         watermark_ms=None,
         dead_letters=0,
         hosts=(*hosts, HostProgress("top-2/0", 0, 0, 1, 9_999.0)),
-        functions=functions or FunctionsProgress(),
+        functions=functions or OffloadCounts(),
         money=Money(spent, 0.0),
     )
 
@@ -128,7 +129,7 @@ def test_functions_by_second() -> None:
 
 
 def test_couriers_count_as_hosts_where_there_are_none() -> None:
-    carried = FunctionsProgress(rows=600, returned=100)
+    carried = OffloadCounts(rows=600, returned=100)
     (first, second) = by_couriers(
         [epoch(0, 0.0, 1_000), epoch(1, 1.0, 1_000, functions=carried)], 2, rate=1_000.0
     )
@@ -152,7 +153,11 @@ def outcome() -> burst_outcome.BurstOutcome:
     epochs, row = [], 0
     for number in range(28):
         until = int(one.shape.cumulative(500 * (number + 1)))
-        help = FunctionsProgress(20, 5, 2, {"timeout": 1}, 10) if number == 18 else None
+        help = (
+            OffloadCounts(rows=20, records=5, invocations=2, failures={"timeout": 1}, returned=10)
+            if number == 18
+            else None
+        )
         epochs.append(
             epoch(number, 0.5 * (number + 1), until - row, (150.0, 250.0), functions=help)
         )

@@ -126,7 +126,7 @@ def test_unknown_keys_are_ignored_and_missing_ones_have_defaults() -> None:
         codec.decode("{}", Newer)
 
 
-@pytest.mark.parametrize("value", [np.zeros((2, 2)), np.array(["a"]), object()])
+@pytest.mark.parametrize("value", [np.array(["a"]), object()])
 def test_what_is_no_json_is_a_mistake_of_the_caller(value: object) -> None:
     with pytest.raises(NotImplementedError):
         codec.encode(value)

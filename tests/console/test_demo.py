@@ -17,9 +17,8 @@ import pytest
 from rich.console import Console
 
 from penstock.console.demo.display import draw, line
-from penstock.console.demo.exact import Totals, rows_taken
 from penstock.console.demo.meter import DemoMeter
-from penstock.console.demo.steady import keys_and_values
+from penstock.console.demo.steady import Totals, keys_and_values, rows_taken
 from penstock.driver.progress import EpochProgress, HostProgress, Latency
 from penstock.model import SLA
 

@@ -119,8 +119,9 @@ def test_no_spark() -> None:
 
 
 def test_pandas() -> None:
-    assert doctor.pandas(lambda: "2.3.3").ok
-    assert not doctor.pandas(lambda: "3.0.0").ok
+    assert doctor.pandas(lambda: ("2.3.3", SPARK)).ok
+    assert not doctor.pandas(lambda: ("3.0.0", SPARK)).ok
+    assert not doctor.pandas(lambda: ("20.0.0", SPARK)).ok
     assert not doctor.pandas(failing(ImportError("no pandas"))).ok
 
 

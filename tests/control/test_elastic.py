@@ -25,7 +25,7 @@ def test_functions_say_how_many_they_are_and_how_fast() -> None:
     made = elastic.offload_settings(deadline_ms=500.0)
     assert (made.at_most, made.speed, made.deadline_ms) == (7, 0.5, 500.0)
     assert (made.patience_ms, made.merge_cost) == (30_000.0, 0.3)
-    assert (made.costs.host.per_hour, made.costs.function) == (1.0, price)
+    assert (made.costs.host.per_hour, made.costs.worker) == (1.0, price)
 
 
 def test_a_limit_is_never_raised_beyond_what_there_is() -> None:

@@ -11,7 +11,7 @@ def test_hosts_cost_by_the_time_that_they_are_there() -> None:
     spending = Spending(HostPrice(per_hour=36.0))  # a cent a second
     spending.note(1_000.0, hosts=1)
     spending.note(3_000.0, hosts=4)
-    spending.note(3_500.0, hosts=0, functions=0.5)
+    spending.note(3_500.0, hosts=0, workers=0.5)
     spending.note(9_500.0, hosts=2)
     assert spending.money.hosts == pytest.approx(0.04)
     assert spending.money.functions == 0.5
@@ -28,26 +28,26 @@ def test_time_does_not_go_back() -> None:
 @pytest.mark.parametrize(("seconds", "reached"), [(119.0, False), (121.0, True)])
 def test_hosts_are_paid_for_a_time_at_least(seconds: float, reached: bool) -> None:
     alike = FunctionPrice(per_gb_second=HostPrice().per_hour / 3600, memory_mb=1024)
-    even = BreakEven(Costs(function=alike, least_host_ms=120_000.0))
-    even.note(0.0, hosts=3, function_seconds=0.0)
-    even.note(1000.0, hosts=0, function_seconds=3 * seconds)
+    even = BreakEven(Costs(worker=alike, least_host_ms=120_000.0))
+    even.note(0.0, hosts=3, worker_seconds=0.0)
+    even.note(1000.0, hosts=0, worker_seconds=3 * seconds)
     # A second of a function costs as much as one of a host: it is the least time that decides.
     assert even.reached == reached
 
 
 def test_the_tail_of_a_burst_does_not_make_functions_dear() -> None:
     even = BreakEven(Costs())
-    even.note(0.0, hosts=10, function_seconds=0.0)
-    even.note(30_000.0, hosts=1, function_seconds=300.0)
-    even.note(40_000.0, hosts=0, function_seconds=310.0)
+    even.note(0.0, hosts=10, worker_seconds=0.0)
+    even.note(30_000.0, hosts=1, worker_seconds=300.0)
+    even.note(40_000.0, hosts=0, worker_seconds=310.0)
     assert not even.reached
 
 
 def test_what_was_billed_counts_before_what_was_estimated() -> None:
     even = BreakEven(Costs())
-    even.note(0.0, hosts=1, function_seconds=1e9, spent=0.0)
+    even.note(0.0, hosts=1, worker_seconds=1e9, spent=0.0)
     assert not even.reached
-    even.note(1.0, hosts=1, function_seconds=0.0, spent=1.0)
+    even.note(1.0, hosts=1, worker_seconds=0.0, spent=1.0)
     assert even.reached
 
 

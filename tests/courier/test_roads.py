@@ -115,7 +115,7 @@ def test_nothing_is_added_without_order(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_where_functions_help_a_task_has_two_channels_to_each_host() -> None:
-    offload = Offload(np.ones(SLOTS), functions=2, deadline_ms=100)
+    offload = Offload(np.ones(SLOTS), workers=2, deadline_ms=100)
     helped = replace(PLAN, partitions=3, steps=(replace(PLAN.steps[0], offload=offload),))
     places = [
         (header.partition, header.partitions)

@@ -22,7 +22,7 @@ from penstock.driver.relocation import LostHost, Relocation
 from penstock.errors import SettingError
 from penstock.host.vitals import HostVitals
 from penstock.model import SLA, HostId, StepId
-from penstock.offload.driver.keeper import WorkerKeeper
+from penstock.offload.keeper import WorkerKeeper
 from penstock.operators.operator import EpochTime
 from penstock.plan.epoch import EpochPlan, Offload, RouteTable, StepRoutes
 from penstock.plan.steps import FlowPlan

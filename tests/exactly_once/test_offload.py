@@ -1,4 +1,4 @@
-"""The proof of exactly once for rows that go to functions: whatever fails, and whenever."""
+"""The proof of exactly once for rows that go to burst workers: whatever fails, and whenever."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ from tests.trials.trial import (
 )
 
 SOON_MS = 150
-"""Functions that hang are given up then."""
+"""Burst workers that hang are given up then."""
 NAMES = ["sums", "chain"] + [
     name for name in CASES if any(segment.offloadable for segment in segments(CASES[name].flow))
 ]
@@ -80,7 +80,7 @@ def helped_trial(
     deadline_ms: int = SOON_MS,
     **options: Any,
 ) -> Iterator[tuple[Trial, Helped]]:
-    """A flow on trial of which some rows go to functions."""
+    """A flow on trial of which some rows go to burst workers."""
     flow = FLOWS[name][0] if name in FLOWS else CASES[name].flow
     with helped(flow, chances, seed, deadline_ms) as by:
         if name in FLOWS:
@@ -94,18 +94,18 @@ def helped_trial(
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=slow_unless(name in SOME)) for name in NAMES]
 )
-def test_whatever_becomes_of_functions(tmp_path: Path, name: str) -> None:
+def test_whatever_becomes_of_burst_workers(tmp_path: Path, name: str) -> None:
     with helped_trial(name, tmp_path, hosts=3) as (flow, by):
         for seed in range(6):
             flow.take(Turn(seed, partitions=1 + seed % 3, rows=40, gap_ms=GAPS_MS[seed % 4]))
         flow.check()
-        assert by.functions.did["answer"] > 5
-        assert len(by.functions.did) > 3
+        assert by.workers.did["answer"] > 5
+        assert len(by.workers.did) > 3
 
 
 @pytest.mark.parametrize("name", NAMES[::4])
 def test_nothing_is_done_twice_when_all_is_well(tmp_path: Path, name: str) -> None:
-    """No answer is refused: what functions give is what hosts take."""
+    """No answer is refused: what burst workers give is what hosts take."""
     with helped_trial(name, tmp_path, WELL, deadline_ms=10_000) as (flow, _):
         told: Counter[str] = Counter()
         for seed in range(6):
@@ -130,7 +130,7 @@ def in_any_order(on: MiniCluster, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 CHANGES = [("answer", "fail"), ("fail", "answer"), ("answer", "answer")]
-"""What functions do before, and what after."""
+"""What burst workers do before, and what after."""
 PARTED = [
     pytest.param(name, marks=slow_unless(name in ("sums", "tumbling")))
     for name in ("sums", "tumbling", "late-session", "distinct")
@@ -151,7 +151,7 @@ def test_a_task_is_tried_again_when_hosts_have_its_first_channels(
 
         def die(where: Mapping[str, object]) -> None:
             until(lambda: faults.passed["host.applied"] >= 2 * hosts)
-            by.functions.chances = {after: 1}
+            by.workers.chances = {after: 1}
             raise InjectedFault("courier.offloaded", where)
 
         with armed(Fault("courier.offloaded", do=die, hits=(1, 2))) as faults:
@@ -165,7 +165,7 @@ def test_a_task_is_tried_again_when_hosts_have_its_first_channels(
 def test_a_task_is_given_up_when_some_hosts_have_its_second_channel(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, before: str, after: str
 ) -> None:
-    """Others get theirs from the next try, for which functions do what they did not before."""
+    """Others get theirs from the next try, for which burst workers do what they did not before."""
     partitions, hosts = 2, 3
     with helped_trial(name, tmp_path, {before: 1}, hosts=hosts, deadline_ms=10_000) as (flow, by):
         by.chance = 1.0
@@ -175,7 +175,7 @@ def test_a_task_is_given_up_when_some_hosts_have_its_second_channel(
 
         def give_up(where: Mapping[str, object]) -> None:
             until(lambda: seconds.passed["host.applied"] >= partitions * hosts + 1)
-            by.functions.chances = {after: 1}
+            by.workers.chances = {after: 1}
             flow.cluster.lose_task(where)
 
         late = Fault("host.channel", do=give_up, where={"partition": partitions})
@@ -246,7 +246,7 @@ def test_five_hundred_faults(tmp_path: Path, capsys: pytest.CaptureFixture[str])
                 mishaps = (*turn.mishaps, Mishap(WITH_FUNCTIONS[number % 2], "die"))
                 flow.take(replace(turn, mishaps=mishaps, gap_ms=pick.choice(GAPS_MS)))
             flow.check()
-        did.update(by.functions.did)
+        did.update(by.workers.did)
         return flow.fired
 
     assert set(WITH_FUNCTIONS) < set(many_faults(500, tell, capsys))

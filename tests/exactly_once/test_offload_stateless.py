@@ -1,13 +1,11 @@
-"""Stateless steps alone, with the help of functions: every row once and in its place, whatever fails."""
+"""Stateless steps alone, with the help of burst workers: every row once and in its place, whatever fails."""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -17,16 +15,13 @@ import pytest
 from penstock.control.elastic import Elastic
 from penstock.driver.progress import EpochProgress
 from penstock.faults import FAULT_POINTS, Armed, Fault, armed
-from penstock.offload.backends import backend
 from penstock.offload.backends.local.backend import LocalFunctions
-from penstock.offload.driver.keeper import WorkerKeeper
 from penstock.offload.policy.flow import NO_ANSWER
-from penstock.plan.epoch import EpochPlan, Offload
+from penstock.plan.epoch import Offload
 from penstock.plan.steps import FlowPlan, MapStep, SourcePlan
 from penstock.testing import Pace
-from penstock.wire.report import Usage
-from tests.offload.in_process import ANYHOW, WELL, Chances, StandIn, helped
-from tests.trials.cluster import SETTINGS, MiniCluster, Partitions, cluster
+from tests.offload.in_process import ANYHOW, KeptCluster, helped
+from tests.trials.cluster import SETTINGS, Partitions, cluster
 from tests.trials.plain_rows import Row
 from tests.trials.trial import Mishap, hows
 
@@ -77,10 +72,10 @@ def _fired(met: Armed) -> Callable[[], int]:
 @pytest.mark.parametrize("point", [name for name in POINTS if name not in SKIPPED])
 def test_a_fault_at_each_point(tmp_path: Path, point: str) -> None:
     pick = random.Random(point)
-    most = Offload(np.array([0.6]), functions=4, deadline_ms=150)
+    most = Offload(np.array([0.6]), workers=4, deadline_ms=150)
     with helped(MAPS, ANYHOW, seed=len(point)) as by, cluster(MAPS, str(tmp_path)) as on:
         on.helped = lambda plan: replace(
-            plan, functions=by.text, map_offloads=(("in_cents", most),), timed=("in_cents",)
+            plan, reach=by.text, map_offloads=(("in_cents", most),), timed=("in_cents",)
         )
         for how in hows(point):
             for mishap in (Mishap(point, how), None):
@@ -94,7 +89,7 @@ def test_a_fault_at_each_point(tmp_path: Path, point: str) -> None:
 
 
 def test_any_story_gives_what_lists_give(tmp_path: Path) -> None:
-    """Several mishaps in an epoch, functions of all kinds, sinks that read twice."""
+    """Several mishaps in an epoch, burst workers of all kinds, sinks that read twice."""
     for seed in range(4):
         pick = random.Random(seed)
         with (
@@ -111,7 +106,7 @@ def test_any_story_gives_what_lists_give(tmp_path: Path) -> None:
                 with armed(*(mishap.fault(on) for mishap in mishaps)) as met:
                     on.run_through(parts, _fired(met))
                 assert on.sink[on.epoch - 1] == expected(parts)
-        assert len(by.functions.did) > 3
+        assert len(by.workers.did) > 3
 
 
 # -- with control
@@ -125,57 +120,14 @@ STABLE, BURST = 60, 250
 """Rows of a partition in an epoch: 60 % and 250 % of what its courier takes meanwhile."""
 
 
-@dataclass
-class Kept:
-    """Functions in this process, as the driver has them. See `BurstWorkers`."""
+class Controlled(KeptCluster):
+    """A flow without a keyed step, whose control has burst workers."""
 
-    reach: str
-    functions: StandIn
-    noted: Usage = field(default_factory=Usage)
-
-    def warm(self, count: int) -> None:
-        pass
-
-    def note(self, usage: Usage) -> None:
-        self.noted += usage
-
-    def used(self) -> Usage:
-        return self.noted
-
-    def stop(self) -> None:
-        self.functions.over.set()
-
-
-class Controlled(MiniCluster):
-    """A flow without a keyed step, whose control has functions."""
-
-    def __init__(self, store: str) -> None:
-        self.kept: list[Kept] = []
-        self.keeper = WorkerKeeper(self._bring_up)
-        self.plans: list[EpochPlan] = []
-        self._name, self._pick = store, random.Random(7)
+    def __init__(self, store: Path) -> None:
         settings = replace(SETTINGS, faults=(PACED,))
         elastic = Elastic(functions=LocalFunctions(at_most=8))
-        super().__init__(MAPS, store, settings=settings, elastic=elastic, keeper=self.keeper)
-        self.keeper.start()
-        self.settle()
-
-    def _bring_up(self) -> Kept:
-        text = f"{self._name} {len(self.kept)}"
-        self.kept.append(Kept(text, StandIn(MAPS, WELL)))
-        backend._invokers[text] = self.kept[-1].functions
-        return self.kept[-1]
-
-    def settle(self) -> None:
-        self.keeper._worker.submit(lambda: None).result()
-
-    def become(self, chances: Chances) -> None:
-        """From now on functions do these things."""
-        self.kept[-1].functions.chances = chances
-
-    def _write(self, plan: EpochPlan, parts: Partitions) -> None:
-        self.plans.append(plan)
-        super()._write(plan, parts)
+        self._pick = random.Random(7)
+        super().__init__(MAPS, str(store), elastic, settings=settings)
 
     def pass_epochs(self, count: int, rows: Sequence[int]) -> list[EpochProgress]:
         passed = []
@@ -187,25 +139,9 @@ class Controlled(MiniCluster):
             self.settle()
         return passed
 
-    def told(self) -> list[dict[str, Any]]:
-        assert self.control is not None
-        return [e.facts for e in self.control.journal.last(1000) if e.event == "offload"]
-
-
-@contextmanager
-def controlled(store: Path) -> Iterator[Controlled]:
-    made = Controlled(str(store))
-    try:
-        yield made
-    finally:
-        made.close()
-        made.keeper.stop()
-        for one in made.kept:
-            backend._invokers.pop(one.reach)
-
 
 def test_a_burst_is_seen_carried_and_let_go_of(tmp_path: Path) -> None:
-    with controlled(tmp_path) as on:
+    with Controlled(tmp_path) as on:
         calm = on.pass_epochs(12, (STABLE, STABLE))
         assert sum(one.functions.rows for one in calm) == 0
         couriers = calm[-1].couriers
@@ -223,11 +159,11 @@ def test_a_burst_is_seen_carried_and_let_go_of(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("does", ["fail", "throttle", "garbage", "strange", "hang"])
-def test_functions_that_give_no_answers_are_done_without(tmp_path: Path, does: str) -> None:
-    with controlled(tmp_path) as on:
+def test_burst_workers_that_give_no_answers_are_done_without(tmp_path: Path, does: str) -> None:
+    with Controlled(tmp_path) as on:
         on.pass_epochs(12, (STABLE, STABLE))
         on.pass_epochs(5, (BURST, BURST))
-        assert on.plans[-1].functions is not None
+        assert on.plans[-1].reach is not None
         on.become({does: 1})
         failed = on.pass_epochs(2, (BURST, BURST))
         assert all(one.functions.returned == one.functions.rows > 0 for one in failed)
@@ -236,8 +172,8 @@ def test_functions_that_give_no_answers_are_done_without(tmp_path: Path, does: s
         assert len(on.kept) == 2, "others were brought up in their place"
 
 
-def test_functions_that_fail_now_and_then_still_help(tmp_path: Path) -> None:
-    with controlled(tmp_path) as on:
+def test_burst_workers_that_fail_now_and_then_still_help(tmp_path: Path) -> None:
+    with Controlled(tmp_path) as on:
         on.pass_epochs(12, (STABLE, STABLE))
         on.become({"answer": 18, "fail": 1, "throttle": 1, "again": 1})
         during = on.pass_epochs(12, (BURST, BURST))
@@ -247,8 +183,8 @@ def test_functions_that_fail_now_and_then_still_help(tmp_path: Path) -> None:
         assert len(on.kept) == 1
 
 
-def test_a_driver_that_starts_again_has_functions_again(tmp_path: Path) -> None:
-    with controlled(tmp_path) as on:
+def test_a_driver_that_starts_again_has_burst_workers_again(tmp_path: Path) -> None:
+    with Controlled(tmp_path) as on:
         on.pass_epochs(12, (STABLE, STABLE))
         on.pass_epochs(4, (BURST, BURST))
         on.restart()

@@ -1,4 +1,4 @@
-"""Functions beside couriers that combine nothing: each row counts once, and hosts do the work."""
+"""Burst workers beside couriers that combine nothing: each row counts once, and hosts do the work."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_hosts_take_a_record_for_each_row(tmp_path: Path, settings: Settings, re
         assert sum(host.rows for host in on.run(ROWS).hosts) == records
 
 
-def test_functions_combine_what_they_are_given(tmp_path: Path) -> None:
+def test_burst_workers_combine_what_they_are_given(tmp_path: Path) -> None:
     """Hosts take the rows that stay, and few records for those that do not."""
     flow = FLOWS["sums"][0]
     with (
@@ -51,12 +51,12 @@ def test_functions_combine_what_they_are_given(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=slow_unless(name in SOME[::2])) for name in NAMES]
 )
-def test_whatever_becomes_of_functions(tmp_path: Path, name: str) -> None:
+def test_whatever_becomes_of_burst_workers(tmp_path: Path, name: str) -> None:
     with helped_trial(name, tmp_path, hosts=3, settings=PLAIN) as (flow, by):
         for seed in range(6):
             flow.take(Turn(seed, partitions=1 + seed % 3, rows=40, gap_ms=GAPS_MS[seed % 4]))
         flow.check()
-        assert by.functions.did["answer"] > 5
+        assert by.workers.did["answer"] > 5
 
 
 @pytest.mark.parametrize("point", POINTS)

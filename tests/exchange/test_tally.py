@@ -16,7 +16,7 @@ from penstock.operators.aggregate.plan import AggregatePlan
 from penstock.operators.join.plan import JoinPlan, Regular
 from penstock.operators.operator import EpochTime, StepPlan
 from penstock.operators.process.step import ProcessPlan
-from penstock.operators.window.plan import window_aggregate_plan
+from penstock.operators.window.plan import WindowPlan
 from penstock.operators.window.windows import tumbling
 from penstock.plan.steps import KeyedStep
 from penstock.state.keys.codec import slots_of
@@ -87,7 +87,7 @@ def test_keys_are_named_whatever_is_sent() -> None:
             {("user=ann", 4), ("user=bob", 1)},
         ),
         (
-            window_aggregate_plan(timed.schema, ["n"], {"m": ps.count()}, tumbling("1s"), "at"),
+            WindowPlan(timed.schema, ["n"], {"m": ps.count()}, tumbling("1s"), "at"),
             timed,
             {(f"n={n}, window_start=1970-01-01T00:00:01", 1) for n in (7, 8)},
         ),

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import pyarrow as pa
 
 from penstock.flows.explain import explained
+from penstock.offload.backends.local.backend import LocalFunctions
 from penstock.operators.aggregate.aggregates import AggregatePlan, count
 from penstock.operators.join.plan import Interval, JoinPlan
 from penstock.operators.top.distinct import DistinctPlan
 from penstock.operators.top.plan import TopPlan
-from penstock.operators.window.plan import window_aggregate_plan
+from penstock.operators.window.plan import WindowPlan
 from penstock.operators.window.windows import tumbling
 from penstock.plan.steps import FlowPlan, KeyedStep, MapStep, SourcePlan
 
@@ -25,7 +26,7 @@ def test_a_graph_is_told_step_by_step() -> None:
     bound = Interval("at", "at", 0, "expires")
     joined = JoinPlan(AUCTION, BID, (("id", "auction"),), "inner", bound)
     top = TopPlan(joined.output, ["id"], 1, "price desc", until="expires")
-    windows = window_aggregate_plan(BID, ["auction"], {"n": count()}, tumbling("1s"), "at")
+    windows = WindowPlan(BID, ["auction"], {"n": count()}, tumbling("1s"), "at")
     plan = FlowPlan(
         (SourcePlan(AUCTION, "at", 5), SourcePlan(BID, "at", 5, "auction", 60_000)),
         (
@@ -81,14 +82,6 @@ def test_streams_and_depths_follow_the_graph() -> None:
     assert plan.reads(1) == (1,)
 
 
-@dataclass(frozen=True)
-class Few:
-    """What is told of functions."""
-
-    at_most: int = 40
-    speed: float = 0.5
-
-
 def test_what_functions_may_do_is_told_only_where_there_are_some() -> None:
     def keep(batch: pa.RecordBatch) -> pa.RecordBatch:
         return batch
@@ -106,7 +99,7 @@ def test_what_functions_may_do_is_told_only_where_there_are_some() -> None:
         ),
     )
     lines = explained(plan, None).splitlines()
-    with_functions = explained(plan, None, Few()).splitlines()
+    with_functions = explained(plan, None, LocalFunctions(at_most=40, speed=0.5)).splitlines()
     assert with_functions[: len(lines) - 1] == lines[:-1]
     assert with_functions[len(lines) - 1 :] == [
         "functions   at most 40, each at 50% of a host's speed, while hosts are not enough",

@@ -10,8 +10,7 @@ import pytest
 
 from penstock.errors import ProtocolError, StaleRunError
 from penstock.host.machine import HostMachine
-from penstock.host.need import NeedKeys, NeedSlots
-from penstock.host.residence import Residence
+from penstock.host.residence import NeedKeys, NeedSlots, Residence
 from penstock.operators.aggregate.aggregates import AggregatePlan, count, sum
 from penstock.operators.aggregate.step import AggregateOperator
 from penstock.operators.operator import ROWS, EpochTime

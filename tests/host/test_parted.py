@@ -20,7 +20,7 @@ from penstock.operators.process.processor import KeyedProcessor
 from penstock.operators.process.step import ProcessPlan
 from penstock.operators.top.distinct import DistinctPlan
 from penstock.operators.top.plan import TopPlan
-from penstock.operators.window.plan import window_aggregate_plan
+from penstock.operators.window.plan import WindowPlan
 from penstock.operators.window.windows import hopping, session_window, tumbling
 from tests.host.parted_trials import SLOTS, run
 from tests.operators.join_trials import OneStream, in_one_stream, tagged_rows, timed_epochs
@@ -82,13 +82,9 @@ KEY = ["k", "j"]
 SINGLE: dict[str, StepPlan] = {
     "aggregate": AggregatePlan(SCHEMA, KEY, SUMS),
     "changes": AggregatePlan(SCHEMA, ["k"], SUMS, emit="changes"),
-    "tumbling": window_aggregate_plan(SCHEMA, KEY, SUMS, tumbling("10ms"), "at"),
-    "hopping, late": window_aggregate_plan(
-        SCHEMA, KEY, SUMS, hopping("10ms", "5ms"), "at", lateness_ms=6
-    ),
-    "session": window_aggregate_plan(
-        SCHEMA, KEY, PLAIN, session_window("3ms"), "at", emit="changes"
-    ),
+    "tumbling": WindowPlan(SCHEMA, KEY, SUMS, tumbling("10ms"), "at"),
+    "hopping, late": WindowPlan(SCHEMA, KEY, SUMS, hopping("10ms", "5ms"), "at", lateness_ms=6),
+    "session": WindowPlan(SCHEMA, KEY, PLAIN, session_window("3ms"), "at", emit="changes"),
     "top": TopPlan(SCHEMA, ["k"], 2, "v desc", rank="rank"),
     "distinct": DistinctPlan(SCHEMA, KEY, ttl_ms=5),
     "by key": ProcessPlan(SCHEMA, KEY, Remembering()),

@@ -14,8 +14,8 @@ import penstock.operators.aggregate.aggregates as ps
 from penstock.errors import ProtocolError, StepError
 from penstock.host.chunks import Chunk, ForAllParts
 from penstock.host.machine import HostMachine
-from penstock.host.need import NeedKeys
 from penstock.host.parted import PartedOperator
+from penstock.host.residence import NeedKeys
 from penstock.operators.aggregate.plan import AggregatePlan
 from penstock.operators.join.plan import JoinPlan, Regular
 from penstock.operators.operator import ROWS, Answer, EpochTime

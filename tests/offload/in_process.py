@@ -9,21 +9,25 @@ import threading
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+from typing import Any, Self
 
 import numpy as np
 import pyarrow as pa
 
+from penstock.control.elastic import Elastic
 from penstock.offload.backends import backend
 from penstock.offload.backends.backend import WorkerFailed
 from penstock.offload.backends.messages import Request, WorkerAnswer
 from penstock.offload.backends.worker import BurstWorker
+from penstock.offload.keeper import WorkerKeeper
 from penstock.offload.plan.segments import segments
 from penstock.operators.operator import PARTIALS, ROWS
 from penstock.plan.epoch import EpochPlan, Offload
 from penstock.plan.reflex import Reflex
 from penstock.plan.steps import FlowPlan
 from penstock.wire.report import Usage
+from tests.trials.cluster import MiniCluster, Partitions
 
 Chances = Mapping[str, int]
 """What a burst worker does -> how often, of all that they do."""
@@ -83,7 +87,7 @@ class StandIn:
     def taken(self) -> Usage:
         with self._lock:
             taken, self._taken = self._taken, 0
-        return Usage(invocations=taken)
+        return Usage(invocations=taken, seconds=0.1 * taken, money=0.001 * taken)
 
 
 def _changed(does: str, body: bytes, request: Request) -> bytes:
@@ -97,7 +101,7 @@ def _changed(does: str, body: bytes, request: Request) -> bytes:
 class Helped:
     """Puts shares for burst workers into the plans of a flow: other ones in each run of each epoch."""
 
-    functions: StandIn
+    workers: StandIn
 
     def __init__(self, flow: FlowPlan, text: str, seed: int, deadline_ms: int) -> None:
         self.text = text
@@ -122,7 +126,7 @@ class Helped:
             for one in self._segments
             if one.keyed is None and pick.random() < self.chance
         )
-        return replace(plan, steps=steps, functions=self.text, map_offloads=maps)
+        return replace(plan, steps=steps, reach=self.text, map_offloads=maps)
 
     def _offload(self, pick: random.Random, slots: int, reacts: bool = False) -> Offload:
         shares = [pick.choice((0.0, 1.0, pick.random(), pick.random())) for _ in range(slots)]
@@ -141,10 +145,79 @@ def helped(
     """Burst workers for a flow, that any courier in this process can reach."""
     text = json.dumps({"kind": "stand-in", "number": next(_numbers)})
     made = Helped(flow, text, seed, deadline_ms)
-    made.functions = StandIn(flow, chances, seed)
-    backend._invokers[text] = made.functions
+    made.workers = StandIn(flow, chances, seed)
+    backend._invokers[text] = made.workers
     try:
         yield made
     finally:
-        made.functions.over.set()
+        made.workers.over.set()
         del backend._invokers[text]
+
+
+# -- under control
+
+
+@dataclass
+class Kept:
+    """Burst workers in this process, as the driver has them. See `BurstWorkers`."""
+
+    reach: str
+    workers: StandIn
+    noted: Usage = field(default_factory=Usage)
+
+    def warm(self, count: int) -> None:
+        pass
+
+    def note(self, usage: Usage) -> None:
+        self.noted += usage
+
+    def used(self) -> Usage:
+        return self.noted
+
+    def stop(self) -> None:
+        self.workers.over.set()
+
+
+class KeptCluster(MiniCluster):
+    """A cluster whose control has burst workers in this process."""
+
+    def __init__(self, flow: FlowPlan, store: str, elastic: Elastic, **others: Any) -> None:
+        self.kept: list[Kept] = []
+        self.keeper = WorkerKeeper(self._bring_up)
+        self.plans: list[EpochPlan] = []
+        self._name = store
+        super().__init__(flow, store, elastic=elastic, keeper=self.keeper, **others)
+        self.keeper.start()
+        self.settle()
+
+    def _bring_up(self) -> Kept:
+        text = f"{self._name} {len(self.kept)}"
+        self.kept.append(Kept(text, StandIn(self.flow, WELL)))
+        backend._invokers[text] = self.kept[-1].workers
+        return self.kept[-1]
+
+    def settle(self) -> None:
+        """Wait until the keeper has done all that it was asked to."""
+        self.keeper._worker.submit(lambda: None).result()
+
+    def become(self, chances: Chances) -> None:
+        """From now on burst workers do these things."""
+        self.kept[-1].workers.chances = chances
+
+    def told(self) -> list[dict[str, Any]]:
+        """What the journal says of what burst workers carry."""
+        assert self.control is not None
+        return [e.facts for e in self.control.journal.last(1000) if e.event == "offload"]
+
+    def _write(self, plan: EpochPlan, parts: Partitions) -> None:
+        self.plans.append(plan)
+        super()._write(plan, parts)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+        self.keeper.stop()
+        for one in self.kept:
+            backend._invokers.pop(one.reach)

@@ -18,7 +18,7 @@ from penstock.operators.join.plan import InWindow, JoinPlan
 from penstock.operators.operator import OnError, StepPlan
 from penstock.operators.top.distinct import DistinctPlan
 from penstock.operators.top.plan import TopPlan
-from penstock.operators.window.plan import window_aggregate_plan
+from penstock.operators.window.plan import WindowPlan
 from penstock.operators.window.windows import hopping, session_window, tumbling
 from penstock.plan.steps import FlowPlan, KeyedStep, MapStep, SourcePlan, Step
 from penstock.state.store.reader import StateReader
@@ -77,7 +77,7 @@ def flow_of(*steps: Step, on_error: OnError = "fail", **options: Any) -> FlowPla
 
 
 def windows(window: Any, **options: Any) -> StepPlan:
-    return window_aggregate_plan(SCHEMA, ["k"], TOTALS, window, "ts", **options)
+    return WindowPlan(SCHEMA, ["k"], TOTALS, window, "ts", **options)
 
 
 SUMS = AggregatePlan(SCHEMA, ["k"], TOTALS)
@@ -98,7 +98,7 @@ FLOWS: dict[str, FlowPlan] = {
     ),
     "first and last": flow_of(mapped(twice), keyed("ends", AggregatePlan(SCHEMA, ["k"], ENDS))),
     "first of a window": flow_of(
-        keyed("ends", window_aggregate_plan(SCHEMA, ["k"], ENDS, tumbling("1s"), "ts"))
+        keyed("ends", WindowPlan(SCHEMA, ["k"], ENDS, tumbling("1s"), "ts"))
     ),
     "distinct": flow_of(mapped(halved), keyed("once", DistinctPlan(SCHEMA, ["k", "v"]))),
     "top": flow_of(keyed("top", TopPlan(SCHEMA, ["k"], 2, "v desc, ts"))),
@@ -199,7 +199,7 @@ def test_with_burst_workers_and_without(tmp_path: Path, name: str, chances: Chan
         by.chance = 1.0
         together = story(flow, tmp_path / "helped", epochs, by)
     assert together == alone
-    assert by.functions.did["answer"] >= 3
+    assert by.workers.did["answer"] >= 3
 
 
 @pytest.mark.parametrize(

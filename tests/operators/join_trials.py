@@ -9,7 +9,7 @@ import pyarrow as pa
 from hypothesis import strategies as st
 
 from penstock.operators.join.plan import JoinPlan
-from penstock.operators.operator import EpochTime, OnError, Operator, Outgoing, Unfit
+from penstock.operators.operator import EpochTime, OnError, Operator, Outgoing, StepPlan, Unfit
 from penstock.operators.tagged import INPUT, TaggedSchema
 from penstock.state.keys.codec import Keys
 from tests.operators.trials import MISHAPS, Epoch, Row
@@ -18,7 +18,7 @@ Tagged = tuple[int, Row]
 """A row and the input that it is of."""
 
 
-class OneStream:
+class OneStream(StepPlan):
     """A join as a step of one input: the rows of both sides side by side, as Spark hands them over."""
 
     def __init__(self, plan: JoinPlan) -> None:

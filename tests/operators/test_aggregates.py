@@ -18,7 +18,9 @@ from hypothesis import strategies as st
 
 import penstock.operators.aggregate.aggregates as ps
 from penstock.errors import FlowError, ProtocolError
-from penstock.operators.aggregate.aggregates import Aggregate, AggregatePlan, Combiner, pack
+from penstock.operators.aggregate.aggregates import Aggregate, AggregatePlan
+from penstock.operators.aggregate.combiner import Combiner
+from penstock.operators.aggregate.state import pack
 from penstock.operators.aggregate.step import AggregateOperator
 from penstock.operators.operator import EpochTime
 

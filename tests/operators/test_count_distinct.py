@@ -18,7 +18,7 @@ from penstock.operators.aggregate.aggregates import AggregatePlan
 from penstock.operators.aggregate.distinct_sets import SetColumn
 from penstock.operators.aggregate.step import AggregateOperator
 from penstock.operators.operator import EpochTime
-from penstock.operators.window.plan import window_aggregate_plan
+from penstock.operators.window.plan import WindowPlan
 from penstock.operators.window.windows import hopping, session_window, tumbling
 from tests.operators.trials import Epoch, Row, epochs_of, run
 
@@ -135,7 +135,7 @@ timed = st.fixed_dictionaries(
 def test_values_are_counted_in_windows(epochs: list[Epoch], window: Any) -> None:
     aggregates = {"n": ps.count_distinct("v")}
     epochs[-1].final = True
-    outcome = run(window_aggregate_plan(WINDOWED, ["k"], aggregates, window, "at"), epochs)
+    outcome = run(WindowPlan(WINDOWED, ["k"], aggregates, window, "at"), epochs)
     came = [row for epoch in epochs for channel in epoch.channels for row in channel]
     for answer in outcome.all:
         start, end = answer["window_start"], answer["window_end"]

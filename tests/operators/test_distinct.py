@@ -159,7 +159,7 @@ def test_plans_pickle_and_refuse_what_cannot_work() -> None:
     assert copy.codec.schema == plan.codec.schema
     assert not DistinctPlan(SCHEMA, ["k"]).has_timers
     refused: list[tuple[dict[str, Any], str]] = [
-        ({"key_names": ["x"]}, "no one column 'x'"),
+        ({"key_names": ["x"]}, "'x' of distinct is not among the columns"),
         ({"ttl_ms": 0}, "cannot forget"),
         ({"ttl_ms": 5, "window": tumbling("1s"), "on": "at"}, "cannot forget"),
         ({"window": session_window("1s"), "on": "at"}, "session"),

@@ -23,7 +23,7 @@ from penstock.operators.places import FirstPlaces, Places, in_order, split_seria
 from penstock.operators.process.processor import KeyedProcessor
 from penstock.operators.process.step import ProcessPlan
 from penstock.operators.tagged import INPUT
-from penstock.operators.window.plan import window_aggregate_plan
+from penstock.operators.window.plan import WindowPlan
 from penstock.operators.window.windows import hopping, session_window
 from tests.operators.place_trials import Epoch, Given, Setting, run
 from tests.trials.event_ledger import CASES
@@ -75,7 +75,7 @@ def test_what_an_epoch_gives_is_ordered_by_the_first_rows_of_its_keys(kind: str,
     plan: StepPlan = AggregatePlan(CLICKS, ["k"], counts, emit=emit)
     if kind != "aggregate":
         window = hopping("2s", "1s") if kind == "window" else session_window("1s")
-        plan = window_aggregate_plan(CLICKS, ["k"], counts, window, "ts", 60_000, emit)
+        plan = WindowPlan(CLICKS, ["k"], counts, window, "ts", 60_000, emit)
     pick = random.Random(3)
     rows = [click(pick, pick.randrange(8_000)) for _ in range(90)]
     operators = [plan.operator(8, "step", "fail", True) for _ in range(2)]

@@ -305,13 +305,13 @@ def test_plans_that_cannot_work_are_refused() -> None:
     ]:  # fmt: skip
         with pytest.raises(FlowError, match=problem):
             ProcessPlan(SCHEMA, ["user"], processor)  # type: ignore[arg-type]
-    with pytest.raises(FlowError, match="no column 'x'"):
+    with pytest.raises(FlowError, match="'x' of the key is not among the columns"):
         ProcessPlan(SCHEMA, ["x"], Summed())
     with pytest.raises(StepError, match=r"step process-1: .*Failing.init failed: RuntimeError: no"):
         operator(Failing())
     op = operator()
     op.open(EpochTime(1, 0))
-    with pytest.raises(ProtocolError, match="takes rows"):
+    with pytest.raises(ProtocolError, match="cannot take input"):
         op.apply("partials", [])
 
 

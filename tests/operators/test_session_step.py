@@ -17,7 +17,7 @@ import penstock.operators.aggregate.aggregates as ps
 from penstock.errors import ProtocolError
 from penstock.operators.operator import EpochTime
 from penstock.operators.window import sender as session_sender
-from penstock.operators.window.plan import SessionPlan, window_aggregate_plan
+from penstock.operators.window.plan import WindowPlan
 from penstock.operators.window.windows import Window, hopping, session_window
 from tests.operators.trials import Epoch, run
 from tests.operators.window_model import Place, SessionModel, overlap
@@ -28,8 +28,8 @@ from tests.operators.window_trials import (
     by_day,
     by_event,
     epochs_of,
-    got,
-    key_of,
+    follow,
+    got_changes,
     micros,
     results,
     wanted,
@@ -49,12 +49,9 @@ def test_sessions_are_what_the_model_has(
     gap: str, keys: list[str], lateness: int, emit: Any, epochs: list[Epoch]
 ) -> None:
     window = session_window(gap)
-    plan = window_aggregate_plan(SCHEMA, keys, AGGREGATES, window, "at", lateness, emit)
-    model, outcome = SessionModel(window, keys, by_event, lateness, emit), run(plan, epochs)
-    for number, epoch in enumerate(epochs):
-        out, late = model.run(epoch)
-        assert got(outcome.rows[number], keys) == wanted(out)
-        assert key_of(outcome.late[number]) == key_of(late)
+    plan = WindowPlan(SCHEMA, keys, AGGREGATES, window, "at", lateness, emit)
+    model = SessionModel(window, keys, by_event, lateness, emit)
+    outcome = follow(plan, model, epochs, keys)
     assert outcome.operator is not None
     assert len(outcome.operator.table) == len({place[:-2] for place in model.held})
 
@@ -65,7 +62,7 @@ def test_changes_take_back_the_sessions_that_grew(
     gap: str, lateness: int, epochs: list[Epoch]
 ) -> None:
     window = session_window(gap)
-    plan = window_aggregate_plan(SCHEMA, ["k"], AGGREGATES, window, "at", lateness, "changes")
+    plan = WindowPlan(SCHEMA, ["k"], AGGREGATES, window, "at", lateness, "changes")
     model, outcome = SessionModel(window, ["k"], by_event, lateness, "update"), run(plan, epochs)
     for number, epoch in enumerate(epochs):
         before = {place: results(held.rows) for place, held in model.held.items()}
@@ -82,27 +79,20 @@ def test_changes_take_back_the_sessions_that_grew(
         expected: Counter[Place] = Counter()
         expected.update({(*row, 1): count for row, count in (new - old).items()})
         expected.update({(*row, -1): count for row, count in (old - new).items()})
-        changes: Counter[Place] = Counter()
-        for row in outcome.rows[number]:
-            (found,) = got([row], ["k"])
-            changes[(*found, row["_change"])] += 1
-        assert changes == expected
+        assert got_changes(outcome.rows[number], ["k"]) == expected
 
 
 @settings(max_examples=40)
 @given(st.sampled_from(["close", "update"]), epochs_of())
 def test_sessions_by_processing_time_go_by_the_epochs(emit: Any, epochs: list[Epoch]) -> None:
     window = session_window("5ms", clock="processing")
-    plan = window_aggregate_plan(SCHEMA, ["k"], AGGREGATES, window, None, 0, emit)
-    model, outcome = SessionModel(window, ["k"], by_day, 0, emit), run(plan, epochs)
-    for number, epoch in enumerate(epochs):
-        out, _ = model.run(epoch)
-        assert got(outcome.rows[number], ["k"]) == wanted(out)
-        assert outcome.late[number] == []
+    plan = WindowPlan(SCHEMA, ["k"], AGGREGATES, window, None, 0, emit)
+    outcome = follow(plan, SessionModel(window, ["k"], by_day, 0, emit), epochs, ["k"])
+    assert not any(outcome.late)
 
 
 def test_a_pause_of_exactly_the_gap_ends_a_session() -> None:
-    plan = window_aggregate_plan(SCHEMA, ["k"], {"n": ps.count()}, session_window("10ms"), "at")
+    plan = WindowPlan(SCHEMA, ["k"], {"n": ps.count()}, session_window("10ms"), "at")
     rows = [dict.fromkeys(SCHEMA.names) | {"k": "a", "at": when(ms)} for ms in (0, 9, 19, 28, 39)]
     found = run(plan, [Epoch([rows[::2], rows[1::2]]), Epoch([[]], final=True)]).all
     bounds = [(micros(r["window_start"]), micros(r["window_end"]), r["n"]) for r in found]
@@ -113,7 +103,7 @@ def test_many_rows_in_and_out_of_order(monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(5)
     monkeypatch.setattr(session_sender, "_ENOUGH", 7_000)
     schema = pa.schema([("j", pa.int64()), ("at", UTC_TYPE)])
-    plan = window_aggregate_plan(schema, ["j"], {"n": ps.count()}, session_window("1s"), "at")
+    plan = WindowPlan(schema, ["j"], {"n": ps.count()}, session_window("1s"), "at")
     for in_order in (True, False):
         operator = plan.operator(8, "step", "fail")
         users, times = rng.integers(0, 300, 40_000), rng.integers(0, 900_000_000, 40_000)
@@ -154,7 +144,7 @@ def test_state_of_every_kind(window: Window) -> None:
         "exact": ps.count_distinct("at", where="yes"),
         "last": ps.last("yes", by="at"),
     }
-    plan = window_aggregate_plan(schema, ["k"], aggregates, window, "at")
+    plan = WindowPlan(schema, ["k"], aggregates, window, "at")
     rows = [
         {"k": "a", "at": when(ms), "money": Decimal(money), "yes": yes}
         for ms, money, yes in [(4, "1.50", True), (5, "2.00", None), (6, "1.50", False)]
@@ -167,7 +157,7 @@ def test_state_of_every_kind(window: Window) -> None:
 
 
 def test_an_epoch_without_sessions_leaves_nothing() -> None:
-    plan = window_aggregate_plan(SCHEMA, ["k"], AGGREGATES, session_window("1s"), "at")
+    plan = WindowPlan(SCHEMA, ["k"], AGGREGATES, session_window("1s"), "at")
     operator = plan.operator(8, "step", "fail")
     operator.open(EpochTime(0, 0, 5))
     sender = plan.sender(EpochTime(0, 0, 5))
@@ -181,9 +171,9 @@ def test_an_epoch_without_sessions_leaves_nothing() -> None:
 
 
 def test_plans_pickle_and_say_what_they_are() -> None:
-    plan = window_aggregate_plan(SCHEMA, ["k"], AGGREGATES, session_window("1s"), "at", nulls=True)
+    plan = WindowPlan(SCHEMA, ["k"], AGGREGATES, session_window("1s"), "at", nulls=True)
     copy = pickle.loads(pickle.dumps(plan))
-    assert isinstance(copy, SessionPlan)
+    assert isinstance(copy, WindowPlan)
     assert (copy.output, copy.codec.nulls) == (plan.output, True)
     assert plan.output.names == ["k", "window_start", "window_end", *AGGREGATES]
     assert plan.codec.schema.names == plan.key_names == ["k"]

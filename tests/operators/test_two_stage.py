@@ -21,13 +21,13 @@ from penstock.operators.aggregate.plan import AggregatePlan
 from penstock.operators.join.plan import JoinPlan, Regular
 from penstock.operators.operator import PARTIALS, ROWS, EpochTime, StepPlan
 from penstock.operators.process.step import ProcessPlan
-from penstock.operators.top import distinct
 from penstock.operators.top import plan as sender
 from penstock.operators.top.distinct import DistinctPlan
 from penstock.operators.top.order import MOST
 from penstock.operators.top.plan import TopPlan
+from penstock.operators.window import row_windows
 from penstock.operators.window import sender as session_sender
-from penstock.operators.window.plan import window_aggregate_plan
+from penstock.operators.window.plan import WindowPlan
 from penstock.operators.window.windows import hopping, session_window, tumbling
 from tests.operators.processors import SCHEMA as USERS
 from tests.operators.processors import Summed
@@ -58,7 +58,7 @@ ABOUT = {"n": ps.count(), "kinds": ps.approx_distinct("v", precision=4)}
 
 def windowed(window: Any, **options: Any) -> StepPlan:
     aggregates = {name: a for name, a in AGGREGATES.items() if name != "first"} | ABOUT
-    return window_aggregate_plan(SCHEMA, ["k"], aggregates, window, "at", **options)
+    return WindowPlan(SCHEMA, ["k"], aggregates, window, "at", **options)
 
 
 PLANS: dict[str, StepPlan] = {
@@ -115,9 +115,8 @@ def hasty() -> Iterator[None]:
         patch.setattr(combiner, "_LOOK_TO", 4)
         patch.setattr(combiner, "_MOSTLY_NEW", 0.4)
         patch.setattr(combiner, "_MOST_BYTES", 150)
-        patch.setattr(distinct, "_JUDGED_FROM", 4)
-        patch.setattr(distinct, "_MOSTLY_NEW", 0.4)
-        patch.setattr(sender, "_JUDGED_FROM", 4)
+        patch.setattr(row_windows, "_JUDGED_FROM", 4)
+        patch.setattr(row_windows, "_MOSTLY_KEPT", 0.4)
         patch.setattr(sender, "_ENOUGH", 6)
         patch.setattr(session_sender, "_ENOUGH", 6)
         yield
@@ -167,8 +166,8 @@ def one_hot_key() -> list[pa.RecordBatch]:
     [
         (AggregatePlan(MANY, ["k"], {"n": ps.count()}), PARTIALS, 1),
         (AggregatePlan(MANY, ["k"], ABOUT), PARTIALS, 1),
-        (window_aggregate_plan(MANY, ["k"], ABOUT, tumbling("1s"), "at"), PARTIALS, 1),
-        (window_aggregate_plan(MANY, ["k"], ABOUT, session_window("1s"), "at"), PARTIALS, 1),
+        (WindowPlan(MANY, ["k"], ABOUT, tumbling("1s"), "at"), PARTIALS, 1),
+        (WindowPlan(MANY, ["k"], ABOUT, session_window("1s"), "at"), PARTIALS, 1),
         (DistinctPlan(MANY, ["k"]), ROWS, 1),
         (TopPlan(MANY, ["k"], 4, "v, at"), ROWS, 4),
         (TopPlan(MANY, ["k"], 300, "v, at"), ROWS, 300),

@@ -14,7 +14,7 @@ from penstock.operators.aggregate.plan import AggregatePlan
 from penstock.operators.operator import PARTIALS, ROWS, EpochTime, StepPlan
 from penstock.operators.top.distinct import DistinctPlan
 from penstock.operators.top.plan import TopPlan
-from penstock.operators.window.plan import window_aggregate_plan
+from penstock.operators.window.plan import WindowPlan
 from penstock.operators.window.windows import hopping, session_window, tumbling
 from penstock.testing import Uncombined
 from tests.operators.test_two_stage import MANY, PLANS, epochs_of
@@ -35,7 +35,7 @@ def test_the_results_are_the_same(name: str, epochs: list[Epoch], stages: Stages
 
 
 def windowed(window: Any) -> StepPlan:
-    return window_aggregate_plan(MANY, ["k"], COUNTS, window, "at")
+    return WindowPlan(MANY, ["k"], COUNTS, window, "at")
 
 
 def sent(

@@ -17,7 +17,7 @@ import penstock.operators.aggregate.aggregates as ps
 from penstock.errors import FlowError, ProtocolError
 from penstock.operators.operator import EpochTime
 from penstock.operators.window.pane_combiner import PairIndex
-from penstock.operators.window.plan import WindowPlan, window_aggregate_plan
+from penstock.operators.window.plan import WindowPlan
 from penstock.operators.window.windows import Window, hopping, session_window, tumbling
 from tests.operators.trials import Epoch, Row, run
 from tests.operators.window_model import Model, Place
@@ -28,11 +28,10 @@ from tests.operators.window_trials import (
     by_day,
     by_event,
     epochs_of,
-    got,
-    key_of,
+    follow,
+    got_changes,
     micros,
     results,
-    wanted,
     when,
 )
 
@@ -57,12 +56,9 @@ windows = st.sampled_from(
 def test_windows_by_event_time_are_what_the_model_has(
     window: Window, keys: list[str], lateness: int, emit: Any, epochs: list[Epoch]
 ) -> None:
-    plan = window_aggregate_plan(SCHEMA, keys, AGGREGATES, window, "at", lateness, emit)
-    model, outcome = Model(window, keys, by_event, lateness, emit), run(plan, epochs)
-    for number, epoch in enumerate(epochs):
-        out, late = model.run(epoch)
-        assert got(outcome.rows[number], keys) == wanted(out)
-        assert key_of(outcome.late[number]) == key_of(late)
+    plan = WindowPlan(SCHEMA, keys, AGGREGATES, window, "at", lateness, emit)
+    model = Model(window, keys, by_event, lateness, emit)
+    outcome = follow(plan, model, epochs, keys)
     assert outcome.operator is not None
     assert len(outcome.operator.table) == len(model.held)
 
@@ -72,7 +68,7 @@ def test_windows_by_event_time_are_what_the_model_has(
 def test_changes_come_to_what_updates_say(
     window: Window, keys: list[str], lateness: int, epochs: list[Epoch]
 ) -> None:
-    plan = window_aggregate_plan(SCHEMA, keys, AGGREGATES, window, "at", lateness, "changes")
+    plan = WindowPlan(SCHEMA, keys, AGGREGATES, window, "at", lateness, "changes")
     model, outcome = Model(window, keys, by_event, lateness, "update"), run(plan, epochs)
     standing: dict[Place, Place] = {}
     for number, epoch in enumerate(epochs):
@@ -84,11 +80,7 @@ def test_changes_come_to_what_updates_say(
                     expected[(*update.place, *old, -1)] += 1
                 expected[(*update.place, *new, 1)] += 1
                 standing[update.place] = new
-        changes: Counter[Place] = Counter()
-        for row in outcome.rows[number]:
-            (found,) = got([row], keys)
-            changes[(*found, row["_change"])] += 1
-        assert changes == expected
+        assert got_changes(outcome.rows[number], keys) == expected
 
 
 @settings(max_examples=40)
@@ -97,18 +89,15 @@ def test_windows_by_processing_time_go_by_the_epochs(
     keys: list[str], emit: Any, epochs: list[Epoch]
 ) -> None:
     window = hopping("6ms", "4ms", clock="processing")
-    plan = window_aggregate_plan(SCHEMA, keys, AGGREGATES, window, None, 0, emit)
-    model, outcome = Model(window, keys, by_day, 0, emit), run(plan, epochs)
-    for number, epoch in enumerate(epochs):
-        out, late = model.run(epoch)
-        assert got(outcome.rows[number], keys) == wanted(out)
-        assert outcome.late[number] == late == []
+    plan = WindowPlan(SCHEMA, keys, AGGREGATES, window, None, 0, emit)
+    outcome = follow(plan, Model(window, keys, by_day, 0, emit), epochs, keys)
+    assert not any(outcome.late)
 
 
 @pytest.mark.parametrize("unit", ["s", "ms", "ns"])
 def test_event_times_of_any_unit(unit: str) -> None:
     schema = pa.schema([("k", pa.string()), ("at", pa.timestamp(unit))])
-    plan = window_aggregate_plan(schema, ["k"], {"n": ps.count()}, hopping(10, 5), "at")
+    plan = WindowPlan(schema, ["k"], {"n": ps.count()}, hopping(10, 5), "at")
     at = dt.datetime(1969, 12, 31, 23, 59, 58)
     rows = [{"k": "a", "at": at}, {"k": "a", "at": at + dt.timedelta(seconds=4)}]
     outcome = run(plan, [Epoch([rows], final=True)])
@@ -127,15 +116,13 @@ def test_a_null_key_is_a_value_where_that_is_asked_for() -> None:
     ]
     rows: list[Row] = [dict.fromkeys(SCHEMA.names) | row for row in given]
     batch = pa.RecordBatch.from_pylist(rows, SCHEMA)
-    strict = window_aggregate_plan(SCHEMA, ["k"], {"n": ps.count()}, tumbling("5ms"), "at")
+    strict = WindowPlan(SCHEMA, ["k"], {"n": ps.count()}, tumbling("5ms"), "at")
     unfit = strict.unfit(0, batch)
     assert unfit is not None
     assert unfit.rows.tolist() == [True, False, True]
     assert unfit.reason == "a null in the key (k) or a null in the event time (at)"
     assert strict.unfit(0, batch.slice(1, 1)) is None
-    plan = window_aggregate_plan(
-        SCHEMA, ["k"], {"n": ps.count()}, tumbling("5ms"), "at", nulls=True
-    )
+    plan = WindowPlan(SCHEMA, ["k"], {"n": ps.count()}, tumbling("5ms"), "at", nulls=True)
     unfit = plan.unfit(0, batch)
     assert unfit is not None
     assert unfit.rows.tolist() == [False, False, True]
@@ -149,7 +136,7 @@ def test_a_null_key_is_a_value_where_that_is_asked_for() -> None:
 def test_many_rows_go_raw_or_combined_with_the_same_result(window: Window, keys: list[str]) -> None:
     rng = np.random.default_rng(7)
     for distinct in (50, 10**12):
-        plan = window_aggregate_plan(SCHEMA, keys, {"n": ps.count()}, window, "at")
+        plan = WindowPlan(SCHEMA, keys, {"n": ps.count()}, window, "at")
         operator = plan.operator(8, "step", "fail")
         time = EpochTime(0, 0, 2_000)
         operator.open(time)
@@ -205,9 +192,7 @@ def test_pairs_are_found_in_the_grid_and_beyond_it() -> None:
     ("window", "end"), [(tumbling("3ms"), 3_000), (session_window("3ms"), 4_000)]
 )
 def test_a_window_is_given_again_when_late_rows_have_changed_it(window: Window, end: int) -> None:
-    plan = window_aggregate_plan(
-        SCHEMA, ["k"], {"n": ps.count()}, window, "at", lateness_ms=4, emit="close"
-    )
+    plan = WindowPlan(SCHEMA, ["k"], {"n": ps.count()}, window, "at", lateness_ms=4, emit="close")
     early, later = (dict.fromkeys(SCHEMA.names) | {"k": "a", "at": when(ms)} for ms in (0, 1))
     epochs = [Epoch([[early]], 0), Epoch([[]], 5), Epoch([[later]], 6), Epoch([[]], 6)]
     outcome = run(plan, [*epochs, Epoch([[early]], 9)])
@@ -220,9 +205,7 @@ def test_a_window_is_given_again_when_late_rows_have_changed_it(window: Window, 
 
 
 def test_plans_pickle_and_say_what_they_are() -> None:
-    plan = window_aggregate_plan(
-        SCHEMA, ["k"], AGGREGATES, tumbling("1s"), "at", 5, "changes", False
-    )
+    plan = WindowPlan(SCHEMA, ["k"], AGGREGATES, tumbling("1s"), "at", 5, "changes", False)
     copy = pickle.loads(pickle.dumps(plan))
     assert isinstance(copy, WindowPlan)
     assert (copy.output, copy.codec.schema) == (plan.output, plan.codec.schema)
@@ -232,8 +215,8 @@ def test_plans_pickle_and_say_what_they_are() -> None:
 
 
 def test_windows_of_windows() -> None:
-    first = window_aggregate_plan(SCHEMA, ["k"], {"n": ps.count()}, tumbling("1s"), "at")
-    second = window_aggregate_plan(
+    first = WindowPlan(SCHEMA, ["k"], {"n": ps.count()}, tumbling("1s"), "at")
+    second = WindowPlan(
         first.output,
         [],
         {"most": ps.max("n"), "from": ps.min("window_start")},
@@ -270,10 +253,10 @@ def test_what_cannot_work_is_refused_with_advice(given: dict[str, Any], complain
     keys, on = given.pop("keys", ["k"]), given.pop("on", "at")
     aggregates = given.pop("aggregates", {"n": ps.count()})
     with pytest.raises(FlowError, match=f"{complaint}.*What to do"):
-        window_aggregate_plan(schema, keys, aggregates, tumbling("1s"), on, **given)
+        WindowPlan(schema, keys, aggregates, tumbling("1s"), on, **given)
 
 
 def test_a_kind_of_channel_that_is_unknown_is_refused() -> None:
-    plan = window_aggregate_plan(SCHEMA, ["k"], {"n": ps.count()}, tumbling("1s"), "at")
+    plan = WindowPlan(SCHEMA, ["k"], {"n": ps.count()}, tumbling("1s"), "at")
     with pytest.raises(ProtocolError, match="cannot take"):
         plan.operator(8, "step", "fail").apply("letters", [])

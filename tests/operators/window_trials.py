@@ -9,8 +9,9 @@ import pyarrow as pa
 from hypothesis import strategies as st
 
 import penstock.operators.aggregate.aggregates as ps
-from tests.operators.trials import MISHAPS, Epoch, Row
-from tests.operators.window_model import Given, Place
+from penstock.operators.window.plan import WindowPlan
+from tests.operators.trials import MISHAPS, Epoch, Outcome, Row, run
+from tests.operators.window_model import Given, Model, Place
 
 UTC_TYPE = pa.timestamp("us", "UTC")
 SCHEMA = pa.schema(
@@ -102,5 +103,20 @@ def got(rows: list[Row], keys: list[str]) -> Counter[Place]:
     )
 
 
+def got_changes(rows: list[Row], keys: list[str]) -> Counter[Place]:
+    """Rows with whether each was put in or taken back."""
+    return Counter((*found, row["_change"]) for row in rows for found in got([row], keys))
+
+
 def key_of(rows: list[Row]) -> Counter[Place]:
     return Counter(tuple(row[name] for name in SCHEMA.names) for row in rows)
+
+
+def follow(plan: WindowPlan, model: Model, epochs: list[Epoch], keys: list[str]) -> Outcome:
+    """Run epochs through the step and the model, which have the same rows, and the same late ones."""
+    outcome = run(plan, epochs)
+    for number, epoch in enumerate(epochs):
+        out, late = model.run(epoch)
+        assert got(outcome.rows[number], keys) == wanted(out)
+        assert key_of(outcome.late[number]) == key_of(late)
+    return outcome

@@ -47,22 +47,22 @@ def test_a_plan_is_small_and_lacks_nothing() -> None:
 
 
 def test_an_epoch_tells_what_goes_to_functions() -> None:
-    offload = Offload(np.array([0.0, 0.25, 0.6, 0.75, 0.999, 1.0]), functions=12, deadline_ms=700)
-    some = Offload(np.array([0.5]), functions=3, deadline_ms=100)
-    plan = replace(plan_of(offload=offload), functions="local", map_offloads=(("map-1", some),))
+    offload = Offload(np.array([0.0, 0.25, 0.6, 0.75, 0.999, 1.0]), workers=12, deadline_ms=700)
+    some = Offload(np.array([0.5]), workers=3, deadline_ms=100)
+    plan = replace(plan_of(offload=offload), reach="local", map_offloads=(("map-1", some),))
     copy = codec.decode(codec.text(plan), EpochPlan)
     got = copy.steps[0].offload
     assert got is not None
     assert got.shares.tolist() == offload.shares.tolist()
-    assert (got.functions, got.deadline_ms) == (12, 700)
-    assert copy.functions == "local"
-    assert [(name, told.functions) for name, told in copy.map_offloads] == [("map-1", 3)]
+    assert (got.workers, got.deadline_ms) == (12, 700)
+    assert copy.reach == "local"
+    assert [(name, told.workers) for name, told in copy.map_offloads] == [("map-1", 3)]
     assert codec.text(copy) == codec.text(plan)
 
 
 def test_an_epoch_without_functions_says_nothing_of_them() -> None:
     copy = codec.decode(codec.text(plan_of()), EpochPlan)
-    assert (copy.functions, copy.map_offloads, copy.steps[0].offload) == (None, (), None)
+    assert (copy.reach, copy.map_offloads, copy.steps[0].offload) == (None, (), None)
 
 
 @pytest.mark.parametrize(

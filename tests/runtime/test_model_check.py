@@ -156,8 +156,8 @@ MUTANT_QUEUES = {
         "enters where another is|is due",
     ),
     "the master queue first": (
-        "self._queues[part].put(piece)\n        self._master.put((serial, part))",
-        "self._master.put((serial, part))\n        self._queues[part].put(piece)",
+        "self._queues[part].put(piece)\n        self._queue.put((serial, part))",
+        "self._queue.put((serial, part))\n        self._queues[part].put(piece)",
         "no piece where one was promised",
     ),
     "a count that is looked at, then raised": (

@@ -16,8 +16,9 @@ from penstock.runtime.atomics import EMPTY
 from penstock.runtime.crew import Crew
 from penstock.runtime.runtime import Runtime
 from penstock.runtime.scheduler import Turn
+from penstock_bench.ordered.stream import Stream
 from tests.runtime.explorer import Case, Make, Violation, explore, explore_all
-from tests.runtime.mutants import mutant
+from tests.runtime.mutants import derived, mutant
 from tests.runtime.record_operators import stateless
 from tests.runtime.shared_objects import Bell
 from tests.runtime.world import Ready, Task, World, observed
@@ -75,7 +76,6 @@ def resting(
     threads: int = 1,
     lives: int = 1,
     buffer: int = 2,
-    stream: bool = False,
     kind: Any = Runtime,
 ) -> Make:
     """One worker calls `run` with so many items (or submits them); others serve as threads do."""
@@ -87,15 +87,15 @@ def resting(
             made.send_home = lambda: None
             return made
 
-        def chain(making: Any, crew: Crew) -> PlainChain:
-            return PlainChain(world, crew, lives, buffer)
+        def chain(*made_of: Any) -> PlainChain:
+            return PlainChain(world, made_of[-1], lives, buffer)
 
         for name, made in {"Bell": world.bell, "Crew": crew, "StageChain": chain}.items():
             patch.setitem(kind.__init__.__globals__, name, made)
         runtime = observed(kind, world, "_feeding")(
             [stateless("same", lambda item: [item])], workers=2, clock=float, atomics=world
         )
-        runtime._is_open = stream
+        runtime._is_open = stream = hasattr(kind, "submit")
         bells = [world.bell() for _ in range(threads)]
         for bell in bells:
             runtime._crew.idle.append(bell)
@@ -112,8 +112,9 @@ def resting(
             runtime._serve(bell)
             return lambda: True
 
-        submits: list[Task] = [partial(runtime.submit, item) for item in range(items)]
-        calls: list[Task] = [*submits, finish] if stream else [run]
+        calls: list[Task] = [run]
+        if stream:
+            calls = [*(partial(runtime.submit, item) for item in range(items)), finish]
         return Case([calls, *([partial(serve, bell)] for bell in bells)], servants=threads)
 
     return make
@@ -122,16 +123,16 @@ def resting(
 CASES: dict[str, dict[str, Any]] = {
     "a run": {"items": 2},
     "a run of two operators": {"items": 1, "lives": 2},
-    "a stream": {"items": 2, "stream": True},
-    "a stream with little room": {"items": 2, "stream": True, "buffer": 1},
-    "a stream of two operators": {"items": 2, "stream": True, "lives": 2},
+    "a stream": {"items": 2, "kind": Stream},
+    "a stream with little room": {"items": 2, "kind": Stream, "buffer": 1},
+    "a stream of two operators": {"items": 2, "kind": Stream, "lives": 2},
 }
 
 LARGE_CASES: dict[str, dict[str, Any]] = {
     "a longer run": {"items": 3},
     "a run of two operators": {"items": 2, "lives": 2},
     "a run with little room": {"items": 2, "lives": 2, "buffer": 1},
-    "a stream with two threads": {"items": 2, "threads": 2, "stream": True},
+    "a stream with two threads": {"items": 2, "threads": 2, "kind": Stream},
 }
 
 MUTANT_RUNTIMES = {
@@ -176,5 +177,7 @@ def test_no_call_is_lost_in_larger_cases(monkeypatch: pytest.MonkeyPatch, name: 
 def test_a_lost_call_is_found_out(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     old, new, what = MUTANT_RUNTIMES[name]
     wrong = mutant(Runtime, old, new)
+    kinds = {Runtime: wrong, Stream: derived(Stream, Runtime=wrong)}
+    cases = [{**case, "kind": kinds[case.get("kind", Runtime)]} for case in CASES.values()]
     with pytest.raises(Violation, match=what):
-        explore_all(resting(monkeypatch, **case, kind=wrong) for case in CASES.values())
+        explore_all(resting(monkeypatch, **case) for case in cases)

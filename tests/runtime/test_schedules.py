@@ -6,26 +6,26 @@ import pytest
 
 from penstock.errors import SettingError
 from penstock.runtime.schedules import (
-    CurrentThroughput,
-    EstimatedTime,
-    LastInPipeline,
-    QueueSizeThrottling,
     Schedule,
     Standing,
-    schedule,
+    current_throughput,
+    estimated_time,
+    queue_size_throttling,
+    schedule_named,
 )
 
-ALL = [QueueSizeThrottling(), LastInPipeline(), EstimatedTime(), CurrentThroughput(0.001)]
+NAMES = ["qst", "lp", "et", "ct"]
 
 
-@pytest.mark.parametrize("chosen_by", ALL)
-def test_only_what_is_ready_is_chosen(chosen_by: Schedule) -> None:
+@pytest.mark.parametrize("name", NAMES)
+def test_only_what_is_ready_is_chosen(name: str) -> None:
+    choose: Schedule = schedule_named(name, 0.001)
     busy = Standing(ready=False, waiting=1e6, cost=1.0)
-    assert chosen_by.choose([busy, busy]) is None
+    assert choose([busy, busy]) is None
     for place in range(3):
         standings = [busy] * 3
         standings[place] = Standing(ready=True, waiting=1, cost=1e-6, worked=5.0)
-        assert chosen_by.choose(standings) == place
+        assert choose(standings) == place
 
 
 def test_throttling_takes_the_first_one_below_its_threshold() -> None:
@@ -36,7 +36,7 @@ def test_throttling_takes_the_first_one_below_its_threshold() -> None:
             Standing(True, waiting=records, cost=1.0, selectivity=selectivity)
             for records, selectivity in zip(waiting, (1, 4, 0.25), strict=True)
         ]
-        return QueueSizeThrottling(60).choose(standings)
+        return queue_size_throttling(standings, 60)
 
     assert choose(100, 9, 100) == 0
     assert choose(100, 10, 39) == 1
@@ -45,7 +45,7 @@ def test_throttling_takes_the_first_one_below_its_threshold() -> None:
 
 def test_throttling_never_lets_a_worker_idle() -> None:
     standings = [Standing(True, waiting=5), Standing(False, waiting=1e6)]
-    assert QueueSizeThrottling(10).choose(standings) == 0
+    assert queue_size_throttling(standings, 10) == 0
 
 
 def test_estimated_time_counts_those_at_work() -> None:
@@ -55,8 +55,8 @@ def test_estimated_time_counts_those_at_work() -> None:
         Standing(True, waiting=4, cost=2.0),
         Standing(True, waiting=20, cost=1.0, workers=2),
     ]
-    assert EstimatedTime().choose(standings) == 1
-    assert EstimatedTime().choose([*standings, Standing(True, waiting=1)]) == 3  # unknown cost
+    assert estimated_time(standings) == 1
+    assert estimated_time([*standings, Standing(True, waiting=1)]) == 3  # unknown cost
 
 
 def test_current_throughput_takes_the_bottleneck() -> None:
@@ -67,12 +67,11 @@ def test_current_throughput_takes_the_bottleneck() -> None:
         Standing(True, cost=1.0, selectivity=4.0, worked=1.0),
         Standing(True, cost=1.0, worked=3.0, workers=2),
     ]
-    chosen_by = CurrentThroughput(1.0)
-    assert chosen_by.choose(standings) == 1
+    assert current_throughput(standings, 1.0) == 1
     standings[1] = standings[1]._replace(workers=1)
-    assert chosen_by.choose(standings) == 2
+    assert current_throughput(standings, 1.0) == 2
     standings[2] = standings[2]._replace(workers=5)
-    assert chosen_by.choose(standings) == 0
+    assert current_throughput(standings, 1.0) == 0
 
 
 def test_an_operator_that_gives_nothing_does_not_starve_what_is_behind() -> None:
@@ -80,12 +79,10 @@ def test_an_operator_that_gives_nothing_does_not_starve_what_is_behind() -> None
         Standing(True, cost=1e-6, selectivity=0.0, worked=1.0),
         Standing(True, cost=1e-6, worked=0.0),
     ]
-    assert CurrentThroughput(0.001).choose(standings) == 1
-    assert QueueSizeThrottling().choose(standings) in (0, 1)
+    assert current_throughput(standings, 0.001) == 1
+    assert queue_size_throttling(standings) in (0, 1)
 
 
-def test_schedules_by_name() -> None:
-    assert schedule("ct", 0.002) == CurrentThroughput(0.002)
-    assert schedule("lp", 0.002) == LastInPipeline()
+def test_an_unknown_schedule_is_refused() -> None:
     with pytest.raises(SettingError, match="qst, lp, et, ct"):
-        schedule("fifo", 0.001)
+        schedule_named("fifo", 0.001)

@@ -1,4 +1,4 @@
-"""The runtime as a stream: submit, finish, stop."""
+"""The runtime as a stream, as trials use it: submit, finish, stop."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from penstock.errors import SettingError
-from penstock.runtime import Runtime
+from penstock_bench.ordered.stream import Stream
 from tests.runtime.chains import Link, items_of, operators_of
 from tests.runtime.record_operators import stateless
 from tests.runtime.serial import run_serially
@@ -22,7 +22,7 @@ CHAIN = [Link("stateless", 1, (1, 2), 1), Link("keyed", 7, (1, 0), 8), Link("glo
 def test_a_stream_gives_what_the_serial_run_gives(workers: int, buffer: int) -> None:
     items = items_of(range(500), None, 50)
     expected = run_serially(operators_of(CHAIN, None), items)
-    runtime = Runtime(operators_of(CHAIN, None), workers=workers, buffer=buffer)
+    runtime = Stream(operators_of(CHAIN, None), workers=workers, buffer=buffer)
     outputs: list[Any] = []
     runtime.open(outputs.append)
     for item in items:
@@ -35,7 +35,7 @@ def test_a_stream_gives_what_the_serial_run_gives(workers: int, buffer: int) -> 
 
 def test_outputs_leave_while_the_stream_goes_on() -> None:
     came = threading.Event()
-    runtime = Runtime([stateless("a", lambda r: [r])], workers=2)
+    runtime = Stream([stateless("a", lambda r: [r])], workers=2)
     runtime.open(lambda output: came.set())
     runtime.submit(1)
     assert came.wait(10)
@@ -48,7 +48,7 @@ def test_an_error_ends_the_stream() -> None:
             raise ValueError("twenty")
         return [record]
 
-    runtime = Runtime([stateless("a", work)], workers=3, buffer=4)
+    runtime = Stream([stateless("a", work)], workers=3, buffer=4)
     outputs: list[int] = []
     runtime.open(outputs.append)
 
@@ -73,7 +73,7 @@ def test_stop_drops_what_is_under_way() -> None:
         return [record]
 
     outputs: list[int] = []
-    runtime = Runtime([stateless("a", work)], workers=2)
+    runtime = Stream([stateless("a", work)], workers=2)
     runtime.open(outputs.append)
     for record in range(100):
         runtime.submit(record)
@@ -85,7 +85,7 @@ def test_stop_drops_what_is_under_way() -> None:
 
 
 def test_a_stream_must_be_opened_once() -> None:
-    runtime = Runtime([stateless("a", lambda r: [r])])
+    runtime = Stream([stateless("a", lambda r: [r])])
     methods: list[Callable[[], object]] = [lambda: runtime.submit(1), runtime.finish, runtime.stop]
     for method in methods:
         with pytest.raises(SettingError):
@@ -93,5 +93,7 @@ def test_a_stream_must_be_opened_once() -> None:
     runtime.open(lambda output: None)
     with pytest.raises(SettingError):
         runtime.run([1])
+    with pytest.raises(SettingError):
+        runtime.open(lambda output: None)
     runtime.close()
     assert runtime.run([1]) == [1]

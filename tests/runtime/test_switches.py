@@ -63,7 +63,7 @@ def draining(turns: Turns, atomics: Atomics, workers: int) -> Switched:
     return switched
 
 
-class TornCounter:
+class TornCounter(Counter):
     """Reads, adds and writes: three steps where there should be one."""
 
     def __init__(self, value: int) -> None:

@@ -11,7 +11,7 @@ from penstock.testing import Delay, Fault, Pace, Uncombined
 from penstock_bench.workloads.shaped import shaped
 from tests.spark.test_faults import await_condition
 
-STEP, RATE, KEYS = "aggregate-1", 2_000.0, 10
+STEP, RATE, KEYS = "aggregate-1", 2_000.0, 160
 SETTINGS = Settings(
     faults=(
         Fault("driver.host", Delay(600_000), where={"host": f"{STEP}/1"}),
@@ -33,7 +33,7 @@ def test_hosts_are_slow_and_late_and_get_all_rows(
     flow = ps.flow(source, arrival="arrival").key_by("k", slots=8).aggregate(n=ps.count())
     query = flow.start(ps.to("noop"), checkpoint=checkpoint, hosts=1, settings=SETTINGS)
     try:
-        await_condition(lambda: sum(p.rows for p in query.progress) > 10 * KEYS, 120)
+        await_condition(lambda: sum(p.rows for p in query.progress) > 2 * KEYS, 120)
         query.scale(STEP, 3)
         await_condition(lambda: f"{STEP}/2" in query.status.hosts, 60)
         assert f"{STEP}/1" not in query.status.hosts

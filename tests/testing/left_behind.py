@@ -118,9 +118,9 @@ def descriptors() -> Things:
     """Open files, sockets and pipes of this process, where the system lists them.
 
     Without those that gRPC (events) and Arrow (a pipe to itself) keep for as long as they live; and
-    without sockets where there is a Spark session, which keeps a pool of them to its JVM.
+    without sockets and pipes where there is a Spark session: it keeps a pool of them to its JVM.
     """
-    kept = ("anon_inode:", "socket:") if SparkContext._gateway else ("anon_inode:",)
+    kept = ("anon_inode:", "socket:", "pipe:") if SparkContext._gateway else ("anon_inode:",)
     found, folder = {}, Path("/proc/self/fd")
     for number in os.listdir(folder) if folder.exists() else ():
         with suppress(OSError):

@@ -42,7 +42,7 @@ from penstock.faults import Fault, InjectedFault, arm
 from penstock.host.main import HostTask
 from penstock.model import SLA
 from penstock.offload.courier.roads import burst_roads
-from penstock.offload.driver.keeper import WorkerKeeper
+from penstock.offload.keeper import WorkerKeeper
 from penstock.operators.operator import CHANGE
 from penstock.plan.epoch import EpochPlan
 from penstock.plan.migration import Migration

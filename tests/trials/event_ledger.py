@@ -16,7 +16,7 @@ from penstock.operators.operator import OnError, StepPlan
 from penstock.operators.tagged import INPUT
 from penstock.operators.top.distinct import DistinctPlan
 from penstock.operators.top.plan import TopPlan
-from penstock.operators.window.plan import window_aggregate_plan
+from penstock.operators.window.plan import WindowPlan
 from penstock.operators.window.windows import hopping, session_window, tumbling
 from penstock.plan.steps import FlowPlan, KeyedStep, SourcePlan
 from tests.trials.event_rows import (
@@ -111,7 +111,7 @@ SUMS: dict[str, Aggregate] = {
 
 
 def _windows(*given: Any, **options: Any) -> StepPlan:
-    return window_aggregate_plan(CLICKS, ["k"], *given, **options)
+    return WindowPlan(CLICKS, ["k"], *given, **options)
 
 
 def _join(how: Any, bound: Any) -> StepPlan:
@@ -156,7 +156,7 @@ CASES: dict[str, Case] = {
         ((CLICKS, nameless(click)),),
     ),
     "partitions": _case(
-        [_step("partitions", window_aggregate_plan(ROUTED, ["k"], SUMS, tumbling("3s"), "ts"))],
+        [_step("partitions", WindowPlan(ROUTED, ["k"], SUMS, tumbling("3s"), "ts"))],
         lambda: [WindowTwin(3_000, 3_000, sums)],
         ((ROUTED, routed),),
         by_clock=True,

@@ -13,7 +13,7 @@ from penstock.operators.process.processor import KeyedProcessor
 from penstock.operators.process.step import ProcessPlan
 from penstock.operators.top.distinct import DistinctPlan
 from penstock.operators.top.plan import TopPlan
-from penstock.operators.window.plan import window_aggregate_plan
+from penstock.operators.window.plan import WindowPlan
 from penstock.operators.window.windows import session_window, tumbling
 from penstock.plan.steps import FlowPlan, KeyedStep, MapStep, SourcePlan
 from tests.trials.event_ledger import DELAY_MS
@@ -78,10 +78,10 @@ _VISITS = ProcessPlan(VISITS, ["user"], Visits())
 _ONCE = DistinctPlan(_VISITS.output, ["page", "n"])
 _RANKS = ProcessPlan(_ONCE.output, [], Ranks())
 _COUNTS: dict[str, Any] = {"n": aggregates.count(), "most": aggregates.max("hash")}
-_SESSIONS = window_aggregate_plan(
+_SESSIONS = WindowPlan(
     _VISITS.output, ["page"], {"n": aggregates.count()}, session_window("300ms"), "ts"
 )
-_WINDOWS = window_aggregate_plan(_RANKS.output, ["page"], _COUNTS, tumbling("1s"), "ts")
+_WINDOWS = WindowPlan(_RANKS.output, ["page"], _COUNTS, tumbling("1s"), "ts")
 _TOP = TopPlan(_WINDOWS.output, ["window_end"], 2, "n desc", until="window_end")
 
 

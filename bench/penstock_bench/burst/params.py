@@ -16,7 +16,7 @@ import math
 from dataclasses import dataclass, replace
 
 from penstock.model import SLA, StepId
-from penstock.sim.functions import FunctionPlane
+from penstock.sim.burst_workers import WorkerPlane
 from penstock.sim.plane import Following, Plane
 from penstock_bench.burst.sides import Side
 
@@ -164,14 +164,14 @@ def machines(query: QueryFigures, side: Side, slots: int) -> Plane:
         engine="epochs",
         epoch_cost_ms=EPOCH_COST_MS,
         revises=True,
-        functions=_functions(query, side),
+        burst_workers=_functions(query, side),
     )
 
 
-def _functions(query: QueryFigures, side: Side) -> FunctionPlane | None:
+def _functions(query: QueryFigures, side: Side) -> WorkerPlane | None:
     if side not in ("penstock", "no_warm"):
         return None
-    usual = FunctionPlane(
+    usual = WorkerPlane(
         at_most=FUNCTIONS,
         speed=FUNCTION_SPEED,
         start_ms=FUNCTION_START_MS,
@@ -193,7 +193,7 @@ def join_of(query: QueryFigures, side: Side, slots: int, hosts: int) -> Followin
     plane = replace(
         machines(query, side, slots),
         service_rate=query.host_rate / JOIN_COST,
-        functions=None,
+        burst_workers=None,
         move_slot_ms=0.0,
         take_slot_ms=0.0,
     )

@@ -213,7 +213,7 @@ def _told(
     hosts = series.hosts if join is None else np.maximum(series.hosts, join.series.hosts)
     if side == "hosts_beforehand":
         hosts = np.maximum(hosts, hosts_of("overprovisioned", scenario.factor))
-    functions, function_money = series.functions, series.function_money
+    functions, function_money = series.workers, series.worker_money
     if side in MIGRATING:
         # What counts as hosts beyond the first ones are functions, paid for while they own slots.
         functions = hosts - given.HOSTS
@@ -228,7 +228,7 @@ def _told(
         "p99_peak_ms": round(float(peak), 1),
         "delivered_s": delivered_s,
         "rows": first.arrived,
-        "function_rows": first.function_rows,
+        "function_rows": first.worker_rows,
         "invocations": 0 if used is None else used.invocations,
         "cold_starts": 0 if used is None else used.cold_starts,
         "most_functions": int(functions.max(initial=0)),

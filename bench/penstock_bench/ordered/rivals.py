@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from penstock.runtime.atomics import EMPTY, Atomics
+from penstock.runtime.atomics import ATOMICS, EMPTY, Atomics
 from penstock.runtime.reorder import Downstream, NonBlocking, Reorder, Unordered
 from penstock.runtime.worklists import Bound, HybridQueue, Operate, SharedWorklist, Worklist
 
@@ -23,8 +23,7 @@ class PartitionedQueue:
     outputs of what was worked on wait for theirs.
     """
 
-    def __init__(self, parts: int, atomics: Atomics | None = None) -> None:
-        atomics = atomics or Atomics()
+    def __init__(self, parts: int, atomics: Atomics = ATOMICS) -> None:
         self._queues = [atomics.queue() for _ in range(parts)]
         self._flags = [atomics.flag() for _ in range(parts)]
         self._taken = [False] * parts
@@ -89,7 +88,7 @@ class SharedQueue(SharedWorklist):
     a part keeps all others from taking: that is the price of this way.
     """
 
-    def __init__(self, parts: int, atomics: Atomics | None = None) -> None:
+    def __init__(self, parts: int, atomics: Atomics = ATOMICS) -> None:
         super().__init__(atomics)
         self._taking = threading.Lock()
         self._locks = [threading.Lock() for _ in range(parts)]
@@ -120,8 +119,8 @@ class SharedQueue(SharedWorklist):
 class LockBased:
     """A lock around an unbounded buffer: all workers wait while one of them sends."""
 
-    def __init__(self, size: int = 0, atomics: Atomics | None = None) -> None:
-        self.next = (atomics or Atomics()).counter(0)
+    def __init__(self, size: int = 0, atomics: Atomics = ATOMICS) -> None:
+        self.next = atomics.counter(0)
         self._lock = threading.Lock()
         self._waiting: dict[int, Any] = {}
 

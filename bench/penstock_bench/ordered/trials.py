@@ -7,15 +7,16 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from typing import Any
 
 import numpy as np
 
-from penstock.runtime.runtime import Runtime
-from penstock.runtime.schedules import QueueSizeThrottling, Schedule
+from penstock.runtime.schedules import Schedule, queue_size_throttling
 from penstock_bench.ordered.chains import Asleep, TrialChain, TrialChunk
 from penstock_bench.ordered.rivals import QUEUES, REORDERINGS
+from penstock_bench.ordered.stream import Stream
 from penstock_bench.report import Result, Sample, Show
 
 LOW, HIGH = 0.2, 0.8
@@ -174,7 +175,7 @@ def run_one(trial: Trial) -> Shown:
         delivery.spend(item.records, None)
         markers.leave(item.number)
 
-    runtime = Runtime(
+    stream = Stream(
         trial.chain.operators(trial.parts, begin),
         workers=trial.workers,
         schedule=schedule_of(trial),
@@ -182,25 +183,26 @@ def run_one(trial: Trial) -> Shown:
         reorder=REORDERINGS[trial.reorder],
     )
     chunks = trial.chain.chunks()
-    runtime.open(leave)
+    stream.open(leave)
     try:
         while fed < items:
             room.clear()
             more = max(0, min(items - fed, backlog - (fed - markers.begun)))
             fed += more
             for chunk in islice(chunks, more):
-                runtime.submit(chunk)
+                stream.submit(chunk)
             room.wait(1.0)
-        runtime.finish()
+        stream.finish()
     finally:
-        runtime.close()
+        stream.close()
     return markers.shown()
 
 
 def schedule_of(trial: Trial) -> str | Schedule:
     """The trial's schedule. The thresholds of QST are in records: here some chunks for each worker."""
     if trial.schedule == "qst":
-        return QueueSizeThrottling(THRESHOLD * trial.workers * trial.chain.records)
+        capacity = THRESHOLD * trial.workers * trial.chain.records
+        return partial(queue_size_throttling, capacity=capacity)
     return trial.schedule
 
 

@@ -107,7 +107,7 @@ def simulate(
     from penstock import codec
     from penstock.control.treat.decision import Bounds
     from penstock.model import SLA, milliseconds
-    from penstock.sim.functions import FunctionPlane
+    from penstock.sim.burst_workers import WorkerPlane
     from penstock.sim.plane import Plane
     from penstock.sim.trace import Trace
     from penstock.sim.workload import Workload
@@ -147,7 +147,7 @@ def simulate(
         switch_ms=milliseconds(switch),
         engine=engine,  # type: ignore[arg-type]  # Plane checks it
         epoch_cost_ms=milliseconds(epoch_cost),
-        functions=None if functions is None else FunctionPlane(at_most=functions),
+        burst_workers=None if functions is None else WorkerPlane(at_most=functions),
         revises=functions is not None,
     )
     console = Console(highlight=False)

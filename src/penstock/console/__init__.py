@@ -4,5 +4,6 @@ running/       a running query, reached through its checkpoint: `penstock ctl`
 checkpoint/    a checkpoint, looked into without a query: `penstock state`
 demo/          `penstock demo`
 doctor.py      `penstock doctor`: is this machine fit?
-terminal.py    gauges, bars, colours, spinners
+history.py     latency over the last minutes
+terminal.py    tables, gauges, bars, colours, spinners
 """

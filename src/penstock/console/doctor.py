@@ -3,9 +3,6 @@
 A check is handed what it looks at (an environment, a folder, a probe to call), never raises, and
 leaves nothing behind but numba's cache. `examine` runs them all here; `report` draws the findings.
 Whatever is heavy to import is imported inside the check that is about it.
-
-    >>> machine(cores=1, memory=8 * GIB).status
-    'warn'
 """
 
 from __future__ import annotations
@@ -22,6 +19,8 @@ import uuid
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -42,11 +41,7 @@ PATIENCE = 20
 
 @dataclass(frozen=True)
 class Finding:
-    """What one check found. Fine but with a hint is a warning: it runs, though not as it should.
-
-    >>> Finding("Java", False, "not found", hint="install Java 17").status
-    'fail'
-    """
+    """What one check found. Fine but with a hint is a warning: it runs, though not as it should."""
 
     name: str
     ok: bool
@@ -66,8 +61,8 @@ def examine(checkpoint: str | None = None) -> list[Finding]:
     findings = [
         java(os.environ),
         python(sys.version_info[:2], Path(sys.prefix), os.environ),
-        spark(_load_spark, os.environ),
-        pandas(_load_pandas),
+        spark(partial(_load, "pyspark"), os.environ),
+        pandas(partial(_load, "pandas")),
         machine(cores, memory),
         port(""),
         flight("127.0.0.1"),
@@ -154,41 +149,34 @@ def python(version: tuple[int, ...], prefix: Path, environ: Mapping[str, str]) -
 
 def spark(load: Callable[[], tuple[str, Path]], environ: Mapping[str, str]) -> Finding:
     """PySpark 4.3, and no other Spark in its way. `load` gives its version and its folder."""
-    install = "pip install 'pyspark>=4.3,<4.4'"
+    found, home = _package("PySpark", load, r"4\.3\.", "pip install 'pyspark>=4.3,<4.4'")
+    other = environ.get("SPARK_HOME")
+    if found.ok and other and Path(other).resolve() != home.resolve():
+        detail = f"{found.detail}, but SPARK_HOME is {other}"
+        return Finding("PySpark", True, detail, "unset SPARK_HOME unless that is Spark 4.3 too")
+    return found
+
+
+def pandas(load: Callable[[], tuple[str, Path]]) -> Finding:
+    """pandas before 3, as PySpark 4.3 wants it. `load` gives its version and its folder."""
+    return _package("pandas", load, r"[0-2]\.", "pip install 'pandas>=2.2,<3'")[0]
+
+
+def _package(
+    name: str, load: Callable[[], tuple[str, Path]], versions: str, install: str
+) -> tuple[Finding, Path]:
+    """Whether a package can be loaded, in a version that begins like this; and its folder."""
     try:
         version, home = load()
     except Exception as error:
-        return Finding("PySpark", False, _said(error), install)
-    if version.split(".")[:2] != ["4", "3"]:
-        return Finding("PySpark", False, f"PySpark {version}", install)
-    other = environ.get("SPARK_HOME")
-    if other and Path(other).resolve() != home.resolve():
-        detail = f"PySpark {version}, but SPARK_HOME is {other}"
-        return Finding("PySpark", True, detail, "unset SPARK_HOME unless that is Spark 4.3 too")
-    return Finding("PySpark", True, f"PySpark {version}")
+        return Finding(name, False, _said(error), install), Path()
+    good = re.match(versions, version) is not None
+    return Finding(name, good, f"{name} {version}", _unless(good, install)), home
 
 
-def _load_spark() -> tuple[str, Path]:
-    import pyspark
-
-    return pyspark.__version__, Path(pyspark.__file__).parent
-
-
-def pandas(load: Callable[[], str]) -> Finding:
-    """pandas before 3, as PySpark 4.3 wants it. `load` gives its version."""
-    install = "pip install 'pandas>=2.2,<3'"
-    try:
-        version = load()
-    except Exception as error:
-        return Finding("pandas", False, _said(error), install)
-    good = int(version.split(".")[0]) < 3
-    return Finding("pandas", good, f"pandas {version}", _unless(good, install))
-
-
-def _load_pandas() -> str:
-    import pandas
-
-    return str(pandas.__version__)
+def _load(name: str) -> tuple[str, Path]:
+    module = import_module(name)
+    return str(module.__version__), Path(str(module.__file__)).parent
 
 
 # --- the machine ----------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from typing import Any
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.panel import Panel
 from rich.progress_bar import ProgressBar
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from penstock.control.money import Money
@@ -44,21 +44,44 @@ def cleaned_up(console: Console) -> Iterator[ExitStack]:
 
 
 _BARS = "▁▂▃▄▅▆▇█"
-_HEALTH = {"good": "green", "moderate": "yellow", "severe": "red"}
+HEALTH: dict[str | None, str] = {"good": "green", "moderate": "yellow", "severe": "red"}
+"""The colour of each health."""
 
 
 def page(
     parts: Sequence[RenderableType], title: str, width: int, padding: tuple[int, int]
 ) -> Panel:
     """Parts below each other, framed."""
+    shown, head = Group(*parts), Text(title, "bold")
     return Panel(
-        Group(*parts),
-        title=Text(title, "bold"),
-        title_align="left",
-        border_style="blue",
-        padding=padding,
-        width=width,
+        shown, title=head, title_align="left", border_style="blue", padding=padding, width=width
     )
+
+
+def listing(*columns: Column | str) -> Table:
+    """A table without lines, with bold titles. Long texts of a column named by its title are folded."""
+    folded = [Column(one, overflow="fold") if isinstance(one, str) else one for one in columns]
+    return Table(*folded, box=None, pad_edge=False, header_style="bold")
+
+
+def facts() -> Table:
+    """A table without titles: the name of a fact, and the fact."""
+    columns = Column(style="dim", no_wrap=True), Column(overflow="fold")
+    return Table(*columns, box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
+
+
+def numbers(*titles: str) -> list[Column]:
+    """Columns whose texts stand at the right."""
+    return [Column(title, justify="right") for title in titles]
+
+
+def counted(number: int, what: str) -> str:
+    """A number with what it counts.
+
+    >>> counted(1, "slot"), counted(1200, "slot")
+    ('1 slot', '1,200 slots')
+    """
+    return f"{number:,} {what}" + ("" if number == 1 else "s")
 
 
 class Sparkline:
@@ -81,23 +104,22 @@ def latency_gauge(
     found: Latency,
     span: str,
     average_ms: float,
-    history_ms: Sequence[float],
+    bars_ms: Sequence[float],
     worst_ms: float,
     sla: SLA,
 ) -> RenderableType:
     """Latency over a span of time, the average beside its bound, how it was, and the verdict."""
     shade = colour(average_ms, sla)
-    grid = Table.grid(expand=True, padding=(0, 2, 0, 0))
-    grid.add_column(style="dim", no_wrap=True)
-    grid.add_column(ratio=1)
-    grid.add_column(justify="right", no_wrap=True)
+    names, middle = Column(style="dim", no_wrap=True), Column(ratio=1)
+    figures = Column(justify="right", no_wrap=True)
+    grid = Table.grid(names, middle, figures, expand=True, padding=(0, 2, 0, 0))
     grid.add_row("latency", percentiles(found), Text(span, "dim"))
     average = Text(f"{average_ms:,.0f} ms", f"bold {shade}")
     headroom = bar(average_ms / sla.latency_ms, shade)
     grid.add_row("average", headroom, Text.assemble(average, f" of {sla.latency_ms:,} ms"))
     kept = worst_ms <= sla.latency_ms
     worst = Text(f"at worst {worst_ms:,.0f} ms", "dim" if kept else "red")
-    grid.add_row("history", Sparkline(history_ms, sla), worst)
+    grid.add_row("history", Sparkline(bars_ms, sla), worst)
     verdict = Text("kept", "bold green") if kept else Text("missed", "bold red")
     grid.add_row("SLA", promise(sla), verdict)
     return grid
@@ -110,20 +132,12 @@ def percentiles(found: Latency) -> Text:
 
 def bar(share: float, style: str, width: int | None = None) -> ProgressBar:
     """A bar that is full at a share of 1, and beyond it. Without a width, as long as there is room."""
-    return ProgressBar(
-        total=1.0,
-        completed=min(share, 1.0),
-        width=width,
-        complete_style=style,
-        finished_style=style,
-    )
+    full = min(share, 1.0)
+    return ProgressBar(1.0, full, width, complete_style=style, finished_style=style)
 
 
 def promise(sla: SLA) -> str:
-    """
-    >>> promise(SLA(1500, 1000))
-    'average latency at most 1.5 s over any 1 s'
-    """
+    """An SLA in words."""
     latency, window = (f"{ms / 1000:g} s" for ms in (sla.latency_ms, sla.window_ms))
     return f"average latency at most {latency} over any {window}"
 
@@ -141,33 +155,16 @@ def colour(latency_ms: float, sla: SLA) -> str:
 
 def health(word: str | None) -> Text:
     """The health of a step or host as control sees it; None before it has looked."""
-    return Text(word or "not known", health_colour(word))
-
-
-def health_colour(word: str | None) -> str:
-    """
-    >>> health_colour("severe"), health_colour(None)
-    ('red', 'dim')
-    """
-    return _HEALTH.get(word or "", "dim")
+    return Text(word or "not known", HEALTH.get(word, "dim"))
 
 
 def money_text(money: dict[str, float] | None) -> str:
-    """What was spent, as a query's status tells it; empty if that is not known.
-
-    >>> money_text({"hosts": 0.0175, "functions": 0.0042})
-    '0.0217 USD: hosts 0.0175, functions 0.0042'
-    """
+    """What was spent, as a query's status tells it; empty if that is not known."""
     return "" if money is None else str(Money(money["hosts"], money["functions"]))
 
 
 def offload_text(offload: dict[str, Any] | None) -> str:
-    """What functions carry of a step, as control tells it; empty if they carry nothing.
-
-    >>> told = {"functions": 4, "warm": 9, "redirected": 700.0, "rate": 2000.0, "lasts": True}
-    >>> offload_text(told)
-    '4 functions carry 700 of 2,000 records/s, 9 kept warm; it lasts: time for hosts'
-    """
+    """What burst workers carry of a step, as control tells it; empty if they carry nothing."""
     if not offload or not offload["redirected"]:
         return ""
     number = offload["functions"]
@@ -178,8 +175,5 @@ def offload_text(offload: dict[str, Any] | None) -> str:
 
 
 def milliseconds_text(ms: float | None) -> str:
-    """
-    >>> milliseconds_text(1234.5), milliseconds_text(None)
-    ('1,234 ms', '-')
-    """
+    """A time in milliseconds, or a dash where none is known."""
     return "-" if ms is None else f"{ms:,.0f} ms"

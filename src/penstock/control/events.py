@@ -104,7 +104,7 @@ class StepSealed:
     work: Mapping[HostId, Work]
     """By host."""
     spent_ms: float
-    """Time that the step took: of its slowest host, or waiting for functions."""
+    """Time that the step took: of its slowest host, or waiting for burst workers."""
     placement: StepPlacement
     """Where slots are from now on."""
 

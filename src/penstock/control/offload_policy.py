@@ -1,4 +1,4 @@
-"""Who decides what burst workers carry: the part that the control machine is handed."""
+"""The port of the control machine to the policy that decides what burst workers carry."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Ahead:
 
 
 class OffloadPolicy(Protocol):
-    """Who decides what burst workers carry, for all steps of a flow. Pure; used by one thread at a time."""
+    """Decides what burst workers carry, for all steps of a flow. Pure; used by one thread at a time."""
 
     def helps(self, step: str) -> bool:
         """Whether burst workers can help a step, or a segment without a keyed one."""
@@ -67,7 +67,7 @@ class OffloadPolicy(Protocol):
     def planned(
         self, found: Offloading, vitals: Vitals, bounds: Bounds, epoch: Ahead
     ) -> Offload | None:
-        """A step's part of the plan of the next epoch; None: nothing goes to functions."""
+        """A step's part of the plan of the next epoch; None: nothing goes to burst workers."""
         ...
 
     def left(self, step: str, by_slot: Floats, offload: Offload, merge: float) -> Floats:

@@ -9,7 +9,7 @@ from penstock.control.money import HostPrice, Money, Spending
 
 
 class Bill:
-    """Follows the hosts and functions of one run. Safe to use from any thread.
+    """Follows the hosts and burst workers of one run. Safe to use from any thread.
 
     >>> hosts, times = [2], iter([0.0, 10_000.0])
     >>> bill = Bill(HostPrice(per_hour=3.6), lambda: hosts[0], lambda: 0.25, lambda: next(times))
@@ -23,12 +23,12 @@ class Bill:
         self,
         price: HostPrice,
         hosts: Callable[[], int],
-        functions: Callable[[], float],
+        workers: Callable[[], float],
         clock_ms: Callable[[], float],
     ) -> None:
-        """`hosts` tells how many cores hosts have just now, `functions` what those have cost."""
+        """`hosts` tells how many cores hosts have just now, `workers` what those have cost."""
         self._spending = Spending(price)
-        self._hosts, self._functions, self._clock_ms = hosts, functions, clock_ms
+        self._hosts, self._workers, self._clock_ms = hosts, workers, clock_ms
         self._lock = threading.Lock()
         self._ended = False
 
@@ -36,7 +36,7 @@ class Bill:
         """See what there is now. To be called, or `money` asked, when hosts may have come or gone."""
         with self._lock:
             if not self._ended:
-                self._spending.note(self._clock_ms(), self._hosts(), self._functions())
+                self._spending.note(self._clock_ms(), self._hosts(), self._workers())
 
     @property
     def money(self) -> Money:

@@ -30,13 +30,12 @@ from penstock.driver.fleet import SealedHost
 from penstock.driver.relocation import LostHost, Relocation
 from penstock.errors import PenstockError
 from penstock.model import SLA
-from penstock.offload.driver.keeper import WorkerKeeper
-from penstock.offload.driver.totals import by_segment
+from penstock.offload.keeper import WorkerKeeper
 from penstock.offload.policy.flow import machine_of, opening_of
 from penstock.plan.epoch import EpochPlan, StepRoutes
 from penstock.plan.steps import FlowPlan
 from penstock.settings import Settings
-from penstock.wire.report import Seen
+from penstock.wire.report import Seen, offloaded_by_segment
 
 
 class ControlLoop:
@@ -136,7 +135,7 @@ class ControlLoop:
         with self._lock:
             if self._read_epoch < plan.epoch:
                 self._tell_read(plan, seen, look=False)
-            waited = {name: one.wait_ms for name, one in by_segment(seen).items()}
+            waited = {name: one.wait_ms for name, one in offloaded_by_segment(seen).items()}
             self._ask_usage(seen, bool(waited))
             vitals = {one.host: one.vitals for one in sealed}
             steps = dict[str, ev.StepSealed]()
@@ -251,7 +250,7 @@ class ControlLoop:
         self._tell(ev.TreatmentBegun(self._clock_ms(), epoch, step, named, tuple(names.values())))
 
     def _keep_warm(self, step: str, count: int) -> None:
-        """Steps work one after the other, so that they can use the same functions."""
+        """Steps work one after the other, so that they can use the same burst workers."""
         self._warm[step] = count
         if self._keeper is not None:
             self._keeper.warm(max(self._warm.values()))

@@ -11,7 +11,7 @@ from penstock.control.machine import FlowControl
 from penstock.control.money import Money
 from penstock.control.step_control import StepControl
 from penstock.model import milliseconds
-from penstock.offload.driver.keeper import WorkerKeeper
+from penstock.offload.keeper import WorkerKeeper
 
 
 def control_facts(
@@ -27,9 +27,9 @@ def control_facts(
     """
     elastic, sla = machine.elastic, machine.sla
     assert elastic is not None and sla is not None
-    functions = None
+    workers = None
     if keeper is not None:
-        functions = {
+        workers = {
             "state": keeper.state if helped else "of no use",
             "trouble": keeper.trouble,
             "at_most": elastic.offload_settings().at_most,
@@ -42,7 +42,7 @@ def control_facts(
         "policy": elastic.policy_text,
         "dry_run": elastic.dry_run,
         "steps": {step: _step_facts(control) for step, control in machine.all_steps.items()},
-        "functions": functions,
+        "functions": workers,
         "money": None if money is None else money.facts(),
     }
 
@@ -56,11 +56,13 @@ def _step_facts(control: StepControl) -> dict[str, Any]:
         "treating": None if treating is None else str(treating),
         "hosts": [_facts(host, *host._fields) for host in hosts],
         "hot_keys": [key.facts() for key in control.hot.keys],
-        "offload": None if offloading is None else _facts(offloading, *_OFFLOADING),
+        "offload": None
+        if offloading is None
+        else {"functions": offloading.workers, **_facts(offloading, *_OFFLOADING)},
     }
 
 
-_OFFLOADING = ("functions", "warm", "rate", "redirected", "load", "load_without", "lasts")
+_OFFLOADING = ("warm", "rate", "redirected", "load", "load_without", "lasts")
 
 
 def _facts(value: Any, *names: str) -> dict[str, Any]:

@@ -19,7 +19,6 @@ from penstock.driver.fleet import Fleet, SealedHost
 from penstock.driver.progress import (
     EpochProgress,
     couriers_progress,
-    functions_progress,
     host_progress,
     latency_of,
     migration_progress,
@@ -36,7 +35,7 @@ from penstock.plan.epoch import EpochPlan, StepRoutes
 from penstock.plan.steps import FlowPlan
 from penstock.settings import Settings
 from penstock.state.store.store import Manifest, Store
-from penstock.wire.report import Seen
+from penstock.wire.report import Seen, added, offloaded_by_segment
 
 Write = Callable[[EpochPlan], None]
 """Run the epoch's couriers under this plan and put the output into the sink; raise if that fails."""
@@ -129,7 +128,7 @@ class EpochRunner:
             late_rows=_late_counts(seen),
             hosts=tuple(host_progress(s.host, s.vitals) for s in sealed),
             migration=migration_progress(self._relocation.taken(), [s.vitals for s in sealed]),
-            functions=functions_progress(seen),
+            functions=added(offloaded_by_segment(seen).values()),
             couriers=couriers_progress(seen),
             money=None if self._bill is None else self._bill.money,
         )
@@ -210,7 +209,7 @@ class EpochRunner:
             steps,
             self._registry.location,
             self._token,
-            functions=control.reach if control is not None and orders.offloads else None,
+            reach=control.reach if control is not None and orders.offloads else None,
             map_offloads=tuple((n, o) for n, o in orders.offloads.items() if n in orders.timed),
             timed=orders.timed,
         )

@@ -101,7 +101,7 @@ class Fleet:
         return host in self._steps
 
     def ready(self, hosts: Iterable[HostId]) -> list[HostId]:
-        """Those that have registered."""
+        """The hosts among these that have registered."""
         return [host for host in hosts if self._registry.host(host) is not None]
 
     def lost(self) -> list[HostId]:
@@ -123,7 +123,7 @@ class Fleet:
                     self._jobs.start(host, self._steps[host])
 
     def wait_for(self, hosts: Sequence[HostId], enough: int) -> None:
-        """Wait until so many of these hosts are ready; jobs that end meanwhile are started again."""
+        """Wait until `enough` of these hosts are ready; jobs that end meanwhile are started again."""
         deadline = time.monotonic() + self._settings.host_start_ms / 1000
         while len(self.ready(hosts)) < enough:
             self.revive(hosts)

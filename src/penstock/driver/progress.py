@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 
@@ -10,9 +9,8 @@ import numpy as np
 
 from penstock.control.money import Money
 from penstock.host.vitals import HostVitals, MovedState
-from penstock.offload.driver.totals import by_segment
 from penstock.plan.placement import Handover
-from penstock.wire.report import Seen
+from penstock.wire.report import OffloadCounts, Seen
 
 
 @dataclass(frozen=True)
@@ -37,7 +35,7 @@ class HostProgress:
 
 @dataclass(frozen=True)
 class CourierProgress:
-    """One courier in one epoch: what it did itself in stateless steps that functions can help."""
+    """One courier in one epoch: what it did itself in stateless steps that burst workers can help."""
 
     courier: str
     """The segment that the steps are in, and the partition."""
@@ -50,23 +48,6 @@ class MigrationProgress(MovedState):
     """What changed hands before an epoch, and what it cost in the epoch, over all hosts."""
 
     handovers: tuple[Handover, ...] = ()
-
-
-@dataclass(frozen=True)
-class FunctionsProgress:
-    """What functions had to do with an epoch, over all steps."""
-
-    rows: int = 0
-    """That were to go to functions."""
-    records: int = 0
-    """That they made of them: partial states for hosts to merge."""
-    invocations: int = 0
-    failures: dict[str, int] = field(default_factory=dict)
-    """Why invocations gave no answer -> how many of them."""
-    returned: int = 0
-    """Rows that went the usual way after all, since functions did not answer for them."""
-    wait_ms: float = 0.0
-    """Until the last answer had come, added up over steps."""
 
 
 @dataclass(frozen=True)
@@ -90,11 +71,12 @@ class EpochProgress:
     migration: MigrationProgress = MigrationProgress()
     late_rows: dict[str, int] = field(default_factory=dict)
     """step -> rows that came behind its watermark, if any did."""
-    functions: FunctionsProgress = FunctionsProgress()
+    functions: OffloadCounts = field(default_factory=OffloadCounts)
+    """What burst workers had to do with it, over all steps."""
     money: Money | None = None
     """Spent since the query was started."""
     couriers: tuple[CourierProgress, ...] = ()
-    """Of segments without a keyed step, where functions can help these."""
+    """Couriers of segments without a keyed step, where burst workers can help these."""
 
 
 def host_progress(host: str, vitals: HostVitals) -> HostProgress:
@@ -106,21 +88,6 @@ def migration_progress(
 ) -> MigrationProgress:
     sums = {cost.name: sum(getattr(v, cost.name) for v in hosts) for cost in fields(MovedState)}
     return MigrationProgress(handovers=tuple(handovers), **sums)
-
-
-def functions_progress(seen: Sequence[Seen]) -> FunctionsProgress:
-    told = by_segment(seen).values()
-    failures: Counter[str] = Counter()
-    for one in told:
-        failures.update(one.failures)
-    return FunctionsProgress(
-        sum(one.rows for one in told),
-        sum(one.records for one in told),
-        sum(one.invocations for one in told),
-        dict(failures),
-        sum(one.returned for one in told),
-        float(sum(one.wait_ms for one in told)),
-    )
 
 
 def couriers_progress(seen: Sequence[Seen]) -> tuple[CourierProgress, ...]:

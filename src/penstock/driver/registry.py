@@ -104,11 +104,10 @@ class Registry(TokenServer):
         with self.changed:
             return self._trouble
 
-    def _register(self, facts: dict[str, Any]) -> bool:
+    def _register(self, facts: dict[str, Any]) -> None:
         with self.changed:
             self._hosts[facts["host"]] = HostRecord(**facts)
             self.changed.notify_all()
-        return True
 
     def _heartbeat(self, facts: dict[str, Any]) -> bool:
         """Answers whether the driver still counts on this incarnation."""
@@ -119,27 +118,24 @@ class Registry(TokenServer):
     def _is_of_run(self, facts: dict[str, Any]) -> bool:
         return (facts["epoch"], facts["run"]) == self._run
 
-    def _report(self, facts: dict[str, Any]) -> bool:
+    def _report(self, facts: dict[str, Any]) -> None:
         with self.changed:
             if self._is_of_run(facts):
                 self._seen[facts["partition"]] = codec.from_plain(facts["seen"], Seen)
                 self._on_report(list(self._seen.values()))
-        return True
 
-    def _set_aside(self, facts: dict[str, Any]) -> bool:
+    def _set_aside(self, facts: dict[str, Any]) -> None:
         with self.changed:
             if self._is_of_run(facts):
                 self._aside[facts["partition"]] = codec.from_plain(facts["aside"], Aside)
-        return True
 
-    def _note_trouble(self, facts: dict[str, Any]) -> bool:
+    def _note_trouble(self, facts: dict[str, Any]) -> None:
         with self.changed:
             if not self._is_of_run(facts):
-                return True
+                return
             error = from_wire(facts["error"])
             # Whoever comes to a run that was given up only knows that, not why it was.
             if self._trouble is None or not isinstance(error, StaleRunError):
                 self._trouble = error
         if isinstance(error, HostLostError):
             self._on_host_lost(facts["epoch"], facts["run"])
-        return True

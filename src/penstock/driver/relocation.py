@@ -67,8 +67,7 @@ class Relocation:
 
     def start_hosts(self) -> None:
         for step, hosts in self._wanted.items():
-            for host in hosts:
-                self._fleet.add(host, self._steps[step])
+            self._start(step, hosts)
 
     def begin(self, manifest: Manifest | None) -> None:
         """Take up where a manifest left off; None: from nothing."""
@@ -77,8 +76,7 @@ class Relocation:
                 routes, placements = None, list[Placement]()
                 if manifest is not None:
                     routes = codec.from_plain(manifest.routes[step.id], RouteTable)
-                    told = manifest.placements.get(step.id, [])
-                    placements = stored_placements(told)
+                    placements = stored_placements(manifest.placements.get(step.id, []))
                 self._topologies[step.id] = Topology(
                     StepId(step.id), step.slots, self._wanted[step.id], routes, placements
                 )
@@ -93,7 +91,7 @@ class Relocation:
             topology.move(slots, HostId(to))
 
     def scale(self, step: str, hosts: int) -> None:
-        """Let the step have so many hosts."""
+        """Give the step this number of hosts."""
         topology = self._topology(step)
         with self._lock:
             now = topology.hosts
@@ -131,7 +129,7 @@ class Relocation:
             topology.stay()
 
     def _free_names(self, step: str, hosts: int) -> list[HostId]:
-        """Names for so many hosts that nobody has."""
+        """Names for this number of hosts, which nobody has."""
         names = (HostId(f"{step}/{number}") for number in count())
         return list(islice((name for name in names if not self._fleet.knows(name)), hosts))
 
@@ -230,8 +228,7 @@ class Relocation:
                 others = [host for host in ready if host not in self._died]
                 if set(others) & set(topology.hosts):
                     ready = others
-                handovers = topology.advance(version, ready, self.migration)
-                for handover in handovers:
+                for handover in topology.advance(version, ready, self.migration):
                     self._note(handover)
                 if not topology.homeless:
                     return

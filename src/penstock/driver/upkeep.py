@@ -7,7 +7,6 @@ waits for it. If it fails, the store is as good as before, and it is tried again
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 
 from penstock import codec
@@ -27,14 +26,8 @@ Owners = list[tuple[str, HostId, list[int]]]
 class Upkeep:
     """Watches epochs being committed, and has their deltas merged every so often."""
 
-    def __init__(
-        self,
-        store: Store,
-        fleet: Fleet,
-        settings: Settings,
-        new_tag: Callable[[], str] = lambda: secrets.token_hex(4),
-    ) -> None:
-        self._store, self._fleet, self._settings, self._new_tag = store, fleet, settings, new_tag
+    def __init__(self, store: Store, fleet: Fleet, settings: Settings) -> None:
+        self._store, self._fleet, self._settings = store, fleet, settings
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="upkeep")
         self._parts = ThreadPoolExecutor(16, thread_name_prefix="compaction")
         self._task: Future[tuple[int, str]] | None = None
@@ -64,7 +57,7 @@ class Upkeep:
         self._parts.shutdown(wait=False, cancel_futures=True)
 
     def _work(self, version: int, owners: Owners) -> tuple[int, str]:
-        tag = self._new_tag()
+        tag = secrets.token_hex(4)
         futures = [
             self._parts.submit(self._fleet.compact, host, slots, version, tag)
             for _, host, slots in owners
@@ -73,9 +66,6 @@ class Upkeep:
         layout = merged_layout(self._store.chain(version).layout, parts, version, tag)
         file = self._store.write_layout(layout)
         point("driver.layout", version=version)
-        self._clean(version, tag)
-        return version, file
-
-    def _clean(self, version: int, tag: str) -> None:
         point("driver.clean", version=version)
         clean(self._store, max(2, self._settings.keep_epochs), version, active_tags={tag})
+        return version, file

@@ -8,8 +8,8 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-from numba import njit
 
+from penstock.operators.aggregate.kernels import count_rows
 from penstock.plan.steps import KeyedStep
 from penstock.state.arrays import Array, fixed_array
 from penstock.state.keys.codec import slots_of
@@ -55,7 +55,7 @@ class Tally:
     def note(self, batch: pa.RecordBatch, hashes: Array) -> Array:
         """Count a batch that is about to be sent; gives the slot of each record."""
         slots = slots_of(hashes, len(self.counts))
-        _count(slots, self.counts)
+        count_rows(self.counts, slots)
         if self._watched is not None:
             rows = np.flatnonzero(self._watched[slots])
             if len(rows):
@@ -91,12 +91,6 @@ class Tally:
         for place, key in zip(new, keys, strict=True):
             hash = int(found[place])
             self._texts[hash] = _text(codec.schema.names, key, hash)
-
-
-@njit(cache=True, nogil=True)
-def _count(slots, counts):  # type: ignore[no-untyped-def]
-    for i in range(len(slots)):
-        counts[slots[i]] += 1
 
 
 def _leading(slots: Array, counts: Array) -> Array:

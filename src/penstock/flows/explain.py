@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Protocol
-
 import pyarrow as pa
 
+from penstock.control.elastic import WorkerTerms
 from penstock.model import SLA
 from penstock.offload.plan.graph import NodeKind, rewritten, stream_name
 from penstock.offload.plan.segments import by_arrival
@@ -13,34 +12,20 @@ from penstock.plan.steps import FlowPlan, MapStep, Step
 
 _GAP = " " * 12
 _RUNS: dict[NodeKind, str] = {"router": "couriers", "transient": "function", "merge": "hosts"}
-"""Where each node that is put in for functions runs."""
+"""Where each node that is put in for burst workers runs."""
 
 
-class Capacity(Protocol):
-    """What is told of the functions that a flow may use."""
-
-    @property
-    def at_most(self) -> int:
-        """How many may be at work at a time."""
-        ...
-
-    @property
-    def speed(self) -> float:
-        """Relative to a host."""
-        ...
-
-
-def explained(plan: FlowPlan, bound: SLA | None, functions: Capacity | None = None) -> str:
+def explained(plan: FlowPlan, bound: SLA | None, workers: WorkerTerms | None = None) -> str:
     """The flow from sources to output, a step a line, with where each runs.
 
-    If the flow may use functions, also what the plan has for them: the operators that are put in,
+    If the flow may use burst workers, also what the plan has for them: the operators that are put in,
     with what each reads and where that goes, and the steps that are left whole.
     """
     lines = [line for number in range(len(plan.sources)) for line in _source(plan, number)]
     for number, step in enumerate(plan.steps):
         lines += _step(step, _read(plan, number), plan.one_host)
-    if functions is not None:
-        lines += _offloading(plan, functions)
+    if workers is not None:
+        lines += _offloading(plan, workers)
     if plan.in_order:
         lines.append("order       of arrival, for each partition of the source")
     lines.append(f"sla         {bound}" if bound else "sla         none")
@@ -84,11 +69,11 @@ def _read(plan: FlowPlan, number: int) -> str:
     return f"({', '.join(stream_name(plan, stream) for stream in reads)}) "
 
 
-def _offloading(plan: FlowPlan, functions: Capacity) -> list[str]:
+def _offloading(plan: FlowPlan, workers: WorkerTerms) -> list[str]:
     graph = rewritten(plan)
     whole_keys = {step.id for step in plan.keyed if by_arrival(step.plan)}
-    speed = f"each at {functions.speed:.0%} of a host's speed"
-    lines = [f"functions   at most {functions.at_most}, {speed}, while hosts are not enough"]
+    speed = f"each at {workers.speed:.0%} of a host's speed"
+    lines = [f"functions   at most {workers.at_most}, {speed}, while hosts are not enough"]
     for node in graph.nodes:
         if node.kind not in _RUNS:
             continue

@@ -190,11 +190,7 @@ class Flow:
         other: in the order of arrival of each source partition, as with `ordered`. Such a flow
         cannot be scaled or moved, and its state has to fit into the one host's memory.
         """
-        if not self.plan.linear:
-            raise FlowError(
-                "a flow with a join cannot run on one host",
-                hint="on_one_host is for a chain of steps on one source",
-            )
+        starting.must_be_a_chain(self.plan)
         return replace(self, one_host=True)
 
     def sla(self, latency: str | float, window: str | float = "1s") -> Flow:
@@ -339,23 +335,18 @@ def flow(
     not hold the others back; nor does a whole source that is joined with others.
     """
     schema = arrow_schema(source.schema, source.sparkSession)
-    for purpose, column in (("arrival", arrival), ("event_time", event_time)):
-        if column is None:
-            continue
-        index = schema.get_field_index(column)
-        if index < 0 or not pa.types.is_timestamp(schema.field(index).type):
-            found = f"of type {schema.field(index).type}" if index >= 0 else "missing"
-            raise FlowError(
-                f"{purpose}={column!r} must be a timestamp column, but it is {found}",
-                hint=f"the columns here are {', '.join(schema.names)}",
-            )
-    if partition is not None:
-        place = schema.get_field_index(partition)
+    times, names = (pa.types.is_timestamp,), (pa.types.is_integer, pa.types.is_string)
+    for purpose, column, what, kinds in (
+        ("arrival", arrival, "a timestamp column", times),
+        ("event_time", event_time, "a timestamp column", times),
+        ("partition", partition, "a column of integers or text", names),
+    ):
+        place = -1 if column is None else schema.get_field_index(column)
         type = schema.field(place).type if place >= 0 else None
-        if type is None or not (pa.types.is_integer(type) or pa.types.is_string(type)):
+        if column is not None and (type is None or not any(kind(type) for kind in kinds)):
+            found = "missing" if type is None else f"of type {type}"
             raise FlowError(
-                f"partition={partition!r} must be a column of integers or text, but it is "
-                f"{'missing' if type is None else f'of type {type}'}",
+                f"{purpose}={column!r} must be {what}, but it is {found}",
                 hint=f"the columns here are {', '.join(schema.names)}",
             )
     if event_time is None and (partition is not None or idle is not None):

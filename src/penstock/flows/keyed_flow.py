@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import pyarrow as pa
 
@@ -16,7 +16,7 @@ from penstock.operators.process.processor import KeyedProcessor
 from penstock.operators.process.step import ProcessPlan
 from penstock.operators.top.distinct import DistinctPlan
 from penstock.operators.top.plan import TopPlan
-from penstock.operators.window.plan import window_aggregate_plan
+from penstock.operators.window.plan import WindowPlan
 from penstock.operators.window.windows import Window
 from penstock.spark.schema import declared
 
@@ -47,10 +47,7 @@ class KeyedFlow:
                 "an aggregate without a window never closes",
                 hint='use emit="update" or "changes", or key_by(...).window(...)',
             )
-        plan = AggregatePlan(
-            self.flow.schema, list(self.keys), aggregates, emit=emit, nulls=self.nulls
-        )
-        return self._step("aggregate", plan)
+        return self._step("aggregate", AggregatePlan, aggregates, emit=emit)
 
     def process(
         self,
@@ -65,9 +62,7 @@ class KeyedFlow:
                 f"{type(processor).__name__} does not say what it returns",
                 hint='give process(..., output_schema="word string, n long")',
             )
-        output = declared(schema, self.flow.spark)
-        plan = ProcessPlan(self.flow.schema, list(self.keys), processor, output, self.nulls)
-        return self._step("process", plan)
+        return self._step("process", ProcessPlan, processor, declared(schema, self.flow.spark))
 
     def top(
         self,
@@ -87,18 +82,7 @@ class KeyedFlow:
         `_change`; with `until`, a column with the time at which a key is over, its rows are given
         once, when the watermark has passed that time.
         """
-        plan = TopPlan(
-            self.flow.schema,
-            list(self.keys),
-            n,
-            by,
-            ties=ties,
-            rank=rank,
-            until=until,
-            emit=emit,
-            nulls=self.nulls,
-        )
-        return self._step("top", plan)
+        return self._step("top", TopPlan, n, by, ties=ties, rank=rank, until=until, emit=emit)
 
     def keep(self, which: Literal["first", "last"], by: str) -> Flow:
         """Keep each key's row with the smallest or the largest `by`: deduplication.
@@ -115,8 +99,7 @@ class KeyedFlow:
         With a `ttl`, a key is forgotten that long after its row came, by the time of day.
         """
         ttl_ms = None if ttl is None else milliseconds(ttl)
-        plan = DistinctPlan(self.flow.schema, list(self.keys), ttl_ms=ttl_ms, nulls=self.nulls)
-        return self._step("distinct", plan)
+        return self._step("distinct", DistinctPlan, ttl_ms=ttl_ms)
 
     def window(
         self,
@@ -143,8 +126,11 @@ class KeyedFlow:
             )
         return WindowedFlow(self, window, time, milliseconds(lateness), emit)
 
-    def _step(self, kind: str, plan: StepPlan) -> Flow:
-        return self.flow.with_keyed(kind, self.slots, plan)
+    def _step(self, kind: str, plan: Callable[..., StepPlan], *facts: Any, **options: Any) -> Flow:
+        """The flow with one more step, whose `plan` is made of the columns here, the key and these."""
+        columns, keys = self.flow.schema, list(self.keys)
+        made = plan(columns, keys, *facts, nulls=self.nulls, **options)
+        return self.flow.with_keyed(kind, self.slots, made)
 
 
 @dataclass(frozen=True)
@@ -160,48 +146,21 @@ class WindowedFlow:
     def aggregate(self, **aggregates: Aggregate) -> Flow:
         """Keep aggregates per key and window; gives key, window_start, window_end, aggregates."""
         _some(aggregates)
-        plan = window_aggregate_plan(
-            self.keyed.flow.schema,
-            list(self.keyed.keys),
-            aggregates,
-            self.size,
-            self.on,
-            lateness_ms=self.lateness_ms,
-            emit=self.emit,
-            nulls=self.keyed.nulls,
-        )
-        return self.keyed._step("window", plan)
+        return self._step("window", WindowPlan, aggregates, emit=self.emit)
 
     def top(
         self, n: int, by: str | Sequence[str], *, ties: bool = False, rank: str | None = None
     ) -> Flow:
         """Keep the first `n` rows of each key and window, as `KeyedFlow.top` does of each key."""
-        plan = TopPlan(
-            self.keyed.flow.schema,
-            list(self.keyed.keys),
-            n,
-            by,
-            ties=ties,
-            rank=rank,
-            window=self.size,
-            on=self.on,
-            lateness_ms=self.lateness_ms,
-            emit=self.emit,
-            nulls=self.keyed.nulls,
-        )
-        return self.keyed._step("top", plan)
+        return self._step("top", TopPlan, n, by, ties=ties, rank=rank, emit=self.emit)
 
     def distinct(self) -> Flow:
         """Let the first row of each key and window pass, at once, with its window."""
-        plan = DistinctPlan(
-            self.keyed.flow.schema,
-            list(self.keyed.keys),
-            window=self.size,
-            on=self.on,
-            lateness_ms=self.lateness_ms,
-            nulls=self.keyed.nulls,
-        )
-        return self.keyed._step("distinct", plan)
+        return self._step("distinct", DistinctPlan)
+
+    def _step(self, kind: str, plan: Callable[..., StepPlan], *facts: Any, **options: Any) -> Flow:
+        windows = {"window": self.size, "on": self.on, "lateness_ms": self.lateness_ms}
+        return self.keyed._step(kind, plan, *facts, **windows, **options)
 
 
 def _some(aggregates: dict[str, Aggregate]) -> None:

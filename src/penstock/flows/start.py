@@ -18,14 +18,13 @@ from penstock.plan.epoch import RouteTable
 from penstock.plan.migration import Migration
 from penstock.plan.steps import FlowPlan, KeyedStep
 from penstock.settings import Settings
-from penstock.spark.cores import check_cores, task_cores
 from penstock.spark.epoch_stream import Start
 from penstock.spark.inputs import one_stream, ticking
-from penstock.spark.late import late_sinks
-from penstock.spark.parts import Parts
+from penstock.spark.parts import FlowParts
 from penstock.spark.private import keep_jobs_on_interrupt
 from penstock.spark.query import FlowQuery
-from penstock.spark.sinks import Sink
+from penstock.spark.session import check_cores, task_cores
+from penstock.spark.sinks import Sink, late_sinks
 from penstock.state.store.store import FORMAT, READABLE, Store
 from penstock.state.table.table import HASH
 
@@ -64,11 +63,11 @@ def start(
     counts = _host_counts(plan, hosts)
     if plan.one_host:
         chosen = _for_one_host(flow, plan, counts)
-    most = counts
-    if flow.elasticity is not None:
+    most, elastic = counts, flow.elasticity
+    if elastic is not None:
         if flow.bound is None:
             raise FlowError("an elastic flow needs an SLA", hint='add .sla(latency="1s")')
-        most = {s.id: min(s.slots, flow.elasticity.at_most) for s in plan.keyed}
+        most = {s.id: min(s.slots, elastic.at_most) for s in plan.keyed}
     check_cores(source, 1 if plan.one_host else sum(most.values()))
     if settings.host_cores is None:
         settings = replace(settings, host_cores=task_cores(source))
@@ -82,12 +81,9 @@ def start(
         checkpoint = tempfile.mkdtemp(prefix="penstock-")
     store = Store(f"{checkpoint.rstrip('/')}/penstock")
     flow_id = _claim(store, plan, bounded=not source.isStreaming)
-    if flow.elasticity is not None:
-        least = flow.elasticity.at_least
-        counts = {
-            step: min(max(n, least), most[step])
-            for step, n in (counts | _hosts_before(store)).items()
-        }
+    if elastic is not None:
+        before = counts | _hosts_before(store)
+        counts = {step: min(max(n, elastic.at_least), most[step]) for step, n in before.items()}
     keep_jobs_on_interrupt()
     timers = any(step.has_timers for step in plan.keyed)
     # A run over what is there now is never quiet, and a clock would make one epoch of all of it:
@@ -105,29 +101,34 @@ def start(
         migration=chosen,
         settings=settings,
         sla=flow.bound,
-        elastic=flow.elasticity,
+        elastic=elastic,
         trigger=_trigger(trigger),
         close=close,
         late_rows=late_sinks(plan, late_rows),
         name=name,
         temporary=temporary,
     )
-    return FlowQuery(Parts(settled)).launch()
+    return FlowQuery(FlowParts(settled)).launch()
 
 
 def _for_one_host(flow: Flow, plan: FlowPlan, counts: dict[str, int]) -> Migration:
     """Give each step its one host; returns how its state comes when it starts: all at once."""
-    if not plan.linear:
-        raise FlowError(
-            "a flow with a join cannot run on one host",
-            hint="on_one_host is for a chain of steps on one source",
-        )
+    must_be_a_chain(plan)
     if flow.elasticity is not None:
         raise FlowError(
             "a flow on one host cannot be elastic", hint="leave out elastic() or on_one_host()"
         )
     counts.update(dict.fromkeys(counts, 1))
     return Migration("pause")
+
+
+def must_be_a_chain(plan: FlowPlan) -> None:
+    """Refuse to run a flow on one host whose steps do not follow one another."""
+    if not plan.linear:
+        raise FlowError(
+            "a flow with a join cannot run on one host",
+            hint="on_one_host is for a chain of steps on one source",
+        )
 
 
 def _with_errors(plan: FlowPlan, on_error: OnError) -> FlowPlan:

@@ -1,1 +1,11 @@
-"""Hosts, the long-lived tasks that hold state: a pure machine, its server, its life."""
+"""Hosts, the long-lived tasks that hold state.
+
+main.py                       what a host's Spark task runs
+server.py                     the shell: a Flight server, the store, threads
+machine.py, residence.py      the host as a pure machine; which slots it owns, and what it lacks
+fetch.py, trickle.py          bring what is lacking; copies.py, serve.py: what others ask for
+parted.py, part_stages.py     a step in parts, for many workers; chunks.py: what goes through them
+chain.py, chain_stages.py     all steps of a flow in one host
+vitals.py                     what a host tells of itself
+rehearsal.py                  calls the kernels before Spark forks its workers
+"""

@@ -44,7 +44,7 @@ class EpochEnd(Mark):
     """Passes behind the rows of an epoch's last channel."""
 
     number: int
-    """Of the chunk that would have come next."""
+    """The number of the chunk that would have come next."""
 
 
 class UnderWay:
@@ -75,9 +75,6 @@ class MapStage(HostStage):
         batches = list(self._channel.work.mapped(self._step, piece.batches))
         return [Rows(piece.number, batches)] if batches else ()
 
-    def join(self, item: Rows, results: list[Sequence[Rows]]) -> Sequence[Rows]:
-        return results[0]
-
 
 class SendStage(HostStage):
     """What a courier does with rows before they go to the hosts of a step."""
@@ -97,9 +94,6 @@ class SendStage(HostStage):
         records = sum(batch.num_rows for batch in batches)
         serials = (piece.number << _NUMBER_BITS) + np.arange(records)
         return [Chunk(kind, batches, Places.of_records(header.partition, serials))]
-
-    def join(self, item: Rows, results: list[Sequence[Chunk]]) -> Sequence[Chunk]:
-        return results[0]
 
 
 class KeyedStage:

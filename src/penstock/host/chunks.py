@@ -33,7 +33,7 @@ class Chunk:
     kind: str
     batches: list[pa.RecordBatch]
     places: Places | None = None
-    """Of all records, where the step is ordered."""
+    """The places of all records, where the step is ordered."""
 
     @property
     def rows(self) -> int:
@@ -52,7 +52,7 @@ class Chunk:
         return Chunk(self.kind, [pa.concat_batches(self.batches)], self.places)
 
     def cut(self, rows: int) -> Iterator[Chunk]:
-        """The same records in chunks of so many rows, none of them empty; nothing is copied."""
+        """The same records in chunks of at most this many rows, none of them empty; nothing is copied."""
         taken: list[pa.RecordBatch] = []
         begin = held = 0
         for batch in self.batches:
@@ -62,12 +62,13 @@ class Chunk:
                 taken.append(some)
                 at, held = at + some.num_rows, held + some.num_rows
                 if held == rows:
-                    yield self._some(taken, begin, held)
+                    yield self.some(taken, begin, held)
                     begin, held, taken = begin + held, 0, []
         if held:
-            yield self._some(taken, begin, held)
+            yield self.some(taken, begin, held)
 
-    def _some(self, batches: list[pa.RecordBatch], begin: int, rows: int) -> Chunk:
+    def some(self, batches: list[pa.RecordBatch], begin: int, rows: int) -> Chunk:
+        """Some of the records: the `rows` records from `begin` on, in these batches."""
         places = None if self.places is None else self.places.slice(begin, rows)
         return Chunk(self.kind, batches, places)
 

@@ -19,8 +19,7 @@ from penstock.codec import decode, encode
 from penstock.errors import PenstockError
 from penstock.faults import point
 from penstock.host.machine import HostMachine
-from penstock.host.need import Need, NeedDue, NeedKeys, NeedSlots, Wanted
-from penstock.host.residence import FrozenCopy
+from penstock.host.residence import FrozenCopy, Need, NeedDue, NeedKeys, NeedSlots, Wanted
 from penstock.state.arrays import Array
 from penstock.state.keys.codec import Keys
 from penstock.state.store.reader import StateReader

@@ -28,9 +28,8 @@ import pyarrow as pa
 
 from penstock.errors import ProtocolError, StaleRunError
 from penstock.host.copies import Copies
-from penstock.host.need import Need, NeedDue, NeedKeys, NeedSlots, Wanted
-from penstock.host.residence import Residence
-from penstock.host.vitals import HostVitals, MovedSoFar
+from penstock.host.residence import Need, NeedDue, NeedKeys, NeedSlots, Residence, Wanted
+from penstock.host.vitals import HostVitals, MovedState
 from penstock.operators.operator import Answer, EpochTime, Operator
 from penstock.operators.places import Places
 from penstock.plan.assignment import Assignment
@@ -39,7 +38,7 @@ from penstock.state.keys.index import key_index
 from penstock.wire.messages import ChannelHeader
 
 _AFTER_EVICTION = 0.75
-"""Of the memory limit: so much is held after an eviction, so that not every seal needs one."""
+"""Share of the memory limit that is held after an eviction, so that not every seal needs one."""
 
 
 @dataclass(frozen=True)
@@ -88,7 +87,8 @@ class HostMachine:
         self._clock = clock
         self._memory_limit = memory_limit
         self._next_due: dict[str, int] | None = None
-        self._moved = MovedSoFar()
+        self._moved = MovedState()
+        """What has moved since the last seal was told."""
         self._spent_s = 0.0
 
     # -- slots change hands
@@ -159,7 +159,7 @@ class HostMachine:
         return NeedDue(parts, limits, residence.changes, self.version)
 
     def _missing(self, keys: list[Keys]) -> Keys | None:
-        """Those of the keys that may have an entry elsewhere, each once."""
+        """The keys that may have an entry elsewhere, each once."""
         table, found = self.operator.table, key_index(self.operator.table.codec.layout)
         for some in keys:
             away = self.residence.partial[slots_of(some.hashes, table.slots)]
@@ -184,8 +184,8 @@ class HostMachine:
         if changes != self.residence.changes:
             return False
         self.operator.table.install(keys, rows)
-        self._moved.fetched_keys += rows.num_rows
-        self._moved.fetched_bytes += rows.get_total_buffer_size()
+        size = rows.get_total_buffer_size()
+        self._moved = self._moved.plus(fetched_keys=rows.num_rows, fetched_bytes=size)
         return True
 
     def none_due_before(self, changes: int, next_due: dict[str, int]) -> None:
@@ -199,8 +199,7 @@ class HostMachine:
             self.residence.complete(wanted.slot)
 
     def waited(self, ms: float, fetches: int) -> None:
-        self._moved.wait_ms += ms
-        self._moved.fetches += fetches
+        self._moved = self._moved.plus(wait_ms=ms, fetches=fetches)
 
     def spent(self, seconds: float) -> None:
         """Note time that went into channels outside of `close_channel`: reading, answering."""
@@ -308,15 +307,14 @@ class HostMachine:
             )
         self._sealed = True
         table = self.operator.table
-        moved, self._moved = self._moved, MovedSoFar()
+        partial, left = int(np.count_nonzero(self.residence.partial)), self.copies.left_behind
+        moved, self._moved = self._moved.plus(partial_slots=partial, left_behind=left), MovedState()
         vitals = HostVitals(
             rows=current.rows,
             useful_ms=current.busy_s * 1000,
             entries=len(table) - self.copies.entries,
             state_bytes=table.nbytes,
-            partial_slots=int(np.count_nonzero(self.residence.partial)),
             awaited_slots=self.residence.awaited,
-            left_behind=self.copies.left_behind,
             **asdict(moved),
         )
         return table.delta(), vitals
@@ -380,7 +378,7 @@ class HostMachine:
         self.release()
         self.copies.let_go()
         if table.nbytes > limit:
-            self._moved.evicted += table.evict(int(limit * _AFTER_EVICTION))
+            self._moved = self._moved.plus(evicted=table.evict(int(limit * _AFTER_EVICTION)))
             self.residence.evicted(self.version)
             self._next_due = None
 

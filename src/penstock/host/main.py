@@ -89,14 +89,8 @@ class HostTask:
         known = []
         for host, server in zip(self.hosts, self.servers, strict=True):
             incarnation = f"{host}@{server.location}"
-            driver.call(
-                "register",
-                timeout_ms,
-                host=host,
-                incarnation=incarnation,
-                location=server.location,
-                pid=os.getpid(),
-            )
+            facts = {"host": host, "incarnation": incarnation, "location": server.location}
+            driver.call("register", timeout_ms, pid=os.getpid(), **facts)
             known.append((host, incarnation))
         return known
 

@@ -22,7 +22,8 @@ from penstock.state.table.parted import by_part, part_numbers
 
 
 class HostStage:
-    """A stage of a host's runtime: by default without state, and each item is one piece."""
+    """A stage of a host's runtime: by default without state, and each item is one piece, of which
+    `work` makes the items that go out."""
 
     kind: Kind = "stateless"
     parts = 1
@@ -34,7 +35,8 @@ class HostStage:
         return [(0, item)]
 
     def join(self, item: Any, results: list[Any]) -> Sequence[Any]:
-        return results
+        given: Sequence[Any] = results[0]
+        return given
 
     def size(self, item: Any) -> int:
         if isinstance(item, Answer):
@@ -55,11 +57,8 @@ class Whole(HostStage):
         super().__init__("step")
         self._operator = operator
 
-    def work(self, part: int, piece: Work) -> Answer:
-        return piece.on(self._operator)
-
-    def join(self, item: Work, results: list[Answer]) -> Sequence[Answer]:
-        return _given(results)
+    def work(self, part: int, piece: Work) -> Sequence[Answer]:
+        return _given([piece.on(self._operator)])
 
 
 class Cut(HostStage):
@@ -71,29 +70,25 @@ class Cut(HostStage):
         self._slots = parts[0].table.slots
         self._part_of = part_numbers(self._slots, len(parts))
 
-    def work(self, part: int, piece: Work) -> Parted:
+    def work(self, part: int, piece: Work) -> Sequence[Parted]:
         if not isinstance(piece, Chunk):
-            return Parted(0, [(part, piece) for part in range(self._parts)])
+            return [Parted(0, [(part, piece) for part in range(self._parts)])]
         batches = [batch for batch in piece.batches if batch.num_rows]
         if not batches:
-            return Parted(0, [])
+            return ()
         numbers = self._part_of[slots_of(self._hashes(piece.kind, batches), self._slots)]
         order, runs = by_part(numbers, self._parts)
         if len(runs) == 1:
-            return Parted(len(numbers), [(runs[0][0], piece)])
-        whole = batches[0] if len(batches) == 1 else pa.concat_batches(batches)
-        rows = whole.take(fixed_array(order, pa.int64()))
+            return [Parted(len(numbers), [(runs[0][0], piece)])]
+        together = batches[0] if len(batches) == 1 else pa.concat_batches(batches)
+        rows = together.take(fixed_array(order, pa.int64()))
         places = None if piece.places is None else piece.places.take(order)
-        return Parted(
-            len(numbers),
-            [
-                (part, _run(piece.kind, rows, places, begin, end - begin))
-                for part, begin, end in runs
-            ],
-        )
-
-    def join(self, item: Work, results: list[Parted]) -> Sequence[Parted]:
-        return [parted for parted in results if parted.pieces]
+        in_parts = Chunk(piece.kind, [rows], places)
+        pieces: list[tuple[int, Work]] = [
+            (number, in_parts.some([rows.slice(begin, end - begin)], begin, end - begin))
+            for number, begin, end in runs
+        ]
+        return [Parted(len(numbers), pieces)]
 
     def _hashes(self, kind: str, batches: list[pa.RecordBatch]) -> Array:
         keys = self._operator.keys(kind, batches)
@@ -132,9 +127,6 @@ class Gather(HostStage):
                 given.append(self._given([number]))
         return given
 
-    def join(self, item: Parted, results: list[Sequence[Parted]]) -> Sequence[Parted]:
-        return results[0]
-
     def mark(self, mark: object) -> Sequence[Parted]:
         rest = [part for part, held in enumerate(self._held) if held]
         return [self._given(rest)] if rest else ()
@@ -172,11 +164,6 @@ class Parts(HostStage):
 
     def join(self, item: Parted, results: list[Answer]) -> Sequence[Answer]:
         return _given(results)
-
-
-def _run(kind: str, rows: pa.RecordBatch, places: Places | None, begin: int, count: int) -> Chunk:
-    some = None if places is None else places.slice(begin, count)
-    return Chunk(kind, [rows.slice(begin, count)], some)
 
 
 def _given(results: list[Answer]) -> Sequence[Answer]:

@@ -28,9 +28,9 @@ from penstock.state.keys.codec import Keys
 from penstock.state.table.parted import PartedTable, StepTable
 
 _CHUNKS_PER_WORKER = 4
-"""Into so many chunks at most a channel is cut: workers are done at about the same time."""
+"""Chunks of a channel for each worker, at most: workers are done at about the same time."""
 _CHUNKS = 8
-"""A part with rows of so many chunks to do need not wait for the end of a channel."""
+"""Chunks of rows with which a part need not wait for the end of a channel."""
 
 
 class PartedOperator:
@@ -41,16 +41,6 @@ class PartedOperator:
     larger ones if there are enough for all workers, and then applied part by part. The answer has
     its rows in no order but that of each key, with their places where the step is ordered: whoever
     gathers the answers of hosts sorts them.
-
-    >>> from penstock.operators.aggregate.aggregates import AggregatePlan, count
-    >>> plan = AggregatePlan(pa.schema([("word", pa.string())]), ["word"], {"n": count()})
-    >>> make = lambda: plan.operator(16, "words", "fail")
-    >>> step = PartedOperator(make, parts=4, workers=2, chunk_rows=2)
-    >>> words = pa.RecordBatch.from_pydict({"word": ["a", "b", "a"]})
-    >>> _ = step.open(EpochTime(0, 0)), step.apply("rows", [words])
-    >>> sorted(row["n"] for batch in step.close().batches for row in batch.to_pylist())
-    [1, 2]
-    >>> step.shutdown()
     """
 
     table: StepTable

@@ -17,7 +17,7 @@ from penstock.exchange.split import split
 from penstock.exchange.step_work import StepWork
 from penstock.exchange.tally import Tally
 from penstock.host.machine import HostMachine
-from penstock.host.need import NeedKeys
+from penstock.host.residence import NeedKeys
 from penstock.model import HostId
 from penstock.operators.aggregate.aggregates import AggregatePlan, count, max, min, sum
 from penstock.operators.operator import EpochTime, Outgoing
@@ -56,7 +56,9 @@ def _epochs(step: KeyedStep, rows: pa.RecordBatch) -> None:
     every = tuple(range(_SLOTS))
     first.assign(Assignment(-1, every))
     for epoch in range(2):
-        _channel(step, first, epoch, rows)
+        header, kind, sent = _sent(step, epoch, rows)
+        first.needs(header, kind, sent)
+        first.close_channel(header, kind, sent)
         delta, _ = first.seal(epoch, 0, 1)
         ref = store.write_delta(epoch, 0, step.id, "rehearsal/0", delta)
         store.write_manifest(Manifest(epoch, 0, -1, "", (ref,), {}, {}, 0, 0))
@@ -78,12 +80,6 @@ def _epochs(step: KeyedStep, rows: pa.RecordBatch) -> None:
     reader.refresh(1)
     for _, keys in need.parts:
         reader.find(keys)
-
-
-def _channel(step: KeyedStep, host: HostMachine, epoch: int, rows: pa.RecordBatch) -> None:
-    header, kind, sent = _sent(step, epoch, rows)
-    host.needs(header, kind, sent)
-    host.close_channel(header, kind, sent)
 
 
 def _sent(

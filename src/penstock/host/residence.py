@@ -4,6 +4,8 @@ A slot that a host owns is *complete*, or *partial*: then a key without an entry
 well have one elsewhere. It is asked for at the slot's source, the previous host with its frozen copy;
 without a source, or when that host does not know, in the store. A slot that was given away stays in
 the table as such a frozen copy, of the version at which it was given away.
+
+A `Need` is what a host must have before it can go on with a channel, and does not have.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ import numpy as np
 
 from penstock.plan.assignment import Assignment
 from penstock.state.arrays import Array
+from penstock.state.keys.codec import Keys
 
 _NEVER = -2
 """No version: the slot was not given away."""
@@ -25,6 +28,47 @@ class FrozenCopy:
 
     location: str
     version: int
+
+
+@dataclass(frozen=True)
+class NeedKeys:
+    """Entries of these keys, which may exist at a source, or else in the store."""
+
+    parts: tuple[tuple[FrozenCopy | None, Keys], ...]
+    changes: int
+    """What the residence counted when it was asked: an answer to an older count is worthless."""
+    version: int
+    """The store is asked for this version."""
+
+
+@dataclass(frozen=True)
+class NeedDue:
+    """Entries of these slots whose columns are not zero and at most the limit."""
+
+    parts: tuple[tuple[FrozenCopy | None, Array], ...]
+    limits: dict[str, int]
+    changes: int
+    version: int
+
+
+@dataclass(frozen=True)
+class NeedSlots:
+    """These slots, complete: they are being brought already."""
+
+    slots: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """A slot to be brought whole, in the background."""
+
+    slot: int
+    source: FrozenCopy | None
+    changes: int
+    version: int
+
+
+Need = NeedKeys | NeedDue | NeedSlots
 
 
 class Residence:

@@ -16,7 +16,7 @@ from penstock.state.arrays import Array
 from penstock.wire.messages import AFTER, UNKNOWN, CopyTicket
 
 _PIECE = 4 << 20
-"""About so many bytes of a slot are exported at a time: between two pieces the lock is free."""
+"""Bytes of a slot that are exported at a time, about: between two pieces the lock is free."""
 _MOST = 16_384
 """Entries of a piece at most: many small ones hold the lock as long as a few big ones."""
 _FIRST = 256

@@ -76,7 +76,6 @@ class HostServer(TokenServer):
             1, thread_name_prefix="compactor", initializer=_work_softly
         )
         self._seal: tuple[int, int, Future[tuple[DeltaRef, HostVitals]]] | None = None
-        self._on_stop = on_stop
         self._timeout_s = timeout_ms / 1000
         self._ended = threading.Event()
         self._chain, self._followers = chain, followers
@@ -88,7 +87,7 @@ class HostServer(TokenServer):
             "rollback": self._rollback,
             "release": self._release,
             "compact": self._compact,
-            "stop": self._stop,
+            "stop": lambda _: on_stop(),
             "memory": lambda _: {"rss": psutil.Process().memory_info().rss},
         }
 
@@ -207,7 +206,7 @@ class HostServer(TokenServer):
             vitals = self.machine.with_spent(vitals)
         return {"delta": ref, "vitals": vitals}
 
-    def _assign(self, order: dict[str, Any]) -> dict[str, Any]:
+    def _assign(self, order: dict[str, Any]) -> None:
         """Own other slots from here on; with `wait`, only answer when all of them are here."""
         assignment = codec.from_plain(order["assignment"], Assignment)
         point("host.assign", **self._where)
@@ -218,7 +217,6 @@ class HostServer(TokenServer):
             self._lock.notify_all()
             if order["wait"]:
                 self._wait_for_slots()
-        return {}
 
     def _wait_for_slots(self) -> None:
         whole, fetcher = self.machine.residence.whole, self._fetcher
@@ -229,10 +227,9 @@ class HostServer(TokenServer):
         if whole.any():
             raise fetcher.trouble or HostLostError(f"{self._host} did not get its slots in time")
 
-    def _release(self, order: dict[str, Any]) -> dict[str, Any]:
+    def _release(self, order: dict[str, Any]) -> None:
         with self._lock:
             self.machine.release()
-        return {}
 
     def _compact(self, order: dict[str, Any]) -> Compacted:
         table = self.machine.operator.table
@@ -243,32 +240,20 @@ class HostServer(TokenServer):
             if self._ended.is_set():
                 raise HostLostError("the host ended in the middle of a compaction")
 
-        done = self._compactor.submit(
-            compact,
-            self._store,
-            self._step,
-            table.codec,
-            table.schema,
-            slots,
-            order["upto"],
-            order["tag"],
-            check,
-        )
-        return done.result()
+        def work() -> Compacted:
+            what = self._store, self._step, table.codec, table.schema
+            return compact(*what, slots, order["upto"], order["tag"], check)
+
+        return self._compactor.submit(work).result()
 
     def _reader(self) -> StateReader:
         table = self.machine.operator.table
         return StateReader(self._store, self._step, table.codec, table.schema, table.slots)
 
-    def _rollback(self, order: dict[str, Any]) -> dict[str, Any]:
+    def _rollback(self, order: dict[str, Any]) -> None:
         with self._lock:
             self.machine.rollback(order["version"], order["run"])
             self._seal = None
-        return {}
-
-    def _stop(self, order: dict[str, Any]) -> dict[str, Any]:
-        self._on_stop()
-        return {}
 
 
 def _work_softly() -> None:

@@ -9,13 +9,13 @@ from penstock.errors import PenstockError
 from penstock.faults import point
 from penstock.host.fetch import Fetcher
 from penstock.host.machine import HostMachine
-from penstock.host.need import Wanted
+from penstock.host.residence import Wanted
 from penstock.state.table.table import KEY
 
 _POLL_S = 0.5
 _REST = 4
-"""After a piece that no row waits for, so many times as long as it took to bring nothing is brought:
-small entries cost more time than bytes, and the epochs need the processor."""
+"""Rest after a piece that no row waits for, in times that it took to bring: small entries cost more
+time than bytes, and the epochs need the processor."""
 _AFTER_FAILURE_S = 0.5
 _PATIENCE_S = 5.0
 """How long an ending host waits for a piece that is on its way."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Self
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,6 +24,10 @@ class MovedState:
     evicted: int = 0
     """Clean entries dropped for lack of memory."""
 
+    def plus(self, **counts: float) -> Self:
+        """The same with these added to what was counted."""
+        return replace(self, **{name: getattr(self, name) + more for name, more in counts.items()})
+
 
 @dataclass(frozen=True, kw_only=True)
 class HostVitals(MovedState):
@@ -36,14 +41,3 @@ class HostVitals(MovedState):
     state_bytes: int
     awaited_slots: int = 0
     """Partial slots that a previous host is asked for; of the others the store has everything."""
-
-
-@dataclass
-class MovedSoFar:
-    """What has moved since the last seal was told, as it is counted."""
-
-    fetched_keys: int = 0
-    fetched_bytes: int = 0
-    fetches: int = 0
-    wait_ms: float = 0.0
-    evicted: int = 0

@@ -7,15 +7,19 @@ The story of a burst, by folder:
 
     plan/      When a flow is built, `segments` finds what one invocation can run: stateless steps and
                the keyed one behind them. `graph` draws the result for `flow.explain()`.
-    backends/  When a query starts, a `backend` starts burst workers: `local` processes or `aws` Lambda.
-    policy/    After each epoch the policy compares the load with what hosts can take, and decides
-               which share of each slot's rows burst workers get in the next one. It also says how many rows
-               are too many, so that couriers can react in the epoch that brings them (the reflex).
-    driver/    The driver keeps burst workers warm, and writes shares and reflex into the epoch's plan.
-    courier/   A courier parts its rows by that plan, cuts the burst workers' part into requests, and
-               waits for answers until a deadline. Rows without an answer it combines itself.
+    keeper     When a query starts, the driver's `WorkerKeeper` brings burst workers up in the background,
+               keeps some warm, and replaces those that do not answer.
+    backends/  A `backend` is where they run: `local` processes or `aws` Lambda.
+    policy/    After each epoch, `observe` sets the load beside what hosts can take; `burst` tells whether
+               a burst lasts and burst workers answer; `shares` works out how much of each slot's rows
+               they get, and how many of them; `offloader` decides so for a step, `flow` for all steps,
+               and writes it into the next epoch's plan. `reflexes` adds how many rows are too many, so
+               that couriers can react in the epoch that brings them.
+    courier/   A `router` parts a task's rows by that plan. `questions` cuts the burst workers' part into
+               requests and waits for answers until a deadline; rows without one the courier does itself.
     backends/  A `worker` runs the segment's steps on a request's rows and answers with partial states.
-    courier/   Partial states go to the hosts that own their keys, on a channel of their own.
+    courier/   `keyed_road` brings partial states to the hosts that own their keys, on a channel of their
+               own; `stateless_road` puts rows in the place of those that they are made of.
 
 There the host merges them into its state (`host/`), in the same epoch, as it merges what couriers combine.
 """

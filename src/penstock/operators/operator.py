@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple, Protocol
+from functools import partial
+from typing import Any, Literal, NamedTuple, Protocol, Self
 
 import pyarrow as pa
 
+from penstock.errors import FlowError
 from penstock.model import DeadLetter, LateRows
 from penstock.operators.places import Places
 from penstock.state.arrays import Array
@@ -76,51 +79,60 @@ class Unfit(NamedTuple):
     """For example "a null in the key (user)"."""
 
 
+def one_field(
+    schema: pa.Schema,
+    name: str,
+    whose: str,
+    what: str = "column",
+    hint: str = "check the spelling, or select and rename the columns before this step",
+) -> pa.Field:
+    """The column of that name; FlowError if there is none, or more than one."""
+    places = schema.get_all_field_indices(name)
+    if len(places) == 1:
+        return schema.field(places[0])
+    found = "is not among the columns" if not places else "stands more than once among the columns"
+    raise FlowError(f"{what} {name!r} of {whose} {found} {', '.join(schema.names)}", hint=hint)
+
+
 def without_key(codec: KeyCodec, names: Sequence[str], batch: pa.RecordBatch) -> Unfit | None:
     """The rows that have a null in the key; None when there are none."""
     nulls = codec.null_rows(batch)
     return None if nulls is None else Unfit(nulls, f"a null in the key ({', '.join(names)})")
 
 
-class StepPlan(Protocol):
-    """A compiled keyed step. Picklable: couriers make senders of it, hosts an operator."""
+class StepPlan(ABC):
+    """A compiled keyed step: couriers make senders of it, hosts an operator.
 
-    def __str__(self) -> str:
-        """What the step does, in a few words, for `explain`."""
-        ...
+    Pickled, it is the arguments that it was made of, and is compiled anew where it arrives. `str`
+    says what the step does, in a few words, for `explain`.
+    """
 
-    @property
-    def inputs(self) -> tuple[pa.Schema, ...]:
-        """What comes in: one schema, or two for a join."""
-        ...
+    inputs: tuple[pa.Schema, ...]
+    """What comes in: one schema, or two for a join."""
+    key_names: list[str]
+    """The key columns as users know them."""
+    codec: KeyCodec
+    """The codec of the table's keys, which decide slots."""
+    output: pa.Schema
+    merges: bool = False
+    """Whether partial states of one key, made apart, can be merged into one."""
+    has_timers: bool = False
+    """Whether the step needs epochs even when its stream is quiet."""
 
-    @property
-    def key_names(self) -> list[str]:
-        """The key columns as users know them."""
-        ...
+    def __new__(cls, *given: Any, **options: Any) -> Self:
+        plan = super().__new__(cls)
+        plan.__dict__["_made_of"] = given, options
+        return plan
 
-    @property
-    def codec(self) -> KeyCodec:
-        """The codec of the table's keys, which decide slots."""
-        ...
-
-    @property
-    def output(self) -> pa.Schema: ...
-
-    @property
-    def merges(self) -> bool:
-        """Whether partial states of one key, made apart, can be merged into one."""
-        ...
-
-    @property
-    def has_timers(self) -> bool:
-        """Whether the step needs epochs even when its stream is quiet."""
-        ...
+    def __reduce__(self) -> tuple[Any, ...]:
+        given, options = self.__dict__["_made_of"]
+        return partial(type(self), **options), given
 
     def unfit(self, input: int, batch: pa.RecordBatch) -> Unfit | None:
         """Rows of an input that the step cannot take; None, quickly, when there are none."""
-        ...
+        return without_key(self.codec, self.key_names, batch)
 
+    @abstractmethod
     def sender(self, time: EpochTime, two_stage: bool = False) -> Sender:
         """The courier's part of the step, for one task.
 
@@ -130,17 +142,16 @@ class StepPlan(Protocol):
         What comes out is the same, also when only some tasks do so. Where nothing `merges`, the
         flag says nothing.
         """
-        ...
 
     def sent_keys(self, batch: pa.RecordBatch) -> Keys:
         """The keys of a batch, or of some rows of one, that a sender gave."""
-        ...
+        return self.codec.encode(batch)
 
+    @abstractmethod
     def operator(
         self, slots: int, step_id: str, on_error: OnError, ordered: bool = False
     ) -> Operator:
         """The host's part of the step, with no state yet. If `ordered`, its answers have places."""
-        ...
 
 
 class Sender(Protocol):

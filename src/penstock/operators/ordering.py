@@ -18,16 +18,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from numba import njit
 
-from penstock.state.arrays import (
-    Array,
-    fixed_array,
-    fixed_values,
-    one_chunk,
-    physical,
-    valid_mask,
-)
+from penstock.operators.entry_groups import changes, stable_order
+from penstock.state.arrays import Array, fixed_array, fixed_values, one_chunk, physical, valid_mask
 
 _SIGN = np.int64(np.iinfo(np.int64).min)
 
@@ -39,27 +32,28 @@ def sort_order(columns: Sequence[tuple[pa.Array, bool]], groups: Array) -> Array
         return order
     if not (groups[1:] >= groups[:-1]).all():
         order = np.argsort(groups, kind="stable")
-    starts = _changes(groups[order])
+    starts = changes(groups[order])
     for key in _keys(columns):
-        tied = _tied(starts)
-        if not len(tied):
+        same = tied(starts)
+        if not len(same):
             break
-        rows = order[tied]
+        rows = order[same]
         keys = key(rows)
-        better = _within_runs(np.argsort(keys), np.cumsum(starts[tied]))
-        order[tied] = rows[better]
+        by_key, runs = np.argsort(keys), np.cumsum(starts[same])
+        better = by_key[stable_order(runs[by_key], runs[-1] + 1)[0]]
+        order[same] = rows[better]
         # a run is sorted in its own places: only where a key changes does a run begin anew
-        starts[tied] |= _changes(keys[better])
+        starts[same] |= changes(keys[better])
     return order
 
 
 def run_starts(columns: Sequence[tuple[pa.Array, bool]], groups: Array, order: Array) -> Array:
     """Where rows in a `sort_order` differ, in group or columns, from the one before (bool)."""
-    starts = _changes(groups[order])
+    starts = changes(groups[order])
     for column, _ in columns:
         array = one_chunk(column).take(fixed_array(order, pa.int64()))
         for at in range(_parts(array)):
-            starts |= _changes(_key(array, at))
+            starts |= changes(_key(array, at))
     return starts
 
 
@@ -78,34 +72,10 @@ def _keys(columns: Sequence[tuple[pa.Array, bool]]) -> Iterator[Callable[[Array]
     yield lambda rows: rows
 
 
-@njit(cache=True, nogil=True)
-def _within_runs(order, runs):  # type: ignore[no-untyped-def]
-    """An order of rows with those of each run put together; runs are numbered from 1 on, in order,
-    and the rows of each stand together."""
-    ends = np.zeros(runs[-1] + 1, np.int64)
-    for i in range(len(runs)):
-        ends[runs[i]] = i
-    starts = np.zeros(len(ends), np.int64)
-    starts[2:] = ends[1:-1] + 1
-    out = np.empty(len(order), np.int64)
-    for i in range(len(order)):
-        run = runs[order[i]]
-        out[starts[run]] = order[i]
-        starts[run] += 1
-    return out
-
-
-def _tied(starts: Array) -> Array:
+def tied(starts: Array) -> Array:
     """The places of rows that share their run with others."""
     alone = starts & np.append(starts[1:], True)
     return np.flatnonzero(~alone)
-
-
-def _changes(values: Array) -> Array:
-    """Where a value is not that before it; the first always."""
-    changes = np.ones(len(values), np.bool_)
-    np.not_equal(values[1:], values[:-1], out=changes[1:])
-    return changes
 
 
 def _parts(array: pa.Array) -> int:
@@ -128,12 +98,9 @@ def _values(array: pa.Array) -> Array:
     type = array.type
     if pa.types.is_dictionary(type):
         return _values(array.cast(type.value_type))
-    if pa.types.is_floating(type):
-        return float_keys(fixed_values(array).astype(np.float64))
-    if pa.types.is_uint64(type):
-        return fixed_values(array).view(np.int64) ^ _SIGN
-    if physical(type) is not None:
-        return fixed_values(array).astype(np.int64)
+    keys = number_keys(array)
+    if keys is not None:
+        return keys
     if pa.types.is_null(type):
         return np.zeros(len(array), np.int64)
     if pa.types.is_fixed_size_binary(type) and not pa.types.is_decimal(type):
@@ -142,6 +109,15 @@ def _values(array: pa.Array) -> Array:
         ranks = pc.rank(array, "ascending", tiebreaker="dense")
         return fixed_values(ranks).astype(np.int64)
     return _object_ranks(array)
+
+
+def number_keys(array: pa.Array) -> Array | None:
+    """As `_values` for numbers, bools, dates and times; None for other types."""
+    if pa.types.is_floating(array.type):
+        return float_keys(fixed_values(array).astype(np.float64))
+    if pa.types.is_uint64(array.type):
+        return fixed_values(array).view(np.int64) ^ _SIGN
+    return None if physical(array.type) is None else fixed_values(array).astype(np.int64)
 
 
 def float_keys(values: Array) -> Array:

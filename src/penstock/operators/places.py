@@ -19,6 +19,7 @@ import numpy as np
 import pyarrow as pa
 from numba import njit
 
+from penstock.operators.entry_groups import stable_order
 from penstock.state.arrays import Array, fixed_array, fixed_values, grown, more
 
 SERIAL = "__serial"
@@ -120,25 +121,9 @@ def _order(serials: Array) -> Array:
     """The stable order of serial numbers, which mostly lie close together."""
     least, most = int(serials.min()), int(serials.max())
     if most - least < _DENSE * len(serials):
-        counted: Array = _counted(serials, least, most - least + 1)
-        return counted
+        order: Array = stable_order(serials - least, most - least + 1)[0]
+        return order
     return np.argsort(serials, kind="stable")
-
-
-@njit(cache=True, nogil=True)
-def _counted(serials, least, span):  # type: ignore[no-untyped-def]
-    """A stable counting sort."""
-    at = np.zeros(span + 1, np.int64)
-    for i in range(len(serials)):
-        at[serials[i] - least + 1] += 1
-    for i in range(span):
-        at[i + 1] += at[i]
-    order = np.empty(len(serials), np.int64)
-    for i in range(len(serials)):
-        place = serials[i] - least
-        order[at[place]] = i
-        at[place] += 1
-    return order
 
 
 def taken(places: Places | None, rows: Array) -> Places | None:
@@ -151,11 +136,6 @@ def in_order(batches: Sequence[pa.RecordBatch], places: Sequence[Places]) -> lis
 
     They come in one batch, unless they are more than fit into one: so that what follows does not
     see how many hosts, or parts of one, they come from.
-
-    >>> a, b = (pa.RecordBatch.from_pydict({"n": n}) for n in ([1, 4], [2, 3]))
-    >>> at = [Places.of_records(0, np.array(serials)) for serials in ([10, 40], [20, 30])]
-    >>> [batch.column("n").to_pylist() for batch in in_order([a, b], at)]
-    [[1, 2, 3, 4]]
     """
     some = [batch for batch in batches if batch.num_rows]
     if not some:
@@ -204,10 +184,6 @@ def split_serial(
 ) -> tuple[list[pa.RecordBatch], Places | None]:
     """What a courier sent, without serial numbers, and the places that they mean; None: it sent none,
     since its flow is not ordered, or since there are no batches.
-
-    >>> sent = with_serial(pa.RecordBatch.from_pydict({"n": [1, 2]}), 40)
-    >>> split_serial([sent], 3)[1]
-    Places([(3, 40), (3, 41)])
     """
     if not batches or batches[0].schema.names[-1:] != [SERIAL]:
         return batches, None
@@ -294,20 +270,12 @@ class FirstPlaces:
     Entries are numbers that an undo of the table may give to other keys. So the hash of the key is
     kept beside the place: what was noted of another key is forgotten. What was noted of the same key
     before an undo stays, and does no harm: a channel that is applied again brings the same records.
-
-    >>> first = FirstPlaces()
-    >>> entries, hashes = np.array([4, 0, 4]), np.array([7, 9, 7], np.uint64)
-    >>> first.note(entries, hashes, Places.of_records(1, np.array([20, 21, 22])))
-    >>> first.note(entries[:1], hashes[:1], Places.of_records(0, np.array([33])))
-    >>> first.of(np.array([0, 4]))
-    Places([(1, 21), (0, 33)])
     """
 
     def __init__(self) -> None:
         self._round = 1
-        self._rounds = np.zeros(0, np.int64)
-        self._hashes = np.zeros(0, np.uint64)
-        self._major, self._minor = np.zeros(0, np.int64), np.zeros(0, np.int64)
+        self._known = np.zeros((0, 4), np.int64)
+        """By entry: the round in which its place was noted, the hash of its key, and the place."""
 
     def clear(self) -> None:
         """An epoch opens, or was rolled back."""
@@ -315,41 +283,32 @@ class FirstPlaces:
 
     def note(self, entries: Array, hashes: Array, places: Places) -> None:
         """Records of these places touched these entries, whose keys have these hashes."""
-        if not len(entries):
-            return
-        self._reserve(int(entries.max()) + 1)
-        _note(
-            entries, hashes, places.major, places.minor, self._round,
-            self._rounds, self._hashes, self._major, self._minor,
-        )  # fmt: skip
+        if len(entries):
+            self._reserve(int(entries.max()) + 1)
+            hashes = hashes.view(np.int64)
+            _note(entries, hashes, places.major, places.minor, self._round, self._known)
 
     def of(self, entries: Array) -> Places:
         """The first places of these entries; those that no record touched have the least of all."""
         if not len(entries):
             return Places.none()
         self._reserve(int(entries.max()) + 1)
-        least = np.iinfo(np.int64).min
-        noted = self._rounds[entries] == self._round
-        return Places(
-            np.where(noted, self._major[entries], least),
-            np.where(noted, self._minor[entries], least),
-        )
+        rounds, _, major, minor = self._known.take(entries, axis=0).T
+        noted, least = rounds == self._round, np.iinfo(np.int64).min
+        return Places(np.where(noted, major, least), np.where(noted, minor, least))
 
     def _reserve(self, room: int) -> None:
-        used = len(self._rounds)
+        used = len(self._known)
         if room > used:
-            room = max(room, more(used))
-            self._rounds = grown(self._rounds, used, room)
-            self._hashes = grown(self._hashes, used, room)
-            self._major = grown(self._major, used, room)
-            self._minor = grown(self._minor, used, room)
+            self._known = grown(self._known, used, max(room, more(used)))
 
 
 @njit(cache=True, nogil=True)
-def _note(entries, hashes, majors, minors, now, rounds, known, major, minor):  # type: ignore[no-untyped-def]
+def _note(entries, hashes, majors, minors, now, known):  # type: ignore[no-untyped-def]
     for i in range(len(entries)):
         e = entries[i]
-        fresh = rounds[e] != now or known[e] != hashes[i]
-        if fresh or majors[i] < major[e] or (majors[i] == major[e] and minors[i] < minor[e]):
-            rounds[e], known[e] = now, hashes[i]
-            major[e], minor[e] = majors[i], minors[i]
+        fresh = known[e, 0] != now or known[e, 1] != hashes[i]
+        earlier = majors[i] < known[e, 2] or (majors[i] == known[e, 2] and minors[i] < known[e, 3])
+        if fresh or earlier:
+            known[e, 0], known[e, 1] = now, hashes[i]
+            known[e, 2], known[e, 3] = majors[i], minors[i]

@@ -7,7 +7,7 @@ can mean "never" (see `stamp`).
 
 from __future__ import annotations
 
-from abc import ABC
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import ClassVar, Literal, NamedTuple
@@ -16,12 +16,12 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.errors import ProtocolError
-from penstock.operators.operator import ROWS, Answer, EpochTime
+from penstock.operators.operator import PARTIALS, ROWS, Answer, EpochTime, StepPlan
 from penstock.operators.places import FirstPlaces, Places
 from penstock.state.arrays import Array
 from penstock.state.keys.codec import Keys
 from penstock.state.table.columns import Column
-from penstock.state.table.table import ColumnTable
+from penstock.state.table.table import KEY, ColumnTable
 from penstock.state.variables.timers import ALL_TIMES, LIMIT
 
 
@@ -53,33 +53,34 @@ def answer_of(given: Iterable[Given]) -> Answer:
     return answer
 
 
-def places_of(
-    ordered: bool, batches: Sequence[pa.RecordBatch], places: Places | None
-) -> Sequence[Places | None]:
-    """The places of each batch of a channel; None for each where the step is not ordered."""
-    if not ordered:
-        return [None] * len(batches)
-    if places is None:
-        places = Places.none()
-    if len(places) != sum(batch.num_rows for batch in batches):
-        raise ProtocolError(
-            "records came without their places to a step that keeps order",
-            hint="couriers and hosts must run the same flow and version of Penstock",
-        )
-    return places.split(batches)
-
-
 class TableOperator(ABC):
-    """Takes in channels whole or not at all; a rollback of the table is a rollback of it all."""
+    """Takes in channels whole or not at all; a rollback of the table is a rollback of it all.
 
-    table: ColumnTable
+    Nothing falls due, and nothing is given when an epoch closes, where an operator does not say so.
+    """
+
     kinds: ClassVar[tuple[str, ...]] = (ROWS,)
     """What channels may bring."""
     divisible: bool = True
 
-    def __init__(self, step_id: str, ordered: bool) -> None:
+    def __init__(self, plan: StepPlan, table: ColumnTable, step_id: str, ordered: bool) -> None:
+        self.table, self.output = table, plan.output
         self.step_id, self.ordered = step_id, ordered
-        self._firsts = FirstPlaces()
+        self._codec, self._firsts = plan.codec, FirstPlaces()
+
+    def keys(self, kind: str, batches: list[pa.RecordBatch]) -> list[Keys]:
+        """The keys of these batches."""
+        if kind == PARTIALS:
+            return [self._codec.from_storage(batch.column(KEY)) for batch in batches]
+        return [self._codec.encode(batch) for batch in batches]
+
+    def due(self, time: EpochTime) -> dict[str, int]:
+        """The entries that `open` will look at."""
+        return {}
+
+    @abstractmethod
+    def open(self, time: EpochTime) -> Answer:
+        """Fire what the epoch's times make due."""
 
     def apply(
         self, kind: str, batches: list[pa.RecordBatch], places: Places | None = None
@@ -90,21 +91,33 @@ class TableOperator(ABC):
                 f"step {self.step_id!r} cannot take input of the kind {kind!r}",
                 hint="couriers and hosts must run the same version of Penstock",
             )
-        each = places_of(self.ordered, batches, places)
+        each: Sequence[Places | None] = [None] * len(batches)
+        if self.ordered:
+            places = Places.none() if places is None else places
+            if len(places) != sum(batch.num_rows for batch in batches):
+                raise ProtocolError(
+                    "records came without their places to a step that keeps order",
+                    hint="couriers and hosts must run the same flow and version of Penstock",
+                )
+            each = places.split(batches)
         with whole_or_not(self.table):
-            return answer_of(self._take_in(kind, batches, each))
+            return self._applied(kind, batches, each)
 
-    def _take_in(
+    def _applied(
         self, kind: str, batches: list[pa.RecordBatch], places: Sequence[Places | None]
-    ) -> Iterable[Given]:
+    ) -> Answer:
         """Put a channel's batches, with their places, into the table; gives the output that they
         cause at once."""
-        for batch, where in zip(batches, places, strict=True):
-            yield from self._take(kind, batch, where)
+        each = zip(batches, places, strict=True)
+        return answer_of(given for one, where in each for given in self._take(kind, one, where))
 
     def _take(self, kind: str, batch: pa.RecordBatch, places: Places | None) -> Iterable[Given]:
         """Put one batch into the table; gives the output that it causes at once."""
         raise NotImplementedError
+
+    def close(self) -> Answer:
+        """Give what is due once per epoch."""
+        return Answer()
 
     def rollback(self) -> None:
         """Back to the last sealed version."""
@@ -142,11 +155,7 @@ def due_column(clock: Clock) -> Column:
 
 
 def stamp(times_ms: Array) -> Array:
-    """What the column holds for times in milliseconds since 1970.
-
-    >>> stamp(np.array([0])) == stamp(np.array([-1])) + 1
-    array([ True])
-    """
+    """What the column holds for times in milliseconds since 1970."""
     return np.clip(times_ms, -LIMIT + 1, ALL_TIMES) + LIMIT
 
 

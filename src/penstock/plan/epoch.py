@@ -41,44 +41,44 @@ class RouteTable:
 
 @dataclass(frozen=True)
 class Offload:
-    """What part of a segment's rows goes to functions in an epoch, and how long couriers wait for them."""
+    """The part of a segment's rows that goes to burst workers in an epoch, and how long couriers wait."""
 
     shares: npt.NDArray[np.float64]
     """Share of each slot's rows, from 0 to 1; for stateless steps of each partition's
     rows, or one for all."""
-    functions: int
+    workers: int
     """How many may be at work at a time, for all couriers together."""
     deadline_ms: int
     """Milliseconds without an answer after which a courier does the rows of an invocation itself."""
     per_courier: tuple[int, ...] = ()
-    """Functions that each courier may keep busy, by partition; 0: it keeps its rows. Empty: all couriers
+    """Burst workers that each courier may keep busy, by partition; 0: it keeps its rows. Empty: all couriers
     alike."""
     reflex: Reflex | None = None
     """What couriers do about more rows than hosts can take; None: nothing but what the shares say."""
 
     def __post_init__(self) -> None:
         fit = np.all((self.shares >= 0) & (self.shares <= 1))  # false for NaN, too
-        if not fit or self.functions < 1 or self.deadline_ms < 1:
+        if not fit or self.workers < 1 or self.deadline_ms < 1:
             raise ProtocolError(
                 f"rows cannot be offloaded in shares from {np.min(self.shares, initial=0.0)} to "
-                f"{np.max(self.shares, initial=0.0)} to {self.functions} functions with a "
+                f"{np.max(self.shares, initial=0.0)} to {self.workers} burst workers with a "
                 f"deadline of {self.deadline_ms} ms",
-                hint="use shares from 0 to 1, at least one function and a deadline above 0",
+                hint="use shares from 0 to 1, at least one burst worker and a deadline above 0",
             )
 
     def at_once(self, partition: int, partitions: int) -> int:
-        """How many functions one courier of several may keep busy.
+        """How many burst workers one courier of several may keep busy.
 
-        >>> [Offload(np.ones(1), functions=5, deadline_ms=800).at_once(p, 3) for p in range(3)]
+        >>> [Offload(np.ones(1), workers=5, deadline_ms=800).at_once(p, 3) for p in range(3)]
         [2, 2, 1]
         """
         if len(self.per_courier) == partitions:
             return self.per_courier[partition]
-        each, rest = divmod(self.functions, partitions)
+        each, rest = divmod(self.workers, partitions)
         return max(1, each + (partition < rest))
 
     def share_of(self, partition: int, partitions: int) -> float:
-        """For stateless steps: the part of one courier's rows that goes to functions."""
+        """For stateless steps: the part of one courier's rows that goes to burst workers."""
         alike = len(self.shares) != partitions
         return float(np.mean(self.shares) if alike else self.shares[partition])
 
@@ -98,11 +98,11 @@ class StepRoutes:
     """Whether couriers combine the rows of each key whatever that costs them: a key is then one
     record of each task for its host. Only where the step's state merges; elsewhere it says nothing."""
     offload: Offload | None = None
-    """What goes to functions of the segment that ends in this step; None: nothing."""
+    """What goes to burst workers of the segment that ends in this step; None: nothing."""
 
     @property
     def channels(self) -> int:
-        """How many each courier has to each host: where functions help, what they make of rows has
+        """How many each courier has to each host: where burst workers help, what they make of rows has
         one of its own."""
         return 1 if self.offload is None else 2
 
@@ -120,9 +120,9 @@ class EpochPlan:
     driver: str
     """The registry's Flight location."""
     token: str
-    functions: str | None = None
-    """How couriers reach functions, as text; None: there are none."""
+    reach: str | None = None
+    """How couriers reach burst workers, as text; None: there are none."""
     map_offloads: tuple[tuple[str, Offload], ...] = ()
-    """What goes to functions of segments without a keyed step, by segment."""
+    """What goes to burst workers of segments without a keyed step, by segment."""
     timed: tuple[str, ...] = ()
     """Segments without a keyed step of which couriers tell what they did, and how long that took."""

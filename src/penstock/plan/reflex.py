@@ -2,7 +2,7 @@
 
 A decision takes at least one epoch: what is seen in one changes the next. By then a burst has made
 the one under way long, and the next one longer. So the plan of an epoch also says how much hosts can
-take of it in time; a courier that finds more in its task lets functions have the rest at once.
+take of it in time; a courier that finds more in its task lets burst workers have the rest at once.
 """
 
 from __future__ import annotations
@@ -16,29 +16,29 @@ _MOST = 32.0
 
 @dataclass(frozen=True)
 class Reflex:
-    """When couriers give rows to functions although nobody has decided so, and how many.
+    """When couriers give rows to burst workers although nobody has decided so, and how many.
 
-    All counts are of rows at the place where they would leave for functions. They are of all tasks
+    All counts are of rows at the place where they would leave for burst workers. They are of all tasks
     together, until `of` has made them those of one task.
 
-    >>> reflex = Reflex(limit=800.0, room=600.0, each=300.0, merge=0.1, functions=8)
+    >>> reflex = Reflex(limit=800.0, room=600.0, each=300.0, merge=0.1, workers=8)
     >>> reflex.share(800), round(reflex.share(2000), 2), reflex.at_once(2600)
     (0.0, 0.78, 8)
     >>> half = Reflex(800.0, 600.0, 300.0, 0.1, 8, parts=(0.5, 0.25, 0.25)).of(0, partitions=3)
-    >>> half.limit, half.room, half.functions
+    >>> half.limit, half.room, half.workers
     (400.0, 300.0, 4)
     """
 
     limit: float
-    """Rows per epoch above which couriers give the rest to functions."""
+    """Rows per epoch above which couriers give the rest to burst workers."""
     room: float
     """Rows' worth of work that is left to hosts if there are more."""
     each: float
-    """Rows that one function should get."""
+    """Rows that one burst worker should get."""
     merge: float
-    """What a row that goes to functions costs its host all the same, in rows."""
-    functions: int
-    """Functions that may be at work at a time."""
+    """What a row that goes to burst workers costs its host all the same, in rows."""
+    workers: int
+    """Burst workers that may be at work at a time."""
     parts: tuple[float, ...] = ()
     """Share of all rows that each partition usually brings; empty: all bring as many."""
 
@@ -51,19 +51,19 @@ class Reflex:
         """What holds for the task of one partition."""
         even = len(self.parts) != partitions
         part = 1 / partitions if even else self.parts[partition]
-        few = max(1, math.floor(self.functions * part))  # all together no more than there may be
+        few = max(1, math.floor(self.workers * part))  # all together no more than there may be
         return Reflex(part * self.limit, part * self.room, self.each, self.merge, few)
 
     def share(self, rows: float) -> float:
-        """The part of the rows that functions get. Never less for more rows."""
+        """The part of the rows that burst workers get. Never less for more rows."""
         if rows <= self.limit:
             return 0.0
         rows = max(1.0, min(rows, self.most))
         wanted = (rows - self.room) / (rows * (1.0 - self.merge))
-        # With few functions hosts do what they can for as long as those take.
-        together = 1.0 / (self.room / (self.functions * self.each) + 1.0 - self.merge)
+        # With few burst workers hosts do what they can for as long as those take.
+        together = 1.0 / (self.room / (self.workers * self.each) + 1.0 - self.merge)
         return max(0.0, min(1.0, together, wanted))
 
     def at_once(self, carried: int) -> int:
-        """How many functions share the rows carried."""
-        return max(1, min(self.functions, math.ceil(carried / self.each)))
+        """How many burst workers share the rows carried."""
+        return max(1, min(self.workers, math.ceil(carried / self.each)))

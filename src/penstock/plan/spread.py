@@ -5,12 +5,9 @@ Hosts are numbers here: places in arrays. All of it is deterministic.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-import numpy.typing as npt
 
-Array = npt.NDArray[Any]
+from penstock.state.arrays import Array
 
 
 def balanced(place: Array, hosts: Array) -> Array:

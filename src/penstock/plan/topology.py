@@ -15,7 +15,6 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import Any, get_args
 
 import numpy as np
-import numpy.typing as npt
 
 from penstock.errors import CheckpointError, SettingError
 from penstock.model import HostId, StepId
@@ -24,12 +23,11 @@ from penstock.plan.migration import Migration
 from penstock.plan.placement import Handover, Placement, Why
 from penstock.plan.slots import slots_to_text
 from penstock.plan.spread import adopted, balanced
+from penstock.state.arrays import Array
 
 _WHY: tuple[Why, ...] = get_args(Why)
 _START, _MOVE, _SCALE, _LOST, _BACK = range(len(_WHY))
 _NONE = -1
-
-Array = npt.NDArray[Any]
 
 
 class Topology:
@@ -116,7 +114,7 @@ class Topology:
             )
         homes = self._home.copy()
         homes[chosen] = number
-        self._resettle(homes, _MOVE)
+        self._resettle(homes, _MOVE, self._wanted)
 
     def treat(self, hosts: Sequence[HostId], moves: Iterable[tuple[Iterable[int], HostId]]) -> None:
         """Ask for these hosts, and that these slots live there; all others stay where they are.
@@ -125,7 +123,7 @@ class Topology:
         leaves, so what it has must be moved away with the same call.
         """
         wanted = self._checked(hosts)
-        homes = np.where(self._owner != _NONE, self._owner, self._home)
+        homes = self._places()
         for slots, to in moves:
             homes[self._checked_slots(slots)] = self._number(to)
         stranded = np.flatnonzero(~np.isin(homes, wanted))
@@ -135,17 +133,12 @@ class Topology:
                 hint="move all slots of a host that leaves",
             )
         why = _MOVE if set(wanted) == set(self._wanted) else _SCALE
-        self._wanted = wanted
-        self._known.update(wanted)
-        self._resettle(homes, why)
+        self._resettle(homes, why, wanted)
 
     def stay(self) -> None:
         """Give up what is pending: slots that have an owner stay there, hosts that own none leave."""
-        owned = self._owner != _NONE
-        homes = np.where(owned, self._owner, self._home)
-        self._wanted = sorted(set(homes.tolist()))
-        self._known.update(self._wanted)
-        self._resettle(homes, _MOVE)
+        homes = self._places()
+        self._resettle(homes, _MOVE, sorted(set(homes.tolist())))
 
     def scale(self, hosts: Sequence[HostId]) -> None:
         """Ask for these hosts: as many slots for each as for any other, with the fewest moves.
@@ -153,10 +146,8 @@ class Topology:
         Counted from where slots are now, so what has not moved yet for an earlier request may stay.
         Hosts that are not among them leave: they give away all they have, and are then `retired`.
         """
-        self._wanted = self._checked(hosts)
-        self._known.update(self._wanted)
-        place = np.where(self._owner == _NONE, self._home, self._owner)
-        self._resettle(balanced(place, np.array(self._wanted)), _SCALE)
+        wanted = self._checked(hosts)
+        self._resettle(balanced(self._places(), np.array(wanted)), _SCALE, wanted)
 
     def lost(self, host: HostId) -> None:
         """The host died, and its memory with it. Its slots get other owners at the next `advance`.
@@ -268,7 +259,13 @@ class Topology:
         homes[~np.isin(homes, wanted)] = _NONE
         return adopted(homes, wanted) if before >= set(self.hosts) else balanced(homes, wanted)
 
-    def _resettle(self, homes: Array, why: int) -> None:
+    def _places(self) -> Array:
+        """Where each slot is now; where it should be if nobody owns it."""
+        return np.where(self._owner != _NONE, self._owner, self._home)
+
+    def _resettle(self, homes: Array, why: int, wanted: list[int]) -> None:
+        self._wanted = wanted
+        self._known.update(wanted)
         self._reason[homes != self._home] = why
         self._home, self._told = homes, None
 

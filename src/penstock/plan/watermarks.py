@@ -161,7 +161,10 @@ def step_watermarks(
         holding = [bound for bound in bounds if not isinstance(bound, Free)]
         if not holding:
             free.add(step)
-        result[step] = _later(before.get(step), _least(holding))
+        times, known = [before.get(step)], [bound for bound in holding if bound is not None]
+        if known and len(known) == len(holding):  # one that is not known yet holds the step back
+            times.append(min(known))
+        result[step] = max((time for time in times if time is not None), default=None)
     return result
 
 
@@ -171,16 +174,6 @@ def _bound(
     if isinstance(read, int):
         return sources[read]
     return FREE if read in free else before.get(read)
-
-
-def _least(bounds: Sequence[int | None]) -> int | None:
-    """The least bound; None if one of them is not known yet, or there are none."""
-    times = [bound for bound in bounds if bound is not None]
-    return min(times) if times and len(times) == len(bounds) else None
-
-
-def _later(one: int | None, other: int | None) -> int | None:
-    return max((time for time in (one, other) if time is not None), default=None)
 
 
 def known_rows(known: Mapping[tuple[int, str], Partition]) -> list[list[Any]]:

@@ -15,11 +15,4 @@ from penstock.runtime.runtime import Runtime
 from penstock.runtime.scheduler import Meter
 from penstock.runtime.schedules import Schedule
 
-__all__ = [
-    "ChainOperator",
-    "Kind",
-    "Mark",
-    "Meter",
-    "Runtime",
-    "Schedule",
-]
+__all__ = ["ChainOperator", "Kind", "Mark", "Meter", "Runtime", "Schedule"]

@@ -17,10 +17,11 @@ from __future__ import annotations
 
 import io
 from collections import deque
+from collections.abc import Callable
 from functools import partial
 from heapq import heapreplace
 from operator import setitem
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 
 class Empty:
@@ -33,58 +34,76 @@ class Empty:
 EMPTY: Final = Empty()
 
 
-class Counter(Protocol):
+class Counter:
     """An integer that is never below zero."""
 
-    def load(self) -> int:
+    __slots__ = ("_seek", "load")
+
+    def __init__(self, value: int) -> None:
+        position = io.BytesIO()
+        position.seek(value)
+        self._seek = position.seek
+        self.load: Callable[[], int] = position.tell
         """The value now."""
-        ...
 
     def fetch_add(self, number: int) -> int:
         """Add `number`, which may be negative; gives the value before."""
-        ...
+        return self._seek(number, 1) - number
 
 
-class Flag(Protocol):
+class Flag:
     """Set by one at a time, cleared by the one who set it."""
 
-    def test_and_set(self) -> bool:
+    __slots__ = ("clear", "test_and_set")
+
+    def __init__(self) -> None:
+        heap = [False]
+        self.test_and_set: Callable[[], bool] = partial(heapreplace, heap, True)
         """Set it; tells whether it had been set before. Never waits."""
-        ...
-
-    def clear(self) -> object:
+        self.clear: Callable[[], object] = partial(heapreplace, heap, False)
         """Only by whoever set it."""
-        ...
 
 
-class AtomicCells(Protocol):
+class AtomicCells:
     """A fixed number of places for values, all `EMPTY` in the beginning."""
 
-    def load(self, index: int, /) -> Any:
+    __slots__ = ("load", "store")
+
+    def __init__(self, size: int) -> None:
+        values: list[Any] = [EMPTY] * size
+        self.load: Callable[[int], Any] = values.__getitem__
         """What is there, maybe `EMPTY`."""
-        ...
-
-    def store(self, index: int, value: Any, /) -> None:
+        self.store: Callable[[int, Any], None] = partial(setitem, values)
         """Put a value, or `EMPTY`, there."""
-        ...
 
 
-class Queue(Protocol):
+class Queue:
     """First in, first out; any number of threads at both ends; unbounded."""
 
-    def put(self, value: Any, /) -> None:
+    __slots__ = ("_popleft", "_values", "put")
+
+    def __init__(self) -> None:
+        self._values: deque[Any] = deque()
+        self._popleft = self._values.popleft
+        self.put: Callable[[Any], None] = self._values.append
         """Add at the end."""
-        ...
 
     def take(self) -> Any:
         """The first one, which is removed, or `EMPTY`."""
-        ...
+        try:
+            return self._popleft()
+        except IndexError:
+            return EMPTY
 
     def peek(self) -> Any:
         """The first one, which stays (another thread may take it at once), or `EMPTY`."""
-        ...
+        try:
+            return self._values[0]
+        except IndexError:
+            return EMPTY
 
-    def __len__(self) -> int: ...
+    def __len__(self) -> int:
+        return len(self._values)
 
 
 class Atomics:
@@ -108,71 +127,20 @@ class Atomics:
 
     def counter(self, value: int = 0) -> Counter:
         """A counter that begins with `value`."""
-        return _SeekCounter(value)
+        return Counter(value)
 
     def flag(self) -> Flag:
         """A flag that is clear."""
-        return _HeapFlag()
+        return Flag()
 
     def cells(self, size: int) -> AtomicCells:
         """`size` empty cells."""
-        return _ListCells(size)
+        return AtomicCells(size)
 
     def queue(self) -> Queue:
         """An empty queue."""
-        return _DequeQueue()
+        return Queue()
 
 
-class _SeekCounter:
-    __slots__ = ("_seek", "load")
-
-    def __init__(self, value: int) -> None:
-        position = io.BytesIO()
-        position.seek(value)
-        self._seek = position.seek
-        self.load = position.tell
-
-    def fetch_add(self, number: int) -> int:
-        return self._seek(number, 1) - number
-
-
-class _HeapFlag:
-    __slots__ = ("clear", "test_and_set")
-
-    def __init__(self) -> None:
-        heap = [False]
-        self.test_and_set = partial(heapreplace, heap, True)
-        self.clear = partial(heapreplace, heap, False)
-
-
-class _ListCells:
-    __slots__ = ("load", "store")
-
-    def __init__(self, size: int) -> None:
-        values: list[Any] = [EMPTY] * size
-        self.load = values.__getitem__
-        self.store = partial(setitem, values)
-
-
-class _DequeQueue:
-    __slots__ = ("_popleft", "_values", "put")
-
-    def __init__(self) -> None:
-        self._values: deque[Any] = deque()
-        self._popleft = self._values.popleft
-        self.put = self._values.append
-
-    def take(self) -> Any:
-        try:
-            return self._popleft()
-        except IndexError:
-            return EMPTY
-
-    def peek(self) -> Any:
-        try:
-            return self._values[0]
-        except IndexError:
-            return EMPTY
-
-    def __len__(self) -> int:
-        return len(self._values)
+ATOMICS: Final = Atomics()
+"""The real ones, for who does not care."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from penstock.runtime.atomics import Atomics
@@ -12,71 +11,54 @@ from penstock.runtime.operators import ChainOperator, Mark
 from penstock.runtime.reorder import Reorder, Unordered
 from penstock.runtime.scheduler import Scheduler
 from penstock.runtime.schedules import Schedule
-from penstock.runtime.stages import Exit, Failure, Halt, Inlet, Stage
+from penstock.runtime.stages import Exit, Failure, Halt, Stage
 from penstock.runtime.worklists import GlobalWorklist, SharedWorklist, Worklist
 
 _OUTSIDE = (1, 0)
 """The place of an error that no item had: behind all others."""
 
 
-@dataclass(frozen=True)
-class Making:
-    """How a chain is made."""
-
-    operators: Sequence[ChainOperator]
-    workers: int
-    schedule: Schedule
-    queue: Callable[[int, Atomics], Worklist]
-    """Makes the worklist of a keyed operator with so many parts."""
-    reorder: Callable[[int, Atomics], Reorder]
-    """Makes what puts outputs in order, with so many places."""
-    buffer: int
-    slice: float
-    clock: Callable[[], float]
-    atomics: Atomics
-
-    def worklist(self, operator: ChainOperator) -> Worklist:
-        """What waits for this operator."""
-        if operator.kind == "keyed":
-            return self.queue(operator.parts, self.atomics)
-        one_at_a_time = operator.kind == "global"
-        return GlobalWorklist(self.atomics) if one_at_a_time else SharedWorklist(self.atomics)
-
-    def reorder_buffer(self, operator: ChainOperator) -> Reorder:
-        """What puts the outputs of this operator in order."""
-        if operator.kind == "global":
-            return Unordered(self.atomics)
-        # Each worker may take one beyond the bound: see SharedWorklist.consume.
-        return self.reorder(self.buffer + self.workers, self.atomics)
-
-
 class StageChain:
-    """One chain, empty in the beginning. After an error it is left as it is, and not used again."""
+    """One chain, empty in the beginning. After an error it is left as it is, and not used again.
 
-    def __init__(self, making: Making, crew: Crew) -> None:
-        operators, atomics = making.operators, making.atomics
+    `queue` makes the worklist of a keyed operator with so many parts, `reorder` what puts outputs in
+    order, with so many places.
+    """
+
+    def __init__(
+        self,
+        operators: Sequence[ChainOperator],
+        workers: int,
+        schedule: Schedule,
+        queue: Callable[[int, Atomics], Worklist],
+        reorder: Callable[[int, Atomics], Reorder],
+        buffer: int,
+        slice: float,
+        clock: Callable[[], float],
+        atomics: Atomics,
+        crew: Crew,
+    ) -> None:
         self.halt = Halt()
         self.exit = Exit(operators[-1].size, atomics)
         self._failures: list[tuple[tuple[int, int], BaseException]] = []
-        self._room = making.buffer
-        inlet: Inlet = self.exit
+        self._room = buffer
+        inlet: Stage | Exit = self.exit
         stages: list[Stage] = []
         for place in reversed(range(len(operators))):
             operator = operators[place]
+            # Each worker may take one beyond the bound: see SharedWorklist.consume.
+            ordered = reorder(buffer + workers, atomics)
+            worklist: Worklist = SharedWorklist(atomics)
+            if operator.kind == "keyed":
+                worklist = queue(operator.parts, atomics)
+            elif operator.kind == "global":
+                worklist, ordered = GlobalWorklist(atomics), Unordered(atomics)
             inlet = Stage(
-                place,
-                operator,
-                making.worklist(operator),
-                making.reorder_buffer(operator),
-                making.buffer,
-                inlet,
-                crew,
-                self.halt,
-                atomics,
+                place, operator, worklist, ordered, buffer, inlet, crew, self.halt, atomics
             )
             stages.insert(0, inlet)
         self.first, self._stages = stages[0], tuple(stages)
-        self.scheduler = Scheduler(stages, self.exit, making.schedule, making.slice, making.clock)
+        self.scheduler = Scheduler(stages, self.exit, schedule, slice, clock)
 
     def feed(self, item: Any) -> None:
         """Take in an item or a mark. By one thread. Wakes nobody."""

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from penstock.runtime.atomics import EMPTY, Atomics, Counter
+from penstock.runtime.atomics import ATOMICS, EMPTY, Atomics, Counter
 from penstock.runtime.operators import Mark
 
 Downstream = Callable[[Any], None]
@@ -49,8 +49,7 @@ class NonBlocking:
     False
     """
 
-    def __init__(self, size: int, atomics: Atomics | None = None) -> None:
-        atomics = atomics or Atomics()
+    def __init__(self, size: int, atomics: Atomics = ATOMICS) -> None:
         self._size = size
         self.next = atomics.counter(0)
         cells, self._flag = atomics.cells(size), atomics.flag()
@@ -87,8 +86,7 @@ class Unordered:
     waits until all that came before it have been sent; nothing behind it has been begun by then.
     """
 
-    def __init__(self, atomics: Atomics | None = None) -> None:
-        atomics = atomics or Atomics()
+    def __init__(self, atomics: Atomics = ATOMICS) -> None:
         self.next = atomics.counter(0)
         self._mark = atomics.cells(1)
         self._flag = atomics.flag()

@@ -13,16 +13,17 @@ from __future__ import annotations
 import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from penstock.errors import SettingError
-from penstock.runtime.atomics import Atomics
-from penstock.runtime.chain import Making, StageChain
+from penstock.runtime.atomics import ATOMICS, Atomics
+from penstock.runtime.chain import StageChain
 from penstock.runtime.crew import Bell, Crew
 from penstock.runtime.operators import ChainOperator
 from penstock.runtime.reorder import NonBlocking, Reorder
 from penstock.runtime.scheduler import Meter
-from penstock.runtime.schedules import Schedule, schedule
+from penstock.runtime.schedules import Schedule, schedule_named
 from penstock.runtime.stages import Halted
 from penstock.runtime.worklists import HybridQueue, Worklist
 
@@ -50,7 +51,7 @@ class Runtime:
         buffer: int = 1024,
         slice_ms: float = _SLICE_MS,
         clock: Callable[[], float] = time.perf_counter,
-        atomics: Atomics | None = None,
+        atomics: Atomics = ATOMICS,
     ) -> None:
         if not operators or workers < 1 or buffer < 1:
             raise SettingError(
@@ -58,28 +59,22 @@ class Runtime:
                 hint="at least one of each",
             )
         slice = slice_ms / 1000
+        if isinstance(schedule, str):
+            schedule = schedule_named(schedule, slice)
         self._workers, self._clock = workers, clock
-        self._making = Making(
-            tuple(operators),
-            workers,
-            _as_schedule(schedule, slice),
-            queue,
-            reorder,
-            buffer,
-            slice,
-            clock,
-            atomics or Atomics(),
-        )
-        self._active = self._making.atomics.counter(0)
+        self._active = atomics.counter(0)
         """Threads that may be at work."""
         self._bell = Bell()
         """The caller's."""
-        self._is_open = False
         self._feeding = False
         self._crew = Crew()
         # Threads know the runtime only weakly: one that nobody uses any more ends them.
         weakref.finalize(self, self._crew.send_home)
-        self._chain = StageChain(self._making, self._crew)
+        self._new_chain = partial(
+            StageChain, tuple(operators), workers, schedule, queue, reorder, buffer, slice, clock,
+            atomics, self._crew,
+        )  # fmt: skip
+        self._chain = self._new_chain()
 
     @property
     def meters(self) -> tuple[Meter, ...]:
@@ -98,7 +93,6 @@ class Runtime:
         begun, all workers come back, the runtime is empty (what operators keep is theirs), and the
         error of the earliest item that is known to have failed is raised.
         """
-        self._check_closed()
         outputs: list[Any] = []
         self._chain.exit.sink = outputs.append
         self._staff(self._workers - 1)
@@ -112,45 +106,8 @@ class Runtime:
         self._raise_failure()
         return outputs
 
-    def open(self, sink: Callable[[Any], None]) -> None:
-        """Begin a stream: all workers are threads, and `sink` gets outputs in serial order."""
-        self._check_closed()
-        self._chain.exit.sink = sink
-        self._is_open = True
-        self._staff(self._workers)
-
-    def submit(self, item: Any) -> None:
-        """Feed one item to the stream; waits while the first operator has too many waiting."""
-        self._check_open()
-        chain = self._chain
-        if not chain.has_room():
-            self._feeding = True
-            self._await(lambda: chain.halt.on or chain.has_room(), watch=True)
-            self._feeding = False
-        if chain.halt.on:
-            self._end_stream()
-        chain.feed(item)
-        if self._crew.idle:
-            self._crew.wake()
-
-    def finish(self) -> None:
-        """Wait until everything submitted has been sent, and end the stream; raises its error."""
-        self._check_open()
-        self._await(lambda: self._chain.halt.on or self._complete(), watch=True)
-        self._end_stream()
-
-    def stop(self) -> None:
-        """End the stream now: what is under way is dropped."""
-        self._check_open()
-        self._chain.halt.on = True
-        self._is_open = False
-        self._settle()
-        self.close()
-
     def close(self) -> None:
         """End the threads. The next run starts others."""
-        if self._is_open:
-            self.stop()
         self._crew.dismiss()
 
     def _staff(self, number: int) -> None:
@@ -251,22 +208,7 @@ class Runtime:
         self._crew.leave(self._bell)
         self._bell = Bell()
         self._await(lambda: not self._active.load(), watch=True)
-        self._chain = StageChain(self._making, self._crew)
-
-    def _end_stream(self) -> None:
-        self._is_open = False
-        try:
-            self._raise_failure()
-        finally:
-            self.close()
-
-    def _check_open(self) -> None:
-        if not self._is_open:
-            raise SettingError("the runtime has no open stream", hint="open it")
-
-    def _check_closed(self) -> None:
-        if self._is_open:
-            raise SettingError("the runtime has an open stream", hint="finish or stop it")
+        self._chain = self._new_chain()
 
 
 def _serving(runtime: weakref.ref[Runtime], crew: Crew) -> Callable[[Bell], bool]:
@@ -278,7 +220,3 @@ def _serving(runtime: weakref.ref[Runtime], crew: Crew) -> Callable[[Bell], bool
         return True
 
     return serve
-
-
-def _as_schedule(given: str | Schedule, slice: float) -> Schedule:
-    return schedule(given, slice) if isinstance(given, str) else given

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -84,10 +84,7 @@ class Scheduler:
     def begin(self) -> Turn | None:
         """A turn for the calling worker; None if there is nothing to do."""
         with self._lock:
-            ready = [
-                account.workers < stage.degree and stage.ready()
-                for stage, account in zip(self._stages, self._accounts, strict=True)
-            ]
+            ready = [*self._open()]
             choices = sum(ready)
             if not choices:
                 return None
@@ -114,10 +111,12 @@ class Scheduler:
 
     def ready(self) -> bool:
         """Whether there is something to do."""
-        return any(
-            account.workers < stage.degree and stage.ready()
-            for stage, account in zip(self._stages, self._accounts, strict=True)
-        )
+        return any(self._open())
+
+    def _open(self) -> Iterator[bool]:
+        """Whether one more worker would find something to do, for each operator."""
+        for stage, account in zip(self._stages, self._accounts, strict=True):
+            yield account.workers < stage.degree and stage.ready()
 
     def meters(self) -> tuple[Meter, ...]:
         """What was done so far. Exact when nothing is under way."""
@@ -155,7 +154,7 @@ class Scheduler:
             )
             for is_ready, stage, account in zip(ready, self._stages, self._accounts, strict=True)
         ]
-        chosen = self._schedule.choose(standings)
+        chosen = self._schedule(standings)
         return ready.index(True) if chosen is None else chosen
 
     def _roll(self) -> None:

@@ -12,9 +12,9 @@ A schedule sees one `Standing` for each operator of the chain, and picks one of 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import NamedTuple
 
 from penstock.errors import SettingError
 
@@ -38,119 +38,89 @@ class Standing(NamedTuple):
     """Seconds of work that it got in the current window."""
 
 
-class Schedule(Protocol):
-    """Picks operators for workers."""
-
-    def choose(self, standings: Sequence[Standing]) -> int | None:
-        """The place of the operator in the chain; None if none is ready. Quick: others wait."""
-        ...
+Schedule = Callable[[Sequence[Standing]], int | None]
+"""Gives the place of an operator in the chain; None if none is ready. Quick: other workers wait."""
 
 
-@dataclass(frozen=True)
-class QueueSizeThrottling:
-    """Pushes records from the entry: the first operator whose output queue is not yet full.
+def queue_size_throttling(standings: Sequence[Standing], capacity: float = 8192) -> int | None:
+    """Push records from the entry: the first operator whose output queue is not yet full.
 
     Thresholds share `capacity` records in proportion to what each operator gives for one record of
     the whole chain. If all are over theirs, the last one that is ready: a worker never idles.
 
     >>> one = Standing(ready=True, waiting=9)
-    >>> QueueSizeThrottling(capacity=30).choose([one, one._replace(waiting=10), one])
+    >>> queue_size_throttling([one, one._replace(waiting=10), one], capacity=30)
     1
     """
-
-    capacity: float = 8192
-
-    def choose(self, standings: Sequence[Standing]) -> int | None:
-        """The first one that is ready and below its threshold."""
-        given = _reaching(standings)[1:]
-        share = self.capacity / sum(given)
-        chosen = None
-        for place, standing in enumerate(standings):
-            if standing.ready:
-                chosen = place
-                if place + 1 == len(standings):
-                    break
-                if standings[place + 1].waiting < share * given[place]:
-                    break
-        return chosen
+    given, chosen = _reaching(standings)[1:], None
+    share = capacity / sum(given)
+    for place, standing in enumerate(standings):
+        if standing.ready:
+            chosen = place
+            behind = standings[place + 1 : place + 2]
+            if behind and behind[0].waiting < share * given[place]:
+                break
+    return chosen
 
 
-@dataclass(frozen=True)
-class LastInPipeline:
-    """Pulls records towards the exit.
+def last_in_pipeline(standings: Sequence[Standing]) -> int | None:
+    """Pull records towards the exit: the last operator that is ready.
 
-    >>> LastInPipeline().choose([Standing(True), Standing(True), Standing(False)])
+    >>> last_in_pipeline([Standing(True), Standing(True), Standing(False)])
     1
     """
-
-    def choose(self, standings: Sequence[Standing]) -> int | None:
-        """The last one that is ready."""
-        for place in range(len(standings) - 1, -1, -1):
-            if standings[place].ready:
-                return place
-        return None
+    return max((place for place, one in enumerate(standings) if one.ready), default=None)
 
 
-@dataclass(frozen=True)
-class EstimatedTime:
+def estimated_time(standings: Sequence[Standing]) -> int | None:
     """The longest time for a worklist, had its operator one worker more; unknown costs first.
 
     >>> quick, slow = Standing(True, waiting=10, cost=1.0), Standing(True, waiting=1, cost=8.0)
-    >>> EstimatedTime().choose([quick, slow]), EstimatedTime().choose([quick._replace(workers=1), slow])
+    >>> estimated_time([quick, slow]), estimated_time([quick._replace(workers=1), slow])
     (0, 1)
     """
-
-    def choose(self, standings: Sequence[Standing]) -> int | None:
-        """The one with the most to do."""
-        chosen, longest = None, -1.0
-        for place, standing in enumerate(standings):
-            if standing.ready:
-                cost = standing.cost or math.inf
-                time = standing.waiting * cost / (standing.workers + 1)
-                if time >= longest:
-                    chosen, longest = place, time
-        return chosen
+    chosen, longest = None, -1.0
+    for place, standing in enumerate(standings):
+        if standing.ready:
+            cost = standing.cost or math.inf
+            time = standing.waiting * cost / (standing.workers + 1)
+            if time >= longest:
+                chosen, longest = place, time
+    return chosen
 
 
-@dataclass(frozen=True)
-class CurrentThroughput:
+def current_throughput(standings: Sequence[Standing], slice: float) -> int | None:
     """The bottleneck: the operator that got through the fewest records in the current window.
 
-    What it did, and will have done when those at it have ended their time slice, is told in records
-    of the whole chain: its records divided by how many reach it for each that enters. (The
-    selectivity of the operator itself does not count: one that gives nothing is not done.) Among
-    equals, and among those whose cost is unknown, the last one.
+    What it did, and will have done when those at it have ended their time slice (seconds), is told
+    in records of the whole chain: its records divided by how many reach it for each that enters.
+    (The selectivity of the operator itself does not count: one that gives nothing is not done.)
+    Among equals, and among those whose cost is unknown, the last one.
 
     >>> first = Standing(True, cost=1.0, worked=4.0, selectivity=0.5)
-    >>> CurrentThroughput(1.0).choose([first, Standing(True, cost=1.0, worked=3.0)])
+    >>> current_throughput([first, Standing(True, cost=1.0, worked=3.0)], slice=1.0)
     0
-    >>> CurrentThroughput(1.0).choose([first, Standing(True, cost=1.0, worked=1.0)])
+    >>> current_throughput([first, Standing(True, cost=1.0, worked=1.0)], slice=1.0)
     1
     """
-
-    slice: float
-    """Seconds that a worker stays at an operator."""
-
-    def choose(self, standings: Sequence[Standing]) -> int | None:
-        """The one with the lowest throughput."""
-        chosen, least, reaching = None, math.inf, 1.0
-        for place, standing in enumerate(standings):
-            if standing.ready:
-                spent = standing.worked + standing.workers * self.slice
-                done = spent / (standing.cost * reaching) if standing.cost else 0.0
-                if done <= least:
-                    chosen, least = place, done
-            reaching *= max(standing.selectivity, LEAST_SELECTIVITY)
-        return chosen
+    chosen, least, reaching = None, math.inf, 1.0
+    for place, standing in enumerate(standings):
+        if standing.ready:
+            spent = standing.worked + standing.workers * slice
+            done = spent / (standing.cost * reaching) if standing.cost else 0.0
+            if done <= least:
+                chosen, least = place, done
+        reaching *= max(standing.selectivity, LEAST_SELECTIVITY)
+    return chosen
 
 
-def schedule(name: str, slice: float) -> Schedule:
+def schedule_named(name: str, slice: float) -> Schedule:
     """The schedule of that name ("qst", "lp", "et" or "ct"), for time slices of `slice` seconds."""
     known: dict[str, Schedule] = {
-        "qst": QueueSizeThrottling(),
-        "lp": LastInPipeline(),
-        "et": EstimatedTime(),
-        "ct": CurrentThroughput(slice),
+        "qst": queue_size_throttling,
+        "lp": last_in_pipeline,
+        "et": estimated_time,
+        "ct": partial(current_throughput, slice=slice),
     }
     if name not in known:
         raise SettingError(f"there is no schedule {name!r}", hint=f"one of {', '.join(known)}")

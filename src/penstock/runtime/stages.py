@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from penstock.runtime.atomics import EMPTY, Atomics, Counter
 from penstock.runtime.crew import Crew
@@ -40,24 +40,8 @@ class Halt:
 _NO_PIECE = -1
 
 
-class Inlet(Protocol):
-    """What a stage sends to: the next stage, or the exit."""
-
-    def prepare(self, items: Sequence[Any]) -> Sequence[Any]:
-        """Items as `feed` takes them; by any worker, at any time."""
-        ...
-
-    def feed(self, prepared: Any) -> None:
-        """Take in one prepared item; one at a time, in order."""
-        ...
-
-    def feed_mark(self, mark: Mark) -> None:
-        """Take in a mark; one at a time, in order."""
-        ...
-
-
 class Exit:
-    """The end of the chain: hands everything to `sink`."""
+    """The end of the chain: hands everything to `sink`. Fed as a stage is."""
 
     def __init__(self, size: Callable[[Any], int], atomics: Atomics) -> None:
         self.sink: Callable[[Any], None] = lambda item: None
@@ -70,12 +54,10 @@ class Exit:
         return items
 
     def feed(self, prepared: Any) -> None:
-        """Hand on an item."""
+        """Hand on an item, or a mark."""
         self.sink(prepared)
 
-    def feed_mark(self, mark: Mark) -> None:
-        """Hand on a mark."""
-        self.sink(mark)
+    feed_mark = feed
 
 
 class _Ticket:
@@ -104,7 +86,7 @@ class Stage:
         worklist: Worklist,
         reorder: Reorder,
         room: int,
-        downstream: Inlet,
+        downstream: Stage | Exit,
         crew: Crew,
         halt: Halt,
         atomics: Atomics,
@@ -133,14 +115,14 @@ class Stage:
         self._gate = atomics.flag()
 
     def prepare(self, items: Sequence[Any]) -> Sequence[Any]:
-        """Keyed: each item with its pieces and its size."""
+        """Items as `feed` takes them: keyed, each with its pieces and its size. By any worker."""
         if not self._keyed:
             return items
         split, size = self.operator.split, self.operator.size
         return [(item, split(item), size(item)) for item in items]
 
     def feed(self, prepared: Any) -> None:
-        """Take in one prepared item. Wakes nobody."""
+        """Take in one prepared item; one at a time, in order. Wakes nobody."""
         serial = self.fed.fetch_add(1)
         if self._holding:
             self._held.put((serial, prepared))
@@ -149,7 +131,7 @@ class Stage:
             self._enqueue(serial, prepared)
 
     def feed_mark(self, mark: Mark) -> None:
-        """Take in a mark. Wakes nobody."""
+        """Take in a mark; one at a time, in order. Wakes nobody."""
         self._holding = True
         self._held.put((self.fed.fetch_add(1), mark))
         self._let_in(feeding=True)

@@ -1,7 +1,7 @@
 """An engine of epochs, one right after the other.
 
 An epoch takes all that has arrived when it begins. Its steps work one after the other, each as long
-as its slowest host, and all its records complete when the last of them is done. Functions may take part
+as its slowest host, and all its records complete when the last of them is done. Burst workers may take part
 of the rows, and hosts merge what they give.
 """
 
@@ -16,8 +16,8 @@ import numpy.typing as npt
 
 from penstock.control.examine.vitals import Floats
 from penstock.plan.epoch import Offload
+from penstock.sim.burst_workers import SimWorkers
 from penstock.sim.fleet import SimFleet
-from penstock.sim.functions import Pool
 from penstock.sim.kernels import latency_bin
 from penstock.sim.ledger import Ledger
 
@@ -94,21 +94,21 @@ def host_records(fleet: SimFleet, intake: Intake, kept: Floats | None = None) ->
 
 @dataclass(frozen=True, eq=False)
 class Effort:
-    """What an epoch is for one step: what its hosts do of it, and functions for them."""
+    """What an epoch is for one step: what its hosts do of it, and burst workers for them."""
 
     records: Array
-    """By host; what it takes to merge what functions give is counted as records."""
+    """By host; what it takes to merge what burst workers give is counted as records."""
     useful_ms: float
-    """Time that the step works, or waits for functions."""
+    """Time that the step works, or waits for burst workers."""
     busy_ms: float
     """The same with pauses of hosts that give or get slots."""
     rows: int = 0
-    """Rows that go to functions."""
+    """Rows that go to burst workers."""
     partials: float = 0.0
     """Partial states that these make of them."""
-    functions: int = 0
+    workers: int = 0
     money: float = 0.0
-    """For functions."""
+    """Spent on burst workers."""
 
     @staticmethod
     def of_hosts(fleet: SimFleet, records: Array, began_ms: float) -> Effort:
@@ -145,7 +145,7 @@ def complete(
 
 
 def planned(offload: Offload, rows: int) -> tuple[Floats, int]:
-    """The share of each slot's rows that goes to functions, and how many of them; 0: nothing goes.
+    """The share of each slot's rows that goes to burst workers, and how many of them; 0: nothing goes.
 
     It is what was decided; or more, if couriers find that so many rows are too many. All couriers are
     taken to bring as much as they do as a rule, so that each finds the same.
@@ -157,25 +157,25 @@ def planned(offload: Offload, rows: int) -> tuple[Floats, int]:
     [0.75, 0.75]
     """
     shares, reflex = offload.shares, offload.reflex
-    functions = offload.functions if shares.any() else 0
+    workers = offload.workers if shares.any() else 0
     share = 0.0 if reflex is None else reflex.share(rows)
     if reflex is not None and share > 0 and (share > shares).any():
         shares = np.maximum(shares, share)
-        functions = max(functions, reflex.at_once(round(share * rows)))
-    return shares, functions
+        workers = max(workers, reflex.at_once(round(share * rows)))
+    return shares, workers
 
 
 def helped(
-    fleet: SimFleet, pool: Pool, intake: Intake, shares: Floats, functions: int, began_ms: float
+    fleet: SimFleet, pool: SimWorkers, intake: Intake, shares: Floats, workers: int, began_ms: float
 ) -> Effort:
-    """Share the work of an epoch out between the hosts of a step and functions.
+    """Share the work of an epoch out between the hosts of a step and burst workers.
 
     Both work at the same time; the step is done when the last of them is.
     """
     before = pool.usage.money
     rows = round(float(intake.records.sum(axis=0) @ shares))
-    took_ms = pool.work(began_ms, rows, functions)
-    partials = pool.plane.partials(rows, functions)
+    took_ms = pool.work(began_ms, rows, workers)
+    partials = pool.plane.partials(rows, workers)
     merge = pool.plane.merge_cost * partials / max(rows, 1)
     records = host_records(fleet, intake, 1.0 - shares * (1.0 - merge))
     hosts = Effort.of_hosts(fleet, records, began_ms)
@@ -185,6 +185,6 @@ def helped(
         busy_ms=max(hosts.busy_ms, took_ms),
         rows=rows,
         partials=partials,
-        functions=functions if rows else 0,
+        workers=workers if rows else 0,
         money=pool.usage.money - before,
     )

@@ -41,7 +41,7 @@ class Controlled:
         self.stages, plane = stages, stages[0].plane
         self._stages = {str(stage.step): stage for stage in stages}
         helped = {s: one for s, stage in self._stages.items() if (one := stage.offload_settings)}
-        self._functions = bool(helped)
+        self._helped = bool(helped)
         self.machine = FlowControl(
             [
                 ControlledStep(stage.step, stage.fleet.owner.size, stage.policy, stage.bounds)
@@ -64,8 +64,8 @@ class Controlled:
         return stage.step in self.machine.steps
 
     def aid(self, now_ms: float) -> ev.Aid:
-        """What is known of functions and money."""
-        if not self._functions:
+        """What is known of burst workers and money."""
+        if not self._helped:
             return ev.Aid()
         spent = [stage.spent(now_ms) for stage in self.stages]
         money = Money(sum(one.hosts for one in spent), sum(one.functions for one in spent))
@@ -199,7 +199,9 @@ def _epochs(flow: Controlled, following: Sequence[Following], progress: Progress
         told = Seen(
             int(intakes[0].records.sum()),
             loads={str(stage.step): intake.records.sum(axis=0) for stage, intake, _ in helped},
-            offloaded=tuple(Offloaded(s.step, e.rows, round(e.partials)) for s, _, e in helped),
+            offloaded=tuple(
+                Offloaded(s.step, rows=e.rows, records=round(e.partials)) for s, _, e in helped
+            ),
             routed={step: Routed(count, combined=False) for step, count in rows.items()},
         )
         steps = {str(stage.step): sealed[stage.step] for stage, *_ in watched}

@@ -34,11 +34,11 @@ class Outcome:
     """Microseconds that examining and deciding took on average, by the clock of this machine."""
     decide_worst_us: float = 0.0
     money: Money = field(default_factory=Money)
-    """What hosts and functions cost, over the whole run."""
+    """What hosts and burst workers cost, over the whole run."""
     used: Usage | None = None
-    """What functions did; None where there are none."""
-    function_rows: int = 0
-    """Records that went to functions."""
+    """What burst workers did; None where there are none."""
+    worker_rows: int = 0
+    """Records that went to burst workers."""
 
     @property
     def success(self) -> float:
@@ -62,8 +62,8 @@ class Outcome:
         }
         if self.used is not None:
             told["functions"] = {
-                "most": int(self.series.functions.max(initial=0)),
-                "rows": self.function_rows,
+                "most": int(self.series.workers.max(initial=0)),
+                "rows": self.worker_rows,
                 "invocations": self.used.invocations,
                 "seconds": round(self.used.seconds, 3),
                 "cold_starts": self.used.cold_starts,

@@ -8,7 +8,7 @@ from typing import Literal, get_args
 from penstock.control.money import HostPrice
 from penstock.errors import SettingError
 from penstock.model import StepId
-from penstock.sim.functions import FunctionPlane
+from penstock.sim.burst_workers import WorkerPlane
 
 Engine = Literal["continuous", "epochs"]
 
@@ -45,12 +45,12 @@ class Plane:
     """What an epoch takes however little it brings. Only for an engine of epochs."""
     revises: bool = False
     """Whether still more hosts can be asked for while all that is under way waits for hosts, and
-    functions can be given more or less, as in the live loop. Only for an engine of epochs."""
+    burst workers can be given more or less, as in the live loop. Only for an engine of epochs."""
     lost_samples: float = 0.0
     """Probability that the counters of a host are missing when they are asked for. Only for a
     continuous engine: an epoch is not done before all hosts have answered."""
-    functions: FunctionPlane | None = None
-    """Those that may help the first step. Only for an engine of epochs."""
+    burst_workers: WorkerPlane | None = None
+    """Burst workers that may help the first step. Only for an engine of epochs."""
     host_price: HostPrice = field(default_factory=HostPrice)
 
     def __post_init__(self) -> None:
@@ -75,7 +75,7 @@ class Plane:
                 f"an epoch cost of {self.epoch_cost_ms:g} ms",
                 hint="use 1 ms or more: epochs without a cost would be without end",
             )
-        if self.engine != "epochs" and (self.functions is not None or self.revises):
+        if self.engine != "epochs" and (self.burst_workers is not None or self.revises):
             raise SettingError(
                 "functions, or treatments that change, for a continuous engine",
                 hint="they are simulated for an engine of epochs: choose that",

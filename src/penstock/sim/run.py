@@ -41,7 +41,7 @@ def simulate(
 
     The step begins with `hosts` hosts (None: `bounds.at_least`, or what a static policy wants).
     Control examines and decides every `delta_ms` (None: every time slot of the trace), or after
-    every epoch. Success and hosts are judged from `warm_up_ms` on. Functions, if the plane has any,
+    every epoch. Success and hosts are judged from `warm_up_ms` on. Burst workers, if the plane has any,
     work off what waits within `deadline_ms` (None: the window of the SLA). `tell` is called after each
     look with the milliseconds that have passed. A policy that is handed in stays as it was.
 
@@ -91,7 +91,7 @@ def simulate_flow(
 
     `bounds` holds the end-to-end SLA; its other limits are those of each step. The steps have these
     `shares` of the bound; None: they begin with equal ones, which move every `share_every_ms`.
-    Functions help the first step only, unless a following one has a plane of its own with some. All
+    Burst workers help the first step only, unless a following one has a plane of its own with some. All
     else is as with `simulate`, for each step.
 
     >>> from penstock.model import SLA
@@ -114,7 +114,7 @@ def simulate_flow(
             one.step,
             Ledger(arrived, trace.delta_ms),
             one.hosts,
-            one.plane or replace(plane, functions=None),
+            one.plane or replace(plane, burst_workers=None),
             random,
             one.policy or policy,
             bounds,

@@ -1,4 +1,4 @@
-"""One step of a simulated run: its hosts, its functions, and what it did."""
+"""One step of a simulated run: its hosts, its burst workers, and what it did."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from penstock.control.treat.offloading import OffloadSettings
 from penstock.errors import SettingError
 from penstock.model import SLA, HostId, StepId
 from penstock.plan.epoch import Offload
+from penstock.sim.burst_workers import SimWorkers
 from penstock.sim.epochs import Effort, Intake, complete, helped, host_records, planned
 from penstock.sim.fleet import SimFleet
-from penstock.sim.functions import Pool
 from penstock.sim.ledger import Ledger
 from penstock.sim.outcome import Outcome
 from penstock.sim.plane import Plane
@@ -51,7 +51,7 @@ class SimStage:
     ) -> None:
         """The stage begins with `hosts` hosts; None: what a static policy wants, or `bounds.at_least`.
 
-        Where the plane has functions, they work off what waits within `deadline_ms` (None: the
+        Where the plane has burst workers, they work off what waits within `deadline_ms` (None: the
         window of the SLA).
         """
         chosen, margin = parse(policy)
@@ -67,7 +67,7 @@ class SimStage:
                 hint="begin with 1 host or more, a slot for each",
             )
         # What is static and has all its hosts never does anything: not asking it saves the time.
-        settled = wanted == hosts and plane.functions is None
+        settled = wanted == hosts and plane.burst_workers is None
         self.policy = None if settled else deepcopy(chosen)
         """None: nothing is examined and nothing changes."""
         self.step, self.ledger, self.plane = step, ledger, plane
@@ -76,18 +76,18 @@ class SimStage:
         self.entries: list[Entry] = []
         self.decide_s: list[float] = []
         self.warm = 0
-        """Functions that are to be kept ready."""
+        """Burst workers that are to be kept ready."""
         self._random, self._warm_up_ms = random, warm_up_ms
         self._kinds: Counter[str] = Counter()
         self._spending, self._rows = Spending(plane.host_price), 0
         self._spending.note(0.0, hosts)
-        self.pool: Pool | None = None
+        self.pool: SimWorkers | None = None
         self.offload_settings: OffloadSettings | None = None
-        """Settings of the functions that help it, if any do."""
-        if plane.functions is not None:
+        """Settings of the burst workers that help it, if any do."""
+        if plane.burst_workers is not None:
             rate = plane.service_rate if service_rate is None else service_rate
-            self.pool = Pool(plane.functions, rate)
-            self.offload_settings = plane.functions.settings(plane.host_price, deadline_ms)
+            self.pool = SimWorkers(plane.burst_workers, rate)
+            self.offload_settings = plane.burst_workers.settings(plane.host_price, deadline_ms)
 
     # -- what control is told
 
@@ -116,9 +116,9 @@ class SimStage:
     def begin_epoch(self, intake: Intake, began_ms: float, offload: Offload | None) -> Effort:
         """An epoch begins with what has arrived: share its work out, as was decided before it."""
         if self.pool is not None and offload is not None:
-            shares, functions = planned(offload, int(intake.records.sum()))
-            if functions and shares.any():
-                return helped(self.fleet, self.pool, intake, shares, functions, began_ms)
+            shares, workers = planned(offload, int(intake.records.sum()))
+            if workers and shares.any():
+                return helped(self.fleet, self.pool, intake, shares, workers, began_ms)
         return Effort.of_hosts(self.fleet, host_records(self.fleet, intake), began_ms)
 
     def read(self, intake: Intake, effort: Effort, began_ms: float) -> StepRead:
@@ -137,7 +137,7 @@ class SimStage:
         complete(self.ledger, intake, done_ms, effort.busy_ms, all_ms, self.share)
         fleet = self.fleet
         most_ms = float((effort.records * 1000.0 / fleet.service_rate).max())
-        self.ledger.note_epoch(began_ms, done_ms, most_ms, effort.functions, effort.money)
+        self.ledger.note_epoch(began_ms, done_ms, most_ms, effort.workers, effort.money)
         self._rows += effort.rows
         fleet.worked += effort.records
         hosts, owner = fleet.hosts, fleet.owner
@@ -166,8 +166,8 @@ class SimStage:
 
     def spent(self, now_ms: float) -> Money:
         """So far. Asked whenever the number of hosts may change."""
-        functions = 0.0 if self.pool is None else self.pool.usage.money
-        self._spending.note(now_ms, self.fleet.size, functions)
+        workers = 0.0 if self.pool is None else self.pool.usage.money
+        self._spending.note(now_ms, self.fleet.size, workers)
         return self._spending.money
 
     @property
@@ -206,5 +206,5 @@ class SimStage:
                 0.0 if self.pool is None else self.pool.usage.money,
             ),
             used=None if self.pool is None else self.pool.usage,
-            function_rows=self._rows,
+            worker_rows=self._rows,
         )

@@ -1,1 +1,11 @@
-"""The only place that runs on Spark: sessions, the epoch callback, host jobs, tasks, sinks."""
+"""The only place that runs on Spark.
+
+query.py           `FlowQuery`: a started flow, and the thread that runs it
+parts.py           what a started flow is made of, put together
+epoch_stream.py    micro-batches as epochs
+host_jobs.py       hosts as Spark jobs; daemon.py: the process that their workers are forked from
+task.py            what a task knows of its epoch
+session.py         sessions; sinks.py: where output goes; inputs.py, arriving.py: where rows come from
+control.py         what a query does when `penstock ctl` asks
+schema.py          between Spark's schemas and Arrow's; private.py: what Spark does not promise
+"""

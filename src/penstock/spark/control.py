@@ -23,29 +23,15 @@ def actions(query: FlowQuery) -> dict[str, Callable[[dict[str, Any]], Any]]:
             "control": query.control.facts() if query.is_elastic else None,
         }
 
-    def move(order: dict[str, Any]) -> dict[str, Any]:
-        query.move(order["step"], order["slots"], order["to"])
-        return {}
-
-    def scale(order: dict[str, Any]) -> dict[str, Any]:
-        query.scale(order["step"], order["hosts"])
-        return {}
-
     def migration(order: dict[str, Any]) -> dict[str, Any]:
         query.migration = order["migration"]
         return {"migration": str(query.migration)}
 
-    def steer(order: dict[str, Any]) -> dict[str, Any]:
-        return query.steer(Steering.from_json(order))
-
-    def journal(order: dict[str, Any]) -> dict[str, Any]:
-        return {"entries": query.journal[-order["last"] :]}
-
     return {
-        "control_steer": steer,
-        "control_journal": journal,
         "control_status": status,
-        "control_move": move,
-        "control_scale": scale,
+        "control_move": lambda order: query.move(order["step"], order["slots"], order["to"]),
+        "control_scale": lambda order: query.scale(order["step"], order["hosts"]),
         "control_migration": migration,
+        "control_steer": lambda order: query.steer(Steering.from_json(order)),
+        "control_journal": lambda order: {"entries": query.journal[-order["last"] :]},
     }

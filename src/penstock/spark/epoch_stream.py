@@ -58,6 +58,11 @@ class Start:
     temporary: bool
     """The checkpoint folder is Penstock's own and goes when the query ends."""
 
+    @property
+    def trigger_ms(self) -> float:
+        """The least time from one epoch to the next; 0: there is none."""
+        return float(self.trigger.get("processingTime", "0 milliseconds").split()[0])
+
 
 class EpochStream:
     """Runs all epochs of one started flow, in the thread that calls `stream` or `run_bounded`.

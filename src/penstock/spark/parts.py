@@ -7,7 +7,10 @@ import threading
 import time
 from collections import deque
 from functools import partial
+from typing import cast
 
+from penstock.control.money import HostPrice
+from penstock.driver.bill import Bill
 from penstock.driver.control_loop import ControlLoop
 from penstock.driver.epochs import EpochRunner
 from penstock.driver.fleet import Fleet
@@ -16,19 +19,20 @@ from penstock.driver.progress import EpochProgress
 from penstock.driver.registry import Registry
 from penstock.driver.relocation import Relocation
 from penstock.host.main import HostOrder, TaskOrder
+from penstock.offload.backends.backend import Backend
+from penstock.offload.keeper import WorkerKeeper
 from penstock.offload.policy.flow import helped
 from penstock.plan.steps import KeyedStep
 from penstock.spark import private
-from penstock.spark.cores import task_slots
 from penstock.spark.epoch_stream import EpochStream, Start, cancel_run
 from penstock.spark.host_jobs import SparkHostJobs
-from penstock.spark.late import LateWriter
-from penstock.spark.offload import bill_of, keeper_of, trigger_ms
+from penstock.spark.session import task_slots
+from penstock.spark.sinks import LateWriter
 from penstock.state.store.store import Store
 from penstock.wire.flight import own_address
 
 
-class Parts:
+class FlowParts:
     """What a started flow is made of. Nothing runs yet but the registry."""
 
     def __init__(self, start: Start) -> None:
@@ -53,11 +57,16 @@ class Parts:
         self.fleet = Fleet(jobs, self.registry, self.token, settings)
         self.relocation = Relocation(flow.keyed, start.hosts, self.fleet, settings, start.migration)
         couriers = _Couriers(start, self.relocation, self.progress)
-        self.keeper = keeper_of(start, self.run_id, self.token)
+        self.keeper = self._keeper()
         """The flow's burst workers; None: it has none."""
         self.helps = self.keeper is not None and bool(helped(flow)[0])
         """Whether burst workers can help any step."""
-        self.bill = bill_of(start, self.relocation, self.keeper, couriers.newest)
+        self.bill = Bill(
+            HostPrice() if start.elastic is None else start.elastic.host_price,
+            couriers.paid_cores,
+            lambda: 0.0 if self.keeper is None else self.keeper.used.money,
+            lambda: time.time() * 1000,
+        )
         self.control = self._control(couriers)
         """Lets hosts follow the load; None: they do not."""
         self.runner = EpochRunner(
@@ -86,6 +95,15 @@ class Parts:
         driver = self.registry.location
         return TaskOrder(tuple(hosts), flow, start.store, driver, self.token, local, start.settings)
 
+    def _keeper(self) -> WorkerKeeper | None:
+        """The burst workers of a flow that may use any, not started yet."""
+        start = self.start
+        if start.elastic is None or start.elastic.functions is None:
+            return None
+        backend = cast(Backend, start.elastic.functions)
+        faults = start.settings.faults
+        return WorkerKeeper(lambda: backend.start(start.flow, self.run_id, self.token, faults))
+
     def _control(self, couriers: _Couriers) -> ControlLoop | None:
         start = self.start
         if start.elastic is None or start.sla is None:
@@ -104,27 +122,32 @@ class Parts:
             keeper=self.keeper,
             bill=self.bill,
             together=couriers.at_once,
-            trigger_ms=trigger_ms(start),
+            trigger_ms=start.trigger_ms,
         )
 
 
 class _Couriers:
-    """How many couriers work at a time."""
+    """How many couriers work at a time, and the cores that a flow is billed for."""
 
     def __init__(
         self, start: Start, relocation: Relocation, progress: deque[EpochProgress]
     ) -> None:
-        self._slots, self._keyed = task_slots(start.source), start.flow.keyed
+        self._slots, self._start = task_slots(start.source), start
         self._relocation, self._progress = relocation, progress
 
     def at_once(self) -> int | None:
         """How many couriers there is room for beside the hosts; None if that is not known."""
-        if self._slots is None:
-            return None
-        hosts = sum(len(self._relocation.hosts(step.id)) for step in self._keyed)
-        return max(1, self._slots - hosts)
+        return None if self._slots is None else max(1, self._slots - self._hosts)
 
-    def newest(self) -> int:
-        """How many couriers worked at a time in the newest epoch."""
-        found = self._progress[-1].partitions if self._progress else 1
-        return min(found, self.at_once() or found)
+    def paid_cores(self) -> int:
+        """A host costs by its cores, from when it is asked for. Where a flow has no hosts, its couriers
+        do the work, and cost as much."""
+        flow, tasks = self._start.flow, self._hosts
+        if not flow.keyed:
+            newest = self._progress[-1].partitions if self._progress else 1
+            tasks = min(newest, self.at_once() or newest)
+        return (min(tasks, 1) if flow.one_host else tasks) * self._start.settings.workers
+
+    @property
+    def _hosts(self) -> int:
+        return sum(len(self._relocation.hosts(step.id)) for step in self._start.flow.keyed)

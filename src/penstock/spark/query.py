@@ -1,12 +1,20 @@
-"""A started flow, as users see it."""
+"""A started flow, as users see it. Its own thread starts hosts, runs epochs to the end, and leaves
+nothing behind."""
 
 from __future__ import annotations
 
+import atexit
+import os
+import shutil
+import threading
+import weakref
 from collections.abc import Iterable
+from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.util import InheritableThread
 
 from penstock.control.elastic import Steering
 from penstock.control.journal.entry import Entry
@@ -14,11 +22,22 @@ from penstock.control.money import Money
 from penstock.driver.control_loop import ControlLoop
 from penstock.driver.progress import EpochProgress
 from penstock.errors import PenstockError, SettingError
+from penstock.faults import arm
 from penstock.plan.migration import Migration
 from penstock.spark import control
-from penstock.spark.cores import check_cores
-from penstock.spark.lifecycle import Lifecycle, State
-from penstock.spark.parts import Parts
+from penstock.spark.parts import FlowParts
+from penstock.spark.session import check_cores
+
+State = Literal["starting", "running", "stopped", "finished", "failed"]
+
+_JOURNAL_KEPT = 1_000
+_active: weakref.WeakSet[FlowQuery] = weakref.WeakSet()
+
+
+@atexit.register
+def _stop_all() -> None:
+    for query in list(_active):
+        query.stop()
 
 
 @dataclass(frozen=True)
@@ -39,38 +58,40 @@ class QueryStatus:
     """Spent since it was started."""
 
 
-_JOURNAL_KEPT = 1_000
-
-
 class FlowQuery:
     """A running flow. Like Spark's `StreamingQuery`, with hosts.
 
     Made by `Flow.start`. Safe to use from any thread.
     """
 
-    def __init__(self, parts: Parts) -> None:
+    def __init__(self, parts: FlowParts) -> None:
         self._start, self._parts = parts.start, parts
         self._relocation, self._control = parts.relocation, parts.control
-        self._life = Lifecycle(parts)
+        self._state: State = "starting"
+        self._error: BaseException | None = None
+        self._done = threading.Event()
         self.run_id = parts.run_id
+        name = f"penstock-{parts.run_id}"
+        self._driver = InheritableThread(target=self._drive, name=name, daemon=True)
         parts.registry.answer(control.actions(self))
 
     def launch(self) -> FlowQuery:
         """Begin, in a thread of the query's own."""
-        self._life.launch()
+        _active.add(self)
+        self._driver.start()
         return self
 
     @property
     def status(self) -> QueryStatus:
         """A glance: state, newest epoch, hosts."""
-        parts, life = self._parts, self._life
-        message = str(life.error) if life.error else life.state
+        parts = self._parts
+        message = str(self._error) if self._error else self._state
         if trouble := parts.runner.upkeep_trouble:
             message += f"; the store could not be compacted: {trouble}"
         if parts.keeper is not None and (trouble := parts.keeper.trouble):
             message += f"; there are no functions: {trouble}"
         return QueryStatus(
-            state=life.state,
+            state=self._state,
             epoch=parts.progress[-1].epoch if parts.progress else None,
             hosts=parts.fleet.pids(),
             message=message,
@@ -86,37 +107,39 @@ class FlowQuery:
 
     @property
     def money(self) -> Money:
-        """What hosts and functions have cost since the query was started."""
+        """What hosts and burst workers have cost since the query was started."""
         return self._parts.bill.money
 
     @property
     def is_active(self) -> bool:
-        return not self._life.done.is_set()
+        return not self._done.is_set()
 
     def exception(self) -> BaseException | None:
         """Why the query failed, if it did."""
-        return self._life.error
+        return self._error
 
     def await_termination(self, timeout: float | None = None) -> bool:
         """Wait until the query ends, at most `timeout` seconds; raise what it failed with.
 
         Returns whether it has ended.
         """
-        ended = self._life.done.wait(timeout)
-        if ended and self._life.error is not None:
-            raise self._life.error
+        ended = self._done.wait(timeout)
+        if ended and self._error is not None:
+            raise self._error
         return ended
 
     def stop(self) -> None:
         """End the query after the epoch under way, and every host with it. Returns when it is done."""
-        self._life.stop()
+        self._parts.stopping.set()
+        if threading.current_thread() is not self._driver:
+            self._done.wait()
 
     def spark_query(self) -> StreamingQuery:
         """Spark's own query behind this one; waits until it is started."""
-        epochs, life = self._parts.epochs, self._life
+        epochs = self._parts.epochs
         while not epochs.launched.wait(0.1):
-            if life.done.is_set():
-                raise life.error or PenstockError("this query has no Spark query behind it")
+            if self._done.is_set():
+                raise self._error or PenstockError("this query has no Spark query behind it")
         assert epochs.streaming is not None
         return epochs.streaming
 
@@ -129,7 +152,7 @@ class FlowQuery:
         self._relocation.move(step, slots, to)
 
     def scale(self, step: str, hosts: int) -> None:
-        """Let a step have so many hosts. Returns at once: slots move when new hosts are up."""
+        """Give a step this number of hosts. Returns at once: slots move when new hosts are up."""
         self._must_run(moving=True)
         others = sum(len(self._relocation.hosts(s.id)) for s in self._start.flow.keyed)
         more = hosts - len(self._relocation.hosts(step)) if step in self._start.hosts else 0
@@ -160,7 +183,7 @@ class FlowQuery:
         """What keeps the SLA: its settings, its journal, and `steer` to change them."""
         if self._control is None:
             raise SettingError(
-                "this query keeps its hosts: nothing is controlled",
+                "autoscaling is off for this query: its hosts stay as they are",
                 hint='start it with flow.sla(latency="1s").elastic()',
             )
         return self._control
@@ -188,10 +211,61 @@ class FlowQuery:
         return [] if self._control is None else self._control.journal.last(_JOURNAL_KEPT)
 
     def _must_run(self, moving: bool = False) -> None:
-        if self._life.done.is_set():
+        if self._done.is_set():
             raise SettingError("this query has ended", hint="start the flow again")
         if moving and self._start.flow.one_host:
             raise SettingError(
                 "this flow runs on one host: its slots cannot move",
                 hint="start it without on_one_host() to scale it or to move slots",
             )
+
+    # -- the query's own thread
+
+    def _drive(self) -> None:
+        parts = self._parts
+        epochs = parts.epochs
+        try:
+            self._start_up()
+            self._state = "running"
+            if parts.start.source.isStreaming:
+                epochs.stream()
+            else:
+                epochs.run_bounded()
+            self._state = "stopped" if parts.stopping.is_set() else "finished"
+        except BaseException as failed:
+            self._error = epochs.error or failed
+        finally:
+            self._error = self._error or epochs.error
+            if self._error is not None:
+                self._state = "failed"
+            self._clean_up()
+            self._done.set()
+            _active.discard(self)
+
+    def _start_up(self) -> None:
+        parts = self._parts
+        arm(parts.start.settings.faults)
+        if parts.keeper is not None and parts.helps:
+            parts.keeper.start()
+        parts.bill.note()
+        parts.relocation.start_hosts()
+        parts.store.write_control(
+            {"location": parts.registry.location, "token": parts.token, "pid": os.getpid()}
+        )
+
+    def _clean_up(self) -> None:
+        """End all parts, one after the other, and also those behind one that fails to end."""
+        parts = self._parts
+        ends = [parts.bill.end, parts.runner.stop, parts.journal.stop, parts.events.stop]
+        ends += [parts.fleet.stop, parts.registry.shutdown, parts.store.remove_control]
+        if parts.keeper is not None:
+            ends.insert(0, parts.keeper.stop)
+        try:
+            with ExitStack() as ending:
+                for end in reversed(ends):
+                    ending.callback(end)
+        except Exception as failed:
+            self._error = self._error or failed
+        arm(())
+        if parts.start.temporary:
+            shutil.rmtree(parts.start.checkpoint, ignore_errors=True)

@@ -1,13 +1,22 @@
-"""A SparkSession that suits Penstock: task retries on, cheap checkpoint writes, big Arrow batches."""
+"""Spark sessions: with the settings that suit Penstock, quiet ones for its own commands, and whether
+there is room in one for hosts and couriers."""
 
 from __future__ import annotations
 
 import os
 import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from penstock.errors import SettingError
+from penstock.spark.private import is_local, keep_jobs_on_interrupt
+
+_LINES = 40
+"""Lines of Spark's log that are shown when something went wrong."""
 
 _SETTINGS = {
     # The default manager forks a process for each of a trigger's two log writes: 45-60 ms instead of 6-12.
@@ -74,3 +83,74 @@ def session(
     for key, value in (conf or {}).items():
         builder = builder.config(key, value)
     return builder.getOrCreate()
+
+
+@contextmanager
+def quiet_session(
+    app: str, cores: int, conf: dict[str, str] | None = None, master: str | None = None
+) -> Iterator[SparkSession]:
+    """A session that ends with the block, in a process that has none yet: local, or a master's.
+
+    What Spark and its workers write to stderr goes to a file; its end is shown if the block fails.
+    Ctrl-C raises KeyboardInterrupt and does nothing else.
+    """
+    with tempfile.TemporaryDirectory(prefix="penstock-log-") as folder:
+        log = Path(folder, "stderr")
+        try:
+            with _stderr_to(log):
+                spark = session(app, cores=None if master else cores, master=master, conf=conf)
+            keep_jobs_on_interrupt()
+            try:
+                yield spark
+            finally:
+                spark.stop()
+        except Exception:
+            lines = log.read_text(errors="replace").splitlines() if log.exists() else []
+            print(*lines[-_LINES:], sep="\n", file=sys.stderr)
+            raise
+
+
+@contextmanager
+def _stderr_to(log: Path) -> Iterator[None]:
+    """Processes that are started inside write their errors to the file, as long as they live."""
+    sys.stderr.flush()
+    kept = os.dup(2)
+    try:
+        with log.open("ab") as file:
+            os.dup2(file.fileno(), 2)
+        yield
+    finally:
+        sys.stderr.flush()
+        os.dup2(kept, 2)
+        os.close(kept)
+
+
+def check_cores(source: DataFrame, hosts: int) -> None:
+    """Hosts hold a task slot each, for as long as the query runs; couriers need at least one."""
+    context, slots = source.sparkSession.sparkContext, task_slots(source)
+    if slots is not None and slots < hosts + 1:
+        more = (
+            f"start the session with ps.session(cores={(hosts + 2) * task_cores(source)}) or more; "
+            "in local mode there may be more of them than the machine has"
+            if is_local(source.sparkSession)
+            else "give the application more cores, or turn on dynamic allocation"
+        )
+        raise SettingError(
+            f"{hosts} hosts and a courier need {hosts + 1} task slots, but the master "
+            f"{context.master} has {slots}",
+            hint=f"use fewer hosts, or {more}",
+        )
+
+
+def task_slots(source: DataFrame) -> int | None:
+    """How many tasks can run at a time; None where that is not known, or changes."""
+    context = source.sparkSession.sparkContext
+    elastic = context.getConf().get("spark.dynamicAllocation.enabled", "false") == "true"
+    if elastic or context.getConf().get("spark.default.parallelism") is not None:
+        return None
+    return context.defaultParallelism // task_cores(source)
+
+
+def task_cores(source: DataFrame) -> int:
+    """The cores that Spark gives a task."""
+    return int(source.sparkSession.sparkContext.getConf().get("spark.task.cpus", "1"))

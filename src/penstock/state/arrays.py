@@ -127,6 +127,13 @@ def grown(array: Array, used: int, room: int) -> Array:
     return new
 
 
+def with_room(array: Array, used: int, count: int) -> Array:
+    """The array, or one at least twice as long that holds the same, with room for `count` more."""
+    if used + count <= len(array):
+        return array
+    return grown(array, used, max(used + count, 2 * len(array)))
+
+
 def more(room: int) -> int:
     """The next size of an array that is full: half as much again."""
     return room + room // 2

@@ -74,7 +74,7 @@ class ProcessorTester:
         names = [key] if isinstance(key, str) else list(key)
         self._plan = ProcessPlan(schema_of(input_schema), names, processor, output_schema)
         self._slots, self._on_error = slots, on_error
-        self._input, self._output = RowForm(self._plan.input_schema), RowForm(self._plan.output)
+        self._input, self._output = RowForm(self._plan.inputs[0]), RowForm(self._plan.output)
         self._epoch = 0
         self._operator = self._fresh()
         self.now_ms = now_ms

@@ -25,7 +25,7 @@ class ChannelHeader:
     run: int
     step: str
     partition: int
-    """The task's partition. Where functions help, each task has a second channel to each host, numbered
+    """The task's partition. Where burst workers help, each task has a second channel to each host, numbered
     by this plus the number of tasks."""
     attempt: int
     """Spark's task attempt id: unique for each try of a task within an application."""

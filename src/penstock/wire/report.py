@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import asdict, dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -50,12 +51,10 @@ class Usage:
         return Usage(**{name: mine[name] + others[name] for name in mine})
 
 
-@dataclass(frozen=True)
-class Offloaded:
-    """What one courier handed to burst workers of one segment in one epoch, and what came of it."""
+@dataclass(frozen=True, kw_only=True)
+class OffloadCounts:
+    """What was handed to burst workers in one epoch, and what came of it."""
 
-    segment: str
-    """The id of the segment's last step."""
     rows: int = 0
     """Rows that were set aside for burst workers."""
     records: int = 0
@@ -65,8 +64,16 @@ class Offloaded:
     """Why invocations gave no answer that could be used -> how many of them."""
     returned: int = 0
     """Rows that the courier did itself, since no burst worker answered for them."""
-    wait_ms: int = 0
+    wait_ms: float = 0
     """From the first request until the last answer had come, or was given up."""
+
+
+@dataclass(frozen=True)
+class Offloaded(OffloadCounts):
+    """The same of one courier and one segment."""
+
+    segment: str
+    """The id of the segment's last step."""
 
 
 @dataclass(frozen=True)
@@ -120,3 +127,30 @@ class Seen:
     """segment -> the work in its stateless steps, of segments that the plan has timed."""
     routed: dict[str, Routed] = field(default_factory=dict)
     """segment -> rows that came by where they leave for burst workers, of segments with a reflex."""
+
+
+def offloaded_by_segment(seen: Iterable[Seen]) -> dict[str, Offloaded]:
+    """What couriers handed to burst workers, added up over them; of the times that they waited, the longest.
+
+    >>> one = Offloaded("sum", rows=5, records=2, invocations=1, wait_ms=40)
+    >>> other = Offloaded("sum", rows=4, invocations=1, failures={"timeout": 1}, wait_ms=70)
+    >>> both = offloaded_by_segment([Seen(9, offloaded=(one,)), Seen(9, offloaded=(other,))])["sum"]
+    >>> both.rows, both.records, both.failures, both.wait_ms
+    (9, 2, {'timeout': 1}, 70)
+    """
+    groups: dict[str, list[Offloaded]] = {}
+    for told in (told for task in seen for told in task.offloaded):
+        groups.setdefault(told.segment, []).append(told)
+    found = {}
+    for segment, tasks in groups.items():
+        longest_ms = max(one.wait_ms for one in tasks)
+        found[segment] = Offloaded(segment, **asdict(replace(added(tasks), wait_ms=longest_ms)))
+    return found
+
+
+def added(told: Collection[OffloadCounts]) -> OffloadCounts:
+    """All of these together, the times that were waited too."""
+    names = ("rows", "records", "invocations", "returned", "wait_ms")
+    sums = {name: sum(getattr(one, name) for one in told) for name in names}
+    failures = sum((Counter(one.failures) for one in told), Counter[str]())
+    return OffloadCounts(failures=dict(failures), **sums)

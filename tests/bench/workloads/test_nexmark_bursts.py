@@ -188,7 +188,7 @@ def test_with_the_help_of_functions(tmp_path: Path, name: str) -> None:
         cluster(flow, str(tmp_path), settings=PLAIN, hosts=3, helped=by) as on,
     ):
         rows = given(on, epochs_of(load, count, seed=2))
-        assert by.functions.did["answer"] > 3
+        assert by.workers.did["answer"] > 3
     found = compared(load, rows)
     assert found.right, found
     assert found.rows == len(truth(load, count))

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from penstock.console.running.page import Look, WatchHistory, draw, line
-from penstock.console.running.watch import Watcher, watch
+from penstock.console.running.page import Look, draw, line
+from penstock.console.running.watch import Watcher, seen_epoch, watch
 from penstock.control.journal.entry import Entry
 from penstock.errors import SettingError
 from tests.console.running.steered_query import (
@@ -48,40 +48,6 @@ def page(look: Look | None, width: int = 104) -> str:
 
 def words(text: str) -> str:
     return " ".join(text.replace("│", " ").split())
-
-
-def test_history_weighs_by_rows_within_the_window() -> None:
-    history = WatchHistory()
-    history.take(epoch(0, mean_ms=5000.0), window_ms=1000)
-    history.take(epoch(2, mean_ms=100.0, rows=300), window_ms=1000)
-    history.take(epoch(3, mean_ms=500.0, rows=100), window_ms=1000)
-    assert history.newest is not None
-    assert history.newest.average_ms == 200.0
-    assert history.worst_ms == 5000.0
-
-
-def test_history_takes_an_epoch_once_and_none_without_rows() -> None:
-    history = WatchHistory()
-    history.take(None, window_ms=1000)
-    history.take(epoch(0, rows=0), window_ms=1000)
-    assert history.newest is None
-    assert history.bars_ms == []
-    for _ in range(3):
-        history.take(epoch(1, mean_ms=100.0), window_ms=10_000)
-    history.take(epoch(2, mean_ms=200.0), window_ms=10_000)
-    assert history.newest is not None
-    assert history.newest.average_ms == 150.0
-
-
-def test_history_forgets_what_is_older_than_three_minutes() -> None:
-    history = WatchHistory()
-    history.take(epoch(0, mean_ms=5000.0), window_ms=100)
-    for number in range(1, 360):
-        history.take(epoch(number), window_ms=100)
-    assert history.worst_ms == 5000.0
-    history.take(epoch(360), window_ms=100)
-    assert history.worst_ms == 240.0
-    assert len(history.bars_ms) in (90, 91)
 
 
 def test_page(serve: Serve, tmp_path: Path) -> None:
@@ -181,7 +147,7 @@ def test_page_of_a_query_that_keeps_its_hosts(serve: Serve, tmp_path: Path) -> N
     told = words(page(look))
     assert "latency p50 90 ms p99 150 ms in epoch 1,200" in told
     assert "sum/0 4711" in told
-    assert "nothing is controlled" in told
+    assert "autoscaling is off" in told
     assert look is not None
     assert line(look) == "running; epoch 1,200; latency 100 ms"
 
@@ -206,7 +172,9 @@ def test_page_at_any_width(serve: Serve, tmp_path: Path, width: int, mean_ms: fl
     look = watcher.look()
     assert look is not None
     for number in range(1, 400):
-        look.history.take(epoch(number, mean_ms), window_ms=1000)
+        seen = seen_epoch(epoch(number, mean_ms))
+        assert seen is not None
+        look.history.take(seen, window_ms=1000)
     told = page(look, width)
     assert max(map(len, told.splitlines())) <= min(width, 104)
     assert ("kept" if mean_ms <= 1000 else "missed") in told

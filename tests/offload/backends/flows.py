@@ -20,7 +20,7 @@ COUNT = KeyedStep("count-2", 8, AggregatePlan(SCHEMA, ["k"], {"total": ps.sum("v
 
 
 def counting(function: BatchFunction) -> FlowPlan:
-    """Rows through a function of the user, then summed by key."""
+    """Rows through a burst worker of the user, then summed by key."""
     return FlowPlan((SourcePlan(SCHEMA),), (MapStep("map-1", function, SCHEMA, SCHEMA), COUNT))
 
 

@@ -87,6 +87,17 @@ def test_large_requests_and_answers(started: LocalWorkers) -> None:
     assert sum(batch.num_rows for batch in got.batches) == 30_000
 
 
+def test_a_stopped_service_leaves_no_connection_and_tells_what_it_used() -> None:
+    stopped = LocalFunctions(at_most=1).start(FLOW, "run", "token")
+    invoker_at(stopped.reach).invoke(request(FLOW, ("a", 1)).to_bytes(), 10_000)
+    stopped.stop()
+    stopped.stop()
+    stopped.warm(1)
+    assert stopped.used().invocations == 1
+    with pytest.raises(pa.ArrowInvalid, match="closed"):
+        stopped.up()
+
+
 def test_who_has_not_the_token_is_not_answered(started: LocalWorkers) -> None:
     stranger = LocalInvoker(started._service.location, "another token")
     with pytest.raises(WorkerFailed, match="token"):

@@ -50,23 +50,22 @@ def test_what_is_no_answer_to_the_request_is_a_failure() -> None:
 @given(
     st.lists(st.lists(st.tuples(st.text(max_size=20), st.integers(0, 9)), max_size=20), max_size=4),
     st.integers(2_000, 4_000),
-    st.integers(0, 5),
 )
 def test_rows_are_cut_into_requests_that_fit(
-    channels: list[list[tuple[str, int]]], limit: int, first: int
+    channels: list[list[tuple[str, int]]], limit: int
 ) -> None:
-    batches = [rows(*some) for some in channels]
-    cut = REQUESTS.cut(batches, limit, first)
+    parts = [[rows(*some)] for some in channels]
+    cut = REQUESTS.cut(parts, limit)
     assert all(len(one.to_bytes()) <= limit for one in cut)
-    assert [one.id for one in cut] == [f"3.0.1-{n}" for n in range(first, first + len(cut))]
+    assert [one.id for one in cut] == [f"3.0.1-{n}" for n in range(len(cut))]
     again = [row for one in cut for batch in one.batches for row in batch.to_pylist()]
-    assert again == [row for batch in batches for row in batch.to_pylist()]
+    assert again == [row for [batch] in parts for row in batch.to_pylist()]
 
 
-def test_a_row_that_is_too_large_for_any_request_says_so() -> None:
-    with pytest.raises(WorkerFailed) as raised:
-        REQUESTS.cut([rows(("a", 1), ("b" * 5_000, 2))], limit=3_000)
-    assert raised.value.failure == "too_large"
+def test_a_row_that_is_too_large_for_any_request_is_alone_in_its_own() -> None:
+    [first, large, last] = REQUESTS.cut([[rows(("a", 1), ("b" * 5_000, 2)), rows(("c", 3))]], 3_000)
+    assert [one.rows for one in (first, large, last)] == [1, 1, 1]
+    assert len(large.to_bytes()) > 3_000
 
 
 def test_a_flow_is_known_by_its_mark() -> None:

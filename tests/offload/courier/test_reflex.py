@@ -1,4 +1,4 @@
-"""Couriers with more rows than hosts can take: how many go to functions, and that it is the same ones."""
+"""Couriers with more rows than hosts can take: how many go to burst workers, and that it is the same ones."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ CLICK = pa.schema([("user", pa.int64()), ("at", pa.int64())])
 SEGMENT = Segment(
     "clicks", (), KeyedStep("clicks", 4, AggregatePlan(CLICK, ["user"], {"n": count()})), (0,), 1
 )
-REFLEX = Reflex(limit=800.0, room=600.0, each=300.0, merge=0.0, functions=80)
+REFLEX = Reflex(limit=800.0, room=600.0, each=300.0, merge=0.0, workers=80)
 
 
 def rows(number: int, seed: int = 0) -> pa.RecordBatch:
@@ -85,7 +85,7 @@ def test_not_more_is_held_than_it_takes_to_know_the_share() -> None:
     assert read <= REFLEX.most + 2_000
 
 
-def test_rows_of_a_key_come_side_by_side_to_functions() -> None:
+def test_rows_of_a_key_come_side_by_side_to_burst_workers() -> None:
     made = router(1.0, None)
     list(made.through(batches(rows(500), 60)))
     [aside] = made.by_key()
@@ -105,8 +105,8 @@ def test_more_rows_never_mean_a_smaller_share(
     assert 0.0 <= fewer <= share <= 1.0
 
 
-def test_few_functions_do_not_keep_hosts_waiting() -> None:
-    few = Reflex(limit=800.0, room=600.0, each=300.0, merge=0.0, functions=2)
+def test_few_burst_workers_do_not_keep_hosts_waiting() -> None:
+    few = Reflex(limit=800.0, room=600.0, each=300.0, merge=0.0, workers=2)
     share = few.share(10_000)
     hosts, functions = (1 - share) * 10_000 / 600, share * 10_000 / (2 * 300)
     assert hosts == pytest.approx(functions)

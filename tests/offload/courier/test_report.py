@@ -1,4 +1,4 @@
-"""What couriers tell of rows that functions carry."""
+"""What couriers tell of rows that burst workers carry."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from penstock import codec
 from penstock.errors import ProtocolError
 from penstock.operators.aggregate.plan import AggregatePlan
 from penstock.operators.process.step import ProcessPlan
-from penstock.operators.window.plan import window_aggregate_plan
+from penstock.operators.window.plan import WindowPlan
 from penstock.operators.window.windows import tumbling
 from penstock.plan.epoch import Offload
 from penstock.plan.steps import FlowPlan, KeyedStep, SourcePlan
@@ -32,7 +32,7 @@ pytestmark = pytest.mark.timeout(60)
 SLOTS = 8
 SCHEMA = pa.schema([("user", pa.int64()), ("n", pa.int64()), ("ts", pa.timestamp("us"))])
 SUMS = AggregatePlan(SCHEMA, ["user"], {"n": ps.sum("n")})
-WINDOWS = window_aggregate_plan(SCHEMA, ["user"], {"n": ps.sum("n")}, tumbling("10s"), "ts")
+WINDOWS = WindowPlan(SCHEMA, ["user"], {"n": ps.sum("n")}, tumbling("10s"), "ts")
 
 
 def flow_of(plan: AggregatePlan | object) -> FlowPlan:
@@ -54,7 +54,7 @@ def loads(on: MiniCluster) -> list[int]:
 
 @pytest.mark.parametrize("plan", [SUMS, WINDOWS], ids=["sums", "windows"])
 @pytest.mark.parametrize(("users", "rows"), [(5_000, 3_000), (60, 3_000)])
-def test_loads_are_those_without_functions(
+def test_loads_are_those_without_burst_workers(
     tmp_path: Path, plan: object, users: int, rows: int
 ) -> None:
     """Whether couriers combine the rows of a key or not."""
@@ -70,7 +70,7 @@ def test_loads_are_those_without_functions(
         assert sum(told.rows for seen in on.registry.seen() for told in seen.offloaded) > rows / 3
 
 
-def test_what_functions_did_is_told(tmp_path: Path) -> None:
+def test_what_burst_workers_did_is_told(tmp_path: Path) -> None:
     flow, parts = flow_of(SUMS), parts_of(100, 200)
     with helped(flow, {"throttle": 1}) as by, cluster(flow, str(tmp_path), helped=by) as on:
         by.chance = 1.0
@@ -84,11 +84,12 @@ def test_what_functions_did_is_told(tmp_path: Path) -> None:
 
 
 def test_a_report_survives_the_wire() -> None:
+    counts = {"rows": 9, "records": 3, "invocations": 2, "returned": 4, "wait_ms": 17}
     told = Seen(
         9,
         late={"sums": 1},
         loads={"sums": np.arange(3)},
-        offloaded=(Offloaded("sums", 9, 3, 2, {"timeout": 1}, 4, 17),),
+        offloaded=(Offloaded("sums", failures={"timeout": 1}, **counts),),
         used=Usage(invocations=2, seconds=0.25),
         maps={"map-1": MapWork(3, 1, 0.5)},
         routed={"sums": Routed(9, combined=True)},
@@ -98,7 +99,7 @@ def test_a_report_survives_the_wire() -> None:
     assert replace(seen, loads={}) == replace(told, loads={})
 
 
-def test_functions_that_cannot_be_reached_are_done_without(
+def test_burst_workers_that_cannot_be_reached_are_done_without(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     flow, parts = flow_of(SUMS), parts_of(100, 200)
@@ -109,12 +110,12 @@ def test_functions_that_cannot_be_reached_are_done_without(
         by.chance, by.text = 1.0, json.dumps({"kind": "nowhere"})
         on.run(parts)
         assert on.output(0) == alone
-        assert not by.functions.did
+        assert not by.workers.did
         told = [one for seen in on.registry.seen() for one in seen.offloaded]
         assert sum(one.returned for one in told) > 0
 
 
-def test_shares_without_functions_mean_nothing(
+def test_shares_without_burst_workers_mean_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with cluster(flow_of(SUMS), str(tmp_path)) as on:

@@ -1,4 +1,4 @@
-"""Which rows a courier hands to functions: as many as the plan says, and always the same ones."""
+"""Which rows a courier hands to burst workers: as many as the plan says, and always the same ones."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from penstock.offload.plan.segments import Segment, segments
 from penstock.operators.aggregate.plan import AggregatePlan
 from penstock.operators.operator import StepPlan
 from penstock.operators.top.distinct import DistinctPlan
-from penstock.operators.window.plan import window_aggregate_plan
+from penstock.operators.window.plan import WindowPlan
 from penstock.operators.window.windows import tumbling
 from penstock.plan.epoch import Offload
 from penstock.plan.steps import FlowPlan, KeyedStep, MapStep, SourcePlan, Step
@@ -29,7 +29,7 @@ SCHEMA = pa.schema(
     [("k", pa.string()), ("v", pa.int32()), ("x", pa.float64()), ("at", pa.timestamp("ms"))]
 )
 SUMS = AggregatePlan(SCHEMA, ["k"], {"n": ps.count()})
-WINDOWS = window_aggregate_plan(SCHEMA, ["k"], {"n": ps.count()}, tumbling("1s"), "at")
+WINDOWS = WindowPlan(SCHEMA, ["k"], {"n": ps.count()}, tumbling("1s"), "at")
 SHARES = np.array([0.0, 0.2, 0.7, 1.0])
 
 

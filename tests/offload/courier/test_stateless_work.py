@@ -1,9 +1,10 @@
-"""Stateless steps that functions can help: what couriers tell of them, and at what pace they go."""
+"""Stateless steps that burst workers can help: what couriers tell of them, and at what pace they go."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,9 +19,10 @@ from penstock.operators.aggregate.plan import AggregatePlan
 from penstock.plan.epoch import EpochPlan, Offload
 from penstock.plan.reflex import Reflex
 from penstock.plan.steps import FlowPlan, KeyedStep, MapStep, SourcePlan
+from penstock.settings import Settings
 from penstock.testing import Fault, Pace
 from penstock.wire.report import Seen
-from tests.offload.in_process import WELL, helped
+from tests.offload.in_process import WELL, Chances, helped
 from tests.trials.cluster import SETTINGS, MiniCluster, cluster
 from tests.trials.plain_rows import Row
 
@@ -60,13 +62,24 @@ def rows(count: int) -> list[Row]:
 
 
 def timing(*segments: str, offload: Offload | None = None, text: str | None = None) -> Any:
-    """Plans that have couriers tell of these, and perhaps hand rows of the first to functions."""
+    """Plans that have couriers tell of these, and perhaps hand rows of the first to burst workers."""
     maps = () if offload is None else ((segments[0], offload),)
 
     def changed(plan: EpochPlan) -> EpochPlan:
-        return replace(plan, timed=segments, map_offloads=maps, functions=text)
+        return replace(plan, timed=segments, map_offloads=maps, reach=text)
 
     return changed
+
+
+@contextmanager
+def shared(
+    store: Path, offload: Offload, chances: Chances = WELL, settings: Settings = SETTINGS
+) -> Iterator[MiniCluster]:
+    """A cluster whose couriers hand rows of the stateless steps to burst workers."""
+    with helped(MAPS, chances) as by:
+        plans = timing("next_one", offload=offload, text=by.text)
+        with cluster(MAPS, str(store), settings=settings, helped=plans) as on:
+            yield on
 
 
 def seen(on: MiniCluster) -> list[Seen]:
@@ -127,70 +140,62 @@ def test_steps_behind_a_keyed_one_are_told_of_too(tmp_path: Path) -> None:
         assert [int(task.loads["sums"].sum()) for report in reports for task in report] == [7, 7]
 
 
-def test_what_functions_do_is_not_the_courier_s_own(tmp_path: Path) -> None:
+def test_what_burst_workers_do_is_not_the_courier_s_own(tmp_path: Path) -> None:
     offload = Offload(np.array([0.75, 0.0]), 4, 10_000)
-    with helped(MAPS, WELL) as by:
-        plans = timing("next_one", offload=offload, text=by.text)
-        with cluster(MAPS, str(tmp_path), helped=plans) as on:
-            on.run([rows(400), rows(400)])
-            told = [task.maps["next_one"] for task in seen(on)]
-            assert [(work.rows, work.done) for work in told] == [(400, 100), (400, 400)]
-            [(carried,), ()] = [task.offloaded for task in seen(on)]
-            assert (carried.rows, carried.returned, carried.invocations) == (300, 0, 2)
+    with shared(tmp_path, offload) as on:
+        on.run([rows(400), rows(400)])
+        told = [task.maps["next_one"] for task in seen(on)]
+        assert [(work.rows, work.done) for work in told] == [(400, 100), (400, 400)]
+        [(carried,), ()] = [task.offloaded for task in seen(on)]
+        assert (carried.rows, carried.returned, carried.invocations) == (300, 0, 2)
 
 
 def test_rows_that_come_back_undone_are_the_courier_s_own(tmp_path: Path) -> None:
     offload = Offload(np.array([0.75]), 4, 10_000)
-    with helped(MAPS, {"fail": 1}) as by:
-        plans = timing("next_one", offload=offload, text=by.text)
-        with cluster(MAPS, str(tmp_path), settings=PACED, helped=plans) as on:
-            on.run([rows(400)])
-            [told] = [task.maps["next_one"] for task in seen(on)]
-            assert (told.rows, told.done) == (400, 400)
-            assert told.useful_ms >= 1000 * 400 / RATE
+    with shared(tmp_path, offload, {"fail": 1}, PACED) as on:
+        on.run([rows(400)])
+        [told] = [task.maps["next_one"] for task in seen(on)]
+        assert (told.rows, told.done) == (400, 400)
+        assert told.useful_ms >= 1000 * 400 / RATE
 
 
-def test_each_courier_uses_as_many_functions_as_it_may(tmp_path: Path) -> None:
+def test_each_courier_uses_as_many_burst_workers_as_it_may(tmp_path: Path) -> None:
     offload = Offload(np.array([1.0]), 6, 10_000, per_courier=(5, 1))
-    with helped(MAPS, WELL) as by:
-        plans = timing("next_one", offload=offload, text=by.text)
-        with cluster(MAPS, str(tmp_path), helped=plans) as on:
-            on.run([rows(400), rows(40)])
-            assert [task.offloaded[0].invocations for task in seen(on)] == [5, 1]
+    with shared(tmp_path, offload) as on:
+        on.run([rows(400), rows(40)])
+        assert [task.offloaded[0].invocations for task in seen(on)] == [5, 1]
 
 
-def test_a_courier_with_too_much_turns_to_functions_by_itself(tmp_path: Path) -> None:
+def test_a_courier_with_too_much_turns_to_burst_workers_by_itself(tmp_path: Path) -> None:
     """The plan gives them nothing, but says how much couriers can take."""
-    reflex = Reflex(limit=400.0, room=200.0, each=100.0, merge=0.0, functions=8)
+    reflex = Reflex(limit=400.0, room=200.0, each=100.0, merge=0.0, workers=8)
     offload = Offload(np.zeros(2), 1, 10_000, reflex=reflex)
-    with helped(MAPS, WELL) as by:
-        plans = timing("next_one", offload=offload, text=by.text)
-        with cluster(MAPS, str(tmp_path), helped=plans) as on:
-            on.run([rows(150), rows(500)])
-            told = [task.maps["next_one"] for task in seen(on)]
-            assert [(work.rows, work.done) for work in told] == [(150, 150), (500, 100)]
-            assert [task.offloaded[0].invocations for task in seen(on) if task.offloaded] == [4]
+    with shared(tmp_path, offload) as on:
+        on.run([rows(150), rows(500)])
+        told = [task.maps["next_one"] for task in seen(on)]
+        assert [(work.rows, work.done) for work in told] == [(150, 150), (500, 100)]
+        assert [task.offloaded[0].invocations for task in seen(on) if task.offloaded] == [4]
 
 
 @pytest.mark.parametrize("reflex", [None, Reflex(40.0, 20.0, 10.0, 0.0, 8)])
-def test_a_courier_without_a_function_keeps_its_rows(tmp_path: Path, reflex: Reflex | None) -> None:
-    """There are fewer functions than couriers: it would only be refused."""
+def test_a_courier_without_a_burst_worker_keeps_its_rows(
+    tmp_path: Path, reflex: Reflex | None
+) -> None:
+    """There are fewer burst workers than couriers: it would only be refused."""
     offload = Offload(np.array([0.75]), 1, 10_000, per_courier=(0, 1), reflex=reflex)
-    with helped(MAPS, WELL) as by:
-        plans = timing("next_one", offload=offload, text=by.text)
-        with cluster(MAPS, str(tmp_path), helped=plans) as on:
-            on.run([rows(400), rows(400)])
-            told = [task.maps["next_one"].done for task in seen(on)]
-            assert told[0] == 400
-            assert told[1] <= 100
+    with shared(tmp_path, offload) as on:
+        on.run([rows(400), rows(400)])
+        told = [task.maps["next_one"].done for task in seen(on)]
+        assert told[0] == 400
+        assert told[1] <= 100
 
 
-def test_a_courier_without_a_function_sends_all_rows_to_hosts(tmp_path: Path) -> None:
+def test_a_courier_without_a_burst_worker_sends_all_rows_to_hosts(tmp_path: Path) -> None:
     offload = Offload(np.full(4, 0.75), 1, 10_000, per_courier=(0, 1))
 
     def changed(plan: EpochPlan) -> EpochPlan:
         steps = tuple(replace(routes, offload=offload) for routes in plan.steps)
-        return replace(plan, steps=steps, functions=by.text)
+        return replace(plan, steps=steps, reach=by.text)
 
     with cluster(BEFORE, str(tmp_path / "alone")) as on:
         on.run([rows(400), rows(400)])

@@ -16,7 +16,7 @@ from penstock.operators.operator import StepPlan
 from penstock.operators.process.step import ProcessPlan
 from penstock.operators.top.distinct import DistinctPlan
 from penstock.operators.top.plan import TopPlan
-from penstock.operators.window.plan import window_aggregate_plan
+from penstock.operators.window.plan import WindowPlan
 from penstock.operators.window.windows import session_window, tumbling
 from penstock.plan.steps import FlowPlan, KeyedStep, MapStep, SourcePlan, Step
 from tests.operators.processors import SCHEMA as USERS
@@ -169,15 +169,13 @@ def test_stateless_flows_and_flows_without_steps() -> None:
 
 ORDERLESS = {
     "count": COUNTED,
-    "tumbling": window_aggregate_plan(BID, ["auction"], {"n": count()}, tumbling("1s"), "at"),
+    "tumbling": WindowPlan(BID, ["auction"], {"n": count()}, tumbling("1s"), "at"),
     "top": TopPlan(BID, ["auction"], 2, "at"),
 }
 BY_ARRIVAL = {
     "first": AggregatePlan(BID, ["auction"], {"n": count(), "f": first("at")}),
     "last by": AggregatePlan(BID, ["auction"], {"l": last("at", by="at")}),
-    "session": window_aggregate_plan(
-        BID, ["auction"], {"f": first("auction")}, session_window("1s"), "at"
-    ),
+    "session": WindowPlan(BID, ["auction"], {"f": first("auction")}, session_window("1s"), "at"),
     "distinct": DistinctPlan(BID, ["auction"]),
 }
 

@@ -1,4 +1,4 @@
-"""Rates over time, looked at second by second, or how often one likes: for tests of functions."""
+"""Rates over time, looked at second by second, or how often one likes: for tests of burst workers."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def follow(
     from_ms: float = 0.0,
     slots: int = 8,
 ) -> list[Offloading]:
-    """What is decided while the hosts' load, without functions, is this from one look to the next."""
+    """What is decided while the hosts' load, without burst workers, is this from one look to the next."""
     return [
         offloader.decide(
             seen(even(load * hosts * CAPACITY, hosts, slots), hosts), BOUNDS, from_ms + n * every_ms
@@ -45,12 +45,12 @@ def follow(
 
 
 def host_load(vitals: Vitals, found: Offloading) -> Floats:
-    """What hosts have to do while functions carry their part."""
+    """What hosts have to do while burst workers carry their part."""
     kept = np.bincount(vitals.owner, vitals.rate * found.kept, len(vitals.hosts))
     return np.asarray(kept / CAPACITY)
 
 
 def switches(found: Sequence[Offloading]) -> int:
-    """How often functions came into play."""
+    """How often burst workers came into play."""
     carries = [one.carries for one in found]
     return sum(now and not before for before, now in zip([False, *carries], carries, strict=False))

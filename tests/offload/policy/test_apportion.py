@@ -1,4 +1,4 @@
-"""Functions shared out among couriers."""
+"""Burst workers shared out among couriers."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.control.examine.vitals import Floats
-from penstock.offload.policy.apportion import apportioned
+from penstock.offload.policy.shares import apportioned
 
 rows = st.lists(st.integers(0, 10_000), min_size=1, max_size=40).map(
     lambda found: np.array(found, np.float64)

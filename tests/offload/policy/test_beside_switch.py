@@ -1,4 +1,4 @@
-"""Functions and the switch on one step of epochs: who answers a burst, and in what order."""
+"""Burst workers and the switch on one step of epochs: who answers a burst, and in what order."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 from penstock.control.treat.decision import Bounds
 from penstock.model import SLA
-from penstock.sim.functions import FunctionPlane
+from penstock.sim.burst_workers import WorkerPlane
 from penstock.sim.outcome import Outcome
 from penstock.sim.plane import Plane
 from penstock.sim.run import simulate
@@ -18,7 +18,7 @@ from penstock.sim.trace import Trace
 
 _SLOTS, _DELTA_MS, _STABLE = 32, 100.0, 6_000.0
 """Records a second that are 60 % of two hosts."""
-_FUNCTIONS = FunctionPlane(start_ms=0.0, overhead_ms=0.0)
+_FUNCTIONS = WorkerPlane(start_ms=0.0, overhead_ms=0.0)
 
 Rate = Callable[[float], float]
 """Records a second at a time in seconds."""
@@ -32,7 +32,7 @@ class _Run:
         return float(np.nanmax(self.outcome.series.mean_ms[from_s:to_s]))
 
     def carries(self, second: int) -> bool:
-        return bool(self.outcome.series.functions[second : second + 2].any())
+        return bool(self.outcome.series.workers[second : second + 2].any())
 
     def hosts_at(self, second: int) -> int:
         return int(self.outcome.series.hosts[second])
@@ -46,7 +46,7 @@ class _Run:
 def _run(
     rate: Rate,
     until_s: float,
-    functions: FunctionPlane | None = _FUNCTIONS,
+    functions: WorkerPlane | None = _FUNCTIONS,
     start_ms: float = 30_000.0,
 ) -> _Run:
     seconds = np.arange(0.0, until_s, _DELTA_MS / 1000)
@@ -58,7 +58,7 @@ def _run(
         engine="epochs",
         epoch_cost_ms=100.0,
         revises=True,
-        functions=functions,
+        burst_workers=functions,
     )
     bounds = Bounds(SLA(1000, 1000), at_most=16)
     return _Run(simulate(Trace.of_rates(rates, _DELTA_MS, 1), "switch", bounds, plane, hosts=2))
@@ -69,7 +69,7 @@ def _burst(times: float, from_s: float, to_s: float) -> Rate:
 
 
 @pytest.mark.parametrize("times", [3.0, 5.0, 10.0])
-def test_a_short_burst_is_carried_by_functions_alone(times: float) -> None:
+def test_a_short_burst_is_carried_by_burst_workers_alone(times: float) -> None:
     run = _run(_burst(times, 40, 70), 100)
     assert run.hosts_at(99) == 2
     assert not run.asked(40)
@@ -81,7 +81,7 @@ def test_a_short_burst_is_carried_by_functions_alone(times: float) -> None:
 
 
 def test_a_burst_that_lasts_is_handed_to_hosts() -> None:
-    made = FunctionPlane(start_ms=0.0, overhead_ms=0.0, patience_ms=20_000.0)
+    made = WorkerPlane(start_ms=0.0, overhead_ms=0.0, patience_ms=20_000.0)
     run = _run(_burst(3.0, 40, 900), 160, made, start_ms=10_000.0)
     assert min(run.asked(40)) > 60
     assert run.carries(65)
@@ -91,7 +91,7 @@ def test_a_burst_that_lasts_is_handed_to_hosts() -> None:
 
 
 def test_hosts_leave_after_a_burst_that_lasted() -> None:
-    made = FunctionPlane(start_ms=0.0, overhead_ms=0.0, patience_ms=10_000.0)
+    made = WorkerPlane(start_ms=0.0, overhead_ms=0.0, patience_ms=10_000.0)
     run = _run(_burst(3.0, 40, 90), 300, made, start_ms=5_000.0)
     assert run.hosts_at(89) >= 5
     assert run.hosts_at(299) <= 3
@@ -117,5 +117,5 @@ def test_other_shapes_are_carried_too(shape: str) -> None:
     assert run.worst(40, 120) < 2_000.0
 
 
-def test_without_a_burst_functions_are_never_called() -> None:
-    assert not _run(lambda second: 6_500.0, 60).outcome.series.functions.any()
+def test_without_a_burst_burst_workers_are_never_called() -> None:
+    assert not _run(lambda second: 6_500.0, 60).outcome.series.workers.any()

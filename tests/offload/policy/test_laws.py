@@ -1,4 +1,4 @@
-"""What holds of functions whatever the load does."""
+"""What holds of burst workers whatever the load does."""
 
 from __future__ import annotations
 
@@ -52,9 +52,9 @@ def test_whatever_comes_shares_are_shares_and_end_with_the_burst(
     found = _follow(offloader, [calm] * 5 + loads, weights, hosts, every_ms)
     for one in found:
         assert np.all((one.shares >= 0) & (one.shares <= 1))
-        assert 0 <= one.functions <= made.at_most
+        assert 0 <= one.workers <= made.at_most
         assert 0 <= one.warm <= made.at_most
-        assert one.carries == (one.functions > 0)
+        assert one.carries == (one.workers > 0)
         assert one.backlog >= 0
         assert not (one.holds and one.lasts)
     after = _follow(offloader, [calm] * 80, weights, hosts, every_ms, len(found) * every_ms)
@@ -76,13 +76,13 @@ def test_a_burst_that_stays_leaves_hosts_stable(
     assert host_load(vitals, found[-1]).max() <= max(0.8, least) + 1e-9
     if least < 0.6:
         assert host_load(vitals, found[-1]).max() >= 0.6
-    busy = found[-1].redirected / (found[-1].functions * speed * CAPACITY)
+    busy = found[-1].redirected / (found[-1].workers * speed * CAPACITY)
     assert busy <= 0.8
 
 
 @pytest.mark.parametrize("load", [0.2, 0.5, 0.7, 0.76])
 @pytest.mark.parametrize(("every_ms", "hosts", "seed"), [(250.0, 1, 1), (250.0, 3, 2), (1e3, 4, 3)])
-def test_noise_brings_no_functions(load: float, seed: int, every_ms: float, hosts: int) -> None:
+def test_noise_brings_no_burst_workers(load: float, seed: int, every_ms: float, hosts: int) -> None:
     """Poisson arrivals, seen over a window of a second that moves on."""
     random, parts = np.random.default_rng(seed), round(1_000.0 / every_ms)
     arrived = random.poisson(load * hosts * CAPACITY / 12 / parts, (300, 12))
@@ -99,7 +99,7 @@ def test_noise_brings_no_functions(load: float, seed: int, every_ms: float, host
 
 @pytest.mark.parametrize("load", [0.78, 0.8, 0.82])
 @pytest.mark.parametrize(("noise", "seed"), [(0.0, 1), (0.03, 2), (0.1, 3)])
-def test_at_the_edge_functions_do_not_come_and_go(load: float, noise: float, seed: int) -> None:
+def test_at_the_edge_burst_workers_do_not_come_and_go(load: float, noise: float, seed: int) -> None:
     random = np.random.default_rng(seed)
     loads = (load * (1 + noise * random.standard_normal(600))).tolist()
     found = _follow(Offloader(), loads, np.ones(8), 2, 1_000.0)
@@ -124,4 +124,4 @@ def test_decisions_do_not_depend_on_anything_but_what_is_told() -> None:
     twice = [_follow(Offloader(), loads, np.arange(1.0, 9.0), 2, 700.0) for _ in range(2)]
     for one, other in zip(*twice, strict=True):
         assert one.shares.tolist() == other.shares.tolist()
-        assert (one.functions, one.reasons) == (other.functions, other.reasons)
+        assert (one.workers, one.reasons) == (other.workers, other.reasons)

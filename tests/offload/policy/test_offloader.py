@@ -1,4 +1,4 @@
-"""When functions help, how much, and when that ends."""
+"""When burst workers help, how much, and when that ends."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from tests.offload.policy.loop import (
 _PLAIN = OffloadSettings(partials_per_row=0.0)
 
 
-def test_a_stable_load_needs_no_functions() -> None:
+def test_a_stable_load_needs_no_burst_workers() -> None:
     found = follow(Offloader(_PLAIN), [0.3, 0.6, 0.79, 0.7, 0.2] * 10)
     assert not any(one.carries or one.reasons for one in found)
     assert all(one.load > 0.7 for one in found if one.holds)
@@ -40,14 +40,14 @@ def test_one_observation_above_is_not_enough() -> None:
     assert not any(one.carries for one in found)
 
 
-def test_two_in_a_row_bring_functions_that_leave_hosts_below_the_target() -> None:
+def test_two_in_a_row_bring_burst_workers_that_leave_hosts_below_the_target() -> None:
     offloader = Offloader(_PLAIN)
     found = follow(offloader, [0.5, 0.5, 3.0, 3.0])
     assert [one.carries for one in found] == [False, False, False, True]
     # 0, 2,000 and 2,000 beyond capacity, a second apart: (0 + 4 * 2,000 + 2,000) / 3 at each host.
     assert found[-1].backlog == pytest.approx(2 * 10_000 / 3)
     assert host_load(seen(even(6000.0, 2), 2), found[-1]).max() < 0.7
-    assert found[-1].functions >= (6000 - 1400) / 700
+    assert found[-1].workers >= (6000 - 1400) / 700
 
 
 def test_once_the_backlog_is_gone_hosts_are_at_the_target() -> None:
@@ -55,7 +55,7 @@ def test_once_the_backlog_is_gone_hosts_are_at_the_target() -> None:
     assert found[-1].backlog == 0.0
     assert found[-1].load == pytest.approx(0.7, abs=0.02)
     assert found[-1].load_without == pytest.approx(3.0)
-    assert found[-1].functions == 7  # 4,600 records a second, 700 each
+    assert found[-1].workers == 7  # 4,600 records a second, 700 each
 
 
 def test_after_the_burst_all_is_as_before() -> None:
@@ -81,7 +81,7 @@ def test_looks_in_quick_succession_are_one_observation() -> None:
 
 def test_shares_follow_a_burst_that_grows() -> None:
     found = follow(Offloader(_PLAIN), [0.5] * 5 + [1.5] * 10 + [5.0] * 15)
-    assert 0 < found[14].functions < found[-1].functions
+    assert 0 < found[14].workers < found[-1].workers
     assert found[-1].load == pytest.approx(0.7, abs=0.1)
 
 
@@ -101,10 +101,10 @@ def test_a_hot_slot_gives_first() -> None:
     assert not found.shares[:19].any()
 
 
-def test_functions_are_slower_or_faster() -> None:
+def test_burst_workers_are_slower_or_faster() -> None:
     slow = follow(Offloader(replace(_PLAIN, speed=0.5)), [0.5] * 5 + [3.0] * 20)[-1]
     fast = follow(Offloader(_PLAIN), [0.5] * 5 + [3.0] * 20)[-1]
-    assert slow.functions == 14
+    assert slow.workers == 14
     assert slow.shares == pytest.approx(fast.shares)
 
 
@@ -133,9 +133,9 @@ def test_where_merging_costs_as_much_as_it_saves_hosts_do_it_all() -> None:
     assert found[-1].warm == 0
 
 
-def test_too_few_functions_do_not_hold_the_switch() -> None:
+def test_too_few_burst_workers_do_not_hold_the_switch() -> None:
     found = follow(Offloader(replace(_PLAIN, at_most=1)), [0.5] * 3 + [3.0] * 10)
-    assert found[-1].functions == 1
+    assert found[-1].workers == 1
     assert found[-1].load > 0.8
     assert not found[-1].holds
     told = [one for one in found if one.reasons]
@@ -143,7 +143,7 @@ def test_too_few_functions_do_not_hold_the_switch() -> None:
     assert "all that can be done" in told[0].reasons[-1]
 
 
-def test_functions_are_kept_warm_for_five_times_the_stable_load() -> None:
+def test_burst_workers_are_kept_warm_for_five_times_the_stable_load() -> None:
     found = follow(Offloader(_PLAIN), [0.6] * 60, hosts=4)
     # 5 * 2,400 less 4 * 700, 700 each
     assert found[-1].warm == 14
@@ -181,7 +181,7 @@ def test_patience_has_an_end() -> None:
     assert not again[-1].lasts
 
 
-def test_functions_that_cost_more_than_hosts_would_are_reason_enough() -> None:
+def test_burst_workers_that_cost_more_than_hosts_would_are_reason_enough() -> None:
     costs = Costs(least_host_ms=20_000.0)
     found = follow(Offloader(replace(_PLAIN, costs=costs)), [0.5] * 5 + [3.0] * 60)
     lasts = next(n for n, one in enumerate(found) if one.lasts)
@@ -190,7 +190,7 @@ def test_functions_that_cost_more_than_hosts_would_are_reason_enough() -> None:
     assert "cost more" in found[lasts].reasons[-1]
 
 
-def test_what_functions_really_cost_counts() -> None:
+def test_what_burst_workers_really_cost_counts() -> None:
     offloader = Offloader(_PLAIN)
     for n, load in enumerate([0.5] * 3 + [3.0] * 10):
         vitals = seen(even(load * 2 * CAPACITY, 2), 2)
@@ -198,7 +198,7 @@ def test_what_functions_really_cost_counts() -> None:
         assert found.lasts == (n >= 10)
 
 
-def test_hosts_that_came_make_functions_needless() -> None:
+def test_hosts_that_came_make_burst_workers_needless() -> None:
     offloader = Offloader(replace(_PLAIN, patience_ms=5_000.0))
     assert follow(offloader, [0.5] * 3 + [2.0] * 20)[-1].lasts
     found = follow(offloader, [0.5] * 4, hosts=8, from_ms=23_000.0)
@@ -231,7 +231,7 @@ def test_the_deadline_is_the_interval_of_windows_but_no_later_than_the_sla() -> 
     assert recovery_ms(60_000, SLA(1000, 2000)) == 2000.0
     quick = follow(Offloader(replace(_PLAIN, deadline_ms=500.0)), [0.5] * 3 + [3.0] * 2)[-1]
     slow = follow(Offloader(replace(_PLAIN, deadline_ms=10_000.0)), [0.5] * 3 + [3.0] * 2)[-1]
-    assert quick.functions > slow.functions
+    assert quick.workers > slow.workers
 
 
 @pytest.mark.parametrize(
@@ -246,7 +246,7 @@ def test_the_journal_is_told_with_figures_and_money() -> None:
     found = follow(Offloader(_PLAIN), [0.5] * 3 + [3.0] * 2)[-1]
     entry = offload(At(STEP, 5_000.0, 7), found, Money(0.5, 0.25))
     assert entry.event == "offload"
-    assert entry.facts["functions"] == found.functions
+    assert entry.facts["functions"] == found.workers
     assert entry.facts["slots"] == "0-7"
     assert entry.facts["money"] == {"hosts": 0.5, "functions": 0.25, "total": 0.75}
     assert "sum/0 has been above 80 % for 2 observations" in entry.text
@@ -255,7 +255,7 @@ def test_the_journal_is_told_with_figures_and_money() -> None:
     assert nothing.facts["money"] is None
 
 
-def test_functions_that_were_of_no_help_get_another_chance_when_all_is_stable() -> None:
+def test_burst_workers_that_were_of_no_help_get_another_chance_when_all_is_stable() -> None:
     offloader = Offloader(_PLAIN)
     follow(offloader, [0.5] * 3 + [3.0] * 5)
     for _ in range(100):
@@ -278,13 +278,13 @@ def test_what_was_let_go_of_must_be_decided_anew() -> None:
 
 def test_other_settings_hold_from_the_next_decision_on() -> None:
     offloader = Offloader(_PLAIN)
-    assert follow(offloader, [0.5] * 3 + [3.0] * 5)[-1].functions > 2
+    assert follow(offloader, [0.5] * 3 + [3.0] * 5)[-1].workers > 2
     offloader.steer(replace(_PLAIN, at_most=0))
     none = follow(offloader, [3.0], from_ms=8_000.0)[-1]
     assert not none.carries
     assert none.reasons[0] == "no functions are wanted any more"
     offloader.steer(replace(_PLAIN, at_most=2))
-    assert follow(offloader, [3.0] * 3, from_ms=9_000.0)[-1].functions == 2
+    assert follow(offloader, [3.0] * 3, from_ms=9_000.0)[-1].workers == 2
 
 
 def test_arrivals_that_change_within_a_moment_are_an_observation() -> None:
@@ -297,16 +297,16 @@ def test_arrivals_that_change_within_a_moment_are_an_observation() -> None:
     assert offloader.decide(seen(even(6_000.0, 2), 2), BOUNDS, 4_000.0).carries
 
 
-def test_functions_that_must_be_started_are_asked_for_and_used_when_they_are_there() -> None:
+def test_burst_workers_that_must_be_started_are_asked_for_and_used_when_they_are_there() -> None:
     slow = OffloadSettings(start_ms=500.0, warm_for=3.0, partials_per_row=0.0)
     offloader = Offloader(slow)
     found = follow(offloader, [0.6] * 20 + [3.0] * 12, every_ms=300.0)[20:]
     first = next(n for n, one in enumerate(found) if one.carries)
     ready = 4  # for 3 times the stable 1,200/s, less what two hosts take: 2,200/s at 70 %
-    assert found[first].functions == ready
+    assert found[first].workers == ready
     assert found[first].warm > 2 * ready, "more are asked for"
     later = [one for n, one in enumerate(found) if 300.0 * (n - first) >= 500.0]
-    assert later[0].functions > ready, "and used as soon as they are there"
+    assert later[0].workers > ready, "and used as soon as they are there"
     assert any("functions are ready" in reason for one in later for reason in one.reasons)
     assert all(one.holds for one in found), "no host is asked for because functions start"
 
@@ -315,7 +315,7 @@ def test_who_has_none_that_are_ready_waits_for_them() -> None:
     """Half a second is less than hosts alone would need for an epoch of seconds."""
     offloader = Offloader(OffloadSettings(start_ms=500.0, warm_for=0.0))
     found = follow(offloader, [0.6] * 5 + [6.0] * 2, every_ms=1_000.0)
-    assert found[-1].functions > 10
+    assert found[-1].workers > 10
 
 
 def test_what_other_steps_take_of_the_time_is_not_there_for_a_host() -> None:
@@ -330,7 +330,7 @@ def test_what_other_steps_take_of_the_time_is_not_there_for_a_host() -> None:
     assert 0.0 <= found[-1].shares.max() - (1.0 - 0.7 * 0.55 / 0.6) < 0.15
 
 
-def test_no_more_functions_than_are_ready_are_told_to_couriers() -> None:
+def test_no_more_burst_workers_than_are_ready_are_told_to_couriers() -> None:
     slow, quick = Offloader(OffloadSettings(start_ms=500.0)), Offloader(OffloadSettings())
     for offloader in (slow, quick):
         follow(offloader, [0.6] * 3)

@@ -7,7 +7,7 @@ import pytest
 from penstock.control.examine.vitals import Vitals
 from penstock.control.treat.offloading import OffloadSettings
 from penstock.model import StepId
-from penstock.offload.policy.reflexes import Came, Reflexes
+from penstock.offload.policy.reflexes import Reflexes
 
 SETTINGS = OffloadSettings(at_most=10)
 
@@ -16,14 +16,16 @@ def vitals(rates: list[float], hosts: int = 2, cost_ms: float = 200.0) -> Vitals
     return Vitals.even(StepId("sum"), rates, hosts, service_rate=1_000.0, epoch_cost_ms=cost_ms)
 
 
-def noted(came: Came, trigger_ms: float = 0.0) -> Reflexes:
+def noted(
+    rows: list[int], records: float, combined: bool = False, trigger_ms: float = 0.0
+) -> Reflexes:
     made = Reflexes(trigger_ms)
-    made.note(came)
+    made.note(rows, records, combined)
     return made
 
 
 def test_what_epochs_bring_at_the_target_is_no_reason_to_react() -> None:
-    made = noted(Came([467, 466], 933.0, combined=False))
+    made = noted([467, 466], 933.0)
     found = made.reflex(vitals([700.0, 700.0]), SETTINGS, 1.0, 0.0)
     assert found is not None
     # at a load of 70 % and a cost of 200 ms an epoch has what came in 667 ms
@@ -33,7 +35,7 @@ def test_what_epochs_bring_at_the_target_is_no_reason_to_react() -> None:
 
 
 def test_the_busiest_host_decides() -> None:
-    made = noted(Came([900], 900.0, combined=False))
+    made = noted([900], 900.0)
     even = made.reflex(vitals([500.0, 500.0]), SETTINGS, 1.0, 0.0)
     uneven = made.reflex(vitals([900.0, 100.0]), SETTINGS, 1.0, 0.0)
     assert even is not None
@@ -42,22 +44,20 @@ def test_the_busiest_host_decides() -> None:
 
 
 def test_a_trigger_makes_room_for_all_that_comes_in_its_time() -> None:
-    came = Came([20_000], 20_000.0, combined=False)
-    found = noted(came, trigger_ms=10_000.0).reflex(vitals([1_000.0] * 2), SETTINGS, 1.0, 0.0)
+    made = noted([20_000], 20_000.0, trigger_ms=10_000.0)
+    found = made.reflex(vitals([1_000.0] * 2), SETTINGS, 1.0, 0.0)
     assert found is not None
     assert found.room == pytest.approx(0.7 * 10 * 2_000)
 
 
 def test_limits_are_in_rows_also_where_a_row_is_many_records() -> None:
-    found = noted(Came([100], 500.0, combined=False)).reflex(
-        vitals([700.0] * 2), SETTINGS, 1.0, 0.0
-    )
+    found = noted([100], 500.0).reflex(vitals([700.0] * 2), SETTINGS, 1.0, 0.0)
     assert found is not None
     assert found.room == pytest.approx(933 / 5, rel=0.01)
 
 
 def test_each_partition_has_its_part() -> None:
-    made = noted(Came([900, 100, 0, 0], 1_000.0, combined=False))
+    made = noted([900, 100, 0, 0], 1_000.0)
     found = made.reflex(vitals([700.0, 700.0]), SETTINGS, 1.0, 0.0)
     assert found is not None
     rooms = [found.of(n, 4).room for n in range(4)]
@@ -66,7 +66,7 @@ def test_each_partition_has_its_part() -> None:
 
 
 def test_nobody_reacts_where_couriers_combine_and_now_and_then_that_is_looked_at_again() -> None:
-    made = noted(Came([9_000], 40.0, combined=True))
+    made = noted([9_000], 40.0, combined=True)
     found = [made.reflex(vitals([700.0, 700.0]), SETTINGS, 1.0, 0.0) for _ in range(100)]
     looks = [one for one in found if one is not None]
     assert len(looks) == 1
@@ -75,7 +75,7 @@ def test_nobody_reacts_where_couriers_combine_and_now_and_then_that_is_looked_at
 
 @pytest.mark.parametrize("merge", [1.0, 2.0])
 def test_nobody_reacts_where_merging_costs_as_much_as_the_rows(merge: float) -> None:
-    made = noted(Came([900], 900.0, combined=False))
+    made = noted([900], 900.0)
     found = made.reflex(vitals([700.0, 700.0]), SETTINGS, 1.0, merge)
     assert found is not None
     assert found.share(1e12) == 0.0

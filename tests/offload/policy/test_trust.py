@@ -1,11 +1,11 @@
-"""Whether functions can be relied on."""
+"""Whether burst workers can be relied on."""
 
 from __future__ import annotations
 
-from penstock.offload.policy.workers import Trust
+from penstock.offload.policy.burst import Trust
 
 
-def test_functions_that_answer_keep_their_trust() -> None:
+def test_burst_workers_that_answer_keep_their_trust() -> None:
     trust = Trust()
     assert not any(trust.note(float(at), 100, at % 50) for at in range(100))
     assert trust.at(100.0)
@@ -26,7 +26,7 @@ def test_epochs_without_rows_say_nothing() -> None:
     assert trust.note(11.0, 100, 100)
 
 
-def test_each_pause_is_longer_until_functions_answer() -> None:
+def test_each_pause_is_longer_until_burst_workers_answer() -> None:
     trust, now_ms, pauses = Trust(), 0.0, []
     for _ in range(10):
         while not trust.note(now_ms, 10, 10):

@@ -125,7 +125,7 @@ def test_nested_values_are_joined_as_they_grow() -> None:
     arena = Arena(pa.schema([("items", pa.list_(pa.int64()))]))
     for n in range(1000):
         arena.append(pa.record_batch({"items": pa.array([[n, n + 1]], pa.list_(pa.int64()))}))
-    assert len(arena._fields[0]._parts) < 12  # type: ignore[attr-defined]
+    assert len(arena._fields[0]._parts) < 12  # type: ignore[union-attr]
     taken = arena.take(np.array([999, 0, 500])).column("items").to_pylist()
     assert taken == [[999, 1000], [0, 1], [500, 501]]
 

@@ -18,8 +18,8 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 
 import penstock as ps
-from penstock.spark.quiet import quiet_session
 from penstock.spark.schema import spark_schema
+from penstock.spark.session import quiet_session
 from penstock_bench.workloads.nexmark.catalog import find
 from penstock_bench.workloads.nexmark.columns import SCHEMAS
 from penstock_bench.workloads.nexmark.files import ReplayInfo, chunked

@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -19,7 +20,6 @@ import pyarrow.fs as pafs
 from penstock import codec
 from penstock.console.checkpoint.facts import (
     Entries,
-    FileSum,
     KeyHistory,
     Overview,
     SlotGroup,
@@ -146,23 +146,22 @@ class Checkpoint:
 
     def _overview(self, step: str, chain: VersionChain | None) -> StepOverview:
         facts = self._steps[step]
-        state = [name for name, _ in facts["state"]]
-        hidden = {*FRAME, *companions(state)}
-        none = FileSum(0, 0)
-        files = None if chain is None else self._files(step, chain)
-        entries, damaged = (0, ()) if files is None else files.count()
-        return StepOverview(
-            id=step,
-            slots=facts["slots"],
-            keys=dict(facts["keys"]),
-            state={name: type for name, type in facts["state"] if name not in hidden},
-            hosts={} if chain is None else dict(Counter(_owners(chain.manifest, step))),
+        hidden = {*FRAME, *companions([name for name, _ in facts["state"]])}
+        state = {name: type for name, type in facts["state"] if name not in hidden}
+        empty = StepOverview(step, facts["slots"], dict(facts["keys"]), state)
+        if chain is None:
+            return empty
+        files = self._files(step, chain)
+        entries, damaged = files.count()
+        return replace(
+            empty,
+            hosts=dict(Counter(_owners(chain.manifest, step))),
             entries=entries,
-            layout=None if chain is None else _layout_version(chain),
-            snapshots=none if files is None else files.total("snapshot"),
-            runs=none if files is None else files.total("run"),
-            deltas=none if files is None else files.total("delta"),
-            watermark_ms=None if chain is None else chain.manifest.watermarks.get(step),
+            layout=_layout_version(chain),
+            snapshots=files.total("snapshot"),
+            runs=files.total("run"),
+            deltas=files.total("delta"),
+            watermark_ms=chain.manifest.watermarks.get(step),
             damaged=damaged,
         )
 

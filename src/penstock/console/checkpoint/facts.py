@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 Kind = Literal["snapshot", "run", "delta"]
@@ -12,8 +12,8 @@ Kind = Literal["snapshot", "run", "delta"]
 class FileSum:
     """How many files, and how many bytes."""
 
-    files: int
-    bytes: int
+    files: int = 0
+    bytes: int = 0
 
 
 @dataclass(frozen=True)
@@ -26,18 +26,18 @@ class StepOverview:
     """Key column -> type."""
     state: dict[str, str]
     """State column -> type."""
-    hosts: dict[str, int]
+    hosts: dict[str, int] = field(default_factory=dict)
     """Host -> how many slots it owns."""
-    entries: int | None
+    entries: int | None = 0
     """None if files are damaged: then they cannot be counted."""
-    layout: int | None
+    layout: int | None = None
     """The version of the layout; None before the first one."""
-    snapshots: FileSum
-    runs: FileSum
-    deltas: FileSum
+    snapshots: FileSum = FileSum()
+    runs: FileSum = FileSum()
+    deltas: FileSum = FileSum()
     """Since the layout."""
-    watermark_ms: int | None
-    damaged: tuple[str, ...]
+    watermark_ms: int | None = None
+    damaged: tuple[str, ...] = ()
     """What is wrong with which file."""
 
 
@@ -65,7 +65,7 @@ class StateEntry:
     kind: Kind
     """The kind of the newest file that tells of it."""
     epoch: int
-    """That file's epoch. A delta's entries changed in it, those of others then or before."""
+    """The file's epoch. A delta's entries changed in it, those of others then or before."""
     file: str
 
 

@@ -20,12 +20,18 @@ from penstock.console.checkpoint.facts import Change, FileSum, Kind, SnapshotSum
 from penstock.errors import CheckpointError
 from penstock.state.arrays import Array
 from penstock.state.keys.codec import KeyCodec, Keys, slots_of
-from penstock.state.store.manifest import DeltaRef, SegmentRef, VersionChain, unpack_slots
+from penstock.state.store.manifest import (
+    DeltaRef,
+    SegmentRef,
+    VersionChain,
+    slot_groups,
+    unpack_slots,
+)
 from penstock.state.store.merging import fitting, newest, whole
 from penstock.state.store.segment import SegmentFile
 from penstock.state.store.store import SegmentGone, Store
 from penstock.state.table.patches import GONE, PATCH
-from penstock.state.table.table import HASH, KEY, PRESENT, SLOT
+from penstock.state.table.table import HASH, KEY, PRESENT, SLOT, ColumnTable
 
 FRAME = (HASH, KEY, SLOT, PRESENT)
 """The columns that every step has."""
@@ -89,14 +95,7 @@ class StepFiles:
 
     def count(self) -> tuple[int | None, tuple[str, ...]]:
         """How many entries there are; or None, and what is wrong with which files."""
-        schema = pa.schema(
-            [
-                pa.field(HASH, pa.uint64(), nullable=False),
-                pa.field(KEY, self._codec.storage_type, nullable=False),
-                pa.field(SLOT, pa.int32(), nullable=False),
-                pa.field(PRESENT, pa.bool_(), nullable=False),
-            ]
-        )
+        schema = ColumnTable(self._codec, (), self._slots).schema  # what every step has
         total, damaged = 0, dict[str, str]()
         for slots in self._groups():
             tables = []
@@ -130,15 +129,12 @@ class StepFiles:
                 if len(places):
                     yield file, places, fitting(segment.take(rows), self.schema, file.ref.file)
 
-    def _groups(self) -> Iterator[Array]:
+    def _groups(self) -> list[Array]:
         """The slots that have files, in groups that are small enough to be merged in memory."""
         sizes = np.zeros(self._slots)
         for file in self.files:
             sizes[file.slots] += file.slot_bytes
-        slots = np.flatnonzero(sizes)
-        numbers = np.cumsum(sizes[slots]) // _AT_ONCE
-        starts = np.flatnonzero(np.diff(numbers, prepend=-1))
-        yield from (group for group in np.split(slots, starts[1:]) if len(group))
+        return slot_groups(np.flatnonzero(sizes), sizes, _AT_ONCE)
 
     def _near(self, slots: Array) -> Iterator[tuple[StateFile, Array]]:
         """The files of these slots, newest first, each with those that count in it."""

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 
 from rich.console import Group, RenderableType
-from rich.table import Table
+from rich.table import Column
 from rich.text import Text
 
 from penstock import codec
@@ -23,6 +23,7 @@ from penstock.console.checkpoint.facts import (
     StateEntry,
     StepOverview,
 )
+from penstock.console.terminal import counted, facts, listing
 from penstock.state.keys.text import plain, shown
 
 _COLLECTIONS = (".__list", ".__map")
@@ -31,8 +32,8 @@ _COLLECTIONS = (".__list", ".__map")
 
 def as_json(found: Overview | Entries | KeyHistory | Sequence[Slots]) -> str:
     """All of it, with nothing left out or shortened."""
-    facts = [asdict(one) for one in found] if isinstance(found, Sequence) else asdict(found)
-    return codec.text(plain(facts), indent=2)
+    told = [asdict(one) for one in found] if isinstance(found, Sequence) else asdict(found)
+    return codec.text(plain(told), indent=2)
 
 
 def draw_overview(overview: Overview) -> RenderableType:
@@ -49,32 +50,29 @@ def draw_entries(found: Entries) -> RenderableType:
         return Text(f"{found.step} has no entries at epoch {found.epoch}")
     first = found.entries[0]
     columns = [name for name in first.state if not _own(name)]
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in first.key:
-        table.add_column(Text(name), style="cyan", overflow="fold")
-    for name in columns:
-        table.add_column(Text(_title(name)), overflow="fold")
-    for name in ("slot", "host", "epoch"):
-        table.add_column(name, style="dim")
+    keys = [Column(Text(name), style="cyan", overflow="fold") for name in first.key]
+    values = [Column(Text(_title(name)), overflow="fold") for name in columns]
+    where = [Column(name, style="dim") for name in ("slot", "host", "epoch")]
+    table = listing(*keys, *values, *where)
     for entry in found.entries:
-        values = [*entry.key.values(), *(entry.state[name] for name in columns)]
-        table.add_row(*_texts(values), str(entry.slot), Text(entry.host), _when(entry))
+        told = [*entry.key.values(), *(entry.state[name] for name in columns)]
+        texts = [Text(shown(value)) for value in told]
+        table.add_row(*texts, str(entry.slot), Text(entry.host), _when(entry))
     count = f"{len(found.entries):,} of {found.total:,} entries"
     return Group(table, Text(f"{found.step} at epoch {found.epoch}: {count}", "dim"))
 
 
 def draw_history(found: KeyHistory) -> RenderableType:
     entry = found.entry
-    facts = _facts()
+    known = facts()
     for name, value in entry.key.items():
-        facts.add_row(Text(name), Text(shown(value), "cyan"))
+        known.add_row(Text(name), Text(shown(value), "cyan"))
     for name, value in entry.state.items():
-        facts.add_row(Text(_title(name)), Text(shown(value)))
-    facts.add_row("slot", Text.assemble(f"{entry.slot}, owned by ", entry.host))
-    table = Table(box=None, pad_edge=False, header_style="bold")
+        known.add_row(Text(_title(name)), Text(shown(value)))
+    known.add_row("slot", Text.assemble(f"{entry.slot}, owned by ", entry.host))
     columns = [name for name in entry.state if not _own(name)]
-    for title in ("epoch", "", "file", *map(_title, columns)):
-        table.add_column(Text(title), overflow="fold")
+    titles = [Column(Text(_title(name)), overflow="fold") for name in columns]
+    table = listing("epoch", "", "file", *titles)
     for change in found.changes:
         told = [_told(change, name) for name in columns]
         if not change.present:
@@ -84,15 +82,13 @@ def draw_history(found: KeyHistory) -> RenderableType:
     parts = any(change.gone for change in found.changes)
     counts = "what is added goes onto what was there" if parts else "the last one counts"
     came = Text(f"\nevery file that tells of it, oldest first; {counts}", "dim")
-    return Group(head, facts, came, table)
+    return Group(head, known, came, table)
 
 
 def draw_slots(found: Slots) -> RenderableType:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for title in ("slots", "host", "since version", "why", "from", "meant for"):
-        table.add_column(title, overflow="fold")
-    for title in ("snapshots", "runs", "deltas"):
-        table.add_column(title, overflow="fold", style="dim")
+    titles = ("snapshots", "runs", "deltas")
+    stored = [Column(title, overflow="fold", style="dim") for title in titles]
+    table = listing("slots", "host", "since version", "why", "from", "meant for", *stored)
     for group in found.groups:
         table.add_row(*_placed(group), *_stored(group))
     layout = "no layout yet" if found.layout is None else f"layout of version {found.layout}"
@@ -128,43 +124,34 @@ def _snapshots(found: SnapshotSum) -> str:
     versions = (
         f"{found.oldest}" if found.oldest == found.newest else f"{found.oldest}-{found.newest}"
     )
-    slots = "1 slot" if found.slots == 1 else f"{found.slots} slots"
-    return f"{slots}, version {versions}, {found.bytes:,} bytes"
+    return f"{counted(found.slots, 'slot')}, version {versions}, {found.bytes:,} bytes"
 
 
 def _draw_step(step: StepOverview) -> RenderableType:
-    facts = _facts()
-    facts.add_row("key", _schema(step.keys) or "none: one entry for everything")
-    facts.add_row("state", _schema(step.state))
+    known = facts()
+    known.add_row("key", _schema(step.keys) or "none: one entry for everything")
+    known.add_row("state", _schema(step.state))
     entries = "unknown: files are damaged" if step.entries is None else f"{step.entries:,}"
-    facts.add_row("entries", entries)
-    facts.add_row("layout", "none yet" if step.layout is None else f"version {step.layout}")
-    facts.add_row("snapshots", _sum(step.snapshots))
-    facts.add_row("runs", _sum(step.runs))
-    facts.add_row(
+    known.add_row("entries", entries)
+    known.add_row("layout", "none yet" if step.layout is None else f"version {step.layout}")
+    known.add_row("snapshots", _sum(step.snapshots))
+    known.add_row("runs", _sum(step.runs))
+    known.add_row(
         "deltas", _sum(step.deltas) + ("" if step.layout is None else " since the layout")
     )
     hosts = ", ".join(f"{host} ({slots})" for host, slots in step.hosts.items())
-    facts.add_row("slots", f"{step.slots}" + (f": {hosts}" if hosts else ""))
+    known.add_row("slots", f"{step.slots}" + (f": {hosts}" if hosts else ""))
     if step.watermark_ms is not None:
-        facts.add_row("watermark", _moment(step.watermark_ms))
+        known.add_row("watermark", _moment(step.watermark_ms))
     for problem in step.damaged:
-        facts.add_row(Text("damaged", "red"), Text(problem, "red"))
-    return Group(Text(f"\n{step.id}", "bold"), facts)
-
-
-def _facts() -> Table:
-    table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
-    table.add_column(style="dim", no_wrap=True)
-    table.add_column(overflow="fold")
-    return table
+        known.add_row(Text("damaged", "red"), Text(problem, "red"))
+    return Group(Text(f"\n{step.id}", "bold"), known)
 
 
 def _sum(found: FileSum) -> str:
     if not found.files:
         return "none"
-    files = "1 file" if found.files == 1 else f"{found.files:,} files"
-    return f"{files}, {found.bytes:,} bytes"
+    return f"{counted(found.files, 'file')}, {found.bytes:,} bytes"
 
 
 def _when(found: StateEntry | Change) -> str:
@@ -188,10 +175,6 @@ def _told(change: Change, name: str) -> Text:
 
 def _schema(columns: dict[str, str]) -> Text:
     return Text(", ".join(f"{name} {type}" for name, type in columns.items()))
-
-
-def _texts(values: Iterable[object]) -> list[Text]:
-    return [Text(shown(value)) for value in values]
 
 
 def _own(name: str) -> bool:

@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from rich.console import RenderableType
 from rich.padding import Padding
 from rich.progress_bar import ProgressBar
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from penstock.console.demo.meter import Reading
-from penstock.console.terminal import latency_gauge, page
+from penstock.console.terminal import latency_gauge, numbers, page
 from penstock.model import SLA
 
 _WIDTH = 86
@@ -23,9 +23,8 @@ def draw(
 ) -> RenderableType:  # fmt: skip
     """The whole display, for a terminal of this width."""
     left = max(0, seconds - elapsed_s)
-    clock = Table.grid(expand=True, padding=(0, 1))
-    clock.add_column(ratio=1)
-    clock.add_column(justify="right", no_wrap=True)
+    columns = Column(ratio=1), Column(justify="right", no_wrap=True)
+    clock = Table.grid(*columns, expand=True, padding=(0, 1))
     shown = min(max(elapsed_s, 0.0), seconds)
     clock.add_row(
         Padding(ProgressBar(total=seconds, completed=shown), (0, 1, 0, 0)),
@@ -53,14 +52,10 @@ def line(reading: Reading | None, sla: SLA, elapsed_s: float) -> str:
 
 
 def _figures(reading: Reading) -> RenderableType:
-    grid = Table.grid(expand=True)
-    for _ in range(3):
-        grid.add_column(ratio=1)
-    grid.add_row(
-        Text.assemble(("epoch   ", "dim"), (f"{reading.epoch:,}", "bold")),
-        Text.assemble(("rows   ", "dim"), (f"{reading.rows:,}", "bold")),
-        Text.assemble(("rows/s   ", "dim"), (f"{reading.rows_per_second:,.0f}", "bold")),
-    )
+    figures = {"epoch": reading.epoch, "rows": reading.rows, "rows/s": reading.rows_per_second}
+    grid = Table.grid(*(Column(ratio=1) for _ in figures), expand=True)
+    texts = [(f"{name}   ", f"{figure:,.0f}") for name, figure in figures.items()]
+    grid.add_row(*(Text.assemble((name, "dim"), (text, "bold")) for name, text in texts))
     return grid
 
 
@@ -73,10 +68,8 @@ def _latency(reading: Reading, sla: SLA) -> RenderableType:
 
 
 def _hosts(reading: Reading, pids: Mapping[str, int]) -> RenderableType:
-    table = Table(box=None, expand=True, pad_edge=False, header_style="dim")
-    table.add_column("host")
-    for name in ("pid", "entries", "state", "busy", "rows"):
-        table.add_column(name, justify="right")
+    columns = Column("host"), *numbers("pid", "entries", "state", "busy", "rows")
+    table = Table(*columns, box=None, expand=True, pad_edge=False, header_style="dim")
     for host in reading.hosts:
         table.add_row(
             Text(host.host),

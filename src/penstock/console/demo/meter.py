@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
 
+from penstock.console.history import LatencyHistory, SeenEpoch
 from penstock.driver.progress import EpochProgress, Latency
 from penstock.model import SLA
 
 _WINDOW_MS = 1000.0
-_HISTORY = 60
-_HISTORY_MS = 500
+_BARS = 60
+_BAR_MS = 500
 """Time that one bar of the history stands for: 60 of them are half a minute."""
 
 
@@ -55,8 +56,7 @@ class DemoMeter:
         self._rows = 0
         self._taken: dict[str, int] = {}
         self._worst_ms = 0.0
-        self._bars: deque[tuple[int, float, int]] = deque(maxlen=_HISTORY)
-        """(number of the bar, its average latency, rows in it)"""
+        self._history = LatencyHistory(_BAR_MS)
 
     def take(self, progress: Iterable[EpochProgress]) -> None:
         """Read on from the last epoch that was taken. Earlier ones among these are skipped."""
@@ -68,52 +68,36 @@ class DemoMeter:
             for host in epoch.hosts:
                 self._taken[host.host] = self._taken.get(host.host, 0) + host.rows
             self._recent.append(epoch)
-            span = max(_WINDOW_MS, self._sla.window_ms)
-            while _done(self._recent[0]) <= _done(epoch) - span:
+            while _done(self._recent[0]) <= _done(epoch) - _WINDOW_MS:
                 self._recent.popleft()
-            self._judge(epoch)
+            if epoch.latency is not None and epoch.rows:
+                seen = SeenEpoch(epoch.epoch, _done(epoch), epoch.rows, epoch.latency)
+                self._history.take(seen, self._sla.window_ms)
+                self._worst_ms = max(self._worst_ms, self._history.worst_ms)
 
     def reading(self) -> Reading | None:
         """How it stands, or None before the first epoch."""
         newest = self._newest
         if newest is None:
             return None
-        last = [e for e in self._recent if _done(e) > _done(newest) - _WINDOW_MS]
-        span_ms = _done(newest) - min(e.started_ms for e in last)
-        busy = {
-            host.host: sum(h.useful_ms for e in last for h in e.hosts if h.host == host.host)
-            for host in newest.hosts
-        }
+        last = self._recent
+        span_ms = max(1.0, _done(newest) - min(e.started_ms for e in last))
+        worked_ms: dict[str, float] = defaultdict(float)
+        for host in (host for epoch in last for host in epoch.hosts):
+            worked_ms[host.host] += host.useful_ms
+        busy = {host: min(1.0, ms / span_ms) for host, ms in worked_ms.items()}
         return Reading(
             epoch=newest.epoch,
             rows=self._rows,
-            rows_per_second=sum(e.rows for e in last) / max(span_ms, 1) * 1000,
+            rows_per_second=sum(e.rows for e in last) / span_ms * 1000,
             latency=_over(last),
             worst_ms=self._worst_ms,
-            history_ms=tuple(mean for _, mean, _ in self._bars),
+            history_ms=tuple(self._history.bars_ms[-_BARS:]),
             hosts=tuple(
-                HostReading(
-                    h.host,
-                    h.entries,
-                    h.state_bytes,
-                    min(1.0, busy[h.host] / max(span_ms, 1)),
-                    self._taken[h.host],
-                )
+                HostReading(h.host, h.entries, h.state_bytes, busy[h.host], self._taken[h.host])
                 for h in newest.hosts
             ),
         )
-
-    def _judge(self, epoch: EpochProgress) -> None:
-        window = [e for e in self._recent if _done(e) > _done(epoch) - self._sla.window_ms]
-        found = _over(window)
-        if found is None or epoch.latency is None:
-            return
-        self._worst_ms = max(self._worst_ms, found.mean_ms)
-        number, mean, rows = int(_done(epoch) // _HISTORY_MS), epoch.latency.mean_ms, epoch.rows
-        if self._bars and self._bars[-1][0] == number:
-            _, before, count = self._bars.pop()
-            mean, rows = (before * count + mean * rows) / (count + rows), count + rows
-        self._bars.append((number, mean, rows))
 
 
 def _done(epoch: EpochProgress) -> float:

@@ -15,12 +15,11 @@ from rich.live import Live
 
 import penstock as ps
 from penstock.console.demo.display import draw, line
-from penstock.console.demo.exact import Totals, rows_taken
 from penstock.console.demo.meter import DemoMeter
-from penstock.console.demo.steady import steady
-from penstock.console.terminal import cleaned_up, telling
+from penstock.console.demo.steady import Totals, rows_taken, steady
+from penstock.console.terminal import cleaned_up, counted, telling
 from penstock.model import SLA
-from penstock.spark.quiet import quiet_session
+from penstock.spark.session import quiet_session
 
 _SLA = SLA(latency_ms=1000, window_ms=1000)
 _FRAME_S = 0.25
@@ -39,8 +38,7 @@ class DemoLoad:
     hosts: int
 
     def __str__(self) -> str:
-        hosts = f"{self.hosts} hosts" if self.hosts > 1 else "1 host"
-        return f"{self.rate:,} rows/s, {self.keys:,} keys, {hosts}"
+        return f"{self.rate:,} rows/s, {self.keys:,} keys, {counted(self.hosts, 'host')}"
 
 
 def run(load: DemoLoad) -> bool:

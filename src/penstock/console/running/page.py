@@ -1,20 +1,15 @@
-"""The page of `penstock ctl watch`: how a running query is drawn, or told in one line.
-
-`WatchHistory` is what looks at a query's newest epoch tell of its latency over the last minutes.
-"""
+"""The page of `penstock ctl watch`: how a running query is drawn, or told in one line."""
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from itertools import groupby
+from dataclasses import dataclass
 from typing import Any
 
 from rich.console import Group, RenderableType
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
+from penstock.console.history import LatencyHistory
 from penstock.console.running.view import (
     draw_functions,
     draw_head,
@@ -24,18 +19,19 @@ from penstock.console.running.view import (
     sla_of,
 )
 from penstock.console.terminal import (
+    HEALTH,
     bar,
+    counted,
     health,
-    health_colour,
     latency_gauge,
     milliseconds_text,
     money_text,
+    numbers,
     offload_text,
     page,
     percentiles,
 )
 from penstock.control.journal.entry import Entry
-from penstock.driver.progress import Latency
 from penstock.model import SLA
 
 _WIDTH = 104
@@ -46,73 +42,6 @@ _IDLE_S = 3.0
 """Seconds without a new epoch after which the page says so."""
 _ILL = {"severe": 2, "moderate": 1}
 _EVENTS = {"host lost": "red", "failed": "red", "hot key": "red", "refused": "yellow"}
-_BAR_MS = 2_000
-"""Time that one bar of the history stands for."""
-_KEPT_MS = 180_000
-
-
-@dataclass(frozen=True)
-class SeenEpoch:
-    """An epoch that a look found, with rows in it."""
-
-    epoch: int
-    done_ms: float
-    """When its output was in the sink, in milliseconds since 1970."""
-    rows: int
-    latency: Latency
-    average_ms: float
-    """Over the SLA's window up to this epoch."""
-
-
-class WatchHistory:
-    """The epochs that were seen, of the last three minutes. Where epochs are quicker than looks, some
-    are missed: averages are over those seen. No clock: it goes by the times that epochs tell.
-
-    >>> history = WatchHistory()
-    >>> told = {"rows": 10, "started_ms": 1000, "sink_ms": 200.0}
-    >>> told["latency"] = {"mean_ms": 150.0, "p50_ms": 140.0, "p99_ms": 190.0}
-    >>> for epoch in (7, 7, 8):
-    ...     history.take(told | {"epoch": epoch}, window_ms=1000)
-    >>> history.newest.average_ms, history.worst_ms, history.bars_ms
-    (150.0, 150.0, [150.0])
-    """
-
-    def __init__(self) -> None:
-        self._seen: deque[SeenEpoch] = deque()
-
-    def take(self, progress: dict[str, Any] | None, window_ms: float) -> None:
-        """What a look told of the newest epoch; the same one again, or one without rows, is skipped."""
-        if progress is None or progress["latency"] is None:
-            return
-        if self._seen and self._seen[-1].epoch == progress["epoch"]:
-            return
-        done_ms = progress["started_ms"] + progress["sink_ms"]
-        latency = Latency(**progress["latency"])
-        found = SeenEpoch(progress["epoch"], done_ms, progress["rows"], latency, average_ms=0.0)
-        window = [seen for seen in self._seen if seen.done_ms > done_ms - window_ms]
-        average_ms = _average([*window, found])
-        self._seen.append(replace(found, average_ms=average_ms))
-        while self._seen[0].done_ms <= done_ms - _KEPT_MS:
-            self._seen.popleft()
-
-    @property
-    def newest(self) -> SeenEpoch | None:
-        return self._seen[-1] if self._seen else None
-
-    @property
-    def worst_ms(self) -> float:
-        """The highest average over a window of the SLA."""
-        return max((seen.average_ms for seen in self._seen), default=0.0)
-
-    @property
-    def bars_ms(self) -> list[float]:
-        """Average latencies over two seconds each, oldest first."""
-        bars = groupby(self._seen, key=lambda seen: seen.done_ms // _BAR_MS)
-        return [_average(list(bar)) for _, bar in bars]
-
-
-def _average(seen: Sequence[SeenEpoch]) -> float:
-    return sum(one.rows * one.latency.mean_ms for one in seen) / sum(one.rows for one in seen)
 
 
 @dataclass(frozen=True)
@@ -123,7 +52,7 @@ class Look:
     """What `RunningQuery.status` gave."""
     entries: tuple[Entry, ...]
     """The newest ones of its journal, oldest first."""
-    history: WatchHistory
+    history: LatencyHistory
     idle_s: float
     """Seconds since a new epoch was last seen."""
     trouble: str = ""
@@ -131,7 +60,7 @@ class Look:
 
     @property
     def control(self) -> dict[str, Any] | None:
-        """None where nothing is controlled."""
+        """What control tells of the query; None where autoscaling is off."""
         found: dict[str, Any] | None = self.answer.get("control")
         return found
 
@@ -144,8 +73,8 @@ def draw(title: str, look: Look, width: int) -> RenderableType:
         parts.append(Text(look.trouble, "bold red"))
     parts += [Text(), _latency(look.history, None if control is None else sla_of(control)), Text()]
     if control is None:
-        nothing = Text("it keeps its hosts: nothing is controlled", "dim")
-        parts += [draw_hosts(look.answer), Text(), nothing]
+        off = Text("autoscaling is off; turn it on with .elastic()", "dim")
+        parts += [draw_hosts(look.answer), Text(), off]
     else:
         for name, step in control["steps"].items():
             parts += [_step_head(name, step), _hosts(step["hosts"]), Text()]
@@ -176,7 +105,7 @@ def _step_text(name: str, step: dict[str, Any]) -> str:
     hosts, keys = len(step["hosts"]), [hot["key"] for hot in step["hot_keys"]]
     told = [f"{name} {step['health'] or 'not looked at yet'}"]
     if hosts:
-        told[0] += f" on {hosts} {'host' if hosts == 1 else 'hosts'}"
+        told[0] += f" on {counted(hosts, 'host')}"
     if step["treating"]:
         told.append(step["treating"])
     if carried := offload_text(step.get("offload")):
@@ -194,14 +123,13 @@ def _head(look: Look) -> RenderableType:
         head.append(f"\nspent {spent}", "dim")
     if look.control is None:
         return head
-    grid = Table.grid(expand=True, padding=(0, 2, 0, 0))
-    grid.add_column(ratio=1)
-    grid.add_column(justify="right")
+    columns = Column(ratio=1), Column(justify="right")
+    grid = Table.grid(*columns, expand=True, padding=(0, 2, 0, 0))
     grid.add_row(head, Text.assemble(("policy ", "dim"), draw_policy(look.control)))
     return grid
 
 
-def _latency(history: WatchHistory, sla: SLA | None) -> RenderableType:
+def _latency(history: LatencyHistory, sla: SLA | None) -> RenderableType:
     newest = history.newest
     if newest is None:
         return Text("no rows yet", "dim")
@@ -233,12 +161,9 @@ def _hosts(hosts: list[dict[str, Any]]) -> RenderableType:
         return Text("not looked at yet", "dim")
     worst = sorted(hosts, key=lambda host: (_ILL.get(host["health"], 0), _load(host) or 0.0))
     shown = {host["host"] for host in worst[-_MOST_HOSTS:]}
-    table = Table(box=None, expand=True, pad_edge=False, header_style="dim")
-    table.add_column("host", overflow="fold")
-    table.add_column("health")
-    table.add_column("load")
-    for title in ("", "arrivals", "slots", "latency", "settles at"):
-        table.add_column(title, justify="right")
+    figures = numbers("", "arrivals", "slots", "latency", "settles at")
+    columns = Column("host", overflow="fold"), Column("health"), Column("load"), *figures
+    table = Table(*columns, box=None, expand=True, pad_edge=False, header_style="dim")
     for host in hosts:
         if host["host"] not in shown:
             continue
@@ -246,7 +171,7 @@ def _hosts(hosts: list[dict[str, Any]]) -> RenderableType:
         table.add_row(
             Text(host["host"]),
             health(host["health"]),
-            bar(load or 0.0, health_colour(host["health"]), _LOAD_WIDTH),
+            bar(load or 0.0, HEALTH.get(host["health"], "dim"), _LOAD_WIDTH),
             "-" if load is None else f"{load:.0%}",
             "-" if host["rate"] is None else f"{host['rate']:,.0f}/s",
             f"{host['slots']:,}",
@@ -258,11 +183,7 @@ def _hosts(hosts: list[dict[str, Any]]) -> RenderableType:
 
 
 def _load(host: dict[str, Any]) -> float | None:
-    """Arrivals over what the host can serve; None until it has worked.
-
-    >>> _load({"rate": 300.0, "service_rate": 400.0}), _load({"rate": 300.0, "service_rate": None})
-    (0.75, None)
-    """
+    """Arrivals over what the host can serve; None until it has worked."""
     rate, service_rate = host["rate"], host["service_rate"]
     return rate / service_rate if rate is not None and service_rate else None
 
@@ -277,11 +198,9 @@ def _settles_at(host: dict[str, Any]) -> Text:
 def _journal(entries: tuple[Entry, ...]) -> RenderableType:
     if not entries:
         return Text("no decision yet", "dim")
-    table = Table(box=None, expand=True, show_header=False, pad_edge=False)
-    table.add_column(style="dim", no_wrap=True)
-    table.add_column(style="cyan", no_wrap=True)
-    table.add_column(no_wrap=True)
-    table.add_column(ratio=1, no_wrap=True, overflow="ellipsis")
+    fixed = [Column(style=style, no_wrap=True) for style in ("dim", "cyan", "")]
+    text = Column(ratio=1, no_wrap=True, overflow="ellipsis")
+    table = Table(*fixed, text, box=None, expand=True, show_header=False, pad_edge=False)
     for entry in entries:
         event = Text(entry.event, _EVENTS.get(entry.event, ""))
         table.add_row(entry.when, Text(entry.step), event, Text(entry.text))

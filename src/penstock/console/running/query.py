@@ -48,8 +48,7 @@ class RunningQuery:
     def status(self) -> dict[str, Any]:
         """The query's status, its placements, the progress of its newest epoch (or None), and what
         control makes of it (or None)."""
-        found: dict[str, Any] = self._ask("control_status", _LOOK_MS)
-        return found
+        return self._ask("control_status", _LOOK_MS)
 
     def journal(self, last: int) -> list[Entry]:
         """The newest entries of the journal since the query was started, oldest first."""
@@ -67,8 +66,7 @@ class RunningQuery:
         for name, value in wanted.items():
             if isinstance(value, float) and not math.isfinite(value):  # JSON has no such numbers
                 raise SettingError(f"{name}={value}", hint="give a number, such as 0.2")
-        control: dict[str, Any] = self._ask("control_steer", _LOOK_MS, **wanted)
-        return control
+        return self._ask("control_steer", _LOOK_MS, **wanted)
 
     def move(self, slots: str, to: str, step: str | None = None) -> tuple[str, tuple[int, ...]]:
         """Let slots, given as text such as 0-15,20, live on a host; returns the step and slots."""
@@ -87,8 +85,7 @@ class RunningQuery:
 
     def migrate_by(self, migration: str) -> str:
         """Let state follow its slots this way from now on; returns it as the query names it."""
-        found: str = self._ask("control_migration", _LOOK_MS, migration=migration)["migration"]
-        return found
+        return str(self._ask("control_migration", _LOOK_MS, migration=migration)["migration"])
 
     def _chosen(self, step: str | None) -> str:
         if step is None and len(self._slots) == 1:
@@ -98,10 +95,11 @@ class RunningQuery:
             raise SettingError(what, hint=f"give --step, one of: {', '.join(self._slots)}")
         return step
 
-    def _ask(self, action: str, timeout_ms: int, **arguments: Any) -> Any:
+    def _ask(self, action: str, timeout_ms: int, **arguments: Any) -> dict[str, Any]:
+        """What the query answers; nothing where it only obeys."""
         endpoint = Endpoint(self._control["location"], self._control["token"])
         try:
-            return endpoint.call(action, timeout_ms, **arguments)
+            return endpoint.call(action, timeout_ms, **arguments) or {}
         except HostLostError as silent:
             raise SettingError(
                 f"the query on {self._checkpoint} (process {self._control['pid']}) does not answer: "

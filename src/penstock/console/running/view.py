@@ -5,11 +5,21 @@ from __future__ import annotations
 from typing import Any
 
 from rich.console import Group, RenderableType
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from penstock import codec
-from penstock.console.terminal import health, milliseconds_text, money_text, offload_text, promise
+from penstock.console.terminal import (
+    counted,
+    facts,
+    health,
+    listing,
+    milliseconds_text,
+    money_text,
+    numbers,
+    offload_text,
+    promise,
+)
 from penstock.model import SLA
 from penstock.plan.placement import stored_placements
 from penstock.plan.slots import slots_to_text
@@ -41,19 +51,17 @@ def draw_status(answer: dict[str, Any]) -> RenderableType:
 
 def draw_control(control: dict[str, Any]) -> RenderableType:
     """What control keeps to, from what `RunningQuery.steer` gives, and how each step fares."""
-    facts = Table.grid(padding=(0, 2, 0, 0))
-    facts.add_column(style="dim", no_wrap=True)
-    facts.add_column(overflow="fold")
-    facts.add_row("SLA", promise(sla_of(control)))
-    facts.add_row("policy", draw_policy(control))
+    known = facts()
+    known.add_row("SLA", promise(sla_of(control)))
+    known.add_row("policy", draw_policy(control))
     if functions := draw_functions(control):
-        facts.add_row("functions", functions)
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("step", style="cyan", overflow="fold")
-    table.add_column("health")
-    for title in ("hosts", "at least", "at most", "alert", "margin", "share of the bound"):
-        table.add_column(title, justify="right")
-    table.add_column("under way", overflow="fold", style="yellow")
+        known.add_row("functions", functions)
+    table = listing(
+        Column("step", style="cyan", overflow="fold"),
+        "health",
+        *numbers("hosts", "at least", "at most", "alert", "margin", "share of the bound"),
+        Column("under way", style="yellow", overflow="fold"),
+    )
     for name, step in control["steps"].items():
         table.add_row(
             Text(name),
@@ -66,7 +74,7 @@ def draw_control(control: dict[str, Any]) -> RenderableType:
             f"{step['share']:.0%}",
             Text(_under_way(step)),
         )
-    return Group(facts, Text(), table)
+    return Group(known, Text(), table)
 
 
 def _under_way(step: dict[str, Any]) -> str:
@@ -81,7 +89,7 @@ def draw_functions(control: dict[str, Any]) -> Text | None:
         return None
     used, limit = found["used"], f"at most {found['at_most']:,}"
     text = Text.assemble((found["state"], _STYLES.get(found["state"], "")), f", {limit}")
-    text.append(f"; {_count(used['invocations'], 'invocation')}, {used['seconds']:,.1f} s")
+    text.append(f"; {counted(used['invocations'], 'invocation')}, {used['seconds']:,.1f} s")
     if used["failed"] or used["throttled"]:
         text.append(f"; {used['failed']:,} failed, {used['throttled']:,} refused", "yellow")
     if found["trouble"]:
@@ -98,9 +106,8 @@ def draw_policy(control: dict[str, Any]) -> Text:
 
 def draw_hot_keys(control: dict[str, Any]) -> RenderableType | None:
     """The keys that alone are too much for a host, under a title; None if there are none."""
-    table = Table(box=None, show_header=False, pad_edge=False)
-    table.add_column(style="cyan", no_wrap=True)
-    table.add_column(overflow="fold")
+    columns = Column(style="cyan", no_wrap=True), Column(overflow="fold")
+    table = Table(*columns, box=None, show_header=False, pad_edge=False)
     for name, step in control["steps"].items():
         for hot in step["hot_keys"]:
             what = f" in slot {hot['slot']}, {hot['rate']:,.0f} records/s: {hot['text']}"
@@ -116,7 +123,7 @@ def draw_head(status: dict[str, Any]) -> Text:
     """The query in one line: its state, epoch and migration, and whether slots are in place."""
     epoch = "no epoch yet" if status["epoch"] is None else f"epoch {status['epoch']}"
     pending = status["pending_slots"]
-    waiting = (f"{_count(pending, 'slot')} pending", "yellow") if pending else ("all in place", "")
+    waiting = (f"{counted(pending, 'slot')} pending", "yellow") if pending else ("all in place", "")
     return Text.assemble(
         (status["state"], f"bold {_STYLES.get(status['state'], '')}".strip()),
         f"  {epoch}  migration {status['migration']}  ",
@@ -129,13 +136,13 @@ def draw_hosts(answer: dict[str, Any]) -> Table:
     pids = answer["status"]["hosts"]
     newest = {h["host"]: h for h in answer["progress"]["hosts"]} if answer["progress"] else {}
     placements = [p for told in answer["placements"].values() for p in stored_placements(told)]
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("host", style="cyan", overflow="fold")
-    table.add_column("pid", justify="right")
-    table.add_column("slots", overflow="fold")
-    for title in ("entries", "MB", "rows"):
-        table.add_column(title, justify="right")
-    table.add_column("to move here", overflow="fold", style="yellow")
+    table = listing(
+        Column("host", style="cyan", overflow="fold"),
+        *numbers("pid"),
+        "slots",
+        *numbers("entries", "MB", "rows"),
+        Column("to move here", style="yellow", overflow="fold"),
+    )
     named = {host for p in placements for host in (p.host, p.home)}
     for host in sorted({*named, *pids, *newest}, key=_by_number):
         owned = [slot for p in placements if p.host == host for slot in p.slots]
@@ -154,20 +161,18 @@ def draw_hosts(answer: dict[str, Any]) -> Table:
 
 
 def _migration(moved: dict[str, Any]) -> Table:
-    facts = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
-    facts.add_column(style="dim", no_wrap=True)
-    facts.add_column(overflow="fold")
+    known = facts()
     for one in moved["handovers"]:
         told = f"{slots_to_text(one['slots'])}: {one['source'] or 'the store'} to {one['target']}"
-        facts.add_row("changed hands", Text(f"{told} ({one['why']})"))
+        known.add_row("changed hands", Text(f"{told} ({one['why']})"))
     mb = moved["fetched_bytes"] / 1e6
-    facts.add_row("fetched", f"{_count(moved['fetched_keys'], 'key')}, {mb:,.1f} MB")
-    facts.add_row("round trips", f"{moved['fetches']:,}")
-    facts.add_row("rows waited", f"{moved['wait_ms']:,.0f} ms, over all channels")
-    facts.add_row("partial slots", f"{moved['partial_slots']:,}")
-    facts.add_row("left behind", f"{_count(moved['left_behind'], 'key')} that nobody asked for")
-    facts.add_row("evicted", f"{_count(moved['evicted'], 'key')}, for lack of memory")
-    return facts
+    known.add_row("fetched", f"{counted(moved['fetched_keys'], 'key')}, {mb:,.1f} MB")
+    known.add_row("round trips", f"{moved['fetches']:,}")
+    known.add_row("rows waited", f"{moved['wait_ms']:,.0f} ms, over all channels")
+    known.add_row("partial slots", f"{moved['partial_slots']:,}")
+    known.add_row("left behind", f"{counted(moved['left_behind'], 'key')} that nobody asked for")
+    known.add_row("evicted", f"{counted(moved['evicted'], 'key')}, for lack of memory")
+    return known
 
 
 def _by_number(host: str) -> tuple[str, int, str]:
@@ -178,11 +183,3 @@ def _by_number(host: str) -> tuple[str, int, str]:
     """
     step, _, number = host.rpartition("/")
     return step, int(number) if number.isdigit() else 0, host
-
-
-def _count(number: int, what: str) -> str:
-    """
-    >>> _count(1, "slot"), _count(1200, "slot")
-    ('1 slot', '1,200 slots')
-    """
-    return f"{number:,} {what}" + ("" if number == 1 else "s")

@@ -9,18 +9,23 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
+from typing import Any
 
 from rich.console import Console
 from rich.live import Live
 
-from penstock.console.running.page import Look, WatchHistory, draw, line
+from penstock.console.history import LatencyHistory, SeenEpoch
+from penstock.console.running.page import Look, draw, line
 from penstock.console.running.query import RunningQuery
 from penstock.console.running.view import sla_of
+from penstock.driver.progress import Latency
 from penstock.errors import SettingError
 
 _FRAME_S = 0.5
 _LINE_S = 2.0
 """Seconds between two lines, where there is no terminal to draw on."""
+_BAR_MS = 2_000
+"""Time that one bar of the latency's history stands for."""
 _ENTRIES = 8
 """Entries of the journal on the page."""
 _WINDOW_MS = 1_000
@@ -33,7 +38,7 @@ class Watcher:
     def __init__(self, checkpoint: str, clock: Callable[[], float] = time.monotonic) -> None:
         self._checkpoint, self._clock = checkpoint, clock
         self._query = RunningQuery(checkpoint)
-        self._history = WatchHistory()
+        self._history = LatencyHistory(_BAR_MS)
         self._epoch: int | None = None
         self._since_s = clock()
         self._newest: Look | None = None
@@ -49,7 +54,8 @@ class Watcher:
             return self._without_answer(silent)
         control = answer.get("control")
         window_ms = _WINDOW_MS if control is None else sla_of(control).window_ms
-        self._history.take(answer["progress"], window_ms)
+        if seen := seen_epoch(answer["progress"]):
+            self._history.take(seen, window_ms)
         if answer["status"]["epoch"] != self._epoch:
             self._epoch, self._since_s = answer["status"]["epoch"], self._clock()
         self._newest = Look(answer, tuple(entries), self._history, self._idle_s)
@@ -68,6 +74,14 @@ class Watcher:
     @property
     def _idle_s(self) -> float:
         return self._clock() - self._since_s
+
+
+def seen_epoch(progress: dict[str, Any] | None) -> SeenEpoch | None:
+    """What a look told of the newest epoch; None before the first one, and for one without rows."""
+    if progress is None or progress["latency"] is None:
+        return None
+    done_ms, latency = progress["started_ms"] + progress["sink_ms"], Latency(**progress["latency"])
+    return SeenEpoch(progress["epoch"], done_ms, progress["rows"], latency)
 
 
 def watch(

@@ -31,6 +31,16 @@ class Diagnosis:
     service_rate: Floats
     capacity: Floats
     gain: Floats
+    level: Ints
+    """0: good, 1: moderate, 2: severe."""
+    alert_ms: float
+    bound_ms: float
+    """What projected latencies must not exceed."""
+    drain_s: float
+    """The time in which an excess should be worked off."""
+    health: Health
+    hot: bool
+    """Whether there are slots that bring more than any host can take."""
     slots: Floats
     """Slots that the host owns."""
     rate: Floats
@@ -43,16 +53,6 @@ class Diagnosis:
     """What the latency would settle at."""
     excess: Floats
     """Records of the backlog that count as load, since they would not go by themselves."""
-    level: Ints
-    """0: good, 1: moderate, 2: severe."""
-    alert_ms: float
-    bound_ms: float
-    """What projected latencies must not exceed."""
-    drain_s: float
-    """The time in which an excess should be worked off."""
-    health: Health
-    hot: bool
-    """Whether there are slots that bring more than any host can take."""
 
     @property
     def late(self) -> Flags:
@@ -128,15 +128,9 @@ def diagnose(
         *(vitals.owner, vitals.rate, vitals.backlog, vitals.latency_ms),
         *(capacity, gain, alert_ms, bound_ms, drain),
     )
-    return Diagnosis(
-        *(vitals, served, capacity, gain, *figures),
-        level=level,
-        alert_ms=alert_ms,
-        bound_ms=bound_ms,
-        drain_s=drain * bound_ms / 1000.0,
-        health=_HEALTH[level.max()],
-        hot=hot,
-    )
+    drain_s, health = drain * bound_ms / 1000.0, _HEALTH[level.max()]
+    judged = (level, alert_ms, bound_ms, drain_s, health, hot)
+    return Diagnosis(vitals, served, capacity, gain, *judged, *figures)
 
 
 def nothing_known(vitals: Vitals) -> Decision:

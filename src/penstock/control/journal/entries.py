@@ -202,7 +202,7 @@ def hot_key(at: At, hot: HotKey) -> Entry:
 def offload(
     at: At, offloading: Offloading, money: Money | None = None, *, dry_run: bool = False
 ) -> Entry:
-    """What functions carry from now on, why, and what the run has cost so far, if that is known.
+    """What burst workers carry from now on, why, and what the run has cost so far, if that is known.
 
     >>> import numpy as np
     >>> some = Offloading(np.array([0.5, 0.5]), 4, 9, rate=2e3, redirected=1e3, load=0.7, load_without=1.4)
@@ -212,7 +212,7 @@ of its capacity instead of 140 %. so far 0.0210 USD: hosts 0.0200, functions 0.0
     """
     shares = offloading.shares[offloading.shares > 0].tolist()
     facts = {
-        "functions": offloading.functions,
+        "functions": offloading.workers,
         "warm": offloading.warm,
         "slots": slots_to_text([n for n, share in enumerate(offloading.shares) if share > 0]),
         "share_least": finite(min(shares, default=0.0), 4),
@@ -231,7 +231,7 @@ of its capacity instead of 140 %. so far 0.0210 USD: hosts 0.0200, functions 0.0
     if offloading.carries:
         told = (
             f"functions carry {offloading.redirected:,.0f} of {offloading.rate:,.0f} records/s, "
-            f"{offloading.functions:,} at a time, {offloading.warm:,} kept warm; the busiest host is "
+            f"{offloading.workers:,} at a time, {offloading.warm:,} kept warm; the busiest host is "
             f"at {100 * offloading.load:.0f} % of its capacity instead of "
             f"{100 * offloading.load_without:.0f} %"
         )

@@ -25,7 +25,7 @@ HELD = "functions carry the burst: hosts stay as they are"
 
 @dataclass(frozen=True)
 class OffloadSettings:
-    """When functions help hosts, how many of them, and for how long.
+    """When burst workers help hosts, how many of them, and for how long.
 
     >>> OffloadSettings(at_most=50, speed=0.8).target
     0.7
@@ -44,7 +44,7 @@ class OffloadSettings:
     target: float = 0.7
     """The load that hosts and burst workers are given where burst workers help."""
     in_a_row: int = 2
-    """So many observations must agree before anything changes."""
+    """Observations in a row that must agree before anything changes."""
     apart_ms: float = 200.0
     """What is seen sooner after an observation, of the same arrivals, is not another one."""
     deadline_ms: float | None = None
@@ -58,7 +58,7 @@ class OffloadSettings:
     warm_for: float = 5.0
     """Burst workers are kept warm for so many times the stable load."""
     costs: Costs = field(default_factory=Costs)
-    """By which it is seen when hosts would have been cheaper."""
+    """Prices that tell when hosts would have been cheaper."""
 
     def __post_init__(self) -> None:
         if not 0 < self.low < self.target < self.high <= 1:
@@ -109,7 +109,7 @@ class Offloading:
 
     shares: Floats
     """Per slot: the part of its rows that goes to burst workers, from 0 to 1."""
-    functions: int
+    workers: int
     """How many of them at a time; 0 where nothing goes to them."""
     warm: int
     """How many should be ready."""
@@ -124,18 +124,18 @@ class Offloading:
     rate: float = 0.0
     """Records a second that arrive for the step."""
     redirected: float = 0.0
-    """Of them, those that go to functions."""
+    """Records a second that go to burst workers."""
     backlog: float = 0.0
     """Records that wait because more arrived than could be taken."""
     load: float = 0.0
-    """Of the busiest host: what it gets over what it can take."""
+    """Load of the busiest host: what it gets over what it can take."""
     load_without: float = 0.0
-    """The same, were there no functions."""
+    """Load of the busiest host, were there no burst workers."""
 
     @property
     def carries(self) -> bool:
-        """Whether anything goes to functions."""
-        return bool(self.functions > 0 and self.shares.any())
+        """Whether anything goes to burst workers."""
+        return bool(self.workers > 0 and self.shares.any())
 
     @property
     def kept(self) -> Floats:
@@ -180,7 +180,7 @@ def for_switch(vitals: Vitals, bounds: Bounds, offloading: Offloading) -> Vitals
 
 
 def held(decision: Decision, offloading: Offloading) -> Decision:
-    """The decision of a policy, without treatments while functions see to the load.
+    """The decision of a policy, without treatments while burst workers see to the load.
 
     >>> from penstock.control.treat.decision import Treatment, new_host
     >>> from penstock.model import HostId

@@ -54,7 +54,7 @@ class Invoker(Protocol):
     """A courier's connection to burst workers. Safe to use from several threads."""
 
     request_limit: int | None
-    """Bytes that a request may have; None: any number."""
+    """Bytes that a request may have, a larger one is refused; None: any number."""
 
     def invoke(self, request: bytes, timeout_ms: int) -> bytes:
         """Have one burst worker answer a request. Blocks for about `timeout_ms` at most.

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -93,14 +93,7 @@ class WorkerAnswer:
             source = pa.BufferReader(body)
             head, batches = _read(source, _AnswerHead)
             late = _read(source, dict)[1] if head.late else ()
-        except (
-            pa.ArrowException,
-            OSError,
-            ValueError,
-            KeyError,
-            TypeError,
-            ProtocolError,
-        ) as error:
+        except (pa.ArrowException, OSError, ValueError, ProtocolError) as error:
             raise WorkerFailed(f"a burst worker's answer cannot be read: {error}") from error
         if head.id != request.id:
             raise WorkerFailed(f"request {request.id} got the answer to {head.id}")
@@ -116,7 +109,7 @@ class Requests:
     >>> step = MapStep("map-1", lambda batch: batch, schema, schema)
     >>> flow = FlowPlan((SourcePlan(schema),), (step,))
     >>> requests = Requests.of(flow, [step], EpochTime(7, 0), "7.0.2")
-    >>> [request] = requests.cut([pa.record_batch({"n": [1, 2]}, schema)], limit=None)
+    >>> [request] = requests.cut([[pa.record_batch({"n": [1, 2]}, schema)]], limit=None)
     >>> request.id, request.rows, Request.from_bytes(request.to_bytes()) == request
     ('7.0.2-0', 2, True)
     """
@@ -136,35 +129,49 @@ class Requests:
         id = f"{self.name}-{number}"
         return Request(id, self.steps, self.time, self.flow, tuple(batches))
 
-    def cut(
-        self, batches: Sequence[pa.RecordBatch], limit: int | None, first: int = 0
-    ) -> list[Request]:
-        """All rows, in requests of at most `limit` bytes each that are numbered from `first`.
+    def cut(self, parts: Iterable[Sequence[pa.RecordBatch]], limit: int | None) -> list[Request]:
+        """All parts of the rows in turn, each in as many requests as it takes for none to be larger
+        than `limit` bytes. A single row that is larger has a request of its own, and is refused."""
+        pieces = (piece for part in parts for piece in self._pieces(part, limit))
+        return [self.one(number, piece) for number, piece in enumerate(pieces)]
 
-        Raises `WorkerFailed` if a single row is larger than that.
-        """
-        return [
-            self.one(first + number, part)
-            for number, part in enumerate(self._parts(list(batches), limit))
-        ]
-
-    def _parts(
-        self, batches: list[pa.RecordBatch], limit: int | None
-    ) -> Iterator[list[pa.RecordBatch]]:
-        if limit is None or len(self.one(2**31, batches).to_bytes()) <= limit:
+    def _pieces(
+        self, batches: Sequence[pa.RecordBatch], limit: int | None
+    ) -> Iterator[Sequence[pa.RecordBatch]]:
+        rows = sum(batch.num_rows for batch in batches)
+        if limit is None or rows < 2 or len(self.one(2**31, batches).to_bytes()) <= limit:
             yield batches
-        elif len(batches) > 1:
-            half = len(batches) // 2
-            yield from self._parts(batches[:half], limit)
-            yield from self._parts(batches[half:], limit)
-        elif batches and batches[0].num_rows > 1:
-            half = batches[0].num_rows // 2
-            yield from self._parts([batches[0].slice(0, half)], limit)
-            yield from self._parts([batches[0].slice(half)], limit)
         else:
-            raise WorkerFailed(
-                f"a single row makes a request of more than {limit} bytes", failure="too_large"
-            )
+            for half in cut_evenly(batches, 2):
+                yield from self._pieces(half, limit)
+
+
+def cut_evenly(batches: Sequence[pa.RecordBatch], parts: int) -> list[list[pa.RecordBatch]]:
+    """The rows in so many runs, as equal in number as can be; fewer, if there are fewer rows.
+
+    >>> rows = pa.record_batch({"n": [1, 2, 3, 4, 5]})
+    >>> [[b.num_rows for b in part] for part in cut_evenly([rows, rows.slice(0, 2)], 3)]
+    [[2], [2], [1, 2]]
+    >>> cut_evenly([], 3)
+    []
+    """
+    total = sum(batch.num_rows for batch in batches)
+    parts = min(parts, total)
+    return [
+        rows_between(batches, total * part // parts, total * (part + 1) // parts)
+        for part in range(parts)
+    ]
+
+
+def rows_between(batches: Sequence[pa.RecordBatch], begin: int, end: int) -> list[pa.RecordBatch]:
+    """The rows with these numbers, without a copy."""
+    found = []
+    for batch in batches:
+        low, high = max(begin, 0), min(end, batch.num_rows)
+        if low < high:
+            found.append(batch.slice(low, high - low))
+        begin, end = begin - batch.num_rows, end - batch.num_rows
+    return found
 
 
 def flow_mark(flow: FlowPlan) -> str:

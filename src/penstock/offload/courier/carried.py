@@ -68,7 +68,7 @@ class CarriedTally(Tally):
         ]
 
     def _united(self, made: CarriedTally) -> Counts:
-        """Of each key as many records as were sent; of those that only were carried, one. By slot."""
+        """Records by slot: those sent of each key, and one of each key that was only carried."""
         own, counts = np.unique(np.concatenate(self._hashes), return_counts=True)
         others = np.setdiff1d(np.concatenate(made._hashes), own)
         slots = slots_of(np.concatenate([own, others]), len(self.counts))

@@ -18,10 +18,9 @@ import pyarrow as pa
 from penstock.courier.delivery import Delivery
 from penstock.courier.roads import Batches, HostRoad
 from penstock.errors import ProtocolError
-from penstock.offload.backends.messages import WorkerAnswer
+from penstock.offload.backends.messages import Request, WorkerAnswer, cut_evenly
 from penstock.offload.courier.carried import CarriedTally
-from penstock.offload.courier.invocations import Invocations, Portion, cut_evenly
-from penstock.offload.courier.questions import Questions
+from penstock.offload.courier.questions import Invocations, Questions
 from penstock.offload.courier.router import Router
 from penstock.operators.operator import PARTIALS, Outgoing, Sender
 from penstock.plan.steps import KeyedStep
@@ -30,7 +29,7 @@ from penstock.wire.report import Routed, Seen
 
 @dataclass(frozen=True)
 class Made:
-    """What was made of one portion of the rows."""
+    """What was made of the rows of one request."""
 
     sent: list[Outgoing]
     """Records for the hosts."""
@@ -104,9 +103,9 @@ class BurstRoad(HostRoad):
             raise ProtocolError(f"a burst worker gave other columns than step {self._step.id} has")
         return Made(list(answer.outgoing(plan)), answer.late)
 
-    def _alone(self, portion: Portion) -> Made:
+    def _alone(self, request: Request) -> Made:
         """What a burst worker should have made."""
-        work, step, rows = self._delivery.work, self._step, iter(portion.batches)
+        work, step, rows = self._delivery.work, self._step, iter(request.batches)
         for before in self._questions.segment.maps:
             rows = work.mapped(before, rows)
         sent: list[Outgoing] = []

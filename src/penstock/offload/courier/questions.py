@@ -1,38 +1,31 @@
-"""One task's questions to the burst workers of one segment."""
+"""A task's questions to the burst workers of a segment: several at a time, until a deadline."""
 
 from __future__ import annotations
 
+import queue
+import threading
+import time
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
+from typing import Generic, TypeVar
 
 import pyarrow as pa
 
 from penstock.courier.delivery import Delivery
 from penstock.faults import point
 from penstock.offload.backends.backend import Invoker, WorkerFailed, invoker_at
-from penstock.offload.backends.messages import Requests, WorkerAnswer
-from penstock.offload.courier.invocations import Invocations, Portion, Taken, portions
+from penstock.offload.backends.messages import Request, Requests, WorkerAnswer
 from penstock.offload.plan.segments import Segment
 from penstock.operators.operator import EpochTime
 from penstock.plan.epoch import Offload
-from penstock.plan.steps import Step
 from penstock.wire.report import Offloaded, Seen, Usage
 
-
-class _Unreachable:
-    """Stands for burst workers that a task has no way to. See `Invoker`."""
-
-    request_limit: int | None = None
-
-    def __init__(self, why: Exception) -> None:
-        self._why = f"{type(why).__name__}: {why}"
-
-    def invoke(self, request: bytes, timeout_ms: int) -> bytes:
-        raise WorkerFailed(f"burst workers cannot be reached: {self._why}")
-
-    def taken(self) -> Usage:
-        return Usage()
+Taken = TypeVar("Taken")
+"""What the courier makes of an answer."""
+_Outcome = tuple[Taken, int] | WorkerFailed
+"""What was made of an answer, and how many records it has; or why there is none."""
 
 
 class Questions:
@@ -72,19 +65,16 @@ class Questions:
         `take` is called with each answer, in any thread.
         """
         point("courier.offload", **self._where)
-        steps: list[Step] = [*self.segment.maps]
-        if self.segment.keyed is not None:
-            steps.append(self.segment.keyed)
         name = ".".join(map(str, self._where.values()))
-        requests = Requests.of(self._delivery.flow, steps, self.time, name)
+        requests = Requests.of(self._delivery.flow, self.segment.steps, self.time, name)
         invoker = self._invoker()
-        asked = portions(requests, parts, invoker.request_limit)
+        asked = requests.cut(parts, invoker.request_limit)
         return Invocations(invoker, asked, take, len(parts), self.offload.deadline_ms)
 
     def settled(
-        self, invocations: Invocations[Taken], alone: Callable[[Portion], Taken]
-    ) -> Iterator[tuple[Portion, Taken]]:
-        """Each portion in turn, with what came of it.
+        self, invocations: Invocations[Taken], alone: Callable[[Request], Taken]
+    ) -> Iterator[tuple[Request, Taken]]:
+        """Each request in turn, with what came of it.
 
         What has no answer is done by `alone`, while burst workers still work on the rest.
         """
@@ -99,15 +89,15 @@ class Questions:
         self._facts.append(
             Offloaded(
                 self.segment.id,
-                rows=sum(portion.rows for portion in asked),
+                rows=sum(request.rows for request in asked),
                 records=invocations.records,
-                invocations=sum(not isinstance(one.asks, WorkerFailed) for one in asked),
+                invocations=len(asked),
                 failures=dict(invocations.failures),
                 returned=returned,
                 wait_ms=invocations.wait_ms,
             )
         )
-        return ((portion, made[number]) for number, portion in enumerate(asked))
+        return ((request, made[number]) for number, request in enumerate(asked))
 
     def tell(self, seen: Seen) -> Seen:
         """The task's report, with what there is to tell of these questions."""
@@ -117,10 +107,109 @@ class Questions:
         return replace(seen, offloaded=(*seen.offloaded, *self._facts), used=seen.used + self._used)
 
     def _invoker(self) -> Invoker:
-        reach = self._delivery.plan.functions
+        reach = self._delivery.plan.reach
         assert reach is not None
         try:
             return invoker_at(reach)
         except Exception as failed:
             # another try of this task may reach them: the rows are theirs all the same
             return _Unreachable(failed)
+
+
+class Invocations(Generic[Taken]):
+    """Makes all requests of burst workers at once, `at_most` at a time, and waits for them.
+
+    `take` is called with each answer, in any thread; an answer that it raises an error of is none.
+    What comes after the deadline is not looked at: the caller has done those rows by then. A thread
+    that still waits for a burst worker ends when the invoker gives it up.
+    """
+
+    def __init__(
+        self,
+        invoker: Invoker,
+        asked: Sequence[Request],
+        take: Callable[[WorkerAnswer], Taken],
+        at_most: int,
+        deadline_ms: int,
+    ) -> None:
+        self.failures: Counter[str] = Counter()
+        """Why requests have no answer -> how many."""
+        self.wait_ms = 0
+        """From the first request until the last answer had come, or was given up."""
+        self.records = 0
+        """Records in the answers that were taken."""
+        self.asked = asked
+        self._invoker, self._take = invoker, take
+        self._began = time.monotonic()
+        self._until = self._began + deadline_ms / 1000
+        self._over = False
+        self._next = deque(range(len(asked)))
+        self._outcomes: queue.SimpleQueue[tuple[int, _Outcome[Taken]]] = queue.SimpleQueue()
+        for _ in range(min(at_most, len(asked))):
+            threading.Thread(target=self._work, name="penstock-invoke", daemon=True).start()
+
+    def finished(self) -> Iterator[tuple[int, Taken | None]]:
+        """The number of each request with its answer, as they come; None: there is none."""
+        left = set(range(len(self.asked)))
+        while left:
+            patience = self._until - time.monotonic()
+            try:
+                number, outcome = self._outcomes.get(timeout=max(0.0, patience))
+            except queue.Empty:
+                break
+            left.remove(number)
+            if not left:
+                self._note_time()
+            if isinstance(outcome, WorkerFailed):
+                self.failures[outcome.failure] += 1
+                yield number, None
+            else:
+                taken, records = outcome
+                self.records += records
+                yield number, taken
+        self._over = True
+        if left:
+            self._note_time()
+            self.failures["timeout"] += len(left)
+        for number in sorted(left):
+            yield number, None
+
+    def _note_time(self) -> None:
+        self.wait_ms = round((time.monotonic() - self._began) * 1000)
+
+    def _work(self) -> None:
+        while not self._over:
+            try:
+                number = self._next.popleft()
+            except IndexError:
+                return
+            self._outcomes.put((number, self._outcome(self.asked[number])))
+
+    def _outcome(self, request: Request) -> _Outcome[Taken]:
+        left_ms = int((self._until - time.monotonic()) * 1000)
+        if left_ms < 1:
+            return WorkerFailed("no burst worker was free in time", failure="timeout")
+        try:
+            body = self._invoker.invoke(request.to_bytes(), left_ms)
+            answer = WorkerAnswer.from_bytes(body, request)
+            return self._take(answer), sum(batch.num_rows for batch in answer.batches)
+        except WorkerFailed as failed:
+            return failed
+        except Exception as broken:
+            # whatever is wrong with a burst worker, its rows can still be done without it
+            return WorkerFailed(f"an invocation failed: {type(broken).__name__}: {broken}")
+
+
+class _Unreachable:
+    """Stands for burst workers that a task has no way to. See `Invoker`."""
+
+    request_limit: int | None = None
+
+    def __init__(self, why: Exception) -> None:
+        self._why = f"{type(why).__name__}: {why}"
+
+    def invoke(self, request: bytes, timeout_ms: int) -> bytes:
+        raise WorkerFailed(f"burst workers cannot be reached: {self._why}")
+
+    def taken(self) -> Usage:
+        return Usage()

@@ -32,7 +32,7 @@ def burst_roads(delivery: Delivery) -> list[Road]:
     found = {segment.id: segment for segment in segments(flow)}
     for name in (*keyed, *stateless):
         _check(found.get(name), name)
-    if plan.functions is None:
+    if plan.reach is None:
         keyed, stateless = {}, {}
     numbers = {step.id: number for number, step in enumerate(flow.steps)}
     for name, segment in found.items():

@@ -14,15 +14,26 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from penstock.offload.courier.row_marks import marked_columns, row_marks
 from penstock.offload.plan.segments import Segment
 from penstock.plan.epoch import Offload
 from penstock.plan.reflex import Reflex
-from penstock.state.arrays import Array, fixed_array
-from penstock.state.keys.codec import KeyCodec, slots_of
+from penstock.state.arrays import (
+    Array,
+    fixed_array,
+    fixed_values,
+    one_chunk,
+    physical,
+    valid_mask,
+)
+from penstock.state.keys.codec import KeyCodec, byte_keys, slots_of
+from penstock.state.keys.encoding import is_text, text_blob
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 """The golden ratio's fraction of 2**64: multiples of it are spread evenly."""
+_PRIME = np.uint64(0xC2B2AE3D27D4EB4F)
+_SHIFT = np.uint64(29)
+_WIDE = 4
+"""Bytes of a number that may have many values."""
 
 
 class Router:
@@ -33,7 +44,7 @@ class Router:
     >>> click = pa.schema([("user", pa.int64()), ("at", pa.int64())])
     >>> plan = AggregatePlan(click, ["user"], {"n": count()})
     >>> clicks = Segment("clicks", (), KeyedStep("clicks", 2, plan), (0,), 1)
-    >>> router = Router(clicks, Offload(np.array([0.5, 0.0]), functions=1, deadline_ms=100))
+    >>> router = Router(clicks, Offload(np.array([0.5, 0.0]), workers=1, deadline_ms=100))
     >>> rows = pa.record_batch({"user": [7, 8] * 500, "at": range(1000)})
     >>> router.stays(rows).num_rows == router.kept
     True
@@ -49,7 +60,7 @@ class Router:
         self.kept = self.carried = 0
         """Rows that stayed, and that were set aside."""
         self.by_slot: npt.NDArray[np.int64] | None = None
-        """Of the rows set aside, where slots are known."""
+        """Rows set aside, by slot; None where slots are not known."""
         self._reflex = reflex
         self._whole_keys = segment.whole_keys
         self._columns: list[str] | None = None
@@ -63,7 +74,7 @@ class Router:
             self._shares = np.array([np.mean(offload.shares)])
 
     def through(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Of all batches what stays."""
+        """The rows of all batches that stay."""
         coming = iter(batches)
         # A retried task must do the same: the rows are counted before the first is sent.
         held = [] if self._reflex is None else self._held(self._reflex, coming)
@@ -84,7 +95,7 @@ class Router:
         return held
 
     def stays(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Of the next batch the rows that go their usual way."""
+        """The rows of the next batch that go their usual way."""
         rows = batch.num_rows
         picked = self._picked(batch)
         carried = int(np.count_nonzero(picked))
@@ -154,10 +165,54 @@ def _fraction(numbers: Array) -> Array:
 
 
 def _codec(segment: Segment) -> KeyCodec:
-    """Of the key as it stands in rows before they are cut by windows."""
+    """The codec of the key as it stands in rows before they are cut by windows."""
     assert segment.keyed is not None
     plan = segment.keyed.plan
     if segment.by_slot:
         return plan.codec
     columns = pa.schema([plan.inputs[0].field(name) for name in plan.key_names])
     return KeyCodec(columns, plan.codec.nulls)
+
+
+def marked_columns(schema: pa.Schema) -> list[str]:
+    """The columns that marks are made of: numbers and times; texts only where those say little.
+
+    Looking at texts too would cost a courier more than it makes marks better.
+
+    >>> marked_columns(pa.schema([("url", pa.string()), ("at", pa.timestamp("us"))]))
+    ['at']
+    >>> marked_columns(pa.schema([("url", pa.string()), ("new", pa.bool_())]))
+    ['new', 'url']
+    """
+    widths = {field.name: physical(field.type) for field in schema}
+    fixed = {name: dtype.itemsize for name, dtype in widths.items() if dtype is not None}
+    texts = [field.name for field in schema if is_text(field.type)]
+    return [*fixed] if max(fixed.values(), default=0) >= _WIDE else [*fixed, *texts]
+
+
+def row_marks(batch: pa.RecordBatch, columns: list[str]) -> Array:
+    """A mark of each row, one uint64, made of what it holds: rows equal in these columns have the same.
+
+    >>> rows = pa.record_batch({"k": [7, 8, 7], "x": [0.5, None, 0.5]})
+    >>> marks = row_marks(rows, ["k", "x"])
+    >>> marks[0] == marks[2], marks[0] == marks[1]
+    (np.True_, np.False_)
+    """
+    marks = np.zeros(batch.num_rows, np.uint64)
+    for name in columns:
+        marks ^= _numbers(one_chunk(batch.column(name)))
+        marks *= _PRIME
+        marks ^= marks >> _SHIFT
+    return marks
+
+
+def _numbers(column: pa.Array) -> Array:
+    if physical(column.type) is None:
+        blob = text_blob(column.fill_null("") if column.null_count else column)
+        return byte_keys(blob.offsets, blob.data).hashes
+    values, valid = fixed_values(column), valid_mask(column)
+    if valid is not None:
+        # anything may lie under a null
+        values = np.where(valid, values, np.zeros((), values.dtype))
+    bits: Array = values.view(f"u{values.dtype.itemsize}").astype(np.uint64)
+    return bits

@@ -11,8 +11,7 @@ import pyarrow as pa
 from penstock.courier.delivery import Delivery
 from penstock.courier.roads import Batches, Road
 from penstock.errors import ProtocolError
-from penstock.offload.backends.messages import WorkerAnswer
-from penstock.offload.courier.invocations import cut_evenly, rows_between
+from penstock.offload.backends.messages import WorkerAnswer, cut_evenly, rows_between
 from penstock.offload.courier.questions import Questions
 from penstock.offload.plan.segments import Segment
 from penstock.operators.operator import ROWS
@@ -84,13 +83,13 @@ class SharedSegmentRoad(SegmentRoad):
         if asked is None:
             yield from (batch for some in own for batch in some)
             return
-        settled = self._questions.settled(asked, lambda portion: self._made(portion.batches))
+        settled = self._questions.settled(asked, lambda request: self._made(request.batches))
         for (_, end), some in zip(runs, own, strict=True):
             yield from some
             left = sum(batch.num_rows for batch in end)
             while left:
-                portion, made = next(settled)
-                left -= portion.rows
+                request, made = next(settled)
+                left -= request.rows
                 yield from made
 
     def tell(self, seen: Seen) -> Seen:
@@ -109,7 +108,7 @@ def wanted(offload: Offload, partition: int, partitions: int, rows: int) -> tupl
     """The part of a courier's rows that burst workers get, and how many of them share it.
 
     >>> import numpy as np
-    >>> wanted(Offload(np.array([0.0, 0.75]), functions=6, deadline_ms=500), 1, 2, rows=90)
+    >>> wanted(Offload(np.array([0.0, 0.75]), workers=6, deadline_ms=500), 1, 2, rows=90)
     (0.75, 3)
     """
     share, at_once = offload.share_of(partition, partitions), offload.at_once(partition, partitions)

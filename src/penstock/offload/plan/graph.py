@@ -35,7 +35,7 @@ class Node:
     of: str
     """The source or step that it is, or belongs to."""
     reads: str = ""
-    """Of a router: the stream at which it stands. A step may have one at each stream that it reads."""
+    """Stream at which a router stands. A step may have one at each stream that it reads."""
 
     def __str__(self) -> str:
         plain = self.kind in ("source", "step", "output")

@@ -1,1 +1,1 @@
-"""When rows are given away, how many of them, and to how many workers: pure."""
+"""When rows go to burst workers, how many of them, and to how many workers: pure."""

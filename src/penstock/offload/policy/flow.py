@@ -22,21 +22,20 @@ from penstock.control.record import Opening, StepFacts, written
 from penstock.control.treat.decision import Bounds
 from penstock.control.treat.offloading import Offloading, OffloadSettings, recovery_ms
 from penstock.model import SLA, StepId, milliseconds
-from penstock.offload.driver.totals import by_segment
 from penstock.offload.plan.segments import segments
-from penstock.offload.policy.apportion import apportioned
+from penstock.offload.policy.burst import Trust
 from penstock.offload.policy.offloader import Offloader
-from penstock.offload.policy.reflexes import Came, Reflexes
-from penstock.offload.policy.workers import Trust
+from penstock.offload.policy.reflexes import Reflexes
+from penstock.offload.policy.shares import apportioned
 from penstock.operators.window.windows import Window
 from penstock.plan.epoch import Offload
 from penstock.plan.steps import FlowPlan, KeyedStep
-from penstock.wire.report import Seen
+from penstock.wire.report import Seen, offloaded_by_segment
 
 NO_ANSWER = "functions have not answered for most of their rows: hosts take all of them for a while"
 GONE = "there are no functions just now: hosts take all rows"
 _GENEROUS = 2.0
-"""Burst workers may take so many times what they are expected to, until their rows are taken back."""
+"""Times what burst workers are expected to take, until their rows are taken back."""
 _NEVER = float("inf")
 
 
@@ -89,7 +88,7 @@ def machine_of(opening: Opening, elastic: Elastic) -> FlowControl:
     """The machine of a live run, or the same again."""
     sla, segments = opening.sla, opening.segments
     settings = {name: settings_of(one, elastic, sla) for name, one in segments.items()}
-    functions = FlowOffload(segments, settings, opening.trigger_ms)
+    offload = FlowOffload(segments, settings, opening.trigger_ms)
     return FlowControl(
         [
             ControlledStep(
@@ -104,7 +103,7 @@ def machine_of(opening: Opening, elastic: Elastic) -> FlowControl:
             host_start_ms=opening.host_start_ms,
         ),
         now_ms=opening.started_ms,
-        offload=None if elastic.functions is None else functions,
+        offload=None if elastic.functions is None else offload,
         couriers=[name for name, one in segments.items() if not one.keyed],
         whole=opening.whole,
         elastic=elastic,
@@ -142,13 +141,13 @@ class FlowOffload:
 
     def note(self, sealed: EpochSealed, in_force: Mapping[str, Offload]) -> bool:
         self._last, now_ms = sealed, sealed.now_ms
-        carried = by_segment(sealed.seen)
-        rows = sum(one.rows for one in carried.values())
-        lost = self._trust.note(now_ms, rows, sum(one.returned for one in carried.values()))
+        carried = offloaded_by_segment(sealed.seen)
+        returned = sum(one.returned for one in carried.values())
+        lost = self._trust.note(now_ms, sum(one.rows for one in carried.values()), returned)
         for step, reflexes in self._reflexes.items():
-            came = _came(step, sealed.seen)
-            if len(came.rows) == sealed.partitions:
-                reflexes.note(came)
+            rows, records, combined = _came(step, sealed.seen)
+            if len(rows) == sealed.partitions:
+                reflexes.note(rows, records, combined)
         if self.trouble(now_ms, sealed.aid.reachable):
             return lost
         for step, one in carried.items():
@@ -160,7 +159,7 @@ class FlowOffload:
         return lost
 
     def _spared(self, step: str, offload: Offload) -> int:
-        """Records that hosts would have got for what went to functions. Where couriers combine the
+        """Records that hosts would have got for what went to burst workers. Where couriers combine the
         rows of a key, these are fewer than the rows."""
         loads = self._loads(step)
         asking = [load for n, load in enumerate(loads) if offload.at_once(n, len(loads))]
@@ -192,8 +191,8 @@ class FlowOffload:
     def planned(
         self, found: Offloading, vitals: Vitals, bounds: Bounds, ahead: Ahead
     ) -> Offload | None:
-        """Who expects much of burst workers must wait for them: longer than the bound, if need be. Where
-        nothing is to go to them couriers may still find that they have too much."""
+        """See `OffloadPolicy`. Couriers wait for longer than the bound where much is expected of burst
+        workers. Where nothing is to go to them couriers may still find that they have too much."""
         step, offloader = vitals.step, self.offloaders[vitals.step]
         reflex = self._reflexes[step].reflex(vitals, offloader.limits, bounds.time, found.merge)
         if reflex is None and not found.carries:
@@ -201,13 +200,13 @@ class FlowOffload:
         deadline_ms = float(bounds.sla.latency_ms)
         served = service_rates(vitals)
         if served is not None and found.carries:
-            capacity = found.functions * offloader.settings.speed * float(served.mean())
+            capacity = found.workers * offloader.settings.speed * float(served.mean())
             rows = found.redirected * self._rows_each.get(step, 1.0)
             deadline_ms = max(deadline_ms, _GENEROUS * ahead.gap_ms * rows / capacity)
         shares = found.shares
         if not self._segments[step].keyed and len(shares) != ahead.partitions:
             shares = shares.mean(keepdims=True)  # one for all, where partitions are others
-        plain = Offload(shares, max(1, found.functions), round(deadline_ms), reflex=reflex)
+        plain = Offload(shares, max(1, found.workers), round(deadline_ms), reflex=reflex)
         return self._shared_out(step, plain, ahead, offloader.settings.at_most)
 
     def _shared_out(self, step: str, offload: Offload, ahead: Ahead, at_most: int) -> Offload:
@@ -219,7 +218,7 @@ class FlowOffload:
         rows = self._aside(step, offload)
         if len(rows) != partitions or not rows.any():
             rows = np.ones(partitions)
-        each = apportioned(offload.functions, rows, ahead.together, at_most)
+        each = apportioned(offload.workers, rows, ahead.together, at_most)
         if each == tuple(offload.at_once(n, partitions) for n in range(partitions)):
             return offload
         helped = rows[np.array(each) > 0].sum()
@@ -244,28 +243,28 @@ class FlowOffload:
 
 
 def courier_settings(settings: OffloadSettings) -> OffloadSettings:
-    """When functions help couriers, by what holds for hosts.
+    """When burst workers help couriers, by what holds for hosts.
 
     Rows that come back are handed on, at no cost to speak of; and there are no hosts that could take
-    over, so that no burst is too long, or too dear, for functions.
+    over, so that no burst is too long, or too dear, for them.
 
     >>> of_hosts = OffloadSettings(patience_ms=10_000.0)
     >>> of_couriers = courier_settings(of_hosts)
     >>> of_couriers.merge_cost, of_couriers.patience_ms, of_couriers.at_most == of_hosts.at_most
     (0.0, inf, True)
     """
-    costs = Costs(HostPrice(_NEVER), settings.costs.function, settings.costs.least_host_ms)
+    costs = Costs(HostPrice(_NEVER), settings.costs.worker, settings.costs.least_host_ms)
     return replace(settings, merge_cost=0.0, patience_ms=_NEVER, costs=costs)
 
 
-def _came(step: str, seen: Sequence[Seen]) -> Came:
-    """What came by where rows of a step, or of a segment without one, leave for burst workers."""
+def _came(step: str, seen: Sequence[Seen]) -> tuple[list[int], float, bool]:
+    """What `Reflexes.note` takes: what came by where rows of a segment leave for burst workers."""
     done = [task.maps[step].rows for task in seen if step in task.maps]
     if done:
-        return Came(done, float(sum(done)), combined=False)
+        return done, float(sum(done)), False
     routed = [task.routed[step] for task in seen if step in task.routed]
     records = float(sum(task.loads[step].sum() for task in seen if step in task.loads))
-    return Came([one.rows for one in routed], records, any(one.combined for one in routed))
+    return [one.rows for one in routed], records, any(one.combined for one in routed)
 
 
 def _interval_ms(step: KeyedStep | None) -> float | None:

@@ -18,25 +18,42 @@ from penstock.control.examine.vitals import Floats, Vitals
 from penstock.control.treat.decision import Bounds
 from penstock.control.treat.offloading import Offloading, OffloadSettings
 from penstock.model import HostId
-from penstock.offload.policy import reasons as words
-from penstock.offload.policy.burst import Burst, BurstCalm, bound_part, plausible
-from penstock.offload.policy.observations import Backlog, Observation, Runs, Stable
-from penstock.offload.policy.shares import Relief, functions_needed, recovery_rate, relieve
-from penstock.offload.policy.workers import Ready, kept_warm
+from penstock.offload.policy.burst import Burst, Ready
+from penstock.offload.policy.observe import (
+    Backlog,
+    BurstCalm,
+    Observation,
+    Runs,
+    Stable,
+    bound_part,
+    plausible,
+)
+from penstock.offload.policy.shares import (
+    Relief,
+    kept_warm,
+    recovery_rate,
+    relieve,
+    workers_needed,
+)
 
 _LONGEST_GAP_MS = 30_000.0
-"""Of what was between two observations that far apart nothing is known."""
+"""Time between two observations from which on nothing is known of what was between them."""
 _MOMENT_MS = 1.0
 _PARTIALS_DECAY = 1 / 8
 """The weight of what was measured last."""
 _SAME = 0.02
 """Shares that would change by less are left as they are."""
+_MOST_TOLD = 3
+"""Hosts that reasons name one by one, the busiest first."""
+_ROUNDING = 0.005
+_UNABLE = "merging what functions give costs hosts as much as it saves them"
+_UNWANTED = "no functions are wanted any more"
 
 
 class Offloader:
-    """Decides what functions carry for one step. Pure; used by one thread at a time.
+    """Decides what burst workers carry for one step. Pure; used by one thread at a time.
 
-    It must be given vitals whose rates tell all that arrives for hosts, what functions carry too,
+    It must be given vitals whose rates tell all that arrives for hosts, what burst workers carry too,
     and is taken to have its shares in force from one call to the next.
 
     >>> from penstock.model import SLA, StepId
@@ -44,7 +61,7 @@ class Offloader:
     >>> for second, rate in enumerate([300.0, 300.0, 1400.0, 1400.0]):
     ...     vitals = Vitals.even(StepId("sum"), [rate, rate], hosts=2, service_rate=1000.0)
     ...     found = offloader.decide(vitals, bounds, 1000.0 * second)
-    ...     print(found.shares.round(2).tolist(), found.functions, found.warm, found.holds)
+    ...     print(found.shares.round(2).tolist(), found.workers, found.warm, found.holds)
     [0.0, 0.0] 0 3 False
     [0.0, 0.0] 0 3 False
     [0.0, 0.0] 0 3 True
@@ -61,10 +78,10 @@ class Offloader:
         """Burst workers that were asked for, and how many would be of use now."""
         self._relieved: frozenset[HostId] = frozenset()
         self._slots: tuple[tuple[HostId, ...], bytes] | None = None
-        """Who owned which slot when it was looked last."""
+        """Hosts and the owners of slots at the last observation."""
         self._time_ms = -np.inf
         self._gaps_ms = (0.0, 0.0)
-        """Between the last observations, the newest last."""
+        """Time between the last observations, the newest last."""
         self._rate: Floats = np.zeros(0)
         """Arrivals as they were told last."""
         self._tense_ms = np.inf
@@ -108,7 +125,7 @@ class Offloader:
         self._relieved, self._wanted = frozenset(), 0
         self._burst.note(now_ms, helped=False, busy=0.0, hosts=0)
         self._now = replace(
-            self._now, shares=np.zeros(len(self._now.shares)), functions=0, lasts=False, holds=False
+            self._now, shares=np.zeros(len(self._now.shares)), workers=0, lasts=False, holds=False
         )
 
     def decide(
@@ -116,7 +133,7 @@ class Offloader:
     ) -> Offloading:
         """What burst workers shall carry from now on. `spent` is what they have cost so far, if known."""
         if len(self._now.shares) != len(vitals.rate):
-            self._now = replace(self._now, shares=np.zeros(len(vitals.rate)), functions=0)
+            self._now = replace(self._now, shares=np.zeros(len(vitals.rate)), workers=0)
         served, same = service_rates(vitals), np.array_equal(vitals.rate, self._rate)
         if now_ms == self._time_ms and not same:
             # One epoch ends and the next is read at one moment; no two observations are of one.
@@ -134,7 +151,7 @@ class Offloader:
         part = bounds.time if vitals.epoch_cost_ms > 0 else 1.0
         seen = self._observe(vitals, served, part)
         if self.merge >= 1 and not (seen.rate > self._limits.high * seen.capacity).any():
-            # Hosts can do it all: at the next burst burst workers may be of more help.
+            # Hosts can do it all: at the next one burst workers may be of more help.
             self._partials = self.settings.partials_per_row
         deadline_ms = self.settings.deadline_ms or window_ms
         backlog = self._backlog.note(seen, plausible(seen, vitals, deadline_ms))
@@ -180,14 +197,14 @@ class Offloader:
         throughput = capacity * np.divide(rate, kept, out=np.ones(len(rate)), where=kept > 0)
         redirected = float((vitals.rate * now.shares).sum())
         if redirected > 0:
-            by_functions = now.functions * settings.speed * float(capacity.mean()) / redirected
-            throughput = np.where(alone, throughput, np.minimum(throughput, rate * by_functions))
+            by_workers = now.workers * settings.speed * float(capacity.mean()) / redirected
+            throughput = np.where(alone, throughput, np.minimum(throughput, rate * by_workers))
         return Observation(vitals.now_ms, hosts, rate, throughput, capacity, kept / capacity)
 
     def _judge(self, seen: Observation, flow: Floats) -> tuple[Flags, list[str]]:
         """Which hosts burst workers should relieve from now on, and why that, or how much, changes.
 
-        `flow` is what they would have to take, were there no functions.
+        `flow` is what they would have to take, were there no burst workers.
         """
         settings, hosts, row = self._limits, seen.hosts, self._burst.row
         helped = _flags(hosts, self._relieved)
@@ -195,18 +212,18 @@ class Offloader:
         below = self._below.note(hosts, helped & (seen.load < settings.low))
         over = self._over.note(hosts, helped & (flow < settings.high * seen.capacity))
         if not self.able:
-            why = words.UNABLE if settings.at_most else words.UNWANTED
+            why = _UNABLE if settings.at_most else _UNWANTED
             return np.zeros(len(hosts), np.bool_), [why] if self._relieved else []
         done = over >= row
         burst = (above >= settings.in_a_row) & ~done
         idle = (below >= settings.in_a_row) & ~done
-        ready, now = self._ready.at(seen.time_ms, settings), self._now.functions
+        ready, now = self._ready.at(seen.time_ms, settings), self._now.workers
         come = helped & ~done & (now < min(ready, self._wanted))
         reasons = [
-            *words.come(ready, now, come),
-            *words.burst(seen, burst, settings),
-            *words.idle(seen, idle, settings),
-            *words.over(seen, done, row, settings),
+            *([f"{ready:,} functions are ready, {now:,} were in use"] if come.any() else []),
+            *_told(seen, burst, "has been above", settings.high, settings.in_a_row),
+            *_told(seen, idle, "has been below", settings.low, settings.in_a_row),
+            *_told(seen, done, "would have been below", settings.high, row, " without functions"),
         ]
         return (helped | burst) & ~done, reasons
 
@@ -223,22 +240,14 @@ class Offloader:
         more = np.divide(flow, seen.rate, out=np.zeros(len(flow)), where=seen.rate > 0)
 
         def by(at_most: int, slot_rate: Floats) -> Relief:
-            return relieve(
-                slot_rate,
-                vitals.owner,
-                seen.capacity,
-                relieved,
-                merge=self.merge,
-                target=settings.target,
-                speed=settings.speed,
-                at_most=at_most,
-            )
+            limited = replace(settings, at_most=at_most)
+            return relieve(slot_rate, vitals.owner, seen.capacity, relieved, self.merge, limited)
 
         in_all = vitals.rate * more[vitals.owner]
         relief = by(settings.at_most, in_all)
-        self._wanted = relief.functions
+        self._wanted = relief.workers
         ready = self._ready.at(seen.time_ms, settings)
-        if ready < relief.functions:
+        if ready < relief.workers:
             at_once = by(ready, in_all)
             # An epoch brings what arrived in the one before it, between two of the observations.
             part = min(max(self._gaps_ms), _LONGEST_GAP_MS) * float(seen.rate.sum() / flow.sum())
@@ -253,10 +262,10 @@ class Offloader:
             frozenset(hosts[n] for n in np.flatnonzero(relieved).tolist()),
         )
         change = float(np.abs(relief.shares - self._now.shares).max())
-        if change < _SAME and relief.functions == self._now.functions and self._relieved == before:
+        if change < _SAME and relief.workers == self._now.workers and self._relieved == before:
             return []
-        self._now = replace(self._now, shares=relief.shares, functions=relief.functions)
-        return [*reasons, words.given(relief, settings)]
+        self._now = replace(self._now, shares=relief.shares, workers=relief.workers)
+        return [*reasons, _given(relief, settings)]
 
     def _warm(self, seen: Observation) -> int:
         """Burst workers for some times the stable load; more of them while a burst has use for more."""
@@ -272,12 +281,12 @@ class Offloader:
         settings, now, burst = self._limits, self._now, self._burst
         per_core = float(seen.capacity.mean())
         beyond = float(np.maximum(seen.rate - settings.target * seen.capacity, 0.0).sum())
-        hosts = functions_needed(beyond, per_core, 1.0, settings.target)
+        hosts = workers_needed(beyond, per_core, 1.0, settings.target)
         busy, lasted = now.redirected / (settings.speed * per_core), burst.lasts
         burst.note(seen.time_ms, bool(self._relieved), busy, hosts, spent)
         reasons = now.reasons
         if burst.lasts and not lasted and burst.since_ms is not None:
-            reasons = (*reasons, words.lasts(seen.time_ms - burst.since_ms, burst.dearer))
+            reasons = (*reasons, _lasts(seen.time_ms - burst.since_ms, burst.dearer))
         # Between target and high a burst may be on its way; for so long as one is waited for.
         tense = bool((seen.load > settings.target).any())
         self._tense_ms = min(self._tense_ms, seen.time_ms) if tense else np.inf
@@ -298,3 +307,46 @@ def _kept(vitals: Vitals, now: Offloading) -> Floats:
 
 def _flags(hosts: tuple[HostId, ...], some: frozenset[HostId]) -> Flags:
     return np.array([host in some for host in hosts], dtype=np.bool_)
+
+
+# -- the sentences by which it explains itself
+
+
+def _told(
+    seen: Observation, which: Flags, what: str, load: float, row: int, how: str = ""
+) -> list[str]:
+    """Hosts whose load was above or below a limit for some observations in a row."""
+    some = np.flatnonzero(which)
+    some = some[np.argsort(-seen.load[some], kind="stable")]
+    told = [
+        f"{seen.hosts[n]} {what} {_percent(load)} for {row} observations{how} (arrivals "
+        f"{seen.rate[n]:,.0f}/s, capacity {seen.capacity[n]:,.0f}/s, load {_percent(seen.load[n])})"
+        for n in some[:_MOST_TOLD].tolist()
+    ]
+    if len(some) > _MOST_TOLD:
+        told.append(f"the same of {len(some) - _MOST_TOLD:,} more")
+    return told
+
+
+def _given(relief: Relief, settings: OffloadSettings) -> str:
+    """What burst workers shall take now."""
+    if relief.workers == 0:
+        return "nothing goes to functions"
+    some = relief.shares[relief.shares > 0]
+    least, most = _percent(some.min()), _percent(some.max())
+    part = most if least == most else f"{least} to {most}"
+    slots = "1 slot" if len(some) == 1 else f"{len(some):,} slots"
+    told = f"{part} of the rows of {slots} go to functions, {relief.workers:,} at a time"
+    if relief.level > settings.target + _ROUNDING:
+        told += f": all that can be done, it leaves a host at {_percent(relief.level)}"
+    return told
+
+
+def _lasts(waited_ms: float, dearer: bool) -> str:
+    """Why it is time for hosts."""
+    why = "functions have cost more than hosts would have" if dearer else "patience is at its end"
+    return f"the burst has lasted for {waited_ms / 1000:,.0f} s and {why}: time for hosts"
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.0f} %"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -18,20 +17,8 @@ _UNSEEN = 0.2
 """The part of the limits that is for all partitions alike, whatever they brought so far."""
 _AGAIN = 64
 """Epochs until it is seen again whether couriers still combine."""
-_NEVER = Reflex(limit=1e15, room=1e15, each=1.0, merge=0.0, functions=1)
+_NEVER = Reflex(limit=1e15, room=1e15, each=1.0, merge=0.0, workers=1)
 """Couriers tell what comes by, and do nothing about it."""
-
-
-@dataclass(frozen=True)
-class Came:
-    """What came by in one epoch where a step's rows leave for burst workers."""
-
-    rows: Sequence[int]
-    """By partition."""
-    records: float
-    """Records that hosts got for them, or would have got."""
-    combined: bool
-    """Whether couriers made fewer records of rows."""
 
 
 class Reflexes:
@@ -46,7 +33,7 @@ class Reflexes:
     >>> from penstock.model import StepId
     >>> vitals = Vitals.even(StepId("sum"), [700.0] * 2, 2, service_rate=1e3, epoch_cost_ms=200.0)
     >>> reflexes = Reflexes()
-    >>> reflexes.note(Came((420, 420), 840.0, combined=False))
+    >>> reflexes.note((420, 420), 840.0, combined=False)
     >>> found = reflexes.reflex(vitals, OffloadSettings(at_most=9), part=1.0, merge=0.1)
     >>> round(found.limit), round(found.room), round(found.each), found.parts
     (1600, 933, 467, (0.5, 0.5))
@@ -58,22 +45,26 @@ class Reflexes:
         self._records = 0.0
         self._combined = False
         self._epochs = 0
-        """Since that was seen."""
+        """Epochs since it was seen whether couriers combine."""
 
-    def note(self, came: Came) -> None:
-        """An epoch is done."""
-        rows = np.asarray(came.rows, np.float64)
+    def note(self, by_partition: Sequence[int], records: float, combined: bool) -> None:
+        """An epoch is done that brought these rows where they would leave for burst workers.
+
+        Hosts got `records` for them, or would have got; `combined` says whether couriers made fewer
+        records of rows.
+        """
+        rows = np.asarray(by_partition, np.float64)
         if not rows.any():
             return
-        self._combined = came.combined
+        self._combined = combined
         if len(rows) != len(self._rows):
-            self._rows, self._records = rows, came.records
+            self._rows, self._records = rows, records
             return
         self._rows = self._rows + _DECAY * (rows - self._rows)
-        self._records += _DECAY * (came.records - self._records)
+        self._records += _DECAY * (records - self._records)
 
     def share_of(self, reflex: Reflex, records: float) -> float:
-        """What part of so many records of an epoch couriers have handed to burst workers by reflex."""
+        """The part of an epoch's records that couriers have handed to burst workers by reflex."""
         total = float(self._rows.sum())
         return reflex.share(records * total / self._records) if self._records > 0 else 0.0
 
@@ -96,14 +87,14 @@ class Reflexes:
         # when the first host cannot take more, the step cannot
         per_s = float((served[busy] * each_host.sum() / each_host[busy]).min())
         per_ms = per_s * total / self._records / 1000.0
-        function_ms = settings.speed * float(served.mean()) * total / self._records / 1000.0
+        worker_ms = settings.speed * float(served.mean()) * total / self._records / 1000.0
         room_ms = part * self._work_ms(settings.target, vitals.epoch_cost_ms)
         return Reflex(
             limit=per_ms * part * self._work_ms(settings.high, vitals.epoch_cost_ms),
             room=per_ms * room_ms,
-            each=max(1.0, function_ms * room_ms),
+            each=max(1.0, worker_ms * room_ms),
             merge=merge,
-            functions=max(1, settings.at_most),
+            workers=max(1, settings.at_most),
             parts=self._parts(total),
         )
 

@@ -2,15 +2,16 @@
 
 An aggregate is computed from one or two of them, and two aggregates may share one (a sum and an
 average of the same column). Each owns some columns of state. It folds rows into them (`update`) and
-states that couriers or functions have combined (`merge`); a combined state travels as Arrow columns
+states that couriers or burst workers have combined (`merge`); a combined state travels as Arrow columns
 in which null stands for "nothing seen", so that merging is like updating.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import ClassVar, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -31,35 +32,48 @@ State = Callable[[str], Array]
 """Gives the live values of a state column, by entry."""
 
 
-class Accumulator(Protocol):
+class Accumulator(ABC):
     """One piece of state. A frozen value: equal ones are kept once."""
 
+    column: str | None
+    """The input column that it is of."""
+    where: str | None
+    """The input column that says which rows count."""
+    marks_seen: ClassVar[bool] = False
+    """Whether a state column says which entries hold a value; else all do."""
+
     @property
-    def columns(self) -> tuple[Column, ...]:
-        """Its columns of state, in a table or a combiner."""
-        ...
+    @abstractmethod
+    def name(self) -> str:
+        """The name of its first state column."""
 
     @property
     def inputs(self) -> tuple[str, ...]:
         """The input columns that it reads."""
-        ...
+        return with_where((self.column,), self.where)
 
     @property
+    @abstractmethod
     def combined(self) -> tuple[Column, ...]:
         """The columns that a combined state is made of."""
-        ...
 
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        """Its columns of state, in a table or a combiner."""
+        seen = (Column(f"{self.name} seen", pa.bool_()),) if self.marks_seen else ()
+        return (*self.combined, *seen)
+
+    @abstractmethod
     def update(self, state: State, entries: Array, batch: pa.RecordBatch) -> None:
         """Fold in rows: row i belongs to entries[i]."""
-        ...
 
+    @abstractmethod
     def merge(self, state: State, entries: Array, combined: pa.RecordBatch) -> None:
         """Fold in combined states: row i belongs to entries[i]."""
-        ...
 
     def seen(self, state: State, entries: Array | slice) -> Array | None:
         """Which entries hold a value; None: all do."""
-        ...
+        return state(f"{self.name} seen")[entries] if self.marks_seen else None
 
 
 def is_fast(type: pa.DataType) -> bool:
@@ -121,7 +135,7 @@ def with_where(names: tuple[str | None, ...], where: str | None) -> tuple[str, .
 
 
 @dataclass(frozen=True)
-class Count:
+class Count(Accumulator):
     """The number of rows, or of rows in which a column is not null."""
 
     column: str | None = None
@@ -132,14 +146,8 @@ class Count:
         return named("count", self.column, where=self.where)
 
     @property
-    def inputs(self) -> tuple[str, ...]:
-        return with_where((self.column,), self.where)
-
-    @property
-    def columns(self) -> tuple[Column, ...]:
+    def combined(self) -> tuple[Column, ...]:
         return (Column(self.name, pa.int64()),)
-
-    combined = columns
 
     def update(self, state: State, entries: Array, batch: pa.RecordBatch) -> None:
         valid = self._counted(batch)
@@ -148,39 +156,16 @@ class Count:
     def merge(self, state: State, entries: Array, combined: pa.RecordBatch) -> None:
         kernels.add_counts(state(self.name), entries, numbers(combined.column(self.name)))
 
-    def seen(self, state: State, entries: Array | slice) -> Array | None:
-        return None
-
     def _counted(self, batch: pa.RecordBatch) -> Array | None:
         """The rows that count (bool); None: all."""
         column = None if self.column is None else one_chunk(batch.column(self.column))
         return both(None if column is None else valid_mask(column), true_rows(batch, self.where))
 
 
-@dataclass(frozen=True)
-class Sum:
-    """The sum of a column of numbers, as int64 (wrapping around) or as float64."""
+class AnySum(Accumulator):
+    """The sum of a column of numbers."""
 
     column: str
-    number: Literal["int", "float"]
-    where: str | None = None
-
-    @property
-    def name(self) -> str:
-        name = named("sum", self.column, where=self.where)
-        return name if self.number == "int" else f"float {name}"
-
-    @property
-    def inputs(self) -> tuple[str, ...]:
-        return with_where((self.column,), self.where)
-
-    @property
-    def columns(self) -> tuple[Column, ...]:
-        return (*self.combined, Column(f"{self.name} seen", pa.bool_()))
-
-    @property
-    def combined(self) -> tuple[Column, ...]:
-        return (Column(self.name, pa.int64() if self.number == "int" else pa.float64()),)
 
     def update(self, state: State, entries: Array, batch: pa.RecordBatch) -> None:
         entries, arrays = chosen(batch, (self.column,), self.where, entries)
@@ -189,12 +174,30 @@ class Sum:
     def merge(self, state: State, entries: Array, combined: pa.RecordBatch) -> None:
         self.fold(state, entries, combined.column(self.name))
 
-    def seen(self, state: State, entries: Array | slice) -> Array | None:
-        mask: Array = state(f"{self.name} seen")[entries]
-        return mask
-
+    @abstractmethod
     def fold(self, state: State, entries: Array, array: pa.Array) -> None:
         """Add values: value i to the sum of entries[i]."""
+
+
+@dataclass(frozen=True)
+class Sum(AnySum):
+    """The sum of a column, as int64 (wrapping around) or as float64."""
+
+    column: str
+    number: Literal["int", "float"]
+    where: str | None = None
+    marks_seen = True
+
+    @property
+    def name(self) -> str:
+        name = named("sum", self.column, where=self.where)
+        return name if self.number == "int" else f"float {name}"
+
+    @property
+    def combined(self) -> tuple[Column, ...]:
+        return (Column(self.name, pa.int64() if self.number == "int" else pa.float64()),)
+
+    def fold(self, state: State, entries: Array, array: pa.Array) -> None:
         values = numbers(array, np.int64 if self.number == "int" else np.float64)
         valid = valid_mask(array)
         if valid is not None:
@@ -203,7 +206,7 @@ class Sum:
 
 
 @dataclass(frozen=True)
-class Pick:
+class Pick(Accumulator):
     """One value of a column: the least, the greatest, the first or the last, in compiled code.
 
     First and last go by the order of processing, or by a second column.
@@ -215,6 +218,7 @@ class Pick:
     by: str | None = None
     by_type: pa.DataType | None = None
     where: str | None = None
+    marks_seen = True
 
     @property
     def name(self) -> str:
@@ -223,10 +227,6 @@ class Pick:
     @property
     def inputs(self) -> tuple[str, ...]:
         return with_where((self.column, self.by), self.where)
-
-    @property
-    def columns(self) -> tuple[Column, ...]:
-        return (*self.combined, Column(f"{self.name} seen", pa.bool_()))
 
     @property
     def combined(self) -> tuple[Column, ...]:
@@ -246,29 +246,20 @@ class Pick:
     def merge(self, state: State, entries: Array, combined: pa.RecordBatch) -> None:
         self._fold(state, entries, [combined.column(column.name) for column in self.combined])
 
-    def seen(self, state: State, entries: Array | slice) -> Array | None:
-        mask: Array = state(f"{self.name} seen")[entries]
-        return mask
-
     def _fold(self, state: State, entries: Array, arrays: list[pa.Array]) -> None:
         values = [numbers(array) for array in arrays]
         valid = _all_valid(arrays)
         if valid is not None:
             entries, values = entries[valid], [value[valid] for value in values]
         held, seen = state(self.name), state(f"{self.name} seen")
-        if self.by is None:
-            _PLAIN[self.kind](held, seen, entries, values[0])
+        if self.by is not None:
+            by, latest = state(f"{self.name} rank"), self.kind == "last"
+            kernels.put_by(held, by, seen, entries, values[0], values[1], latest)
+        elif self.kind in ("min", "max"):
+            kernels.put_by(held, held, seen, entries, values[0], values[0], self.kind == "max")
         else:
-            kernel = kernels.put_first_by if self.kind == "first" else kernels.put_last_by
-            kernel(held, state(f"{self.name} rank"), seen, entries, values[0], values[1])
-
-
-_PLAIN = {
-    "min": kernels.least,
-    "max": kernels.greatest,
-    "first": kernels.put_first,
-    "last": kernels.put_last,
-}
+            put = kernels.put_first if self.kind == "first" else kernels.put_last
+            put(held, seen, entries, values[0])
 
 
 def _all_valid(arrays: list[pa.Array]) -> Array | None:

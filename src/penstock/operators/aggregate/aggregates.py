@@ -9,14 +9,12 @@ Nulls are ignored: a sum, average, minimum or the like of nothing is null, a cou
 
 from __future__ import annotations
 
-from penstock.operators.aggregate.combiner import Combiner, pack, unpack
 from penstock.operators.aggregate.compiled import Aggregate
 from penstock.operators.aggregate.plan import AggregatePlan
 
 __all__ = [
     "Aggregate",
     "AggregatePlan",
-    "Combiner",
     "approx_distinct",
     "avg",
     "count",
@@ -25,9 +23,7 @@ __all__ = [
     "last",
     "max",
     "min",
-    "pack",
     "sum",
-    "unpack",
 ]
 
 

@@ -21,11 +21,11 @@ import pyarrow as pa
 
 from penstock.errors import ProtocolError
 from penstock.operators.aggregate.sketch import DistinctSketch
+from penstock.operators.aggregate.state import PassingState, pack
 from penstock.operators.operator import PARTIALS, ROWS, Outgoing
 from penstock.state.arrays import Array
 from penstock.state.keys.codec import KeyCodec, Keys
 from penstock.state.keys.index import key_index
-from penstock.state.table.table import KEY
 
 if TYPE_CHECKING:
     from penstock.operators.aggregate.plan import AggregatePlan
@@ -101,14 +101,7 @@ class Combiner:
                 hint="send the raw rows of every batch instead",
             )
         keys = self._index.keys(np.arange(self.groups))
-        everything = slice(0, self.groups)
-        arrays = []
-        for accumulator in self.plan.accumulators:
-            seen = accumulator.seen(self._state, everything)
-            arrays += [
-                column.to_arrow(self._state(column.name)[everything], seen)
-                for column in accumulator.combined
-            ]
+        arrays = self._state.combined(self.groups)
         partials = pa.RecordBatch.from_arrays(arrays, schema=self.plan.partial_schema)
         self._index.clear()
         self._reset()
@@ -116,7 +109,7 @@ class Combiner:
 
     def _reset(self) -> None:
         self.combines, self.rows = self._worth, 0
-        self._values = {column.name: column.empty(0) for column in self.plan.columns}
+        self._state = PassingState(self.plan)
         self._look, self._new = 0, 1.0
 
     def _judge(self) -> None:
@@ -130,22 +123,12 @@ class Combiner:
         before = self.groups
         self._index.reserve(before + int(self._new * batch.num_rows))
         entries = self._entries(batch)
-        room = self._index.room
-        for column in self.plan.columns:
-            old = self._values[column.name]
-            if len(old) < room:
-                new = column.empty(room)
-                new[:before] = old[:before]
-                self._values[column.name] = new
-        for accumulator in self.plan.accumulators:
-            accumulator.update(self._state, entries, batch)
+        self._state.grow(before, self._index.room)
+        self._state.update(entries, batch)
         self.rows += batch.num_rows
 
     def _entries(self, batch: pa.RecordBatch) -> Array:
         return self._index.upsert(self.plan.codec.encode(batch))
-
-    def _state(self, name: str) -> Array:
-        return self._values[name]
 
 
 class CombiningSender:
@@ -191,15 +174,3 @@ class CombiningSender:
 
     def _uncombined(self, rows: pa.RecordBatch) -> Outgoing:
         return Outgoing(self._combiner.raw(rows), self._codec.encode(rows).hashes)
-
-
-def pack(codec: KeyCodec, keys: Keys, partials: pa.RecordBatch) -> pa.RecordBatch:
-    """Combined states with their keys before them, for the wire."""
-    schema = pa.schema([pa.field(KEY, codec.storage_type), *partials.schema])
-    return pa.RecordBatch.from_arrays([codec.to_storage(keys), *partials.columns], schema=schema)
-
-
-def unpack(codec: KeyCodec, batch: pa.RecordBatch) -> tuple[Keys, pa.RecordBatch]:
-    """Undo `pack`."""
-    keys = codec.from_storage(batch.column(KEY))
-    return keys, batch.select([name for name in batch.schema.names if name != KEY])

@@ -12,6 +12,7 @@ import pyarrow as pa
 from penstock.errors import FlowError
 from penstock.operators.aggregate.accumulators import (
     Accumulator,
+    AnySum,
     Count,
     Pick,
     State,
@@ -23,9 +24,10 @@ from penstock.operators.aggregate.distinct_sets import MOST_CONDITIONS, Distinct
 from penstock.operators.aggregate.object_accumulators import DecimalSum, ObjectPick
 from penstock.operators.aggregate.signed_accumulators import SignedCount, SignedSum
 from penstock.operators.aggregate.sketch import DistinctSketch
-from penstock.operators.operator import CHANGE
+from penstock.operators.operator import CHANGE, one_field
 from penstock.state.arrays import Array, fixed_array, physical
 from penstock.state.keys.codec import KeyCodec
+from penstock.state.keys.encoding import is_text
 
 Kind = Literal[
     "count", "sum", "min", "max", "avg", "first", "last", "approx_distinct", "count_distinct"
@@ -84,18 +86,6 @@ def compiled(aggregates: Iterable[Aggregate], schema: pa.Schema) -> list[Compile
         _check(aggregate, schema, signed)
     sets = _sets(aggregates, schema)
     return [CompiledAggregate(a, *_compiled(a, schema, sets, signed)) for a in aggregates]
-
-
-def one_field(schema: pa.Schema, name: str, whose: str) -> pa.Field:
-    """The column of that name; FlowError if there is none, or more than one."""
-    places = schema.get_all_field_indices(name)
-    if len(places) == 1:
-        return schema.field(places[0])
-    what = "is not among the columns" if not places else "stands more than once among the columns"
-    raise FlowError(
-        f"column {name!r} of {whose} {what} {', '.join(schema.names)}",
-        hint="check the spelling, or select and rename the columns before this step",
-    )
 
 
 def _check(aggregate: Aggregate, schema: pa.Schema, signed: bool) -> None:
@@ -176,7 +166,7 @@ def _sum(
     aggregate: Aggregate, name: str, type: pa.DataType, signed: bool
 ) -> tuple[pa.DataType, tuple[Accumulator, ...]]:
     average, where = aggregate.kind == "avg", aggregate.where
-    part: Sum | DecimalSum
+    part: AnySum
     if pa.types.is_decimal(type):
         result = pa.float64() if average else pa.decimal128(38, type.scale)
         part = DecimalSum(name, type.scale, where)
@@ -216,9 +206,7 @@ def _sketch(aggregate: Aggregate, name: str, type: pa.DataType) -> DistinctSketc
 
 
 def _orderable(type: pa.DataType) -> bool:
-    if physical(type) is not None or pa.types.is_decimal(type):
-        return True
-    return type in (pa.string(), pa.large_string(), pa.binary(), pa.large_binary())
+    return physical(type) is not None or pa.types.is_decimal(type) or is_text(type)
 
 
 def _decimals(values: Array, type: pa.DataType, seen: Array | None) -> pa.Array:

@@ -18,7 +18,13 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.operators.aggregate import kernels
-from penstock.operators.aggregate.accumulators import State, named, true_rows, with_where
+from penstock.operators.aggregate.accumulators import (
+    Accumulator,
+    State,
+    named,
+    true_rows,
+    with_where,
+)
 from penstock.state.arrays import Array, fixed_array, fixed_values, grown, one_chunk, valid_mask
 from penstock.state.table.bags import Bags
 from penstock.state.table.columns import Column
@@ -94,11 +100,6 @@ class PassingSets:
 
     Stands where the array of a state column does, and can be made longer as those are: by putting
     the old one into a new one.
-
-    >>> sets = PassingSets(2)
-    >>> _ = sets.add(np.array([1, 1]), np.array([7, 8]), np.array([1, 1], np.uint8))
-    >>> [len(members) for members in sets.lists().to_pylist()]
-    [0, 2]
     """
 
     def __init__(self, room: int) -> None:
@@ -136,19 +137,7 @@ _SPARE = 1 << 16
 
 
 class ValueSets(Bags):
-    """The sets of one aggregate, by entry.
-
-    >>> from penstock.state.keys.codec import KeyCodec
-    >>> from penstock.state.table.table import ColumnTable
-    >>> codec = KeyCodec(pa.schema([("user", pa.string())]))
-    >>> sets = ValueSets("seen")
-    >>> table = ColumnTable(codec, [sets.column], slots=16)
-    >>> sets.bind(table)
-    >>> entries = table.upsert(codec.encode(pa.record_batch({"user": ["a", "a", "b"]})))
-    >>> added, bits = sets.add(entries, np.array([7, 7, 7]), np.array([1, 3, 1], np.uint8))
-    >>> added.tolist(), bits.tolist()
-    ([0, 0, 1], [1, 2, 1])
-    """
+    """The sets of one aggregate, by entry."""
 
     def __init__(self, name: str) -> None:
         # names of bags have no dots
@@ -238,7 +227,7 @@ class SetColumn(Column):
 
 
 @dataclass(frozen=True)
-class DistinctSet:
+class DistinctSet(Accumulator):
     """The distinct values of a column, and how many there are under each condition."""
 
     column: str
@@ -287,9 +276,6 @@ class DistinctSet:
     def merge(self, state: State, entries: Array, combined: pa.RecordBatch) -> None:
         counts, values, bits = _members(combined.column(self.name))
         self._fold(state, np.repeat(entries, counts), values, bits)
-
-    def seen(self, state: State, entries: Array | slice) -> Array | None:
-        return None
 
     def _fold(self, state: State, entries: Array, values: Array, bits: Array) -> None:
         sets: Any = state(self.name)

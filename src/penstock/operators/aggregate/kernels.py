@@ -35,24 +35,6 @@ def add(sums, seen, entries, values):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def least(held, seen, entries, values):  # type: ignore[no-untyped-def]
-    for i in range(len(entries)):
-        entry, value = np.uint64(entries[i]), values[i]
-        if not seen[entry] or value < held[entry] or held[entry] != held[entry]:
-            held[entry] = value
-            seen[entry] = True
-
-
-@njit(cache=True, nogil=True)
-def greatest(held, seen, entries, values):  # type: ignore[no-untyped-def]
-    for i in range(len(entries)):
-        entry, value = np.uint64(entries[i]), values[i]
-        if not seen[entry] or value > held[entry] or value != value:
-            held[entry] = value
-            seen[entry] = True
-
-
-@njit(cache=True, nogil=True)
 def put_first(held, seen, entries, values):  # type: ignore[no-untyped-def]
     for i in range(len(entries)):
         entry = np.uint64(entries[i])
@@ -70,23 +52,16 @@ def put_last(held, seen, entries, values):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def put_first_by(held, by, seen, entries, values, ranks):  # type: ignore[no-untyped-def]
-    """The smallest rank wins; among equal ones, the one seen first."""
+def put_by(held, by, seen, entries, values, ranks, latest):  # type: ignore[no-untyped-def]
+    """The smallest rank wins, among equal ones the one seen first; if `latest`, the largest, and the
+    one seen last. A least or greatest value is its own rank."""
     for i in range(len(entries)):
         entry, rank = np.uint64(entries[i]), ranks[i]
-        smaller = rank < by[entry] or (by[entry] != by[entry] and rank == rank)
-        if smaller or not seen[entry]:
-            held[entry] = values[i]
-            by[entry] = rank
-            seen[entry] = True
-
-
-@njit(cache=True, nogil=True)
-def put_last_by(held, by, seen, entries, values, ranks):  # type: ignore[no-untyped-def]
-    """The largest rank wins; among equal ones, the one seen last."""
-    for i in range(len(entries)):
-        entry, rank = np.uint64(entries[i]), ranks[i]
-        if not seen[entry] or rank >= by[entry] or rank != rank:
+        if latest:
+            wins = rank >= by[entry] or rank != rank
+        else:
+            wins = rank < by[entry] or (by[entry] != by[entry] and rank == rank)
+        if wins or not seen[entry]:
             held[entry] = values[i]
             by[entry] = rank
             seen[entry] = True

@@ -14,22 +14,15 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.operators.aggregate import kernels
-from penstock.operators.aggregate.accumulators import Pick, State, chosen, named, with_where
-from penstock.state.arrays import (
-    Array,
-    fixed_array,
-    fixed_values,
-    one_chunk,
-    physical,
-    valid_mask,
-)
+from penstock.operators.aggregate.accumulators import AnySum, Pick, State, named
+from penstock.state.arrays import Array, fixed_array, fixed_values, one_chunk, physical, valid_mask
 from penstock.state.table.columns import Column
 
 _EXACT = decimal.Context(prec=76)
 
 
 @dataclass(frozen=True)
-class DecimalSum:
+class DecimalSum(AnySum):
     """The exact sum of a column of decimals."""
 
     column: str
@@ -41,27 +34,10 @@ class DecimalSum:
         return named("sum", self.column, where=self.where)
 
     @property
-    def inputs(self) -> tuple[str, ...]:
-        return with_where((self.column,), self.where)
-
-    @property
-    def columns(self) -> tuple[Column, ...]:
+    def combined(self) -> tuple[Column, ...]:
         return (Column(self.name, pa.decimal256(76, self.scale)),)
 
-    combined = columns
-
-    def update(self, state: State, entries: Array, batch: pa.RecordBatch) -> None:
-        entries, arrays = chosen(batch, (self.column,), self.where, entries)
-        self.fold(state, entries, arrays[0])
-
-    def merge(self, state: State, entries: Array, combined: pa.RecordBatch) -> None:
-        self.fold(state, entries, combined.column(self.name))
-
-    def seen(self, state: State, entries: Array | slice) -> Array | None:
-        return None
-
     def fold(self, state: State, entries: Array, array: pa.Array) -> None:
-        """Add values: value i to the sum of entries[i]."""
         rows = pa.table({"entry": entries, "value": array.cast(self.columns[0].type)})
         sums = rows.group_by("entry").aggregate([("value", "sum")])
         held = state(self.name)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import pyarrow as pa
 
@@ -11,7 +10,7 @@ from penstock.errors import FlowError
 from penstock.operators.aggregate import step as aggregate_step
 from penstock.operators.aggregate.accumulators import Accumulator, State
 from penstock.operators.aggregate.combiner import Combiner, CombiningSender
-from penstock.operators.aggregate.compiled import Aggregate, compiled, one_field
+from penstock.operators.aggregate.compiled import Aggregate, compiled
 from penstock.operators.aggregate.signed_accumulators import SignedCount
 from penstock.operators.operator import (
     CHANGE,
@@ -20,8 +19,8 @@ from penstock.operators.operator import (
     OnError,
     Operator,
     Sender,
-    Unfit,
-    without_key,
+    StepPlan,
+    one_field,
 )
 from penstock.state.arrays import Array
 from penstock.state.keys.codec import KeyCodec, Keys
@@ -31,8 +30,8 @@ from penstock.state.table.table import KEY
 __all__ = ["Aggregate", "AggregatePlan"]
 
 
-class AggregatePlan:
-    """The aggregates of one step, checked against its input. Picklable: couriers and hosts get it.
+class AggregatePlan(StepPlan):
+    """The aggregates of one step, checked against its input.
 
     If the input has a column `_change`, rows may be taken back. With `emit="changes"` the output has
     one too, at the end.
@@ -46,9 +45,7 @@ class AggregatePlan:
     ['sum(spent)', 'sum(spent) seen', 'count(spent)']
     """
 
-    codec: KeyCodec
-    output: pa.Schema
-    """Key columns, then the aggregates, in the order given."""
+    merges = True
     columns: list[Column]
     """The state per key, as it is in a combiner; for a table see `AggregateState`."""
     partial_schema: pa.Schema
@@ -68,8 +65,8 @@ class AggregatePlan:
         emit: Emit = "update",
         nulls: bool = False,
     ) -> None:
-        self.input_schema, self.key_names = input_schema, list(key_names)
-        self.aggregates, self.emit, self.nulls = dict(aggregates), emit, nulls
+        self.inputs, self.key_names = (input_schema,), list(key_names)
+        self.aggregates, self.emit = dict(aggregates), emit
         keys = pa.schema([one_field(input_schema, name, "the key") for name in key_names])
         self.codec = KeyCodec(keys, nulls)
         self._check()
@@ -95,21 +92,6 @@ class AggregatePlan:
     def __str__(self) -> str:
         return ", ".join(f"{name}={what}" for name, what in self.aggregates.items())
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        given = (self.input_schema, self.key_names, self.aggregates, self.emit, self.nulls)
-        return (AggregatePlan, given)
-
-    @property
-    def inputs(self) -> tuple[pa.Schema, ...]:
-        return (self.input_schema,)
-
-    merges = True
-    has_timers = False
-
-    def unfit(self, input: int, batch: pa.RecordBatch) -> Unfit | None:
-        """Rows without a key."""
-        return without_key(self.codec, self.key_names, batch)
-
     def sender(self, time: EpochTime, two_stage: bool = False) -> Sender:
         """Combines before sending where that pays, or always."""
         return CombiningSender(self.codec, Combiner(self, two_stage))
@@ -122,7 +104,6 @@ class AggregatePlan:
     def operator(
         self, slots: int, step_id: str, on_error: OnError, ordered: bool = False
     ) -> Operator:
-        """The host's part."""
         return aggregate_step.AggregateOperator(self, slots, step_id, ordered)
 
     def results(self, state: State, entries: Array) -> list[pa.Array]:

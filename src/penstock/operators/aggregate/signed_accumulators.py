@@ -13,14 +13,14 @@ import pyarrow as pa
 
 from penstock.operators.aggregate import kernels
 from penstock.operators.aggregate.accumulators import (
+    Accumulator,
+    AnySum,
     Count,
     State,
-    Sum,
     chosen,
     numbers,
     with_where,
 )
-from penstock.operators.aggregate.object_accumulators import DecimalSum
 from penstock.operators.operator import CHANGE
 from penstock.state.arrays import Array, filled_values, fixed_array, one_chunk, valid_mask
 from penstock.state.table.columns import Column
@@ -42,10 +42,10 @@ class SignedCount(Count):
 
 
 @dataclass(frozen=True)
-class SignedSum:
+class SignedSum(Accumulator):
     """The sum of the values that are there, and how many those are."""
 
-    sum: Sum | DecimalSum
+    sum: AnySum
 
     @property
     def name(self) -> str:
@@ -81,9 +81,6 @@ class SignedSum:
     def merge(self, state: State, entries: Array, combined: pa.RecordBatch) -> None:
         self.sum.merge(state, entries, combined)
         kernels.add_counts(state(self.rows), entries, numbers(combined.column(self.rows)))
-
-    def seen(self, state: State, entries: Array | slice) -> Array | None:
-        return None
 
     def there(self, state: State, entries: Array) -> Array:
         """Which of these entries have a sum."""

@@ -9,14 +9,14 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.operators.aggregate import kernels
-from penstock.operators.aggregate.accumulators import State, both, true_rows, with_where
+from penstock.operators.aggregate.accumulators import Accumulator, State, both, true_rows
 from penstock.state.arrays import Array, fixed_array
 from penstock.state.keys.codec import KeyCodec
 from penstock.state.table.columns import Column
 
 
 @dataclass(frozen=True)
-class DistinctSketch:
+class DistinctSketch(Accumulator):
     """HyperLogLog registers of a column's values: 2**precision bytes per key."""
 
     column: str
@@ -30,14 +30,8 @@ class DistinctSketch:
         return f"distinct({self.column}, {self.precision}{where})"
 
     @property
-    def inputs(self) -> tuple[str, ...]:
-        return with_where((self.column,), self.where)
-
-    @property
-    def columns(self) -> tuple[Column, ...]:
+    def combined(self) -> tuple[Column, ...]:
         return (Column(self.name, pa.uint8(), 1 << self.precision),)
-
-    combined = columns
 
     @cached_property
     def _codec(self) -> KeyCodec:
@@ -55,9 +49,6 @@ class DistinctSketch:
     def merge(self, state: State, entries: Array, combined: pa.RecordBatch) -> None:
         others = self.columns[0].from_arrow(combined.column(self.name))
         kernels.merge_registers(state(self.name), entries, others)
-
-    def seen(self, state: State, entries: Array | slice) -> Array | None:
-        return None
 
     def estimate(self, state: State, entries: Array) -> Array:
         """The number of distinct values of each entry."""

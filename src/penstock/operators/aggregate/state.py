@@ -8,13 +8,12 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.operators.aggregate.accumulators import State
-from penstock.operators.aggregate.combiner import unpack
 from penstock.operators.aggregate.distinct_sets import DistinctSet, ValueSets
 from penstock.operators.operator import PARTIALS
 from penstock.state.arrays import Array
-from penstock.state.keys.codec import Keys
+from penstock.state.keys.codec import KeyCodec, Keys
 from penstock.state.table.columns import Column
-from penstock.state.table.table import ColumnTable
+from penstock.state.table.table import KEY, ColumnTable
 
 if TYPE_CHECKING:
     from penstock.operators.aggregate.plan import AggregatePlan
@@ -43,11 +42,6 @@ class AggregateState:
         self._table = table
         for sets in self._sets.values():
             sets.bind(table)
-
-    def keys(self, kind: str, batch: pa.RecordBatch) -> Keys:
-        """The keys of a batch of a channel."""
-        codec = self._plan.codec
-        return unpack(codec, batch)[0] if kind == PARTIALS else codec.encode(batch)
 
     def take_in(self, kind: str, batch: pa.RecordBatch) -> tuple[Keys, Array]:
         """Fold in a batch, of rows or of combined states; gives its keys and their entries."""
@@ -79,23 +73,23 @@ class AggregateState:
 
 
 class PassingState:
-    """The state of a plan's aggregates for a number of groups, at first empty.
+    """The state of a plan's aggregates for a number of groups, at first empty."""
 
-    >>> from penstock.operators.aggregate.aggregates import AggregatePlan, sum
-    >>> schema = pa.schema([("v", pa.int64())])
-    >>> state = PassingState(AggregatePlan(schema, [], {"total": sum("v")}), 2)
-    >>> state.update(np.array([0, 1, 0]), pa.RecordBatch.from_pydict({"v": [1, 2, 3]}, schema))
-    >>> state.results()[0].to_pylist()
-    [4, 2]
-    """
-
-    def __init__(self, plan: AggregatePlan, groups: int) -> None:
-        self._plan, self._groups = plan, groups
-        self._values = {column.name: column.empty(groups) for column in plan.columns}
+    def __init__(self, plan: AggregatePlan, room: int = 0) -> None:
+        self._plan = plan
+        self._values = {column.name: column.empty(room) for column in plan.columns}
 
     def __call__(self, name: str) -> Array:
         """The live values of a state column."""
         return self._values[name]
+
+    def grow(self, groups: int, room: int) -> None:
+        """Make room; there are this many groups so far."""
+        for column in self._plan.columns:
+            old = self._values[column.name]
+            if len(old) < room:
+                new = self._values[column.name] = column.empty(room)
+                new[:groups] = old[:groups]
 
     def update(self, groups: Array, rows: pa.RecordBatch) -> None:
         """Fold in rows: row i belongs to groups[i]."""
@@ -107,15 +101,27 @@ class PassingState:
         for accumulator in self._plan.accumulators:
             accumulator.merge(self, groups, combined)
 
-    def combined(self) -> list[pa.Array]:
-        """The combined state of each group: columns of the plan's `partial_schema`."""
-        everything = slice(0, self._groups)
+    def combined(self, groups: int) -> list[pa.Array]:
+        """The combined states of the first groups: columns of the plan's `partial_schema`."""
+        first = slice(0, groups)
         return [
-            column.to_arrow(self(column.name), accumulator.seen(self, everything))
+            column.to_arrow(self(column.name)[first], accumulator.seen(self, first))
             for accumulator in self._plan.accumulators
             for column in accumulator.combined
         ]
 
-    def results(self) -> list[pa.Array]:
-        """The aggregates of each group."""
-        return self._plan.results(self, np.arange(self._groups))
+    def results(self, groups: int) -> list[pa.Array]:
+        """The aggregates of the first groups."""
+        return self._plan.results(self, np.arange(groups))
+
+
+def pack(codec: KeyCodec, keys: Keys, partials: pa.RecordBatch) -> pa.RecordBatch:
+    """Combined states with their keys before them, for the wire."""
+    schema = pa.schema([pa.field(KEY, codec.storage_type), *partials.schema])
+    return pa.RecordBatch.from_arrays([codec.to_storage(keys), *partials.columns], schema=schema)
+
+
+def unpack(codec: KeyCodec, batch: pa.RecordBatch) -> tuple[Keys, pa.RecordBatch]:
+    """Undo `pack`."""
+    keys = codec.from_storage(batch.column(KEY))
+    return keys, batch.select([name for name in batch.schema.names if name != KEY])

@@ -11,11 +11,11 @@ import pyarrow as pa
 from penstock.operators.aggregate.signed_accumulators import SignedCount, SignedSum
 from penstock.operators.aggregate.state import AggregateState
 from penstock.operators.changes import differing, signs
+from penstock.operators.entry_groups import pieces
 from penstock.operators.operator import PARTIALS, ROWS, Answer, EpochTime
 from penstock.operators.places import Places
 from penstock.operators.table_operator import Given, TableOperator, answer_of
 from penstock.state.arrays import Array, fixed_array
-from penstock.state.keys.codec import Keys
 from penstock.state.table.table import ColumnTable
 
 if TYPE_CHECKING:
@@ -44,13 +44,13 @@ class AggregateRows:
 
     def now(self, entries: Array, places: Where) -> Iterator[Given]:
         """The rows of these entries as they are."""
-        for some in _pieces(entries, ROWS_PER_BATCH):
+        for some in pieces(entries, ROWS_PER_BATCH):
             columns = self._leading(some) + self._plan.results(self._state, some)
             yield Given(pa.RecordBatch.from_arrays(columns, schema=self._output), places(some))
 
     def changes(self, entries: Array, places: Where) -> Iterator[Given]:
         """What is taken back, then what is put in, of as many entries as go into a batch."""
-        for some in _pieces(entries, ROWS_PER_BATCH // 2):
+        for some in pieces(entries, ROWS_PER_BATCH // 2):
             was, here = self._table.was_present(some), self._table.present(some)
             old = self._plan.results(self._state.before(some), np.arange(len(some)))
             new = self._plan.results(self._state, some)
@@ -66,23 +66,10 @@ class AggregateRows:
                     yield Given(batch, places(some[found]))
 
 
-def _pieces(entries: Array, size: int) -> Iterator[Array]:
-    return (entries[at : at + size] for at in range(0, len(entries), size))
-
-
 class AggregateOperator(TableOperator):
     """Keeps a plan's aggregates per key; gives what changed when the epoch closes.
 
     Channels bring "partials" (packed states of a `Combiner`) or "rows" (what its `raw` gives).
-
-    >>> from penstock.operators.aggregate.aggregates import AggregatePlan, count
-    >>> schema = pa.schema([("word", pa.string())])
-    >>> step = AggregateOperator(AggregatePlan(schema, ["word"], {"n": count()}), 16, "words")
-    >>> words = pa.RecordBatch.from_pydict({"word": ["a", "b", "a"]}, schema)
-    >>> step.apply("rows", [words]).batches
-    []
-    >>> step.close().batches[0].to_pylist()
-    [{'word': 'a', 'n': 2}, {'word': 'b', 'n': 1}]
     """
 
     kinds = (PARTIALS, ROWS)
@@ -90,24 +77,14 @@ class AggregateOperator(TableOperator):
     def __init__(
         self, plan: AggregatePlan, slots: int, step_id: str, ordered: bool = False
     ) -> None:
-        super().__init__(step_id, ordered)
-        self.plan = plan
-        self._state = AggregateState(plan)
-        self.table = ColumnTable(plan.codec, self._state.columns, slots)
-        self._state.bind(self.table)
-        self.output: pa.Schema = plan.output
+        self.plan, self._state = plan, AggregateState(plan)
+        table = ColumnTable(plan.codec, self._state.columns, slots)
+        super().__init__(plan, table, step_id, ordered)
+        self._state.bind(table)
         self._out = AggregateRows(
-            plan, self._state, self.table, plan.output,
-            lambda entries: plan.codec.decode(self.table.keys(entries)),
+            plan, self._state, table, plan.output,
+            lambda entries: plan.codec.decode(table.keys(entries)),
         )  # fmt: skip
-
-    def keys(self, kind: str, batches: list[pa.RecordBatch]) -> list[Keys]:
-        """The keys of these batches."""
-        return [self._state.keys(kind, batch) for batch in batches]
-
-    def due(self, time: EpochTime) -> dict[str, int]:
-        """Nothing falls due by time alone."""
-        return {}
 
     def open(self, time: EpochTime) -> Answer:
         """Nothing falls due by time alone."""

@@ -40,9 +40,8 @@ class Regular:
     def __str__(self) -> str:
         return "of all rows" if self.ttl_ms is None else f"of rows for {self.ttl_ms} ms"
 
-    def times(self) -> tuple[str, str] | None:
-        """The columns of event time: none are needed."""
-        return None
+    times = None
+    """The columns of event time of both sides: none are needed."""
 
     def check(self, left: pa.Schema, right: pa.Schema) -> list[pa.Field]:
         """FlowError if it does not fit these inputs; gives the columns that it adds to the output."""
@@ -65,8 +64,9 @@ class InWindow:
     def __str__(self) -> str:
         return f"in the same window, {self.window}"
 
-    def times(self) -> tuple[str, str] | None:
-        """The columns of event time."""
+    @property
+    def times(self) -> tuple[str, str]:
+        """The columns of event time of both sides."""
         return self.left_time, self.right_time
 
     def check(self, left: pa.Schema, right: pa.Schema) -> list[pa.Field]:
@@ -81,6 +81,10 @@ class InWindow:
         time_field(right, self.right_time, "the join's right side")
         check_unit(window, type)
         return [pa.field(WINDOW_START, type), pa.field(WINDOW_END, type)]
+
+    def late(self, times: Array, time: EpochTime, lateness_ms: int) -> Array | None:
+        """Which times are in no window that is open; None: all are in one."""
+        return self.window.late(times, self.window.horizon(time, lateness_ms))
 
 
 @dataclass(frozen=True)
@@ -97,8 +101,9 @@ class Interval:
         high = self.high if isinstance(self.high, str) else f"{self.left_time} + {self.high} ms"
         return f"{self.right_time} from {self.left_time} + {self.low_ms} ms to {high}"
 
-    def times(self) -> tuple[str, str] | None:
-        """The columns of event time."""
+    @property
+    def times(self) -> tuple[str, str]:
+        """The columns of event time of both sides."""
         return self.left_time, self.right_time
 
     def check(self, left: pa.Schema, right: pa.Schema) -> list[pa.Field]:
@@ -119,6 +124,13 @@ class Interval:
                 hint="give the lower bound first",
             )
         return []
+
+    def late(self, times: Array, time: EpochTime, lateness_ms: int) -> Array | None:
+        """Which times are behind the watermark by more than the lateness; None: no one is."""
+        if time.watermark_ms is None:
+            return None
+        mask: Array = times < max(NO_HORIZON, (time.watermark_ms - lateness_ms) * 1000)
+        return mask if mask.any() else None
 
     def first(self, left: Get) -> Array:
         """The earliest right time (microseconds) that matches each left row."""
@@ -142,14 +154,3 @@ class Interval:
 
 
 Bound = Regular | InWindow | Interval
-
-
-def late_rows(times: Array, time: EpochTime, lateness_ms: int) -> Array | None:
-    """Which times are behind the epoch's watermark by more than the lateness; None: no one is."""
-    if time.watermark_ms is None or not len(times):
-        return None
-    horizon = max(NO_HORIZON, (time.watermark_ms - lateness_ms) * 1000)
-    if int(times.min()) >= horizon:
-        return None
-    mask: Array = times < horizon
-    return mask

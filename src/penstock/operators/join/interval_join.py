@@ -78,12 +78,12 @@ class IntervalJoin(ExpiringJoin):
         if int(counts.sum()) > _CANDIDATES * len(entries) + _FEW_CANDIDATES:
             return self._sorted_matches(input, entries, rows, counts)
         at, ids = other.ids(entries)
-        theirs = self._columns(1 - input, ids)
+        stored = self._columns(1 - input, ids)
         if input == LEFT:
             first, last = bound.first(rows.column)[at], bound.last(rows.column)[at]
-            times = bound.right_times(theirs)
+            times = bound.right_times(stored)
         else:
-            first, last = bound.first(theirs), bound.last(theirs)
+            first, last = bound.first(stored), bound.last(stored)
             times = bound.right_times(rows.column)[at]
         inside = (first <= times) & (times <= last)
         return (at, ids) if inside.all() else (at[inside], ids[inside])
@@ -98,21 +98,19 @@ class IntervalJoin(ExpiringJoin):
         groups = grouped(entries[some])
         order = some[groups.order]
         owner, ids = other.ids(groups.entries)
-        mine, theirs = groups.ends, ends_of(np.bincount(owner, minlength=len(groups.entries)))
         at = fixed_array(order, pa.int64())
-        stored = self._columns(1 - input, ids)
 
         def new(name: str) -> pa.Array:
             return rows.column(name).take(at)
 
-        if input == LEFT:
-            first, last, times = bound.first(new), bound.last(new), bound.right_times(stored)
-            left, right = _within(first, last, mine, times, theirs)
-            found, others = order[left], right
-        else:
-            first, last, times = bound.first(stored), bound.last(stored), bound.right_times(new)
-            left, right = _within(first, last, theirs, times, mine)
-            found, others = order[right], left
+        stored = self._columns(1 - input, ids)
+        stored_ends = ends_of(np.bincount(owner, minlength=len(groups.entries)))
+        sides = [(new, groups.ends), (stored, stored_ends)]
+        (left, lefts), (right, rights) = sides if input == LEFT else reversed(sides)
+        pairs = _within(
+            bound.first(left), bound.last(left), lefts, bound.right_times(right), rights
+        )
+        found, others = order[pairs[input]], pairs[1 - input]
         if self.ordered:
             by_row = np.lexsort((others, found))
             found, others = found[by_row], others[by_row]

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from functools import cached_property
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import pyarrow as pa
 
 from penstock.errors import FlowError
-from penstock.operators.join.bounds import STARTS, Bound, Interval, InWindow, Regular, late_rows
+from penstock.operators.join.bounds import STARTS, Bound, Interval, InWindow, Regular
 from penstock.operators.join.interval_join import IntervalJoin
 from penstock.operators.join.regular_join import RegularJoin
 from penstock.operators.join.step import LEFT, RIGHT, JoinOperator
 from penstock.operators.join.stored_rows import EqualRows
 from penstock.operators.join.window_join import WindowJoin
-from penstock.operators.operator import CHANGE, ROWS, EpochTime, OnError, Outgoing, Unfit
+from penstock.operators.operator import CHANGE, ROWS, EpochTime, OnError, Outgoing, StepPlan, Unfit
 from penstock.operators.tagged import TaggedSchema
 from penstock.operators.window.windows import WINDOW_START, event_times
 from penstock.state.arrays import Array, fixed_array, fixed_values
@@ -27,8 +27,9 @@ __all__ = ["How", "InWindow", "Interval", "JoinPlan", "Regular"]
 How = Literal["inner", "left"]
 
 
-class JoinPlan:
-    """A join of two inputs by equal keys, within a bound. Picklable: couriers and hosts get it.
+class JoinPlan(StepPlan):
+    """A join of two inputs by equal keys, within a bound. Nothing merges: rows on either side of a key must
+    meet in one place.
 
     >>> people = pa.schema([("id", pa.int64()), ("name", pa.string())])
     >>> sales = pa.schema([("id", pa.int64()), ("seller", pa.int64()), ("name", pa.string())])
@@ -37,8 +38,6 @@ class JoinPlan:
     ['id', 'name', 'id_right', 'seller', 'name_right', '_change']
     """
 
-    output: pa.Schema
-    """The left columns, the right ones, those of the window, and "_change" in a stream of changes."""
     changes: bool
     """Whether the output is a stream of changes."""
     equal: list[EqualRows | None]
@@ -58,8 +57,12 @@ class JoinPlan:
         lateness_ms: int = 0,
     ) -> None:
         self.left, self.right, self.on, self.how, self.bound = left, right, tuple(on), how, bound
+        self.inputs = left, right
         self.suffix, self.distinct, self.lateness_ms = suffix, distinct, lateness_ms
         self._keys = _key_schema(left, right, self.on)
+        self.key_names = self._keys.names
+        """The key columns as the left side names them."""
+        self.has_timers = not isinstance(bound, Regular) or bound.ttl_ms is not None
         self._check()
         added = bound.check(left, right)
         changing = CHANGE in left.names or CHANGE in right.names
@@ -70,36 +73,14 @@ class JoinPlan:
             [name for name in right.names if name != CHANGE and name not in shared],
         ]
         self.output = self._output(added)
+        # Left rows without a key must come out of a left join: there, null is a key, which no right
+        # row has. The start of the window is part of the key if rows are joined by window.
+        start = [pa.field(WINDOW_START, pa.int64())] if isinstance(bound, InWindow) else []
+        self.codec = KeyCodec(pa.schema([*self._keys, *start]), how == "left")
         self.equal = [self._comparison(schema) for schema in self.inputs]
 
     def __str__(self) -> str:
         return f"{self.how} join, {self.bound}"
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return (
-            JoinPlan,
-            (
-                self.left, self.right, self.on, self.how, self.bound, self.suffix, self.distinct,
-                self.lateness_ms,
-            ),
-        )  # fmt: skip
-
-    @property
-    def inputs(self) -> tuple[pa.Schema, ...]:
-        return self.left, self.right
-
-    @property
-    def key_names(self) -> list[str]:
-        """The key columns as the left side names them."""
-        return list(self._keys.names)
-
-    @cached_property
-    def codec(self) -> KeyCodec:
-        """The key, and the start of the window if rows are joined by window. Left rows without a
-        key must come out of a left join: there, null is a key, which no right row has."""
-        windowed = isinstance(self.bound, InWindow)
-        fields = [*self._keys, pa.field(WINDOW_START, pa.int64())] if windowed else self._keys
-        return KeyCodec(pa.schema(fields), self.how == "left")
 
     @cached_property
     def whole_keys(self) -> KeyCodec:
@@ -118,19 +99,9 @@ class JoinPlan:
         start = pa.field(STARTS, pa.int64())
         return TaggedSchema((self.left.append(start), self.right.append(start)))
 
-    @property
-    def merges(self) -> bool:
-        """Rows on either side of a key must meet in one place."""
-        return False
-
-    @property
-    def has_timers(self) -> bool:
-        """Whether rows without a match are given, and others forgotten, when time has passed."""
-        return not isinstance(self.bound, Regular) or self.bound.ttl_ms is not None
-
     def unfit(self, input: int, batch: pa.RecordBatch) -> Unfit | None:
         """Rows without the event time that the bound needs, or that cannot be told apart."""
-        times, equal = self.bound.times(), self.equal[input]
+        times, equal = self.bound.times, self.equal[input]
         if times is not None and batch.column(times[input]).null_count:
             nulls = fixed_values(batch.column(times[input]).is_null())
             return Unfit(nulls, f"a null in the event time ({times[input]})")
@@ -138,9 +109,7 @@ class JoinPlan:
         if odd is not None:
             return Unfit(odd, "a null inside a nested column")
         if self.how == "left" and input == LEFT:
-            columns = self.key_columns(input, batch)
-            keys = pa.RecordBatch.from_arrays(columns, schema=self._null_keys.schema)
-            odd = self._null_keys.null_rows(keys)
+            odd = self._null_keys.null_rows(self.key_rows(input, batch))
         names = ", ".join(self.key_names)
         return None if odd is None else Unfit(odd, f"a null inside the key ({names})")
 
@@ -161,16 +130,17 @@ class JoinPlan:
         kinds = {Regular: RegularJoin, InWindow: WindowJoin, Interval: IntervalJoin}
         return kinds[type(self.bound)](self, slots, step_id, ordered)
 
-    def key_columns(self, input: int, batch: pa.RecordBatch) -> list[pa.Array]:
-        """The key of one side's rows, in the order of the pairs."""
-        return [batch.column(pair[input]) for pair in self.on]
+    def key_rows(self, input: int, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """The key columns of one side's rows, by their left names."""
+        columns = [batch.column(pair[input]) for pair in self.on]
+        return pa.RecordBatch.from_arrays(columns, names=self.key_names)
 
     def keys(self, input: int, batch: pa.RecordBatch) -> Keys:
         """The keys in the step's table of rows as they come to a host."""
-        columns = self.key_columns(input, batch)
+        rows = self.key_rows(input, batch)
         if isinstance(self.bound, InWindow):
-            columns.append(batch.column(STARTS))
-        return self.codec.encode(pa.RecordBatch.from_arrays(columns, schema=self.codec.schema))
+            rows = rows.append_column(WINDOW_START, batch.column(STARTS))
+        return self.codec.encode(rows)
 
     def _output(self, added: list[pa.Field]) -> pa.Schema:
         fields = [self.left.field(name) for name in self.kept[LEFT]]
@@ -279,31 +249,24 @@ class JoinSender:
         return ROWS, ()
 
     def _in_time(self, input: int, batch: pa.RecordBatch) -> pa.RecordBatch:
-        bound, lateness_ms = self._plan.bound, self._plan.lateness_ms
-        names = bound.times()
-        if names is None or not batch.num_rows:
+        bound = self._plan.bound
+        if isinstance(bound, Regular) or not batch.num_rows:
             return batch
-        times = event_times(batch.column(names[input]))
-        if isinstance(bound, InWindow):
-            late = bound.window.late(times, bound.window.horizon(self._time, lateness_ms))
-        else:
-            late = late_rows(times, self._time, lateness_ms)
+        times = event_times(batch.column(bound.times[input]))
+        late = bound.late(times, self._time, self._plan.lateness_ms)
         if late is None:
             return batch
         self.late.append((input, _where(batch, late)))
         return _where(batch, ~late)
 
     def _with_key(self, input: int, batch: pa.RecordBatch) -> pa.RecordBatch:
-        plan = self._plan
-        columns = plan.key_columns(input, batch)
-        keys = pa.RecordBatch.from_arrays(columns, schema=plan.whole_keys.schema)
-        nulls = plan.whole_keys.null_rows(keys)
+        nulls = self._plan.whole_keys.null_rows(self._plan.key_rows(input, batch))
         return batch if nulls is None else _where(batch, ~nulls)
 
     def _in_windows(self, bound: InWindow, input: int, batch: pa.RecordBatch) -> pa.RecordBatch:
         """The rows once for each window that is open, with its start beside them."""
         window = bound.window
-        times = event_times(batch.column((bound.left_time, bound.right_time)[input]))
+        times = event_times(batch.column(bound.times[input]))
         rows, starts = window.spread(times, window.horizon(self._time, self._plan.lateness_ms))
         if window.kind == "hopping":
             batch = batch.take(fixed_array(rows, pa.int64()))

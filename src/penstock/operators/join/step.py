@@ -56,12 +56,11 @@ class JoinOperator(TableOperator):
         bags: tuple[Bags, Bags],
         columns: Sequence[Column],
     ) -> None:
-        super().__init__(step_id, ordered)
+        table = ColumnTable(plan.codec, [*(b.column for b in bags), *columns], slots)
+        super().__init__(plan, table, step_id, ordered)
         self.plan, self.bags = plan, bags
-        self.output: pa.Schema = plan.output
-        self.table = ColumnTable(plan.codec, [*(b.column for b in bags), *columns], slots)
         for some in bags:
-            some.bind(self.table)
+            some.bind(table)
         self._time: EpochTime | None = None
 
     def keys(self, kind: str, batches: list[pa.RecordBatch]) -> list[Keys]:
@@ -92,8 +91,13 @@ class JoinOperator(TableOperator):
         super().rollback()
         self._time = None
 
-    def _take_in(
+    def _applied(
         self, kind: str, batches: list[pa.RecordBatch], places: Sequence[Places | None]
+    ) -> Answer:
+        return answer_of(self._met(batches, places))
+
+    def _met(
+        self, batches: list[pa.RecordBatch], places: Sequence[Places | None]
     ) -> Iterator[Given]:
         parts: tuple[list[pa.RecordBatch], ...] = ([], [])
         wheres: tuple[list[Places], ...] = ([], [])

@@ -22,7 +22,7 @@ class BatchCalls:
     def __init__(self, caller: Caller) -> None:
         self._method = caller.processor.handle_batch  # type: ignore[attr-defined]
         self._cells, self._output = caller.cells, caller.output.schema
-        self._evidence, self._sets_aside = caller.evidence, caller.sets_aside
+        self._caller = caller
         self._timers = Timers(0, None)
         self._results = Results()
 
@@ -58,13 +58,13 @@ class BatchCalls:
             for rows in (np.arange(half), np.arange(half, batch.num_rows)):
                 part = batch.slice(int(rows[0]), len(rows))
                 self._serve(part, keys.take(rows), taken(places, rows))
-            if self._sets_aside:
+            if self._caller.sets_aside:
                 return
             # every row passes in a smaller batch: all there is to blame is the batch
         failure = self._failure(batch, keys, error)
-        if not self._sets_aside:
+        if not self._caller.sets_aside:
             raise failure from error
-        self._results.dead.append(self._evidence.letter(failure.key, failure.row, error))
+        self._results.dead.append(self._caller.letter(failure.key, failure.row, error))
 
     def _call(self, batch: pa.RecordBatch, keys: Keys, places: Places | None) -> Exception | None:
         """One call; on an error the table is as it was before."""
@@ -83,14 +83,11 @@ class BatchCalls:
         return None
 
     def _failure(self, batch: pa.RecordBatch, keys: Keys, error: Exception) -> StepError:
-        if batch.num_rows == 1:
-            key = json_text(self._cells.codec.one(keys, 0))
-            return self._evidence.failure(
-                self._method, key, "row", json_text(batch.to_pylist()[0]), error
-            )
-        return self._evidence.failure(
-            self._method, "", "a batch of", f"{batch.num_rows} rows", error
-        )
+        if batch.num_rows > 1:
+            rows = f"{batch.num_rows} rows"
+            return self._caller.failure(self._method, "", "a batch of", rows, error)
+        key, row = json_text(self._cells.codec.one(keys, 0)), json_text(batch.to_pylist()[0])
+        return self._caller.failure(self._method, key, "row", row, error)
 
 
 def _belonging(given: pa.RecordBatch, places: Places) -> Places:

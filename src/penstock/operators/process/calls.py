@@ -31,35 +31,6 @@ _OTHERS = [Path(__file__).parents[2]]
 _OTHERS += [Path(sysconfig.get_path(name)) for name in ("stdlib", "purelib", "platlib")]
 
 
-@dataclass(frozen=True)
-class Evidence:
-    """Makes the errors and dead letters of one step."""
-
-    step: str
-
-    def failure(
-        self, method: Callable[..., Any], key: str, what: str, row: str | None, error: Exception
-    ) -> StepError:
-        """The error that ends the step: `method` of the processor raised `error`.
-
-        `what` says what `row` is: a row, a timer. None if it had not come to one.
-        """
-        name = getattr(method, "__qualname__", str(method)).rpartition("<locals>.")[2]
-        whose = f" for key {key}" if key else ""
-        on = f" on {what} {row}" if row is not None else ""
-        return StepError(
-            f"step {self.step}: {name} failed{whose}{on}: {type(error).__name__}: {error}",
-            hint=f"look at {user_line(error, method)}; or start the flow with "
-            'on_error="dead_letter" to set such rows aside',
-            step=self.step,
-            key=key,
-            row=row or "",
-        )
-
-    def letter(self, key: str, row: str, error: Exception) -> DeadLetter:
-        return DeadLetter(self.step, key, row, f"{type(error).__name__}: {error}")
-
-
 def json_text(value: Any) -> str:
     """A key (a tuple) or a row (a dict) as JSON text.
 
@@ -124,18 +95,41 @@ class Results:
 
 @dataclass(frozen=True)
 class Caller:
-    """Makes calls of a processor for single keys, on the cells of the handle."""
+    """Makes calls of a processor for single keys, on the cells of the handle; and the errors and dead
+    letters of calls that fail."""
 
+    step: str
     processor: KeyedProcessor
     handle: StateHandle
     output: RowForm
-    evidence: Evidence
     sets_aside: bool
     """Bad rows become dead letters, and do not end the step."""
 
     @property
     def cells(self) -> Cells:
         return self.handle.cells
+
+    def failure(
+        self, method: Callable[..., Any], key: str, what: str, row: str | None, error: Exception
+    ) -> StepError:
+        """The error that ends the step: `method` of the processor raised `error`.
+
+        `what` says what `row` is: a row, a timer. None if it had not come to one.
+        """
+        name = getattr(method, "__qualname__", str(method)).rpartition("<locals>.")[2]
+        whose = f" for key {key}" if key else ""
+        on = f" on {what} {row}" if row is not None else ""
+        return StepError(
+            f"step {self.step}: {name} failed{whose}{on}: {type(error).__name__}: {error}",
+            hint=f"look at {user_line(error, method)}; or start the flow with "
+            'on_error="dead_letter" to set such rows aside',
+            step=self.step,
+            key=key,
+            row=row or "",
+        )
+
+    def letter(self, key: str, row: str, error: Exception) -> DeadLetter:
+        return DeadLetter(self.step, key, row, f"{type(error).__name__}: {error}")
 
     def attempt(
         self,

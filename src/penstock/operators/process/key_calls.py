@@ -109,7 +109,7 @@ class KeyCalls:
     ) -> None:
         """A call with these rows, numbered from `first` on, failed: set the row to blame aside and
         call again, until it passes or no row is left. Or end the step."""
-        evidence, whose = self._caller.evidence, json_text(key)
+        caller, whose = self._caller, json_text(key)
         numbers, causes = list(range(first, first + len(rows))), self._results.causes
 
         def note() -> None:
@@ -117,18 +117,18 @@ class KeyCalls:
 
         while True:
             read = len(rows) - length_hint(feed)
-            if not self._caller.sets_aside or isinstance(error, FlowError):
+            if not caller.sets_aside or isinstance(error, FlowError):
                 text = _text(rows[read - 1]) if read else None
-                raise evidence.failure(self._method, whose, "row", text, error) from error
+                raise caller.failure(self._method, whose, "row", text, error) from error
             bad, error = self._to_blame(at, key, rows, read, error)
-            self._results.dead.append(evidence.letter(whose, _text(rows.pop(bad)), error))
+            self._results.dead.append(caller.letter(whose, _text(rows.pop(bad)), error))
             del numbers[bad]
             if not rows:
                 return
             feed, before = iter(rows), len(causes)
             try:
                 call = partial(self._method, key, feed, self._timers)
-                given = self._caller.attempt(at, call, note=note if self._ordered else None)
+                given = caller.attempt(at, call, note=note if self._ordered else None)
                 self._results.rows += given
                 return
             except Exception as another:

@@ -9,134 +9,86 @@ the call is made again without it.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from penstock.errors import FlowError, ProtocolError
-from penstock.operators.operator import (
-    ROWS,
-    Answer,
-    EpochTime,
-    OnError,
-    RowSender,
-    Unfit,
-    without_key,
-)
+from penstock.operators.operator import Answer, EpochTime, OnError, RowSender, StepPlan, one_field
 from penstock.operators.places import Places
 from penstock.operators.process.batch_calls import BatchCalls
-from penstock.operators.process.calls import Caller, Evidence
+from penstock.operators.process.calls import Caller
 from penstock.operators.process.key_calls import KeyCalls
 from penstock.operators.process.processor import KeyedProcessor
 from penstock.operators.process.timer_calls import Limits, TimerCalls
-from penstock.operators.table_operator import places_of, whole_or_not
-from penstock.state.keys.codec import KeyCodec, Keys
-from penstock.state.table.table import ColumnTable
+from penstock.operators.table_operator import TableOperator, whole_or_not
+from penstock.state.keys.codec import KeyCodec
 from penstock.state.variables.ddl import schema_of
 from penstock.state.variables.handle import StateHandle, Timers
 from penstock.state.variables.timers import ALL_TIMES
 from penstock.state.variables.values import RowForm
 
 
-@dataclass(frozen=True)
-class ProcessPlan:
-    """A compiled `process` step: shipped to hosts with the user's processor in it."""
+class ProcessPlan(StepPlan):
+    """A compiled `process` step: shipped to hosts with the user's processor in it.
 
-    input_schema: pa.Schema
-    key_names: list[str]
-    """No names: a global step, whose one key is ()."""
-    processor: KeyedProcessor
-    output_schema: Any = None
-    """What the processor gives; by default what it says itself."""
-    nulls: bool = False
-    """Whether a null in the key is a key like any other."""
+    Without key names the step is global: its one key is (). By default the processor says itself what
+    it gives. With `nulls`, a null in the key is a key like any other. Nobody can tell how to merge
+    what user code has kept.
+    """
 
-    def __post_init__(self) -> None:
-        if not isinstance(self.processor, KeyedProcessor):
+    def __init__(
+        self,
+        input_schema: pa.Schema,
+        key_names: Sequence[str],
+        processor: KeyedProcessor,
+        output_schema: Any = None,
+        nulls: bool = False,
+    ) -> None:
+        if not isinstance(processor, KeyedProcessor):
             raise FlowError(
-                f"{type(self.processor).__name__} is not a KeyedProcessor",
+                f"{type(processor).__name__} is not a KeyedProcessor",
                 hint="derive it from penstock.KeyedProcessor and give an object, not the class",
             )
-        name = type(self.processor).__name__
-        by_key = _defines(self.processor, "handle_input_rows")
+        name = type(processor).__name__
+        by_key = _defines(processor, "handle_input_rows")
+        self.by_batch = hasattr(processor, "handle_batch")
+        """Whether the processor takes batches (`handle_batch`) and not the rows of one key."""
         if by_key == self.by_batch:
             raise FlowError(
                 f"{name} defines {'both' if by_key else 'neither'} of handle_input_rows "
                 "and handle_batch",
                 hint="define one of them",
             )
-        schema = self.output_schema
-        schema = self.processor.output_schema if schema is None else schema
+        schema = processor.output_schema if output_schema is None else output_schema
         if schema is None:
             raise FlowError(
                 f"{name} does not say what it gives",
                 hint='set output_schema = "word string, n long" in the class',
             )
-        object.__setattr__(self, "output_schema", schema_of(schema))
-        missing = [key for key in self.key_names if key not in self.input_schema.names]
-        if missing:
-            raise FlowError(
-                f"there is no column {missing[0]!r} to key by",
-                hint=f"the columns here are {', '.join(self.input_schema.names)}",
-            )
+        self.inputs, self.output = (input_schema,), schema_of(schema)
+        self.key_names, self.processor = list(key_names), processor
+        keys = pa.schema([one_field(input_schema, name, "the key") for name in self.key_names])
+        self.codec = KeyCodec(keys, nulls)
+        self.has_timers = _defines(processor, "handle_expired_timer")
 
     def __str__(self) -> str:
         return type(self.processor).__name__
-
-    @property
-    def output(self) -> pa.Schema:
-        schema: pa.Schema = self.output_schema
-        return schema
-
-    @cached_property
-    def codec(self) -> KeyCodec:
-        keys = pa.schema([self.input_schema.field(name) for name in self.key_names])
-        return KeyCodec(keys, self.nulls)
-
-    @property
-    def inputs(self) -> tuple[pa.Schema, ...]:
-        return (self.input_schema,)
-
-    @property
-    def merges(self) -> bool:
-        """Nobody can tell how to merge what user code has kept."""
-        return False
-
-    def unfit(self, input: int, batch: pa.RecordBatch) -> Unfit | None:
-        """Rows without a key."""
-        return without_key(self.codec, self.key_names, batch)
 
     def sender(self, time: EpochTime, two_stage: bool = False) -> RowSender:
         """All rows go to the processor."""
         return RowSender(self.codec)
 
-    def sent_keys(self, batch: pa.RecordBatch) -> Keys:
-        """The keys of the rows as they came."""
-        return self.codec.encode(batch)
-
     def operator(
         self, slots: int, step_id: str, on_error: OnError, ordered: bool = False
     ) -> ProcessOperator:
-        """The host's part."""
         return ProcessOperator(self, slots, step_id, on_error, ordered)
 
-    @property
-    def by_batch(self) -> bool:
-        """Whether the processor takes batches (`handle_batch`) and not the rows of one key."""
-        return hasattr(self.processor, "handle_batch")
 
-    @property
-    def has_timers(self) -> bool:
-        """Whether the processor can use timers: it says what to do when one expires."""
-        return _defines(self.processor, "handle_expired_timer")
-
-
-class ProcessOperator:
+class ProcessOperator(TableOperator):
     """One `process` step on one host; see `operators.operator.Operator` for the protocol.
 
     All that lasts from call to call is in the table, timers included, and the epoch's time. A call
@@ -154,27 +106,22 @@ class ProcessOperator:
         on_error: OnError = "fail",
         ordered: bool = False,
     ) -> None:
-        self.output, self.ordered = plan.output, ordered
         self.handle = StateHandle(plan.codec, plan.has_timers)
         # a copy, also of all that it holds: neither `init` nor a call of one part may reach another
         self.processor = copy.deepcopy(plan.processor)
-        evidence, sets_aside = Evidence(step_id), on_error == "dead_letter"
+        sets_aside, form = on_error == "dead_letter", RowForm(plan.output)
+        caller = Caller(step_id, self.processor, self.handle, form, sets_aside)
         try:
             self.processor.init(self.handle)
         except Exception as error:
-            raise evidence.failure(self.processor.init, "", "", None, error) from error
-        self.table: ColumnTable = self.handle.make_table(slots)
-        self._step, self._input, self._codec = step_id, plan.input_schema, plan.codec
+            raise caller.failure(self.processor.init, "", "", None, error) from error
+        super().__init__(plan, self.handle.make_table(slots), step_id, ordered)
+        (self._input,) = plan.inputs
         self._timers: Timers | None = None
-        caller = Caller(self.processor, self.handle, RowForm(self.output), evidence, sets_aside)
         self._calls: KeyCalls | BatchCalls
-        self._calls = BatchCalls(caller) if plan.by_batch else KeyCalls(caller, plan.input_schema)
+        self._calls = BatchCalls(caller) if plan.by_batch else KeyCalls(caller, self._input)
         queue = self.handle.timers
         self._timer_calls = None if queue is None else TimerCalls(caller, queue)
-
-    def keys(self, kind: str, batches: list[pa.RecordBatch]) -> list[Keys]:
-        """The keys of these rows."""
-        return [self._codec.encode(batch) for batch in batches if batch.num_rows]
 
     def due(self, time: EpochTime) -> dict[str, int]:
         """Entries with a timer that is due. What has outlived its TTL need not be here to be gone."""
@@ -192,32 +139,24 @@ class ProcessOperator:
                 return Answer()
             return self._timer_calls.expired(due, limits, timers, self.ordered).answer()
 
-    def apply(
-        self, kind: str, batches: list[pa.RecordBatch], places: Places | None = None
+    def _applied(
+        self, kind: str, batches: list[pa.RecordBatch], places: Sequence[Places | None]
     ) -> Answer:
-        """Take in the rows of one channel."""
-        if kind != ROWS:
-            raise ProtocolError(f"step {self._step} takes rows, not {kind}")
+        """All rows of a channel at once."""
         if self._timers is None:
-            raise ProtocolError(f"step {self._step} got rows before its epoch was opened")
-        each = places_of(self.ordered, batches, places)
+            raise ProtocolError(f"step {self.step_id} got rows before its epoch was opened")
         batches = [batch for batch in batches if batch.num_rows]
         if not batches:
             return Answer()
         batch = batches[0] if len(batches) == 1 else pa.concat_batches(batches)
         if batch.schema.names != self._input.names:
             batch = batch.select(self._input.names)
-        where = Places.joined([some for some in each if some is not None]) if self.ordered else None
-        with whole_or_not(self.table):
-            return self._calls.rows(batch, self._timers, where).answer()
-
-    def close(self) -> Answer:
-        """Nothing: a processor gives its rows when it is called."""
-        return Answer()
+        some = [where for where in places if where is not None]
+        return self._calls.rows(batch, self._timers, Places.joined(some) if some else None).answer()
 
     def rollback(self) -> None:
         """Return to the last sealed version. There is nothing beside the table to bring back."""
-        self.table.rollback()
+        super().rollback()
         self._timers = None
 
     def shutdown(self) -> None:

@@ -90,11 +90,11 @@ class TimerCalls:
         return Places.of_due(expiries, keys.hashes[at])
 
     def _failed(self, key: tuple[Any, ...], expired: ExpiredTimer, error: Exception) -> None:
-        evidence, whose = self._caller.evidence, json_text(key)
+        caller, whose = self._caller, json_text(key)
         timer = json_text({"expiry_ms": expired.expiry_ms, "time": expired.kind})
-        if not self._caller.sets_aside or isinstance(error, FlowError):
-            raise evidence.failure(self._method, whose, "timer", timer, error) from error
-        self._results.dead.append(evidence.letter(whose, timer, error))
+        if not caller.sets_aside or isinstance(error, FlowError):
+            raise caller.failure(self._method, whose, "timer", timer, error) from error
+        self._results.dead.append(caller.letter(whose, timer, error))
 
 
 def _is_due(expiry: int, kind: TimeKind, limits: Limits) -> bool:

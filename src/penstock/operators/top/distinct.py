@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from functools import partial
-from typing import Any
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
 
 from penstock.errors import FlowError
-from penstock.operators.operator import ROWS, Answer, EpochTime, OnError, Outgoing, Unfit
+from penstock.operators.operator import Answer, EpochTime, OnError
 from penstock.operators.places import Places, taken
 from penstock.operators.table_operator import (
+    Clock,
     Given,
     TableOperator,
     due_column,
@@ -20,25 +20,16 @@ from penstock.operators.table_operator import (
     limits,
     stamp,
 )
-from penstock.operators.window.row_windows import (
-    RowWindows,
-    key_fields,
-    unfit_rows,
-    without_changes,
-)
+from penstock.operators.window.row_windows import PruningSender, RowPlan
 from penstock.operators.window.windows import WINDOW_START, Window
 from penstock.state.arrays import Array, fixed_array
-from penstock.state.keys.codec import KeyCodec, Keys
+from penstock.state.keys.codec import Keys
 from penstock.state.keys.index import key_index
 from penstock.state.table.table import ColumnTable
 
-_JUDGED_FROM = 20_000
-"""Rows after which a sender judges whether looking for equal keys is worth its while."""
-_MOSTLY_NEW = 0.9
 
-
-class DistinctPlan:
-    """The first row of each key, or of each key and window; picklable.
+class DistinctPlan(RowPlan):
+    """The first row of each key, or of each key and window.
 
     With `ttl_ms` a key is forgotten that long after its row came, by the time of day; with a window,
     when the window is over. Otherwise a key is kept for ever.
@@ -52,9 +43,7 @@ class DistinctPlan:
     [{'user': 'a', 'n': 1}, {'user': 'b', 'n': 2}]
     """
 
-    codec: KeyCodec
-    output: pa.Schema
-    merges = True
+    step = "distinct"
 
     def __init__(
         self,
@@ -67,123 +56,58 @@ class DistinctPlan:
         lateness_ms: int = 0,
         nulls: bool = False,
     ) -> None:
-        self.input_schema, self.key_names = input_schema, list(key_names)
-        self.ttl_ms, self.window, self.on = ttl_ms, window, on
-        self.lateness_ms, self.nulls = lateness_ms, nulls
-        without_changes(input_schema, "distinct")
+        self.ttl_ms = ttl_ms
         if ttl_ms is not None and (ttl_ms <= 0 or window is not None):
             raise FlowError(
                 f"distinct cannot forget keys after {ttl_ms} ms",
                 hint="give a ttl of at least a millisecond, and none with a window",
             )
-        keys = key_fields(input_schema, self.key_names, "distinct")
-        self.user_codec = self.codec = KeyCodec(keys, nulls)
-        self.windows: RowWindows | None = None
-        self.output = input_schema
-        if window is not None:
-            self.windows = RowWindows(input_schema, window, on, lateness_ms, "distinct")
-            start, end = self.windows.bounds
-            self.codec = KeyCodec(pa.schema([*keys, start]), nulls)
-            self.output = pa.schema([*input_schema, start, end])
+        clock: Clock | None = None if ttl_ms is None else "processing"
+        super().__init__(input_schema, key_names, window, on, lateness_ms, nulls, clock)
+        self.output = pa.schema([*input_schema, *self.bounds])
 
     def __str__(self) -> str:
         return "distinct" if self.window is None else f"distinct in each window, {self.window}"
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        names = ("ttl_ms", "window", "on", "lateness_ms", "nulls")
-        options = {name: getattr(self, name) for name in names}
-        return (partial(DistinctPlan, **options), (self.input_schema, self.key_names))
-
-    @property
-    def inputs(self) -> tuple[pa.Schema, ...]:
-        return (self.input_schema,)
-
-    @property
-    def has_timers(self) -> bool:
-        """Whether keys are forgotten."""
-        return self.ttl_ms is not None or self.window is not None
-
-    def unfit(self, input: int, batch: pa.RecordBatch) -> Unfit | None:
-        """Rows without a key or a time."""
-        times = [] if self.on is None else [self.on]
-        return unfit_rows(self.user_codec, self.key_names, times, batch)
 
     def sender(self, time: EpochTime, two_stage: bool = False) -> DistinctSender:
         """Sends the first row of each key, where there are many of a key, or in any case."""
         return DistinctSender(self, time, two_stage)
 
-    def sent_keys(self, batch: pa.RecordBatch) -> Keys:
-        """The keys of rows that may be the first of their key."""
-        return self.codec.encode(batch)
-
     def operator(
         self, slots: int, step_id: str, on_error: OnError, ordered: bool = False
     ) -> DistinctOperator:
-        """The host's part."""
         return DistinctOperator(self, slots, step_id, ordered)
 
 
-class DistinctSender:
-    """Leaves out rows whose key the task has sent already, unless hardly any key comes again.
-
-    With `always`, even then.
-    """
+class DistinctSender(PruningSender):
+    """Leaves out rows whose key the task has sent already."""
 
     def __init__(self, plan: DistinctPlan, time: EpochTime, always: bool = False) -> None:
-        self._plan, self._time, self._always = plan, time, always
+        super().__init__(plan, time, always)
         self._index = key_index(plan.codec.layout)
-        self._rows, self.combines = 0, True
-        self.late: list[tuple[int, pa.RecordBatch]] = []
 
-    def add(self, input: int, batch: pa.RecordBatch) -> Iterable[Outgoing]:
-        if self._plan.windows is not None:
-            late, batch = self._plan.windows.cut(batch, self._time)
-            if late is not None:
-                self.late.append((input, late))
-        keys = self._plan.codec.encode(batch)
-        if not self.combines:
-            return [Outgoing(batch, keys.hashes)]
+    def _needed(self, batch: pa.RecordBatch, keys: Keys) -> Array:
         before = self._index.size
         entries = self._index.upsert(keys)
         # entries are numbered as they come: a new one is greater than all before it
         highest = np.maximum.accumulate(np.append(before - 1, entries))
-        first = np.flatnonzero(entries > highest[:-1])
-        self._rows += batch.num_rows
-        mostly_new = self._index.size > self._rows * _MOSTLY_NEW
-        if self._rows >= _JUDGED_FROM and mostly_new and not self._always:
-            self.combines = False
-            self._index.clear()
-        if len(first) == batch.num_rows:
-            return [Outgoing(batch, keys.hashes)]
-        return [Outgoing(batch.take(fixed_array(first, pa.int64())), keys.hashes[first])]
-
-    def finish(self) -> tuple[str, Iterable[Outgoing]]:
-        return ROWS, ()
+        return np.flatnonzero(entries > highest[:-1])
 
 
 class DistinctOperator(TableOperator):
     """Knows which keys have come; gives the rows of those that had not, at once."""
 
     def __init__(self, plan: DistinctPlan, slots: int, step_id: str, ordered: bool = False) -> None:
-        super().__init__(step_id, ordered)
-        self.plan = plan
-        self.output = plan.output
-        clock = "event" if plan.window is None else plan.window.clock
-        due = due_column("processing" if plan.ttl_ms is not None else clock)
-        self._due = due if plan.has_timers else None
-        self._clock: Any = due.name.removeprefix("__due_")
-        self.table = ColumnTable(plan.codec, [due] if plan.has_timers else [], slots)
-        self._now_ms = 0
-
-    def keys(self, kind: str, batches: list[pa.RecordBatch]) -> list[Keys]:
-        """The keys of these batches."""
-        return [self.plan.codec.encode(batch) for batch in batches]
+        self._due = None if plan.clock is None else due_column(plan.clock)
+        columns = [] if self._due is None else [self._due]
+        super().__init__(plan, ColumnTable(plan.codec, columns, slots), step_id, ordered)
+        self.plan, self._now_ms = plan, 0
 
     def due(self, time: EpochTime) -> dict[str, int]:
         """Keys that are forgotten. Not at the end of the input: its last rows may still come."""
-        if self._due is None:
-            return {}
-        return limits(EpochTime(time.epoch, time.now_ms, time.watermark_ms), self._clock)
+        return (
+            {} if self.plan.clock is None else limits(replace(time, final=False), self.plan.clock)
+        )
 
     def open(self, time: EpochTime) -> Answer:
         """Forget what is over."""
@@ -191,10 +115,6 @@ class DistinctOperator(TableOperator):
         over = due_entries(self.table, self.due(time))
         if len(over):
             self.table.remove(over)
-        return Answer()
-
-    def close(self) -> Answer:
-        """Everything was given already."""
         return Answer()
 
     def _take(self, kind: str, batch: pa.RecordBatch, places: Places | None) -> Iterable[Given]:

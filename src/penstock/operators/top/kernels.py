@@ -117,26 +117,6 @@ def places(groups, starts, ties):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def later(entries, times, held):  # type: ignore[no-untyped-def]
-    """The rows whose time is after that of their entry; rows of new entries (-1) are none."""
-    rows = np.empty(len(entries), np.int64)
-    count = 0
-    for i in range(len(entries)):
-        if entries[i] >= 0 and times[i] > held[entries[i]]:
-            rows[count] = i
-            count += 1
-    return rows[:count]
-
-
-@njit(cache=True, nogil=True)
-def raise_times(entries, times, held):  # type: ignore[no-untyped-def]
-    """Each entry holds the greatest of its times."""
-    for i in range(len(entries)):
-        if times[i] > held[entries[i]]:
-            held[entries[i]] = times[i]
-
-
-@njit(cache=True, nogil=True)
 def missing(ids, ranks, other_ids, other_ranks):  # type: ignore[no-untyped-def]
     """Where an (id, rank) is not among the others (bool)."""
     room = 16

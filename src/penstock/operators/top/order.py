@@ -10,18 +10,11 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.errors import FlowError
-from penstock.operators.ordering import float_keys, run_starts, sort_order
+from penstock.operators.operator import one_field
+from penstock.operators.ordering import number_keys, run_starts, sort_order, tied
 from penstock.operators.top import kernels
-from penstock.state.arrays import (
-    Array,
-    fixed_array,
-    fixed_values,
-    look,
-    one_chunk,
-    physical,
-    valid_mask,
-)
-from penstock.state.keys.encoding import text_blob
+from penstock.state.arrays import Array, fixed_array, look, one_chunk, valid_mask
+from penstock.state.keys.encoding import is_text, text_blob
 from penstock.state.table.bags import Bags
 
 MOST = 256
@@ -74,38 +67,23 @@ def _one(text: str, schema: pa.Schema) -> By:
     by = By(text)
     if text not in schema.names and direction.lower() in ("asc", "desc"):
         by = By(name.strip(), direction.lower() == "desc")
-    if len(schema.get_all_field_indices(by.column)) != 1:
-        raise FlowError(
-            f"there is no one column {by.column!r} to order by",
-            hint=f'write for example "price desc, at"; the columns are {", ".join(schema.names)}',
-        )
+    hint = f'write for example "price desc, at"; the columns are {", ".join(schema.names)}'
+    one_field(schema, by.column, "the order", hint=hint)
     return by
 
 
 def _codes(array: pa.Array) -> Array:
-    type = array.type
-    if pa.types.is_floating(type):
-        return float_keys(fixed_values(array).astype(np.float64))
-    if pa.types.is_uint64(type):
-        return fixed_values(array).view(np.int64) ^ _LEAST
-    if physical(type) is not None:
-        return fixed_values(array).astype(np.int64)
+    type, keys = array.type, number_keys(array)
+    if keys is not None:
+        return keys
     codes = np.zeros(len(array), np.int64)
     if pa.types.is_decimal128(type):
         words = look(array.buffers()[1], np.int64, 2 * array.offset, 2 * len(array))
         kernels.clip(words, codes)
-    elif any(is_text(type) for is_text in _TEXTS):
+    elif is_text(type):
         blob = text_blob(array)
         kernels.prefix(blob.offsets, blob.data, codes)
     return codes
-
-
-_TEXTS = (
-    pa.types.is_string,
-    pa.types.is_large_string,
-    pa.types.is_binary,
-    pa.types.is_large_binary,
-)
 
 
 class MixedRows:
@@ -132,11 +110,11 @@ class MixedRows:
         # all of a run of equal rows, or none of it
         near = kernels.places(groups[places], starts, True) < n
         places, starts = places[near], starts[near]
-        tied = np.flatnonzero(~(starts & np.append(starts[1:], True)))
-        if len(tied):
-            rows = places[tied]
+        same = tied(starts)
+        if len(same):
+            rows = places[same]
             remaining = list(self._columns(rest, rows))
-            places[tied] = rows[sort_order(remaining, np.cumsum(starts[tied]))]
+            places[same] = rows[sort_order(remaining, np.cumsum(starts[same]))]
         if not with_ties:
             places = places[kernels.places(groups[places], starts, False) < n]
         return places

@@ -4,8 +4,6 @@ send rows that cannot be among them."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from functools import partial
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -22,24 +20,20 @@ from penstock.operators.operator import (
     Sender,
     Unfit,
 )
+from penstock.operators.table_operator import Clock
 from penstock.operators.top import kernels
 from penstock.operators.top import step as top_step
 from penstock.operators.top.order import MOST, By, MixedRows, coarse_codes, parse_order
-from penstock.operators.window.row_windows import (
-    RowWindows,
-    key_fields,
-    unfit_rows,
-    without_changes,
-)
+from penstock.operators.window.row_windows import PruningSender, RowPlan, unfit_rows
 from penstock.operators.window.windows import Window, event_times, time_field
 from penstock.state.arrays import Array, fixed_array
-from penstock.state.keys.codec import KeyCodec, Keys
+from penstock.state.keys.codec import Keys
 from penstock.state.keys.index import key_index
 from penstock.state.table.bags import Bags
 
 
-class TopPlan:
-    """The first n rows of each key, or of each key and window, in an order; picklable.
+class TopPlan(RowPlan):
+    """The first n rows of each key, or of each key and window, in an order.
 
     `by` is an order such as "price desc, at": nulls are smallest, and what it leaves open is decided
     by all other columns, ascending, so that nothing depends on the order of arrival. With `ties`,
@@ -60,9 +54,7 @@ class TopPlan:
     ['user', 'score', 'place', '_change']
     """
 
-    codec: KeyCodec
-    output: pa.Schema
-    merges = True
+    step = "top"
 
     def __init__(
         self,
@@ -80,32 +72,18 @@ class TopPlan:
         emit: Emit | None = None,
         nulls: bool = False,
     ) -> None:
-        self.input_schema, self.key_names = input_schema, list(key_names)
-        self.n, self.by, self.ties, self.rank = n, by, ties, rank
-        self.until, self.window, self.on = until, window, on
-        self.lateness_ms, self.nulls = lateness_ms, nulls
-        closes = until is not None or window is not None
-        self.emit: Emit = emit or ("close" if closes else "changes")
-        self._check(closes)
-        keys = key_fields(input_schema, self.key_names, "top")
-        self.user_codec = self.codec = KeyCodec(keys, nulls)
-        self.windows: RowWindows | None = None
-        self.rows, bounds = input_schema, []
-        if window is not None:
-            self.windows = RowWindows(input_schema, window, on, lateness_ms, "top")
-            bounds = self.windows.bounds
-            self.codec = KeyCodec(pa.schema([*keys, bounds[0]]), nulls)
-            self.rows = self.windows.sent
+        self.n, self.by, self.ties, self.rank, self.until = n, by, ties, rank, until
+        clock: Clock | None = None if until is None else "event"
+        super().__init__(input_schema, key_names, window, on, lateness_ms, nulls, clock)
+        self.emit: Emit = emit or ("close" if self.has_timers else "changes")
+        self._check(input_schema)
         more = [pa.field(rank, pa.int64())] if rank is not None else []
         more += [pa.field(CHANGE, pa.int8())] if self.emit == "changes" else []
-        self.output = pa.schema([*input_schema, *bounds, *more])
+        self.output = pa.schema([*input_schema, *self.bounds, *more])
         self.order: tuple[By, ...] = parse_order(by, input_schema)
         used = {*self.key_names, *(one.column for one in self.order)}
         self.rest = tuple(By(name) for name in input_schema.names if name not in used)
         """What decides where the order does not."""
-
-    rows: pa.Schema
-    """The schema of the rows that are sent and kept."""
 
     def __str__(self) -> str:
         by = self.by if isinstance(self.by, str) else ", ".join(self.by)
@@ -113,24 +91,9 @@ class TopPlan:
         within = f" of each window, {self.window}" if self.window is not None else ""
         return f"first {self.n}{ties} by {by}{within}"
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        names = ("ties", "rank", "until", "window", "on", "lateness_ms", "emit", "nulls")
-        options = {name: getattr(self, name) for name in names}
-        return (partial(TopPlan, **options), (self.input_schema, self.key_names, self.n, self.by))
-
-    @property
-    def inputs(self) -> tuple[pa.Schema, ...]:
-        return (self.input_schema,)
-
-    @property
-    def has_timers(self) -> bool:
-        """Whether keys are over at some time."""
-        return self.until is not None or self.window is not None
-
     def unfit(self, input: int, batch: pa.RecordBatch) -> Unfit | None:
         """Rows without a key or a time."""
-        times = [name for name in (self.on, self.until) if name is not None]
-        return unfit_rows(self.user_codec, self.key_names, times, batch)
+        return unfit_rows(self.user_codec, self.key_names, [self.on, self.until], batch)
 
     def sender(self, time: EpochTime, two_stage: bool = False) -> Sender:
         """Leaves out what cannot be among the first n of a key."""
@@ -138,14 +101,9 @@ class TopPlan:
             return GatheringTopSender(self, time)
         return TopSender(self, time)
 
-    def sent_keys(self, batch: pa.RecordBatch) -> Keys:
-        """The keys of rows that may be among the first n."""
-        return self.codec.encode(batch)
-
     def operator(
         self, slots: int, step_id: str, on_error: OnError, ordered: bool = False
     ) -> Operator:
-        """The host's part."""
         return top_step.TopOperator(self, slots, step_id, ordered)
 
     def over_ms(self, batch: pa.RecordBatch) -> Array:
@@ -155,12 +113,12 @@ class TopPlan:
         over: Array = event_times(batch.column(self.until)) // 1000 + 1 + self.lateness_ms
         return over
 
-    def _check(self, closes: bool) -> None:
-        without_changes(self.input_schema, "top")
+    def _check(self, schema: pa.Schema) -> None:
+        closes = self.has_timers
         if self.n < 1:
             raise FlowError(f"top needs at least one row, not {self.n}", hint="use n=1 or more")
         if self.until is not None:
-            time_field(self.input_schema, self.until, "until")
+            time_field(schema, self.until, "until")
             if self.window is not None:
                 raise FlowError(
                     "top got both a window and until", hint="a window is over by itself"
@@ -170,7 +128,7 @@ class TopPlan:
                 "top got an event time or a lateness without a window",
                 hint="give it a window too, or leave them out",
             )
-        if self.rank is not None and self.rank in (*self.input_schema.names, CHANGE):
+        if self.rank is not None and self.rank in (*schema.names, CHANGE):
             raise FlowError(
                 f"there is a column {self.rank!r} already", hint="give the rank another name"
             )
@@ -188,55 +146,29 @@ class TopPlan:
             raise FlowError(f"emit={self.emit!r} is not known", hint='use "changes" or "close"')
 
 
-_JUDGED_FROM = 20_000
-"""Rows after which a sender judges whether leaving rows out is worth its while."""
-_MOSTLY_KEPT = 0.9
 _ENOUGH = 1 << 18
 """Rows of which a sender that gathers sends the first of each key."""
 
 
-class TopSender:
-    """Looks at each batch by itself, and by the first column of the order only.
-
-    Where hardly any row can be left out, it gives up and sends all.
-    """
+class TopSender(PruningSender):
+    """Looks at each batch by itself, and by the first column of the order only."""
 
     def __init__(self, plan: TopPlan, time: EpochTime) -> None:
-        self._plan, self._time = plan, time
-        self._rows = self._kept = 0
-        self.combines = plan.n <= MOST
-        self.late: list[tuple[int, pa.RecordBatch]] = []
+        super().__init__(plan, time)
+        self._plan, self.combines = plan, plan.n <= MOST
 
-    def add(self, input: int, batch: pa.RecordBatch) -> Iterable[Outgoing]:
-        late, batch = self._on_time(batch)
-        if late is not None:
-            self.late.append((input, late))
-        keys = self._plan.codec.encode(batch)
-        if not self.combines or batch.num_rows < 2:
-            return [Outgoing(batch, keys.hashes)]
-        rows = self._leading(batch, keys)
-        self._rows += batch.num_rows
-        self._kept += len(rows)
-        self.combines = self._rows < _JUDGED_FROM or self._kept < self._rows * _MOSTLY_KEPT
-        if len(rows) == batch.num_rows:
-            return [Outgoing(batch, keys.hashes)]
-        return [Outgoing(batch.take(fixed_array(rows, pa.int64())), keys.hashes[rows])]
-
-    def finish(self) -> tuple[str, Iterable[Outgoing]]:
-        return ROWS, ()
-
-    def _on_time(self, batch: pa.RecordBatch) -> tuple[pa.RecordBatch | None, pa.RecordBatch]:
-        if self._plan.windows is not None:
-            return self._plan.windows.cut(batch, self._time)
+    def _cut(self, batch: pa.RecordBatch) -> tuple[pa.RecordBatch | None, pa.RecordBatch]:
         if self._plan.until is None or self._time.watermark_ms is None:
-            return None, batch
+            return super()._cut(batch)
         late = self._plan.over_ms(batch) <= self._time.watermark_ms
         if not late.any():
             return None, batch
         mask = fixed_array(late, pa.bool_())
         return batch.filter(mask), batch.filter(fixed_array(~late, pa.bool_()))
 
-    def _leading(self, batch: pa.RecordBatch, keys: Keys) -> Array:
+    def _needed(self, batch: pa.RecordBatch, keys: Keys) -> Array:
+        if batch.num_rows < 2:
+            return np.arange(batch.num_rows)
         groups = self._groups(keys)
         return self._with_latest(batch, groups, self._leaders(batch, groups))
 
@@ -279,10 +211,7 @@ class GatheringTopSender(TopSender):
         if not self.combines:
             yield from super().add(input, batch)
             return
-        late, batch = self._on_time(batch)
-        if late is not None:
-            self.late.append((input, late))
-        self._gathered.append(batch)
+        self._gathered.append(self._in_time(input, batch))
         if sum(rows.num_rows for rows in self._gathered) >= _ENOUGH:
             yield self._first()
 

@@ -9,12 +9,11 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.operators.changes import signs
-from penstock.operators.entry_groups import numbered
+from penstock.operators.entry_groups import numbered, pieces
 from penstock.operators.operator import Answer, EpochTime
 from penstock.operators.ordering import run_starts
 from penstock.operators.places import Places
 from penstock.operators.table_operator import (
-    Clock,
     Given,
     TableOperator,
     answer_of,
@@ -27,7 +26,6 @@ from penstock.operators.top import kernels
 from penstock.operators.top.order import MOST, MixedRows, coarse_codes
 from penstock.operators.window.windows import WINDOW_START
 from penstock.state.arrays import Array, fixed_array
-from penstock.state.keys.codec import Keys
 from penstock.state.table.bags import Bags
 from penstock.state.table.columns import Column
 from penstock.state.table.table import ColumnTable
@@ -41,37 +39,21 @@ _ENTRIES_PER_BATCH = 1 << 16
 
 
 class TopOperator(TableOperator):
-    """Keeps the first rows of each key as a bag, in their order.
-
-    >>> from penstock.operators.top.plan import TopPlan
-    >>> schema = pa.schema([("user", pa.string()), ("score", pa.int64())])
-    >>> step = TopPlan(schema, ["user"], 1, "score desc").operator(16, "best", "fail")
-    >>> rows = pa.RecordBatch.from_pydict({"user": ["a", "b", "a"], "score": [1, 2, 3]}, schema)
-    >>> _ = step.open(EpochTime(0, 0)), step.apply("rows", [rows])
-    >>> step.close().batches[0].to_pylist()
-    [{'user': 'a', 'score': 3, '_change': 1}, {'user': 'b', 'score': 2, '_change': 1}]
-    """
+    """Keeps the first rows of each key as a bag, in their order."""
 
     def __init__(self, plan: TopPlan, slots: int, step_id: str, ordered: bool = False) -> None:
-        super().__init__(step_id, ordered)
-        self.plan, self.output = plan, plan.output
-        self._clock: Clock = "event" if plan.window is None else plan.window.clock
         self._bags = Bags("rows", plan.rows)
-        self._due = due_column(self._clock) if plan.has_timers else None
+        self._due = None if plan.clock is None else due_column(plan.clock)
         due = [] if self._due is None else [self._due]
         columns = [self._bags.column, Column(_BAR, pa.int64()), *due]
-        self.table = ColumnTable(plan.codec, columns, slots)
+        super().__init__(plan, ColumnTable(plan.codec, columns, slots), step_id, ordered)
         self._bags.bind(self.table)
-        self._time = EpochTime(0, 0)
+        self.plan, self._time = plan, EpochTime(0, 0)
         self._over = np.empty(0, np.int64)
-
-    def keys(self, kind: str, batches: list[pa.RecordBatch]) -> list[Keys]:
-        """The keys of these batches."""
-        return [self.plan.codec.encode(batch) for batch in batches]
 
     def due(self, time: EpochTime) -> dict[str, int]:
         """Keys and windows that are over."""
-        return {} if self._due is None else limits(time, self._clock)
+        return {} if self.plan.clock is None else limits(time, self.plan.clock)
 
     def open(self, time: EpochTime) -> Answer:
         """Give or forget what is over; at the end of the input only `close` does, after all rows."""
@@ -86,9 +68,8 @@ class TopOperator(TableOperator):
             return self._finish(self._time) if self._time.final else Answer()
         touched = self.table.touched()
         touched = touched[self.table.present(touched)]
-        chunks = range(0, len(touched), _ENTRIES_PER_BATCH)
-        parts = (self._changes(touched[i : i + _ENTRIES_PER_BATCH]) for i in chunks)
-        return answer_of(given for part in parts for given in part)
+        each = pieces(touched, _ENTRIES_PER_BATCH)
+        return answer_of(given for some in each for given in self._changes(some))
 
     # -- rows come in
 
@@ -154,11 +135,11 @@ class TopOperator(TableOperator):
     def _postpone(self, batch: pa.RecordBatch, entries: Array) -> None:
         """A key is over after the latest time of its rows, also of those that are not kept."""
         assert self._due is not None
-        due = stamp(self.plan.over_ms(batch))
-        rows = kernels.later(entries, due, self.table.column(self._due.name))
+        due, known = stamp(self.plan.over_ms(batch)), np.flatnonzero(entries >= 0)
+        rows = known[due[known] > self.table.column(self._due.name)[entries[known]]]
         if len(rows):
             self.table.touch(entries[rows])
-            kernels.raise_times(entries[rows], due[rows], self.table.column(self._due.name))
+            np.maximum.at(self.table.column(self._due.name), entries[rows], due[rows])
 
     def _set_due(self, batch: pa.RecordBatch, unknown: Array, entries: Array, rows: Array) -> None:
         """New entries are over at some time."""
@@ -168,7 +149,7 @@ class TopOperator(TableOperator):
         some = batch.take(fixed_array(unknown, pa.int64()))
         windows = self.plan.windows
         times = self.plan.over_ms(some) if windows is None else windows.due_ms(some[WINDOW_START])
-        kernels.raise_times(entries[new], stamp(times), self.table.column(self._due.name))
+        np.maximum.at(self.table.column(self._due.name), entries[new], stamp(times))
 
     # -- rows go out
 
@@ -179,20 +160,17 @@ class TopOperator(TableOperator):
             return Answer()
         given = []
         if self.plan.emit == "close":
-            for start in range(0, len(over), _ENTRIES_PER_BATCH):
-                some = over[start : start + _ENTRIES_PER_BATCH]
+            assert self._due is not None
+            for some in pieces(over, _ENTRIES_PER_BATCH):
                 owner, ids = self._bags.ids(some)
                 if len(ids):
+                    entries, due = some[owner], self.table.column(self._due.name)
+                    places = self._due_places(due[entries], entries, time.final)
                     rows = self._output(ids, self._ranks(owner, ids), None)
-                    given.append(Given(rows, self._closing(some[owner], time)))
+                    given.append(Given(rows, places))
         self.table.remove(over)
         self._over = over
         return answer_of(given)
-
-    def _closing(self, entries: Array, time: EpochTime) -> Places | None:
-        """Output places of rows of keys that are over."""
-        assert self._due is not None
-        return self._due_places(self.table.column(self._due.name)[entries], entries, time.final)
 
     def _changes(self, entries: Array) -> Iterator[Given]:
         """What was taken back of these entries since the last seal, then what was put in."""

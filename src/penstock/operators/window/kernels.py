@@ -79,28 +79,21 @@ def closing_stamps(starts, size, moved):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def put_due(due, entries, stamps):  # type: ignore[no-untyped-def]
-    """Say when entries fall due that do not know it yet."""
-    for i in range(len(entries)):
-        entry = np.uint64(entries[i])
-        if due[entry] == 0:
-            due[entry] = stamps[i]
+def put_due(due, given, entries, stamps, limit, stay, once, again):  # type: ignore[no-untyped-def]
+    """Say when entries fall due that do not know it yet.
 
-
-@njit(cache=True, nogil=True)
-def put_due_or_give(due, given, entries, stamps, limit, stay, once, again):  # type: ignore[no-untyped-def]
-    """As `put_due`, where windows stay for `stay` milliseconds after they were given.
-
-    Entries that were given `once`, and new ones that should have been by now, are given `again`.
+    Where windows stay for `stay` milliseconds after they were given, `given` is not empty: entries
+    that were given `once`, and new ones that should have been by now, are given `again`.
     """
+    stays = len(given) > 0
     for i in range(len(entries)):
         entry = np.uint64(entries[i])
         if due[entry] == 0:
             due[entry] = stamps[i]
-            if stamps[i] <= limit:
+            if stays and stamps[i] <= limit:
                 due[entry] += stay
                 given[entry] = again
-        elif given[entry] == once:
+        elif stays and given[entry] == once:
             given[entry] = again
 
 
@@ -112,18 +105,6 @@ def last_words(offsets, data):  # type: ignore[no-untyped-def]
     for i in range(len(out)):
         out[i] = np.int64(load8(base + offsets[i + 1] - 8))
     return out
-
-
-@njit(cache=True, nogil=True)
-def runs(values):  # type: ignore[no-untyped-def]
-    """The rows whose value is not that of the row before."""
-    out = np.empty(len(values), np.int64)
-    many = 0
-    for i in range(len(values)):
-        if i == 0 or values[i] != values[i - 1]:
-            out[many] = i
-            many += 1
-    return out[:many].copy()
 
 
 @njit(cache=True, nogil=True)
@@ -180,24 +161,6 @@ def group_rows(users, users_in_all, times, order, gap):  # type: ignore[no-untyp
         ends[at] = time + gap
         out[i] = at
     return out, owners[:size].copy(), starts[:size].copy(), ends[:size].copy()
-
-
-@njit(cache=True, nogil=True)
-def distinct(entries, scratch):  # type: ignore[no-untyped-def]
-    """Entries, each once, and for each of those given its place among them.
-
-    `scratch` has a zero for every entry.
-    """
-    places, found = np.empty(len(entries), np.int64), np.empty(len(entries), np.int64)
-    size = 0
-    for i in range(len(entries)):
-        entry = entries[i]
-        if scratch[entry] == 0:
-            found[size] = entry
-            size += 1
-            scratch[entry] = size
-        places[i] = scratch[entry] - 1
-    return found[:size].copy(), places
 
 
 @njit(cache=True, nogil=True)

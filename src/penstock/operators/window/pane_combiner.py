@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.operators.aggregate.combiner import Combiner
+from penstock.operators.entry_groups import changes
 from penstock.operators.window import kernels
 from penstock.operators.window.windows import event_times
 from penstock.state.arrays import Array, fixed_array, fixed_values, grown
@@ -49,7 +50,7 @@ class PaneCombiner(Combiner):
         columns = [column.take(taken) for column in self._user_codec.decode(users)]
         starts = self._panes.keys(np.arange(self._panes.size)).ints
         assert starts is not None
-        type = self.plan.input_schema.field(self._start_name).type
+        type = self.plan.inputs[0].field(self._start_name).type
         panes = event_times(fixed_array(starts[pairs.ints & 0xFFFF_FFFF], type))
         self._users.clear()
         self._panes.clear()
@@ -65,7 +66,7 @@ class PaneCombiner(Combiner):
         users = self._users.upsert(self._user_codec.encode(batch))
         starts = fixed_values(batch.column(self._start_name))
         # neighbours are mostly in the same pane: look it up only where it changes
-        runs = kernels.runs(starts)
+        runs = np.flatnonzero(changes(starts))
         panes = self._panes.upsert(int_keys(starts[runs]))
         return self._pairs.upsert(users, self._users.size, runs, panes, self._panes.size)
 
@@ -75,12 +76,6 @@ class PairIndex:
 
     In a grid of panes by keys, a pair is found by one look. Where the grid would be mostly empty,
     pairs are looked up as integers instead.
-
-    >>> index = PairIndex()
-    >>> index.upsert(np.array([0, 1, 0, 0]), 2, np.array([0, 3]), np.array([0, 1]), 2)
-    array([0, 1, 0, 2])
-    >>> index.keys(np.arange(3)).ints & 0xFFFF_FFFF
-    array([0, 0, 1])
     """
 
     size: int

@@ -1,18 +1,32 @@
-"""Windows of steps that keep whole rows: they cut the rows in the courier, before they are sent.
+"""What steps that keep whole rows share: windows, plans, and senders that leave out rows.
 
-A row that is in several windows is sent once for each, with the start of the window behind its own
-columns; key columns and that start are the key of the step's table.
+Windows cut the rows in the courier, before they are sent. A row that is in several windows is sent once
+for each, with the start of the window behind its own columns; key columns and that start are the key of
+the step's table.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from typing import ClassVar
 
-import numpy as np
 import pyarrow as pa
 
 from penstock.errors import FlowError
-from penstock.operators.operator import CHANGE, EpochTime, Unfit, without_key
+from penstock.operators.operator import (
+    CHANGE,
+    ROWS,
+    EpochTime,
+    Outgoing,
+    StepPlan,
+    Unfit,
+    one_field,
+    without_key,
+)
+from penstock.operators.table_operator import Clock
 from penstock.operators.window.windows import (
     WINDOW_END,
     WINDOW_START,
@@ -22,7 +36,7 @@ from penstock.operators.window.windows import (
     time_array,
 )
 from penstock.state.arrays import Array, fixed_array, fixed_values
-from penstock.state.keys.codec import KeyCodec
+from penstock.state.keys.codec import KeyCodec, Keys
 
 
 @dataclass(frozen=True)
@@ -61,12 +75,12 @@ class RowWindows:
                     hint="rename the column before this step",
                 )
 
-    @property
+    @cached_property
     def type(self) -> pa.DataType:
         """The type of the bounds of windows."""
         return bounds_type(self.schema, self.window, self.on, self.lateness_ms)
 
-    @property
+    @cached_property
     def sent(self) -> pa.Schema:
         """The schema of the rows that are sent."""
         return self.schema.append(pa.field(WINDOW_START, self.type))
@@ -80,15 +94,10 @@ class RowWindows:
         self, batch: pa.RecordBatch, time: EpochTime
     ) -> tuple[pa.RecordBatch | None, pa.RecordBatch]:
         """The rows that are late, if there are any, and the others as they are sent."""
-        if self.on is None:
-            times = np.full(batch.num_rows, time.now_ms * 1000, np.int64)
-        else:
-            times = event_times(batch.column(self.on))
         horizon = self.window.horizon(time, self.lateness_ms)
-        mask = self.window.late(times, horizon)
-        late = None if mask is None else batch.filter(fixed_array(mask, pa.bool_()))
+        late, batch, times = self.window.in_time(batch, self.on, time, horizon)
         rows, starts = self.window.spread(times, horizon)
-        if self.window.kind != "tumbling" or mask is not None:
+        if self.window.kind != "tumbling":
             batch = batch.take(fixed_array(rows, pa.int64()))
         columns = [*batch.columns, time_array(starts, self.type)]
         return late, pa.RecordBatch.from_arrays(columns, schema=self.sent)
@@ -105,32 +114,18 @@ class RowWindows:
 
 
 def unfit_rows(
-    codec: KeyCodec, names: list[str], times: list[str], batch: pa.RecordBatch
+    codec: KeyCodec, names: list[str], times: Sequence[str | None], batch: pa.RecordBatch
 ) -> Unfit | None:
-    """Rows that have no key by this codec, or no time in one of these columns."""
+    """Rows that have no key by this codec, or no time in one of these columns (None: no column)."""
     found = without_key(codec, names, batch)
     for name in times:
-        if not batch.column(name).null_count:
-            continue
-        rows, reason = (
-            fixed_values(batch.column(name).is_null()),
-            f"a null in the event time ({name})",
-        )
-        if found is not None:
-            rows, reason = rows | found.rows, f"{found.reason} or {reason}"
-        found = Unfit(rows, reason)
+        if name is not None and batch.column(name).null_count:
+            rows = fixed_values(batch.column(name).is_null())
+            reason = f"a null in the event time ({name})"
+            if found is not None:
+                rows, reason = rows | found.rows, f"{found.reason} or {reason}"
+            found = Unfit(rows, reason)
     return found
-
-
-def key_fields(schema: pa.Schema, names: list[str], step: str) -> pa.Schema:
-    """The key columns; FlowError if one is missing."""
-    for name in names:
-        if len(schema.get_all_field_indices(name)) != 1:
-            raise FlowError(
-                f"{step} has no one column {name!r} to key by",
-                hint=f"the columns here are {', '.join(schema.names)}",
-            )
-    return pa.schema([schema.field(name) for name in names])
 
 
 def without_changes(schema: pa.Schema, step: str) -> None:
@@ -140,3 +135,95 @@ def without_changes(schema: pa.Schema, step: str) -> None:
             f"{step} cannot take a stream of changes ({CHANGE})",
             hint='let the step before it emit on "close", or keep the newest row of each key there',
         )
+
+
+class RowPlan(StepPlan):
+    """What plans of steps that keep whole rows share: keys, and windows where there are any.
+
+    Keys are over at some time by the window's clock, or else by this `clock`; None: never.
+    """
+
+    merges = True
+    step: ClassVar[str]
+    """What the step is called in messages."""
+
+    def __init__(
+        self,
+        input_schema: pa.Schema,
+        key_names: Sequence[str],
+        window: Window | None,
+        on: str | None,
+        lateness_ms: int,
+        nulls: bool,
+        clock: Clock | None,
+    ) -> None:
+        self.inputs, self.key_names = (input_schema,), list(key_names)
+        self.window, self.on, self.lateness_ms = window, on, lateness_ms
+        self.clock = clock if window is None else window.clock
+        self.has_timers = self.clock is not None
+        without_changes(input_schema, self.step)
+        keys = [one_field(input_schema, name, self.step, "the key") for name in self.key_names]
+        self.user_codec = self.codec = KeyCodec(pa.schema(keys), nulls)
+        """The codec of the key columns alone, and that with the window."""
+        self.windows: RowWindows | None = None
+        self.rows = input_schema
+        """The schema of the rows that are sent."""
+        self.bounds: list[pa.Field] = []
+        """The columns that windows put behind them."""
+        if window is not None:
+            self.windows = RowWindows(input_schema, window, on, lateness_ms, self.step)
+            self.rows, self.bounds = self.windows.sent, self.windows.bounds
+            self.codec = KeyCodec(pa.schema([*keys, self.bounds[0]]), nulls)
+
+    def unfit(self, input: int, batch: pa.RecordBatch) -> Unfit | None:
+        """Rows without a key or a time."""
+        return unfit_rows(self.user_codec, self.key_names, [self.on], batch)
+
+
+_JUDGED_FROM = 20_000
+"""Rows after which a sender judges whether leaving rows out is worth its while."""
+_MOSTLY_KEPT = 0.9
+
+
+class PruningSender(ABC):
+    """Leaves out rows that a step does not need. Where hardly any can be left out, it gives up and
+    sends all; with `always`, not even then."""
+
+    def __init__(self, plan: RowPlan, time: EpochTime, always: bool = False) -> None:
+        self._codec, self._windows = plan.codec, plan.windows
+        self._time, self._always = time, always
+        self._rows = self._kept = 0
+        self.combines = True
+        self.late: list[tuple[int, pa.RecordBatch]] = []
+
+    def add(self, input: int, batch: pa.RecordBatch) -> Iterable[Outgoing]:
+        batch = self._in_time(input, batch)
+        keys = self._codec.encode(batch)
+        if not self.combines:
+            return [Outgoing(batch, keys.hashes)]
+        rows = self._needed(batch, keys)
+        self._rows += batch.num_rows
+        self._kept += len(rows)
+        few = self._rows < _JUDGED_FROM or self._kept <= self._rows * _MOSTLY_KEPT
+        self.combines = self._always or few
+        if len(rows) == batch.num_rows:
+            return [Outgoing(batch, keys.hashes)]
+        return [Outgoing(batch.take(fixed_array(rows, pa.int64())), keys.hashes[rows])]
+
+    def finish(self) -> tuple[str, Iterable[Outgoing]]:
+        return ROWS, ()
+
+    def _in_time(self, input: int, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """The rows that are not late, in their windows."""
+        late, batch = self._cut(batch)
+        if late is not None:
+            self.late.append((input, late))
+        return batch
+
+    def _cut(self, batch: pa.RecordBatch) -> tuple[pa.RecordBatch | None, pa.RecordBatch]:
+        """The rows that are late, if there are any, and the others as they are sent."""
+        return (None, batch) if self._windows is None else self._windows.cut(batch, self._time)
+
+    @abstractmethod
+    def _needed(self, batch: pa.RecordBatch, keys: Keys) -> Array:
+        """The numbers of the rows that must be sent, ascending."""

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from penstock.operators.aggregate.combiner import CombiningSender, pack
-from penstock.operators.aggregate.state import PassingState
+from penstock.operators.aggregate.combiner import CombiningSender
+from penstock.operators.aggregate.state import PassingState, pack
 from penstock.operators.operator import PARTIALS, EpochTime, Outgoing
 from penstock.operators.window import kernels
 from penstock.operators.window.pane_combiner import PaneCombiner
@@ -23,9 +23,7 @@ from penstock.state.arrays import Array, fixed_array
 from penstock.state.keys.index import key_index
 
 if TYPE_CHECKING:
-    from penstock.operators.window.plan import SessionPlan, WindowPlan
-
-Late = list[tuple[int, pa.RecordBatch]]
+    from penstock.operators.window.plan import WindowPlan
 
 
 class WindowSender(CombiningSender):
@@ -38,12 +36,15 @@ class WindowSender(CombiningSender):
         self._plan, self._time = plan, time
         self._horizon = plan.window.horizon(time, plan.lateness_ms)
         self._names = [n for n in plan.inner.raw_names if n != plan.start_name]
-        fields = [plan.inner.input_schema.field(n) for n in (*self._names, plan.start_name)]
+        fields = [plan.inner.inputs[0].field(n) for n in (*self._names, plan.start_name)]
         self._schema = pa.schema(fields)
 
     def add(self, input: int, batch: pa.RecordBatch) -> Iterator[Outgoing]:
-        batch, times = timely(self._plan, self._time, self._horizon, batch, self.late)
-        panes = time_array(self._plan.window.panes(times), self._plan.time_type)
+        plan = self._plan
+        late, batch, times = plan.window.in_time(batch, plan.on, self._time, self._horizon)
+        if late is not None:
+            self.late.append((input, late))
+        panes = time_array(plan.window.panes(times), plan.time_type)
         columns = [*(batch.column(name) for name in self._names), panes]
         return super().add(input, pa.RecordBatch.from_arrays(columns, schema=self._schema))
 
@@ -68,24 +69,6 @@ class WindowSender(CombiningSender):
         return Outgoing(rows, self._plan.codec.encode(rows).hashes)
 
 
-def timely(
-    plan: WindowPlan | SessionPlan,
-    time: EpochTime,
-    horizon: int,
-    batch: pa.RecordBatch,
-    late: Late,
-) -> tuple[pa.RecordBatch, Array]:
-    """The rows that are in time and their times; those that are not are put down as late."""
-    if plan.on is None:
-        return batch, np.full(batch.num_rows, time.now_ms * 1000, np.int64)
-    times = event_times(batch.column(plan.on))
-    behind = plan.window.late(times, horizon)
-    if behind is None:
-        return batch, times
-    late.append((0, batch.filter(fixed_array(behind, pa.bool_()))))
-    return batch.filter(fixed_array(~behind, pa.bool_())), times[~behind]
-
-
 def _are_all(rows: Array, count: int) -> bool:
     """Whether these ascending places are all of 0 to `count`, each once."""
     return len(rows) == count and (count == 0 or bool((rows == np.arange(count)).all()))
@@ -102,18 +85,21 @@ class SessionSender:
     of their first rows: in a flow that is ordered, that is where they belong. If it does not
     combine, each row is a session, and it is left to the host to find those that are one."""
 
-    def __init__(self, plan: SessionPlan, time: EpochTime) -> None:
+    def __init__(self, plan: WindowPlan, time: EpochTime) -> None:
         self._plan, self._time, self.combines = plan, time, True
         self._horizon = plan.window.horizon(time, plan.lateness_ms)
         self._rows: list[pa.RecordBatch] = []
         self._times: list[Array] = []
-        self.late: Late = []
+        self.late: list[tuple[int, pa.RecordBatch]] = []
 
     def add(self, input: int, batch: pa.RecordBatch) -> Iterator[Outgoing]:
         """Gives nothing before there are many rows: the more, the fewer sessions."""
-        batch, times = timely(self._plan, self._time, self._horizon, batch, self.late)
+        plan = self._plan
+        late, batch, times = plan.window.in_time(batch, plan.on, self._time, self._horizon)
+        if late is not None:
+            self.late.append((input, late))
         if batch.num_rows:
-            self._rows.append(batch.select(self._plan.inner.raw_names))
+            self._rows.append(batch.select(plan.inner.raw_names))
             self._times.append(times)
         if sum(map(len, self._times)) >= _ENOUGH:
             yield self._sessions()
@@ -133,7 +119,7 @@ class SessionSender:
         state.update(groups, rows)
         bounds = [fixed_array(starts, pa.int64()), fixed_array(ends, pa.int64())]
         schema = pa.schema([(START, pa.int64()), (END, pa.int64()), *plan.inner.partial_schema])
-        sessions = pa.RecordBatch.from_arrays(bounds + state.combined(), schema=schema)
+        sessions = pa.RecordBatch.from_arrays(bounds + state.combined(len(owners)), schema=schema)
         keys = index.keys(owners)
         return Outgoing(pack(plan.codec, keys, sessions), keys.hashes)
 

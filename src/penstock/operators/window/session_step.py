@@ -8,35 +8,23 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from penstock.operators.aggregate.combiner import unpack
-from penstock.operators.aggregate.state import PassingState
+from penstock.operators.aggregate.state import PassingState, unpack
 from penstock.operators.aggregate.step import ROWS_PER_BATCH
 from penstock.operators.changes import differing, signs
-from penstock.operators.operator import PARTIALS, Answer
+from penstock.operators.entry_groups import numbered, pieces
+from penstock.operators.operator import PARTIALS
 from penstock.operators.places import Places
-from penstock.operators.table_operator import (
-    Given,
-    answer_of,
-    due_column,
-    due_entries,
-    stamp,
-)
+from penstock.operators.table_operator import Given, due_column, due_entries, stamp
 from penstock.operators.window import kernels
 from penstock.operators.window.sender import END, START
-from penstock.operators.window.step import (
-    AGAIN,
-    GIVEN,
-    ONCE,
-    ClosingOperator,
-)
+from penstock.operators.window.step import AGAIN, GIVEN, ONCE, ClosingOperator
 from penstock.operators.window.windows import time_array
 from penstock.state.arrays import Array, fixed_array, fixed_values
-from penstock.state.keys.codec import Keys
 from penstock.state.table.bags import Bags
 from penstock.state.table.table import ColumnTable
 
 if TYPE_CHECKING:
-    from penstock.operators.window.plan import SessionPlan
+    from penstock.operators.window.plan import WindowPlan
 
 
 class _Sessions(NamedTuple):
@@ -60,44 +48,30 @@ class SessionOperator(ClosingOperator):
     falls due with its first session.
     """
 
-    plan: SessionPlan
-
     kinds = (PARTIALS,)
 
-    def __init__(self, plan: SessionPlan, slots: int, step_id: str, ordered: bool = False) -> None:
-        super().__init__(plan, step_id, ordered)
-        self._stays = plan.emit == "close" and plan.lateness_ms > 0
-        given = [(GIVEN, pa.int8())] if self._stays else []
+    def __init__(self, plan: WindowPlan, slots: int, step_id: str, ordered: bool = False) -> None:
+        given = [(GIVEN, pa.int8())] if plan.stays else []
         self._schema = pa.schema(
             [(START, pa.int64()), (END, pa.int64()), *given, *plan.inner.partial_schema]
         )
         self._bags = Bags("sessions", self._schema)
         columns = [self._bags.column, due_column(plan.window.clock)]
-        self.table = ColumnTable(plan.codec, columns, slots)
-        self._bags.bind(self.table)
+        table = ColumnTable(plan.codec, columns, slots)
+        super().__init__(plan, table, step_id, ordered)
+        self._bags.bind(table)
 
-    def keys(self, kind: str, batches: list[pa.RecordBatch]) -> list[Keys]:
-        """The keys of these batches."""
-        return [unpack(self.plan.codec, batch)[0] for batch in batches]
-
-    def close(self) -> Answer:
-        """Give what late rows have changed, or whatever has changed; at the very end, all."""
-        touched = self.table.touched()
-        touched = touched[self.table.present(touched)]
-        given: list[Given] = []
+    def _changed(self, touched: Array) -> Iterable[Given]:
         if self.plan.emit == "update":
-            given += self._rows(self._changed(touched)[1], self._touching)
-        elif self.plan.emit == "changes":
-            given += self._changes(touched)
-        elif self._stays and not self._final:
-            found = self._sessions(touched)
-            again = self._given(found) == AGAIN
-            given += self._rows(found.where(again), self._touching)
-            self.table.touch(touched)
-            self._keep(self._marked(found, again))
-        if self._final:
-            given += self._closed()
-        return answer_of(given)
+            return self._rows(self._other(touched)[1], self._touching)
+        return self._changes(touched)
+
+    def _given_again(self, touched: Array) -> Iterable[Given]:
+        found = self._sessions(touched)
+        again = self._given(found) == AGAIN
+        yield from self._rows(found.where(again), self._touching)
+        self.table.touch(touched)
+        self._keep(self._marked(found, again))
 
     # -- rows come in
 
@@ -105,8 +79,7 @@ class SessionOperator(ClosingOperator):
         keys, partials = unpack(self.plan.codec, batch)
         rows = self.table.upsert(keys)
         self._note(keys, rows, places)
-        scratch = np.zeros(len(self.table.column(self._due)), np.int32)
-        entries, owners = kernels.distinct(rows, scratch)
+        entries, _, owners = numbered(rows)
         old = self._sessions(entries)
         owners = np.concatenate([old.owner, owners])
         starts = np.concatenate([self._times(START, old), fixed_values(partials.column(START))])
@@ -138,10 +111,10 @@ class SessionOperator(ClosingOperator):
         state.merge(number[before[used]], self._bags.rows(old.ids[used]))
         state.merge(number[now], partials)
         columns = [fixed_array(begin, pa.int64()), fixed_array(end, pa.int64())]
-        if self._stays:
+        if self.plan.stays:
             ended = self._stamps(end) <= self._limit
             columns.append(fixed_array(np.where(ended, AGAIN, 0), pa.int8()))
-        columns += state.combined()
+        columns += state.combined(len(begin))
         return self._bags.put(pa.RecordBatch.from_arrays(columns, schema=self._schema))
 
     # -- sessions close
@@ -156,10 +129,10 @@ class SessionOperator(ClosingOperator):
         gone = self._last_stamps(found) <= self._limit
         out: list[Given] = []
         if self.plan.emit == "close":
-            given = self._given(found) == ONCE if self._stays else np.zeros_like(gone)
+            given = self._given(found) == ONCE if self.plan.stays else np.zeros_like(gone)
             out += self._rows(found.where(ended & ~given), self._closing)
         self.table.touch(entries)
-        if self._stays:
+        if self.plan.stays:
             found = self._marked(found, ended & ~gone)
         self._keep(found.where(~gone))
         self.table.remove(entries[self._bags.counts(entries) == 0])
@@ -177,7 +150,7 @@ class SessionOperator(ClosingOperator):
     def _keep(self, found: _Sessions) -> None:
         """Entries, which are touched, have these sessions and fall due with the first of them."""
         self._bags.keep(found.entries, found.owner, found.ids)
-        if self._stays:
+        if self.plan.stays:
             open = self._given(found) == 0
             ends = self._stamps(self._times(END, found))
             stamps = np.where(open, ends, ends + self.plan.lateness_ms)
@@ -207,7 +180,7 @@ class SessionOperator(ClosingOperator):
         """When the last late rows of sessions may have come."""
         return self._stamps(self._times(END, found)) + self.plan.lateness_ms
 
-    def _changed(self, entries: Array) -> tuple[_Sessions, _Sessions]:
+    def _other(self, entries: Array) -> tuple[_Sessions, _Sessions]:
         """The sessions that were there at the last seal and became others since, and the others.
         Those that have closed became none."""
         was, now = _Sessions(entries, *self._bags.before(entries)), self._sessions(entries)
@@ -235,21 +208,18 @@ class SessionOperator(ClosingOperator):
         self, found: _Sessions, places: Callable[[_Sessions], Places | None]
     ) -> Iterator[Given]:
         """The rows of these sessions; `places` says where each belongs."""
-        for at in range(0, len(found.ids), ROWS_PER_BATCH):
-            piece = slice(at, at + ROWS_PER_BATCH)
-            some = _Sessions(found.entries, found.owner[piece], found.ids[piece])
+        for rows in pieces(np.arange(len(found.ids)), ROWS_PER_BATCH):
+            some = found.where(rows)
             batch = pa.RecordBatch.from_arrays(self._columns(some), schema=self.output)
             yield Given(batch, places(some))
 
     def _changes(self, entries: Array) -> Iterator[Given]:
-        was, now = self._changed(entries)
+        was, now = self._other(entries)
         old, new = self._columns(was), self._columns(now)
         same_old, same_new = self._unchanged(was, now, old, new)
         sides = ((-1, was, old, same_old), (1, now, new, same_new))
         for sign, found, columns, same in sides:
-            other = np.flatnonzero(~same)
-            for at in range(0, len(other), ROWS_PER_BATCH):
-                rows = other[at : at + ROWS_PER_BATCH]
+            for rows in pieces(np.flatnonzero(~same), ROWS_PER_BATCH):
                 taken = fixed_array(rows, pa.int64())
                 some = [column.take(taken) for column in columns]
                 some.append(signs(sign, len(taken)))
@@ -286,4 +256,4 @@ class SessionOperator(ClosingOperator):
         keys = self.plan.codec.decode(self.table.keys(found.entries[found.owner]))
         type = self.plan.time_type
         bounds = [time_array(fixed_values(rows.column(name)), type) for name in (START, END)]
-        return [*keys, *bounds, *state.results()]
+        return [*keys, *bounds, *state.results(rows.num_rows)]

@@ -6,6 +6,7 @@ from abc import abstractmethod
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pyarrow as pa
 
 from penstock.operators.aggregate.state import AggregateState
@@ -29,7 +30,7 @@ from penstock.state.table.table import ColumnTable
 from penstock.state.variables.timers import LIMIT
 
 if TYPE_CHECKING:
-    from penstock.operators.window.plan import SessionPlan, WindowPlan
+    from penstock.operators.window.plan import WindowPlan
 
 GIVEN = "__given"
 """The state column of windows that stay for late rows: 0 before their row was given, then ONCE, and
@@ -45,13 +46,10 @@ class ClosingOperator(TableOperator):
     What a final epoch closes is given at its end, so that its own rows count.
     """
 
-    plan: WindowPlan | SessionPlan
-
-    def __init__(self, plan: WindowPlan | SessionPlan, step_id: str, ordered: bool) -> None:
-        super().__init__(step_id, ordered)
+    def __init__(self, plan: WindowPlan, table: ColumnTable, step_id: str, ordered: bool) -> None:
+        super().__init__(plan, table, step_id, ordered)
         self.plan = plan
-        self.output: pa.Schema = plan.output
-        self._due = f"__due_{plan.window.clock}"
+        self._due = due_column(plan.window.clock).name
         self._limits: dict[str, int] = {}
         self._final = False
 
@@ -66,6 +64,19 @@ class ClosingOperator(TableOperator):
         self._limits, self._final = self.due(time), time.final
         return Answer() if time.final else answer_of(self._closed())
 
+    def close(self) -> Answer:
+        """Give what late rows have changed, or whatever has changed; at the very end, all."""
+        touched = self.table.touched()
+        touched = touched[self.table.present(touched)]
+        given: list[Given] = []
+        if self.plan.emit != "close":
+            given += self._changed(touched)
+        elif self.plan.stays and not self._final:
+            given += self._given_again(touched)
+        if self._final:
+            given += self._closed()
+        return answer_of(given)
+
     @property
     def _limit(self) -> int:
         """What the column of due entries is up to in this epoch."""
@@ -79,6 +90,14 @@ class ClosingOperator(TableOperator):
     def _closed(self) -> list[Given]:
         """Forget what is due, and give it where that is when rows are given."""
 
+    @abstractmethod
+    def _changed(self, touched: Array) -> Iterable[Given]:
+        """What the epoch has changed in these entries: as it is now, or as changes."""
+
+    @abstractmethod
+    def _given_again(self, touched: Array) -> Iterable[Given]:
+        """Windows of these entries that were given before and that late rows have changed."""
+
 
 class WindowOperator(ClosingOperator):
     """Keeps a plan's aggregates per key and window, until the window closes.
@@ -87,43 +106,29 @@ class WindowOperator(ClosingOperator):
     last late rows may have come.
     """
 
-    plan: WindowPlan
-
     kinds = (PARTIALS, ROWS)
 
     def __init__(self, plan: WindowPlan, slots: int, step_id: str, ordered: bool = False) -> None:
-        super().__init__(plan, step_id, ordered)
         self._state = AggregateState(plan.inner)
         extra = [due_column(plan.window.clock)]
         if plan.stays:
             extra.append(Column(GIVEN, pa.int8()))
-        self.table = ColumnTable(plan.codec, [*self._state.columns, *extra], slots)
-        self._state.bind(self.table)
-        self._out = AggregateRows(plan.inner, self._state, self.table, plan.output, self._bounds)
+        table = ColumnTable(plan.codec, [*self._state.columns, *extra], slots)
+        super().__init__(plan, table, step_id, ordered)
+        self._state.bind(table)
+        self._out = AggregateRows(plan.inner, self._state, table, plan.output, self._bounds)
         waits = plan.emit == "close"
         self._first_due_us = plan.window.size_us + (0 if waits else plan.lateness_ms * 1000)
 
-    def keys(self, kind: str, batches: list[pa.RecordBatch]) -> list[Keys]:
-        """The keys of these batches."""
-        return [self._state.keys(kind, batch) for batch in batches]
+    def _changed(self, touched: Array) -> Iterable[Given]:
+        rows = self._out.now if self.plan.emit == "update" else self._out.changes
+        return rows(touched, self._first)
 
-    def close(self) -> Answer:
-        """Give what late rows have changed, or whatever has changed; at the very end, all."""
-        touched = self.table.touched()
-        touched = touched[self.table.present(touched)]
-        given: list[Given] = []
-        if self.plan.emit == "update":
-            given += self._out.now(touched, self._first)
-        elif self.plan.emit == "changes":
-            given += self._out.changes(touched, self._first)
-        elif self.plan.stays and not self._final:
-            again = touched[self.table.column(GIVEN)[touched] == AGAIN]
-            given += self._out.now(again, self._first)
-            self.table.touch(again)
-            self.table.column(GIVEN)[again] = ONCE
-        if self._final:
-            given += self._closed()
-        return answer_of(given)
+    def _given_again(self, touched: Array) -> Iterable[Given]:
+        again = touched[self.table.column(GIVEN)[touched] == AGAIN]
+        yield from self._out.now(again, self._first)
+        self.table.touch(again)
+        self.table.column(GIVEN)[again] = ONCE
 
     def _take(self, kind: str, batch: pa.RecordBatch, places: Places | None) -> Iterable[Given]:
         keys, entries = self._state.take_in(kind, batch)
@@ -135,16 +140,10 @@ class WindowOperator(ClosingOperator):
         self._state.tidy()
 
     def _put_due(self, keys: Keys, entries: Array) -> None:
-        table = self.table
-        stamps = self._stamps(keys)
-        due = table.column(self._due)
-        if not self.plan.stays:
-            kernels.put_due(due, entries, stamps)
-        else:
-            limit = self._limit
-            stay = self.plan.lateness_ms
-            given = table.column(GIVEN)
-            kernels.put_due_or_give(due, given, entries, stamps, limit, stay, ONCE, AGAIN)
+        due, stamps = self.table.column(self._due), self._stamps(keys)
+        given = self.table.column(GIVEN) if self.plan.stays else np.empty(0, np.int8)
+        stay = self.plan.lateness_ms
+        kernels.put_due(due, given, entries, stamps, self._limit, stay, ONCE, AGAIN)
 
     def _closed(self) -> list[Given]:
         table, plan = self.table, self.plan

@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from penstock.errors import FlowError
 from penstock.model import milliseconds
-from penstock.operators.operator import EpochTime
+from penstock.operators.operator import EpochTime, one_field
 from penstock.operators.window import kernels
 from penstock.state.arrays import Array, fixed_array, fixed_values, one_chunk, valid_mask
 
@@ -88,11 +88,7 @@ class Window:
         return out
 
     def late(self, times: Array, horizon: int) -> Array | None:
-        """Which times (or panes) are in no window that ends after the horizon; None: all are in one.
-
-        >>> tumbling("1s").late(np.array([0, 1_500_000]), 1_000_000)
-        array([ True, False])
-        """
+        """Which times (or panes) are in no window that ends after the horizon; None: all are in one."""
         # the last window of a time begins no earlier than `every` before it
         certain = horizon - self.size_us + self.every_us
         if not len(times) or int(times.min()) >= certain:
@@ -100,6 +96,22 @@ class Window:
         every = 1 if self.kind == "session" else self.every_us
         mask: Array = kernels.late(times, self.size_us, every, self.offset_us, horizon)
         return mask if mask.any() else None
+
+    def in_time(
+        self, batch: pa.RecordBatch, on: str | None, time: EpochTime, horizon: int
+    ) -> tuple[pa.RecordBatch | None, pa.RecordBatch, Array]:
+        """The rows that are late, if there are any, and the others with their times.
+
+        Those are event times (column `on`), or that of the epoch; in microseconds.
+        """
+        if on is None:
+            return None, batch, np.full(batch.num_rows, time.now_ms * 1000, np.int64)
+        times = event_times(batch.column(on))
+        late = self.late(times, horizon)
+        if late is None:
+            return None, batch, times
+        rows = batch.filter(fixed_array(~late, pa.bool_()))
+        return batch.filter(fixed_array(late, pa.bool_())), rows, times[~late]
 
     def spread(self, times: Array, horizon: int = NO_HORIZON) -> tuple[Array, Array]:
         """The windows of times (or panes) that end after the horizon: (index of the time, start).
@@ -148,14 +160,8 @@ def session_window(gap: str | float, *, clock: Literal["event", "processing"] = 
 
 def time_field(schema: pa.Schema, name: str, whose: str) -> pa.Field:
     """The column of event times by this name; FlowError if it is missing or holds no times."""
-    places = schema.get_all_field_indices(name)
-    if len(places) != 1:
-        what = "is not among the columns" if not places else "stands more than once in the columns"
-        raise FlowError(
-            f"the event time {name!r} of {whose} {what} {', '.join(schema.names)}",
-            hint="name a timestamp column of this step's input",
-        )
-    field = schema.field(places[0])
+    hint = "name a timestamp column of this step's input"
+    field = one_field(schema, name, whose, "the event time", hint)
     if not pa.types.is_timestamp(field.type):
         raise FlowError(
             f"the event time {name!r} of {whose} is of type {field.type}",

@@ -24,14 +24,7 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.errors import FlowError
-from penstock.state.arrays import (
-    Array,
-    fixed_array,
-    fixed_values,
-    look,
-    physical,
-    valid_mask,
-)
+from penstock.state.arrays import Array, fixed_array, fixed_values, look, physical, valid_mask
 from penstock.state.keys import kernels
 
 

@@ -46,8 +46,10 @@ class KeyIndex(ABC):
         self.size, self.room = 0, _LEAST
         self._cells = np.full(2 * _LEAST, -1, np.int32)
 
-    def __len__(self) -> int:
-        return self.size
+    @property
+    def nbytes(self) -> int:
+        """Bytes held, slack included."""
+        return sum(held.nbytes for held in vars(self).values() if isinstance(held, np.ndarray))
 
     def upsert(self, keys: Keys) -> Array:
         """The entry (int64) of each key, appended where it is new."""
@@ -70,13 +72,12 @@ class KeyIndex(ABC):
 
     def truncate(self, size: int) -> None:
         """Forget the entries from number `size` on."""
-        if self.size > 2 * size + _LEAST:
-            self.size = size
+        before, self.size = self.size, size
+        if before > 2 * size + _LEAST:
             self._cells.fill(-1)
-            self._fill()
+            kernels.fill(self._cells, self.hashes(slice(size)))
         else:
-            self._unwind(size)
-            self.size = size
+            kernels.unwind(self._cells, self.hashes(slice(size, before)), size)
 
     def clear(self) -> None:
         """Forget all entries; the memory is kept."""
@@ -95,7 +96,7 @@ class KeyIndex(ABC):
     def _rehash(self, cells: int) -> None:
         if cells > len(self._cells):
             self._cells = np.full(cells, -1, np.int32)
-            self._fill()
+            kernels.fill(self._cells, self.hashes(slice(self.size)))
 
     def _limit(self) -> int:
         return min(self.room, int(len(self._cells) * _LOAD))
@@ -109,24 +110,20 @@ class KeyIndex(ABC):
         """The keys of these entries."""
 
     @abstractmethod
-    def hashes(self, entries: Array) -> Array:
+    def hashes(self, entries: Array | slice) -> Array:
         """The hashes of these entries' keys."""
 
-    @property
     @abstractmethod
-    def nbytes(self) -> int:
-        """Bytes held, slack included."""
+    def _upsert(self, keys: Keys, row: int, out: Array) -> tuple[int, int]:
+        """See `upsert_ints`."""
 
     @abstractmethod
-    def _upsert(self, keys: Keys, row: int, out: Array) -> tuple[int, int]: ...
+    def _widen(self, room: int) -> None:
+        """Make room for as many entries in all."""
+
     @abstractmethod
-    def _widen(self, room: int) -> None: ...
-    @abstractmethod
-    def _fill(self) -> None: ...
-    @abstractmethod
-    def _unwind(self, size: int) -> None: ...
-    @abstractmethod
-    def _replace(self, kept: Keys) -> None: ...
+    def _replace(self, kept: Keys) -> None:
+        """Hold these keys, as many as `size`, instead of all others."""
 
 
 class IntIndex(KeyIndex):
@@ -143,13 +140,8 @@ class IntIndex(KeyIndex):
     def keys(self, entries: Array) -> Keys:
         return int_keys(self._keys[entries])
 
-    def hashes(self, entries: Array) -> Array:
-        out: Array = kernels.hashes_of_ints(self._keys, entries)
-        return out
-
-    @property
-    def nbytes(self) -> int:
-        return int(self._cells.nbytes + self._keys.nbytes)
+    def hashes(self, entries: Array | slice) -> Array:
+        return int_keys(self._keys[entries]).hashes
 
     def _upsert(self, keys: Keys, row: int, out: Array) -> tuple[int, int]:
         size, row = kernels.upsert_ints(
@@ -160,12 +152,6 @@ class IntIndex(KeyIndex):
     def _widen(self, room: int) -> None:
         self._keys = grown(self._keys, self.size, room)
         self.room = room
-
-    def _fill(self) -> None:
-        kernels.fill_ints(self._cells, self._keys, self.size)
-
-    def _unwind(self, size: int) -> None:
-        kernels.unwind_ints(self._cells, self._keys, self.size, size)
 
     def _replace(self, kept: Keys) -> None:
         assert kept.ints is not None
@@ -192,14 +178,9 @@ class ByteIndex(KeyIndex):
         data = gather_bytes(self._ends, self._heap, entries, offsets)
         return Keys(self._hashes[entries], offsets=offsets, data=data)
 
-    def hashes(self, entries: Array) -> Array:
+    def hashes(self, entries: Array | slice) -> Array:
         out: Array = self._hashes[entries]
         return out
-
-    @property
-    def nbytes(self) -> int:
-        arrays = (self._cells, self._hashes, self._ends, self._heap)
-        return int(sum(array.nbytes for array in arrays))
 
     def _upsert(self, keys: Keys, row: int, out: Array) -> tuple[int, int]:
         size, done = kernels.upsert_bytes(
@@ -218,12 +199,6 @@ class ByteIndex(KeyIndex):
         self._hashes = grown(self._hashes, self.size, room)
         self._ends = grown(self._ends, self.size + 1, room + 1)
         self.room = room
-
-    def _fill(self) -> None:
-        kernels.fill_hashes(self._cells, self._hashes, self.size)
-
-    def _unwind(self, size: int) -> None:
-        kernels.unwind_hashes(self._cells, self._hashes, self.size, size)
 
     def _replace(self, kept: Keys) -> None:
         assert kept.offsets is not None and kept.data is not None

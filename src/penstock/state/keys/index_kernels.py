@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from penstock.state.keys.kernels import copy_bytes, load1, load8, mix
+from penstock.state.keys.kernels import copy_bytes, load1, load8
 
 _ONE = np.uint64(1)
 
@@ -52,36 +52,6 @@ def upsert_ints(ints, hashes, start, index, keys, size, limit, out):  # type: ig
             size += 1
         out[i] = entry
     return size, len(ints)
-
-
-@njit(cache=True, nogil=True)
-def hashes_of_ints(keys, entries):  # type: ignore[no-untyped-def]
-    out = np.empty(len(entries), np.uint64)
-    for i in range(len(entries)):
-        out[i] = mix(np.uint64(keys[entries[i]]))
-    return out
-
-
-@njit(cache=True, nogil=True)
-def fill_ints(index, keys, size):  # type: ignore[no-untyped-def]
-    """Put entries 0 to `size` into an empty index, in this order: `unwind` relies on it."""
-    mask = np.uint64(len(index) - 1)
-    for entry in range(size):
-        at = mix(np.uint64(keys[entry])) & mask
-        while index[at] >= 0:
-            at = (at + _ONE) & mask
-        index[at] = entry
-
-
-@njit(cache=True, nogil=True)
-def unwind_ints(index, keys, size, back_to):  # type: ignore[no-untyped-def]
-    """Take out the newest entries, the last one first, so that no chain of probes breaks."""
-    mask = np.uint64(len(index) - 1)
-    for entry in range(size - 1, back_to - 1, -1):
-        at = mix(np.uint64(keys[entry])) & mask
-        while index[at] != entry:
-            at = (at + _ONE) & mask
-        index[at] = -1
 
 
 @njit(cache=True, nogil=True, inline="always")
@@ -154,20 +124,25 @@ def upsert_bytes(  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def fill_hashes(index, known, size):  # type: ignore[no-untyped-def]
+def fill(index, hashes):  # type: ignore[no-untyped-def]
+    """Put entries with these hashes into an empty index, in this order: `unwind` relies on it."""
     mask = np.uint64(len(index) - 1)
-    for entry in range(size):
-        at = known[entry] & mask
+    for entry in range(len(hashes)):
+        at = hashes[entry] & mask
         while index[at] >= 0:
             at = (at + _ONE) & mask
         index[at] = entry
 
 
 @njit(cache=True, nogil=True)
-def unwind_hashes(index, known, size, back_to):  # type: ignore[no-untyped-def]
+def unwind(index, hashes, first):  # type: ignore[no-untyped-def]
+    """Take out the newest entries, which begin with `first` and have these hashes.
+
+    The last one goes first, so that no chain of probes breaks.
+    """
     mask = np.uint64(len(index) - 1)
-    for entry in range(size - 1, back_to - 1, -1):
-        at = known[entry] & mask
-        while index[at] != entry:
+    for i in range(len(hashes) - 1, -1, -1):
+        at = hashes[i] & mask
+        while index[at] != first + i:
             at = (at + _ONE) & mask
         index[at] = -1

@@ -7,30 +7,21 @@ from __future__ import annotations
 
 import struct
 import zlib
-from collections.abc import Sequence
-from typing import NamedTuple, NoReturn, Protocol
+from typing import NamedTuple, NoReturn
 
 import numpy as np
 import pyarrow as pa
 
 from penstock.errors import CheckpointError
-from penstock.state.arrays import fixed_values, look, one_chunk
+from penstock.state.arrays import fixed_values, one_chunk
 from penstock.state.keys.codec import KeyCodec, Keys
-from penstock.state.keys.encoding import text_blob
-from penstock.state.table.table import HASH, KEY, SLOT
+from penstock.state.store.files import Bytes
+from penstock.state.table.table import HASH, KEY
 
 INDEX = b"penstock"
 _MAGIC = b"ARROW1"
 _PREFIX = struct.Struct("<II")
 """What a message of Arrow IPC begins with: a mark, and the length of its description."""
-
-
-class Bytes(Protocol):
-    """The bytes of a file: a `pa.Buffer`, or something that reads pieces when they are asked for."""
-
-    @property
-    def size(self) -> int: ...
-    def slice(self, offset: int, length: int) -> pa.Buffer: ...
 
 
 class Block(NamedTuple):
@@ -41,18 +32,10 @@ class Block(NamedTuple):
 
 
 class Blocks:
-    """The blocks of a segment, and what is known of them without reading them."""
+    """The blocks of a segment, and what is known of them without reading them.
 
-    def __init__(self, rows: Sequence[int], hashes: Sequence[int], slots: Sequence[int]) -> None:
-        self.rows, self.slots = np.array(rows, np.int64), np.array(slots, np.int32)
-        self.hashes = np.array(hashes, np.uint64)
-
-    def read(self, block: int) -> Block:
-        raise NotImplementedError
-
-
-class FileBlocks(Blocks):
-    """Blocks in the bytes of a file. What was read from afar is kept only until the next block."""
+    What was read from afar is kept only until the next block.
+    """
 
     def __init__(
         self,
@@ -63,7 +46,9 @@ class FileBlocks(Blocks):
         head: int,
         index: dict[str, list[int]],
     ) -> None:
-        super().__init__(index["rows"], index["hashes"], index["slots"])
+        self.rows = np.array(index["rows"], np.int64)
+        self.hashes = np.array(index["hashes"], np.uint64)
+        self.slots = np.array(index["slots"], np.int32)
         self._data, self._name, self._schema, self._codec = data, name, schema, codec
         self._sizes, self._checksums = index["sizes"], index["checksums"]
         self._starts = (np.cumsum([0, *self._sizes]) + head).tolist()
@@ -84,25 +69,9 @@ class FileBlocks(Blocks):
         return known
 
 
-class LoadedBlocks(Blocks):
-    """One block in memory."""
-
-    def __init__(self, rows: pa.RecordBatch, codec: KeyCodec) -> None:
-        firsts = [fixed_values(rows.column(name))[:1].tolist() for name in (HASH, SLOT)]
-        super().__init__([rows.num_rows] if rows.num_rows else [], *firsts)
-        self._block = Block(rows, stored_keys(rows, codec))
-
-    def read(self, block: int) -> Block:
-        return self._block
-
-
 def stored_keys(rows: pa.RecordBatch | pa.Table, codec: KeyCodec) -> Keys:
     """The keys of rows of state, with the hashes that stand beside them."""
-    column, hashes = one_chunk(rows.column(KEY)), fixed_values(one_chunk(rows.column(HASH)))
-    if codec.layout == "int":
-        return Keys(hashes, ints=look(column.buffers()[1], np.int64, column.offset, len(column)))
-    blob = text_blob(column)
-    return Keys(hashes, offsets=blob.offsets, data=blob.data)
+    return codec.from_storage(rows.column(KEY), fixed_values(one_chunk(rows.column(HASH))))
 
 
 def header_size(data: Bytes) -> int:

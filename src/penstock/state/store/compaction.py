@@ -14,7 +14,7 @@ kept needs them. A compaction that breaks off leaves files that nobody names.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 
 import numpy as np
@@ -34,7 +34,7 @@ from penstock.state.store.manifest import (
 )
 from penstock.state.store.merging import fitting, newest, whole
 from penstock.state.store.segment import SegmentFile, hash_order, stretches
-from penstock.state.store.store import SegmentGone, Store
+from penstock.state.store.store import MergedKind, SegmentGone, Store
 from penstock.state.table.table import HASH, PRESENT, SLOT
 
 Ref = DeltaRef | SegmentRef
@@ -149,23 +149,20 @@ def compact(
     )
 
 
+@dataclass
 class _Work:
     """Reads and writes the files of one compaction."""
 
-    def __init__(
-        self,
-        store: Store,
-        step: str,
-        codec: KeyCodec,
-        schema: pa.Schema,
-        upto: int,
-        tag: str,
-        check: Callable[[], None],
-    ) -> None:
-        self._store, self._step, self._codec, self._schema = store, step, codec, schema
-        self._upto, self._tag, self._check = upto, tag, check
-        self._open: dict[str, SegmentFile] = {}
-        self.written = 0
+    store: Store
+    step: str
+    codec: KeyCodec
+    schema: pa.Schema
+    upto: int
+    tag: str
+    check: Callable[[], None]
+    written: int = 0
+    """Bytes of new files."""
+    open: dict[str, SegmentFile] = field(default_factory=dict)
 
     def run(self, refs: Sequence[Ref], slots: Array, lowest: Array) -> list[SegmentRef]:
         """Merge the changes to these slots; in the `lowest`, removed entries need no mention."""
@@ -173,7 +170,7 @@ class _Work:
         here = fixed_values(one_chunk(rows.column(SLOT)))
         present = fixed_values(one_chunk(rows.column(PRESENT)))
         rows = rows.filter(fixed_array(present | ~np.isin(here, lowest), pa.bool_()))
-        return [self._wrote(self._store.write_run, rows)] if rows.num_rows else []
+        return [self._wrote("runs", rows)] if rows.num_rows else []
 
     def snapshots(self, refs: Sequence[Ref], slots: Array) -> dict[int, SegmentRef]:
         """Write all entries of each slot; nothing for a slot that has none."""
@@ -181,27 +178,27 @@ class _Work:
         order = hash_order(fixed_values(one_chunk(rows.column(HASH))))
         rows = rows.take(fixed_array(order, pa.int64()))
         return {
-            slot: self._wrote(self._store.write_snapshot, rows.slice(lo, hi - lo))
+            slot: self._wrote("snapshots", rows.slice(lo, hi - lo))
             for slot, lo, hi in stretches(fixed_values(one_chunk(rows.column(SLOT))))
         }
 
     def _merged(self, refs: Sequence[Ref], slots: Array) -> pa.Table:
         parts = ((ref, _held(ref, slots)) for ref in refs)
         tables = (self._rows(ref, held) for ref, held in parts if len(held))
-        return newest(tables, self._schema, self._codec)
+        return newest(tables, self.schema, self.codec)
 
     def _rows(self, ref: Ref, slots: Array) -> pa.Table:
         try:
-            if ref.file not in self._open:
-                self._open[ref.file] = self._store.open_segment(ref, self._codec)
+            if ref.file not in self.open:
+                self.open[ref.file] = self.store.open_segment(ref, self.codec)
         except SegmentGone as gone:
-            raise self._store.lacks(ref.file) from gone
-        segment = self._open[ref.file]
-        return fitting(segment.in_slots(slots), self._schema, segment.name)
+            raise self.store.lacks(ref.file) from gone
+        segment = self.open[ref.file]
+        return fitting(segment.in_slots(slots), self.schema, segment.name)
 
-    def _wrote(self, write: Callable[..., SegmentRef], rows: pa.Table) -> SegmentRef:
-        self._check()
-        ref = write(self._step, self._upto, self._tag, rows)
+    def _wrote(self, kind: MergedKind, rows: pa.Table) -> SegmentRef:
+        self.check()
+        ref = self.store.write_merged(kind, self.step, self.upto, self.tag, rows)
         self.written += ref.size
         return ref
 

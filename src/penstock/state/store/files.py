@@ -11,6 +11,7 @@ import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import pyarrow as pa
 import pyarrow.fs as pafs
@@ -56,7 +57,7 @@ class Files:
         except FileNotFoundError:
             return None
 
-    def open(self, name: str) -> pa.Buffer | Remote:
+    def open(self, name: str) -> Bytes:
         """A file to look at; a `FileNotFoundError` if it is not there."""
         path = self._path(name)
         if self._local:
@@ -140,6 +141,10 @@ class Remote:
 
     def slice(self, offset: int, length: int) -> pa.Buffer:
         return pa.py_buffer(self._file.read_at(length, offset))
+
+
+Bytes: TypeAlias = "pa.Buffer | Remote"
+"""The bytes of a file."""
 
 
 def open_filesystem(uri: str) -> tuple[pafs.FileSystem, str]:

@@ -13,13 +13,13 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.errors import CheckpointError
-from penstock.state.arrays import Array, fixed_array
+from penstock.state.arrays import Array, fixed_array, with_room
 from penstock.state.keys.codec import KeyCodec
 from penstock.state.keys.index import key_index
 from penstock.state.store.blocks import stored_keys
 from penstock.state.store.segment import take_rows
 from penstock.state.table import patches
-from penstock.state.table.table import HASH, KEY, PRESENT, SLOT
+from penstock.state.table.table import HASH, KEY, PRESENT, SLOT, columns_text
 
 _UNSEEN, _PATCH, _SETTLED = 0, 1, 2
 
@@ -37,7 +37,8 @@ class Newest:
         """Add a table that is older than all before; a number is in it at most once."""
         if len(numbers) == 0:
             return
-        self._make_room(int(numbers.max()) + 1)
+        have = len(self._known)
+        self._known = with_room(self._known, have, int(numbers.max()) + 1 - have)
         wanted = np.flatnonzero(self._known[numbers] < _SETTLED)
         if len(wanted) == 0:
             return
@@ -69,12 +70,6 @@ class Newest:
                 older = (numbers[rest], take_rows(table, rest))
                 several = older if several is None else _folded(older, several)
         return _joined([*once, *([several[1]] if several else [])], self._schema)
-
-    def _make_room(self, numbers: int) -> None:
-        if numbers > len(self._known):
-            room = np.zeros(max(numbers, 2 * len(self._known)), np.uint8)
-            room[: len(self._known)] = self._known
-            self._known = room
 
 
 def newest(tables: Iterable[pa.Table], schema: pa.Schema, codec: KeyCodec) -> pa.Table:
@@ -111,7 +106,8 @@ def fitting(table: pa.Table, schema: pa.Schema, name: str) -> pa.Table:
     if table.schema.equals(schema):
         return table
     raise CheckpointError(
-        f"{name} has columns {_shape(table.schema)}; the flow's step has {_shape(schema)}",
+        f"{name} has columns {columns_text(table.schema)}; "
+        f"the flow's step has {columns_text(schema)}",
         hint="run the flow that wrote the checkpoint, or start in a new folder",
     )
 
@@ -124,14 +120,11 @@ def _folded(older: tuple[Array, pa.Table], newer: tuple[Array, pa.Table]) -> tup
     both = np.flatnonzero(at >= 0)
     place[newer[0]] = -1
     only_newer, only_older = np.flatnonzero(at < 0), np.flatnonzero(place[older[0]] >= 0)
-    folded = patches.fold(_taken(older[1], at[both]), take_rows(newer[1], both))
+    below = older[1].take(fixed_array(at[both], pa.int64()))
+    folded = patches.fold(below, take_rows(newer[1], both))
     numbers = [newer[0][both], newer[0][only_newer], older[0][only_older]]
     tables = [folded, take_rows(newer[1], only_newer), take_rows(older[1], only_older)]
     return np.concatenate(numbers), pa.concat_tables(tables)
-
-
-def _taken(table: pa.Table, rows: Array) -> pa.Table:
-    return table.take(fixed_array(rows, pa.int64()))
 
 
 def _absent(rows: pa.Table) -> pa.Table:
@@ -148,7 +141,3 @@ def _absent(rows: pa.Table) -> pa.Table:
 
 def _joined(tables: list[pa.Table], schema: pa.Schema) -> pa.Table:
     return pa.concat_tables(tables) if tables else no_rows(schema)
-
-
-def _shape(schema: pa.Schema) -> str:
-    return ", ".join(f"{field.name} {field.type}" for field in schema)

@@ -19,12 +19,7 @@ from typing import TypeVar
 import numpy as np
 import pyarrow as pa
 
-from penstock.state.arrays import (
-    Array,
-    filled_values,
-    fixed_array,
-    one_chunk,
-)
+from penstock.state.arrays import Array, filled_values, fixed_array, one_chunk
 from penstock.state.keys.codec import KeyCodec, Keys, slots_of
 from penstock.state.store.blocks import stored_keys
 from penstock.state.store.manifest import (
@@ -40,6 +35,7 @@ from penstock.state.store.store import SegmentGone, Store
 from penstock.state.table.table import HASH, KEY, PRESENT, SLOT
 
 T = TypeVar("T")
+Ref = DeltaRef | SegmentRef
 _AT_ONCE = 64 << 20
 """Bytes of files that `due` looks at together."""
 
@@ -48,7 +44,7 @@ _AT_ONCE = 64 << 20
 class _Layer:
     """A delta or run: what it holds is newer than what the layers behind it do."""
 
-    ref: DeltaRef | SegmentRef
+    ref: Ref
     covers: Array
     """Per slot, whether its rows count (bool)."""
 
@@ -62,11 +58,15 @@ class _View:
     """Newest first."""
     snapshots: dict[int, SegmentRef] = field(default_factory=dict)
 
-    def files(self, slot: int) -> list[DeltaRef | SegmentRef]:
-        """The files of a slot, newest first."""
-        files = [layer.ref for layer in self.layers if layer.covers[slot]]
-        snapshot = self.snapshots.get(slot)
-        return [*files, snapshot] if snapshot else files
+    def files(self, slots: Array) -> Iterator[tuple[Ref, Array]]:
+        """The files of these slots, newest first, each with the slots that count in it."""
+        for layer in self.layers:
+            near = slots[layer.covers[slots]]
+            if len(near):
+                yield layer.ref, near
+        for slot in slots.tolist():
+            if slot in self.snapshots:
+                yield self.snapshots[slot], np.array([slot])
 
 
 class StateReader:
@@ -116,9 +116,8 @@ class StateReader:
         A column of `limits` holds times, zero for none. Also gives, for each column, the smallest
         time beyond its limit in these slots; nothing for a column that has none.
         """
-        return self._steadily(
-            lambda view: self._due(view, np.unique(slots).astype(np.int64), limits)
-        )
+        wanted = np.unique(slots).astype(np.int64)
+        return self._steadily(lambda view: self._due(view, wanted, limits))
 
     # -- how it works
 
@@ -140,7 +139,7 @@ class StateReader:
     def _viewed(self, chain: VersionChain) -> _View:
         files = chain.step(self._step)
         deltas = [ref for _, ref in chain.deltas(self._step)]
-        refs: list[DeltaRef | SegmentRef] = [*deltas[::-1], *files.runs[::-1]]
+        refs: list[Ref] = [*deltas[::-1], *files.runs[::-1]]
         layers = [_Layer(ref, self._covers(ref.slots)) for ref in refs]
         return _View(chain.version, tuple(layers), files.snapshots)
 
@@ -151,7 +150,7 @@ class StateReader:
         covers[unpack_slots(packed)] = True
         return covers
 
-    def _segment(self, ref: DeltaRef | SegmentRef) -> SegmentFile:
+    def _segment(self, ref: Ref) -> SegmentFile:
         key = (ref.file, ref.checksum)
         segment = self._open.get(key)
         if segment is None:
@@ -175,7 +174,7 @@ class StateReader:
                 self._look(snapshot, keys, left[lo:hi], rows)
         return rows.table()
 
-    def _look(self, ref: DeltaRef | SegmentRef, keys: Keys, which: Array, rows: Newest) -> bool:
+    def _look(self, ref: Ref, keys: Keys, which: Array, rows: Newest) -> bool:
         segment = self._segment(ref)
         places, found = segment.find(keys, which)
         if len(places) == 0:
@@ -187,7 +186,8 @@ class StateReader:
         self, view: _View, slot: int, after: int | None, about_bytes: int
     ) -> tuple[pa.Table, int | None]:
         spans = []
-        for segment in map(self._segment, view.files(slot)):
+        for ref, _ in view.files(np.array([slot])):
+            segment = self._segment(ref)
             start, stop = segment.span(slot)
             if after is not None:
                 start = max(start, segment.after(after))
@@ -213,7 +213,7 @@ class StateReader:
         schema = pa.schema([self._schema.field(name) for name in names])
         found, beyond = [no_rows(self._schema)], dict[str, int]()
         for some in slot_groups(slots, self._sizes(view), _AT_ONCE):
-            tables = (self._in_slots(*part).select(names) for part in self._parts(view, some))
+            tables = (self._in_slots(*file).select(names) for file in view.files(some))
             rows = newest(tables, schema, self._codec)
             rows = rows.filter(rows.column(PRESENT))
             due = np.zeros(rows.num_rows, np.bool_)
@@ -238,17 +238,7 @@ class StateReader:
             sizes[slot] += ref.size
         return sizes
 
-    def _parts(self, view: _View, slots: Array) -> Iterator[tuple[DeltaRef | SegmentRef, Array]]:
-        """The files of these slots, newest first, each with the slots that count in it."""
-        for layer in view.layers:
-            near = slots[layer.covers[slots]]
-            if len(near):
-                yield layer.ref, near
-        for slot in slots.tolist():
-            if slot in view.snapshots:
-                yield view.snapshots[slot], np.array([slot])
-
-    def _in_slots(self, ref: DeltaRef | SegmentRef, slots: Array) -> pa.Table:
+    def _in_slots(self, ref: Ref, slots: Array) -> pa.Table:
         segment = self._segment(ref)
         return self._fitting(segment.in_slots(slots), segment)
 

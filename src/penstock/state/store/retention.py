@@ -37,8 +37,7 @@ def clean(store: Store, keep: int, newest: int, active_tags: Collection[str] = (
     """
     if keep < 2:
         raise SettingError(
-            f"cannot keep {keep} versions",
-            hint="keep at least 2: Spark may replay the last epoch",
+            f"cannot keep {keep} versions", hint="keep at least 2: Spark may replay the last epoch"
         )
     needed = _needed(store, keep, newest)
     files = size = 0

@@ -22,7 +22,6 @@ written: whatever bit of a file is damaged, it is noticed when that part is used
 
 from __future__ import annotations
 
-import struct
 import zlib
 from itertools import pairwise
 
@@ -34,16 +33,8 @@ from penstock.errors import ProtocolError
 from penstock.state.arrays import Array, fixed_array, fixed_values, one_chunk, ranges
 from penstock.state.keys.codec import KeyCodec, Keys
 from penstock.state.store import segment_kernels as kernels
-from penstock.state.store.blocks import (
-    INDEX,
-    Blocks,
-    Bytes,
-    FileBlocks,
-    LoadedBlocks,
-    damaged,
-    frame_checksum,
-    header_size,
-)
+from penstock.state.store.blocks import INDEX, Blocks, damaged, frame_checksum, header_size
+from penstock.state.store.files import Bytes
 from penstock.state.table.table import HASH, KEY, SLOT
 
 _BLOCK_BYTES, _BLOCK_ROWS = 1 << 17, 1 << 16
@@ -80,16 +71,9 @@ class SegmentFile:
     May be read by several threads.
     """
 
-    def __init__(
-        self,
-        name: str,
-        schema: pa.Schema,
-        codec: KeyCodec,
-        blocks: Blocks,
-        size: int,
-    ) -> None:
+    def __init__(self, name: str, schema: pa.Schema, blocks: Blocks, size: int) -> None:
         self.name, self.schema, self.size = name, schema, size
-        self._codec, self._blocks = codec, blocks
+        self._blocks = blocks
         self._ends = np.cumsum(blocks.rows)
         self._starts: list[int] = (self._ends - blocks.rows).tolist()
         self.rows = int(self._ends[-1]) if len(self._ends) else 0
@@ -102,22 +86,16 @@ class SegmentFile:
             schema = pa.ipc.read_schema(data.slice(8, head - 8))
             packed = (schema.metadata or {}).get(INDEX)
             if packed is None:
-                return _unindexed(data, name, codec)
+                data, checksum = _indexed(data, codec)
+                return SegmentFile.open(data, name, codec, checksum)
             index = decode(packed, dict[str, list[int]])
-            blocks = FileBlocks(data, name, schema.remove_metadata(), codec, head, index)
+            blocks = Blocks(data, name, schema.remove_metadata(), codec, head, index)
             found = frame_checksum(data, head, sum(index["sizes"]))
-        except (
-            ProtocolError,
-            KeyError,
-            ValueError,
-            struct.error,
-            OSError,
-            pa.ArrowException,
-        ) as bad:
+        except (ProtocolError, KeyError, ValueError, OSError, pa.ArrowException) as bad:
             damaged(name, f"{bad}", bad)
         if checksum is not None and found != checksum:
             damaged(name, "its checksum is not the one it was written with")
-        return SegmentFile(name, schema.remove_metadata(), codec, blocks, data.size)
+        return SegmentFile(name, schema.remove_metadata(), blocks, data.size)
 
     @property
     def row_bytes(self) -> float:
@@ -248,8 +226,7 @@ def hash_order(hashes: Array) -> Array:
 
 def _by_hash(table: pa.Table) -> pa.RecordBatch:
     batch = pa.RecordBatch.from_arrays(
-        [one_chunk(column) for column in table.columns],
-        schema=table.schema.remove_metadata(),
+        [one_chunk(column) for column in table.columns], schema=table.schema.remove_metadata()
     )
     hashes = fixed_values(batch.column(HASH))
     if (hashes[1:] >= hashes[:-1]).all():
@@ -276,13 +253,12 @@ def _same(keys: Keys, which: Array, there: Keys, at: Array) -> Array:
     return same
 
 
-def _unindexed(data: Bytes, name: str, codec: KeyCodec) -> SegmentFile:
-    """A delta of format 1: without hashes and in another order. It is brought into this form."""
+def _indexed(data: Bytes, codec: KeyCodec) -> tuple[pa.Buffer, int]:
+    """A delta of format 1, without hashes and in another order, as `write_segment` gives it."""
     table = pa.ipc.open_file(data.slice(0, data.size)).read_all()
     hashes = codec.from_storage(table.column(KEY)).hashes
     field = pa.field(HASH, pa.uint64(), nullable=False)
-    batch = _by_hash(table.add_column(0, field, fixed_array(hashes, pa.uint64())))
-    return SegmentFile(name, batch.schema, codec, LoadedBlocks(batch, codec), data.size)
+    return write_segment(table.add_column(0, field, fixed_array(hashes, pa.uint64())))
 
 
 def _joined(parts: list[Array]) -> Array:

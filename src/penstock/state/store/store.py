@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -64,6 +64,7 @@ __all__ = [
 
 T = TypeVar("T")
 
+MergedKind = Literal["runs", "snapshots"]
 _INCOMPLETE = "the folder is incomplete: restore it, or start from a new checkpoint folder"
 
 
@@ -132,13 +133,25 @@ class Store:
         slots = pack_slots(fixed_values(one_chunk(table.column(SLOT))))
         return DeltaRef(step, host, name, table.num_rows, data.size, checksum, slots)
 
-    def write_run(self, step: str, version: int, tag: str, table: pa.Table) -> SegmentRef:
-        """Write changes that were merged. The tag makes the name one that was never used."""
-        return self._write_new("runs", step, version, tag, table)
+    def write_merged(
+        self, kind: MergedKind, step: str, version: int, tag: str, table: pa.Table
+    ) -> SegmentRef:
+        """Write a run, or the entries of one slot as its snapshot; at least one row.
 
-    def write_snapshot(self, step: str, version: int, tag: str, table: pa.Table) -> SegmentRef:
-        """Write the entries of one slot, at least one."""
-        return self._write_new("snapshots", step, version, tag, table)
+        The tag makes the name one that was never used.
+        """
+        slots = np.unique(fixed_values(one_chunk(table.column(SLOT))))
+        name = f"{kind}/{step}/{version:012d}-{tag}-{slots[0]}.arrow"
+        if self.files.exists(name):
+            raise ProtocolError(
+                f"{name} of {self.uri} is there already", hint="use a tag that was never used"
+            )
+        data, checksum = write_segment(table)
+        self.files.write_patiently(name, data)
+        packed = pack_slots(slots)
+        return SegmentRef(
+            step, name, table.num_rows, data.size, checksum, packed, len(slots), version
+        )
 
     def open_segment(self, ref: DeltaRef | SegmentRef, codec: KeyCodec) -> SegmentFile:
         """Open a file to search in it; `SegmentGone` if it is not there."""
@@ -152,14 +165,6 @@ class Store:
                 hint="restore this file from a backup, or start from a new checkpoint folder",
             ) from unreadable
         return SegmentFile.open(data, f"{ref.file} of {self.uri}", codec, ref.checksum)
-
-    def read_delta(self, ref: DeltaRef | SegmentRef, codec: KeyCodec) -> pa.Table:
-        """All rows of a file, checked, whatever slots count in it."""
-        try:
-            segment = self.open_segment(ref, codec)
-        except SegmentGone as gone:
-            raise self.lacks(str(gone)) from gone
-        return segment.between(0, segment.rows)
 
     # Manifests and layouts
 
@@ -205,11 +210,7 @@ class Store:
         for epoch in range(newest.base + 1, version):
             manifest = settled.get(epoch) or self.read_manifest(epoch)
             if manifest is None:
-                raise CheckpointError(
-                    f"{self.uri} lacks the manifest of epoch {epoch}, "
-                    f"which epoch {version} builds on",
-                    hint=_INCOMPLETE,
-                )
+                raise self.lacks(f"the manifest of epoch {epoch}, which epoch {version} builds on")
             manifests.append(manifest)
         layout = known.layout if known is not None else None
         if not newest.layout:
@@ -245,22 +246,6 @@ class Store:
     def lacks(self, file: str) -> CheckpointError:
         """What to raise when a file of a version that should be there is missing."""
         return CheckpointError(f"{self.uri} lacks {file}", hint=_INCOMPLETE)
-
-    def _write_new(
-        self, kind: str, step: str, version: int, tag: str, table: pa.Table
-    ) -> SegmentRef:
-        slots = np.unique(fixed_values(one_chunk(table.column(SLOT))))
-        name = f"{kind}/{step}/{version:012d}-{tag}-{slots[0]}.arrow"
-        if self.files.exists(name):
-            raise ProtocolError(
-                f"{name} of {self.uri} is there already", hint="use a tag that was never used"
-            )
-        data, checksum = write_segment(table)
-        self.files.write_patiently(name, data)
-        packed = pack_slots(slots)
-        return SegmentRef(
-            step, name, table.num_rows, data.size, checksum, packed, len(slots), version
-        )
 
     def _read_checked(self, name: str, kind: type[T]) -> T | None:
         facts = self._read_json(name)

@@ -19,8 +19,6 @@ there are chunks. Here every field of a row lives in one array that doubles when
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-
 import numpy as np
 import pyarrow as pa
 
@@ -29,11 +27,11 @@ from penstock.state.arrays import (
     Array,
     fixed_array,
     fixed_values,
-    grown,
     look,
     pack_bits,
     physical,
     valid_mask,
+    with_room,
 )
 from penstock.state.keys.kernels import gather_bytes, gather_offsets
 
@@ -94,32 +92,11 @@ class Arena:
         return sum(store.nbytes for store in self._fields)
 
 
-class _Store(ABC):
-    """One field of all rows."""
-
-    def __init__(self, type: pa.DataType) -> None:
-        self.type = type
-
-    @abstractmethod
-    def append(self, column: pa.Array, order: Array | None, size: int) -> None:
-        """Append a column, or these places of it, behind the first `size` values."""
-
-    @abstractmethod
-    def take(self, numbers: Array) -> pa.Array: ...
-
-    @abstractmethod
-    def keep(self, numbers: Array) -> None: ...
-
-    @property
-    @abstractmethod
-    def nbytes(self) -> int: ...
-
-
-class _Nullable(_Store):
+class _Nullable:
     """What fixed width and text share: the mask of values, made when the first null comes."""
 
     def __init__(self, type: pa.DataType) -> None:
-        super().__init__(type)
+        self.type = type
         self._valid: Array | None = None
 
     def _append_valid(self, column: pa.Array, order: Array | None, size: int, count: int) -> None:
@@ -128,7 +105,7 @@ class _Nullable(_Store):
             if valid is None:
                 return
             self._valid = np.ones(max(_LEAST, size + count), np.bool_)
-        self._valid = _with_room(self._valid, size, count)
+        self._valid = with_room(self._valid, size, count)
         self._valid[size : size + count] = True if valid is None else _ordered(valid, order)
 
     def keep(self, numbers: Array) -> None:
@@ -161,7 +138,7 @@ class _Fixed(_Nullable):
         values = self._seen(column)
         count = len(values) if order is None else len(order)
         self._append_valid(column, order, size, count)
-        self._values = _with_room(self._values, size, count)
+        self._values = with_room(self._values, size, count)
         self._values[size : size + count] = _ordered(values, order)
 
     def take(self, numbers: Array) -> pa.Array:
@@ -207,9 +184,9 @@ class _Text(_Nullable):
             offsets, bytes = kept, gather_bytes(offsets, bytes, order, kept)
         count, used = len(offsets) - 1, int(self._ends[size])
         self._append_valid(column, order, size, count)
-        self._ends = _with_room(self._ends, size + 1, count)
+        self._ends = with_room(self._ends, size + 1, count)
         self._ends[size + 1 : size + 1 + count] = offsets[1:] + used
-        self._heap = _with_room(self._heap, used, len(bytes))
+        self._heap = with_room(self._heap, used, len(bytes))
         self._heap[used : used + len(bytes)] = bytes
 
     def take(self, numbers: Array) -> pa.Array:
@@ -235,7 +212,7 @@ class _Text(_Nullable):
         return super().nbytes + self._ends.nbytes + self._heap.nbytes
 
 
-class _Nested(_Store):
+class _Nested:
     """Values that only Arrow knows to take apart.
 
     Arrays are joined so that each is more than twice as long as the next: there are few of them,
@@ -243,7 +220,7 @@ class _Nested(_Store):
     """
 
     def __init__(self, type: pa.DataType) -> None:
-        super().__init__(type)
+        self.type = type
         self._parts: list[pa.Array] = []
 
     def append(self, column: pa.Array, order: Array | None, size: int) -> None:
@@ -285,7 +262,8 @@ class _Nested(_Store):
         return sum(part.nbytes for part in self._parts)
 
 
-def _store(type: pa.DataType) -> _Store:
+def _store(type: pa.DataType) -> _Fixed | _Text | _Nested:
+    """Where the values of one field are kept: appended in order, taken and kept by number."""
     dtype = physical(type)
     if dtype is not None:
         return _Fixed(type, dtype)
@@ -298,13 +276,6 @@ def _store(type: pa.DataType) -> _Store:
         pa.types.is_large_binary,
     )
     return _Text(type) if any(kind(type) for kind in kinds) else _Nested(type)
-
-
-def _with_room(array: Array, used: int, count: int) -> Array:
-    """The array, or a longer one that holds the same, with room for `count` more."""
-    if used + count <= len(array):
-        return array
-    return grown(array, used, max(used + count, 2 * len(array)))
 
 
 def _ordered(values: Array, order: Array | None) -> Array:

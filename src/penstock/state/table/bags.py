@@ -29,15 +29,15 @@ from penstock.state.arrays import (
     Array,
     fixed_array,
     fixed_values,
-    grown,
     indices,
     one_chunk,
     valid_mask,
+    with_room,
 )
 from penstock.state.table import bag_kernels as kernels
 from penstock.state.table.arena import Arena
-from penstock.state.table.columns import Column
-from penstock.state.table.patches import SMALL, patch_fields
+from penstock.state.table.columns import Column, PatchableColumn
+from penstock.state.table.patches import SMALL
 from penstock.state.table.table import ColumnTable
 
 _FEW = 1024
@@ -45,7 +45,7 @@ _FEW = 1024
 
 
 @dataclass(frozen=True)
-class BagColumn(Column):
+class BagColumn(PatchableColumn):
     """The cells of bags in memory, lists of structs in files (see `patches`)."""
 
     width: int = 2
@@ -55,18 +55,8 @@ class BagColumn(Column):
     def dtype(self) -> np.dtype[Any]:
         return np.dtype(np.int64)
 
-    @property
-    def storage_type(self) -> pa.DataType:
-        return self.type
-
-    @property
-    def fields(self) -> list[pa.Field]:
-        return patch_fields(self.name, self.type)
-
-    def to_arrays(self, values: Array, present: Array) -> list[pa.Array]:
-        whole = np.zeros(len(values), np.bool_)
-        gone = pa.nulls(len(values), pa.int64())
-        return [self.bags.lists(values, present), fixed_array(whole, pa.bool_(), present), gone]
+    def to_arrow(self, values: Array, valid: Array | None = None) -> pa.Array:
+        return self.bags.lists(values, np.ones(len(values), np.bool_) if valid is None else valid)
 
     def delta_arrays(
         self, values: Array, present: Array, entries: Array, base: int
@@ -165,7 +155,7 @@ class Bags:
         if found < len(entries):
             order = kernels.grouped_order(entries, self._place, counts, found)
         first = self._arena.append(rows, order)
-        self._reserve(found)
+        self._nodes = with_room(self._nodes, self._size, found)
         kernels.append_runs(cells, distinct[:found], counts[:found], self._nodes, self._size, first)
         self._size += found
 
@@ -278,11 +268,6 @@ class Bags:
         self._size = 0
         self._place = np.zeros(0, np.int32)
 
-    def _reserve(self, nodes: int) -> None:
-        room = self._size + nodes
-        if room > len(self._nodes):
-            self._nodes = grown(self._nodes, self._size, max(room, 2 * len(self._nodes)))
-
     def _listed(self, cells: Array, skip: Array | None = None) -> tuple[Array, Array]:
         """The rows of these cells without the first `skip` of each, and the place of each row's cell."""
         if skip is None:
@@ -295,7 +280,7 @@ class Bags:
     def _chained(self, starts: Array, counts: Array, ids: Array) -> Array:
         """The cells of bags, each of counts[i] of the ids from starts[i] on."""
         runs = int(kernels.count_runs(starts, counts, ids))
-        self._reserve(runs)
+        self._nodes = with_room(self._nodes, self._size, runs)
         cells = np.empty((len(counts), 2), np.int64)
         kernels.put_runs(starts, counts, ids, self._nodes, self._size, cells)
         self._size += runs

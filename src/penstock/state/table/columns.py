@@ -27,7 +27,7 @@ from penstock.state.arrays import (
     physical,
     valid_mask,
 )
-from penstock.state.table.patches import patch_fields
+from penstock.state.table.patches import patch_fields, whole_companions
 
 
 @dataclass(frozen=True)
@@ -41,6 +41,9 @@ class Column:
     name: str
     type: pa.DataType
     width: int = 1
+    restore: Callable[[Any], Any] | None = field(default=None, compare=False, repr=False)
+    """Makes the form in memory of Arrow's Python value, if that is another one: Arrow gives structs
+    back as dicts and maps as lists of pairs, and does not take the two forms of either in one column."""
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -87,6 +90,17 @@ class Column:
             return np.full(room, None, object)
         return np.zeros(room if self.width == 1 else (room, self.width), self.dtype)
 
+    def grown(self, values: Array, used: int, room: int) -> Array:
+        """The first `used` values with room for `room` in all."""
+        new = self.empty(room)
+        new[:used] = values[:used]
+        return new
+
+    @property
+    def nothing(self) -> int | None:
+        """What a new entry holds."""
+        return None if self.dtype == object else 0
+
     def to_arrow(self, values: Array, valid: Array | None = None) -> pa.Array:
         """Values as an Arrow array of `storage_type`, null where `valid` is False."""
         if self.dtype == object:
@@ -102,9 +116,10 @@ class Column:
         array = one_chunk(column)
         values: Array
         if self.dtype == object:
-            objects = np.empty(len(array), object)
-            objects[:] = array.to_pylist()
-            return objects
+            objects, restore = array.to_pylist(), self.restore
+            if restore is not None:
+                objects = [None if value is None else restore(value) for value in objects]
+            return np.fromiter(objects, object, len(objects))
         if self.width == 1:
             values = fixed_values(array)
         else:
@@ -120,73 +135,12 @@ class Column:
 
 
 @dataclass(frozen=True)
-class ObjectColumn(Column):
-    """A column whose values user code gave; a restore brings them back in the same form.
-
-    Arrow gives structs back as dicts and maps as lists of pairs, and does not take the two forms
-    of either in one column.
-    """
-
-    restore: Callable[[Any], Any] = field(default=lambda value: value, compare=False)
-    """From Arrow's Python value to the form in memory."""
-
-    def from_arrow(self, column: pa.Array | pa.ChunkedArray) -> Array:
-        restore = self.restore
-        values = (None if value is None else restore(value) for value in column.to_pylist())
-        return np.fromiter(values, object, len(column))
-
-
-@dataclass(frozen=True)
-class PatchColumn(ObjectColumn):
-    """A column of maps or lists, of which a delta tells only what changed (see `patches`)."""
-
-    whole: Callable[[Any], Any] = field(default=lambda cell: cell, compare=False)
-    """From a cell to what Arrow takes for it."""
-    patch: Callable[[Any], tuple[Any, Any] | None] = field(default=lambda cell: None, compare=False)
-    """What changed in a cell since the last seal and what is gone, as Arrow takes them; or None: the
-    cell is better written whole."""
-    forget: Callable[[], None] = field(default=lambda: None, compare=False)
-    """Called when the table was sealed or rolled back."""
+class PatchableColumn(Column):
+    """A column of maps or lists, of which a row of a file may hold only a part (see `patches`)."""
 
     @property
     def fields(self) -> list[pa.Field]:
         return patch_fields(self.name, self.type)
 
-    def to_arrow(self, values: Array, valid: Array | None = None) -> pa.Array:
-        whole = self.whole
-        cells = [None if cell is None else whole(cell) for cell in values.tolist()]
-        return pa.array(cells, self.type)
-
     def to_arrays(self, values: Array, present: Array) -> list[pa.Array]:
-        _, patch, gone = self.fields
-        none = np.zeros(len(values), np.bool_)
-        return [
-            self.to_arrow(values),
-            fixed_array(none, patch.type, present),
-            pa.nulls(len(values), gone.type),
-        ]
-
-    def delta_arrays(
-        self, values: Array, present: Array, entries: Array, base: int
-    ) -> list[pa.Array]:
-        parts: list[Any] = []
-        gone: list[Any] = []
-        patched = np.zeros(len(values), np.bool_)
-        for at, cell in enumerate(values.tolist()):
-            patch = None if cell is None else self.patch(cell)
-            if patch is not None:
-                patched[at] = True
-                parts.append(patch[0])
-                gone.append(patch[1])
-            else:
-                parts.append(None if cell is None else self.whole(cell))
-                gone.append(None)
-        types = [field.type for field in self.fields]
-        return [
-            pa.array(parts, types[0]),
-            fixed_array(patched, types[1], present),
-            pa.array(gone, types[2]),
-        ]
-
-    def settled(self) -> None:
-        self.forget()
+        return [self.to_arrow(values, present), *whole_companions(self.fields, present)]

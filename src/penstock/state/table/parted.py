@@ -7,14 +7,13 @@ the worker that holds the part may change; what is here works on all of them, wh
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
 
 from penstock.state.arrays import Array, fixed_array, fixed_values, one_chunk
 from penstock.state.keys.codec import KeyCodec, Keys, slots_of
-from penstock.state.table.table import SLOT, check_savepoint, check_sealed
+from penstock.state.table.table import SLOT, ColumnTable, check_savepoint, check_sealed
 
 
 def part_numbers(slots: int, parts: int) -> Array:
@@ -39,47 +38,12 @@ def by_part(numbers: Array, parts: int) -> tuple[Array, list[tuple[int, int, int
     return order, [run for run in runs if run[1] < run[2]]
 
 
-class StepTable(Protocol):
-    """A `ColumnTable`, or several that share a step's slots (`PartedTable`).
-
-    Entries are numbers that only the table itself understands; see `ColumnTable` for each method.
-    """
-
-    @property
-    def codec(self) -> KeyCodec: ...
-    @property
-    def slots(self) -> int: ...
-    @property
-    def schema(self) -> pa.Schema: ...
-    @property
-    def renumberings(self) -> int: ...
-    @property
-    def nbytes(self) -> int: ...
-    @property
-    def sealed(self) -> bool: ...
-
-    def __len__(self) -> int: ...
-    def find(self, keys: Keys) -> Array: ...
-    def known(self, keys: Keys) -> Array: ...
-    def values(self, name: str, entries: Array) -> Array: ...
-    def entries_in(self, slots: Array) -> Array: ...
-    def export(self, entries: Array) -> pa.Table: ...
-    def delta(self) -> pa.Table: ...
-    def load(self, table: pa.Table) -> None: ...
-    def install(self, keys: Keys, table: pa.Table) -> int: ...
-    def give_away(self, slots: Array) -> None: ...
-    def drop(self, slots: Array) -> None: ...
-    def evict(self, nbytes: int) -> int: ...
-    def savepoint(self) -> int: ...
-    def undo(self, mark: int) -> None: ...
-    def seal(self) -> None: ...
-    def rollback(self) -> None: ...
-
-
 class PartedTable:
-    """Several tables of one step as one `StepTable`. Entry e of part p is known as e * parts + p.
+    """Several tables of one step as one. Entry e of part p is known as e * parts + p.
 
-    >>> from penstock.state.table.table import Column, ColumnTable
+    Methods do what those of `ColumnTable` do, in every part.
+
+    >>> from penstock.state.table.columns import Column
     >>> codec = KeyCodec(pa.schema([("user", pa.int64())]))
     >>> parts = [ColumnTable(codec, [Column("n", pa.int64())], slots=16) for _ in range(4)]
     >>> table, users = PartedTable(parts), codec.encode(pa.record_batch({"user": [7, 8]}))
@@ -115,7 +79,6 @@ class PartedTable:
     # -- looking up
 
     def find(self, keys: Keys) -> Array:
-        """The entry of each key, -1 where none is present."""
         found = np.full(len(keys), -1, np.int64)
         for part, rows in self._keys_by_part(keys):
             entries = self.parts[part].find(keys.take(rows))
@@ -123,14 +86,12 @@ class PartedTable:
         return found
 
     def known(self, keys: Keys) -> Array:
-        """Which keys have an entry here, present or known to be absent."""
         mask = np.zeros(len(keys), np.bool_)
         for part, rows in self._keys_by_part(keys):
             mask[rows] = self.parts[part].known(keys.take(rows))
         return mask
 
     def values(self, name: str, entries: Array) -> Array:
-        """The values of a column in these entries, copied."""
         found = np.empty(len(entries), self.parts[0].values(name, entries[:0]).dtype)
         for part, rows in self._entries_by_part(entries):
             found[rows] = self.parts[part].values(name, entries[rows] // len(self.parts))
@@ -160,18 +121,15 @@ class PartedTable:
         return whole.combine_chunks().take(fixed_array(order, pa.int64()))
 
     def delta(self) -> pa.Table:
-        """What changed in the entries touched since the last seal."""
         return pa.concat_tables([part.delta() for part in self.parts])
 
     def load(self, table: pa.Table) -> None:
-        """Take in whole rows, later rows win, as if they had always been there."""
         check_sealed(self.sealed, "load")
         for part, rows in self._rows_by_part(table):
             self.parts[part].load(rows)
         self._savepoints.clear()
 
     def install(self, keys: Keys, table: pa.Table) -> int:
-        """Take in what another copy of the state holds of keys that have no entry here."""
         rows = dict(self._rows_by_part(table))
         places = dict(self._keys_by_part(keys))
         none, no_rows = np.empty(0, np.int64), self.schema.empty_table()
@@ -183,11 +141,9 @@ class PartedTable:
     # -- slots come and go
 
     def give_away(self, slots: Array) -> None:
-        """From now on the entries of these slots, and no others, are a copy that others may read."""
         self._each(lambda part: part.give_away(slots))
 
     def drop(self, slots: Array) -> None:
-        """Forget everything of these slots: they have moved away. Entry numbers change."""
         check_sealed(self.sealed, "drop")
         self._each(lambda part: part.drop(slots))
 
@@ -216,11 +172,9 @@ class PartedTable:
         del self._savepoints[mark + 1 :]
 
     def seal(self) -> None:
-        """The changes are durable."""
         self._each(lambda part: part.seal())
 
     def rollback(self) -> None:
-        """Back to the last seal."""
         self._each(lambda part: part.rollback())
 
     def _each(self, call: Callable[[StepTable], None]) -> None:
@@ -250,3 +204,7 @@ class PartedTable:
             (part, whole.take(fixed_array(rows, pa.int64())))
             for part, rows in self._by_part(self._part_of[slots])
         ]
+
+
+StepTable = ColumnTable | PartedTable
+"""The state of a step on a host. Entries are numbers that only the table itself understands."""

@@ -45,11 +45,7 @@ def patch_fields(name: str, type: pa.DataType) -> list[pa.Field]:
     ['list<item: string>', 'bool', 'int64']
     """
     gone = pa.list_(type.key_type) if pa.types.is_map(type) else pa.int64()
-    return [
-        pa.field(name, type),
-        pa.field(name + PATCH, pa.bool_()),
-        pa.field(name + GONE, gone),
-    ]
+    return [pa.field(name, type), pa.field(name + PATCH, pa.bool_()), pa.field(name + GONE, gone)]
 
 
 def has_patches(schema: pa.Schema) -> bool:
@@ -98,11 +94,18 @@ def completed(table: pa.Table, schema: pa.Schema) -> pa.Table:
         names = table.schema.names
         if name not in names:
             continue
-        _, *companions = patch_fields(name, schema.field(name).type)
-        for at, field in enumerate(companions, names.index(name) + 1):
+        fields = patch_fields(name, schema.field(name).type)
+        arrays = whole_companions(fields, _true(table, _PRESENT))
+        for at, (field, array) in enumerate(zip(fields[1:], arrays, strict=True), 1):
             if field.name not in names:
-                table = table.add_column(at, field, _of_whole_rows(table, field))
+                table = table.add_column(names.index(name) + at, field, array)
     return table
+
+
+def whole_companions(fields: Sequence[pa.Field], present: Array) -> list[pa.Array]:
+    """The companions of a column of whole rows; `fields` are those of `patch_fields`."""
+    none = np.zeros(len(present), np.bool_)
+    return [fixed_array(none, pa.bool_(), present), pa.nulls(len(present), fields[2].type)]
 
 
 def _patched(schema: pa.Schema) -> list[str]:
@@ -242,13 +245,6 @@ def _replaced(table: pa.Table, name: str, rows: Array, array: pa.Array) -> pa.Ta
     choice[rows] = table.num_rows + np.arange(len(rows))
     both = pa.concat_arrays([one_chunk(table.column(at)), array])
     return table.set_column(at, table.schema.field(at), both.take(fixed_array(choice, pa.int64())))
-
-
-def _of_whole_rows(table: pa.Table, field: pa.Field) -> pa.Array:
-    if not pa.types.is_boolean(field.type):
-        return pa.nulls(table.num_rows, field.type)
-    none = np.zeros(table.num_rows, np.bool_)
-    return fixed_array(none, field.type, _true(table, _PRESENT))
 
 
 def _true(table: pa.Table, name: str) -> Array:

@@ -123,7 +123,7 @@ class ColumnTable:
         entries = indices(entries)
         self._touch(entries, False)
         for column in self.columns:
-            self._values[column.name][entries] = None if column.dtype == object else 0
+            self._values[column.name][entries] = column.nothing
         self._present -= int(kernels.clear_present(entries, self._marks))
 
     def keys(self, entries: Array) -> Keys:
@@ -256,8 +256,8 @@ class ColumnTable:
     def _check(self, table: pa.Table) -> None:
         if not table.schema.equals(self.schema):
             raise CheckpointError(
-                f"the stored state has columns {_shape(table.schema)}, "
-                f"the flow's step has {_shape(self.schema)}",
+                f"the stored state has columns {columns_text(table.schema)}, "
+                f"the flow's step has {columns_text(self.schema)}",
                 hint="run the flow that wrote the checkpoint, or start in a new folder",
             )
 
@@ -336,9 +336,7 @@ class ColumnTable:
         self._marks = grown(self._marks, used, room)
         self._dirty = grown(self._dirty, self._dirties, room)
         for column in self.columns:
-            new = column.empty(room)
-            new[:used] = self._values[column.name][:used]
-            self._values[column.name] = new
+            self._values[column.name] = column.grown(self._values[column.name], used, room)
 
     def _touch(self, entries: Array, revive: bool) -> None:
         log = self._log
@@ -354,7 +352,7 @@ class ColumnTable:
         self._log.undo(mark.logged, self._values, self._marks)
         new = slice(mark.size, self._index.size)
         for column in self.columns:
-            self._values[column.name][new] = None if column.dtype == object else 0
+            self._values[column.name][new] = column.nothing
         kernels.clear_dirty(self._dirty[mark.dirties : self._dirties], self._marks)
         self._index.truncate(mark.size)
         self._dirties, self._present = mark.dirties, mark.present
@@ -393,7 +391,8 @@ class ColumnTable:
         return sum(map(sys.getsizeof, sample)) * self._index.size // max(1, len(sample))
 
 
-def _shape(schema: pa.Schema) -> str:
+def columns_text(schema: pa.Schema) -> str:
+    """The names and types of columns, for messages."""
     return ", ".join(f"{field.name} {field.type}" for field in schema)
 
 

@@ -45,9 +45,8 @@ class UndoLog:
         self.entries = grown(self.entries, self.size, room)
         self.present = grown(self.present, self.size, room)
         for column in self._columns:
-            new = column.empty(room)
-            new[: self.size] = self._values[column.name][: self.size]
-            self._values[column.name] = new
+            old = self._values[column.name]
+            self._values[column.name] = column.grown(old, self.size, room)
 
     def keep(self, size: int, live: Mapping[str, Array]) -> None:
         """Copy the live values of the entries that the kernel has just put down, up to `size`."""

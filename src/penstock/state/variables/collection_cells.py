@@ -77,7 +77,11 @@ class ListCell:
 
     @property
     def items(self) -> list[Any]:
+        """The elements, the oldest first."""
         return self._shared.items[self._start : self._end]
+
+    whole = items
+    """What a file holds of the cell."""
 
     def __len__(self) -> int:
         return self._end - self._start
@@ -119,6 +123,10 @@ class ListCell:
         if self._start >= shared.end or 2 * len(added) >= len(self):
             return None
         return added, self._start - shared.start
+
+    def close(self) -> ListCell:
+        """The call is over. Nothing is left to do: a cell itself never changes."""
+        return self
 
     def _noted(self, seals: Seals) -> ListCell:
         """This cell, or one like it, about to change: what it was at the last seal is known."""
@@ -224,6 +232,9 @@ class MapCell:
     def pairs(self) -> dict[Any, Any]:
         """The pairs, to look at until the next change."""
         return self._shared.at(self._mark)
+
+    whole = pairs
+    """What a file holds of the cell."""
 
     def __len__(self) -> int:
         return len(self.pairs)

@@ -6,19 +6,56 @@ With a time to live, each element stands beside the time at which it expires.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from penstock.errors import FlowError
-from penstock.state.arrays import Array
-from penstock.state.table.columns import PatchColumn
+from penstock.state.arrays import Array, fixed_array
+from penstock.state.table.columns import PatchableColumn
 from penstock.state.variables.collection_cells import NEVER, ListCell, MapCell, Seals
 from penstock.state.variables.values import Row, RowForm, reader
 from penstock.state.variables.variable import Cells, StateVariable
 
 _NAN = float("nan")
+
+
+@dataclass(frozen=True)
+class _CellColumn(PatchableColumn):
+    """The cells of a variable."""
+
+    state: _Collection = field(kw_only=True, compare=False, repr=False)
+
+    def to_arrow(self, values: Array, valid: Array | None = None) -> pa.Array:
+        cells = [None if cell is None else cell.whole for cell in values.tolist()]
+        return pa.array(cells, self.type)
+
+    def delta_arrays(
+        self, values: Array, present: Array, entries: Array, base: int
+    ) -> list[pa.Array]:
+        parts: list[Any] = []
+        gone: list[Any] = []
+        patched = np.zeros(len(values), np.bool_)
+        for at, cell in enumerate(values.tolist()):
+            patch = None if cell is None else cell.patch(self.state.seals)
+            if patch is not None:
+                patched[at] = True
+                parts.append(patch[0])
+                gone.append(patch[1])
+            else:
+                parts.append(None if cell is None else cell.whole)
+                gone.append(None)
+        part_type, patch_type, gone_type = [field.type for field in self.fields]
+        return [
+            pa.array(parts, part_type),
+            fixed_array(patched, patch_type, present),
+            pa.array(gone, gone_type),
+        ]
+
+    def settled(self) -> None:
+        self.state.seals.settled()
 
 
 class _Collection(StateVariable):
@@ -27,26 +64,19 @@ class _Collection(StateVariable):
     def __init__(self, name: str, cells: Cells, ttl_ms: int | None, type: pa.DataType) -> None:
         super().__init__(name, cells, ttl_ms, pa.uint8())
         self._items = f"{name}.__{self.kind}"
-        self._seals = Seals()
-        column = PatchColumn(
-            self._items,
-            type,
-            restore=self._restored,
-            whole=self._whole,
-            patch=lambda cell: cell.patch(self._seals),
-            forget=self._seals.settled,
-        )
-        self.columns.append(column)
+        self.seals = Seals()
+        self.columns.append(_CellColumn(self._items, type, restore=self._restored, state=self))
 
     def read(self, entries: Array) -> list[Any]:
         cells: list[Any] = self._cells.table.column(self._items)[entries].tolist()
         for at in np.flatnonzero(self._expired(entries)).tolist():
-            cells[at] = cells[at].living(self._cells.now_ms, self._seals)
+            cells[at] = cells[at].living(self._cells.now_ms, self.seals)
         return cells
 
     def write(self, entries: Array, cells: list[Any]) -> None:
         table = self._cells.table
-        table.column(self._items)[entries] = np.fromiter(map(self._kept, cells), object, len(cells))
+        kept = (None if cell is None else cell.close() for cell in cells)
+        table.column(self._items)[entries] = np.fromiter(kept, object, len(cells))
         table.column(self._bits)[entries] = [1 if cell else 0 for cell in cells]
         if self.ttl_ms is not None:
             ends = [cell.ends if cell else 0 for cell in cells]
@@ -60,14 +90,6 @@ class _Collection(StateVariable):
     def _restored(self, cell: list[Any]) -> Any:
         """A cell from Arrow's Python values."""
         raise NotImplementedError
-
-    def _whole(self, cell: Any) -> Any:
-        """All of a cell, for Arrow."""
-        raise NotImplementedError
-
-    def _kept(self, cell: Any) -> Any:
-        """The cell as the table keeps it."""
-        return cell
 
 
 class ListState(_Collection):
@@ -95,7 +117,7 @@ class ListState(_Collection):
     def put(self, values: Iterable[Any]) -> None:
         """Replace the key's list; an empty one clears it."""
         rows = self._elements(values)
-        self._replace(ListCell.new(rows, self._ends, self._seals) if rows else None)
+        self._replace(ListCell.new(rows, self._ends, self.seals) if rows else None)
 
     def append_value(self, value: Any) -> None:
         self.append_list((value,))
@@ -105,9 +127,9 @@ class ListState(_Collection):
         if rows:
             cell = self.fetch()[self._cells.at]
             if cell is None:
-                self._replace(ListCell.new(rows, self._ends, self._seals))
+                self._replace(ListCell.new(rows, self._ends, self.seals))
             else:
-                self._replace(cell.appended(rows, self._ends, self._seals))
+                self._replace(cell.appended(rows, self._ends, self.seals))
 
     def _elements(self, values: Iterable[Any]) -> list[Any]:
         write = self._form.write
@@ -121,9 +143,6 @@ class ListState(_Collection):
             return ListCell.new(map(self._form.restored, cell), NEVER, None) if cell else None
         rows = [(self._form.restored(e["value"]), e["expires_ms"]) for e in cell]
         return ListCell.new(rows, min(end for _, end in rows), None) if rows else None
-
-    def _whole(self, cell: Any) -> Any:
-        return cell.items
 
 
 class MapState(_Collection):
@@ -147,14 +166,14 @@ class MapState(_Collection):
         self.schema = (key_schema, value_schema)
         self._key, self._value = RowForm(key_schema), RowForm(value_schema)
         self._written_key: Callable[[Any], Any] = self._key.write
-        self._restored_key: Callable[[Any], Any] = self._key.restored
+        self._key_restored: Callable[[Any], Any] = self._key.restored
         if _has_floats(key):
             self._written_key = lambda key: _equal_floats(self._key.write(key))
-            self._restored_key = lambda key: _equal_floats(self._key.restored(key))
-        for field in key_schema:
-            if not _is_plain(field.type):
+            self._key_restored = lambda key: _equal_floats(self._key.restored(key))
+        for part in key_schema:
+            if not _is_plain(part.type):
                 raise FlowError(
-                    f"the map state {name!r} cannot have {field.type} in its keys",
+                    f"the map state {name!r} cannot have {part.type} in its keys",
                     hint="make the key of plain columns",
                 )
 
@@ -168,9 +187,9 @@ class MapState(_Collection):
     def update_value(self, key: Any, value: Any) -> None:
         key, row = self._written_key(key), self._value.write(value)
         if self.ttl_ms is None:
-            self._own().put(key, row, NEVER, self._seals)
+            self._own().put(key, row, NEVER, self.seals)
         else:
-            self._own().put(key, (row, self._ends), self._ends, self._seals)
+            self._own().put(key, (row, self._ends), self._ends, self.seals)
 
     def iterator(self) -> Iterator[tuple[Row, Row]]:
         """The pairs, in order of first insertion; a change made meanwhile is not seen."""
@@ -186,7 +205,7 @@ class MapState(_Collection):
     def remove_key(self, key: Any) -> None:
         key = self._written_key(key)
         if key in self._pairs():
-            self._own().remove((key,), self._seals)
+            self._own().remove((key,), self.seals)
 
     def _pairs(self) -> dict[Any, Any]:
         cell = self.fetch()[self._cells.at]
@@ -197,7 +216,7 @@ class MapState(_Collection):
         cell: MapCell | None = self.fetch()[self._cells.at]
         call = self._cells.call
         if cell is None:
-            cell = MapCell.new({}, call, NEVER, self._seals)
+            cell = MapCell.new({}, call, NEVER, self.seals)
             self._replace(cell)
         elif cell.call != call:
             cell = cell.next(call)
@@ -208,19 +227,13 @@ class MapState(_Collection):
         return self._value.read(value if self.ttl_ms is None else value[0])
 
     def _restored(self, cell: list[Any]) -> Any:
-        key, value = self._restored_key, self._value.restored
+        key, value = self._key_restored, self._value.restored
         if not cell:
             return None
         if self.ttl_ms is None:
             return MapCell.new({key(k): value(v) for k, v in cell}, -1, NEVER, None)
         pairs = {key(k): (value(v["value"]), v["expires_ms"]) for k, v in cell}
         return MapCell.new(pairs, -1, min(end for _, end in pairs.values()), None)
-
-    def _whole(self, cell: Any) -> Any:
-        return cell.pairs
-
-    def _kept(self, cell: Any) -> Any:
-        return None if cell is None else cell.close()
 
 
 def _timed(type: pa.DataType, ttl_ms: int | None) -> pa.DataType:

@@ -61,22 +61,20 @@ class _Parser:
     def __init__(self, text: str) -> None:
         self._text = text
         self._tokens: list[str] = []
-        at = 0
+        self._at = at = 0
         while text[at:].strip():
             found = _TOKEN.match(text, at)
             if found is None:
                 raise self._error(f"unexpected {text[at:].strip()[0]!r}")
             self._tokens.append(found.group(1))
             at = found.end()
-        self._at = 0
 
     def schema(self) -> pa.Schema:
-        if self._peek(1).lower() in ("", "<", "("):
+        if self._peek(1) in ("", "<", "("):
             type = self._type()
-            whole = type if pa.types.is_struct(type) else pa.struct([pa.field("value", type)])
-            fields = list(whole)
+            fields = list(type) if pa.types.is_struct(type) else [pa.field("value", type)]
         else:
-            fields = self._fields(end="")
+            fields = self._fields()
         if self._peek():
             raise self._error(f"unexpected {self._peek()!r}")
         names = [field.name for field in fields]
@@ -85,13 +83,10 @@ class _Parser:
             raise self._error(f"the column {twice!r} stands there twice")
         return pa.schema(fields)
 
-    def _fields(self, end: str) -> list[pa.Field]:
+    def _fields(self) -> list[pa.Field]:
         fields = [self._field()]
-        while self._peek() == ",":
-            self._next()
+        while self._took(","):
             fields.append(self._field())
-        if self._peek() != end:
-            raise self._error(f"unexpected {self._peek()!r}" if self._peek() else "it ends early")
         return fields
 
     def _field(self) -> pa.Field:
@@ -100,8 +95,7 @@ class _Parser:
             raise self._error(f"expected the name of a column, not {name!r}")
         if name.startswith("`"):
             name = name[1:-1].replace("``", "`")
-        if self._peek() == ":":
-            self._next()
+        self._took(":")
         field = pa.field(name, self._type())
         if self._peek().lower() == "not" and self._peek(1).lower() == "null":
             self._at += 2
@@ -116,30 +110,25 @@ class _Parser:
             return _TYPES[word]
         if word in ("decimal", "dec", "numeric"):
             return self._decimal()
-        if word in ("array", "map", "struct"):
-            self._expect("<")
-            type = self._nested(word)
-            self._expect(">")
-            return type
-        raise self._error(f"{word!r} is not a type that state and output can have")
-
-    def _nested(self, word: str) -> pa.DataType:
+        if word not in ("array", "map", "struct"):
+            raise self._error(f"{word!r} is not a type that state and output can have")
+        self._expect("<")
         if word == "array":
-            return pa.list_(pa.field("element", self._type()))
-        if word == "struct":
-            return pa.struct(self._fields(end=">") if self._peek() != ">" else [])
-        key = self._type()
-        self._expect(",")
-        return pa.map_(key, self._type())
+            type = pa.list_(pa.field("element", self._type()))
+        elif word == "struct":
+            type = pa.struct(self._fields() if self._peek() != ">" else [])
+        else:
+            key = self._type()
+            self._expect(",")
+            type = pa.map_(key, self._type())
+        self._expect(">")
+        return type
 
     def _decimal(self) -> pa.DataType:
         precision, scale = 10, 0
-        if self._peek() == "(":
-            self._next()
+        if self._took("("):
             precision = self._number()
-            if self._peek() == ",":
-                self._next()
-                scale = self._number()
+            scale = self._number() if self._took(",") else 0
             self._expect(")")
         if not 0 < precision <= 38 or scale > precision:
             raise self._error(f"decimal({precision},{scale}) is not possible")
@@ -162,10 +151,17 @@ class _Parser:
         self._at += 1
         return word
 
+    def _took(self, word: str) -> bool:
+        """Whether this word comes next, which is then behind us."""
+        took = self._peek() == word
+        self._at += took
+        return took
+
     def _expect(self, word: str) -> None:
-        if self._peek() != word:
-            raise self._error(f"expected {word!r}, not {self._peek()!r}")
-        self._at += 1
+        if not self._took(word):
+            raise self._error(
+                f"expected {word!r}, not {self._peek()!r}" if self._peek() else "it ends early"
+            )
 
     def _error(self, problem: str) -> FlowError:
         return FlowError(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable
 from datetime import UTC, date, datetime, tzinfo
-from functools import lru_cache
+from functools import lru_cache, partial
 from operator import index
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -35,30 +35,22 @@ def write_whole(low: int, high: int, value: Any) -> Any:
     return value
 
 
-def _write_double(value: Any) -> Any:
-    if type(value) is float or value is None:
+def _write_as(kind: type, accepted: tuple[type, ...], value: Any) -> Any:
+    """A value of a class as it is, and one of those accepted beside it converted to the class."""
+    if type(value) is kind or value is None:
         return value
-    if isinstance(value, (bool, np.bool_)) or not isinstance(
-        value, (int, float, np.integer, np.floating)
-    ):
+    if isinstance(value, bool) or not isinstance(value, accepted):
         raise TypeError
-    return float(value)
+    return kind(value)
 
 
+_write_double = partial(_write_as, float, (int, float, np.integer, np.floating))
 _SINGLE = struct.Struct("<f")
 
 
 def _write_float(value: Any) -> Any:
     value = _write_double(value)
     return None if value is None else _SINGLE.unpack(_SINGLE.pack(value))[0]
-
-
-def _write_bool(value: Any) -> Any:
-    if type(value) is bool or value is None:
-        return value
-    if not isinstance(value, np.bool_):
-        raise TypeError
-    return bool(value)
 
 
 def _write_text(value: Any) -> Any:
@@ -72,20 +64,6 @@ def _write_text(value: Any) -> Any:
         except UnicodeEncodeError:
             raise TypeError("it cannot be written as UTF-8") from None
     return value if type(value) is str else str(value)
-
-
-def _write_bytes(value: Any) -> Any:
-    if type(value) is bytes or value is None:
-        return value
-    if not isinstance(value, (bytes, bytearray, memoryview)):
-        raise TypeError
-    return bytes(value)
-
-
-def _write_date(value: Any) -> Any:
-    if type(value) is not date and value is not None:
-        raise TypeError
-    return value
 
 
 def write_time(zone: tzinfo | None, value: Any) -> Any:
@@ -112,12 +90,13 @@ def write_any(type: pa.DataType, value: Any) -> Any:
 WRITERS: dict[pa.DataType, Writer] = {
     pa.float64(): _write_double,
     pa.float32(): _write_float,
-    pa.bool_(): _write_bool,
+    pa.bool_(): partial(_write_as, bool, (np.bool_,)),
     pa.string(): _write_text,
     pa.large_string(): _write_text,
-    pa.binary(): _write_bytes,
-    pa.large_binary(): _write_bytes,
-    pa.date32(): _write_date,
+    **dict.fromkeys(
+        (pa.binary(), pa.large_binary()), partial(_write_as, bytes, (bytes, bytearray, memoryview))
+    ),
+    pa.date32(): partial(_write_as, date, ()),
 }
 
 

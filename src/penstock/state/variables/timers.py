@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from penstock.errors import FlowError
 from penstock.state.arrays import Array
-from penstock.state.table.columns import Column, ObjectColumn
+from penstock.state.table.columns import Column
 from penstock.state.variables.variable import Cells, Variable
 
 TimeKind = Literal["processing", "event"]
@@ -65,7 +65,7 @@ class TimerQueue(Variable):
 
     def __init__(self, cells: Cells) -> None:
         super().__init__("__timers", cells)
-        self.columns = [ObjectColumn("__timers", _TYPE, restore=_restored)]
+        self.columns = [Column("__timers", _TYPE, restore=_restored)]
         # the earliest expiry plus LIMIT; 0 where there is no timer of the kind
         self.columns += [Column(f"__due_{kind}", pa.int64()) for kind in _KINDS]
 

@@ -8,14 +8,8 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.errors import FlowError
-from penstock.state.arrays import (
-    Array,
-    fixed_array,
-    fixed_values,
-    physical,
-    valid_mask,
-)
-from penstock.state.table.columns import Column, ObjectColumn
+from penstock.state.arrays import Array, fixed_array, fixed_values, physical, valid_mask
+from penstock.state.table.columns import Column
 from penstock.state.variables.values import Row, RowForm, in_type, python_values, reader
 from penstock.state.variables.variable import Cells, StateVariable, distinct
 
@@ -34,7 +28,10 @@ class ValueState(StateVariable):
         super().__init__(name, cells, ttl_ms, _bits_for(len(schema), name))
         self.schema = schema
         self._form = RowForm(schema)
-        self._columns = [_column(f"{name}.{field.name}", field.type) for field in schema]
+        self._columns = [
+            Column(f"{name}.{field.name}", field.type, restore=reader(field.type))
+            for field in schema
+        ]
         self.columns += self._columns
 
     def get(self) -> Row | None:
@@ -100,20 +97,17 @@ class ValueState(StateVariable):
         return arrays, np.ones(count, np.bool_) if valid is None else valid
 
     def read(self, entries: Array) -> list[Any]:
-        rows: list[Any] = self._rows(entries)
-        absent = ~self.present(entries) | self._expired(entries)
-        for at in np.flatnonzero(absent).tolist():
-            rows[at] = None
-        return rows
-
-    def _rows(self, entries: Array) -> list[tuple[Any, ...]]:
         table, columns = self._cells.table, []
         for column, array in zip(self._columns, self._arrays(entries, objects=False), strict=True):
             if array is None:
                 columns.append(table.column(column.name)[entries].tolist())
             else:
                 columns.append(python_values(array))
-        return list(zip(*columns, strict=True))
+        rows: list[Any] = list(zip(*columns, strict=True))
+        absent = ~self.present(entries) | self._expired(entries)
+        for at in np.flatnonzero(absent).tolist():
+            rows[at] = None
+        return rows
 
     def _arrays(self, entries: Array, objects: bool = True) -> list[pa.Array]:
         """The fields of these entries; None for a column of objects that is not asked for."""
@@ -166,12 +160,7 @@ class ValueState(StateVariable):
     def _reset(self, entries: Array) -> None:
         table = self._cells.table
         for column in self.columns:
-            table.column(column.name)[entries] = None if physical(column.type) is None else 0
-
-
-def _column(name: str, type: pa.DataType) -> Column:
-    read = reader(type)
-    return Column(name, type) if read is None else ObjectColumn(name, type, restore=read)
+            table.column(column.name)[entries] = column.nothing
 
 
 def _bits_for(fields: int, name: str) -> pa.DataType:

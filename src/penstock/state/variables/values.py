@@ -103,7 +103,7 @@ class RowForm:
         self.make: Callable[[Iterable[Any]], Row] = partial(tuple.__new__, row_type(self.names))
         self._type = row_type(self.names)
         self._width = len(fields)
-        self._writers = [_named(field) for field in fields]
+        self._writers = [partial(_write_field, f, writer(f.type), f.nullable) for f in fields]
         self._plain = tuple(PLAIN.get(field.type, NotPlain) for field in fields)
         self._ranges = [
             (at, *limits(field.type))
@@ -237,12 +237,8 @@ def writer(type: pa.DataType) -> Writer:
     return WRITERS.get(type) or partial(write_any, type)
 
 
-def _named(field: pa.Field) -> Writer:
-    """A field's writer, whose errors name the field."""
-    return partial(_write_field, field, writer(field.type), field.nullable)
-
-
 def _write_field(field: pa.Field, write: Writer, nullable: bool, value: Any) -> Any:
+    """Write a value; errors name the field."""
     try:
         if value is not None or nullable:
             return write(value)

@@ -144,17 +144,19 @@ class LocalWorkers:
         self._service = Endpoint(location, order.token)
 
     def warm(self, count: int) -> None:
-        with suppress(PenstockError):  # a service that is gone keeps nothing warm
-            self._service.call("warm", _CALL_MS, count=count)
+        with suppress(PenstockError), self._lock:  # a service that is gone keeps nothing warm
+            if self._ends.alive:
+                self._service.call("warm", _CALL_MS, count=count)
 
     def note(self, usage: Usage) -> None:
         """Nothing to add: the service counts by itself."""
 
     def used(self) -> Usage:
         with suppress(PenstockError), self._lock:
-            used = Usage(**self._service.call("used", _CALL_MS))
-            money = self._price.money(used.invocations, used.seconds)
-            self._last = replace(used, money=money)
+            if self._ends.alive:
+                used = Usage(**self._service.call("used", _CALL_MS))
+                money = self._price.money(used.invocations, used.seconds)
+                self._last = replace(used, money=money)
         return self._last
 
     def up(self) -> dict[int, str]:
@@ -162,9 +164,11 @@ class LocalWorkers:
         return dict(self._service.call("up", _CALL_MS))
 
     def stop(self) -> None:
-        if self._ends.alive:
-            self.used()
-        self._ends()
+        """End the service and the connection to it. What it has used can still be asked for."""
+        self.used()
+        with self._lock:
+            self._ends()
+            self._service.close()
 
     def _send(self, order: ServiceOrder) -> str:
         """Send the order to the service. Returns the service's location."""

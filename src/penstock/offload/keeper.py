@@ -25,7 +25,7 @@ class WorkerKeeper:
 
     def __init__(self, bring_up: Callable[[], BurstWorkers]) -> None:
         self._bring_up = bring_up
-        self._worker = ThreadPoolExecutor(1, thread_name_prefix="functions")
+        self._worker = ThreadPoolExecutor(1, thread_name_prefix="burst-workers")
         self._lock = threading.Lock()
         self._started: BurstWorkers | None = None
         self._reach: str | None = None

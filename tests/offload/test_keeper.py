@@ -1,10 +1,10 @@
-"""The keeper of functions: they come, are renewed and go, and no epoch waits for it."""
+"""The keeper of burst workers: they come, are renewed and go, and no epoch waits for it."""
 
 from __future__ import annotations
 
 import threading
 
-from penstock.offload.driver.keeper import WorkerKeeper
+from penstock.offload.keeper import WorkerKeeper
 from penstock.wire.report import Usage
 from tests.driver.pretence import PretendedStarted
 
@@ -13,7 +13,8 @@ def done(keeper: WorkerKeeper) -> None:
     keeper._worker.submit(lambda: None).result()
 
 
-def test_functions_come_up_in_the_background_and_are_let_go() -> None:
+def waiting() -> tuple[WorkerKeeper, PretendedStarted, threading.Event]:
+    """A keeper whose burst workers come up when the event is set."""
     may, made = threading.Event(), PretendedStarted()
 
     def bring_up() -> PretendedStarted:
@@ -22,6 +23,11 @@ def test_functions_come_up_in_the_background_and_are_let_go() -> None:
 
     keeper = WorkerKeeper(bring_up)
     keeper.start()
+    return keeper, made, may
+
+
+def test_burst_workers_come_up_in_the_background_and_are_let_go() -> None:
+    keeper, made, may = waiting()
     keeper.warm(3)
     assert (keeper.reach, keeper.state) == (None, "starting")
     may.set()
@@ -41,15 +47,8 @@ def test_functions_come_up_in_the_background_and_are_let_go() -> None:
     keeper.ask()
 
 
-def test_functions_that_come_up_while_all_ends_are_let_go_too() -> None:
-    may, made = threading.Event(), PretendedStarted()
-
-    def bring_up() -> PretendedStarted:
-        assert may.wait(10)
-        return made
-
-    keeper = WorkerKeeper(bring_up)
-    keeper.start()
+def test_burst_workers_that_come_up_while_all_ends_are_let_go_too() -> None:
+    keeper, made, may = waiting()
     ending = threading.Thread(target=keeper.stop)
     ending.start()
     may.set()
@@ -59,7 +58,7 @@ def test_functions_that_come_up_while_all_ends_are_let_go_too() -> None:
     assert keeper.reach is None
 
 
-def test_what_earlier_functions_used_counts_on() -> None:
+def test_what_earlier_burst_workers_used_counts_on() -> None:
     made: list[PretendedStarted] = []
 
     def bring_up() -> PretendedStarted:
@@ -80,7 +79,7 @@ def test_what_earlier_functions_used_counts_on() -> None:
     assert keeper.used.invocations == 2
 
 
-def test_functions_that_do_not_come_up_are_told_of() -> None:
+def test_burst_workers_that_do_not_come_up_are_told_of() -> None:
     def bring_up() -> PretendedStarted:
         raise OSError("no more processes")
 

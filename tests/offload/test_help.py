@@ -1,4 +1,4 @@
-"""Functions under control: bursts go to them, hosts come when it lasts, and neither fights the other."""
+"""Burst workers under control: bursts go to them, hosts come when it lasts, and neither fights the other."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from penstock.errors import PenstockError
 from penstock.offload.backends.local.backend import LocalFunctions
 from penstock.offload.policy.flow import NO_ANSWER
-from tests.offload.driver.bursts import CAPACITY, STEP, bursting, offload_of
+from tests.offload.bursts import CAPACITY, STEP, bursting, offload_of
 from tests.trials.ledger import CHAIN
 
 STABLE = 1.2 * CAPACITY
@@ -18,7 +18,7 @@ STABLE = 1.2 * CAPACITY
 BURST = 4 * STABLE
 
 
-def test_a_burst_goes_to_functions_and_comes_back() -> None:
+def test_a_burst_goes_to_burst_workers_and_comes_back() -> None:
     with bursting() as trial:
         calm = trial.run(STABLE, 30)
         assert not any(offload_of(plan) for plan in calm)
@@ -52,7 +52,7 @@ def test_couriers_react_in_the_epoch_that_brings_a_burst() -> None:
     assert longest[True] < 0.6 * longest[False]
 
 
-def test_hosts_come_when_a_burst_lasts_and_functions_are_let_go() -> None:
+def test_hosts_come_when_a_burst_lasts_and_burst_workers_are_let_go() -> None:
     with bursting(patience="10s") as trial:
         trial.run(STABLE, 30)
         trial.run(BURST, 9)
@@ -91,7 +91,7 @@ def test_a_dry_run_only_tells() -> None:
         assert trial.offload is not None
 
 
-def test_functions_are_kept_warm_for_some_times_the_stable_load() -> None:
+def test_burst_workers_are_kept_warm_for_some_times_the_stable_load() -> None:
     with bursting() as trial:
         trial.run(STABLE, 30)
         five_times = 5 * STABLE / CAPACITY
@@ -101,7 +101,7 @@ def test_functions_are_kept_warm_for_some_times_the_stable_load() -> None:
         assert trial.started[0].warmed == []
 
 
-def test_functions_that_could_not_be_started_leave_it_to_hosts() -> None:
+def test_burst_workers_that_could_not_be_started_leave_it_to_hosts() -> None:
     with bursting(starts=False) as trial:
         trial.broken = "no such region"
         trial.start()
@@ -113,7 +113,7 @@ def test_functions_that_could_not_be_started_leave_it_to_hosts() -> None:
         assert (facts["state"], facts["trouble"]) == ("failed", "no such region")
 
 
-def test_functions_that_do_not_answer_are_renewed_and_left_alone_for_a_while() -> None:
+def test_burst_workers_that_do_not_answer_are_renewed_and_left_alone_for_a_while() -> None:
     with bursting(start_ms=2_000.0) as trial:
         trial.run(STABLE, 30)
         trial.run(2 * STABLE, 5)
@@ -127,7 +127,7 @@ def test_functions_that_do_not_answer_are_renewed_and_left_alone_for_a_while() -
         assert [one.stopped for one in trial.started] == [*([1] * len(out)), 0]
 
 
-def test_functions_that_fail_once_are_not_given_up() -> None:
+def test_burst_workers_that_fail_once_are_not_given_up() -> None:
     with bursting() as trial:
         trial.run(STABLE, 30)
         trial.run(2 * STABLE, 5)
@@ -139,7 +139,7 @@ def test_functions_that_fail_once_are_not_given_up() -> None:
         assert len(trial.started) == 1
 
 
-def test_steering_turns_functions_off_and_on() -> None:
+def test_steering_turns_burst_workers_off_and_on() -> None:
     with bursting() as trial:
         trial.run(STABLE, 30)
         trial.run(2 * STABLE, 5)
@@ -152,10 +152,10 @@ def test_steering_turns_functions_off_and_on() -> None:
         trial.steer(functions_at_most=3)
         trial.run(4 * STABLE, 8)
         assert trial.offload is not None
-        assert trial.offload.functions <= 3
+        assert trial.offload.workers <= 3
 
 
-def test_couriers_wait_longer_where_more_is_expected_of_functions() -> None:
+def test_couriers_wait_longer_where_more_is_expected_of_burst_workers() -> None:
     with bursting() as trial:
         trial.run(STABLE, 30)
         trial.run(BURST, 10)
@@ -167,12 +167,12 @@ def test_couriers_wait_longer_where_more_is_expected_of_functions() -> None:
         trial.now_ms += 60_000
         patient = trial.planned(STEP)
         assert patient is not None
-        least_ms = 60_000 * found.redirected / (found.functions * CAPACITY)
+        least_ms = 60_000 * found.redirected / (found.workers * CAPACITY)
         assert patient.deadline_ms > least_ms
         trial.now_ms = now_ms
 
 
-def test_what_is_expected_of_an_epoch_leaves_out_what_functions_carry() -> None:
+def test_what_is_expected_of_an_epoch_leaves_out_what_burst_workers_carry() -> None:
     """Hosts that are relieved are not taken to be late: nobody is asked for."""
     with bursting(patience="10 minutes", alert="900ms") as trial:
         trial.run(STABLE, 30)
@@ -180,7 +180,7 @@ def test_what_is_expected_of_an_epoch_leaves_out_what_functions_carry() -> None:
         assert not trial.scaled_out
 
 
-def test_money_is_spent_on_hosts_by_time_and_on_functions_as_told() -> None:
+def test_money_is_spent_on_hosts_by_time_and_on_burst_workers_as_told() -> None:
     with bursting() as trial:
         trial.run(STABLE, 30)
         assert trial.money.functions == 0
@@ -194,7 +194,7 @@ def test_money_is_spent_on_hosts_by_time_and_on_functions_as_told() -> None:
         assert trial.money == before
 
 
-def test_facts_are_json_and_tell_what_functions_carry() -> None:
+def test_facts_are_json_and_tell_what_burst_workers_carry() -> None:
     with bursting() as trial:
         json.dumps(trial.loop.facts(), allow_nan=False)
         trial.run(STABLE, 30)
@@ -216,7 +216,7 @@ def test_steps_whose_state_does_not_merge_are_told_of() -> None:
         assert trial.steps["by-op"]._offload is not None
 
 
-def test_a_plan_names_functions_only_where_there_are_some() -> None:
+def test_a_plan_names_burst_workers_only_where_there_are_some() -> None:
     with bursting(starts=False) as trial:
         plan = trial.run(STABLE, 10)[-1]
         assert plan.steps[0].offload is None
@@ -234,7 +234,7 @@ def test_what_cannot_be_is_refused(change: dict[str, object]) -> None:
         assert trial.loop.machine.elastic == before
 
 
-def test_functions_that_there_are_none_of_cannot_be_limited() -> None:
+def test_burst_workers_that_there_are_none_of_cannot_be_limited() -> None:
     with (
         pytest.raises(PenstockError, match="no functions"),
         bursting(functions=None, functions_at_most=3),
@@ -251,10 +251,10 @@ def test_shares_reach_the_plan_as_they_were_decided() -> None:
         planned = trial.planned(STEP)
         assert planned is not None
         assert np.array_equal(planned.shares, found.shares)
-        assert planned.functions == found.functions <= 2
+        assert planned.workers == found.workers <= 2
 
 
-def test_where_functions_are_few_some_couriers_give_more_of_their_rows() -> None:
+def test_where_burst_workers_are_few_some_couriers_give_more_of_their_rows() -> None:
     """The others would be refused: their rows go to hosts, which shall have no more to do by it."""
     with bursting(functions_at_most=2) as trial:
         trial.run(STABLE, 30)

@@ -1,4 +1,4 @@
-"""Functions help the couriers of a flow that has no hosts, as they help hosts."""
+"""Burst workers help the couriers of a flow that has no hosts, as they help hosts."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from penstock.errors import PenstockError
 from penstock.model import SLA, StepId
 from penstock.offload.policy.flow import NO_ANSWER
 from penstock.plan.epoch import EpochPlan, Offload
-from tests.offload.driver.bursts import CAPACITY, SEGMENT, mapping
-from tests.offload.driver.bursts import offload_of as carried
+from tests.offload.bursts import CAPACITY, SEGMENT, mapping
+from tests.offload.bursts import offload_of as carried
 
 STABLE = (0.6 * CAPACITY, 0.6 * CAPACITY)
 BURST = (4 * STABLE[0], 4 * STABLE[1])
 
 
-def test_a_burst_goes_to_functions_and_comes_back() -> None:
+def test_a_burst_goes_to_burst_workers_and_comes_back() -> None:
     with mapping() as trial:
         assert not any(map(carried, trial.run(STABLE, 10)))
         during = trial.run(BURST, 30)
@@ -64,7 +64,7 @@ def test_couriers_are_told_of_as_hosts_are() -> None:
         assert vitals.rate == pytest.approx(BURST, rel=0.2), "what functions carry is among it"
 
 
-def test_nobody_but_functions_can_help_however_long_it_lasts() -> None:
+def test_nobody_but_burst_workers_can_help_however_long_it_lasts() -> None:
     with mapping(patience="5s") as trial:
         trial.run(STABLE, 10)
         assert all(map(carried, trial.run(BURST, 60)[5:]))
@@ -72,7 +72,7 @@ def test_nobody_but_functions_can_help_however_long_it_lasts() -> None:
         assert trial.entries("began") == trial.entries("refused") == []
 
 
-def test_only_the_couriers_with_too_much_are_relieved_and_they_get_the_functions() -> None:
+def test_only_the_couriers_with_too_much_are_relieved_and_they_get_the_burst_workers() -> None:
     with mapping() as trial:
         trial.run(STABLE, 10)
         trial.run((5 * CAPACITY, 0.3 * CAPACITY), 30)
@@ -80,10 +80,10 @@ def test_only_the_couriers_with_too_much_are_relieved_and_they_get_the_functions
         assert found is not None
         assert found.shares[0] > 0.7
         assert found.shares[1] == 0
-        assert found.at_once(0, 2) == found.functions > 4
+        assert found.at_once(0, 2) == found.workers > 4
 
 
-def test_functions_are_all_put_to_use_where_partitions_are_uneven() -> None:
+def test_burst_workers_are_all_put_to_use_where_partitions_are_uneven() -> None:
     """With the same number for all couriers the largest partition would take longest."""
     rates = (4 * CAPACITY, CAPACITY, CAPACITY, CAPACITY)
     with mapping() as trial:
@@ -95,11 +95,11 @@ def test_functions_are_all_put_to_use_where_partitions_are_uneven() -> None:
         assert each[0] > 2 * each[1]
         rows = np.array(rates) * found.shares
         waits = rows / each
-        assert waits.max() < 2 * rows.sum() / found.functions
+        assert waits.max() < 2 * rows.sum() / found.workers
 
 
 @pytest.mark.parametrize("functions", range(1, 12))
-def test_no_more_functions_are_asked_for_than_there_shall_be(functions: int) -> None:
+def test_no_more_burst_workers_are_asked_for_than_there_shall_be(functions: int) -> None:
     """At a time; but each courier may ask one."""
     offload = Offload(np.ones(1), functions, 500)
     for partitions in range(1, 9):
@@ -118,7 +118,7 @@ def test_couriers_that_come_one_after_the_other_are_one() -> None:
         assert found is not None
         assert len(found.shares) == 20
         each = [found.at_once(n, 20) for n in range(20)]
-        assert 2 * each[0] >= found.functions - 1 >= 3, "two at a time keep all of them busy"
+        assert 2 * each[0] >= found.workers - 1 >= 3, "two at a time keep all of them busy"
         vitals = trial.control.vitals
         assert vitals is not None
         assert vitals.service_rate == pytest.approx([CAPACITY, CAPACITY], rel=0.01)
@@ -155,7 +155,7 @@ def test_an_epoch_that_not_all_couriers_told_of_is_left_out() -> None:
         assert len(trial.couriers) == 2
 
 
-def test_functions_that_do_not_answer_are_left_alone_for_a_while() -> None:
+def test_burst_workers_that_do_not_answer_are_left_alone_for_a_while() -> None:
     with mapping() as trial:
         trial.run(STABLE, 10)
         trial.run(BURST, 5)
@@ -179,7 +179,7 @@ def test_a_dry_run_only_tells() -> None:
         assert trial.offload is not None
 
 
-def test_steering_turns_functions_off_and_changes_no_number_of_couriers() -> None:
+def test_steering_turns_burst_workers_off_and_changes_no_number_of_couriers() -> None:
     with mapping() as trial:
         trial.run(STABLE, 10)
         trial.run(BURST, 5)
@@ -192,7 +192,7 @@ def test_steering_turns_functions_off_and_changes_no_number_of_couriers() -> Non
             trial.steer(functions_at_most=-1)
 
 
-def test_functions_are_kept_warm_for_couriers_too() -> None:
+def test_burst_workers_are_kept_warm_for_couriers_too() -> None:
     with mapping() as trial:
         trial.run(STABLE, 10)
         five_times = 5 * sum(STABLE) / CAPACITY
@@ -201,7 +201,7 @@ def test_functions_are_kept_warm_for_couriers_too() -> None:
         assert 0.5 * five_times < found.warm < 2 * five_times
 
 
-def test_functions_are_ended_and_not_starting_when_the_query_is() -> None:
+def test_burst_workers_are_ended_and_not_starting_when_the_query_is() -> None:
     with mapping() as trial:
         assert trial.loop.facts()["functions"]["state"] == "up"
         trial.keeper.stop()
@@ -226,7 +226,7 @@ def test_couriers_of_a_flow_with_keyed_steps_have_their_part_of_an_epoch() -> No
     assert found.alert_ms == pytest.approx(bounds.alert_ms), "latency is measured end to end"
 
 
-def test_where_functions_are_few_the_couriers_with_most_rows_get_them() -> None:
+def test_where_burst_workers_are_few_the_couriers_with_most_rows_get_them() -> None:
     with mapping(functions_at_most=1) as trial:
         trial.run(STABLE, 10)
         trial.run((3 * CAPACITY, 2 * CAPACITY), 10)

@@ -9,9 +9,9 @@ import pyarrow as pa
 import pytest
 
 from penstock.offload.backends.backend import WorkerFailed
-from penstock.offload.backends.messages import Request, Requests, WorkerAnswer
+from penstock.offload.backends.messages import Request, Requests, WorkerAnswer, cut_evenly
 from penstock.offload.backends.worker import BurstWorker
-from penstock.offload.courier.invocations import Invocations, Portion, cut_evenly, portions
+from penstock.offload.courier.questions import Invocations
 from penstock.operators.operator import EpochTime
 from penstock.wire.report import Usage
 from tests.offload.backends.flows import counting, doubled, rows
@@ -23,7 +23,7 @@ BATCH = rows(*((f"k{n}", n) for n in range(12)))
 
 
 class Asked:
-    """Functions that do what they are told by the number of the request."""
+    """Burst workers that do what they are told by the number of the request."""
 
     request_limit: int | None = None
 
@@ -48,8 +48,8 @@ class Asked:
         return Usage()
 
 
-def asked(parts: int) -> list[Portion]:
-    return portions(REQUESTS, cut_evenly([BATCH], parts), None)
+def asked(parts: int) -> list[Request]:
+    return REQUESTS.cut(cut_evenly([BATCH], parts), None)
 
 
 def total(answer: WorkerAnswer) -> int:
@@ -63,11 +63,11 @@ def test_so_many_at_a_time() -> None:
         together.wait(10)
         return WORK.answer(request)
 
-    functions = Asked(does)
-    made = dict(Invocations(functions, asked(6), total, 3, 10_000).finished())
-    assert functions.most == 3
+    workers = Asked(does)
+    made = dict(Invocations(workers, asked(6), total, 3, 10_000).finished())
+    assert workers.most == 3
     assert sum(found or 0 for found in made.values()) == 2 * sum(range(12))
-    assert all(0 < timeout <= 10_000 for timeout in functions.timeouts)
+    assert all(0 < timeout <= 10_000 for timeout in workers.timeouts)
 
 
 def test_what_is_late_is_not_looked_at() -> None:
@@ -92,12 +92,12 @@ def test_what_is_late_is_not_looked_at() -> None:
 
 def test_one_that_is_not_free_in_time_is_not_asked() -> None:
     late = threading.Event()
-    functions = Asked(lambda number, request: WORK.answer(request) if late.wait(10) else b"")
-    invocations = Invocations(functions, asked(4), total, 1, 100)
+    workers = Asked(lambda number, request: WORK.answer(request) if late.wait(10) else b"")
+    invocations = Invocations(workers, asked(4), total, 1, 100)
     assert [found for _, found in invocations.finished()] == [None] * 4
     late.set()
     assert invocations.failures == {"timeout": 4}
-    assert len(functions.timeouts) == 1
+    assert len(workers.timeouts) == 1
 
 
 def test_every_kind_of_failure_is_counted() -> None:
@@ -106,6 +106,8 @@ def test_every_kind_of_failure_is_counted() -> None:
             raise WorkerFailed("all are busy", failure="throttled")
         if number == 1:
             raise OSError("the network is gone")
+        if number == 6:
+            raise WorkerFailed("a request of 9 MB", failure="too_large")
         if number == 2:
             return b"garbage"
         if number == 3:  # the answer to another request
@@ -117,24 +119,10 @@ def test_every_kind_of_failure_is_counted() -> None:
             raise KeyError("column")
         return total(answer)
 
-    invocations = Invocations(Asked(does), asked(6), take, 6, 10_000)
+    invocations = Invocations(Asked(does), asked(7), take, 7, 10_000)
     made = dict(invocations.finished())
     assert [number for number in sorted(made) if made[number] is not None] == [5]
-    assert invocations.failures == {"throttled": 1, "failed": 4}
-
-
-def test_requests_are_no_larger_than_functions_take() -> None:
-    limit = len(REQUESTS.one(0, [BATCH]).to_bytes()) - 1
-    first, second = portions(REQUESTS, [[BATCH]], limit)
-    assert pa.concat_batches([*first.batches, *second.batches]) == BATCH
-    [whole] = portions(REQUESTS, [[BATCH]], 100)
-    assert isinstance(whole.asks, WorkerFailed)
-    functions = Asked(lambda number, request: WORK.answer(request))
-    invocations = Invocations(functions, [first, whole, second], total, 3, 10_000)
-    made = dict(invocations.finished())
-    assert made[1] is None
-    assert (made[0] or 0) + (made[2] or 0) == 2 * sum(range(12))
-    assert invocations.failures == {"too_large": 1}
+    assert invocations.failures == {"throttled": 1, "failed": 4, "too_large": 1}
 
 
 @pytest.mark.parametrize("parts", [1, 3, 12, 50])

@@ -1,4 +1,4 @@
-"""Flows with functions under control, over a data plane that only reckons how long things take."""
+"""Flows with burst workers under control, over a data plane that only reckons how long things take."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ MAPS = FlowPlan(
     tuple(MapStep(name, lambda batch: batch, SCHEMA, SCHEMA) for name in ("map-1", SEGMENT)),
 )
 CAPACITY = 1_000.0
-"""Records a second of a host, of a courier, and of a function."""
+"""Records a second of a host, of a courier, and of a burst worker."""
 COST_MS = 100.0
 PARTIALS = 0.1
-"""That a function makes of a row."""
+"""That a burst worker makes of a row."""
 
 
 class BurstTrial(Pretence):
@@ -57,28 +57,28 @@ class BurstTrial(Pretence):
         plan = self.begin()
         routes = plan.steps[0]
         load = np.full(SLOTS, round(rates[0] * gap_ms / 1000 / SLOTS))
-        shares, functions = np.zeros(SLOTS), 0
+        shares, workers = np.zeros(SLOTS), 0
         if routes.offload is not None:
-            shares, functions = routes.offload.shares, routes.offload.functions
+            shares, workers = routes.offload.shares, routes.offload.workers
             reflex = routes.offload.reflex
             if reflex is not None:
                 reflex = reflex.of(0, 1)
                 shares = np.maximum(shares, reflex.share(load.sum()))
-                functions = max(functions, reflex.at_once(int((load * shares).sum())))
+                workers = max(workers, reflex.at_once(int((load * shares).sum())))
         aside = np.rint(load * shares)
         partials = PARTIALS * aside if self.answers else aside
         rows = np.bincount(routes.routes.owner, load - aside + partials, len(routes.routes.hosts))
         told, waited_ms = self._carry(
-            STEP, int(aside.sum()), functions, int(partials.sum()), routes.offload
+            STEP, int(aside.sum()), workers, int(partials.sum()), routes.offload
         )
-        seconds = functions * waited_ms / 1000 if told else 0.0
-        money = FunctionPrice().money(functions, seconds) if told else 0.0
+        seconds = workers * waited_ms / 1000 if told else 0.0
+        money = FunctionPrice().money(workers, seconds) if told else 0.0
         seen = Seen(
             int(load.sum()),
             *_arrivals(int(load.sum()), began, gap_ms, 20),
             loads={STEP: load},
             offloaded=told,
-            used=Usage(functions, seconds, money=money) if told else Usage(),
+            used=Usage(workers, seconds, money=money) if told else Usage(),
             routed={STEP: Routed(int(load.sum()), False)} if self.reacts else {},
         )
         self.now_ms += COST_MS / 4
@@ -91,18 +91,24 @@ class BurstTrial(Pretence):
         self.end(plan, [seen], work, began + COST_MS + max(float(work_ms.max()), waited_ms))
 
     def _carry(
-        self, segment: str, aside: int, functions: int, records: int, offload: Offload | None
+        self, segment: str, aside: int, workers: int, records: int, offload: Offload | None
     ) -> tuple[tuple[Offloaded, ...], float]:
-        """What a courier tells of so many rows for functions, and how long it waited for them."""
+        """What a courier tells of so many rows for burst workers, and how long it waited for them."""
         if offload is None or not aside:
             return (), 0.0
         if self.answers:
-            waited_ms = 1000 * aside / (functions * CAPACITY)
-            return (
-                Offloaded(segment, aside, records, functions, {}, 0, int(waited_ms)),
-            ), waited_ms
+            waited_ms = 1000 * aside / (workers * CAPACITY)
+            told = Offloaded(
+                segment, rows=aside, records=records, invocations=workers, wait_ms=int(waited_ms)
+            )
+            return (told,), waited_ms
         failed = Offloaded(
-            segment, aside, 0, functions, {"failed": functions}, aside, offload.deadline_ms
+            segment,
+            rows=aside,
+            invocations=workers,
+            failures={"failed": workers},
+            returned=aside,
+            wait_ms=offload.deadline_ms,
         )
         return (failed,), float(offload.deadline_ms)
 
@@ -115,7 +121,7 @@ class BurstTrial(Pretence):
 
     @property
     def offload(self) -> Offload | None:
-        """What the newest plan gives to functions by decision, whatever couriers do by themselves."""
+        """What the newest plan gives to burst workers by decision, whatever couriers do by themselves."""
         return offload_of(self.plans[-1])
 
 
@@ -184,7 +190,7 @@ def _arrivals(
 
 
 def offload_of(plan: EpochPlan) -> Offload | None:
-    """What was decided that functions carry in an epoch, whatever it brings; None: nothing."""
+    """What was decided that burst workers carry in an epoch, whatever it brings; None: nothing."""
     found = plan.steps[0].offload if plan.steps else dict(plan.map_offloads).get(SEGMENT)
     return found if found is not None and found.shares.any() else None
 
@@ -197,8 +203,8 @@ def bursting(
     reacts: bool = False,
     **elastic: Any,
 ) -> Iterator[BurstTrial]:
-    made = Elastic(**{"functions": LocalFunctions(at_most=20), "at_most": 8} | elastic)
-    trial = BurstTrial(made, reacts, flow=flow, start_ms=start_ms)
+    settings: dict[str, Any] = {"functions": LocalFunctions(at_most=20), "at_most": 8}
+    trial = BurstTrial(Elastic(**settings | elastic), reacts, flow=flow, start_ms=start_ms)
     if starts:
         trial.start()
     try:

@@ -1,4 +1,4 @@
-"""Functions in the simulated data plane: what they carry, how long it takes, and what it costs."""
+"""Burst workers in the simulated data plane: what they carry, how long it takes, and what it costs."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from penstock.control.treat.decision import Bounds, Decision, Treatment, new_hos
 from penstock.errors import SettingError
 from penstock.model import SLA, StepId
 from penstock.offload.policy.reflexes import Reflexes
-from penstock.sim.functions import FunctionPlane, Pool
+from penstock.sim.burst_workers import SimWorkers, WorkerPlane
 from penstock.sim.outcome import Outcome
 from penstock.sim.plane import Following, Plane
 from penstock.sim.run import simulate, simulate_flow
 from penstock.sim.trace import Trace
 
 BOUNDS = Bounds(SLA(2000, 1000), at_least=2, at_most=20)
-FUNCTIONS = FunctionPlane(at_most=40, partials_per_row=0.05)
+FUNCTIONS = WorkerPlane(at_most=40, partials_per_row=0.05)
 PLANE = Plane(
     service_rate=5000.0,
     engine="epochs",
     epoch_cost_ms=100.0,
     start_host_ms=30_000.0,
     revises=True,
-    functions=FUNCTIONS,
+    burst_workers=FUNCTIONS,
 )
 
 
@@ -46,17 +46,17 @@ def worst(outcome: Outcome, first: int = 15, last: int | None = None) -> float:
 
 
 @pytest.mark.parametrize("factor", [3.0, 5.0])
-def test_functions_carry_a_burst_that_hosts_alone_cannot(factor: float) -> None:
+def test_burst_workers_carry_a_burst_that_hosts_alone_cannot(factor: float) -> None:
     trace = burst(factor)
-    helped, alone = run(trace), run(trace, replace(PLANE, functions=None), "static(2)")
+    helped, alone = run(trace), run(trace, replace(PLANE, burst_workers=None), "static(2)")
     assert worst(helped) < 0.25 * worst(alone)
     assert worst(helped, 20, 35) < 1500, "well within the burst it is as before it"
     assert helped.completed == pytest.approx(helped.arrived, abs=6000)
     assert helped.series.hosts.max() == 2
-    assert 0 < helped.series.functions.max() <= 40
-    assert helped.series.functions[-5:].max() == 0, "and nothing goes to them afterwards"
+    assert 0 < helped.series.workers.max() <= 40
+    assert helped.series.workers[-5:].max() == 0, "and nothing goes to them afterwards"
     beyond = helped.arrived - 0.7 * 10_000 * trace.duration_ms / 1000
-    assert 0.8 * beyond < helped.function_rows < helped.arrived
+    assert 0.8 * beyond < helped.worker_rows < helped.arrived
 
 
 def test_couriers_react_in_the_epoch_that_brings_the_burst(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -67,16 +67,16 @@ def test_couriers_react_in_the_epoch_that_brings_the_burst(monkeypatch: pytest.M
     assert with_reflex < 0.8 * max(worst(run(trace)) for trace in traces)
 
 
-def test_a_load_that_hosts_can_take_costs_nothing_for_functions() -> None:
+def test_a_load_that_hosts_can_take_costs_nothing_for_burst_workers() -> None:
     outcome = run(burst(1.0))
     assert outcome.used is not None
-    assert outcome.used.invocations == outcome.function_rows == 0
+    assert outcome.used.invocations == outcome.worker_rows == 0
     assert outcome.money.functions == 0.0
-    without = run(burst(1.0), replace(PLANE, functions=None))
+    without = run(burst(1.0), replace(PLANE, burst_workers=None))
     assert outcome.series.p99_ms.tolist() == without.series.p99_ms.tolist()
 
 
-def test_money_is_that_of_hosts_by_time_and_of_functions_by_use() -> None:
+def test_money_is_that_of_hosts_by_time_and_of_burst_workers_by_use() -> None:
     trace = burst(5.0)
     outcome = run(trace)
     assert outcome.used is not None
@@ -86,36 +86,36 @@ def test_money_is_that_of_hosts_by_time_and_of_functions_by_use() -> None:
     assert outcome.money.functions == pytest.approx(
         FunctionPrice().money(used.invocations, used.seconds)
     )
-    assert outcome.series.function_money.sum() == pytest.approx(outcome.money.functions)
-    assert outcome.series.function_money[:14].sum() == 0.0
+    assert outcome.series.worker_money.sum() == pytest.approx(outcome.money.functions)
+    assert outcome.series.worker_money[:14].sum() == 0.0
     # Their time is at least that of the rows that they did.
-    assert used.seconds > outcome.function_rows / PLANE.service_rate
+    assert used.seconds > outcome.worker_rows / PLANE.service_rate
     told = outcome.figures()
-    assert told["functions"]["rows"] == outcome.function_rows
+    assert told["functions"]["rows"] == outcome.worker_rows
     assert told["money"]["total"] == pytest.approx(outcome.money.total, abs=1e-6)
 
 
 def test_the_same_seed_gives_the_same_run() -> None:
     one, two = run(burst(4.0)), run(burst(4.0))
     assert [str(entry) for entry in one.journal] == [str(entry) for entry in two.journal]
-    assert (one.used, one.function_rows) == (two.used, two.function_rows)
+    assert (one.used, one.worker_rows) == (two.used, two.worker_rows)
 
 
-def test_what_functions_give_back_must_be_merged() -> None:
-    """With 0.05 partial states for a row hosts get little, with 0.9 functions are of hardly any use."""
+def test_what_burst_workers_give_back_must_be_merged() -> None:
+    """With 0.05 partial states for a row hosts get little, with 0.9 burst workers are of hardly any use."""
     trace = burst(5.0)
     cheap, dear = (
-        run(trace, replace(PLANE, functions=replace(FUNCTIONS, partials_per_row=part)))
+        run(trace, replace(PLANE, burst_workers=replace(FUNCTIONS, partials_per_row=part)))
         for part in (0.05, 0.9)
     )
     assert worst(dear) > 3 * worst(cheap)
 
 
-def test_cold_functions_are_later_than_warm_ones() -> None:
+def test_cold_burst_workers_are_later_than_warm_ones() -> None:
     trace = burst(5.0)
     slow = replace(FUNCTIONS, start_ms=2000.0)
-    warm = run(trace, replace(PLANE, functions=slow))
-    cold = run(trace, replace(PLANE, functions=replace(slow, warm_for=0.0)))
+    warm = run(trace, replace(PLANE, burst_workers=slow))
+    cold = run(trace, replace(PLANE, burst_workers=replace(slow, warm_for=0.0)))
     assert worst(cold) > worst(warm) + 500
     assert warm.used is not None
     assert warm.used.cold_starts == 0, "as many are ready as 5 times the stable load needs"
@@ -123,9 +123,9 @@ def test_cold_functions_are_later_than_warm_ones() -> None:
 
 def test_a_burst_that_lasts_is_handed_to_hosts() -> None:
     impatient = replace(FUNCTIONS, patience_ms=10_000.0)
-    plane = replace(PLANE, functions=impatient, start_host_ms=10_000.0)
+    plane = replace(PLANE, burst_workers=impatient, start_host_ms=10_000.0)
     outcome = run(burst(3.0, seconds=60, rest=10), plane)
-    hosts, functions = outcome.series.hosts, outcome.series.functions
+    hosts, functions = outcome.series.hosts, outcome.series.workers
     assert hosts[:20].max() == 2
     assert hosts[70] >= 5
     assert functions[30] > 0, "while hosts come functions help"
@@ -151,12 +151,12 @@ def test_a_burst_that_comes_while_hosts_start_is_carried_too() -> None:
     assert [event for event, _ in story] == ["began", "done"]
     assert story[0][1] < 12, "before the burst"
     assert story[1][1] > 40, "after it"
-    assert outcome.series.functions[15:35].max() > 5
+    assert outcome.series.workers[15:35].max() > 5
     assert worst(outcome) < 3000
 
 
 def test_a_join_behind_leaves_hosts_less_of_the_time() -> None:
-    """Steps take turns: the more a second step takes, the more must go to functions."""
+    """Steps take turns: the more a second step takes, the more must go to burst workers."""
     trace, plane = burst(3.0), PLANE
     rows = []
     for fan_out in (0.01, 0.12):
@@ -167,12 +167,14 @@ def test_a_join_behind_leaves_hosts_less_of_the_time() -> None:
         first, second = outcome.steps.values()
         assert second.used is None, "nobody helps the join"
         assert worst(second, 22, 35) < 3000
-        rows.append(first.function_rows)
+        rows.append(first.worker_rows)
     assert rows[1] > 1.05 * rows[0]
 
 
 def test_a_pool_lets_go_of_what_was_idle_for_long() -> None:
-    pool = Pool(FunctionPlane(start_ms=100.0, overhead_ms=0.0, idle_ms=1000.0), host_rate=1000.0)
+    pool = SimWorkers(
+        WorkerPlane(start_ms=100.0, overhead_ms=0.0, idle_ms=1000.0), host_rate=1000.0
+    )
     pool.keep(0.0, 1)
     assert pool.work(500.0, 300.0, 3) == 200.0
     assert (len(pool), pool.usage.cold_starts) == (3, 2)
@@ -183,7 +185,7 @@ def test_a_pool_lets_go_of_what_was_idle_for_long() -> None:
 
 
 def test_no_more_than_there_may_be() -> None:
-    pool = Pool(FunctionPlane(at_most=2, start_ms=0.0, overhead_ms=10.0), host_rate=1000.0)
+    pool = SimWorkers(WorkerPlane(at_most=2, start_ms=0.0, overhead_ms=10.0), host_rate=1000.0)
     assert pool.work(0.0, 400.0, 8) == 210.0
     assert (len(pool), pool.usage.invocations) == (2, 2)
     assert pool.work(0.0, 0.0, 8) == 0.0
@@ -192,11 +194,11 @@ def test_no_more_than_there_may_be() -> None:
 @pytest.mark.parametrize(
     "wrong", [{"at_most": -1}, {"speed": 0.0}, {"start_ms": -1.0}, {"partials_each": -0.1}]
 )
-def test_functions_that_cannot_be_are_refused(wrong: dict[str, float]) -> None:
+def test_burst_workers_that_cannot_be_are_refused(wrong: dict[str, float]) -> None:
     with pytest.raises(SettingError):
-        FunctionPlane(**wrong)  # type: ignore[arg-type]
+        WorkerPlane(**wrong)  # type: ignore[arg-type]
 
 
-def test_functions_are_for_an_engine_of_epochs() -> None:
+def test_burst_workers_are_for_an_engine_of_epochs() -> None:
     with pytest.raises(SettingError, match="engine"):
-        Plane(functions=FunctionPlane())
+        Plane(burst_workers=WorkerPlane())

@@ -1,1 +1,0 @@
-"""The driver's part: keeping workers ready, and telling what they did."""
