@@ -51,7 +51,7 @@ class Budget:
         self._shares = {step: 1 / len(steps) for step in steps}
         self._gain = _FIRST_GAIN
         self._lack = [0.0] * len(steps)
-        """Of each step, at the last change: by how much it was below the mean success."""
+        """How far each step was below the mean success, at the last change."""
 
     @property
     def shares(self) -> dict[StepId, float]:
