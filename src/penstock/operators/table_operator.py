@@ -70,9 +70,17 @@ class TableOperator(ABC):
 
     def keys(self, kind: str, batches: list[pa.RecordBatch]) -> list[Keys]:
         """The keys of these batches."""
+        self._check(kind)
         if kind == PARTIALS:
             return [self._codec.from_storage(batch.column(KEY)) for batch in batches]
         return [self._codec.encode(batch) for batch in batches]
+
+    def _check(self, kind: str) -> None:
+        if kind not in self.kinds:
+            raise ProtocolError(
+                f"step {self.step_id!r} cannot take input of the kind {kind!r}",
+                hint="couriers and hosts must run the same version of Penstock",
+            )
 
     def due(self, time: EpochTime) -> dict[str, int]:
         """The entries that `open` will look at."""
@@ -86,11 +94,7 @@ class TableOperator(ABC):
         self, kind: str, batches: list[pa.RecordBatch], places: Places | None = None
     ) -> Answer:
         """Take in one closed channel, whole or not at all."""
-        if kind not in self.kinds:
-            raise ProtocolError(
-                f"step {self.step_id!r} cannot take input of the kind {kind!r}",
-                hint="couriers and hosts must run the same version of Penstock",
-            )
+        self._check(kind)
         each: Sequence[Places | None] = [None] * len(batches)
         if self.ordered:
             places = Places.none() if places is None else places
