@@ -111,16 +111,14 @@ class CourierControl(StepControl):
         arrivals = segment_arrivals(self.step, seen, delta_ms, since_ms, started_ms)
         done = np.bincount(place.owner, [one.done for one in work]).tolist()
         useful_ms = np.bincount(place.owner, [one.useful_ms for one in work]).tolist()
+        self.examiner.arriving(arrivals.horizon_ms, arrivals.counts, arrivals.first_m)
         self.examiner.epoch(
             written_ms,
-            arrivals.horizon_ms,
-            arrivals.counts,
-            arrivals.first_m,
             arrivals.by_slot,
             place.owner,
             place.hosts,
             dict(zip(place.hosts, map(Work, map(int, done), useful_ms), strict=True)),
-            arrivals.waited_ms + arrivals.by_slot * (written_ms - started_ms),
+            arrivals.latency_ms(written_ms - started_ms),
         )
         waited = [o.wait_ms for task in seen for o in task.offloaded if o.segment == self.step]
         return float(max([*useful_ms, *waited]))

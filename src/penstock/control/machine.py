@@ -242,17 +242,9 @@ class FlowControl:
         written_ms, started_ms = event.written_ms, self.started_ms
         for step, sealed in event.steps.items():
             arrivals = self._arrivals[step]
-            self.steps[step].examiner.epoch(
-                written_ms,
-                arrivals.horizon_ms,
-                None,
-                arrivals.first_m,
-                arrivals.by_slot,
-                sealed.owner,
-                sealed.hosts,
-                sealed.work,
-                arrivals.waited_ms + arrivals.by_slot * (written_ms - started_ms),
-            )
+            done = sealed.owner, sealed.hosts, sealed.work
+            measured_ms = arrivals.latency_ms(written_ms - started_ms)
+            self.steps[step].examiner.epoch(written_ms, arrivals.by_slot, *done, measured_ms)
         spent_ms = sum(self._spent(event).values())
         for segment in self._told_of(event):
             segment.resize(len(event.seen), event.aid.together)

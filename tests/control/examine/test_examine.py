@@ -241,10 +241,13 @@ def test_vitals_do_not_change_afterwards() -> None:
 
 def test_epochs_of_one_time_slot_add_up_and_a_clock_may_step_back() -> None:
     examiner = one_slot()
-    examiner.epoch(1010, 1000, [[4.0]], 10, [4.0], [0], HOSTS, WORK)
-    examiner.epoch(1020, 1015, [[1.0]], 11, [1.0], [0], HOSTS, WORK)
+    examiner.arriving(1000, [[4.0]], 10)
+    examiner.epoch(1010, [4.0], [0], HOSTS, WORK)
+    examiner.arriving(1015, [[1.0]], 11)
+    examiner.epoch(1020, [1.0], [0], HOSTS, WORK)
     assert examiner.vitals(1020, HOSTS, [0]).latency_ms[0] == pytest.approx((4 * 60 + 0) / 5)
-    examiner.epoch(1005, 1001, [[1.0]], 11, [1.0], [0], HOSTS, WORK)
+    examiner.arriving(1001, [[1.0]], 11)
+    examiner.epoch(1005, [1.0], [0], HOSTS, WORK)
     vitals = examiner.vitals(1005, HOSTS, [0])
     assert vitals.latency_ms[0] == pytest.approx(4 * 60 / 6)
     assert vitals.rate.item() == pytest.approx(6 / 0.115)
@@ -252,7 +255,8 @@ def test_epochs_of_one_time_slot_add_up_and_a_clock_may_step_back() -> None:
 
 def test_an_epoch_longer_than_the_window_is_seen_when_it_is_done() -> None:
     examiner = one_slot()
-    examiner.epoch(60_000, 1000, np.ones((10, 1)), 1, [10.0], [0], HOSTS, WORK)
+    examiner.arriving(1000, np.ones((10, 1)), 1)
+    examiner.epoch(60_000, [10.0], [0], HOSTS, WORK)
     assert examiner.vitals(60_000, HOSTS, [0], 250.0).latency_ms[0] == pytest.approx(59_500)
 
 
@@ -263,7 +267,8 @@ def test_times_may_be_counted_since_1970() -> None:
         for m in range(start + 3, start + 40, 3):
             counts = np.full((3, 2), 4.0)
             done_ms, horizon_ms = m * 100 + 250.0, m * 100.0
-            examiner.epoch(done_ms, horizon_ms, counts, m - 2, [12, 12], [0, 1], HOSTS, WORK)
+            examiner.arriving(horizon_ms, counts, m - 2)
+            examiner.epoch(done_ms, [12, 12], [0, 1], HOSTS, WORK)
         vitals = examiner.vitals(done_ms, HOSTS, [0, 1])
         told.append((vitals.rate.tolist(), vitals.latency_ms.tolist(), vitals.peak_rate.tolist()))
     assert told[0] == ([40.0, 40.0], [400.0, 400.0], [40.0, 40.0])
@@ -275,7 +280,7 @@ def test_a_backlog_of_days_is_taken_in() -> None:
     day = 864_000
     examiner.arriving(3 * day * 100.0, [[7.0]], 1)
     examiner.arriving(3 * day * 100.0, [[1.0]], 3 * day)
-    examiner.epoch(3 * day * 100.0, 0.0, None, 0, [8.0], [0], HOSTS, WORK)
+    examiner.epoch(3 * day * 100.0, [8.0], [0], HOSTS, WORK)
     vitals = examiner.vitals(3 * day * 100.0, HOSTS, [0])
     assert vitals.rate.item() == 1.0
     # Ten minutes at most are told, less the time slot that they end in.

@@ -135,11 +135,10 @@ def test_epochs(
             completed[slot] += 1
             measured[slot] += done - came
             exact.add(slot, owner[slot], came, done)
+        examiner.arriving(horizon, counts, first)
         if early:
-            examiner.arriving(horizon, counts, first)
             assert examiner.vitals(horizon, HOSTS, owner).backlog.tolist() == completed.tolist()
-        told = None if early else counts
-        examiner.epoch(done, horizon, told, first, completed, owner, HOSTS, WORK, measured)
+        examiner.epoch(done, completed, owner, HOSTS, WORK, measured)
         vitals = examiner.vitals(done, HOSTS, owner)
         window = math.ceil(1000.0 / delta_ms)
         # The moment of completion is known, only that of arrival is not.

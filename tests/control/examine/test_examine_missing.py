@@ -154,4 +154,4 @@ def test_an_epoch_is_told_whole() -> None:
     with pytest.raises(ProtocolError, match="missing or negative"):
         examiner(slots=1).arriving(100, [[-1.0]], 1)
     with pytest.raises(ProtocolError, match="missing or negative"):
-        examiner(slots=1).epoch(100, 100, [[1.0]], 1, [np.nan], [0], HOSTS, WORK)
+        examiner(slots=1).epoch(100, [np.nan], [0], HOSTS, WORK)

@@ -32,6 +32,10 @@ class Arrivals:
         found: Floats = self.counts.sum(axis=0)
         return found
 
+    def latency_ms(self, took_ms: float) -> Floats:
+        """By slot: latencies added up over its records, if the epoch took so long."""
+        return self.waited_ms + self.by_slot * took_ms
+
 
 def arrivals_of(
     step: str, slots: int, seen: Sequence[Seen], delta_ms: float, since_ms: float, started_ms: float

@@ -136,22 +136,17 @@ class Examiner:
     def epoch(
         self,
         done_ms: float,
-        horizon_ms: float,
-        arrivals: npt.ArrayLike | None,
-        first_m: int,
         completed: npt.ArrayLike,
         owner: npt.ArrayLike,
         hosts: Sequence[HostId],
         work: Mapping[HostId, Work],
         measured_ms: npt.ArrayLike | None = None,
     ) -> None:
-        """Take in an epoch that is in the sink since `done_ms`; `arrivals` None if told already.
+        """Take in an epoch that is in the sink since `done_ms`; `arriving` told before what it read.
 
         `completed` and `measured_ms` are of this epoch alone; of `completed` nothing may be missing.
-        For the rest see `arriving` and `sample`.
+        For the rest see `sample`.
         """
-        if arrivals is not None:
-            self.arriving(horizon_ms, arrivals, first_m)
         owners, counts = self._owners(owner), self._whole(self._counts(completed))
         self._done = max(self._done, done_ms / self.delta_ms)
         # All are done at one known moment, and each arrived, on average, in the middle of its time
