@@ -65,7 +65,7 @@ bench: setup ## run a benchmark (NAME=pipeline)
 	$(BIN)/penstock bench $(NAME)
 
 COMPILE = $(BIN)/uv pip compile pyproject.toml --extra dev --universal --python-version 3.11 \
-	--generate-hashes --no-emit-index-url --no-emit-find-links \
+	--generate-hashes --no-strip-extras --no-emit-index-url --no-emit-find-links \
 	--custom-compile-command "make lock" --quiet --output-file requirements.lock
 
 lock: setup ## bring requirements.lock in line with pyproject.toml
