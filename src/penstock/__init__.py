@@ -34,79 +34,132 @@ offload, then courier, host and control side by side, wire, plan, testing, opera
 side by side, and at the bottom settings, faults, extensions, call_text, codec, model and errors.
 """
 
-import ast
 from importlib import import_module
-from inspect import getsource
-from sys import modules
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:  # the public names: read by type checkers and editors, and by `_public` below
-    from penstock.control.elastic import Elastic as Elastic
-    from penstock.control.examine.vitals import Vitals as Vitals
-    from penstock.control.money import FunctionPrice as FunctionPrice
-    from penstock.control.money import HostPrice as HostPrice
-    from penstock.control.treat.decision import Bounds as Bounds
-    from penstock.control.treat.decision import Decision as Decision
-    from penstock.control.treat.decision import Policy as Policy
-    from penstock.control.treat.decision import Treatment as Treatment
-    from penstock.control.treat.decision import new_host as new_host
-    from penstock.errors import CheckpointError as CheckpointError
-    from penstock.errors import FlowError as FlowError
-    from penstock.errors import HostLostError as HostLostError
-    from penstock.errors import NullKeyError as NullKeyError
-    from penstock.errors import PenstockError as PenstockError
-    from penstock.errors import ProtocolError as ProtocolError
-    from penstock.errors import SettingError as SettingError
-    from penstock.errors import StepError as StepError
-    from penstock.errors import StoreError as StoreError
-    from penstock.flows.flow import Flow as Flow
-    from penstock.flows.flow import KeyedFlow as KeyedFlow
-    from penstock.flows.flow import WindowedFlow as WindowedFlow
-    from penstock.flows.flow import flow as flow
-    from penstock.model import SLA as SLA
-    from penstock.offload.backends.aws.backend import LambdaFunctions as LambdaFunctions
-    from penstock.offload.backends.local.backend import LocalFunctions as LocalFunctions
-    from penstock.operators.aggregate.aggregates import approx_distinct as approx_distinct
-    from penstock.operators.aggregate.aggregates import avg as avg
-    from penstock.operators.aggregate.aggregates import count as count
-    from penstock.operators.aggregate.aggregates import count_distinct as count_distinct
-    from penstock.operators.aggregate.aggregates import first as first
-    from penstock.operators.aggregate.aggregates import last as last
-    from penstock.operators.aggregate.aggregates import max as max
-    from penstock.operators.aggregate.aggregates import min as min
-    from penstock.operators.aggregate.aggregates import sum as sum
-    from penstock.operators.operator import CHANGE as CHANGE
-    from penstock.operators.process.processor import KeyedProcessor as KeyedProcessor
-    from penstock.operators.window.windows import Window as Window
-    from penstock.operators.window.windows import hopping as hopping
-    from penstock.operators.window.windows import session_window as session_window
-    from penstock.operators.window.windows import tumbling as tumbling
-    from penstock.plan.migration import Migration as Migration
-    from penstock.settings import Settings as Settings
-    from penstock.spark.query import FlowQuery as FlowQuery
-    from penstock.spark.query import QueryStatus as QueryStatus
-    from penstock.spark.session import configure as configure
-    from penstock.spark.session import session as session
-    from penstock.spark.sinks import collect as collect
-    from penstock.spark.sinks import foreach_batch as foreach_batch
-    from penstock.spark.sinks import to as to
-    from penstock.state.variables.values import Row as Row
+if TYPE_CHECKING:
+    from penstock.control.elastic import Elastic
+    from penstock.control.examine.vitals import Vitals
+    from penstock.control.money import FunctionPrice, HostPrice
+    from penstock.control.treat.decision import Bounds, Decision, Policy, Treatment, new_host
+    from penstock.errors import (
+        CheckpointError,
+        FlowError,
+        HostLostError,
+        NullKeyError,
+        PenstockError,
+        ProtocolError,
+        SettingError,
+        StepError,
+        StoreError,
+    )
+    from penstock.flows.flow import Flow, KeyedFlow, WindowedFlow, flow
+    from penstock.model import SLA
+    from penstock.offload.backends.aws.backend import LambdaFunctions
+    from penstock.offload.backends.local.backend import LocalFunctions
+    from penstock.operators.aggregate.aggregates import (
+        approx_distinct,
+        avg,
+        count,
+        count_distinct,
+        first,
+        last,
+        max,
+        min,
+        sum,
+    )
+    from penstock.operators.operator import CHANGE
+    from penstock.operators.process.processor import KeyedProcessor
+    from penstock.operators.window.windows import Window, hopping, session_window, tumbling
+    from penstock.plan.migration import Migration
+    from penstock.settings import Settings
+    from penstock.spark.query import FlowQuery, QueryStatus
+    from penstock.spark.session import configure, session
+    from penstock.spark.sinks import collect, foreach_batch, to
+    from penstock.state.variables.values import Row
 
-
-def _public() -> dict[str, str]:
-    """Public name -> its module, as the imports above have it: they are the only list of names."""
-    nodes = ast.walk(ast.parse(getsource(modules[__name__])))
-    imports = [node for node in nodes if isinstance(node, ast.ImportFrom)]
-    return {one.asname: str(node.module) for node in imports for one in node.names if one.asname}
-
-
-_HOMES = _public()
-__all__ = sorted(_HOMES)
+_HOMES = {
+    "control.elastic": "Elastic",
+    "control.examine.vitals": "Vitals",
+    "control.money": "FunctionPrice HostPrice",
+    "control.treat.decision": "Bounds Decision Policy Treatment new_host",
+    "errors": "CheckpointError FlowError HostLostError NullKeyError PenstockError ProtocolError SettingError StepError StoreError",
+    "flows.flow": "Flow KeyedFlow WindowedFlow flow",
+    "model": "SLA",
+    "offload.backends.aws.backend": "LambdaFunctions",
+    "offload.backends.local.backend": "LocalFunctions",
+    "operators.aggregate.aggregates": "approx_distinct avg count count_distinct first last max min sum",
+    "operators.operator": "CHANGE",
+    "operators.process.processor": "KeyedProcessor",
+    "operators.window.windows": "Window hopping session_window tumbling",
+    "plan.migration": "Migration",
+    "settings": "Settings",
+    "spark.query": "FlowQuery QueryStatus",
+    "spark.session": "configure session",
+    "spark.sinks": "collect foreach_batch to",
+    "state.variables.values": "Row",
+}
+"""Module below `penstock` -> the public names that it holds."""
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names.split()}
 
 
 def __getattr__(name: str) -> Any:
     """Import a public name when it is first used: a host needs no Spark, `penstock --help` nothing."""
-    if name not in _HOMES:
+    if name not in _HOME_OF:
         raise AttributeError(f"module 'penstock' has no attribute {name!r}")
-    value = globals()[name] = getattr(import_module(_HOMES[name]), name)
+    value = globals()[name] = getattr(import_module(f"penstock.{_HOME_OF[name]}"), name)
     return value
+
+
+__all__ = [
+    "CHANGE",
+    "SLA",
+    "Bounds",
+    "CheckpointError",
+    "Decision",
+    "Elastic",
+    "Flow",
+    "FlowError",
+    "FlowQuery",
+    "FunctionPrice",
+    "HostLostError",
+    "HostPrice",
+    "KeyedFlow",
+    "KeyedProcessor",
+    "LambdaFunctions",
+    "LocalFunctions",
+    "Migration",
+    "NullKeyError",
+    "PenstockError",
+    "Policy",
+    "ProtocolError",
+    "QueryStatus",
+    "Row",
+    "SettingError",
+    "Settings",
+    "StepError",
+    "StoreError",
+    "Treatment",
+    "Vitals",
+    "Window",
+    "WindowedFlow",
+    "approx_distinct",
+    "avg",
+    "collect",
+    "configure",
+    "count",
+    "count_distinct",
+    "first",
+    "flow",
+    "foreach_batch",
+    "hopping",
+    "last",
+    "max",
+    "min",
+    "new_host",
+    "session",
+    "session_window",
+    "sum",
+    "to",
+    "tumbling",
+]
