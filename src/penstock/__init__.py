@@ -83,7 +83,8 @@ _HOMES = {
     "control.examine.vitals": "Vitals",
     "control.money": "FunctionPrice HostPrice",
     "control.treat.decision": "Bounds Decision Policy Treatment new_host",
-    "errors": "CheckpointError FlowError HostLostError NullKeyError PenstockError ProtocolError SettingError StepError StoreError",
+    "errors": "CheckpointError FlowError HostLostError NullKeyError PenstockError ProtocolError "
+    "SettingError StepError StoreError",
     "flows.flow": "Flow KeyedFlow WindowedFlow flow",
     "model": "SLA",
     "offload.backends.aws.backend": "LambdaFunctions",
