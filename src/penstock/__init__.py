@@ -15,7 +15,8 @@ The map, along the way of a record and then of a decision:
     flows/       what a user writes, and how it is started
     plan/        the compiled steps, the plan of an epoch, who owns which slot
     spark/       sessions, the epoch callback, host jobs, sinks: the only place that runs on Spark
-    courier/     inside Spark tasks: slots, split, exchange with hosts
+    courier/     inside Spark tasks: each step's road to hosts and back, and what the task reports
+    exchange/    a keyed step's rows on their way: what couriers and a chain on one host share
     wire/        messages, and Arrow Flight with a token
     host/        the host: a pure machine, its server, its life
     operators/   steps: aggregates, windows, joins, top-N, processors; each a plan, a sender, an operator
@@ -30,8 +31,8 @@ The map, along the way of a record and then of a decision:
     testing      testing processors without Spark, and flows with faults
 
 Each folder's docstring is its own map. Imports go one way: cli, console, flows, spark, driver, sim,
-offload, then courier, host and control side by side, wire, plan, testing, operators, then state and runtime
-side by side, and at the bottom settings, faults, extensions, call_text, codec, model and errors.
+offload, then courier, host and control side by side, exchange, wire, plan, testing, operators, then state
+and runtime side by side, and at the bottom settings, faults, extensions, call_text, codec, model and errors.
 """
 
 from importlib import import_module

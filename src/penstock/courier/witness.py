@@ -18,7 +18,7 @@ _BUCKETS = 512
 """Arrivals of a task are told in at most so many buckets, each at least one millisecond wide."""
 
 MOST_PARTITIONS = 10_000
-"""Of one input, in one epoch: each is told to the driver, and kept in manifests."""
+"""Source partitions that an input may have in an epoch: each is told to the driver and kept in manifests."""
 
 UNNAMED = "(none)"
 """The partition of rows whose partition is null or an empty text."""
