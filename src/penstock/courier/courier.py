@@ -55,13 +55,15 @@ class Courier:
     """Makes the roads of a task, in the order of the flow's steps."""
     faults: tuple[Fault, ...] = ()
     """For tests: see `Settings`."""
+    lost_ms: int = 5_000
+    """Milliseconds without an answer after which a courier complains of a host."""
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         pa.set_cpu_count(1)
         arm(self.faults)
         plan, task = self.context()
         delivery = Delivery(
-            self.flow, plan, task, self.timeout_ms, self.exchange_ms, self.keep_late
+            self.flow, plan, task, self.timeout_ms, self.exchange_ms, self.keep_late, self.lost_ms
         )
         try:
             done = self._deliver(batches, delivery)

@@ -5,6 +5,7 @@ Free of Spark: how the epoch's output is written comes in as a function.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -36,6 +37,11 @@ from penstock.plan.steps import FlowPlan
 from penstock.settings import Settings
 from penstock.state.store.store import Manifest, Store
 from penstock.wire.report import Seen, added, offloaded_by_segment
+
+_log = logging.getLogger("penstock.epochs")
+
+_WORTH_TELLING_S = 1.0
+"""Seconds of waiting that a user should hear of."""
 
 Write = Callable[[EpochPlan], None]
 """Run the epoch's couriers under this plan and put the output into the sink; raise if that fails."""
@@ -73,6 +79,7 @@ class EpochRunner:
         self._event_times: watermarks.Known = {}
         self._started_ms = int(clock_ms())
         self._late_sink = late_sink
+        self._stage: tuple[str, float] | None = None
 
     def run(self, epoch: int, partitions: int, write: Write, closing: int = 0) -> EpochProgress:
         """Run an epoch to its manifest. When this returns, the epoch is in the sink and durable.
@@ -87,22 +94,30 @@ class EpochRunner:
             try:
                 if self._control is not None:
                     self._control.wait_for_hosts()
+                self._waits(epoch, run, "hosts to take their slots")
                 self._registry.expect(epoch, run, self._on_report)
                 self._settle(epoch, run)
                 plan = self._plan(epoch, run, partitions, started_ms, closing)
                 if self._control is not None:
                     self._control.begin(plan)
+                self._waits(epoch, run, "couriers")
                 write(plan)
                 written_ms = self._clock_ms()
                 point("driver.written", epoch=epoch, run=run)
+                self._waits(epoch, run, "hosts to seal it")
                 sealed = self._fleet.seal(plan)
                 break
             except Exception as failed:
                 told = self._registry.trouble() or failed
+                self._waits(epoch, run, "hosts to go back")
+                self._fleet.judge(self._registry.complaints())
                 lost = self._fleet.roll_back(epoch - 1, run)
                 gave_up = run + 1 == self._settings.epoch_runs
                 if gave_up or not (lost or isinstance(told, HostLostError | StaleRunError)):
                     raise told from failed
+                _log.warning("epoch %d is run again, after run %d: %s", epoch, run + 1, told)
+            finally:
+                self._stage = None
         point("driver.sealed", epoch=epoch, run=plan.run)
         seen, dead = self._registry.seen(), self._registry.dead_letters()
         late = self._registry.late_rows()
@@ -137,6 +152,17 @@ class EpochRunner:
         """The epoch after the newest one that is durable."""
         newest = max(self._store.epochs(), default=-1) if self._version is None else self._version
         return newest + 1
+
+    @property
+    def waiting(self) -> str:
+        """What the epoch under way has been waiting for, if for long; else empty."""
+        stage = self._stage
+        if stage is None or time.monotonic() - stage[1] < _WORTH_TELLING_S:
+            return ""
+        return f"{stage[0]} ({time.monotonic() - stage[1]:.0f} s)"
+
+    def _waits(self, epoch: int, run: int, what: str) -> None:
+        self._stage = (f"epoch {epoch} run {run + 1}: waiting for {what}", time.monotonic())
 
     @property
     def upkeep_trouble(self) -> str:

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
 
 from penstock import codec
+from penstock.driver.complaints import Complaint
 from penstock.errors import HostLostError, PenstockError, StaleRunError, from_wire
 from penstock.exchange.aside import Aside, late_tables
 from penstock.model import DeadLetter
-from penstock.wire.flight import TokenServer
+from penstock.wire.flight import COUNTED_ON, TokenServer
 from penstock.wire.report import Seen
+
+_log = logging.getLogger("penstock.hosts")
 
 
 @dataclass(frozen=True)
@@ -30,8 +35,8 @@ class HostRecord:
 class Registry(TokenServer):
     """Knows which hosts live, and what the couriers of the running epoch have told.
 
-    `changed` is notified whenever a host registers. `on_host_lost` is called with the epoch and run
-    of a courier that says that it has lost a host.
+    `changed` is notified whenever a host registers or is lost. `on_host_lost` is called with the epoch
+    and run that cannot go on, because a courier has lost a host or the driver has given one up.
     """
 
     def __init__(
@@ -44,6 +49,9 @@ class Registry(TokenServer):
         super().__init__(address, port, token)
         self.changed = threading.Condition()
         self._hosts: dict[str, HostRecord] = {}
+        self._heard: dict[HostRecord, int] = {}
+        self._losses: dict[HostRecord, Future[None]] = {}
+        self._complaints: list[Complaint] = []
         self._seen: dict[int, Seen] = {}
         self._aside: dict[int, Aside] = {}
         self._run: tuple[int, int] = (-1, 0)
@@ -53,6 +61,7 @@ class Registry(TokenServer):
         self.actions = {
             "register": self._register,
             "heartbeat": self._heartbeat,
+            COUNTED_ON: self._counts_on,
             "report": self._report,
             "set_aside": self._set_aside,
             "trouble": self._note_trouble,
@@ -66,11 +75,42 @@ class Registry(TokenServer):
         with self.changed:
             return self._hosts.get(host)
 
-    def forget(self, record: HostRecord) -> None:
-        """Take this incarnation for dead. It is told so at its next heartbeat, if it still lives."""
+    def forget(self, record: HostRecord) -> bool:
+        """Take this incarnation for dead. It is told so at its next heartbeat, if it still lives.
+
+        Returns whether anybody counted on it until now.
+        """
         with self.changed:
-            if self._hosts.get(record.host) == record:
-                del self._hosts[record.host]
+            if self._hosts.get(record.host) != record:
+                return False
+            self._drop(record)
+            self.changed.notify_all()
+            return True
+
+    def _drop(self, record: HostRecord) -> None:
+        del self._hosts[record.host], self._heard[record]
+        self._losses.pop(record).set_result(None)
+
+    def heard(self) -> dict[HostRecord, int]:
+        """The hosts that are counted on, and how many heartbeats each has sent."""
+        with self.changed:
+            return dict(self._heard)
+
+    def loss(self, record: HostRecord) -> Future[None]:
+        """Is done when nobody counts on this incarnation any more."""
+        with self.changed:
+            found = self._losses.get(record)
+        if found is None:
+            found = Future()
+            found.set_result(None)
+        return found
+
+    def break_off(self, why: HostLostError) -> None:
+        """Let the run under way end now: a host that it needs was given up."""
+        with self.changed:
+            epoch, run = self._run
+            self._trouble = self._trouble or why
+        self._on_host_lost(epoch, run)
 
     def expect(self, epoch: int, run: int, on_report: Callable[[list[Seen]], None]) -> None:
         """From now on, keep the reports of this run and refuse all others.
@@ -79,7 +119,7 @@ class Registry(TokenServer):
         """
         with self.changed:
             self._run, self._trouble, self._on_report = (epoch, run), None, on_report
-            self._seen, self._aside = {}, {}
+            self._seen, self._aside, self._complaints = {}, {}, []
 
     def seen(self) -> list[Seen]:
         """What the couriers of this run saw, by partition."""
@@ -104,16 +144,38 @@ class Registry(TokenServer):
         with self.changed:
             return self._trouble
 
-    def _register(self, facts: dict[str, Any]) -> None:
+    def complaints(self) -> list[Complaint]:
+        """Of which hosts that are counted on the couriers of this run complained."""
         with self.changed:
-            self._hosts[facts["host"]] = HostRecord(**facts)
+            return list(self._complaints)
+
+    def _register(self, facts: dict[str, Any]) -> None:
+        record = HostRecord(**facts)
+        with self.changed:
+            before = self._hosts.get(record.host)
+            if before is not None:
+                self._drop(before)
+            self._hosts[record.host] = record
+            self._heard[record], self._losses[record] = 0, Future()
             self.changed.notify_all()
+        if before is not None:
+            _log.warning("host %s was lost, and is back as process %d", record.host, record.pid)
 
     def _heartbeat(self, facts: dict[str, Any]) -> bool:
         """Answers whether the driver still counts on this incarnation."""
         with self.changed:
             record = self._hosts.get(facts["host"])
-            return record is not None and record.incarnation == facts["incarnation"]
+            if record is None or record.incarnation != facts["incarnation"]:
+                return False
+            self._heard[record] += 1
+            return True
+
+    def _counts_on(self, facts: dict[str, Any]) -> bool:
+        """Answers whether it is worth to wait for hosts at these locations, under this run."""
+        with self.changed:
+            known = {record.location for record in self._hosts.values()}
+            on = "run" not in facts or (self._is_of_run(facts) and self._trouble is None)
+            return on and known.issuperset(facts["locations"])
 
     def _is_of_run(self, facts: dict[str, Any]) -> bool:
         return (facts["epoch"], facts["run"]) == self._run
@@ -134,6 +196,12 @@ class Registry(TokenServer):
             if not self._is_of_run(facts):
                 return
             error = from_wire(facts["error"])
+            if isinstance(error, HostLostError):
+                self._complaints += [
+                    Complaint(record.host, record.incarnation, *self._run)
+                    for record in self._hosts.values()
+                    if record.location == error.location
+                ]
             # Whoever comes to a run that was given up only knows that, not why it was.
             if self._trouble is None or not isinstance(error, StaleRunError):
                 self._trouble = error

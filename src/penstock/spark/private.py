@@ -9,6 +9,7 @@ import signal
 import threading
 from typing import Any
 
+from pyspark import SparkContext
 from pyspark.sql import DataFrame, SparkSession
 
 
@@ -55,5 +56,7 @@ def keep_jobs_on_interrupt() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-def is_local(spark: SparkSession) -> bool:
-    return (spark.sparkContext.master or "").startswith("local")
+def is_local(spark: SparkSession | SparkContext) -> bool:
+    """Whether tasks run on the driver's machine."""
+    context = spark if isinstance(spark, SparkContext) else spark.sparkContext
+    return (context.master or "").startswith("local")

@@ -6,15 +6,24 @@ A `PenstockError` raised in a handler reaches the caller as the same kind of err
 from __future__ import annotations
 
 import socket
+import threading
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow as pa
 import pyarrow.flight as fl
 
 from penstock import codec, errors
 from penstock.errors import HostLostError, PenstockError, SettingError
+
+T = TypeVar("T")
+
+PING = "ping"
+"""The action by which every server shows that it answers."""
+COUNTED_ON = "counted_on"
+"""The action by which the driver says whether it still counts on hosts, by their locations, and on a run."""
 
 _UNLIMITED = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
 
@@ -67,6 +76,8 @@ class TokenServer(fl.FlightServerBase):  # type: ignore[misc]
 
     def do_action(self, context: Any, action: fl.Action) -> Iterable[bytes]:
         with telling_errors():
+            if action.type == PING:
+                return [codec.encode(None)]
             handler = self.actions.get(action.type)
             if handler is None:
                 raise errors.ProtocolError(f"no action {action.type!r} here")
@@ -83,7 +94,7 @@ class Endpoint:
 
     def call(self, action: str, timeout_ms: int, **arguments: Any) -> Any:
         """Ask for an action and wait for its answer."""
-        with self._hearing_errors():
+        with self.hearing_errors():
             body = codec.encode(arguments)
             results = self._client.do_action(fl.Action(action, body), self._options(timeout_ms))
             return codec.decode(next(iter(results)).body.to_pybytes(), object)
@@ -94,7 +105,7 @@ class Endpoint:
     ) -> Iterator[tuple[fl.FlightStreamWriter, fl.FlightStreamReader]]:
         """A conversation in batches. Leaving it early breaks it off."""
         descriptor = fl.FlightDescriptor.for_command(header)
-        with self._hearing_errors():
+        with self.hearing_errors():
             writer, reader = self._client.do_exchange(descriptor, self._options(timeout_ms))
             try:
                 yield writer, reader
@@ -106,7 +117,7 @@ class Endpoint:
     @contextmanager
     def get(self, ticket: bytes, timeout_ms: int) -> Iterator[fl.FlightStreamReader]:
         """A stream of batches, as it comes. Leaving it early breaks it off."""
-        with self._hearing_errors():
+        with self.hearing_errors():
             reader = self._client.do_get(fl.Ticket(ticket), self._options(timeout_ms))
             try:
                 yield reader
@@ -121,7 +132,8 @@ class Endpoint:
         return fl.FlightCallOptions(timeout=timeout_ms / 1000, headers=self._headers)
 
     @contextmanager
-    def _hearing_errors(self) -> Iterator[None]:
+    def hearing_errors(self) -> Iterator[None]:
+        """Turn what Flight raises into the error that the other side told, or into its loss."""
         try:
             yield
         except (pa.ArrowException, OSError) as failed:
@@ -130,9 +142,35 @@ class Endpoint:
                 raise told from None
             if isinstance(failed, fl.FlightError | OSError):
                 raise HostLostError(
-                    f"no answer from {self.location}: {_first_line(failed)}"
+                    f"no answer from {self.location}: {_first_line(failed)}",
+                    location=self.location,
                 ) from failed
             raise
+
+
+def in_own_thread(work: Callable[[], T], name: str) -> Future[T]:
+    """Begin a call that may be left alone: most cannot be broken off, and a host may never answer."""
+    outcome: Future[T] = Future()
+
+    def run() -> None:
+        try:
+            outcome.set_result(work())
+        except BaseException as failed:
+            outcome.set_exception(failed)
+
+    threading.Thread(target=run, name=name, daemon=True).start()
+    return outcome
+
+
+def counted_on(driver: Endpoint, timeout_ms: int, **what: Any) -> bool:
+    """Whether the driver counts on these `locations`, and on this `epoch` and `run`, if they are named.
+
+    A driver that does not answer has not said no.
+    """
+    try:
+        return bool(driver.call(COUNTED_ON, timeout_ms, **what))
+    except PenstockError:
+        return True
 
 
 class Endpoints:
