@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 import pyarrow.flight as fl
@@ -92,7 +91,7 @@ class ThreadHosts:
         self._unborn: set[str] = set()
         self.fenced: list[str] = []
         """Hosts that ended because nobody counted on them any more."""
-        self._given_up: list[list[MortalServer]] = []
+        self._given_up: list[HostTask] = []
         """Hosts that were stopped when they were given up: nobody can reach, or kill them."""
         self._starter = ThreadPoolExecutor(4, thread_name_prefix="starter")
         self._lock = threading.Lock()
@@ -147,8 +146,9 @@ class ThreadHosts:
         if server is None or server.going.is_set():
             self.kill(host)
             return
-        _, servers = self._taken(host)
-        self._given_up.append(servers)
+        task, _ = self._taken(host)
+        if task is not None:
+            self._given_up.append(task)
 
     def server(self, host: str) -> MortalServer:
         with self._lock:
@@ -163,8 +163,8 @@ class ThreadHosts:
 
     def resume_given_up(self) -> None:
         """Let all hosts go on that were stopped when they were given up."""
-        for servers in self._given_up:
-            for server in servers:
+        for task in self._given_up:
+            for server in _servers(task):
                 server.going.set()
 
     def _taken(self, host: str) -> tuple[HostTask | None, list[MortalServer]]:
@@ -194,9 +194,8 @@ class ThreadHosts:
     def close(self) -> None:
         self._starter.shutdown()
         self.kill_all()
-        for servers in self._given_up:
-            for server in servers:
-                server.die()
+        for task in self._given_up:
+            self._end(task)
 
     def _start(self, order: TaskOrder) -> None:
         for host in order.hosts:
@@ -218,12 +217,23 @@ class ThreadHosts:
 
     def _beat(self, task: HostTask, known: list[tuple[str, str]]) -> None:
         """The heartbeats of a task, until it is dead or nobody counts on it any more."""
-        servers = cast("list[MortalServer]", task.servers)
-        driver, ended = _OwnDriver(task.driver, servers[0].going), servers[0]._ended
-        told = keep_known(cast(Endpoint, driver), self._cluster.settings, known, ended)
-        if told and not servers[0].dead:
+        first = _servers(task)[0]
+        driver = cast(Endpoint, _OwnDriver(task.driver, first.going))
+        if keep_known(driver, self._cluster.settings, known, first._ended) and self._end(task):
             self.fenced += task.hosts
+
+    def _end(self, task: HostTask) -> bool:
+        """End a task that nobody counts on any more; false if it has ended."""
+        with self._lock:
+            servers = [server for server in _servers(task) if not server.dead]
             for server in servers:
-                server.die()
-            with suppress(RuntimeError):  # the cluster may be ending
-                self._cluster.bury(task)
+                server.dead = True
+        for server in servers:
+            server.die()
+        if servers:
+            self._cluster.bury(task)
+        return bool(servers)
+
+
+def _servers(task: HostTask) -> list[MortalServer]:
+    return cast("list[MortalServer]", task.servers)

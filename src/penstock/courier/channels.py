@@ -97,8 +97,9 @@ class Channels:
         self._left.set()
         try:
             self._stack.__exit__(*raised)  # type: ignore[arg-type]
-        except PenstockError as failed:
-            raise self._broken or failed from None
+        finally:
+            if self._broken is not None:
+                raise self._broken
 
     def _watch(self) -> None:
         """Break the conversation off when nobody can be expected to answer."""

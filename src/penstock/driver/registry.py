@@ -56,6 +56,8 @@ class Registry(TokenServer):
         self._aside: dict[int, Aside] = {}
         self._run: tuple[int, int] = (-1, 0)
         self._trouble: PenstockError | None = None
+        self._given_up = False
+        """Whether the run cannot go on, since it has lost a host."""
         self._on_host_lost = on_host_lost
         self._on_report: Callable[[list[Seen]], None] = lambda seen: None
         self.actions = {
@@ -109,7 +111,7 @@ class Registry(TokenServer):
         """Let the run under way end now: a host that it needs was given up."""
         with self.changed:
             epoch, run = self._run
-            self._trouble = self._trouble or why
+            self._trouble, self._given_up = self._trouble or why, True
         self._on_host_lost(epoch, run)
 
     def expect(self, epoch: int, run: int, on_report: Callable[[list[Seen]], None]) -> None:
@@ -120,6 +122,7 @@ class Registry(TokenServer):
         with self.changed:
             self._run, self._trouble, self._on_report = (epoch, run), None, on_report
             self._seen, self._aside, self._complaints = {}, {}, []
+            self._given_up = False
 
     def seen(self) -> list[Seen]:
         """What the couriers of this run saw, by partition."""
@@ -174,7 +177,7 @@ class Registry(TokenServer):
         """Answers whether it is worth to wait for hosts at these locations, under this run."""
         with self.changed:
             known = {record.location for record in self._hosts.values()}
-            on = "run" not in facts or (self._is_of_run(facts) and self._trouble is None)
+            on = "run" not in facts or (self._is_of_run(facts) and not self._given_up)
             return on and known.issuperset(facts["locations"])
 
     def _is_of_run(self, facts: dict[str, Any]) -> bool:
@@ -197,6 +200,7 @@ class Registry(TokenServer):
                 return
             error = from_wire(facts["error"])
             if isinstance(error, HostLostError):
+                self._given_up = True
                 self._complaints += [
                     Complaint(record.host, record.incarnation, *self._run)
                     for record in self._hosts.values()

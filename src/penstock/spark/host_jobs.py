@@ -86,12 +86,12 @@ class SparkHostJobs:
     def give_up(self, host: str, pid: int) -> None:
         """Cancel the job. Spark kills the Python worker of a cancelled task some seconds later, also one
         that is stopped; on this machine it is killed at once, so that nobody waits for its answers."""
-        if private.is_local(self._sc):
-            _kill_worker(pid)
         job = self._jobs.get(host)
         if job is not None and job.is_alive():
             job.called_off.set()
             self._sc.cancelJobGroup(job.group)
+        if private.is_local(self._sc):
+            _kill_worker(pid)
 
 
 def _kill_worker(pid: int) -> None:
