@@ -189,10 +189,9 @@ class MiniCluster:
         raise AssertionError("not reached")
 
     def await_upkeep(self) -> None:
-        """Wait for the compaction that is under way, if any."""
-        task = self.runner._upkeep._task
-        if task is not None:
-            task.exception()
+        """Wait for the compaction and the clean-up that are under way, if any."""
+        for chore in (self.runner._upkeep._compacting, self.runner._upkeep._cleaning):
+            chore.join()
 
     def output(self, epoch: int) -> list[tuple[Any, ...]]:
         """The rows of an epoch, in a fixed order; of changes what is left of them, and how often."""
@@ -319,7 +318,6 @@ class MiniCluster:
     def _end_driver(self) -> None:
         self.jobs.close()
         self.runner.stop()
-        self.runner._upkeep._worker.shutdown()
         self.fleet.stop()
         self.registry.shutdown()
         for place, token in list(channels._endpoints):

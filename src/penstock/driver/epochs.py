@@ -140,8 +140,8 @@ class EpochRunner:
 
     @property
     def upkeep_trouble(self) -> str:
-        """Why the last merging of deltas failed; empty if it did not."""
-        return "" if self._upkeep.trouble is None else str(self._upkeep.trouble)
+        """What of the store's upkeep failed the last time, and why; empty if nothing did."""
+        return self._upkeep.trouble
 
     def stop(self) -> None:
         """No more epochs will come."""

@@ -87,7 +87,7 @@ class FlowQuery:
         parts = self._parts
         message = str(self._error) if self._error else self._state
         if trouble := parts.runner.upkeep_trouble:
-            message += f"; the store could not be compacted: {trouble}"
+            message += f"; {trouble}"
         if parts.keeper is not None and (trouble := parts.keeper.trouble):
             message += f"; there are no functions: {trouble}"
         return QueryStatus(
