@@ -118,6 +118,9 @@ class MiniCluster:
         self.late: dict[int, dict[tuple[str, int], list[Row]]] = {}
         """epoch -> (step, input) -> the rows that came too late for it."""
         self.now_ms = 1_000
+        """What the machine's clock says."""
+        self.time_ms = 0
+        """The time of the last epoch: that of the clock, but it never goes back."""
         self.epoch = 0
         """The next epoch."""
         self.started_ms = 0
@@ -153,8 +156,9 @@ class MiniCluster:
         def write(plan: EpochPlan) -> None:
             self._write(plan, parts)
 
-        self.started_ms = self.runner._started_ms
+        self.time_ms = max(self.time_ms, self.now_ms)
         progress = self.runner.run(self.epoch, len(parts), write, closing)
+        self.started_ms = self.runner._started_ms
         self.epoch += 1
         return progress
 
@@ -211,7 +215,7 @@ class MiniCluster:
             while True:
                 piece, after = reader.scan(slot, after, 1000)
                 keys = of.codec.as_tuples(of.codec.from_storage(piece.column(KEY)))
-                living = [lives(row, self.now_ms) for row in piece.to_pylist()]
+                living = [lives(row, self.time_ms) for row in piece.to_pylist()]
                 found.update(key for key, alive in zip(keys, living, strict=True) if alive)
                 if after is None:
                     break
@@ -292,6 +296,7 @@ class MiniCluster:
             self.token,
             self.settings,
             clock_ms=lambda: self.now_ms,
+            steady_ms=lambda: 0.0,
             control=self.control,
             late_sink=self._keep_late,
         )
