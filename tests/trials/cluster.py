@@ -325,9 +325,7 @@ class MiniCluster:
         self.runner.stop()
         self.fleet.stop()
         self.registry.shutdown()
-        for place, token in list(channels._endpoints):
-            if token == self.token:
-                channels._endpoints.pop((place, token)).close()
+        channels._endpoints.close(self.token)
 
     # Spark
 
