@@ -10,7 +10,13 @@ from typing import Any
 import pyarrow as pa
 
 from penstock import codec
-from penstock.errors import HostLostError, PenstockError, StaleRunError, from_wire
+from penstock.errors import (
+    ChangedInputError,
+    HostLostError,
+    PenstockError,
+    StaleRunError,
+    from_wire,
+)
 from penstock.exchange.aside import Aside, late_tables
 from penstock.model import DeadLetter
 from penstock.wire.flight import TokenServer
@@ -31,7 +37,7 @@ class Registry(TokenServer):
     """Knows which hosts live, and what the couriers of the running epoch have told.
 
     `changed` is notified whenever a host registers. `on_host_lost` is called with the epoch and run
-    of a courier that says that it has lost a host.
+    of a courier that says that it has lost a host, or that its run must be given up for its input.
     """
 
     def __init__(
@@ -137,5 +143,5 @@ class Registry(TokenServer):
             # Whoever comes to a run that was given up only knows that, not why it was.
             if self._trouble is None or not isinstance(error, StaleRunError):
                 self._trouble = error
-        if isinstance(error, HostLostError):
+        if isinstance(error, HostLostError | ChangedInputError):
             self._on_host_lost(facts["epoch"], facts["run"])

@@ -105,6 +105,7 @@ class EpochStream:
             bool(self._start.late_rows),
             burst_roads,
             settings.faults,
+            private.check_input_end,
         )
         return source.mapInArrow(courier.__call__, spark_schema(flow.output))
 

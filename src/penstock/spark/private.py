@@ -6,10 +6,17 @@
 from __future__ import annotations
 
 import signal
+import sys
 import threading
 from typing import Any
 
+from pyspark.serializers import SpecialLengths
 from pyspark.sql import DataFrame, SparkSession
+
+from penstock.errors import CutInputError, ProtocolError
+
+_END = SpecialLengths.END_OF_STREAM.to_bytes(4, "big", signed=True)
+"""What Spark sends a Python worker behind all input of a task, and only then."""
 
 
 def partition_count(df: DataFrame) -> int:
@@ -57,3 +64,28 @@ def keep_jobs_on_interrupt() -> None:
 
 def is_local(spark: SparkSession) -> bool:
     return (spark.sparkContext.master or "").startswith("local")
+
+
+def check_input_end() -> None:
+    """Raise `CutInputError` unless Spark has said that all input of this task was sent.
+
+    For the function of a `mapInArrow`, when it was given the last batch. If a task's input fails in
+    Spark, the worker's socket is closed, mostly between two Arrow batches, and its Arrow reader takes
+    that for the end. After a real end Spark's own mark lies next in the socket's stream, which is the
+    local `infile` of the worker's `main`. It is only looked at here, and taken by the worker.
+    """
+    frame = sys._getframe()
+    while frame.f_code.co_name != "main" or "infile" not in frame.f_locals:
+        if frame.f_back is None:
+            raise ProtocolError(
+                "where Spark's worker reads the input of a task was not found",
+                hint="use a PySpark release that this release of Penstock is made for",
+            )
+        frame = frame.f_back
+    try:
+        mark = frame.f_locals["infile"].peek(len(_END))[: len(_END)]
+    except OSError as broken:
+        raise CutInputError(f"the input of this task broke off: {broken}") from broken
+    # a buffer may end inside of the mark
+    if not mark or not _END.startswith(mark):
+        raise CutInputError("the input of this task broke off: Spark has not sent all of it")
