@@ -139,6 +139,11 @@ class EpochRunner:
         return newest + 1
 
     @property
+    def reported(self) -> int:
+        """Couriers of the run under way that have told what they read."""
+        return len(self._registry.seen())
+
+    @property
     def upkeep_trouble(self) -> str:
         """Why the last merging of deltas failed; empty if it did not."""
         return "" if self._upkeep.trouble is None else str(self._upkeep.trouble)
