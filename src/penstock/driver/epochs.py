@@ -146,6 +146,11 @@ class EpochRunner:
         return newest + 1
 
     @property
+    def reported(self) -> int:
+        """Couriers of the run under way that have told what they read."""
+        return len(self._registry.seen())
+
+    @property
     def upkeep_trouble(self) -> str:
         """What of the store's upkeep failed the last time, and why; empty if nothing did."""
         return self._upkeep.trouble
