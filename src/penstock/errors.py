@@ -5,7 +5,7 @@
     ├── SettingError              a setting or the machine does not fit (cores, folder, port, Java)
     ├── InputError                a file of events cannot be read: names file, line and column
     ├── CheckpointError           a checkpoint that does not match the flow, or is damaged
-    ├── StoreError                the store does not take what must be written; nothing was committed
+    ├── StoreError                the store does not take or give what an epoch needs; nothing was committed
     ├── StepError                 user code failed: names step, key and row
     │   └── NullKeyError          a row without a key reached a keyed step
     ├── ProtocolError             a message that the epoch protocol does not allow
@@ -70,7 +70,7 @@ class CheckpointError(PenstockError):
 
 
 class StoreError(PenstockError):
-    """The store does not take what must be written; nothing was committed."""
+    """The store does not take or give what an epoch needs; nothing was committed."""
 
 
 class StepError(PenstockError):
