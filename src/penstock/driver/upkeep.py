@@ -6,7 +6,6 @@ waits for it. If it fails, the store is as good as before, and it is tried again
 
 from __future__ import annotations
 
-import secrets
 from concurrent.futures import Future, ThreadPoolExecutor
 
 from penstock import codec
@@ -57,7 +56,7 @@ class Upkeep:
         self._parts.shutdown(wait=False, cancel_futures=True)
 
     def _work(self, version: int, owners: Owners) -> tuple[int, str]:
-        tag = secrets.token_hex(4)
+        tag = self._store.new_tag()
         futures = [
             self._parts.submit(self._fleet.compact, host, slots, version, tag)
             for _, host, slots in owners
