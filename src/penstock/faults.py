@@ -76,6 +76,7 @@ FAULT_POINTS: dict[str, FaultPoint] = {
     "courier.sent": FaultPoint("all rows of a step are sent, and no channel was closed", _TASK),
     "courier.closed": FaultPoint("a step's answers came, and were not handed on", _TASK),
     "store.write": FaultPoint("a file is about to be written", ("file",)),
+    "store.read": FaultPoint("a file or folder is about to be read or looked for", ("file",)),
     "courier.offload": FaultPoint("rows are set aside, and no burst worker was asked yet", _TASK),
     "courier.offloaded": FaultPoint("burst workers gave answers, and none was sent on", _TASK),
 }

@@ -124,7 +124,7 @@ def test_a_function_may_read_again_what_was_lost(
     spark: SparkSession, tmp_path: Path, checkpoint: str, tables: list[Any]
 ) -> None:
     """As when an executor dies that held the output: couriers get the answers that hosts keep."""
-    tracker = spark.sparkContext._jsc.sc().env().mapOutputTracker()  # type: ignore[operator]
+    tracker = spark.sparkContext._jsc.sc().env().mapOutputTracker()
     counts = []
 
     def save(df: DataFrame, epoch: int) -> None:

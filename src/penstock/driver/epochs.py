@@ -92,6 +92,7 @@ class EpochRunner:
         started_ms, now_ms = self._clock_ms(), self._time.now_ms()
         for run in range(self._settings.epoch_runs):
             try:
+                self._registry.must_be_served()
                 if self._control is not None:
                     self._control.wait_for_hosts()
                 self._registry.expect(epoch, run, self._on_report)

@@ -54,10 +54,12 @@ class Registry(TokenServer):
         self._aside: dict[int, Aside] = {}
         self._run: tuple[int, int] = (-1, 0)
         self._trouble: PenstockError | None = None
+        self._refusal: PenstockError | None = None
         self._on_host_lost = on_host_lost
         self._on_report: Callable[[list[Seen]], None] = lambda seen: None
         self.actions = {
             "register": self._register,
+            "refuse": self._refuse,
             "heartbeat": self._heartbeat,
             "report": self._report,
             "set_aside": self._set_aside,
@@ -71,6 +73,12 @@ class Registry(TokenServer):
     def host(self, host: str) -> HostRecord | None:
         with self.changed:
             return self._hosts.get(host)
+
+    def must_be_served(self) -> None:
+        """Raise what a host said that cannot begin, and could not if it were started again."""
+        with self.changed:
+            if self._refusal is not None:
+                raise self._refusal
 
     def forget(self, record: HostRecord) -> None:
         """Take this incarnation for dead. It is told so at its next heartbeat, if it still lives."""
@@ -113,6 +121,11 @@ class Registry(TokenServer):
     def _register(self, facts: dict[str, Any]) -> None:
         with self.changed:
             self._hosts[facts["host"]] = HostRecord(**facts)
+            self.changed.notify_all()
+
+    def _refuse(self, facts: dict[str, Any]) -> None:
+        with self.changed:
+            self._refusal = from_wire(facts["error"])
             self.changed.notify_all()
 
     def _heartbeat(self, facts: dict[str, Any]) -> bool:

@@ -15,6 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everywhere in PySpark
 
 from penstock.errors import CutInputError, ProtocolError
+from penstock.state.store.places import S3A_SETTINGS
 
 _END = SpecialLengths.END_OF_STREAM.to_bytes(4, "big", signed=True)
 """What Spark sends a Python worker behind all input of a task, and only then."""
@@ -54,7 +55,7 @@ def in_own_stage(df: DataFrame) -> DataFrame:
 
 def shuffle_of(df: DataFrame) -> int:
     """Spark's number of the shuffle behind a DataFrame of `in_own_stage`."""
-    rdd: Any = df._jdf.logicalPlan().rdd()  # type: ignore[operator]
+    rdd: Any = df._jdf.logicalPlan().rdd()
     while True:
         behind = rdd.dependencies().head()
         if behind.getClass().getSimpleName() == "ShuffleDependency":
@@ -65,7 +66,7 @@ def shuffle_of(df: DataFrame) -> int:
 def forget_stage(df: DataFrame) -> None:
     """Remove the files behind a DataFrame of `in_own_stage`; else they stay until the JVM collects its
     garbage."""
-    cleaner: Any = df.sparkSession.sparkContext._jsc.sc().cleaner()  # type: ignore[operator]
+    cleaner: Any = df.sparkSession.sparkContext._jsc.sc().cleaner()
     if cleaner.isDefined():
         cleaner.get().doCleanupShuffle(shuffle_of(df), False)
 
@@ -89,6 +90,36 @@ def keep_jobs_on_interrupt() -> None:
     ours = threading.current_thread() is threading.main_thread()
     if ours and getattr(handler, "__module__", "").startswith("pyspark."):
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def qualified(spark: SparkSession, path: str) -> tuple[str, str, str]:
+    """A path as Spark's streaming takes it: the scheme, the authority and the absolute path."""
+    jvm: Any = spark.sparkContext._jvm
+    folder = jvm.org.apache.hadoop.fs.Path(path)
+    found = folder.getFileSystem(_hadoop(spark)).makeQualified(folder).toUri()
+    return found.getScheme(), found.getAuthority() or "", found.getPath()
+
+
+def knows_scheme(spark: SparkSession, scheme: str) -> bool:
+    """Whether Spark has a file system for URIs with this scheme."""
+    return _hadoop(spark).get(f"fs.{scheme}.impl") is not None
+
+
+def s3a_settings(spark: SparkSession, bucket: str) -> dict[str, str]:
+    """The settings of s3a that somebody has set for a bucket, by their names behind `fs.s3a.`."""
+    conf, found = _hadoop(spark), dict[str, str]()
+    for prefix in ("fs.s3a.", f"fs.s3a.bucket.{bucket}."):
+        for name in S3A_SETTINGS:
+            sources = conf.getPropertySources(prefix + name)
+            if sources is not None and list(sources) != ["core-default.xml"]:
+                found[name] = str(conf.get(prefix + name))
+    return found
+
+
+def _hadoop(spark: SparkSession) -> Any:
+    """Hadoop's configuration of this session."""
+    session: Any = spark
+    return session._jsparkSession.sessionState().newHadoopConf()
 
 
 def is_local(spark: SparkSession) -> bool:
