@@ -178,7 +178,7 @@ class HostServer(TokenServer):
             if chunk.data is not None:
                 came += chunk.data.num_rows
                 staged.append(chunk.data)
-                if not self._has_room(held, chunk.data.nbytes):
+                if not self._has_room(held, chunk.data.get_total_buffer_size()):
                     staged.clear()
             if chunk.app_metadata is not None:
                 close = codec.decode(chunk.app_metadata.to_pybytes(), Close)
