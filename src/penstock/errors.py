@@ -10,6 +10,7 @@
     ├── StoreError                the store does not take what must be written; nothing was committed
     ├── StepError                 user code failed: names step, key and row
     │   └── NullKeyError          a row without a key reached a keyed step
+    ├── SumOverflowError          a sum of integers does not fit into 64 bits (an ArithmeticError, too)
     ├── ProtocolError             a message that the epoch protocol does not allow
     │   ├── StaleRunError         a message of a run that was given up
     │   └── ChangedInputError     a task was tried again with another input: its run is given up
@@ -22,6 +23,8 @@ the wire as plain JSON (`to_wire`, `from_wire`), never as pickles.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, ClassVar
 
 
@@ -107,6 +110,37 @@ class StepError(PenstockError):
 
 class NullKeyError(StepError):
     """A row without a key reached a keyed step."""
+
+
+class SumOverflowError(PenstockError, ArithmeticError):
+    """A sum of integers does not fit into 64 bits. The channel that brought it to that changed nothing."""
+
+    def __init__(self, message: str, *, hint: str = "", step: str = "") -> None:
+        self.step = step
+        super().__init__(message, hint=hint)
+
+    def facts(self) -> dict[str, str]:
+        return super().facts() | {"step": self.step}
+
+    @staticmethod
+    def of(column: str) -> SumOverflowError:
+        """The error about the sum of a column; `overflow_in` adds the step."""
+        return SumOverflowError(
+            f"the sum of column {column!r} does not fit into 64 bits",
+            hint="cast the column to double or to a decimal before the step",
+        )
+
+
+@contextmanager
+def overflow_in(step: str) -> Iterator[None]:
+    """Let a `SumOverflowError` from inside name the step, if it does not name one."""
+    try:
+        yield
+    except SumOverflowError as error:
+        if error.step:
+            raise
+        message = f"step {step}: {error.message}"
+        raise SumOverflowError(message, hint=error.hint, step=step) from None
 
 
 class ProtocolError(PenstockError):

@@ -63,7 +63,7 @@ FAULT_POINTS: dict[str, FaultPoint] = {
     "host.trickle": FaultPoint("a piece of a slot is about to be brought in the background", _HOST),
     "host.seal": FaultPoint("an epoch is complete, and its delta not yet written", (*_HOST, *_RUN)),
     "host.sealed": FaultPoint("a delta was written, and the driver not yet told", (*_HOST, *_RUN)),
-    "host.compact": FaultPoint("between two files of a compaction", _HOST),
+    "host.compact": FaultPoint("a file of a compaction is about to be read or written", _HOST),
     "driver.assign": FaultPoint("slots were given owners, and no host was told yet", _RUN),
     "driver.written": FaultPoint("the sink has the output, and nothing was sealed", _RUN),
     "driver.sealed": FaultPoint("all hosts have sealed, and there is no manifest", _RUN),

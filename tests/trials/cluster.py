@@ -119,6 +119,9 @@ class MiniCluster:
         self.late: dict[int, dict[tuple[str, int], list[Row]]] = {}
         """epoch -> (step, input) -> the rows that came too late for it."""
         self.now_ms = 1_000
+        """What the machine's clock says."""
+        self.time_ms = 0
+        """The time of the last epoch: that of the clock, but it never goes back."""
         self.epoch = 0
         """The next epoch."""
         self.started_ms = 0
@@ -158,8 +161,9 @@ class MiniCluster:
         def write(plan: EpochPlan) -> None:
             self._write(plan, parts)
 
-        self.started_ms = self.runner._started_ms
+        self.time_ms = max(self.time_ms, self.now_ms)
         progress = self.runner.run(self.epoch, len(parts), write, closing)
+        self.started_ms = self.runner._started_ms
         self.epoch += 1
         return progress
 
@@ -194,10 +198,9 @@ class MiniCluster:
         raise AssertionError("not reached")
 
     def await_upkeep(self) -> None:
-        """Wait for the compaction that is under way, if any."""
-        task = self.runner._upkeep._task
-        if task is not None:
-            task.exception()
+        """Wait for the compaction and the clean-up that are under way, if any."""
+        for chore in (self.runner._upkeep._compacting, self.runner._upkeep._cleaning):
+            chore.join()
 
     def output(self, epoch: int) -> list[tuple[Any, ...]]:
         """The rows of an epoch, in a fixed order; of changes what is left of them, and how often."""
@@ -217,7 +220,7 @@ class MiniCluster:
             while True:
                 piece, after = reader.scan(slot, after, 1000)
                 keys = of.codec.as_tuples(of.codec.from_storage(piece.column(KEY)))
-                living = [lives(row, self.now_ms) for row in piece.to_pylist()]
+                living = [lives(row, self.time_ms) for row in piece.to_pylist()]
                 found.update(key for key, alive in zip(keys, living, strict=True) if alive)
                 if after is None:
                     break
@@ -308,6 +311,7 @@ class MiniCluster:
             self.token,
             self.settings,
             clock_ms=lambda: self.now_ms,
+            steady_ms=lambda: 0.0,
             control=self.control,
             late_sink=self._keep_late,
         )
@@ -334,12 +338,9 @@ class MiniCluster:
     def _end_driver(self) -> None:
         self.jobs.close()
         self.runner.stop()
-        self.runner._upkeep._worker.shutdown()
         self.fleet.stop()
         self.registry.shutdown()
-        for place, token in list(channels._endpoints):
-            if token == self.token:
-                channels._endpoints.pop((place, token)).close()
+        channels._endpoints.close(self.token)
 
     # Spark
 

@@ -185,10 +185,12 @@ class Trial:
         on = self.cluster
         on.now_ms += gap_ms
         epoch, died = on.epoch, on.deaths["driver"]
+        upkeep = any(mishap.point in _UPKEEP for mishap in mishaps)
+        if upkeep:  # so that this epoch gives cause to it
+            on.await_upkeep()
         slow = [mishap.fault(on) for mishap in mishaps if mishap.how == "slow"]
         mishaps = tuple(mishap for mishap in mishaps if mishap.how != "slow")
         with armed(*slow), armed(*(mishap.fault(on) for mishap in mishaps)) as faults:
-            upkeep = any(mishap.point in _UPKEEP for mishap in mishaps)
             progress = on.run_through(parts, lambda: len(faults.fired), upkeep, closing=closing)
         expected = self.expected([row for part in parts for row in part], closing)
         given = on.output(epoch)
@@ -205,7 +207,7 @@ class Trial:
 
     def expected(self, rows: list[Row], closing: int) -> list[tuple[Any, ...]]:
         """What the epoch must give, in the order of `MiniCluster.output`."""
-        return self.twin.epoch(rows, self.cluster.now_ms)
+        return self.twin.epoch(rows, self.cluster.time_ms)
 
     def compare(self, progress: EpochProgress) -> None:
         """See that what else is told of an epoch is right."""

@@ -15,19 +15,16 @@ from penstock.faults import point
 from penstock.operators.operator import Outgoing
 from penstock.operators.places import in_order, split_places, with_serial
 from penstock.plan.epoch import StepRoutes
-from penstock.wire.flight import Endpoint
+from penstock.wire.flight import Endpoint, Endpoints
 from penstock.wire.messages import ChannelHeader, Close
 
-_endpoints: dict[tuple[str, str], Endpoint] = {}
+_endpoints = Endpoints()
 """Connections that a warm worker keeps between tasks. A new run has a new token, so no mix-up."""
 
 
 def endpoint(location: str, token: str) -> Endpoint:
     """The kept connection to a location, or a new one."""
-    found = _endpoints.get((location, token))
-    if found is None:
-        found = _endpoints[(location, token)] = Endpoint(location, token)
-    return found
+    return _endpoints.at(location, token)
 
 
 class Channels:

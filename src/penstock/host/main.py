@@ -126,6 +126,7 @@ def run_hosts(order: TaskOrder) -> None:
         known = task.register(driver, settings.driver_lost_ms)
         _keep_known(driver, settings, known, ended)
     finally:
+        driver.close()
         task.end()
         task.shutdown()
 

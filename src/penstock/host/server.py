@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import threading
 import time
@@ -10,7 +9,6 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
-import numpy as np
 import psutil
 import pyarrow as pa
 import pyarrow.flight as fl
@@ -21,6 +19,7 @@ from penstock.exchange.aside import Aside
 from penstock.faults import point
 from penstock.host import serve
 from penstock.host.chain import StepChain
+from penstock.host.compactor import Compactor, CompactOrder, Standing
 from penstock.host.fetch import Fetcher
 from penstock.host.machine import HostMachine
 from penstock.host.staging import Held, Staging
@@ -29,6 +28,7 @@ from penstock.host.vitals import HostVitals
 from penstock.operators.operator import Answer
 from penstock.operators.places import split_serial, with_places
 from penstock.plan.assignment import Assignment
+from penstock.state.arrays import Array
 from penstock.state.store.compaction import Compacted, compact
 from penstock.state.store.reader import StateReader
 from penstock.state.store.store import DeltaRef, Store
@@ -40,10 +40,10 @@ class HostServer(TokenServer):
     """Serves one host machine.
 
     Couriers speak `do_exchange`, one call per channel. The driver's orders are actions: `assign`,
-    `seal`, `rollback`, `release`, `compact`, `stop`. Other hosts ask for copies of slots with
-    `do_get`. One lock keeps the machine's calls apart; staging a channel's input, fetching state that
-    is missing and writing files happen outside it. The `tag` tells files apart from those of another
-    incarnation, which may be of the same epoch.
+    `seal`, `rollback`, `release`, `stop`; a compaction is begun, asked about and cancelled. Other hosts
+    ask for copies of slots with `do_get`. One lock keeps the machine's calls apart; staging a channel's
+    input, fetching state that is missing and writing files happen outside it. The `tag` tells files
+    apart from those of another incarnation, which may be of the same epoch.
 
     In a host of all steps the server of the first one takes the channels, through the `chain`. The
     others are its `followers`: they share its lock, and take only the driver's orders.
@@ -75,9 +75,7 @@ class HostServer(TokenServer):
         self._lock = lock or threading.Condition()
         self._staging, self._room = Staging(staged_bytes), threading.Condition()
         self._sealer = ThreadPoolExecutor(1, thread_name_prefix="sealer")
-        self._compactor = ThreadPoolExecutor(
-            1, thread_name_prefix="compactor", initializer=_work_softly
-        )
+        self._compactor = Compactor(self._compact)
         self._seal: tuple[int, int, Future[tuple[DeltaRef, HostVitals]]] | None = None
         self._timeout_s = timeout_ms / 1000
         self._ended = threading.Event()
@@ -89,7 +87,9 @@ class HostServer(TokenServer):
             "seal": self._answer_seal,
             "rollback": self._rollback,
             "release": self._release,
-            "compact": self._compact,
+            "compact": self._begin_compaction,
+            "compaction": self._compaction,
+            "cancel_compaction": lambda order: self._compactor.cancel(order["tag"]),
             "stop": lambda _: on_stop(),
             "memory": lambda _: {"rss": psutil.Process().memory_info().rss},
         }
@@ -102,7 +102,7 @@ class HostServer(TokenServer):
         self._trickle.stop()
         self._fetcher.close()
         self._sealer.shutdown(wait=False, cancel_futures=True)
-        self._compactor.shutdown(wait=False, cancel_futures=True)
+        self._compactor.cancel()
         self.shutdown()
 
     def do_exchange(
@@ -292,20 +292,22 @@ class HostServer(TokenServer):
         with self._lock:
             self.machine.release()
 
-    def _compact(self, order: dict[str, Any]) -> Compacted:
+    def _begin_compaction(self, order: dict[str, Any]) -> None:
+        self._compactor.begin(codec.from_plain(order["order"], CompactOrder))
+
+    def _compaction(self, order: dict[str, Any]) -> Standing:
+        return self._compactor.standing(order["tag"])
+
+    def _compact(
+        self, slots: Array, upto: int, tag: str, next_file: Callable[[], None]
+    ) -> Compacted:
         table = self.machine.operator.table
-        slots = np.array(order["slots"], np.int64)
 
         def check() -> None:
             point("host.compact", **self._where)
-            if self._ended.is_set():
-                raise HostLostError("the host ended in the middle of a compaction")
+            next_file()
 
-        def work() -> Compacted:
-            what = self._store, self._step, table.codec, table.schema
-            return compact(*what, slots, order["upto"], order["tag"], check)
-
-        return self._compactor.submit(work).result()
+        return compact(self._store, self._step, table.codec, table.schema, slots, upto, tag, check)
 
     def _reader(self) -> StateReader:
         table = self.machine.operator.table
@@ -315,8 +317,3 @@ class HostServer(TokenServer):
         with self._lock:
             self.machine.rollback(order["version"], order["run"])
             self._seal = None
-
-
-def _work_softly() -> None:
-    """Let this thread yield to those that an epoch waits for."""
-    os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 10)

@@ -20,6 +20,7 @@ from penstock.driver.registry import Registry
 from penstock.driver.relocation import Relocation
 from penstock.host.main import HostOrder, TaskOrder
 from penstock.offload.backends.backend import Backend
+from penstock.offload.backends.local.backend import reachable
 from penstock.offload.keeper import WorkerKeeper
 from penstock.offload.policy.flow import helped
 from penstock.plan.steps import KeyedStep
@@ -100,7 +101,8 @@ class FlowParts:
         start = self.start
         if start.elastic is None or start.elastic.functions is None:
             return None
-        backend = cast(Backend, start.elastic.functions)
+        address = own_address(private.is_local(start.source.sparkSession))
+        backend = reachable(cast(Backend, start.elastic.functions), address)
         faults = start.settings.faults
         return WorkerKeeper(lambda: backend.start(start.flow, self.run_id, self.token, faults))
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from pyspark.serializers import SpecialLengths
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - as everywhere in PySpark
 
 from penstock.errors import CutInputError, ProtocolError
 
@@ -39,6 +40,34 @@ def pinned(df: DataFrame) -> DataFrame:
     rows = df._jdf.queryExecution().toRdd()
     jdf = spark._jsparkSession.internalCreateDataFrame(rows, df._jdf.schema(), False)
     return DataFrame(jdf, df.sparkSession)
+
+
+def in_own_stage(df: DataFrame) -> DataFrame:
+    """The same rows in the same partitions, read from a shuffle; `df` as for `partition_count`.
+
+    Whatever reads them, all of `df` is run, in tasks that know their partitions; and Spark runs those
+    tasks again, and no others, whose rows were lost with an executor.
+    """
+    partitions = max(1, partition_count(df))
+    return pinned(df.repartitionById(partitions, F.spark_partition_id()))
+
+
+def shuffle_of(df: DataFrame) -> int:
+    """Spark's number of the shuffle behind a DataFrame of `in_own_stage`."""
+    rdd: Any = df._jdf.logicalPlan().rdd()  # type: ignore[operator]
+    while True:
+        behind = rdd.dependencies().head()
+        if behind.getClass().getSimpleName() == "ShuffleDependency":
+            return int(behind.shuffleId())
+        rdd = behind.rdd()
+
+
+def forget_stage(df: DataFrame) -> None:
+    """Remove the files behind a DataFrame of `in_own_stage`; else they stay until the JVM collects its
+    garbage."""
+    cleaner: Any = df.sparkSession.sparkContext._jsc.sc().cleaner()  # type: ignore[operator]
+    if cleaner.isDefined():
+        cleaner.get().doCleanupShuffle(shuffle_of(df), False)
 
 
 def stop_signal(run_id: str) -> str:
