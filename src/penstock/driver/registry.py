@@ -13,6 +13,7 @@ from penstock import codec
 from penstock.errors import (
     ChangedInputError,
     HostLostError,
+    MemoryLimitError,
     PenstockError,
     StaleRunError,
     from_wire,
@@ -37,7 +38,7 @@ class Registry(TokenServer):
     """Knows which hosts live, and what the couriers of the running epoch have told.
 
     `changed` is notified whenever a host registers. `on_host_lost` is called with the epoch and run
-    of a courier that says that it has lost a host, or that its run must be given up for its input.
+    of a courier that says that it has lost a host, or that its run cannot go on for its input.
     """
 
     def __init__(
@@ -154,7 +155,11 @@ class Registry(TokenServer):
                 return
             error = from_wire(facts["error"])
             # Whoever comes to a run that was given up only knows that, not why it was.
-            if self._trouble is None or not isinstance(error, StaleRunError):
+            # And after a lack of memory, no run that comes would do better.
+            known = self._trouble
+            if not isinstance(known, MemoryLimitError) and (
+                known is None or not isinstance(error, StaleRunError)
+            ):
                 self._trouble = error
-        if isinstance(error, HostLostError | ChangedInputError):
+        if isinstance(error, HostLostError | ChangedInputError | MemoryLimitError):
             self._on_host_lost(facts["epoch"], facts["run"])
