@@ -90,7 +90,7 @@ def test_a_full_disk_is_not_filled_with_halves(
             raise OSError(errno.ENOSPC, "no space left on device")
         return one(file, data[: max(1, len(data) // 2)])
 
-    monkeypatch.setattr(files.os, "write", write)
+    monkeypatch.setattr(os, "write", write)
     some = Files(str(tmp_path), lambda _: None)
     some.write("a/file", b"all of it")
     assert some.read("a/file") == b"all of it"
@@ -109,7 +109,7 @@ def test_a_file_is_on_disk_before_it_has_its_name_and_then_its_name_is(
         synced.append((name, (root / "deltas/step/a").exists()))
         one(handle)
 
-    monkeypatch.setattr(files.os, "fsync", fsync)
+    monkeypatch.setattr(os, "fsync", fsync)
     some = Files(str(root))
     some.write("deltas/step/a", b"data")
     folders = [("new/root/deltas", False), ("new/root", False), ("new", False), (".", False)]
