@@ -113,6 +113,7 @@ class EpochRunner:
                 break
             except Exception as failed:
                 told = self._registry.trouble() or failed
+                self._store.must_own()  # else whatever failed is the newer driver's doing
                 lost = self._fleet.roll_back(epoch - 1, run)
                 losses += lost
                 if losses == self._settings.epoch_runs:
