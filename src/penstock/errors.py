@@ -4,13 +4,15 @@
     ├── FlowError                 the flow as written cannot work (column, schema, slots, step)
     ├── SettingError              a setting or the machine does not fit (cores, folder, port, Java)
     ├── InputError                a file of events cannot be read: names file, line and column
+    ├── CutInputError             Spark broke a task's input off; the task is tried again
     ├── CheckpointError           a checkpoint that does not match the flow, or is damaged
-    ├── StoreError                the store does not take what must be written; nothing was committed
+    ├── StoreError                the store does not take or give what an epoch needs; nothing was committed
     ├── StepError                 user code failed: names step, key and row
     │   └── NullKeyError          a row without a key reached a keyed step
     ├── SumOverflowError          a sum of integers does not fit into 64 bits (an ArithmeticError, too)
     ├── ProtocolError             a message that the epoch protocol does not allow
-    │   └── StaleRunError         a message of a run that was given up
+    │   ├── StaleRunError         a message of a run that was given up
+    │   └── ChangedInputError     a task was tried again with another input: its run is given up
     └── HostLostError             a host died or cannot be reached
 
 Each message says what happened and what to do next. All of them pickle, and all of them cross
@@ -68,12 +70,16 @@ class InputError(PenstockError):
     """A file of events is not there, or not as it must be."""
 
 
+class CutInputError(PenstockError):
+    """A task's input broke off before its end. Spark knows why, and tries the task again."""
+
+
 class CheckpointError(PenstockError):
     """A checkpoint does not match the flow, or is damaged."""
 
 
 class StoreError(PenstockError):
-    """The store does not take what must be written; nothing was committed."""
+    """The store does not take or give what an epoch needs; nothing was committed."""
 
 
 class StepError(PenstockError):
@@ -130,6 +136,10 @@ class ProtocolError(PenstockError):
 
 class StaleRunError(ProtocolError):
     """A message of an epoch's run that was given up; its sender should end."""
+
+
+class ChangedInputError(ProtocolError):
+    """A task was tried again with another number of rows; its epoch must be run again."""
 
 
 class HostLostError(PenstockError):

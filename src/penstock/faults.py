@@ -49,7 +49,8 @@ class FaultPoint:
 _CHANNEL = ("host", "step", "epoch", "run", "partition", "attempt")
 _HOST = ("host", "step")
 _RUN = ("epoch", "run")
-_TASK = ("step", "epoch", "run", "partition", "attempt")
+_READING = ("epoch", "run", "partition", "attempt")
+_TASK = ("step", *_READING)
 
 FAULT_POINTS: dict[str, FaultPoint] = {
     "host.assign": FaultPoint("a host was told which slots it owns, and has not taken them", _HOST),
@@ -69,9 +70,13 @@ FAULT_POINTS: dict[str, FaultPoint] = {
     "driver.committed": FaultPoint("the manifest is written, and Spark not yet told", _RUN),
     "driver.layout": FaultPoint("a layout was written, and no manifest names it", ("version",)),
     "driver.clean": FaultPoint("files that no kept version needs are about to go", ("version",)),
+    "courier.read": FaultPoint(
+        "a courier was given a batch of its input, and has done nothing with it", _READING
+    ),
     "courier.sent": FaultPoint("all rows of a step are sent, and no channel was closed", _TASK),
     "courier.closed": FaultPoint("a step's answers came, and were not handed on", _TASK),
     "store.write": FaultPoint("a file is about to be written", ("file",)),
+    "store.read": FaultPoint("a file or folder is about to be read or looked for", ("file",)),
     "courier.offload": FaultPoint("rows are set aside, and no burst worker was asked yet", _TASK),
     "courier.offloaded": FaultPoint("burst workers gave answers, and none was sent on", _TASK),
 }

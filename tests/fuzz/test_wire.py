@@ -23,7 +23,7 @@ from penstock.host.server import HostServer
 from penstock.operators.operator import EpochTime
 from penstock.plan.assignment import Assignment
 from penstock.wire.flight import Endpoint, TokenServer
-from penstock.wire.messages import CLOSE, ChannelHeader, CopyTicket
+from penstock.wire.messages import ChannelHeader, Close, CopyTicket
 from tests.fuzz.fuzzing import bounded, fuzz, must_be_clear, mutated, numbers, plain, scalars
 from tests.trials.cluster import SETTINGS
 from tests.trials.ledger import SLOTS
@@ -32,7 +32,7 @@ from tests.trials.trial import FLOWS
 FLOW = FLOWS["sums"][0]
 STEP = FLOW.keyed[0]
 TOKEN = "token"
-SHORT_MS = 3_000
+SHORT_MS = 10_000
 SOON = replace(SETTINGS, rpc_timeout_ms=200)
 ROWS = pa.RecordBatch.from_pylist([{"k": 1, "v": 2}, {"k": 3, "v": 4}], STEP.plan.inputs[0])
 
@@ -50,6 +50,7 @@ ORDERS: dict[str, dict[str, Any]] = {
 }
 REPORTS: dict[str, dict[str, Any]] = {
     "register": {"host": "h", "incarnation": "i", "location": "grpc://127.0.0.1:1", "pid": 1},
+    "refuse": {"error": "x"},
     "heartbeat": {"host": "h", "incarnation": "i"},
     "report": {"epoch": 0, "run": 0, "partition": 0, "seen": {}},
     "set_aside": {"epoch": 0, "run": 0, "partition": 0, "aside": {}},
@@ -191,8 +192,15 @@ batches = st.builds(
     st.sampled_from(SCHEMAS),
     st.integers(0, 3),
 ) | st.just(ROWS)
-words = st.binary(max_size=20) | st.sampled_from(
-    [CLOSE, CLOSE + b"rows", CLOSE + b"partials", CLOSE + b"alone rows", CLOSE + b"\xff", b"clos"]
+CLOSE = codec.to_plain(Close("rows", 2, 2))
+words = (
+    st.binary(max_size=20)
+    | st.builds(mutated, st.just(CLOSE), plain | numbers, st.integers(0, 5)).map(codec.encode)
+    | st.builds(
+        lambda kind, records: codec.encode(CLOSE | {"kind": kind, "records": records}),
+        st.sampled_from(["rows", "partials", "", "\udcff"]),
+        st.integers(0, 6),
+    )
 )
 
 
@@ -217,8 +225,8 @@ def converse(client: Endpoint, header: Any, sent: list[pa.RecordBatch], word: by
     st.lists(batches, max_size=2),
     words,
 )
-@example(HEADER, [pa.RecordBatch.from_arrays([pa.nulls(2)], names=["k"])], CLOSE + b"rows")
-@example(HEADER | {"partitions": 10**15, "partition": 10**14}, [ROWS], CLOSE + b"rows")
+@example(HEADER, [pa.RecordBatch.from_arrays([pa.nulls(2)], names=["k"])], codec.encode(CLOSE))
+@example(HEADER | {"partitions": 10**15, "partition": 10**14}, [ROWS], codec.encode(CLOSE))
 def test_channels(
     host: HostServer, client: Endpoint, header: Any, sent: list[pa.RecordBatch], word: bytes
 ) -> None:
@@ -250,13 +258,15 @@ WRONG = [
 
 
 @pytest.mark.parametrize("columns", WRONG, ids=range(len(WRONG)))
-@pytest.mark.parametrize("kind", [b"rows", b"partials"])
+@pytest.mark.parametrize("kind", ["rows", "partials"])
 def test_batches_of_another_step_are_refused(
-    client: Endpoint, columns: dict[str, pa.Array], kind: bytes
+    client: Endpoint, columns: dict[str, pa.Array], kind: str
 ) -> None:
     header = HEADER | {"run": next_run(client)}
+    batch = pa.RecordBatch.from_pydict(columns)
+    word = codec.encode(CLOSE | {"kind": kind, "records": batch.num_rows})
     with pytest.raises(ProtocolError, match="same"):
-        converse(client, header, [pa.RecordBatch.from_pydict(columns)], CLOSE + kind)
+        converse(client, header, [batch], word)
 
 
 @fuzz(60)

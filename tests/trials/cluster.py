@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from itertools import count
+from itertools import count, takewhile
 from typing import Any
 
 import pyarrow as pa
@@ -38,6 +38,7 @@ from penstock.driver.fleet import Fleet
 from penstock.driver.progress import EpochProgress
 from penstock.driver.registry import Registry
 from penstock.driver.relocation import Relocation
+from penstock.errors import CutInputError
 from penstock.faults import Fault, InjectedFault, arm
 from penstock.host.main import HostTask
 from penstock.model import SLA
@@ -137,6 +138,8 @@ class MiniCluster:
         """How many tasks couriers have run, retries included."""
         self._attempt = count()
         self._tasks: dict[int, Future[list[Row]]] = {}
+        self._cut: dict[int, bool] = {}
+        """attempt whose input breaks off -> whether Spark's end mark is missing then."""
         self._doomed = False
         self._wake, self._cancelled = threading.Event(), threading.Event()
         self._executor = ThreadPoolExecutor(32, thread_name_prefix="task")
@@ -242,12 +245,22 @@ class MiniCluster:
 
         The task is tried again elsewhere; this one goes on when the next job has begun.
         """
-        attempt = where["attempt"]
-        assert isinstance(attempt, int)
+        attempt = _attempt(where)
         with suppress(Exception):
             self._tasks[attempt].set_exception(TaskLost("its executor does not answer"))
         self._wake.wait(SETTINGS.rpc_timeout_ms / 1000)
         time.sleep(attempt % 4 * 0.003)
+
+    def cut_input(self, where: Mapping[str, object]) -> None:
+        """What a fault does to the input of a task: it breaks off here, between two batches.
+
+        The courier gets no more of it, and Spark tries the task again.
+        """
+        self._cut[_attempt(where)] = True
+
+    def shorten_input(self, where: Mapping[str, object]) -> None:
+        """The same, and the courier cannot know: this looks like the end of its input."""
+        self._cut[_attempt(where)] = False
 
     def kill_driver(self, where: Mapping[str, object]) -> None:
         """What a fault does in another thread than the query's: that one finds no host alive."""
@@ -280,6 +293,9 @@ class MiniCluster:
 
     def _start_driver(self) -> None:
         self.token = secrets.token_hex(8)
+        store = open_store(self.store)
+        store.claim(self.now_ms)
+        self.place = store.place
         self.registry = Registry(ADDRESS, 0, self.token, lambda *_: self._cancel())
         self.jobs = ThreadHosts(self, self.registry, self.token)
         self.fleet = Fleet(self.jobs, self.registry, self.token, self.settings)
@@ -292,7 +308,7 @@ class MiniCluster:
             self.fleet,
             self.relocation,
             self.registry,
-            open_store(self.store),
+            store,
             self.token,
             self.settings,
             clock_ms=lambda: self.now_ms,
@@ -388,17 +404,31 @@ class MiniCluster:
             keep_late=True,
             roads=burst_roads,
             faults=self.settings.faults,
+            check_end=lambda: self._check_end(task.attempt),
         )
         half = (len(part) + 1) // 2
         try:
             batches = [arrow_batch(self.flow, rows) for rows in (part[:half], part[half:]) if rows]
-            rows = [row for batch in courier(iter(batches)) for row in batch.to_pylist()]
+            coming = takewhile(lambda _: task.attempt not in self._cut, batches)
+            rows = [row for batch in courier(coming) for row in batch.to_pylist()]
+            if task.attempt in self._cut:
+                raise TaskLost("its input broke off")
         except BaseException as failed:
             with suppress(Exception):
                 outcome.set_exception(failed)
         else:
             with suppress(Exception):
                 outcome.set_result(rows)
+
+    def _check_end(self, attempt: int) -> None:
+        if self._cut.get(attempt):
+            raise CutInputError("the input of this task broke off")
+
+
+def _attempt(where: Mapping[str, object]) -> int:
+    attempt = where["attempt"]
+    assert isinstance(attempt, int)
+    return attempt
 
 
 def lives(row: Row, now_ms: int) -> bool:

@@ -39,9 +39,10 @@ MEMORY = (None, 1, 6_000)
 KEYS = 12
 RUNS = SETTINGS.epoch_runs
 
-How = Literal["die", "break", "linger", "refuse", "slow"]
+How = Literal["die", "break", "linger", "cut", "shorten", "refuse", "slow"]
 """die: the process is killed. break: only this call fails. linger: Spark gives the task up, but it
-goes on. refuse: the store says no. slow: nothing fails, but others get ahead."""
+goes on. cut: the task's input breaks off, shorten: and it looks like its end. refuse: the store says
+no. slow: nothing fails, but others get ahead."""
 
 _HOWS: dict[str, tuple[How, ...]] = {
     "host": ("die", "break"),
@@ -62,6 +63,8 @@ POINTS = {name: found for name, found in FAULT_POINTS.items() if name not in WIT
 
 def hows(point: str) -> tuple[How, ...]:
     """How something may fail at a point."""
+    if point == "courier.read":
+        return (*_HOWS["courier"], "cut", "shorten")
     return ("die",) if point in _NO_CALL else _HOWS[point.split(".")[0]]
 
 
@@ -79,6 +82,10 @@ class Mishap:
             does = _dawdle
         elif self.how == "linger":
             does = on.lose_task
+        elif self.how == "cut":
+            does = on.cut_input
+        elif self.how == "shorten":
+            does = on.shorten_input
         elif self.how == "refuse":
             does = OSError
         elif self.how == "die" and self.point.startswith("host."):

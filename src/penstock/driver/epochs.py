@@ -27,7 +27,7 @@ from penstock.driver.progress import (
 from penstock.driver.registry import Registry
 from penstock.driver.relocation import Relocation
 from penstock.driver.upkeep import Upkeep
-from penstock.errors import CheckpointError, HostLostError, StaleRunError
+from penstock.errors import ChangedInputError, CheckpointError, HostLostError, StaleRunError
 from penstock.faults import point
 from penstock.model import DeadLetter, StepId
 from penstock.operators.operator import EpochTime
@@ -45,6 +45,10 @@ Write = Callable[[EpochPlan], None]
 LateSink = Callable[[int, dict[tuple[str, int], pa.Table]], None]
 """Takes an epoch and, by step and input, its rows that came behind the watermark, if any did, before
 the epoch is durable."""
+
+
+_PASSING = (HostLostError, StaleRunError, ChangedInputError)
+"""Errors of a run that the next run of the epoch may not meet."""
 
 
 class EpochRunner:
@@ -88,6 +92,7 @@ class EpochRunner:
         started_ms, now_ms = self._clock_ms(), self._time.now_ms()
         for run in range(self._settings.epoch_runs):
             try:
+                self._registry.must_be_served()
                 if self._control is not None:
                     self._control.wait_for_hosts()
                 self._registry.expect(epoch, run, self._on_report)
@@ -104,7 +109,7 @@ class EpochRunner:
                 told = self._registry.trouble() or failed
                 lost = self._fleet.roll_back(epoch - 1, run)
                 gave_up = run + 1 == self._settings.epoch_runs
-                if gave_up or not (lost or isinstance(told, HostLostError | StaleRunError)):
+                if gave_up or not (lost or isinstance(told, _PASSING)):
                     raise told from failed
         point("driver.sealed", epoch=epoch, run=plan.run)
         seen, dead = self._registry.seen(), self._registry.dead_letters()
@@ -140,6 +145,11 @@ class EpochRunner:
         """The epoch after the newest one that is durable."""
         newest = max(self._store.epochs(), default=-1) if self._version is None else self._version
         return newest + 1
+
+    @property
+    def reported(self) -> int:
+        """Couriers of the run under way that have told what they read."""
+        return len(self._registry.seen())
 
     @property
     def upkeep_trouble(self) -> str:

@@ -78,10 +78,11 @@ class StepWork:
                 for batch in batches:
                     for outgoing in sender.add(number, batch):
                         send(outgoing)
+                    self.late(step, sender.late)
+                    sender.late.clear()
             kind, rest = sender.finish()
             for outgoing in rest:
                 send(outgoing)
-        self.late(step, sender.late)
         return kind
 
     def late(self, step: KeyedStep, rows: Iterable[tuple[int, pa.RecordBatch]]) -> None:

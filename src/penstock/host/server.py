@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import Any
 
 import psutil
@@ -35,7 +34,7 @@ from penstock.state.store.reader import StateReader
 from penstock.state.store.store import DeltaRef, Store
 from penstock.wire import orders
 from penstock.wire.flight import TokenServer, telling_errors
-from penstock.wire.messages import ALONE, CLOSE, ChannelHeader
+from penstock.wire.messages import ChannelHeader, Close
 
 
 class HostServer(TokenServer):
@@ -122,15 +121,14 @@ class HostServer(TokenServer):
             header = codec.decode(descriptor.command, ChannelHeader)
             # Of the time on the wire only what this thread worked is useful, not its waiting.
             began = time.thread_time()
-            staged, kind = _stage(reader)
-            if kind is None:
+            staged, close = _stage(reader)
+            if close is None:
                 return
             self._spent(time.thread_time() - began)
-            if kind.startswith(ALONE):
-                header, kind = replace(header, alone=True), kind.removeprefix(ALONE)
+            header = header.closed_by(close)
             where = self._where | header.where
             point("host.channel", **where)
-            answer = self._close(header, kind, staged, where)
+            answer = self._close(header, close.kind, staged, where)
             point("host.applied", **where)
             began = time.thread_time()
             batches = with_places(answer.batches, answer.places)
@@ -284,8 +282,8 @@ class HostServer(TokenServer):
             self._seal = None
 
 
-def _stage(reader: fl.MetadataRecordBatchReader) -> tuple[list[pa.RecordBatch], str | None]:
-    """All batches of a channel and what they are; None for that if the channel broke off."""
+def _stage(reader: fl.MetadataRecordBatchReader) -> tuple[list[pa.RecordBatch], Close | None]:
+    """All batches of a channel and what ends it; None for that if the channel broke off."""
     staged: list[pa.RecordBatch] = []
     while True:
         try:
@@ -294,6 +292,9 @@ def _stage(reader: fl.MetadataRecordBatchReader) -> tuple[list[pa.RecordBatch], 
             return staged, None
         if chunk.data is not None:
             staged.append(chunk.data)
-        word = b"" if chunk.app_metadata is None else chunk.app_metadata.to_pybytes()
-        if word.startswith(CLOSE):
-            return staged, word.removeprefix(CLOSE).decode(errors="replace")
+        if chunk.app_metadata is not None:
+            close = codec.decode(chunk.app_metadata.to_pybytes(), Close)
+            came = sum(batch.num_rows for batch in staged)
+            if came != close.records:
+                raise ProtocolError(f"{came} of a channel's {close.records} records have come")
+            return staged, close

@@ -93,8 +93,8 @@ class FlowParts:
         if flow.one_host:
             hosts = [HostOrder(f"{step.id}/0", step) for step in flow.keyed]
         local = private.is_local(start.source.sparkSession)
-        driver = self.registry.location
-        return TaskOrder(tuple(hosts), flow, start.store, driver, self.token, local, start.settings)
+        store, driver = start.store, self.registry.location
+        return TaskOrder(tuple(hosts), flow, store, driver, self.token, local, start.settings)
 
     def _keeper(self) -> WorkerKeeper | None:
         """The burst workers of a flow that may use any, not started yet."""

@@ -48,6 +48,10 @@ class Register(TypedDict):
     pid: Number
 
 
+class Refuse(TypedDict):
+    error: str
+
+
 class Heartbeat(TypedDict):
     host: Name
     incarnation: Name
