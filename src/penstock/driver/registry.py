@@ -20,6 +20,7 @@ from penstock.errors import (
 )
 from penstock.exchange.aside import Aside, late_tables
 from penstock.model import DeadLetter
+from penstock.wire import orders
 from penstock.wire.flight import TokenServer
 from penstock.wire.report import Seen
 
@@ -65,6 +66,14 @@ class Registry(TokenServer):
             "report": self._report,
             "set_aside": self._set_aside,
             "trouble": self._note_trouble,
+        }
+        self.takes = {
+            "register": orders.Register,
+            "refuse": orders.Refuse,
+            "heartbeat": orders.Heartbeat,
+            "report": orders.Report,
+            "set_aside": orders.SetAside,
+            "trouble": orders.Trouble,
         }
 
     def answer(self, actions: Mapping[str, Callable[[dict[str, Any]], Any]]) -> None:
@@ -121,7 +130,7 @@ class Registry(TokenServer):
 
     def _register(self, facts: dict[str, Any]) -> None:
         with self.changed:
-            self._hosts[facts["host"]] = HostRecord(**facts)
+            self._hosts[facts["host"]] = codec.from_plain(facts, HostRecord)
             self.changed.notify_all()
 
     def _refuse(self, facts: dict[str, Any]) -> None:
