@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import secrets
 import threading
-import time
 from collections import deque
 from functools import partial
 from typing import cast
@@ -12,7 +11,7 @@ from typing import cast
 from penstock.control.money import HostPrice
 from penstock.driver.bill import Bill
 from penstock.driver.control_loop import ControlLoop
-from penstock.driver.epochs import EpochRunner
+from penstock.driver.epochs import EpochRunner, wall_ms
 from penstock.driver.fleet import Fleet
 from penstock.driver.journal_writer import EventWriter, JournalWriter
 from penstock.driver.progress import EpochProgress
@@ -65,7 +64,7 @@ class FlowParts:
             HostPrice() if start.elastic is None else start.elastic.host_price,
             couriers.paid_cores,
             lambda: 0.0 if self.keeper is None else self.keeper.used.money,
-            lambda: time.time() * 1000,
+            wall_ms,
         )
         self.control = self._control(couriers)
         """Lets hosts follow the load; None: they do not."""
@@ -116,7 +115,7 @@ class FlowParts:
             start.elastic,
             self.relocation,
             start.settings,
-            lambda: time.time() * 1000,
+            wall_ms,
             sink=self.journal,
             record=self.events,
             keeper=self.keeper,
