@@ -15,7 +15,7 @@ from penstock.faults import FAULT_POINTS, InjectedFault, armed, point
 from penstock.testing import Fault
 from penstock_bench.chaos import oracle
 from penstock_bench.chaos.bench import GOALS, report
-from penstock_bench.chaos.kinds import KINDS, AtPoint
+from penstock_bench.chaos.kinds import KINDS, AtPoint, ForAWhile
 from penstock_bench.chaos.load import (
     DELAY_MS,
     WINDOW_MS,
@@ -48,8 +48,8 @@ def test_a_seed_makes_a_schedule() -> None:
 
 
 def test_every_fault_point_has_a_kind() -> None:
-    points = {kind.point for kind in KINDS.values() if isinstance(kind, AtPoint)}
-    assert points | {"store.write"} == set(FAULT_POINTS) | {"burst.work"}
+    points = {kind.point for kind in KINDS.values() if isinstance(kind, AtPoint | ForAWhile)}
+    assert points == set(FAULT_POINTS) | {"burst.work"}
 
 
 def test_faults_of_functions_come_in_bursts() -> None:

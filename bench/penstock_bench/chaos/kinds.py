@@ -195,6 +195,8 @@ def _kinds() -> list[Kind]:
             ForAWhile("store slow", do="slow"),
             ForAWhile("store failing", do="EIO"),
             ForAWhile("store full", do="ENOSPC"),
+            ForAWhile("store read slow", point="store.read", do="slow"),
+            ForAWhile("store read failing", point="store.read", do="EIO"),
         ),
         *_group(
             0.30,  # bursts are a small part of the time

@@ -26,7 +26,7 @@ from penstock.settings import Settings
 from penstock.spark import private, task
 from penstock.spark.schema import spark_schema
 from penstock.spark.sinks import Sink
-from penstock.state.store.store import Store
+from penstock.state.store.store import Place, Store
 
 
 class StoppedBetweenEpochs(Exception):
@@ -40,8 +40,10 @@ class Start:
     flow: FlowPlan
     source: DataFrame
     sink: Sink
-    store: str
+    store: Place
+    """Penstock's part of the checkpoint, claimed for this start."""
     checkpoint: str
+    """Spark's name of the checkpoint folder, absolute and with its scheme."""
     flow_id: str
     hosts: dict[str, int]
     migration: Migration
@@ -55,8 +57,8 @@ class Start:
     late_rows: dict[tuple[str, int], Sink]
     """(step, input) -> where rows go that came behind its watermark."""
     name: str | None
-    temporary: bool
-    """The checkpoint folder is Penstock's own and goes when the query ends."""
+    temporary: str
+    """A checkpoint folder of Penstock's own that goes when the query ends; empty: there is none."""
 
     @property
     def trigger_ms(self) -> float:
@@ -105,6 +107,7 @@ class EpochStream:
             bool(self._start.late_rows),
             burst_roads,
             settings.faults,
+            private.check_input_end,
         )
         return source.mapInArrow(courier.__call__, spark_schema(flow.output))
 
@@ -159,6 +162,9 @@ class EpochStream:
             context.addJobTag(tag)
             try:
                 self._start.sink.write(df, epoch, self._start.flow_id)
+                if self._start.flow.steps and self._runner.reported < plan.partitions:
+                    # The sink has the epoch already, or wants only some of it: hosts need all.
+                    df.write.format("noop").mode("append").save()
             finally:
                 context.removeJobTag(tag)
                 context.setLocalProperty(task.PLAN, None)  # type: ignore[arg-type]
