@@ -14,7 +14,7 @@ import pyarrow as pa
 from penstock import codec
 from penstock.control.instructions import Orders, StepOrders
 from penstock.driver.bill import Bill
-from penstock.driver.clock import EpochClock
+from penstock.driver.clock import EpochClock, wall_ms
 from penstock.driver.control_loop import ControlLoop
 from penstock.driver.fleet import Fleet, SealedHost
 from penstock.driver.progress import (
@@ -69,7 +69,7 @@ class EpochRunner:
         store: Store,
         token: str,
         settings: Settings,
-        clock_ms: Callable[[], float] = lambda: time.time() * 1000,
+        clock_ms: Callable[[], float] = wall_ms,
         steady_ms: Callable[[], float] = lambda: time.monotonic() * 1000,
         control: ControlLoop | None = None,
         bill: Bill | None = None,

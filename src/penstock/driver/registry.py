@@ -24,6 +24,9 @@ from penstock.wire import orders
 from penstock.wire.flight import TokenServer
 from penstock.wire.report import Seen
 
+_GIVES_UP = (HostLostError, ChangedInputError, MemoryLimitError)
+"""Errors of one courier for which the jobs of the whole run are cancelled."""
+
 
 @dataclass(frozen=True)
 class HostRecord:
@@ -163,12 +166,10 @@ class Registry(TokenServer):
             if not self._is_of_run(facts):
                 return
             error = from_wire(facts["error"])
-            # Whoever comes to a run that was given up only knows that, not why it was.
-            # And after a lack of memory, no run that comes would do better.
-            known = self._trouble
-            if not isinstance(known, MemoryLimitError) and (
-                known is None or not isinstance(error, StaleRunError)
-            ):
+            # Whoever comes to a run that was given up only knows that, not why it was; and when its
+            # jobs are cancelled, other couriers' inputs break off.
+            given_up = isinstance(self._trouble, _GIVES_UP)
+            if self._trouble is None or not (given_up or isinstance(error, StaleRunError)):
                 self._trouble = error
-        if isinstance(error, HostLostError | ChangedInputError | MemoryLimitError):
+        if isinstance(error, _GIVES_UP):
             self._on_host_lost(facts["epoch"], facts["run"])

@@ -172,9 +172,13 @@ class EpochStream:
         try:
             partitions = private.partition_count(df)
             self._on_progress(self._runner.run(epoch, partitions, write, closing))
-        except BaseException as failed:
+        except Exception as failed:
             self.error = failed
             raise
+        except BaseException as failed:
+            self.error = failed
+            # Of anything else py4j tells Spark nothing, which would wait for the callback for ever.
+            raise PenstockError(f"epoch {epoch} ended with {failed!r}") from failed
 
     def run_bounded(self) -> None:
         """A static DataFrame is one epoch, and then one for each step that has something to close."""
