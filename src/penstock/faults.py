@@ -69,6 +69,7 @@ FAULT_POINTS: dict[str, FaultPoint] = {
     "driver.committed": FaultPoint("the manifest is written, and Spark not yet told", _RUN),
     "driver.layout": FaultPoint("a layout was written, and no manifest names it", ("version",)),
     "driver.clean": FaultPoint("files that no kept version needs are about to go", ("version",)),
+    "sink.merge": FaultPoint("a merge of epochs is about to change a folder", ("operation",)),
     "courier.sent": FaultPoint("all rows of a step are sent, and no channel was closed", _TASK),
     "courier.closed": FaultPoint("a step's answers came, and were not handed on", _TASK),
     "store.write": FaultPoint("a file is about to be written", ("file",)),

@@ -15,6 +15,7 @@ from penstock.errors import PenstockError
 from penstock.faults import point
 from penstock.model import HostId
 from penstock.settings import Settings
+from penstock.state.store import dead_letters
 from penstock.state.store.compaction import Compacted, merged_layout
 from penstock.state.store.retention import clean
 from penstock.state.store.store import Store
@@ -68,4 +69,5 @@ class Upkeep:
         point("driver.layout", version=version)
         point("driver.clean", version=version)
         clean(self._store, max(2, self._settings.keep_epochs), version, active_tags={tag})
+        dead_letters.tidy(self._store, version, self._settings.dead_letters_mb << 20)
         return version, file

@@ -16,6 +16,7 @@ from penstock.plan.steps import FlowPlan
 from penstock.spark.private import forget_stage, in_own_stage
 
 _FILES = ("parquet", "orc", "json", "csv", "text", "avro")
+_MERGED = ("parquet", "orc", "json", "csv", "text")
 _WHOLE = (*_FILES, "noop", "delta")
 """Formats whose writers run each partition of the output exactly as it is, in one job."""
 
@@ -34,6 +35,12 @@ class Writer:
     mode: str | None = None
     partition_by: tuple[str, ...] = ()
     options: dict[str, Any] = field(default_factory=dict)
+    merge_epochs: int = 0
+
+    @property
+    def merges(self) -> bool:
+        """Whether folders of single epochs are merged."""
+        return self.format in _MERGED and self.mode is None and self.merge_epochs > 0
 
     def write(self, df: DataFrame, epoch: int, flow_id: str) -> None:
         if self.format in _WHOLE:
@@ -47,6 +54,8 @@ class Writer:
         if self.format in _FILES and self.mode is None:
             options["path"] = f"{options['path']}/epoch={epoch}"
             options.setdefault("mapreduce.fileoutputcommitter.marksuccessfuljobs", "false")
+            # Whatever the session says: what the epoch wrote before goes, all of it.
+            options["partitionOverwriteMode"] = "static"
             mode = "overwrite"
         if self.format == "delta":
             options |= {"txnAppId": flow_id, "txnVersion": str(epoch)}
@@ -57,20 +66,39 @@ class Writer:
 
 
 def to(
-    format: str, *, mode: str | None = None, partition_by: str | Sequence[str] = (), **options: Any
+    format: str,
+    *,
+    mode: str | None = None,
+    partition_by: str | Sequence[str] = (),
+    merge_epochs: int = 256,
+    **options: Any,
 ) -> Writer:
     """A sink that is any Spark batch writer: `to("parquet", path=...)`, `to("console")`.
 
     Files (parquet, orc, json, csv, text, avro) of an epoch go to a folder `epoch=N` below `path`, which is
-    replaced when the epoch is run again: exactly once, and readers get the epoch as a column. Delta
-    is written with a transaction id, which does the same. Other formats, and files with a `mode` of
-    their own, may see an epoch a second time after a crash of the driver.
+    replaced when the epoch is run again, after a crash or because a host died: exactly once for who reads
+    the folder, and readers get the epoch as a column. Who reads while an epoch is run again may find it
+    missing, or has seen what its first run wrote.
+
+    When there are `merge_epochs` folders of epochs that cannot be run again, their files (all but avro) are
+    merged into few, in the folder of the last of them: its `epoch` then stands for all since the merged one
+    before. While that takes their place, as long as it takes to rename so many folders, readers may miss
+    rows of these epochs, or find a file gone; they never see a row twice. Who follows new files as they
+    come (Spark's own file stream) would take merged ones for new: 0 turns merging off.
+
+    Delta is written with a transaction id, and takes an epoch once. All other formats, and files with a
+    `mode` of their own, may get an epoch's rows again: after a crash, and when a host died after they were
+    written.
 
     >>> to("parquet", path="out").format
     'parquet'
     """
+    if merge_epochs < 0 or merge_epochs == 1:
+        raise SettingError(
+            f"merge_epochs={merge_epochs}", hint="use at least 2, or 0 to merge nothing"
+        )
     columns = (partition_by,) if isinstance(partition_by, str) else tuple(partition_by)
-    return Writer(format, mode, columns, options)
+    return Writer(format, mode, columns, options, merge_epochs)
 
 
 @dataclass(frozen=True)

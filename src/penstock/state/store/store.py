@@ -6,7 +6,7 @@
     <root>/snapshots/<step>/<version>-<tag>-<slot>.arrow  all entries of a slot
     <root>/layouts/<version>-<tag>.json       the snapshots and runs that make up a version
     <root>/manifests/<epoch>.json             the epoch is durable: its deltas, routes, watermarks
-    <root>/dead_letters/<epoch>.jsonl         rows set aside in the epoch
+    <root>/dead_letters/<epochs>.jsonl        rows set aside in an epoch, or in many (see `dead_letters`)
     <root>/journal/<time>-<number>.jsonl      what the control plane decided and did
     <root>/events/<start>/<number>.jsonl-gz   what it was told, to be decided once more by `simulate --replay`
     <root>/control.json                       how to reach the query that runs on this checkpoint
