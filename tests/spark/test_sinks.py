@@ -7,6 +7,7 @@ from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -16,6 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 import penstock as ps
 from penstock.faults import Fault, InjectedFault
 from penstock.spark import private
+from penstock.spark.sinks import late_sinks
 from penstock.state.store import dead_letters
 from penstock.state.store.store import Store
 from tests.spark.sources import numbers, run, stream, write_files
@@ -235,3 +237,17 @@ def test_late_rows_and_dead_letters_of_an_epoch_that_is_run_again(
     assert calls == ([2, 2] if "manifest" in failure else [2])
     (letter,) = dead_letters.letters(Store(f"{checkpoint}/penstock"))
     assert json.loads(letter)["epoch"] == 2
+
+
+def test_sinks_that_would_replace_each_others_rows_are_refused() -> None:
+    steps = [SimpleNamespace(id=name, plan=SimpleNamespace(inputs=(1,))) for name in ("w-1", "w-2")]
+    plan: Any = SimpleNamespace(keyed=steps)
+    late, output = ps.collect(), ps.to("json", path="out/")
+    with pytest.raises(ps.SettingError, match="two sinks of the flow are one"):
+        late_sinks(plan, {"w-1": late, "w-2": late}, output)
+    with pytest.raises(ps.SettingError, match="two sinks of the flow are one, out"):
+        late_sinks(plan, {"w-1": ps.to("orc", path="out")}, output)
+    shared = ps.to("json", path="late", mode="append")
+    assert len(late_sinks(plan, {"w-1": shared, "w-2": shared}, output)) == 2
+    with pytest.raises(ps.SettingError, match="need a folder"):
+        ps.to("parquet")

@@ -104,7 +104,7 @@ def start(
         elastic=elastic,
         trigger=_trigger(trigger),
         close=close,
-        late_rows=late_sinks(plan, late_rows),
+        late_rows=late_sinks(plan, late_rows, flow.sink),
         name=name,
         temporary=temporary,
     )

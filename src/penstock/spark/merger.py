@@ -106,7 +106,13 @@ class Merger:
         # Epochs of an earlier start may have had other columns.
         before = int(folders[0].partition("=")[2]) < (self._first or 0)
         reader = self._session.read.format(sink.format).options(**options)
+        if sink.partition_by:
+            reader = reader.option("basePath", root)
         rows = reader.option("mergeSchema", before).load([f"{root}/{name}" for name in folders])
+        if sink.partition_by:
+            if rows.columns[-1 - len(sink.partition_by)] != "epoch":
+                raise ValueError("rows have a column named epoch, as their folders do")
+            rows = rows.drop("epoch")
         size = sum(self._folder.sizes(name) for name in folders)
         options["mapreduce.fileoutputcommitter.marksuccessfuljobs"] = "false"
         writer = rows.coalesce(1 + size // _FILE_BYTES).write.format(sink.format).options(**options)
