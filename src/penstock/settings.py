@@ -73,6 +73,10 @@ class Settings:
     """Epochs whose deltas are merged at a time, in the background. More of them make reading from
     the store slower, fewer make more work."""
 
+    compact_stalled_ms: int = 60_000
+    """Milliseconds in which a host reads or writes no file of its part of a compaction, after which
+    another host gets that part. A file is some 32 MB at most: longer than a slow store needs for it."""
+
     keep_epochs: int = 100
     """Versions of the state that are kept to be looked at. The newest two always are."""
 

@@ -10,7 +10,13 @@ from typing import Any
 import pyarrow as pa
 
 from penstock import codec
-from penstock.errors import HostLostError, PenstockError, StaleRunError, from_wire
+from penstock.errors import (
+    ChangedInputError,
+    HostLostError,
+    PenstockError,
+    StaleRunError,
+    from_wire,
+)
 from penstock.exchange.aside import Aside, late_tables
 from penstock.model import DeadLetter
 from penstock.wire.flight import TokenServer
@@ -31,7 +37,7 @@ class Registry(TokenServer):
     """Knows which hosts live, and what the couriers of the running epoch have told.
 
     `changed` is notified whenever a host registers. `on_host_lost` is called with the epoch and run
-    of a courier that says that it has lost a host.
+    of a courier that says that it has lost a host, or that its run must be given up for its input.
     """
 
     def __init__(
@@ -48,10 +54,12 @@ class Registry(TokenServer):
         self._aside: dict[int, Aside] = {}
         self._run: tuple[int, int] = (-1, 0)
         self._trouble: PenstockError | None = None
+        self._refusal: PenstockError | None = None
         self._on_host_lost = on_host_lost
         self._on_report: Callable[[list[Seen]], None] = lambda seen: None
         self.actions = {
             "register": self._register,
+            "refuse": self._refuse,
             "heartbeat": self._heartbeat,
             "report": self._report,
             "set_aside": self._set_aside,
@@ -65,6 +73,12 @@ class Registry(TokenServer):
     def host(self, host: str) -> HostRecord | None:
         with self.changed:
             return self._hosts.get(host)
+
+    def must_be_served(self) -> None:
+        """Raise what a host said that cannot begin, and could not if it were started again."""
+        with self.changed:
+            if self._refusal is not None:
+                raise self._refusal
 
     def forget(self, record: HostRecord) -> None:
         """Take this incarnation for dead. It is told so at its next heartbeat, if it still lives."""
@@ -109,6 +123,11 @@ class Registry(TokenServer):
             self._hosts[facts["host"]] = HostRecord(**facts)
             self.changed.notify_all()
 
+    def _refuse(self, facts: dict[str, Any]) -> None:
+        with self.changed:
+            self._refusal = from_wire(facts["error"])
+            self.changed.notify_all()
+
     def _heartbeat(self, facts: dict[str, Any]) -> bool:
         """Answers whether the driver still counts on this incarnation."""
         with self.changed:
@@ -137,5 +156,5 @@ class Registry(TokenServer):
             # Whoever comes to a run that was given up only knows that, not why it was.
             if self._trouble is None or not isinstance(error, StaleRunError):
                 self._trouble = error
-        if isinstance(error, HostLostError):
+        if isinstance(error, HostLostError | ChangedInputError):
             self._on_host_lost(facts["epoch"], facts["run"])

@@ -26,7 +26,7 @@ from dataclasses import asdict, dataclass, field, replace
 import numpy as np
 import pyarrow as pa
 
-from penstock.errors import ProtocolError, StaleRunError
+from penstock.errors import ChangedInputError, ProtocolError, StaleRunError
 from penstock.host.copies import Copies
 from penstock.host.residence import Need, NeedDue, NeedKeys, NeedSlots, Residence, Wanted
 from penstock.host.vitals import HostVitals, MovedState
@@ -46,6 +46,8 @@ class _Kept:
     """A closed channel: who closed it, and the answer for whoever closes it again."""
 
     attempt: int
+    rows: int
+    """Rows of its whole input, which those that close it again must have too."""
     answer: Answer
 
 
@@ -244,6 +246,13 @@ class HostMachine:
                     hint="the sink merges partitions before reading them (coalesce): repartition "
                     "instead, or use foreach_batch",
                 )
+            if kept.rows != header.rows:
+                raise ChangedInputError(
+                    f"partition {header.partition} of epoch {header.epoch} had {kept.rows:,} rows, "
+                    f"and {header.rows:,} when its task was tried again",
+                    hint="a source, and what is done to its rows before the flow, must give the "
+                    "same rows when they are read again: leave out rand() and the like",
+                )
             return kept.answer
         if self._sealed or not 0 <= header.partition < run.partitions:
             raise StaleRunError(
@@ -266,7 +275,7 @@ class HostMachine:
         assert self._run is not None
         for channel in header.closes:
             kept = answer if channel == header.partition else Answer()
-            self._run.kept[channel] = _Kept(header.attempt, kept)
+            self._run.kept[channel] = _Kept(header.attempt, header.rows, kept)
         self._run.rows += rows
         self._run.busy_s += busy_s
 

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import psutil
 import pyarrow as pa
 import pyarrow.flight as fl
@@ -21,6 +18,7 @@ from penstock.exchange.aside import Aside
 from penstock.faults import point
 from penstock.host import serve
 from penstock.host.chain import StepChain
+from penstock.host.compactor import Compactor, CompactOrder, Standing
 from penstock.host.fetch import Fetcher
 from penstock.host.machine import HostMachine
 from penstock.host.trickle import Trickle
@@ -28,21 +26,22 @@ from penstock.host.vitals import HostVitals
 from penstock.operators.operator import Answer
 from penstock.operators.places import split_serial, with_places
 from penstock.plan.assignment import Assignment
+from penstock.state.arrays import Array
 from penstock.state.store.compaction import Compacted, compact
 from penstock.state.store.reader import StateReader
 from penstock.state.store.store import DeltaRef, Store
 from penstock.wire.flight import TokenServer, telling_errors
-from penstock.wire.messages import ALONE, CLOSE, ChannelHeader
+from penstock.wire.messages import ChannelHeader, Close
 
 
 class HostServer(TokenServer):
     """Serves one host machine.
 
     Couriers speak `do_exchange`, one call per channel. The driver's orders are actions: `assign`,
-    `seal`, `rollback`, `release`, `compact`, `stop`. Other hosts ask for copies of slots with
-    `do_get`. One lock keeps the machine's calls apart; staging a channel's input, fetching state that
-    is missing and writing files happen outside it. The `tag` tells files apart from those of another
-    incarnation, which may be of the same epoch.
+    `seal`, `rollback`, `release`, `stop`; a compaction is begun, asked about and cancelled. Other hosts
+    ask for copies of slots with `do_get`. One lock keeps the machine's calls apart; staging a channel's
+    input, fetching state that is missing and writing files happen outside it. The `tag` tells files
+    apart from those of another incarnation, which may be of the same epoch.
 
     In a host of all steps the server of the first one takes the channels, through the `chain`. The
     others are its `followers`: they share its lock, and take only the driver's orders.
@@ -72,9 +71,7 @@ class HostServer(TokenServer):
         self._where = {"host": host, "step": step}
         self._lock = lock or threading.Condition()
         self._sealer = ThreadPoolExecutor(1, thread_name_prefix="sealer")
-        self._compactor = ThreadPoolExecutor(
-            1, thread_name_prefix="compactor", initializer=_work_softly
-        )
+        self._compactor = Compactor(self._compact)
         self._seal: tuple[int, int, Future[tuple[DeltaRef, HostVitals]]] | None = None
         self._timeout_s = timeout_ms / 1000
         self._ended = threading.Event()
@@ -86,7 +83,9 @@ class HostServer(TokenServer):
             "seal": self._answer_seal,
             "rollback": self._rollback,
             "release": self._release,
-            "compact": self._compact,
+            "compact": self._begin_compaction,
+            "compaction": self._compaction,
+            "cancel_compaction": lambda order: self._compactor.cancel(order["tag"]),
             "stop": lambda _: on_stop(),
             "memory": lambda _: {"rss": psutil.Process().memory_info().rss},
         }
@@ -97,7 +96,7 @@ class HostServer(TokenServer):
         self._trickle.stop()
         self._fetcher.close()
         self._sealer.shutdown(wait=False, cancel_futures=True)
-        self._compactor.shutdown(wait=False, cancel_futures=True)
+        self._compactor.cancel()
         self.shutdown()
 
     def do_exchange(
@@ -111,15 +110,14 @@ class HostServer(TokenServer):
             header = codec.decode(descriptor.command, ChannelHeader)
             # Of the time on the wire only what this thread worked is useful, not its waiting.
             began = time.thread_time()
-            staged, kind = _stage(reader)
-            if kind is None:
+            staged, close = _stage(reader)
+            if close is None:
                 return
             self._spent(time.thread_time() - began)
-            if kind.startswith(ALONE):
-                header, kind = replace(header, alone=True), kind.removeprefix(ALONE)
+            header = header.closed_by(close)
             where = self._where | header.where
             point("host.channel", **where)
-            answer = self._close(header, kind, staged, where)
+            answer = self._close(header, close.kind, staged, where)
             point("host.applied", **where)
             began = time.thread_time()
             batches = with_places(answer.batches, answer.places)
@@ -231,20 +229,22 @@ class HostServer(TokenServer):
         with self._lock:
             self.machine.release()
 
-    def _compact(self, order: dict[str, Any]) -> Compacted:
+    def _begin_compaction(self, order: dict[str, Any]) -> None:
+        self._compactor.begin(codec.from_plain(order["order"], CompactOrder))
+
+    def _compaction(self, order: dict[str, Any]) -> Standing:
+        return self._compactor.standing(order["tag"])
+
+    def _compact(
+        self, slots: Array, upto: int, tag: str, next_file: Callable[[], None]
+    ) -> Compacted:
         table = self.machine.operator.table
-        slots = np.array(order["slots"], np.int64)
 
         def check() -> None:
             point("host.compact", **self._where)
-            if self._ended.is_set():
-                raise HostLostError("the host ended in the middle of a compaction")
+            next_file()
 
-        def work() -> Compacted:
-            what = self._store, self._step, table.codec, table.schema
-            return compact(*what, slots, order["upto"], order["tag"], check)
-
-        return self._compactor.submit(work).result()
+        return compact(self._store, self._step, table.codec, table.schema, slots, upto, tag, check)
 
     def _reader(self) -> StateReader:
         table = self.machine.operator.table
@@ -256,13 +256,8 @@ class HostServer(TokenServer):
             self._seal = None
 
 
-def _work_softly() -> None:
-    """Let this thread yield to those that an epoch waits for."""
-    os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 10)
-
-
-def _stage(reader: fl.MetadataRecordBatchReader) -> tuple[list[pa.RecordBatch], str | None]:
-    """All batches of a channel and what they are; None for that if the channel broke off."""
+def _stage(reader: fl.MetadataRecordBatchReader) -> tuple[list[pa.RecordBatch], Close | None]:
+    """All batches of a channel and what ends it; None for that if the channel broke off."""
     staged: list[pa.RecordBatch] = []
     while True:
         try:
@@ -271,6 +266,9 @@ def _stage(reader: fl.MetadataRecordBatchReader) -> tuple[list[pa.RecordBatch], 
             return staged, None
         if chunk.data is not None:
             staged.append(chunk.data)
-        word = b"" if chunk.app_metadata is None else chunk.app_metadata.to_pybytes()
-        if word.startswith(CLOSE):
-            return staged, word.removeprefix(CLOSE).decode()
+        if chunk.app_metadata is not None:
+            close = codec.decode(chunk.app_metadata.to_pybytes(), Close)
+            came = sum(batch.num_rows for batch in staged)
+            if came != close.records:
+                raise ProtocolError(f"{came} of a channel's {close.records} records have come")
+            return staged, close

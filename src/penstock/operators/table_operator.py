@@ -15,7 +15,7 @@ from typing import ClassVar, Literal, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from penstock.errors import ProtocolError
+from penstock.errors import ProtocolError, overflow_in
 from penstock.operators.operator import PARTIALS, ROWS, Answer, EpochTime, StepPlan
 from penstock.operators.places import FirstPlaces, Places
 from penstock.state.arrays import Array
@@ -104,7 +104,7 @@ class TableOperator(ABC):
                     hint="couriers and hosts must run the same flow and version of Penstock",
                 )
             each = places.split(batches)
-        with whole_or_not(self.table):
+        with whole_or_not(self.table), overflow_in(self.step_id):
             return self._applied(kind, batches, each)
 
     def _applied(

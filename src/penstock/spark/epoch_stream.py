@@ -28,7 +28,7 @@ from penstock.spark import private, task
 from penstock.spark.merger import Merger
 from penstock.spark.schema import spark_schema
 from penstock.spark.sinks import Sink
-from penstock.state.store.store import Store
+from penstock.state.store.store import Place, Store
 
 
 class StoppedBetweenEpochs(Exception):
@@ -44,8 +44,10 @@ class Start:
     clock: bool
     """Whether a clock is among the sources."""
     sink: Sink
-    store: str
+    store: Place
+    """Penstock's part of the checkpoint, claimed for this start."""
     checkpoint: str
+    """Spark's name of the checkpoint folder, absolute and with its scheme."""
     flow_id: str
     hosts: dict[str, int]
     migration: Migration
@@ -59,8 +61,8 @@ class Start:
     late_rows: dict[tuple[str, int], Sink]
     """(step, input) -> where rows go that came behind its watermark."""
     name: str | None
-    temporary: bool
-    """The checkpoint folder is Penstock's own and goes when the query ends."""
+    temporary: str
+    """A checkpoint folder of Penstock's own that goes when the query ends; empty: there is none."""
 
     @property
     def trigger_ms(self) -> float:
@@ -110,6 +112,7 @@ class EpochStream:
             bool(self._start.late_rows),
             burst_roads,
             settings.faults,
+            private.check_input_end,
         )
         return source.mapInArrow(courier.__call__, spark_schema(flow.output))
 

@@ -12,8 +12,8 @@ from pyspark.sql.types import StructField
 from penstock.errors import FlowError
 from penstock.operators.tagged import INPUT, TaggedSchema
 from penstock.spark import private
+from penstock.spark.checkpoint import Folder, OffsetLog
 from penstock.spark.schema import spark_schema
-from penstock.state.store.files import Files
 
 
 def one_stream(sources: Sequence[DataFrame], tagged: TaggedSchema | None) -> DataFrame:
@@ -45,7 +45,7 @@ def _columns(
     return columns
 
 
-def with_clock(source: DataFrame, checkpoint: str, running: bool) -> tuple[DataFrame, bool]:
+def with_clock(source: DataFrame, checkpoint: Folder, running: bool) -> tuple[DataFrame, bool]:
     """The source of a flow with timers, and beside it a clock that lets epochs happen when it is quiet;
     and whether there is one.
 
@@ -57,35 +57,8 @@ def with_clock(source: DataFrame, checkpoint: str, running: bool) -> tuple[DataF
     if not running and logged != own + 1:
         return source, False
     if logged == own:
-        log.add_source()
+        log.have_sources(own + 1)
     return ticking(source), True
-
-
-class OffsetLog:
-    """Spark's log of how far each source was read, in a checkpoint folder.
-
-    A file for each batch: a version, the batch's facts, then a line for each source.
-    """
-
-    def __init__(self, checkpoint: str) -> None:
-        self._files = Files(checkpoint)
-        found = [entry.name.rpartition("/")[2] for entry in self._files.below("offsets")]
-        newest = max((int(name) for name in found if name.isdigit()), default=-1)
-        # Of these Spark reads how far it has come.
-        read = {n: self._files.read(f"offsets/{n}") for n in (newest - 1, newest) if n >= 0}
-        self._entries = {n: data.decode() for n, data in read.items() if data is not None}
-
-    def sources(self) -> int | None:
-        """How many sources the newest batch had; None: there was none."""
-        newest = self._entries.get(max(self._entries, default=-1), "").split("\n")
-        return len(newest) - 2 if newest[0] == "v1" else None
-
-    def add_source(self) -> None:
-        """Have one more source, of which nothing was read. The newest batch comes last: it is the one
-        that counts."""
-        for number, text in sorted(self._entries.items()):
-            self._files.remove(f"offsets/.{number}.crc")  # Hadoop's checksum of what it was
-            self._files.write(f"offsets/{number}", f"{text}\n-".encode())
 
 
 def ticking(source: DataFrame) -> DataFrame:

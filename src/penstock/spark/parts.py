@@ -20,6 +20,7 @@ from penstock.driver.registry import Registry
 from penstock.driver.relocation import Relocation
 from penstock.host.main import HostOrder, TaskOrder
 from penstock.offload.backends.backend import Backend
+from penstock.offload.backends.local.backend import reachable
 from penstock.offload.keeper import WorkerKeeper
 from penstock.offload.policy.flow import helped
 from penstock.plan.steps import KeyedStep
@@ -106,15 +107,16 @@ class FlowParts:
         if flow.one_host:
             hosts = [HostOrder(f"{step.id}/0", step) for step in flow.keyed]
         local = private.is_local(start.source.sparkSession)
-        driver = self.registry.location
-        return TaskOrder(tuple(hosts), flow, start.store, driver, self.token, local, start.settings)
+        store, driver = start.store, self.registry.location
+        return TaskOrder(tuple(hosts), flow, store, driver, self.token, local, start.settings)
 
     def _keeper(self) -> WorkerKeeper | None:
         """The burst workers of a flow that may use any, not started yet."""
         start = self.start
         if start.elastic is None or start.elastic.functions is None:
             return None
-        backend = cast(Backend, start.elastic.functions)
+        address = own_address(private.is_local(start.source.sparkSession))
+        backend = reachable(cast(Backend, start.elastic.functions), address)
         faults = start.settings.faults
         return WorkerKeeper(lambda: backend.start(start.flow, self.run_id, self.token, faults))
 

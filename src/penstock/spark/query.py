@@ -92,7 +92,9 @@ class FlowQuery:
         parts = self._parts
         message = str(self._error) if self._error else self._state
         if trouble := parts.runner.upkeep_trouble:
-            message += f"; the store could not be compacted: {trouble}"
+            message += f"; {trouble}"
+        if trouble := parts.store.files.trouble:
+            message += f"; waiting for the store: {trouble}"
         if parts.keeper is not None and (trouble := parts.keeper.trouble):
             message += f"; there are no functions: {trouble}"
         return QueryStatus(
@@ -275,7 +277,7 @@ class FlowQuery:
                     self._error, self._state = failed, "failed"
         arm(())
         if parts.start.temporary:
-            shutil.rmtree(parts.start.checkpoint, ignore_errors=True)
+            shutil.rmtree(parts.start.temporary, ignore_errors=True)
 
 
 def _failure(end: Callable[[], object], limit_s: float) -> BaseException | None:

@@ -210,7 +210,7 @@ def test_a_store_that_fails_shortly_is_asked_again(tmp_path: Path) -> None:
     with armed(Fault("store.write", OSError, hits=(1, 2))):
         store.write_manifest(manifest(0))
     assert store.epochs() == [0]
-    assert pauses == [0.1, 0.5]
+    assert pauses == [0.1, 0.2]
 
 
 def test_a_store_that_stays_full_says_so(tmp_path: Path) -> None:

@@ -43,13 +43,13 @@ from penstock.state.keys.codec import KeyCodec
 from penstock.state.keys.text import parse_key
 from penstock.state.store import dead_letters
 from penstock.state.store.merging import newest, whole
+from penstock.state.store.places import below, open_filesystem
 from penstock.state.store.store import (
     READABLE,
     Manifest,
     SegmentGone,
     Store,
     VersionChain,
-    open_filesystem,
 )
 from penstock.state.table.table import KEY, SLOT
 
@@ -247,7 +247,7 @@ def open_checkpoint(folder: str) -> tuple[Store, dict[str, Any]]:
     files, path = open_filesystem(folder)
     if files.get_file_info(path).type == pafs.FileType.NotFound:
         raise CheckpointError(f"there is no folder {folder}", hint="check the path")
-    for place in (f"{folder.rstrip('/')}/penstock", folder):
+    for place in (below(folder, "penstock"), folder):
         store = Store(place)
         facts = store.read_flow()
         if facts is None:

@@ -59,7 +59,7 @@ def tidy(store: Store, newest: int, most_bytes: int) -> None:
             first -= 1
         name = _name(_epochs(final[first])[0], _epochs(final[-1])[1])
         data = b"".join(store.files.read(file.name) or b"" for file in final[first:])
-        store.files.write_patiently(name, data)
+        store.files.write(name, data)
         final[first:] = [Found(name, len(data))]
     left = sum(file.size for file in final)
     gone = {file.name for file in found if _epochs(file)[1] < newest} - {f.name for f in final}
