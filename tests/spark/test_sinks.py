@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass
@@ -102,7 +103,9 @@ def test_a_raising_function_ends_the_query_with_its_error(
 
 
 class Remembering:
-    """Takes an epoch once and then ignores it, as Delta does; optionally only one partition of it."""
+    """Takes an epoch once and then ignores it, as Delta does; optionally only one row of it."""
+
+    takes_once = True
 
     def __init__(self, limit: int | None = None) -> None:
         self.kept, self.limit = ps.collect(), limit
@@ -128,6 +131,28 @@ def test_a_sink_that_has_an_epoch_already_takes_nothing_from_the_state(
     if limit is None:
         found = {k: (r["total"], r["n"]) for k, r in sink.kept.latest("k").items()}
         assert found == sums(tables * 2)
+
+
+def test_a_sink_that_takes_an_epoch_once_gets_every_window(
+    spark: SparkSession, tmp_path: Path, checkpoint: str
+) -> None:
+    """By the time of day: what is due only when the epoch is run again would be ignored with it."""
+    write_files(tmp_path / "in", numbers(files=4, rows=20, keys=3))
+    windows = (
+        ps.flow(stream(spark, tmp_path / "in"))
+        .key_by("k")
+        .window(ps.tumbling("1s", clock="processing"))
+        .aggregate(n=ps.count())
+    )
+    sink = Remembering()
+    dying = ps.Settings(faults=(Fault("driver.written", where={"epoch": 1}),))
+    with pytest.raises(InjectedFault):
+        run(windows, checkpoint, sink=sink, settings=dying)
+    began = time.time()
+    while time.time() < began + 1:
+        time.sleep(0.05)  # a window ends
+    run(windows, checkpoint, sink=sink, close=True)
+    assert sum(row["n"] for row in sink.kept.rows()) == 80
 
 
 def test_a_function_may_read_again_what_was_lost(

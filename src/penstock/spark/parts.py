@@ -82,6 +82,8 @@ class FlowParts:
             control=self.control,
             bill=self.bill,
             late_sink=LateWriter(spark, start.late_rows, start.flow_id),
+            keep_time=getattr(start.sink, "takes_once", False)
+            and any(step.has_timers for step in flow.keyed),
         )
         sinks = {id(sink): sink for sink in (start.sink, *start.late_rows.values())}
         self.mergers = [

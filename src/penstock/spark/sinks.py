@@ -25,7 +25,8 @@ class Sink(Protocol):
     """Takes the output of one epoch, before the epoch is durable.
 
     It is called again for the same epoch if that is run again: when a host died under it, even after this
-    call returned, and once more by the next start if the driver died. It need not read the DataFrame.
+    call returned, and once more by the next start if the driver died. It need not read the DataFrame. One
+    that ignores an epoch which it has already says so by an attribute `takes_once` that is true.
     """
 
     def write(self, df: DataFrame, epoch: int, flow_id: str) -> None: ...
@@ -40,6 +41,11 @@ class Writer:
     partition_by: tuple[str, ...] = ()
     options: dict[str, Any] = field(default_factory=dict)
     merge_epochs: int = 0
+
+    @property
+    def takes_once(self) -> bool:
+        """Whether an epoch that is run again is ignored."""
+        return self.format == "delta"
 
     @property
     def merges(self) -> bool:
