@@ -83,15 +83,15 @@ class LocalFolder:
 
 def folders(root: Path, breaks: int = 0, copies: bool = False) -> EpochFolders:
     folder = LocalFolder(root, breaks, copies)
+    return EpochFolders(folder, lambda names, to: rewritten(folder, root, names, to))
 
-    def rewrite(names: Sequence[str], to: str) -> None:
-        """Two files for all, as Spark might write them; their names are never used twice."""
-        lines = [line for name in names for line in rows(root / name)]
-        for number in range(2):
-            text = "\n".join(lines[number::2])
-            folder.write(f"{to}/part={number}/{os.urandom(4).hex()}.txt", text.encode())
 
-    return EpochFolders(folder, rewrite)
+def rewritten(folder: LocalFolder, root: Path, names: Sequence[str], to: str) -> None:
+    """Two files for all, as Spark might write them; their names are never used twice."""
+    lines = [line for name in names for line in rows(root / name)]
+    for number in range(2):
+        text = "\n".join(lines[number::2])
+        folder.write(f"{to}/part={number}/{os.urandom(4).hex()}.txt", text.encode())
 
 
 def rows(folder: Path) -> list[str]:
@@ -179,3 +179,28 @@ def test_a_new_folder_that_is_not_whole_takes_nothing_away(tmp_path: Path) -> No
     with pytest.raises(CheckpointError, match="lacks files"):
         folders(tmp_path).begin(3)
     assert seen(tmp_path) == list(range(8))
+
+
+@pytest.mark.parametrize("turn", range(1, 9))
+def test_a_driver_that_was_taken_over_in_the_middle_takes_nothing_away(
+    tmp_path: Path, turn: int
+) -> None:
+    """It goes on at any operation after another one has finished, or undone, its merge."""
+    write(tmp_path, range(6))
+    folder, left = LocalFolder(tmp_path), [turn]
+
+    def change() -> None:
+        left[0] -= 1
+        if left[0] == 0:
+            folders(tmp_path).begin(5)
+
+    def rewrite(names: Sequence[str], to: str) -> None:
+        rewritten(folder, tmp_path, names, to)
+        if left[0] <= 0:
+            raise OSError("another driver owns the checkpoint")
+
+    folder._change = change  # type: ignore[method-assign]
+    with suppress(OSError, CheckpointError):
+        EpochFolders(folder, rewrite).merge([0, 1, 2, 3])
+    folders(tmp_path).begin(5)
+    assert seen(tmp_path) == list(range(12))

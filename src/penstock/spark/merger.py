@@ -11,7 +11,7 @@ import logging
 import os
 import re
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
@@ -44,8 +44,11 @@ _log = logging.getLogger("penstock.sinks")
 class Merger:
     """Watches the epochs of one file sink being committed, and has them merged every so often."""
 
-    def __init__(self, spark: SparkSession, sink: Writer) -> None:
-        self._context, self._sink = spark.sparkContext, sink
+    def __init__(
+        self, spark: SparkSession, sink: Writer, check: Callable[[], None] = lambda: None
+    ) -> None:
+        """`check` raises if another driver has taken the query over: it merges from then on."""
+        self._check, self._context, self._sink = check, spark.sparkContext, sink
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="merger")
         self._task: Future[None] | None = None
         self._tag = f"penstock-merge-{secrets.token_hex(4)}"
@@ -75,9 +78,9 @@ class Merger:
 
     def stop(self) -> None:
         """Give up what is under way, but for the few renames that end a merge."""
+        self._folder.ending = True
         self._worker.shutdown(wait=False, cancel_futures=True)
         self._context.cancelJobsWithTag(self._tag)
-        self._folder.ending = True
         self._worker.shutdown()
 
     def _work(self, newest: int) -> None:
@@ -95,10 +98,12 @@ class Merger:
                 _log.warning("epochs of %s could not be merged: %s", self._folder.uri, failed)
 
     def _rewrite(self, folders: Sequence[str], to: str) -> None:
+        self._folder.must_go_on()
         if self._sink.format in ("parquet", "orc"):
             self._rewrite_rows(folders, to)
         else:
             self._concatenate(folders, to)
+        self._check()
 
     def _rewrite_rows(self, folders: Sequence[str], to: str) -> None:
         sink, root = self._sink, self._folder.uri
@@ -122,7 +127,8 @@ class Merger:
 
     def _concatenate(self, folders: Sequence[str], to: str) -> None:
         """By folder below the epoch's, since that is what `partition_by` tells rows apart by."""
-        header = str(self._sink.options.get("header", "false")).lower() == "true"
+        options = {key.lower(): str(value).lower() for key, value in self._sink.options.items()}
+        header = options.get("header") == "true"
         outputs: dict[tuple[str, str, tuple[str, int]], list[str]] = {}
         for name in folders:
             for file in sorted(self._folder.files(name)):
@@ -144,7 +150,7 @@ class HadoopFolder:
         self.ending = False
         """Whether long work is to break off."""
         jvm: Any = spark._jvm
-        self._java, self._hadoop = jvm, jvm.org.apache.hadoop
+        self._hadoop = jvm.org.apache.hadoop
         self._conf = private.hadoop_conf(spark)
         root = self._hadoop.fs.Path(uri)
         self._fs = root.getFileSystem(self._conf)
@@ -242,8 +248,7 @@ class HadoopFolder:
         copy, out, size, number = self._hadoop.io.IOUtils, None, 0, 0
         try:
             for name in files:
-                if self.ending:
-                    raise InterruptedError("the query ends")
+                self.must_go_on()
                 stream = self._open(name)
                 try:
                     if out is None or size >= _FILE_BYTES:
@@ -259,6 +264,10 @@ class HadoopFolder:
         finally:
             if out is not None:
                 out.close()
+
+    def must_go_on(self) -> None:
+        if self.ending:
+            raise InterruptedError("the query ends")
 
     def _open(self, name: str) -> Any:
         stream, codec = self._fs.open(self._path(name)), self._codecs.getCodec(self._path(name))

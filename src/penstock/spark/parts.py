@@ -87,7 +87,7 @@ class FlowParts:
         )
         sinks = {id(sink): sink for sink in (start.sink, *start.late_rows.values())}
         self.mergers = [
-            Merger(spark, sink)
+            Merger(spark, sink, self.store.must_own)
             for sink in sinks.values()
             if isinstance(sink, Writer) and sink.merges
         ]

@@ -50,7 +50,8 @@ class Writer:
     @property
     def merges(self) -> bool:
         """Whether folders of single epochs are merged."""
-        return self.format in _MERGED and self.mode is None and self.merge_epochs > 0
+        plain = not {"encoding", "charset"} & {option.lower() for option in self.options}
+        return self.format in _MERGED and self.mode is None and self.merge_epochs > 0 and plain
 
     def write(self, df: DataFrame, epoch: int, flow_id: str) -> None:
         if self.format in _WHOLE:
