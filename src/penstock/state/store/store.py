@@ -8,9 +8,10 @@
     <root>/layouts/<version>-<tag>.json       the snapshots and runs that make up a version
     <root>/manifests/<epoch>.json             the epoch is durable: its deltas, routes, watermarks;
                                               <epoch>-<generation>.json from the second start on
-    <root>/dead_letters/<epoch>.jsonl         rows set aside in the epoch
+    <root>/dead_letters/<epochs>.jsonl        rows set aside in an epoch, or in many (see `dead_letters`)
     <root>/journal/<time>-<number>.jsonl      what the control plane decided and did
     <root>/events/<start>/<number>.jsonl-gz   what it was told, to be decided once more by `simulate --replay`
+    <root>/begun.json                         the time of the epoch under way, where its sink takes it once
     <root>/control.json                       how to reach the query that runs on this checkpoint
 
 A manifest names its own epoch's deltas and the layout that it builds on, so its size does not grow
@@ -136,6 +137,14 @@ class Store:
     def close_flow(self) -> None:
         """Everything is closed, for good."""
         self.write_flow((self.read_flow() or {}) | {"closed": True})
+
+    def read_begun(self) -> dict[str, int] | None:
+        """The number and time of day of the newest epoch that was begun; None if that is not kept."""
+        return self._read_json("begun.json")
+
+    def write_begun(self, facts: dict[str, int]) -> None:
+        self.must_own()
+        self.files.write("begun.json", codec.encode(facts))
 
     def read_control(self) -> dict[str, Any] | None:
         """How to reach the running query; None if none has said so."""
