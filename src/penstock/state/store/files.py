@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeAlias, TypeVar
 
 import pyarrow as pa
@@ -94,10 +95,17 @@ class Files:
         def work() -> Bytes:
             faults.point("store.read", file=name)
             file = self._fs.open_input_file(self._path(name))
-            if file.size() <= _AT_ONCE or self._fs.type_name == "mock":
+            size = file.size()
+            if size <= _AT_ONCE or self._fs.type_name == "mock":
                 with file:
                     return file.read_buffer()
-            return Pieces(file, lambda read: self._patiently("read", name, read))
+            read_at = file.read_at
+            if self._local:
+                file.close()
+                read_at = partial(_read_at, self._path(name))
+            return Pieces(
+                size, lambda *where: self._patiently("read", name, partial(read_at, *where))
+            )
 
         return self._patiently("read", name, work)
 
@@ -267,19 +275,22 @@ class Files:
 class Pieces:
     """A large file: pieces of it are read when they are asked for."""
 
-    def __init__(
-        self, file: pa.NativeFile, patiently: Callable[[Callable[[], bytes]], bytes]
-    ) -> None:
-        self._file, self._patiently = file, patiently
-        self.size: int = file.size()
+    def __init__(self, size: int, read_at: Callable[[int, int], bytes]) -> None:
+        self.size, self._read_at = size, read_at
 
     def slice(self, offset: int, length: int) -> pa.Buffer:
         """Bytes of the file; fewer of them if it was cut off meanwhile."""
-        return pa.py_buffer(self._patiently(lambda: self._file.read_at(length, offset)))
+        return pa.py_buffer(self._read_at(length, offset))
 
 
 Bytes: TypeAlias = "pa.Buffer | Pieces"
 """The bytes of a file."""
+
+
+def _read_at(path: str, length: int, offset: int) -> bytes:
+    """Bytes of a local file. It is not kept open: a version may have more files than a process may."""
+    with open(path, "rb", buffering=0) as file:
+        return os.pread(file.fileno(), length, offset)
 
 
 def _lasts(refused: OSError) -> bool:
