@@ -44,7 +44,7 @@ SCHEMA = pa.schema([("k", pa.string()), ("j", pa.int64()), *TYPES.items()])
 UTC = dt.UTC
 VALUES: dict[str, st.SearchStrategy[Any]] = {
     "small": st.integers(-(2**31), 2**31 - 1) | st.integers(-2, 2),
-    "large": st.integers(-(2**62), 2**62) | st.integers(-2, 2),
+    "large": st.integers(-(2**55), 2**55) | st.integers(-2, 2),
     "unsigned": st.sampled_from([0, 1, 2**63 - 1, 2**63, 2**64 - 1]),
     "real": st.sampled_from([-1.5, 0.0, 0.25, 3.0, math.inf, math.nan]),
     "single": st.sampled_from([-1.5, 0.0, 0.25, 3.0, math.nan]),
@@ -102,8 +102,6 @@ def expected(aggregate: Aggregate, rows: list[Row]) -> Any:
         return max(enumerate(pairs), key=lambda pair: (order(pair[1][1]), pair[0]))[1][0]
     if kind == "avg":
         return float(sum(map(Decimal, values)) / len(values)) if finite(values) else sum(values)
-    if isinstance(values[0], int):
-        return (sum(values) + 2**63) % 2**64 - 2**63
     return sum(values)
 
 

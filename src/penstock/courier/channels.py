@@ -15,19 +15,16 @@ from penstock.faults import point
 from penstock.operators.operator import Outgoing
 from penstock.operators.places import in_order, split_places, with_serial
 from penstock.plan.epoch import StepRoutes
-from penstock.wire.flight import Endpoint
-from penstock.wire.messages import ALONE, CLOSE, ChannelHeader
+from penstock.wire.flight import Endpoint, Endpoints
+from penstock.wire.messages import ChannelHeader, Close
 
-_endpoints: dict[tuple[str, str], Endpoint] = {}
+_endpoints = Endpoints()
 """Connections that a warm worker keeps between tasks. A new run has a new token, so no mix-up."""
 
 
 def endpoint(location: str, token: str) -> Endpoint:
     """The kept connection to a location, or a new one."""
-    found = _endpoints.get((location, token))
-    if found is None:
-        found = _endpoints[(location, token)] = Endpoint(location, token)
-    return found
+    return _endpoints.at(location, token)
 
 
 class Channels:
@@ -49,7 +46,8 @@ class Channels:
         self._token, self._timeout_ms = token, timeout_ms
         self._ordered, self._serial = ordered, 0
         self._streams: list[tuple[fl.FlightStreamWriter, fl.FlightStreamReader]] = []
-        self._begun: set[int] = set()
+        self._sent: dict[int, int] = {}
+        """host -> records sent to it, by its number in the routes."""
 
     def __enter__(self) -> Channels:
         header = codec.encode(self._header)
@@ -74,16 +72,17 @@ class Channels:
     def write(self, host: int, batch: pa.RecordBatch) -> None:
         """Send a batch to one host, by its number in the routes."""
         writer = self._streams[host][0]
-        if host not in self._begun:
+        if host not in self._sent:
             writer.begin(batch.schema)
-            self._begun.add(host)
         writer.write_batch(batch)
+        self._sent[host] = self._sent.get(host, 0) + batch.num_rows
 
-    def end(self, kind: str, alone: bool = False) -> None:
-        """Close the channels, saying what they brought; `alone`: they close the second ones, too."""
-        word = CLOSE + (ALONE * alone + kind).encode()
-        for writer, _ in self._streams:
-            writer.write_metadata(word)
+    def end(self, kind: str, rows: int, alone: bool = False) -> None:
+        """Close the channels, saying what they brought, of so many rows of the task's whole input;
+        `alone`: they close the second ones, too."""
+        for host, (writer, _) in enumerate(self._streams):
+            close = Close(kind, self._sent.get(host, 0), rows, alone)
+            writer.write_metadata(codec.encode(close))
             writer.done_writing()
 
     def answer(self, aside: Aside) -> list[pa.RecordBatch]:

@@ -10,11 +10,22 @@ from typing import Any
 import pyarrow as pa
 
 from penstock import codec
-from penstock.errors import HostLostError, PenstockError, StaleRunError, from_wire
+from penstock.errors import (
+    ChangedInputError,
+    HostLostError,
+    MemoryLimitError,
+    PenstockError,
+    StaleRunError,
+    from_wire,
+)
 from penstock.exchange.aside import Aside, late_tables
 from penstock.model import DeadLetter
+from penstock.wire import orders
 from penstock.wire.flight import TokenServer
 from penstock.wire.report import Seen
+
+_GIVES_UP = (HostLostError, ChangedInputError, MemoryLimitError)
+"""Errors of one courier for which the jobs of the whole run are cancelled."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +42,7 @@ class Registry(TokenServer):
     """Knows which hosts live, and what the couriers of the running epoch have told.
 
     `changed` is notified whenever a host registers. `on_host_lost` is called with the epoch and run
-    of a courier that says that it has lost a host.
+    of a courier that says that it has lost a host, or that its run cannot go on for its input.
     """
 
     def __init__(
@@ -58,6 +69,14 @@ class Registry(TokenServer):
             "report": self._report,
             "set_aside": self._set_aside,
             "trouble": self._note_trouble,
+        }
+        self.takes = {
+            "register": orders.Register,
+            "refuse": orders.Refuse,
+            "heartbeat": orders.Heartbeat,
+            "report": orders.Report,
+            "set_aside": orders.SetAside,
+            "trouble": orders.Trouble,
         }
 
     def answer(self, actions: Mapping[str, Callable[[dict[str, Any]], Any]]) -> None:
@@ -114,7 +133,7 @@ class Registry(TokenServer):
 
     def _register(self, facts: dict[str, Any]) -> None:
         with self.changed:
-            self._hosts[facts["host"]] = HostRecord(**facts)
+            self._hosts[facts["host"]] = codec.from_plain(facts, HostRecord)
             self.changed.notify_all()
 
     def _refuse(self, facts: dict[str, Any]) -> None:
@@ -147,8 +166,10 @@ class Registry(TokenServer):
             if not self._is_of_run(facts):
                 return
             error = from_wire(facts["error"])
-            # Whoever comes to a run that was given up only knows that, not why it was.
-            if self._trouble is None or not isinstance(error, StaleRunError):
+            # Whoever comes to a run that was given up only knows that, not why it was; and when its
+            # jobs are cancelled, other couriers' inputs break off.
+            given_up = isinstance(self._trouble, _GIVES_UP)
+            if self._trouble is None or not (given_up or isinstance(error, StaleRunError)):
                 self._trouble = error
-        if isinstance(error, HostLostError):
+        if isinstance(error, _GIVES_UP):
             self._on_host_lost(facts["epoch"], facts["run"])

@@ -107,6 +107,7 @@ class EpochStream:
             bool(self._start.late_rows),
             burst_roads,
             settings.faults,
+            private.check_input_end,
         )
         return source.mapInArrow(courier.__call__, spark_schema(flow.output))
 
@@ -161,6 +162,9 @@ class EpochStream:
             context.addJobTag(tag)
             try:
                 self._start.sink.write(df, epoch, self._start.flow_id)
+                if self._start.flow.steps and self._runner.reported < plan.partitions:
+                    # The sink has the epoch already, or wants only some of it: hosts need all.
+                    df.write.format("noop").mode("append").save()
             finally:
                 context.removeJobTag(tag)
                 context.setLocalProperty(task.PLAN, None)  # type: ignore[arg-type]
@@ -168,9 +172,13 @@ class EpochStream:
         try:
             partitions = private.partition_count(df)
             self._on_progress(self._runner.run(epoch, partitions, write, closing))
-        except BaseException as failed:
+        except Exception as failed:
             self.error = failed
             raise
+        except BaseException as failed:
+            self.error = failed
+            # Of anything else py4j tells Spark nothing, which would wait for the callback for ever.
+            raise PenstockError(f"epoch {epoch} ended with {failed!r}") from failed
 
     def run_bounded(self) -> None:
         """A static DataFrame is one epoch, and then one for each step that has something to close."""

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import secrets
 import threading
-import time
 from collections import deque
 from functools import partial
 from typing import cast
 
 from penstock.control.money import HostPrice
 from penstock.driver.bill import Bill
+from penstock.driver.clock import wall_ms
 from penstock.driver.control_loop import ControlLoop
 from penstock.driver.epochs import EpochRunner
 from penstock.driver.fleet import Fleet
@@ -20,6 +20,7 @@ from penstock.driver.registry import Registry
 from penstock.driver.relocation import Relocation
 from penstock.host.main import HostOrder, TaskOrder
 from penstock.offload.backends.backend import Backend
+from penstock.offload.backends.local.backend import reachable
 from penstock.offload.keeper import WorkerKeeper
 from penstock.offload.policy.flow import helped
 from penstock.plan.steps import KeyedStep
@@ -65,7 +66,7 @@ class FlowParts:
             HostPrice() if start.elastic is None else start.elastic.host_price,
             couriers.paid_cores,
             lambda: 0.0 if self.keeper is None else self.keeper.used.money,
-            lambda: time.time() * 1000,
+            wall_ms,
         )
         self.control = self._control(couriers)
         """Lets hosts follow the load; None: they do not."""
@@ -100,7 +101,8 @@ class FlowParts:
         start = self.start
         if start.elastic is None or start.elastic.functions is None:
             return None
-        backend = cast(Backend, start.elastic.functions)
+        address = own_address(private.is_local(start.source.sparkSession))
+        backend = reachable(cast(Backend, start.elastic.functions), address)
         faults = start.settings.faults
         return WorkerKeeper(lambda: backend.start(start.flow, self.run_id, self.token, faults))
 
@@ -116,7 +118,7 @@ class FlowParts:
             start.elastic,
             self.relocation,
             start.settings,
-            lambda: time.time() * 1000,
+            wall_ms,
             sink=self.journal,
             record=self.events,
             keeper=self.keeper,

@@ -6,12 +6,19 @@
 from __future__ import annotations
 
 import signal
+import sys
 import threading
 from typing import Any
 
+from pyspark.serializers import SpecialLengths
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - as everywhere in PySpark
 
+from penstock.errors import CutInputError, ProtocolError
 from penstock.state.store.places import S3A_SETTINGS
+
+_END = SpecialLengths.END_OF_STREAM.to_bytes(4, "big", signed=True)
+"""What Spark sends a Python worker behind all input of a task, and only then."""
 
 
 def partition_count(df: DataFrame) -> int:
@@ -34,6 +41,34 @@ def pinned(df: DataFrame) -> DataFrame:
     rows = df._jdf.queryExecution().toRdd()
     jdf = spark._jsparkSession.internalCreateDataFrame(rows, df._jdf.schema(), False)
     return DataFrame(jdf, df.sparkSession)
+
+
+def in_own_stage(df: DataFrame) -> DataFrame:
+    """The same rows in the same partitions, read from a shuffle; `df` as for `partition_count`.
+
+    Whatever reads them, all of `df` is run, in tasks that know their partitions; and Spark runs those
+    tasks again, and no others, whose rows were lost with an executor.
+    """
+    partitions = max(1, partition_count(df))
+    return pinned(df.repartitionById(partitions, F.spark_partition_id()))
+
+
+def shuffle_of(df: DataFrame) -> int:
+    """Spark's number of the shuffle behind a DataFrame of `in_own_stage`."""
+    rdd: Any = df._jdf.logicalPlan().rdd()
+    while True:
+        behind = rdd.dependencies().head()
+        if behind.getClass().getSimpleName() == "ShuffleDependency":
+            return int(behind.shuffleId())
+        rdd = behind.rdd()
+
+
+def forget_stage(df: DataFrame) -> None:
+    """Remove the files behind a DataFrame of `in_own_stage`; else they stay until the JVM collects its
+    garbage."""
+    cleaner: Any = df.sparkSession.sparkContext._jsc.sc().cleaner()
+    if cleaner.isDefined():
+        cleaner.get().doCleanupShuffle(shuffle_of(df), False)
 
 
 def stop_signal(run_id: str) -> str:
@@ -89,3 +124,28 @@ def _hadoop(spark: SparkSession) -> Any:
 
 def is_local(spark: SparkSession) -> bool:
     return (spark.sparkContext.master or "").startswith("local")
+
+
+def check_input_end() -> None:
+    """Raise `CutInputError` unless Spark has said that all input of this task was sent.
+
+    For the function of a `mapInArrow`, when it was given the last batch. If a task's input fails in
+    Spark, the worker's socket is closed, mostly between two Arrow batches, and its Arrow reader takes
+    that for the end. After a real end Spark's own mark lies next in the socket's stream, which is the
+    local `infile` of the worker's `main`. It is only looked at here, and taken by the worker.
+    """
+    frame = sys._getframe()
+    while frame.f_code.co_name != "main" or "infile" not in frame.f_locals:
+        if frame.f_back is None:
+            raise ProtocolError(
+                "where Spark's worker reads the input of a task was not found",
+                hint="use a PySpark release that this release of Penstock is made for",
+            )
+        frame = frame.f_back
+    try:
+        mark = frame.f_locals["infile"].peek(len(_END))[: len(_END)]
+    except OSError as broken:
+        raise CutInputError(f"the input of this task broke off: {broken}") from broken
+    # a buffer may end inside of the mark
+    if not mark or not _END.startswith(mark):
+        raise CutInputError("the input of this task broke off: Spark has not sent all of it")

@@ -9,12 +9,11 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import pyarrow as pa
-from pyspark import StorageLevel
 from pyspark.sql import DataFrame, SparkSession
 
 from penstock.errors import SettingError
 from penstock.plan.steps import FlowPlan
-from penstock.spark.task import PLAN
+from penstock.spark.private import forget_stage, in_own_stage
 
 _FILES = ("parquet", "orc", "json", "csv", "text", "avro")
 _WHOLE = (*_FILES, "noop", "delta")
@@ -130,21 +129,18 @@ def collect() -> Collect:
 
 
 def held(df: DataFrame, use: Callable[[DataFrame], None]) -> None:
-    """Run the couriers once, whole, and let `use` read their output from Spark's cache.
+    """Run the couriers once, whole, and let `use` read their output from where Spark keeps it.
 
-    What reads only some partitions (show, limit) or merges them (coalesce) would otherwise leave
-    part of the epoch undone.
+    What reads only some partitions (show, limit) would otherwise leave part of the epoch undone, and
+    what merges them (coalesce) would run several couriers in one task. Output that is lost with an
+    executor is made again by Spark: its couriers get the answers that hosts keep for them.
     """
-    # A new DataFrame each time: one that was cached before would go on reading that cache, which is
-    # gone when an epoch is run again.
-    kept = df.select("*").persist(StorageLevel.MEMORY_AND_DISK)
+    kept = in_own_stage(df)
     try:
-        kept.write.format("noop").mode("append").save()
-        # From here on a courier that ran again, for a lost block, would not know its partition.
-        df.sparkSession.sparkContext.setLocalProperty(PLAN, None)  # type: ignore[arg-type]
+        kept.isEmpty()
         use(kept)
     finally:
-        kept.unpersist()
+        forget_stage(kept)
 
 
 def late_sinks(plan: FlowPlan, sinks: Sink | dict[str, Sink] | None) -> dict[tuple[str, int], Sink]:

@@ -170,10 +170,17 @@ class Files:
 
         return self._patiently("read", folder, work)
 
-    def remove(self, name: str) -> bool:
-        """Remove a file; False if it is not there."""
+    def remove(self, name: str, *, patient: bool = True) -> bool:
+        """Remove a file; False if it is not there. Without patience, an `OSError` if that fails."""
+
+        def delete() -> None:
+            self._fs.delete_file(self._path(name))
+
         try:
-            self._patiently("remove", name, lambda: self._fs.delete_file(self._path(name)))
+            if patient:
+                self._patiently("remove", name, delete)
+            else:
+                delete()
         except FileNotFoundError:
             return False
         return True

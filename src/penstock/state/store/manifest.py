@@ -122,6 +122,9 @@ class Manifest:
     """step -> since when and why groups of slots are where they are."""
     event_times: list[list[Any]] = field(default_factory=list)
     """How far each partition of the sources has come, as `plan.watermarks.known_rows` gives it."""
+    time_ms: int | None = None
+    """The time when the epoch was made durable, in milliseconds; later epochs have no earlier one. None
+    in a manifest of an earlier release."""
 
 
 @dataclass(frozen=True)
@@ -190,7 +193,8 @@ def checked(value: Manifest | Layout) -> bytes:
 
     The checksum is of the facts as Python's own `json` writes them, in all formats and releases.
     """
-    text = json.dumps(codec.to_plain(value))
+    facts = codec.to_plain(value)
+    text = json.dumps({name: fact for name, fact in facts.items() if fact is not None})
     head = json.dumps({"format": FORMAT, "checksum": zlib.crc32(text.encode())})
     return f"{head[:-1]}, {text[1:]}".encode()
 

@@ -8,10 +8,10 @@ sealed, files of compactions under way, and all files of a newer start than the 
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
-from penstock.errors import SettingError
+from penstock.errors import SettingError, StoreError
 from penstock.state.store.files import Found
 from penstock.state.store.ownership import generation_of
 from penstock.state.store.store import Store
@@ -29,12 +29,22 @@ class Cleaned:
     bytes: int
 
 
-def clean(store: Store, keep: int, newest: int, active_tags: Collection[str] = ()) -> Cleaned:
+def clean(
+    store: Store,
+    keep: int,
+    newest: int,
+    active_tags: Collection[str] = (),
+    check: Callable[[], None] = lambda: None,
+) -> Cleaned:
     """Remove what the versions from `newest` back, `keep` of them, do not need.
 
     Reads all that it keeps by before it removes anything, so a checkpoint that is damaged stays as
     it is. Safe to break off, and to run beside readers: see `StateReader`. The tag of a compaction
-    is active from its first order until a manifest names its layout, or it is given up.
+    is active from its first order until a manifest names its layout, or it is given up. `check` is
+    called before each file is removed, and may raise to break off.
+
+    A file that cannot be removed does not keep the others: what is named by it stays for the next
+    time, and the first such error is raised at the end.
     """
     if keep < 2:
         raise SettingError(
@@ -43,14 +53,25 @@ def clean(store: Store, keep: int, newest: int, active_tags: Collection[str] = (
     needed = _needed(store, keep, newest)
     store.must_own()
     files = size = 0
+    trouble: OSError | None = None
     for folder in _FOLDERS:
         for found in sorted(store.files.below(folder), key=lambda found: found.name):
             if found.name in needed or _may_be_named_yet(found, newest, active_tags):
                 continue
             if store.owner is not None and generation_of(found.name) > store.owner.generation:
                 continue
-            if store.files.remove(found.name):
-                files, size = files + 1, size + found.size
+            check()
+            try:
+                removed = store.files.remove(found.name, patient=False)
+            except OSError as refused:
+                trouble = trouble or refused
+                continue
+            files, size = files + removed, size + removed * found.size
+        if trouble is not None:
+            raise StoreError(
+                f"cannot remove files of {store.uri}: {trouble}",
+                hint="check permissions and the network; they are removed later",
+            ) from trouble
     return Cleaned(files, size)
 
 

@@ -1,0 +1,74 @@
+"""The pictures of `penstock bench chaos`: latency while faults come, and recovery by kind of fault."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from penstock_bench.charts import Bound, Line, Panel, Picture, Pictures
+from penstock_bench.report import Result
+from penstock_bench.style import BLUE, GREY, INK, RED
+
+_DOTS = {"marker": "o", "ls": "", "ms": 4, "alpha": 0.6}
+_GOAL_S = 5.0
+
+
+def pictures(report: Result) -> Pictures:
+    found: Pictures = {"chaos-latency": partial(_latency, report)}
+    if any(kind["happened"] for kind in report["results"]["kinds"]):
+        found["chaos-recovery"] = partial(_recovery, report)
+    return found
+
+
+def _latency(report: Result) -> Picture:
+    results, settings = report["results"], report["settings"]
+    told = results["by_second"]
+    seconds = [second + 0.5 for second in range(len(told["p99_ms"]))]
+    counts = [0] * len(seconds)
+    for fault in results["faults"]:
+        if fault["happened_s"] is not None and 0 <= fault["happened_s"] < len(counts):
+            counts[int(fault["happened_s"])] += 1
+    so_far = [sum(counts[: second + 1]) for second in range(len(counts))]
+    x = "seconds into the load"
+    return Picture(
+        f"Latency while faults come, seed {settings['seed']}",
+        [
+            Panel(
+                [
+                    Line(seconds, told["p99_ms"], "99th percentile", RED),
+                    Line(seconds, told["mean_ms"], "mean", BLUE),
+                    Bound(1000, "the SLA"),
+                ],
+                x=x,
+                y="arrival to sink, ms",
+                note=f"{report['ratios']['success_during_faults']:.1%} of windows in the SLA",
+                log="y",
+            ),
+            Panel([Line(seconds, told["rate"], "", GREY)], x=x, y="rows a second", y_from=0),
+            Panel([Line(seconds, [float(n) for n in so_far], "", INK)], x=x, y="faults so far"),
+        ],
+    )
+
+
+def _recovery(report: Result) -> Picture:
+    """A dot for each fault, a row for each kind; those that never recovered are left out."""
+    kinds = [kind["kind"] for kind in report["results"]["kinds"] if kind["happened"]]
+    faults = [
+        (fault["recovered_s"], kinds.index(fault["kind"]))
+        for fault in report["results"]["faults"]
+        if fault["happened_s"] is not None and fault["recovered_s"] != float("inf")
+    ]
+    panel = Panel(
+        [
+            Line([s for s, _ in faults], [k for _, k in faults], "one fault", BLUE, how=_DOTS),
+            Bound(_GOAL_S, f"{_GOAL_S:g} s", upright=True),
+        ],
+        x="from the fault until an epoch is done that began after it, seconds",
+        note=f"p99 {report['ratios']['recover_p99_s']:.1f} s",
+        log="x",
+        x_from=0.1,
+        x_to=max([_GOAL_S, *(s for s, _ in faults)]) * 1.2,
+        y_from=len(kinds) - 0.5,
+        y_to=-0.5,
+        y_names=kinds,
+    )
+    return Picture("Recovery, by kind of fault", [panel])
