@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 
 import pyarrow as pa
 
@@ -197,8 +198,9 @@ class EpochRunner:
             self._event_times = watermarks.known_from(manifest.event_times)
             self._time.not_before(manifest.time_ms)
         if newest == epoch:  # it was run before, perhaps with a clock that is ahead of this one
-            replaced = self._store.read_manifest(epoch)
-            self._time.not_before(None if replaced is None else replaced.time_ms)
+            with suppress(CheckpointError):  # damaged: that may be why it is run again
+                replaced = self._store.read_manifest(epoch)
+                self._time.not_before(None if replaced is None else replaced.time_ms)
         self._started_ms = self._time.now_ms()
         self._relocation.begin(manifest)
         self._version = epoch - 1

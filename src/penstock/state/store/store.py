@@ -299,8 +299,7 @@ class Store:
                 if ref.checksum is not None and sizes.get(ref.file) != ref.size:
                     return f"{ref.file} is {'cut off' if ref.file in sizes else 'missing'}"
             new: list[DeltaRef | SegmentRef] = [r for r in chain.manifest.deltas if r.rows]
-            before = self.read_manifest(version - 1)
-            if before is None or before.layout != chain.manifest.layout:
+            if self._adopts(chain.manifest):
                 new += [ref for ref in layout if ref.upto == chain.manifest.base]
             left = _CHECKED_BYTES
             for ref in new:
@@ -312,6 +311,14 @@ class Store:
         except (FileNotFoundError, SegmentGone) as gone:
             return f"a file is missing: {gone}"
         return ""
+
+    def _adopts(self, manifest: Manifest) -> bool:
+        """Whether a manifest names another layout than the one before it, as far as that is known."""
+        try:
+            before = self.read_manifest(manifest.epoch - 1)
+        except CheckpointError:
+            return True
+        return before is None or before.layout != manifest.layout
 
     # Dead letters
 
