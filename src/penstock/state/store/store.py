@@ -221,11 +221,17 @@ class Store:
     def read_manifest(self, epoch: int, files: dict[int, str] | None = None) -> Manifest | None:
         """The manifest of an epoch; with the `files` of `manifest_files`, without looking for it."""
         if files is None and self.owner is not None:
-            mine = self._read_checked(ownership.manifest_file(epoch, self.owner), Manifest)
+            mine = self._manifest_in(ownership.manifest_file(epoch, self.owner), epoch)
             if mine is not None:
                 return mine
         file = (self.manifest_files() if files is None else files).get(epoch)
-        return None if file is None else self._read_checked(file, Manifest)
+        return None if file is None else self._manifest_in(file, epoch)
+
+    def _manifest_in(self, file: str, epoch: int) -> Manifest | None:
+        manifest = self._read_checked(file, Manifest)
+        if manifest is not None and manifest.epoch != epoch:
+            damaged(f"{file} of {self.uri}", f"it is of epoch {manifest.epoch}")
+        return manifest
 
     def manifest_files(self) -> dict[int, str]:
         """Epoch -> the file of its manifest, in order."""
