@@ -157,10 +157,10 @@ def _line(arena: Arena, at_s: float, deaths: int) -> str:
 
 def _tell(outcome: ChaosOutcome, show: Show) -> None:
     for kind in outcome.kinds:
-        show(
-            f"{kind['kind']:<28} {kind['happened']:4d} of {kind['due']:4d}, recovered after "
-            f"{kind['p50_s']:.2f} s, at most {kind['max_s']:.2f} s"
-        )
+        times = ""
+        if kind["happened"]:
+            times = f", recovered after {kind['p50_s']:.2f} s, {kind['max_s']:.2f} s at most"
+        show(f"{kind['kind']:<28} {kind['happened']:4d} of {kind['due']:4d}{times}")
     found = outcome.difference
     show(
         f"{found.expected:,} rows in {outcome.epochs} epochs, {outcome.starts} starts; "

@@ -55,7 +55,7 @@ def _recovery(report: Result) -> Picture:
     faults = [
         (fault["recovered_s"], kinds.index(fault["kind"]))
         for fault in report["results"]["faults"]
-        if fault["happened_s"] is not None and fault["recovered_s"] != float("inf")
+        if fault["recovered_s"] is not None
     ]
     panel = Panel(
         [
