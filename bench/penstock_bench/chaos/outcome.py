@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from penstock.model import SLA
-from penstock_bench.chaos.kinds import DueFault
+from penstock_bench.chaos.kinds import KINDS, DueFault
 from penstock_bench.chaos.load import arrivals
 from penstock_bench.chaos.oracle import Difference, SparkLog
 from penstock_bench.chaos.schedule import ChaosPlan
@@ -107,6 +107,7 @@ def _told(
     return {
         "number": due.number,
         "kind": due.kind,
+        "group": KINDS[due.kind].group,
         "due_s": due.at_s,
         "happened_s": None if at_s is None else round(at_s - start_s, 3),
         "recovered_s": None if took_s is None else round(took_s, 3),
