@@ -27,7 +27,13 @@ from penstock.driver.progress import (
 from penstock.driver.registry import Registry
 from penstock.driver.relocation import Relocation
 from penstock.driver.upkeep import Upkeep
-from penstock.errors import ChangedInputError, CheckpointError, HostLostError, StaleRunError
+from penstock.errors import (
+    FEWER_ROWS,
+    ChangedInputError,
+    CheckpointError,
+    HostLostError,
+    StaleRunError,
+)
 from penstock.faults import point
 from penstock.model import DeadLetter, StepId
 from penstock.operators.operator import EpochTime
@@ -89,7 +95,7 @@ class EpochRunner:
         """
         if self._version is None:
             self._resume_before(epoch)
-        started_ms, now_ms = self._clock_ms(), self._time.now_ms()
+        started_ms, now_ms, losses = self._clock_ms(), self._time.now_ms(), 0
         for run in range(self._settings.epoch_runs):
             try:
                 self._registry.must_be_served()
@@ -107,7 +113,15 @@ class EpochRunner:
                 break
             except Exception as failed:
                 told = self._registry.trouble() or failed
+                self._store.must_own()  # else whatever failed is the newer driver's doing
                 lost = self._fleet.roll_back(epoch - 1, run)
+                losses += lost
+                if losses == self._settings.epoch_runs:
+                    raise HostLostError(
+                        f"each of the {losses} runs of epoch {epoch} lost a host: {told}",
+                        hint="see the executors' logs of the hosts' Spark jobs; if the system killed "
+                        f"them for lack of memory, {FEWER_ROWS}",
+                    ) from failed
                 gave_up = run + 1 == self._settings.epoch_runs
                 if gave_up or not (lost or isinstance(told, _PASSING)):
                     raise told from failed

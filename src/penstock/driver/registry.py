@@ -13,16 +13,18 @@ from penstock import codec
 from penstock.errors import (
     ChangedInputError,
     HostLostError,
+    MemoryLimitError,
     PenstockError,
     StaleRunError,
     from_wire,
 )
 from penstock.exchange.aside import Aside, late_tables
 from penstock.model import DeadLetter
+from penstock.wire import orders
 from penstock.wire.flight import TokenServer
 from penstock.wire.report import Seen
 
-_GIVES_UP = (HostLostError, ChangedInputError)
+_GIVES_UP = (HostLostError, ChangedInputError, MemoryLimitError)
 """Errors of one courier for which the jobs of the whole run are cancelled."""
 
 
@@ -40,7 +42,7 @@ class Registry(TokenServer):
     """Knows which hosts live, and what the couriers of the running epoch have told.
 
     `changed` is notified whenever a host registers. `on_host_lost` is called with the epoch and run
-    of a courier that says that it has lost a host, or that its run must be given up for its input.
+    of a courier that says that it has lost a host, or that its run cannot go on for its input.
     """
 
     def __init__(
@@ -67,6 +69,14 @@ class Registry(TokenServer):
             "report": self._report,
             "set_aside": self._set_aside,
             "trouble": self._note_trouble,
+        }
+        self.takes = {
+            "register": orders.Register,
+            "refuse": orders.Refuse,
+            "heartbeat": orders.Heartbeat,
+            "report": orders.Report,
+            "set_aside": orders.SetAside,
+            "trouble": orders.Trouble,
         }
 
     def answer(self, actions: Mapping[str, Callable[[dict[str, Any]], Any]]) -> None:
@@ -123,7 +133,7 @@ class Registry(TokenServer):
 
     def _register(self, facts: dict[str, Any]) -> None:
         with self.changed:
-            self._hosts[facts["host"]] = HostRecord(**facts)
+            self._hosts[facts["host"]] = codec.from_plain(facts, HostRecord)
             self.changed.notify_all()
 
     def _refuse(self, facts: dict[str, Any]) -> None:

@@ -85,7 +85,8 @@ def start(
     folder = locate(source.sparkSession, checkpoint)
     store = Store(folder.store)
     flow_id = _claim(store, plan, bounded=not source.isStreaming)
-    version = version_to_resume(folder, store) if source.isStreaming else None
+    replays = source.isStreaming and not store.closing
+    version = version_to_resume(folder, store) if replays else None
     if elastic is not None:
         before = counts | _hosts_before(store, version)
         counts = {step: min(max(n, elastic.at_least), most[step]) for step, n in before.items()}

@@ -143,7 +143,7 @@ def test_breaking_off_between_any_two_removals_leaves_the_kept_versions(
         history.epoch({stop: None})
         left = [stop % 13]
 
-        def remove(self: Files, name: str, left: list[int] = left) -> bool:
+        def remove(self: Files, name: str, *, patient: bool = True, left: list[int] = left) -> bool:
             left[0] -= 1
             if left[0] < 0:
                 raise KeyboardInterrupt

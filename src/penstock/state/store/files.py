@@ -36,6 +36,7 @@ _REFUSALS = ("ACCESS_DENIED", "NO_SUCH_BUCKET", "INVALID_ACCESS_KEY_ID", "SIGNAT
 """What S3 answers when asking again does not help."""
 _HINTS = {
     "read": "check the network and permissions; starting the flow again continues where it was",
+    "remove": "check permissions and the network",
     "write": "check free space, permissions and the network; the epoch was not committed, and "
     "starting the flow again continues before it",
 }
@@ -169,7 +170,7 @@ class Files:
 
         try:
             if patient:
-                self._patiently("write", name, delete)
+                self._patiently("remove", name, delete)
             else:
                 delete()
         except FileNotFoundError:
@@ -179,16 +180,19 @@ class Files:
     # -- patience
 
     def _patiently(self, doing: str, name: str, work: Callable[[], T]) -> T:
-        """Do it; if the store fails, again and again for a minute. A file that is missing is told."""
+        """Do it; if the store fails, again and again for a minute.
+
+        A file that is not there to be read or removed is told of at once.
+        """
         what, began = f"cannot {doing} {name} of {self.uri}", ""
         waited_s = 0.0
         for pause_s in (*_PAUSES_S, None):
             try:
                 result = work()
-            except FileNotFoundError:
-                raise
             except OSError as refused:
-                if refused.errno == errno.ESTALE:
+                if isinstance(refused, FileNotFoundError) and doing != "write":
+                    raise
+                if refused.errno == errno.ESTALE and doing != "write":
                     raise FileNotFoundError(errno.ENOENT, f"{name} was removed") from refused
                 if pause_s is None or _lasts(refused):
                     self.trouble = ""

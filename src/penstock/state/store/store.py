@@ -280,14 +280,16 @@ class Store:
         try:
             chain = self.chain(version)
             layout = [] if chain.layout is None else chain.layout.refs()
-            every: list[DeltaRef | SegmentRef] = [r for m in chain.manifests for r in m.deltas]
+            every: list[DeltaRef | SegmentRef] = [
+                ref for one in chain.manifests for ref in one.deltas if ref.rows
+            ]
             every += layout
             folders = {ref.file.split("/", 1)[0] for ref in every}
             sizes = {found.name: found.size for f in folders for found in self.files.below(f)}
             for ref in every:
                 if ref.checksum is not None and sizes.get(ref.file) != ref.size:
                     return f"{ref.file} is {'cut off' if ref.file in sizes else 'missing'}"
-            new: list[DeltaRef | SegmentRef] = list(chain.manifest.deltas)
+            new: list[DeltaRef | SegmentRef] = [r for r in chain.manifest.deltas if r.rows]
             before = self.read_manifest(version - 1)
             if before is None or before.layout != chain.manifest.layout:
                 new += [ref for ref in layout if ref.upto == chain.manifest.base]
