@@ -56,7 +56,7 @@ def test_faults_of_functions_come_in_bursts() -> None:
     for due in schedule(ChaosPlan(3, 600)):
         if "burst" in KINDS[due.kind].needs:
             assert PLAN.bursting(due.at_s)
-            assert arrivals(PLAN).rate_at(due.at_s % 40) > arrivals(PLAN).rate_at(0)
+            assert arrivals(PLAN).rate_at(due.at_s % 30) > arrivals(PLAN).rate_at(0)
 
 
 @pytest.fixture
@@ -122,13 +122,13 @@ def log(*ends: int) -> SparkLog:
 
 def test_the_oracle_counts_each_row_once() -> None:
     """Against rows that are followed one by one."""
-    found = expected(PLAN, log(25, 50, 600, 600, 2000, 2100, 5000))
+    found = expected(PLAN, log(25, 50, 1200, 1200, 4000, 4100, 5000))
     number = np.arange(5000)
     t_us = np.concatenate([np.zeros(50, np.int64), arrivals(PLAN).arrival_us(np.arange(4950))])
     at_ms, k, v = ChaosRows().numbers(number, t_us)
-    watermark_ms = int(at_ms[:2100].max()) - DELAY_MS
+    watermark_ms = int(at_ms[:4100].max()) - DELAY_MS
     closed = (at_ms // WINDOW_MS + 1) * WINDOW_MS <= watermark_ms
-    assert not closed[2100:].any(), "no row is late"
+    assert not closed[4100:].any(), "no row is late"
     newest: dict[int, tuple[int, ...]] = {}
     for epoch in range(7):
         newest |= {row[0]: row[1:] for row in found[epoch]}
@@ -140,7 +140,7 @@ def test_the_oracle_counts_each_row_once() -> None:
 
 
 def test_what_is_lost_or_twice_there_is_told() -> None:
-    right = expected(PLAN, log(25, 50, 600, 2000))
+    right = expected(PLAN, log(25, 50, 1200, 4000))
     assert difference(right, right).first == ""
     row = min(right[3])
     without = right | {3: right[3] - Counter([row])}
