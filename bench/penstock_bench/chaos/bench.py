@@ -37,7 +37,7 @@ GOALS = {
 }
 _SECONDS, _QUICK_SECONDS = 1_500.0, 90.0
 _UP_S, _CATCH_UP_S = 120.0, 180.0
-_POLL_S, _LINE_S = 0.02, 10.0
+_POLL_S, _LOOK_S, _LINE_S = 0.02, 0.5, 10.0
 _HOLD_S = 3.0
 """Seconds without an epoch after which faults are put off."""
 
@@ -147,7 +147,7 @@ def _until(
             raise PenstockError(f"the driver died before {what}", hint="see its driver.log")
         if time.monotonic() > deadline:
             raise PenstockError(f"it took over {timeout_s:.0f} s until {what}")
-        pause.wait(0.2)
+        pause.wait(_LOOK_S)
     return found
 
 
