@@ -61,6 +61,13 @@ class Arena:
             return [json.loads(one) for one in (self.root / f"{file}.jsonl").open("rb")]
         return []
 
+    def newest_s(self, file: str) -> float:
+        """When something was last noted in a file; 0 if nothing was."""
+        try:
+            return (self.root / f"{file}.jsonl").stat().st_mtime
+        except FileNotFoundError:
+            return 0.0
+
     def tell_hosts(self, hosts: dict[str, int]) -> None:
         self._put("hosts.json", {"pid": os.getpid(), "hosts": hosts})
 

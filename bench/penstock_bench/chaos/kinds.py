@@ -55,8 +55,10 @@ class Kind(ABC):
     """One kind of fault."""
 
     name: str
+    group: str = ""
+    """Kinds of one group are told together, and share a weight."""
     weight: float = 0.0
-    """How often it comes, relative to others."""
+    """How often it comes, relative to others; 0: only once in many, see `schedule`."""
     needs: frozenset[Need] = frozenset()
     moves: bool = False
     """Slots change hands while it lies in wait: only then its place is passed."""
@@ -164,9 +166,9 @@ def _at_points() -> list[Kind]:
     return found
 
 
-def _group(weight: float, *kinds: Kind) -> list[Kind]:
+def _group(group: str, weight: float, *kinds: Kind) -> list[Kind]:
     """Kinds that share a weight."""
-    return [replace(kind, weight=weight / len(kinds)) for kind in kinds]
+    return [replace(kind, group=group, weight=weight / len(kinds)) for kind in kinds]
 
 
 def _kinds() -> list[Kind]:
@@ -178,19 +180,24 @@ def _kinds() -> list[Kind]:
         return [k for k in points if k.name.startswith(who) and k.name.endswith(what)]
 
     upkeep = [kind for kind in of("driver", "raises") if kind.name.split()[0] in _UPKEEP]
+    stopped = signal.SIGSTOP
     return [
-        *_group(0.22, *of("courier", "raises")),
-        *_group(0.10, *of("courier", "killed")),
-        *_group(0.10, *of("host", "raises")),
-        *_group(0.12, *of("host", "killed")),
-        *_group(0.05, Signalled("host killed")),
-        *_group(0.03, Signalled("host stopped shortly", how=signal.SIGSTOP, then_s=(0.2, 1.0))),
+        *_group("courier fails", 0.22, *of("courier", "raises")),
+        *_group("courier killed", 0.10, *of("courier", "killed")),
+        *_group("call to a host breaks", 0.10, *of("host", "raises")),
+        *_group("host killed at a point", 0.12, *of("host", "killed")),
+        *_group("host killed", 0.05, Signalled("host killed")),
         *_group(
-            0.02,
-            Signalled("host stopped and back", needs=silence, how=signal.SIGSTOP, then_s=(3, 5)),
-            Signalled("host stopped for good", needs=silence, how=signal.SIGSTOP),
+            "host stopped", 0.03, Signalled("host stopped shortly", how=stopped, then_s=(0.2, 1.0))
         ),
         *_group(
+            "host stopped",
+            0.02,
+            Signalled("host stopped and back", needs=silence, how=stopped, then_s=(3, 5)),
+            Signalled("host stopped for good", needs=silence, how=stopped),
+        ),
+        *_group(
+            "store",
             0.16,
             ForAWhile("store slow", do="slow"),
             ForAWhile("store failing", do="EIO"),
@@ -199,18 +206,20 @@ def _kinds() -> list[Kind]:
             ForAWhile("store read failing", point="store.read", do="EIO"),
         ),
         *_group(
+            "functions",
             0.30,  # bursts are a small part of the time
             AtPoint("function killed", needs=burst, point="burst.work", do="kill"),
             AtPoint("function fails", needs=burst, point="burst.work", do="raise"),
             ForAWhile("functions slow", needs=burst, point="burst.work", do="slow"),
             FunctionsSignalled("all functions killed", needs=burst),
         ),
-        *_group(0.08, ClockStep("clock step")),
-        *_group(0.02, *upkeep),
-        *_group(0.02, *[kind for kind in of("driver", "raises") if kind not in upkeep]),
-        # The rarest of all: see `schedule`.
-        *_group(0.0, DriverKilled("driver killed", needs=frozenset({"process"}))),
-        *_group(0.0, *of("driver", "killed")),
+        *_group("clock", 0.08, ClockStep("clock step")),
+        *_group("upkeep fails", 0.02, *upkeep),
+        *_group(
+            "query fails", 0.02, *[kind for kind in of("driver", "raises") if kind not in upkeep]
+        ),
+        *_group("driver killed", 0.0, DriverKilled("driver killed", needs=frozenset({"process"}))),
+        *_group("driver killed", 0.0, *of("driver", "killed")),
     ]
 
 

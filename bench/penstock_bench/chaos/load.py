@@ -29,8 +29,10 @@ KEYS, GROUPS, SLOTS = 60, 12, 12
 WINDOW_MS, DELAY_MS, BEHIND_MS = 500, 500, 400
 FIRST_MS = 1_700_000_000_000
 """The event time at which a load begins."""
-RATE, BURST = 250.0, 4
-HOST_RATE = 350.0
+RATE, BURST = 500.0, 10
+"""Rows a second, and how many times as many come in a burst."""
+HOST_RATE = 1500.0
+"""Rows that a host takes in a second: few enough for bursts, and enough to catch up after a fault."""
 HOSTS, MOST_HOSTS = 2, 3
 CORES = 2 * MOST_HOSTS + 4
 _TIME = pa.timestamp("us", tz="UTC")

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from penstock.model import SLA
-from penstock_bench.chaos.kinds import DueFault
+from penstock_bench.chaos.kinds import KINDS, DueFault
 from penstock_bench.chaos.load import arrivals
 from penstock_bench.chaos.oracle import Difference, SparkLog
 from penstock_bench.chaos.schedule import ChaosPlan
@@ -73,7 +73,6 @@ def outcome_of(
     faults = [
         _told(due, happened.get(due.number), done_s, log.began.start_ms / 1000) for due in schedule
     ]
-    times = [fault["recovered_s"] for fault in faults if fault["happened_s"] is not None]
     first = {epoch["epoch"]: epoch["at_s"] for epoch in reversed(epochs)}
     reached = np.maximum.accumulate([first[number] for number in sorted(first)])
     delivered = [
@@ -88,7 +87,7 @@ def outcome_of(
         plan=plan,
         faults=faults,
         kinds=_by_kind(faults),
-        recover_p99_s=_percentile(times, 99),
+        recover_p99_s=_percentile(_times(faults), 99),
         success=float(found.success(BOUND, plan.calm_s)[0]),
         by_second=found.by_second(int(plan.seconds)),
         epochs=len(log.ends),
@@ -105,11 +104,10 @@ def _told(
 ) -> dict[str, Any]:
     at_s = None if happened is None else happened["at_s"]
     took_s = None if at_s is None else recovery_s(at_s, done_s)
-    if at_s is not None and took_s is None:
-        took_s = float("inf")
     return {
         "number": due.number,
         "kind": due.kind,
+        "group": KINDS[due.kind].group,
         "due_s": due.at_s,
         "happened_s": None if at_s is None else round(at_s - start_s, 3),
         "recovered_s": None if took_s is None else round(took_s, 3),
@@ -120,11 +118,20 @@ def _by_kind(faults: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     found = []
     for kind in sorted({fault["kind"] for fault in faults}):
         due = [fault for fault in faults if fault["kind"] == kind]
-        times = [fault["recovered_s"] for fault in due if fault["happened_s"] is not None]
-        row = {"kind": kind, "due": len(due), "happened": len(times)}
-        row |= {f"p{p}_s": round(_percentile(times, p), 3) for p in (50, 99)}
-        found.append(row | {"max_s": round(max(times, default=float("nan")), 3)})
+        times = _times(due)
+        row: dict[str, Any] = {"kind": kind, "due": len(due), "happened": len(times)}
+        if times:
+            row |= {f"p{p}_s": round(_percentile(times, p), 3) for p in (50, 99)}
+            row |= {"max_s": round(max(times), 3)}
+        found.append(row)
     return found
+
+
+def _times(faults: Sequence[Mapping[str, Any]]) -> list[float]:
+    """Recovery times of those that happened; infinite if there was no recovery."""
+    happened = [fault for fault in faults if fault["happened_s"] is not None]
+    times = [fault["recovered_s"] for fault in happened]
+    return [float("inf") if time is None else time for time in times]
 
 
 def _percentile(values: Sequence[float], p: float) -> float:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import random
+import statistics
+from collections.abc import Sequence
 from functools import partial
 
 from penstock_bench.charts import Bound, Line, Panel, Picture, Pictures
-from penstock_bench.report import Result
+from penstock_bench.report import Result, by
 from penstock_bench.style import BLUE, GREY, INK, RED
 
-_DOTS = {"marker": "o", "ls": "", "ms": 4, "alpha": 0.6}
+_DOTS = {"marker": "o", "ls": "", "ms": 3.5, "alpha": 0.5}
+_BARS = {"marker": "|", "ls": "", "ms": 14, "mew": 2}
 _GOAL_S = 5.0
 
 
@@ -50,25 +54,32 @@ def _latency(report: Result) -> Picture:
 
 
 def _recovery(report: Result) -> Picture:
-    """A dot for each fault, a row for each kind; those that never recovered are left out."""
-    kinds = [kind["kind"] for kind in report["results"]["kinds"] if kind["happened"]]
-    faults = [
-        (fault["recovered_s"], kinds.index(fault["kind"]))
-        for fault in report["results"]["faults"]
-        if fault["happened_s"] is not None and fault["recovered_s"] != float("inf")
-    ]
+    """A dot for each fault, a row for each group; those that never recovered are left out."""
+    told = by(
+        (one for one in report["results"]["faults"] if one["recovered_s"] is not None), "group"
+    )
+    groups = sorted(told, key=lambda group: statistics.median(_times(told[group])))
+    chance, dots = random.Random(1), list[tuple[float, float]]()
+    for row, group in enumerate(groups):
+        dots += [(took_s, row + chance.uniform(-0.25, 0.25)) for took_s in _times(told[group])]
+    medians = [statistics.median(_times(told[group])) for group in groups]
     panel = Panel(
         [
-            Line([s for s, _ in faults], [k for _, k in faults], "one fault", BLUE, how=_DOTS),
+            Line([s for s, _ in dots], [row for _, row in dots], "one fault", BLUE, how=_DOTS),
+            Line(medians, list(range(len(groups))), "median", INK, how=_BARS),
             Bound(_GOAL_S, f"{_GOAL_S:g} s", upright=True),
         ],
         x="from the fault until an epoch is done that began after it, seconds",
         note=f"p99 {report['ratios']['recover_p99_s']:.1f} s",
         log="x",
-        x_from=0.1,
-        x_to=max([_GOAL_S, *(s for s, _ in faults)]) * 1.2,
-        y_from=len(kinds) - 0.5,
+        x_from=min([0.1, *(took_s for took_s, _ in dots)]),
+        x_to=1.2 * max([_GOAL_S, *(took_s for took_s, _ in dots)]),
+        y_from=len(groups) - 0.5,
         y_to=-0.5,
-        y_names=kinds,
+        y_names=[f"{group} ({len(told[group,])})" for (group,) in groups],
     )
     return Picture("Recovery, by kind of fault", [panel])
+
+
+def _times(faults: Sequence[Result]) -> list[float]:
+    return [fault["recovered_s"] for fault in faults]

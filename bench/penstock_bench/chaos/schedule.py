@@ -25,15 +25,15 @@ class ChaosPlan:
     """Mean time from one fault to the next."""
     allows: tuple[Need, ...] = ("burst", "process")
     """What kinds may need."""
-    burst_s: float = 10.0
+    burst_s: float = 5.0
     """Length of a burst of rows."""
-    burst_every_s: float = 40.0
+    burst_every_s: float = 30.0
 
     def bursting(self, at_s: float) -> bool:
         """Whether rows come in a burst then; each ends the time from one to the next.
 
         >>> plan = ChaosPlan(1, 100)
-        >>> [plan.bursting(at_s) for at_s in (0, 29, 30, 39, 40)]
+        >>> [plan.bursting(at_s) for at_s in (0, 24, 25, 29, 30)]
         [False, False, True, True, False]
         """
         return at_s % self.burst_every_s >= self.burst_every_s - self.burst_s

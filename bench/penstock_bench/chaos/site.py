@@ -22,7 +22,7 @@ from penstock_bench.chaos.driver import drive
 from penstock_bench.chaos.kinds import DueFault
 from penstock_bench.chaos.orders import Order
 
-_WAITS_S = 6.0
+_WAITS_S = 10.0
 """Seconds that an order lies in wait for somebody who passes."""
 _LIES_S = 15.0
 """Seconds after which a process that was stopped for good is cleared away."""
