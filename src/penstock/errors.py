@@ -3,13 +3,17 @@
     PenstockError                 base: catch this one
     ├── FlowError                 the flow as written cannot work (column, schema, slots, step)
     ├── SettingError              a setting or the machine does not fit (cores, folder, port, Java)
+    │   └── MemoryLimitError      an epoch does not fit into a host's memory
     ├── InputError                a file of events cannot be read: names file, line and column
+    ├── CutInputError             Spark broke a task's input off; the task is tried again
     ├── CheckpointError           a checkpoint that does not match the flow, or is damaged
-    ├── StoreError                the store does not take what must be written; nothing was committed
+    ├── StoreError                the store does not take or give what an epoch needs; nothing was committed
     ├── StepError                 user code failed: names step, key and row
     │   └── NullKeyError          a row without a key reached a keyed step
+    ├── SumOverflowError          a sum of integers does not fit into 64 bits (an ArithmeticError, too)
     ├── ProtocolError             a message that the epoch protocol does not allow
-    │   └── StaleRunError         a message of a run that was given up
+    │   ├── StaleRunError         a message of a run that was given up
+    │   └── ChangedInputError     a task was tried again with another input: its run is given up
     └── HostLostError             a host died or cannot be reached
 
 Each message says what happened and what to do next. All of them pickle, and all of them cross
@@ -19,6 +23,8 @@ the wire as plain JSON (`to_wire`, `from_wire`), never as pickles.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, ClassVar
 
 
@@ -61,8 +67,24 @@ class SettingError(PenstockError):
     """A setting, or the machine, does not fit."""
 
 
+class MemoryLimitError(SettingError):
+    """An epoch does not fit into a host's memory: running it again would not help."""
+
+
+FEWER_ROWS = (
+    "let an epoch have fewer rows (maxOffsetsPerTrigger, maxFilesPerTrigger or the like, on the "
+    "source), spread them over more partitions and hosts, or give Python on executors more memory "
+    "(spark.executor.memoryOverhead; spark.executor.pyspark.memory where that is set)"
+)
+"""What to do when memory is short."""
+
+
 class InputError(PenstockError):
     """A file of events is not there, or not as it must be."""
+
+
+class CutInputError(PenstockError):
+    """A task's input broke off before its end. Spark knows why, and tries the task again."""
 
 
 class CheckpointError(PenstockError):
@@ -70,7 +92,7 @@ class CheckpointError(PenstockError):
 
 
 class StoreError(PenstockError):
-    """The store does not take what must be written; nothing was committed."""
+    """The store does not take or give what an epoch needs; nothing was committed."""
 
 
 class StepError(PenstockError):
@@ -90,12 +112,47 @@ class NullKeyError(StepError):
     """A row without a key reached a keyed step."""
 
 
+class SumOverflowError(PenstockError, ArithmeticError):
+    """A sum of integers does not fit into 64 bits. The channel that brought it to that changed nothing."""
+
+    def __init__(self, message: str, *, hint: str = "", step: str = "") -> None:
+        self.step = step
+        super().__init__(message, hint=hint)
+
+    def facts(self) -> dict[str, str]:
+        return super().facts() | {"step": self.step}
+
+    @staticmethod
+    def of(column: str) -> SumOverflowError:
+        """The error about the sum of a column; `overflow_in` adds the step."""
+        return SumOverflowError(
+            f"the sum of column {column!r} does not fit into 64 bits",
+            hint="cast the column to double or to a decimal before the step",
+        )
+
+
+@contextmanager
+def overflow_in(step: str) -> Iterator[None]:
+    """Let a `SumOverflowError` from inside name the step, if it does not name one."""
+    try:
+        yield
+    except SumOverflowError as error:
+        if error.step:
+            raise
+        message = f"step {step}: {error.message}"
+        raise SumOverflowError(message, hint=error.hint, step=step) from None
+
+
 class ProtocolError(PenstockError):
     """A message that the epoch protocol does not allow."""
 
 
 class StaleRunError(ProtocolError):
     """A message of an epoch's run that was given up; its sender should end."""
+
+
+class ChangedInputError(ProtocolError):
+    """A task was tried again with another number of rows; its epoch must be run again."""
 
 
 class HostLostError(PenstockError):

@@ -49,7 +49,8 @@ class FaultPoint:
 _CHANNEL = ("host", "step", "epoch", "run", "partition", "attempt")
 _HOST = ("host", "step")
 _RUN = ("epoch", "run")
-_TASK = ("step", "epoch", "run", "partition", "attempt")
+_READING = ("epoch", "run", "partition", "attempt")
+_TASK = ("step", *_READING)
 
 FAULT_POINTS: dict[str, FaultPoint] = {
     "host.assign": FaultPoint("a host was told which slots it owns, and has not taken them", _HOST),
@@ -62,16 +63,21 @@ FAULT_POINTS: dict[str, FaultPoint] = {
     "host.trickle": FaultPoint("a piece of a slot is about to be brought in the background", _HOST),
     "host.seal": FaultPoint("an epoch is complete, and its delta not yet written", (*_HOST, *_RUN)),
     "host.sealed": FaultPoint("a delta was written, and the driver not yet told", (*_HOST, *_RUN)),
-    "host.compact": FaultPoint("between two files of a compaction", _HOST),
+    "host.compact": FaultPoint("a file of a compaction is about to be read or written", _HOST),
     "driver.assign": FaultPoint("slots were given owners, and no host was told yet", _RUN),
     "driver.written": FaultPoint("the sink has the output, and nothing was sealed", _RUN),
     "driver.sealed": FaultPoint("all hosts have sealed, and there is no manifest", _RUN),
     "driver.committed": FaultPoint("the manifest is written, and Spark not yet told", _RUN),
     "driver.layout": FaultPoint("a layout was written, and no manifest names it", ("version",)),
     "driver.clean": FaultPoint("files that no kept version needs are about to go", ("version",)),
+    "sink.merge": FaultPoint("a merge of epochs is about to change a folder", ("operation",)),
+    "courier.read": FaultPoint(
+        "a courier was given a batch of its input, and has done nothing with it", _READING
+    ),
     "courier.sent": FaultPoint("all rows of a step are sent, and no channel was closed", _TASK),
     "courier.closed": FaultPoint("a step's answers came, and were not handed on", _TASK),
     "store.write": FaultPoint("a file is about to be written", ("file",)),
+    "store.read": FaultPoint("a file or folder is about to be read or looked for", ("file",)),
     "courier.offload": FaultPoint("rows are set aside, and no burst worker was asked yet", _TASK),
     "courier.offloaded": FaultPoint("burst workers gave answers, and none was sent on", _TASK),
 }
@@ -81,6 +87,10 @@ _WORK = ("records", "took_s")
 """Records that were worked on, and the seconds that this took."""
 
 TRIAL_POINTS: dict[str, FaultPoint] = {
+    "driver.clock": FaultPoint(
+        "the driver asks what time it is. The action gives the seconds by which its clock is ahead",
+        (),
+    ),
     "driver.host": FaultPoint(
         "a host was asked for, and its Spark job has not begun; `until` is set if it is called off",
         _HOST,
@@ -197,7 +207,7 @@ class Armed:
                     if due is None and (not fault.hits or self._hits[number] in fault.hits):
                         due = fault
             if due is not None:
-                self.fired.append(passed)
+                self.fired.append(Passed(passed.point, passed.where))
         return 0.0 if due is None else self._happen(due.do, passed)
 
     def end(self) -> None:

@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from penstock import codec
 from penstock.courier import channels
 from penstock.courier.delivery import Delivery, Task
 from penstock.courier.roads import HostRoad
@@ -21,7 +22,7 @@ from penstock.operators.places import SERIAL, Places, with_places
 from penstock.operators.process.step import ProcessPlan
 from penstock.plan.epoch import EpochPlan, Offload, RouteTable, StepRoutes
 from penstock.plan.steps import FlowPlan, KeyedStep, SourcePlan
-from penstock.wire.messages import ChannelHeader
+from penstock.wire.messages import ChannelHeader, Close
 from penstock.wire.report import Seen
 from tests.operators.processors import SCHEMA, Summed
 
@@ -61,6 +62,9 @@ class Host:
         )
         yield writer, self.answers()
 
+    def greet(self, timeout_ms: int) -> None:
+        pass
+
     def hearing_errors(self) -> AbstractContextManager[None]:
         return nullcontext()
 
@@ -94,7 +98,9 @@ def through(
         road.send([sent])
         assert sum(road.tell(Seen(0)).loads["step"]) == 40
         given = list(road.answer())
-    assert all(host.words == [b"close rows"] for host in hosts)
+    for host in hosts:
+        (word,) = host.words
+        assert codec.decode(word, Close) == Close("rows", sum(b.num_rows for b in host.got), 0)
     return hosts, given, pa.Table.from_batches(sent)
 
 

@@ -100,6 +100,7 @@ def test_a_host_of_a_treatment_dies_at_each_third_point(tmp_path: Path, point: s
                 flow.take(Turn(number))
                 flow.rest()
                 flow.cluster.await_upkeep()
+                flow.rest()
             assert faults.fired or order is gather, "the point was not passed"
             if faults.fired and point not in LATER:
                 assert len(flow.entries("host lost")) > lost, "nobody tells of the loss"

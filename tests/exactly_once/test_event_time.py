@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from penstock.faults import Fault, InjectedFault, armed
+from penstock.state.store.store import Store
 from tests.trials.event_ledger import CASES
 from tests.trials.event_trial import IN_TIME, MOSTLY_IN_TIME, EventTrial, event_trial
 from tests.trials.ledger import SLOTS
@@ -36,6 +39,7 @@ from tests.trials.trial import (
 )
 
 ALL_SLOTS = tuple(range(SLOTS))
+HOUR_MS = 3_600_000
 AT_A_POINT = 2
 """So many of the flows are tried at each fault point, others at the next one."""
 
@@ -138,6 +142,38 @@ def test_state_that_memory_does_not_hold(tmp_path: Path, name: str, limit: int) 
             flow.take(Turn(seed, rows=40, gap_ms=GAPS_MS[seed % len(GAPS_MS)]))
         flow.check()
         assert flow.moved["evicted"]
+
+
+@pytest.mark.parametrize("name", ["by-clock", "tumbling", "partitions"])
+def test_a_clock_that_is_set_back_and_forth(tmp_path: Path, name: str) -> None:
+    """A window by processing time closes once, and a source is not idle before its time."""
+    steps = (1000, -HOUR_MS, 500, HOUR_MS, 1000, -HOUR_MS, 3000, HOUR_MS, 2000)
+    with event_trial(name, str(tmp_path), settings=OFTEN) as flow:
+        for seed, gap_ms in enumerate(steps):
+            mishap = Mishap(("driver.committed", "host.applied", "driver.sealed")[seed % 3], "die")
+            restart = (Request("restart", 0, 1),) * (seed % 4 == 3)
+            flow.take(Turn(seed, gap_ms=gap_ms, requests=restart, mishaps=(mishap,)))
+        flow.check()
+
+
+def test_an_epoch_that_is_run_again_is_not_earlier(tmp_path: Path) -> None:
+    """The driver dies when the manifest is written; the clock of the next one is an hour behind."""
+    with event_trial("by-clock", str(tmp_path)) as flow:
+        flow.take(Turn(1))
+        on = flow.cluster
+        before = on.now_ms + 1000
+
+        def die(where: Mapping[str, object]) -> None:
+            on.now_ms -= HOUR_MS
+            raise InjectedFault("driver.committed", where)
+
+        on.now_ms = before
+        with armed(Fault("driver.committed", do=die)) as faults:
+            on.run_through([[], []], lambda: len(faults.fired))
+        assert faults.fired
+        manifest = Store(str(tmp_path)).read_manifest(1)
+        assert manifest is not None
+        assert manifest.time_ms == before
 
 
 @pytest.mark.parametrize("migration", ["all_at_once", "batched(3)", "pause"])

@@ -55,6 +55,7 @@ NOW = (
     "host.channel",
     "host.applied",
     "host.seal",
+    "courier.read",
     "courier.sent",
     "courier.closed",
     "courier.offload",

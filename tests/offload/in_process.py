@@ -84,6 +84,8 @@ class StandIn:
             return _changed(does, answer, Request.from_bytes(request))
         return answer
 
+    def close(self) -> None: ...
+
     def taken(self) -> Usage:
         with self._lock:
             taken, self._taken = self._taken, 0

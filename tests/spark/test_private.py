@@ -5,6 +5,8 @@ from __future__ import annotations
 import signal
 from pathlib import Path
 
+import pytest
+from pyspark import SparkConf
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
@@ -57,3 +59,16 @@ def test_local_properties_reach_python_tasks(spark: SparkSession) -> None:
         assert seen.collect() == ["told"]
     finally:
         spark.sparkContext.setLocalProperty("penstock.test", None)  # type: ignore[arg-type]
+
+
+def test_sessions_that_cannot_hold_hosts_are_refused(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = spark.range(3)
+    elsewhere = type("DataFrame", (), {"__module__": "pyspark.sql.connect.dataframe"})
+    with pytest.raises(ps.SettingError, match=r"Spark Connect.*What to do: .*ps\.session"):
+        ps.flow(elsewhere())
+    conf = SparkConf(loadDefaults=False).set("spark.speculation", "true")
+    monkeypatch.setattr(spark.sparkContext, "getConf", lambda: conf)
+    with pytest.raises(ps.SettingError, match=r"What to do: .*spark\.speculation=false"):
+        ps.flow(rows)

@@ -7,20 +7,38 @@ from unittest.mock import MagicMock
 
 import pytest
 
+from penstock.errors import PenstockError
+from penstock.spark import query as module
 from penstock.spark.query import FlowQuery
 
+PARTS = ("keeper.stop", "bill.end", "runner.stop", "journal.stop", "events.stop", "fleet.stop")
+LAST = ("registry.shutdown", "store.remove_control")
 
-def test_a_part_that_fails_to_end_keeps_no_other_part_and_not_the_query_from_ending() -> None:
+
+@pytest.mark.parametrize("bad", [*PARTS, *LAST])
+@pytest.mark.parametrize("how", [RuntimeError, OSError, KeyboardInterrupt, PenstockError])
+def test_a_part_that_does_not_end_keeps_no_other_part_and_not_the_query_from_ending(
+    monkeypatch: pytest.MonkeyPatch, bad: str, how: type[BaseException]
+) -> None:
+    """It fails or, where `how` is our own error, hangs. The first of two failures is told."""
+    over = threading.Event()
     parts = MagicMock(run_id="run", stopping=threading.Event())
     parts.start = MagicMock(temporary=False)
     parts.start.source.isStreaming = False
     parts.start.settings.faults = ()
     parts.epochs.error = None
-    parts.keeper.stop.side_effect = RuntimeError("cannot schedule new futures after shutdown")
+    hangs = how is PenstockError
+    monkeypatch.setattr(module, "_END_S", 0.2 if hangs else 60.0)
+    wrong = (lambda: over.wait(60)) if hangs else how("it cannot be ended")
+    parts.configure_mock(**{f"{bad}.side_effect": wrong})
+    if bad != LAST[-1]:
+        parts.store.remove_control.side_effect = OSError("the store is gone")
     query = FlowQuery(parts).launch()
-    with pytest.raises(RuntimeError, match="cannot schedule"):
+    with pytest.raises(how, match="has not returned" if hangs else "cannot be ended"):
         query.await_termination(10)
+    over.set()
     assert not query.is_active
-    for end in (parts.bill.end, parts.fleet.stop, parts.registry.shutdown):
-        end.assert_called_once_with()
-    parts.store.remove_control.assert_called_once_with()
+    assert query.status.state == "failed"
+    for part in (*PARTS, *LAST):
+        whose, end = part.split(".")
+        getattr(getattr(parts, whose), end).assert_called_once_with()

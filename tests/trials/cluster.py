@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from itertools import count
+from itertools import count, takewhile
 from typing import Any
 
 import pyarrow as pa
@@ -38,6 +38,7 @@ from penstock.driver.fleet import Fleet
 from penstock.driver.progress import EpochProgress
 from penstock.driver.registry import Registry
 from penstock.driver.relocation import Relocation
+from penstock.errors import CutInputError
 from penstock.faults import Fault, InjectedFault, arm
 from penstock.host.main import HostTask
 from penstock.model import SLA
@@ -118,12 +119,17 @@ class MiniCluster:
         self.late: dict[int, dict[tuple[str, int], list[Row]]] = {}
         """epoch -> (step, input) -> the rows that came too late for it."""
         self.now_ms = 1_000
+        """What the machine's clock says."""
+        self.time_ms = 0
+        """The time of the last epoch: that of the clock, but it never goes back."""
         self.epoch = 0
         """The next epoch."""
         self.started_ms = 0
         """When the driver began that ran the last epoch."""
         self.reads = 1
         """How many Spark jobs the sink makes of an epoch's output."""
+        self.batches = 2
+        """How many batches Spark makes of a partition."""
         self.deaths: Counter[str] = Counter()
         """host -> how often it was ended; "driver" -> how often that died."""
         self.births: dict[str, Birth] = {}
@@ -134,6 +140,8 @@ class MiniCluster:
         """How many tasks couriers have run, retries included."""
         self._attempt = count()
         self._tasks: dict[int, Future[list[Row]]] = {}
+        self._cut: dict[int, bool] = {}
+        """attempt whose input breaks off -> whether Spark's end mark is missing then."""
         self._doomed = False
         self._wake, self._cancelled = threading.Event(), threading.Event()
         self._executor = ThreadPoolExecutor(32, thread_name_prefix="task")
@@ -153,8 +161,9 @@ class MiniCluster:
         def write(plan: EpochPlan) -> None:
             self._write(plan, parts)
 
-        self.started_ms = self.runner._started_ms
+        self.time_ms = max(self.time_ms, self.now_ms)
         progress = self.runner.run(self.epoch, len(parts), write, closing)
+        self.started_ms = self.runner._started_ms
         self.epoch += 1
         return progress
 
@@ -189,10 +198,9 @@ class MiniCluster:
         raise AssertionError("not reached")
 
     def await_upkeep(self) -> None:
-        """Wait for the compaction that is under way, if any."""
-        task = self.runner._upkeep._task
-        if task is not None:
-            task.exception()
+        """Wait for the compaction and the clean-up that are under way, if any."""
+        for chore in (self.runner._upkeep._compacting, self.runner._upkeep._cleaning):
+            chore.join()
 
     def output(self, epoch: int) -> list[tuple[Any, ...]]:
         """The rows of an epoch, in a fixed order; of changes what is left of them, and how often."""
@@ -212,7 +220,7 @@ class MiniCluster:
             while True:
                 piece, after = reader.scan(slot, after, 1000)
                 keys = of.codec.as_tuples(of.codec.from_storage(piece.column(KEY)))
-                living = [lives(row, self.now_ms) for row in piece.to_pylist()]
+                living = [lives(row, self.time_ms) for row in piece.to_pylist()]
                 found.update(key for key, alive in zip(keys, living, strict=True) if alive)
                 if after is None:
                     break
@@ -248,12 +256,22 @@ class MiniCluster:
 
         The task is tried again elsewhere; this one goes on when the next job has begun.
         """
-        attempt = where["attempt"]
-        assert isinstance(attempt, int)
+        attempt = _attempt(where)
         with suppress(Exception):
             self._tasks[attempt].set_exception(TaskLost("its executor does not answer"))
         self._wake.wait(SETTINGS.rpc_timeout_ms / 1000)
         time.sleep(attempt % 4 * 0.003)
+
+    def cut_input(self, where: Mapping[str, object]) -> None:
+        """What a fault does to the input of a task: it breaks off here, between two batches.
+
+        The courier gets no more of it, and Spark tries the task again.
+        """
+        self._cut[_attempt(where)] = True
+
+    def shorten_input(self, where: Mapping[str, object]) -> None:
+        """The same, and the courier cannot know: this looks like the end of its input."""
+        self._cut[_attempt(where)] = False
 
     def kill_driver(self, where: Mapping[str, object]) -> None:
         """What a fault does in another thread than the query's: that one finds no host alive."""
@@ -286,6 +304,9 @@ class MiniCluster:
 
     def _start_driver(self) -> None:
         self.token = secrets.token_hex(8)
+        store = open_store(self.store)
+        store.claim(self.now_ms)
+        self.place = store.place
         self.registry = Registry(ADDRESS, 0, self.token, lambda *_: self._cancel())
         self.jobs = ThreadHosts(self, self.registry, self.token)
         self.fleet = Fleet(self.jobs, self.registry, self.token, self.settings)
@@ -298,10 +319,11 @@ class MiniCluster:
             self.fleet,
             self.relocation,
             self.registry,
-            open_store(self.store),
+            store,
             self.token,
             self.settings,
             clock_ms=lambda: self.now_ms,
+            steady_ms=lambda: 0.0,
             control=self.control,
             late_sink=self._keep_late,
         )
@@ -328,12 +350,9 @@ class MiniCluster:
     def _end_driver(self) -> None:
         self.jobs.close()
         self.runner.stop()
-        self.runner._upkeep._worker.shutdown()
         self.fleet.stop()
         self.registry.shutdown()
-        for place, token in list(channels._endpoints):
-            if token == self.token:
-                channels._endpoints.pop((place, token)).close()
+        channels._endpoints.close(self.token)
 
     # Spark
 
@@ -397,17 +416,32 @@ class MiniCluster:
             roads=burst_roads,
             faults=self.settings.faults,
             lost_ms=self.settings.host_lost_ms,
+            check_end=lambda: self._check_end(task.attempt),
         )
-        half = (len(part) + 1) // 2
+        size = -(-len(part) // self.batches) or 1
         try:
-            batches = [arrow_batch(self.flow, rows) for rows in (part[:half], part[half:]) if rows]
-            rows = [row for batch in courier(iter(batches)) for row in batch.to_pylist()]
+            cuts = (part[begin : begin + size] for begin in range(0, len(part), size))
+            batches = [arrow_batch(self.flow, rows) for rows in cuts]
+            coming = takewhile(lambda _: task.attempt not in self._cut, batches)
+            rows = [row for batch in courier(coming) for row in batch.to_pylist()]
+            if task.attempt in self._cut:
+                raise TaskLost("its input broke off")
         except BaseException as failed:
             with suppress(Exception):
                 outcome.set_exception(failed)
         else:
             with suppress(Exception):
                 outcome.set_result(rows)
+
+    def _check_end(self, attempt: int) -> None:
+        if self._cut.get(attempt):
+            raise CutInputError("the input of this task broke off")
+
+
+def _attempt(where: Mapping[str, object]) -> int:
+    attempt = where["attempt"]
+    assert isinstance(attempt, int)
+    return attempt
 
 
 def lives(row: Row, now_ms: int) -> bool:

@@ -53,7 +53,7 @@ class EventTrial(Trial):
         self.dead += [row for row in rows if row.get("ts", 0) is None]
         twin.started_ms = self.cluster.started_ms
         self._watermark = twin.watermarks[self.case.flow.keyed[0].id]
-        return twin.epoch(rows, self.cluster.now_ms, closing)
+        return twin.epoch(rows, self.cluster.time_ms, closing)
 
     def compare(self, progress: EpochProgress) -> None:
         assert progress.watermark_ms == self._watermark, "the watermark is another one"

@@ -39,10 +39,10 @@ MEMORY = (None, 1, 6_000)
 KEYS = 12
 RUNS = SETTINGS.epoch_runs
 
-How = Literal["die", "stop", "break", "linger", "refuse", "slow"]
+How = Literal["die", "stop", "break", "linger", "cut", "shorten", "refuse", "slow"]
 """die: the process is killed. stop: it does nothing more, and nobody can reach it. break: only this
-call fails. linger: Spark gives the task up, but it goes on. refuse: the store says no. slow: nothing
-fails, but others get ahead."""
+call fails. linger: Spark gives the task up, but it goes on. cut: the task's input breaks off, shorten:
+and it looks like its end. refuse: the store says no. slow: nothing fails, but others get ahead."""
 
 _HOWS: dict[str, tuple[How, ...]] = {
     "host": ("die", "break"),
@@ -63,6 +63,8 @@ POINTS = {name: found for name, found in FAULT_POINTS.items() if name not in WIT
 
 def hows(point: str) -> tuple[How, ...]:
     """How something may fail at a point."""
+    if point == "courier.read":
+        return (*_HOWS["courier"], "cut", "shorten")
     return ("die",) if point in _NO_CALL else _HOWS[point.split(".")[0]]
 
 
@@ -82,6 +84,10 @@ class Mishap:
             does = on.stop_host
         elif self.how == "linger":
             does = on.lose_task
+        elif self.how == "cut":
+            does = on.cut_input
+        elif self.how == "shorten":
+            does = on.shorten_input
         elif self.how == "refuse":
             does = OSError
         elif self.how == "die" and self.point.startswith("host."):
@@ -181,10 +187,12 @@ class Trial:
         on = self.cluster
         on.now_ms += gap_ms
         epoch, died = on.epoch, on.deaths["driver"]
+        upkeep = any(mishap.point in _UPKEEP for mishap in mishaps)
+        if upkeep:  # so that this epoch gives cause to it
+            on.await_upkeep()
         slow = [mishap.fault(on) for mishap in mishaps if mishap.how == "slow"]
         mishaps = tuple(mishap for mishap in mishaps if mishap.how != "slow")
         with armed(*slow), armed(*(mishap.fault(on) for mishap in mishaps)) as faults:
-            upkeep = any(mishap.point in _UPKEEP for mishap in mishaps)
             progress = on.run_through(parts, lambda: len(faults.fired), upkeep, closing=closing)
         expected = self.expected([row for part in parts for row in part], closing)
         given = on.output(epoch)
@@ -201,7 +209,7 @@ class Trial:
 
     def expected(self, rows: list[Row], closing: int) -> list[tuple[Any, ...]]:
         """What the epoch must give, in the order of `MiniCluster.output`."""
-        return self.twin.epoch(rows, self.cluster.now_ms)
+        return self.twin.epoch(rows, self.cluster.time_ms)
 
     def compare(self, progress: EpochProgress) -> None:
         """See that what else is told of an epoch is right."""

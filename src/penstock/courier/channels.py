@@ -18,8 +18,8 @@ from penstock.faults import point
 from penstock.operators.operator import Outgoing
 from penstock.operators.places import in_order, split_places, with_serial
 from penstock.plan.epoch import StepRoutes
-from penstock.wire.flight import PING, Endpoint, counted_on
-from penstock.wire.messages import ALONE, CLOSE, ChannelHeader
+from penstock.wire.flight import PING, Endpoint, Endpoints, counted_on
+from penstock.wire.messages import ChannelHeader, Close
 from penstock.wire.silence import Silences
 
 _ASK_S = 0.5
@@ -27,23 +27,13 @@ _ASK_S = 0.5
 _ASK_MS = 1_000
 """Timeout of a question whether somebody lives."""
 
-_endpoints: dict[tuple[str, str], Endpoint] = {}
+_endpoints = Endpoints()
 """Connections that a warm worker keeps between tasks. A new run has a new token, so no mix-up."""
 
 
-def endpoint(location: str, token: str, lost_ms: int | None = None) -> Endpoint:
-    """The kept connection to a location, or a new one.
-
-    With `lost_ms`, a new one must answer within that time: a conversation that begins before there is
-    a connection cannot be broken off.
-    """
-    found = _endpoints.get((location, token))
-    if found is None:
-        found = Endpoint(location, token)
-        if lost_ms is not None:
-            found.call(PING, lost_ms)
-        _endpoints[(location, token)] = found
-    return found
+def endpoint(location: str, token: str) -> Endpoint:
+    """The kept connection to a location, or a new one."""
+    return _endpoints.at(location, token)
 
 
 class Channels:
@@ -78,13 +68,15 @@ class Channels:
         self._endpoints: list[Endpoint] = []
         self._ordered, self._serial = ordered, 0
         self._streams: list[tuple[fl.FlightStreamWriter, fl.FlightStreamReader]] = []
-        self._begun: set[int] = set()
+        self._sent: dict[int, int] = {}
+        """host -> records sent to it, by its number in the routes."""
 
     def __enter__(self) -> Channels:
         header = codec.encode(self._header)
         with ExitStack() as stack:
             for location in self._routes.endpoints:
-                host = endpoint(location, self._token, self._lost_ms)
+                host = endpoint(location, self._token)
+                host.greet(self._lost_ms)
                 exchange = host.exchange(header, self._timeout_ms)
                 self._streams.append(stack.enter_context(exchange))
                 self._endpoints.append(host)
@@ -140,17 +132,18 @@ class Channels:
         """Send a batch to one host, by its number in the routes."""
         writer = self._streams[host][0]
         with self._endpoints[host].hearing_errors():
-            if host not in self._begun:
+            if host not in self._sent:
                 writer.begin(batch.schema)
-                self._begun.add(host)
             writer.write_batch(batch)
+        self._sent[host] = self._sent.get(host, 0) + batch.num_rows
 
-    def end(self, kind: str, alone: bool = False) -> None:
-        """Close the channels, saying what they brought; `alone`: they close the second ones, too."""
-        word = CLOSE + (ALONE * alone + kind).encode()
-        for host, (writer, _) in zip(self._endpoints, self._streams, strict=True):
-            with host.hearing_errors():
-                writer.write_metadata(word)
+    def end(self, kind: str, rows: int, alone: bool = False) -> None:
+        """Close the channels, saying what they brought, of so many rows of the task's whole input;
+        `alone`: they close the second ones, too."""
+        for host, (writer, _) in enumerate(self._streams):
+            close = Close(kind, self._sent.get(host, 0), rows, alone)
+            with self._endpoints[host].hearing_errors():
+                writer.write_metadata(codec.encode(close))
                 writer.done_writing()
 
     def answer(self, aside: Aside) -> list[pa.RecordBatch]:

@@ -15,10 +15,10 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 
 from penstock import codec
-from penstock.courier.delivery import Delivery, Task
+from penstock.courier.delivery import Delivery, Input, Task
 from penstock.courier.roads import Road, direct_roads
 from penstock.courier.witness import Witness
-from penstock.errors import PenstockError, to_wire
+from penstock.errors import CutInputError, PenstockError, to_wire
 from penstock.exchange.step_work import as_schema
 from penstock.faults import Fault, arm
 from penstock.plan.epoch import EpochPlan
@@ -55,6 +55,8 @@ class Courier:
     """Makes the roads of a task, in the order of the flow's steps."""
     faults: tuple[Fault, ...] = ()
     """For tests: see `Settings`."""
+    check_end: Callable[[], None] = lambda: None
+    """Called in the task when no more batches come: raises `CutInputError` if that was not all."""
     lost_ms: int = 5_000
     """Milliseconds without an answer after which a courier complains of a host."""
 
@@ -62,11 +64,21 @@ class Courier:
         pa.set_cpu_count(1)
         arm(self.faults)
         plan, task = self.context()
+        where = {"epoch": plan.epoch, "run": plan.run, **vars(task)}
         delivery = Delivery(
-            self.flow, plan, task, self.timeout_ms, self.exchange_ms, self.keep_late, self.lost_ms
+            self.flow,
+            plan,
+            task,
+            self.timeout_ms,
+            self.exchange_ms,
+            self.keep_late,
+            self.lost_ms,
+            input=Input(batches, self.check_end, **where),
         )
         try:
-            done = self._deliver(batches, delivery)
+            done = self._deliver(delivery)
+        except CutInputError:
+            raise  # the driver hears from Spark why that was
         except Exception as failed:
             # The driver gets the error itself, not only Spark's account of it.
             with suppress(PenstockError):
@@ -75,11 +87,9 @@ class Courier:
         _settle()
         yield from done
 
-    def _deliver(
-        self, batches: Iterator[pa.RecordBatch], delivery: Delivery
-    ) -> list[pa.RecordBatch]:
+    def _deliver(self, delivery: Delivery) -> list[pa.RecordBatch]:
         flow, witness = self.flow, Witness(self.flow.sources)
-        streams, roads = Streams(flow, batches, witness), self.roads(delivery)
+        streams, roads = Streams(flow, iter(delivery.input), witness), self.roads(delivery)
         # The last road to hosts has read all input and sent all records: what was seen and counted
         # can be told already, while the hosts work.
         early = max((n for n, road in enumerate(roads) if road.told == "sent"), default=-1)
@@ -119,9 +129,12 @@ class Streams:
     def read(self, stream: int) -> Iterable[pa.RecordBatch]:
         """All batches of a stream; each reader gets them all."""
         found = self._streams[stream]
-        if self._readers[stream] > 1 and not isinstance(found, list):
-            found = self._streams[stream] = list(found)
-        return found
+        self._readers[stream] -= 1
+        if self._readers[stream]:
+            found = self._streams[stream] = found if isinstance(found, list) else list(found)
+            return found
+        self._streams[stream] = ()
+        return _let_go(found) if isinstance(found, list) else found
 
     def add(self, batches: Iterable[pa.RecordBatch]) -> None:
         """The next step's output."""
@@ -145,6 +158,13 @@ class Streams:
                 continue
             for source, rows in self._tagged.unpack(batch):
                 self._waiting[source].append(rows)
+
+
+def _let_go(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The batches, each of which is let go before the next is asked for."""
+    left = deque(batches)
+    while left:
+        yield left.popleft()
 
 
 def _report(delivery: Delivery, witness: Witness, roads: Sequence[Road]) -> None:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
+import pyarrow as pa
+
 from penstock.courier.channels import Channels, endpoint
+from penstock.errors import CutInputError, ProtocolError
 from penstock.exchange.aside import Aside
 from penstock.exchange.step_work import StepWork
+from penstock.faults import point
 from penstock.plan.epoch import EpochPlan, StepRoutes
 from penstock.plan.steps import FlowPlan
 from penstock.wire.messages import ChannelHeader
@@ -20,6 +25,46 @@ class Task:
 
     partition: int
     attempt: int
+
+
+class Input:
+    """The input of one task attempt, as Spark gives it: read once, counted, and known to be whole.
+
+    Arrow takes a stream that breaks off between two batches for one that has ended. So when no more
+    batches come, `check_end` is asked: it raises if Spark has not said that this was all.
+    """
+
+    def __init__(
+        self,
+        batches: Iterable[pa.RecordBatch] = (),
+        check_end: Callable[[], None] = lambda: None,
+        **where: object,
+    ) -> None:
+        """`where` is what fault points tell of the task."""
+        self._batches, self._check_end, self._where = batches, check_end, where
+        self._rows, self._whole = 0, batches == ()
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        batches = iter(self._batches)
+        while True:
+            try:
+                batch = next(batches, None)
+            except Exception as broken:
+                raise CutInputError(f"the input of a task broke off: {broken}") from broken
+            if batch is None:
+                break
+            self._rows += batch.num_rows
+            point("courier.read", **self._where)
+            yield batch
+        self._check_end()
+        self._whole = True
+
+    @property
+    def whole_rows(self) -> int:
+        """Rows of the whole input. Asked for when a channel closes, which must not happen earlier."""
+        if not self._whole:
+            raise ProtocolError("a courier closes a channel before its input has ended")
+        return self._rows
 
 
 @dataclass(frozen=True)
@@ -38,6 +83,7 @@ class Delivery:
     lost_ms: int = 5_000
     """Milliseconds without an answer after which a host is complained of."""
     aside: Aside = field(default_factory=Aside)
+    input: Input = field(default_factory=Input)
 
     @cached_property
     def work(self) -> StepWork:

@@ -95,7 +95,7 @@ class _ChannelRoad(Road):
     def _end(self, kind: str, alone: bool = False) -> None:
         """All rows of the first channels are sent, and are of this kind."""
         self._channels.pass_point("courier.sent")
-        self._channels.end(kind, alone)
+        self._channels.end(kind, self._delivery.input.whole_rows, alone)
 
     def answer(self) -> Batches:
         aside = self._delivery.aside

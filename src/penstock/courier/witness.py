@@ -16,6 +16,8 @@ from penstock.wire.report import Seen
 
 _BUCKETS = 512
 """Arrivals of a task are told in at most so many buckets, each at least one millisecond wide."""
+_FINE = 1 << 16
+"""And are held, as they come, in at most so many, beside the times of as many rows."""
 
 MOST_PARTITIONS = 10_000
 """Source partitions that an input may have in an epoch: each is told to the driver and kept in manifests."""
@@ -40,6 +42,10 @@ class Witness:
         self._sources = sources
         self._rows = 0
         self._arrivals: list[npt.NDArray[np.int64]] = []
+        """Times of arrival, row by row; those of many rows go into buckets."""
+        self._unfolded = 0
+        self._buckets = np.zeros(0, np.int64), np.zeros(0, np.int64)
+        """Middles of buckets that have rows, and how many rows each has."""
         self._newest: dict[tuple[int, str], int] = {}
 
     def watch(self, input: int, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -56,6 +62,9 @@ class Witness:
             return
         if source.arrival is not None:
             self._arrivals.append(_as_ms(batch.column(source.arrival)))
+            self._unfolded += batch.num_rows
+            if self._unfolded > _FINE:
+                self._buckets, self._arrivals, self._unfolded = self._bucketed(_FINE), [], 0
         if source.event_time is not None:
             times = batch.column(source.event_time)
             partition = None if source.partition is None else batch.column(source.partition)
@@ -78,20 +87,23 @@ class Witness:
 
     def seen(self) -> Seen:
         """A report of what passed so far."""
-        arrivals, counts = self._histogram()
+        arrivals, counts = self._bucketed(_BUCKETS)
         newest = ((input, name, time) for (input, name), time in sorted(self._newest.items()))
-        return Seen(self._rows, tuple(arrivals), tuple(counts), tuple(newest))
+        return Seen(self._rows, tuple(arrivals.tolist()), tuple(counts.tolist()), tuple(newest))
 
-    def _histogram(self) -> tuple[list[int], list[int]]:
-        """Middles of the buckets that have rows, and how many rows each has."""
-        times = np.concatenate([np.zeros(0, np.int64), *self._arrivals])
+    def _bucketed(self, most: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """All arrivals in at most so many buckets: middles of those that have rows, and how many."""
+        middles, held = self._buckets
+        times = np.concatenate([middles, *self._arrivals])
         if times.size == 0:
-            return [], []
+            return self._buckets
+        counts = np.ones(len(times), np.int64)
+        counts[: len(held)] = held
         low, high = int(times.min()), int(times.max())
-        width = max(1, -(-(high - low + 1) // _BUCKETS))
-        counts = np.bincount((times - low) // width)
-        filled = np.flatnonzero(counts)
-        return (low + filled * width + width // 2).tolist(), counts[filled].tolist()
+        width = max(1, -(-(high - low + 1) // most))
+        rows = np.bincount((times - low) // width, counts).astype(np.int64)
+        filled = np.flatnonzero(rows)
+        return low + filled * width + width // 2, rows[filled]
 
 
 def _as_ms(column: pa.Array) -> npt.NDArray[np.int64]:

@@ -9,12 +9,14 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 
 import pyarrow as pa
 
 from penstock import codec
 from penstock.control.instructions import Orders, StepOrders
 from penstock.driver.bill import Bill
+from penstock.driver.clock import EpochClock, wall_ms
 from penstock.driver.control_loop import ControlLoop
 from penstock.driver.fleet import Fleet, SealedHost
 from penstock.driver.progress import (
@@ -27,7 +29,13 @@ from penstock.driver.progress import (
 from penstock.driver.registry import Registry
 from penstock.driver.relocation import Relocation
 from penstock.driver.upkeep import Upkeep
-from penstock.errors import CheckpointError, HostLostError, StaleRunError
+from penstock.errors import (
+    FEWER_ROWS,
+    ChangedInputError,
+    CheckpointError,
+    HostLostError,
+    StaleRunError,
+)
 from penstock.faults import point
 from penstock.model import DeadLetter, StepId
 from penstock.operators.operator import EpochTime
@@ -52,6 +60,10 @@ LateSink = Callable[[int, dict[tuple[str, int], pa.Table]], None]
 the epoch is durable."""
 
 
+_PASSING = (HostLostError, StaleRunError, ChangedInputError)
+"""Errors of a run that the next run of the epoch may not meet."""
+
+
 class EpochRunner:
     """Runs one epoch after another. Called by one thread: the query's."""
 
@@ -64,11 +76,16 @@ class EpochRunner:
         store: Store,
         token: str,
         settings: Settings,
-        clock_ms: Callable[[], float] = lambda: time.time() * 1000,
+        clock_ms: Callable[[], float] = wall_ms,
+        steady_ms: Callable[[], float] = lambda: time.monotonic() * 1000,
         control: ControlLoop | None = None,
         bill: Bill | None = None,
         late_sink: LateSink = lambda epoch, rows: None,
+        keep_time: bool = False,
     ) -> None:
+        """With `keep_time`, for a sink that takes an epoch once and ignores what is written again, all
+        runs of an epoch go by one time of day, also after a crash: else a window that is due in the
+        second run only would never reach the sink."""
         self._flow, self._fleet, self._registry, self._store = flow, fleet, registry, store
         self._token, self._settings, self._clock_ms = token, settings, clock_ms
         self._relocation, self._control, self._bill = relocation, control, bill
@@ -77,8 +94,9 @@ class EpochRunner:
         self._base, self._layout = -1, ""
         self._watermarks: dict[str, int | None] = {step.id: None for step in flow.keyed}
         self._event_times: watermarks.Known = {}
-        self._started_ms = int(clock_ms())
-        self._late_sink = late_sink
+        self._time = EpochClock(clock_ms, steady_ms)
+        self._started_ms = self._time.now_ms()
+        self._late_sink, self._keep_time = late_sink, keep_time
         self._stage: tuple[str, float] | None = None
 
     def run(self, epoch: int, partitions: int, write: Write, closing: int = 0) -> EpochProgress:
@@ -89,15 +107,16 @@ class EpochRunner:
         """
         if self._version is None:
             self._resume_before(epoch)
-        started_ms = self._clock_ms()
+        started_ms, now_ms, losses = self._clock_ms(), self._epoch_time(epoch), 0
         for run in range(self._settings.epoch_runs):
             try:
+                self._registry.must_be_served()
                 if self._control is not None:
                     self._control.wait_for_hosts()
                 self._waits(epoch, run, "hosts to take their slots")
                 self._registry.expect(epoch, run, self._on_report)
                 self._settle(epoch, run)
-                plan = self._plan(epoch, run, partitions, started_ms, closing)
+                plan = self._plan(epoch, run, partitions, started_ms, now_ms, closing)
                 if self._control is not None:
                     self._control.begin(plan)
                 self._waits(epoch, run, "couriers")
@@ -109,11 +128,19 @@ class EpochRunner:
                 break
             except Exception as failed:
                 told = self._registry.trouble() or failed
+                self._store.must_own()  # else whatever failed is the newer driver's doing
                 self._waits(epoch, run, "hosts to go back")
                 self._fleet.judge(self._registry.complaints())
                 lost = self._fleet.roll_back(epoch - 1, run)
+                losses += lost
+                if losses == self._settings.epoch_runs:
+                    raise HostLostError(
+                        f"each of the {losses} runs of epoch {epoch} lost a host: {told}",
+                        hint="see the executors' logs of the hosts' Spark jobs; if the system killed "
+                        f"them for lack of memory, {FEWER_ROWS}",
+                    ) from failed
                 gave_up = run + 1 == self._settings.epoch_runs
-                if gave_up or not (lost or isinstance(told, HostLostError | StaleRunError)):
+                if gave_up or not (lost or isinstance(told, _PASSING)):
                     raise told from failed
                 _log.warning("epoch %d is run again, after run %d: %s", epoch, run + 1, told)
             finally:
@@ -154,6 +181,11 @@ class EpochRunner:
         return newest + 1
 
     @property
+    def reported(self) -> int:
+        """Couriers of the run under way that have told what they read."""
+        return len(self._registry.seen())
+
+    @property
     def waiting(self) -> str:
         """What the epoch under way has been waiting for, if for long; else empty."""
         stage = self._stage
@@ -166,8 +198,8 @@ class EpochRunner:
 
     @property
     def upkeep_trouble(self) -> str:
-        """Why the last merging of deltas failed; empty if it did not."""
-        return "" if self._upkeep.trouble is None else str(self._upkeep.trouble)
+        """What of the store's upkeep failed the last time, and why; empty if nothing did."""
+        return self._upkeep.trouble
 
     def stop(self) -> None:
         """No more epochs will come."""
@@ -190,8 +222,24 @@ class EpochRunner:
             self._base, self._layout = manifest.base, manifest.layout
             self._watermarks = dict(manifest.watermarks)
             self._event_times = watermarks.known_from(manifest.event_times)
+            self._time.not_before(manifest.time_ms)
+        if newest == epoch:  # it was run before, perhaps with a clock that is ahead of this one
+            with suppress(CheckpointError):  # damaged: that may be why it is run again
+                replaced = self._store.read_manifest(epoch)
+                self._time.not_before(None if replaced is None else replaced.time_ms)
+        self._started_ms = self._time.now_ms()
         self._relocation.begin(manifest)
         self._version = epoch - 1
+
+    def _epoch_time(self, epoch: int) -> int:
+        """The time of day that an epoch goes by, in milliseconds."""
+        if not self._keep_time:
+            return self._time.now_ms()
+        begun = self._store.read_begun()
+        if begun is None or begun["epoch"] != epoch:
+            begun = {"epoch": epoch, "time_ms": self._time.now_ms()}
+            self._store.write_begun(begun)
+        return begun["time_ms"]
 
     def _on_report(self, seen: list[Seen]) -> None:
         """Couriers of the run have told what they read: control looks at it before the epoch is done."""
@@ -208,9 +256,15 @@ class EpochRunner:
                     self._control.lost(lost, epoch)
 
     def _plan(
-        self, epoch: int, run: int, partitions: int, started_ms: float, closing: int
+        self,
+        epoch: int,
+        run: int,
+        partitions: int,
+        started_ms: float,
+        now_ms: int,
+        closing: int,
     ) -> EpochPlan:
-        control, now_ms = self._control, int(started_ms)
+        control = self._control
         orders = Orders() if control is None else control.orders(epoch, partitions, started_ms)
         steps = tuple(
             StepRoutes(
@@ -249,7 +303,8 @@ class EpochRunner:
     ) -> None:
         if dead:
             self._store.write_dead_letters(plan.epoch, dead)
-        event_times, ahead = self._next_watermarks(seen)
+        now_ms = self._time.now_ms()
+        event_times, ahead = self._next_watermarks(seen, now_ms)
         layout = self._upkeep.newest_layout()
         if layout is not None:
             self._base, self._layout = layout
@@ -266,13 +321,15 @@ class EpochRunner:
                 sealed_at_ms=int(self._clock_ms()),
                 placements=self._relocation.placements(),
                 event_times=watermarks.known_rows(event_times),
+                time_ms=now_ms,
             )
         )
         self._version, self._watermarks, self._event_times = plan.epoch, ahead, event_times
 
-    def _next_watermarks(self, seen: list[Seen]) -> tuple[watermarks.Known, dict[str, int | None]]:
+    def _next_watermarks(
+        self, seen: list[Seen], now_ms: int
+    ) -> tuple[watermarks.Known, dict[str, int | None]]:
         """How far the sources have come, and what that means for each step in the next epoch."""
-        now_ms = int(self._clock_ms())
         sources = tuple(source.time for source in self._flow.sources)
         newest = [time for courier in seen for time in courier.event_ms]
         known = watermarks.advance(sources, self._event_times, newest, now_ms)

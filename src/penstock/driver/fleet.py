@@ -34,6 +34,8 @@ _WORKERS = 64
 """Calls to hosts at a time. They wait for answers, so there may be many."""
 _WORTH_TELLING_MS = 1_500
 """Milliseconds of a host's silence that a user should hear of."""
+_AT_ONCE_MS = 5_000
+"""Milliseconds for an answer that takes a host no work."""
 
 
 class HostJobs(Protocol):
@@ -81,7 +83,7 @@ class _Told:
 
 class Fleet:
     """The hosts of all keyed steps of one started flow. Used by one thread, the epoch's; only `add`,
-    `compact`, `memory`, `pids` and `waiting` may be called by others.
+    `ask`, `owned`, `owned_by_step`, `memory`, `pids` and `waiting` may be called by others.
 
     A watch of its own counts how long each host has been silent, from the first one on. A host that is
     silent for `Settings.host_lost_ms` is given up, whatever it was asked for: no call waits for it any
@@ -170,6 +172,7 @@ class Fleet:
         began = time.monotonic()
         deadline = began + self._settings.host_start_ms / 1000
         while len(self.ready(hosts)) < enough:
+            self._registry.must_be_served()
             self.revive(hosts)
             missing = [host for host in hosts if self._registry.host(host) is None]
             self._awaited = (missing[0], began) if missing else None
@@ -257,6 +260,12 @@ class Fleet:
         """The slots that a host was last told it owns."""
         told = self._told.get(host)
         return frozenset() if told is None else told.owned
+
+    def owned_by_step(self, step: str) -> dict[HostId, frozenset[int]]:
+        """The slots of each host of a step that owns any."""
+        told = dict(self._told).items()
+        steps = dict(self._steps)
+        return {h: t.owned for h, t in told if t.owned and h in steps and steps[h].id == step}
 
     def was_told(self, host: HostId, order: Assignment) -> bool:
         """Whether a host was told just this."""
@@ -353,10 +362,13 @@ class Fleet:
 
         return any(self._each([host for host, told in self._told.items() if told.owned], one))
 
-    def compact(self, host: HostId, slots: Sequence[int], upto: int, tag: str) -> dict[str, Any]:
-        """Have a host merge files of these slots; waits for it, so not for the epoch's thread."""
-        facts: dict[str, Any] = self._order(host, "compact", slots=list(slots), upto=upto, tag=tag)
-        return facts
+    def ask(self, host: HostId, action: str, **arguments: Any) -> Any:
+        """Ask a host for what it answers at once."""
+        told = self._told.get(host)
+        if told is None:
+            raise HostLostError(f"host {host} is gone")
+        endpoint = self._endpoints.at(told.record.location)
+        return endpoint.call(action, min(_AT_ONCE_MS, self._settings.rpc_timeout_ms), **arguments)
 
     def memory(self) -> dict[str, int]:
         """Resident bytes of each host's process."""

@@ -13,13 +13,24 @@ import pyarrow as pa
 
 from penstock import codec
 from penstock.driver.complaints import Complaint
-from penstock.errors import HostLostError, PenstockError, StaleRunError, from_wire
+from penstock.errors import (
+    ChangedInputError,
+    HostLostError,
+    MemoryLimitError,
+    PenstockError,
+    StaleRunError,
+    from_wire,
+)
 from penstock.exchange.aside import Aside, late_tables
 from penstock.model import DeadLetter
+from penstock.wire import orders
 from penstock.wire.flight import COUNTED_ON, TokenServer
 from penstock.wire.report import Seen
 
 _log = logging.getLogger("penstock.hosts")
+
+_GIVES_UP = (HostLostError, ChangedInputError, MemoryLimitError)
+"""Errors of one courier for which the jobs of the whole run are cancelled."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +47,8 @@ class Registry(TokenServer):
     """Knows which hosts live, and what the couriers of the running epoch have told.
 
     `changed` is notified whenever a host registers or is lost. `on_host_lost` is called with the epoch
-    and run that cannot go on, because a courier has lost a host or the driver has given one up.
+    and run that cannot go on: a courier has lost a host, or says so of its input, or the driver has
+    given a host up.
     """
 
     def __init__(
@@ -57,16 +69,27 @@ class Registry(TokenServer):
         self._run: tuple[int, int] = (-1, 0)
         self._trouble: PenstockError | None = None
         self._given_up = False
-        """Whether the run cannot go on, since it has lost a host."""
+        """Whether the jobs of the run were cancelled: see `_GIVES_UP`."""
+        self._refusal: PenstockError | None = None
         self._on_host_lost = on_host_lost
         self._on_report: Callable[[list[Seen]], None] = lambda seen: None
         self.actions = {
             "register": self._register,
+            "refuse": self._refuse,
             "heartbeat": self._heartbeat,
             COUNTED_ON: self._counts_on,
             "report": self._report,
             "set_aside": self._set_aside,
             "trouble": self._note_trouble,
+        }
+        self.takes = {
+            "register": orders.Register,
+            "refuse": orders.Refuse,
+            "heartbeat": orders.Heartbeat,
+            COUNTED_ON: orders.CountedOn,
+            "report": orders.Report,
+            "set_aside": orders.SetAside,
+            "trouble": orders.Trouble,
         }
 
     def answer(self, actions: Mapping[str, Callable[[dict[str, Any]], Any]]) -> None:
@@ -76,6 +99,12 @@ class Registry(TokenServer):
     def host(self, host: str) -> HostRecord | None:
         with self.changed:
             return self._hosts.get(host)
+
+    def must_be_served(self) -> None:
+        """Raise what a host said that cannot begin, and could not if it were started again."""
+        with self.changed:
+            if self._refusal is not None:
+                raise self._refusal
 
     def forget(self, record: HostRecord) -> bool:
         """Take this incarnation for dead. It is told so at its next heartbeat, if it still lives.
@@ -152,8 +181,13 @@ class Registry(TokenServer):
         with self.changed:
             return list(self._complaints)
 
+    def _refuse(self, facts: dict[str, Any]) -> None:
+        with self.changed:
+            self._refusal = from_wire(facts["error"])
+            self.changed.notify_all()
+
     def _register(self, facts: dict[str, Any]) -> None:
-        record = HostRecord(**facts)
+        record = codec.from_plain(facts, HostRecord)
         with self.changed:
             before = self._hosts.get(record.host)
             if before is not None:
@@ -200,14 +234,16 @@ class Registry(TokenServer):
                 return
             error = from_wire(facts["error"])
             if isinstance(error, HostLostError):
-                self._given_up = True
                 self._complaints += [
                     Complaint(record.host, record.incarnation, *self._run)
                     for record in self._hosts.values()
                     if record.location == error.location
                 ]
-            # Whoever comes to a run that was given up only knows that, not why it was.
-            if self._trouble is None or not isinstance(error, StaleRunError):
+            self._given_up = self._given_up or isinstance(error, _GIVES_UP)
+            # Whoever comes to a run that was given up only knows that, not why it was; and when its
+            # jobs are cancelled, other couriers' inputs break off.
+            given_up = isinstance(self._trouble, _GIVES_UP)
+            if self._trouble is None or not (given_up or isinstance(error, StaleRunError)):
                 self._trouble = error
-        if isinstance(error, HostLostError):
+        if isinstance(error, _GIVES_UP):
             self._on_host_lost(facts["epoch"], facts["run"])

@@ -12,7 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from penstock.errors import FlowError, NullKeyError, StepError
+from penstock.errors import FlowError, NullKeyError, StepError, overflow_in
 from penstock.exchange.aside import Aside
 from penstock.faults import point
 from penstock.model import DeadLetter
@@ -73,14 +73,16 @@ class StepWork:
 
         Rows that are too late are set aside.
         """
-        for number, batches in enumerate(inputs):
-            for batch in batches:
-                for outgoing in sender.add(number, batch):
-                    send(outgoing)
-        kind, rest = sender.finish()
-        for outgoing in rest:
-            send(outgoing)
-        self.late(step, sender.late)
+        with overflow_in(step.id):
+            for number, batches in enumerate(inputs):
+                for batch in batches:
+                    for outgoing in sender.add(number, batch):
+                        send(outgoing)
+                    self.late(step, sender.late)
+                    sender.late.clear()
+            kind, rest = sender.finish()
+            for outgoing in rest:
+                send(outgoing)
         return kind
 
     def late(self, step: KeyedStep, rows: Iterable[tuple[int, pa.RecordBatch]]) -> None:
@@ -99,8 +101,8 @@ class StepWork:
     def _map(self, step: MapStep, batch: pa.RecordBatch) -> list[pa.RecordBatch]:
         try:
             return conformed(step, step.function(batch))
-        except FlowError:
-            raise
+        except (FlowError, MemoryError):
+            raise  # no row is to blame
         except Exception as failed:
             if batch.num_rows > 1:
                 half = batch.num_rows // 2

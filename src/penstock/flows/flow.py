@@ -28,6 +28,7 @@ from penstock.plan.migration import Migration
 from penstock.plan.steps import BatchFunction, FlowPlan, KeyedStep, MapStep, Select, SourcePlan
 from penstock.settings import Settings
 from penstock.spark.schema import arrow_schema, declared
+from penstock.spark.session import check_session
 from penstock.spark.sinks import Sink, foreach_batch, to
 
 if TYPE_CHECKING:
@@ -334,6 +335,7 @@ def flow(
     it is that of the partition that is furthest behind. One that has brought no row for `idle` does
     not hold the others back; nor does a whole source that is joined with others.
     """
+    check_session(source)
     schema = arrow_schema(source.schema, source.sparkSession)
     times, names = (pa.types.is_timestamp,), (pa.types.is_integer, pa.types.is_string)
     for purpose, column, what, kinds in (

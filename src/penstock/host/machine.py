@@ -22,17 +22,19 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
+from itertools import chain
 
 import numpy as np
 import pyarrow as pa
 
-from penstock.errors import ProtocolError, StaleRunError
+from penstock.errors import ChangedInputError, ProtocolError, StaleRunError
 from penstock.host.copies import Copies
 from penstock.host.residence import Need, NeedDue, NeedKeys, NeedSlots, Residence, Wanted
 from penstock.host.vitals import HostVitals, MovedState
 from penstock.operators.operator import Answer, EpochTime, Operator
 from penstock.operators.places import Places
 from penstock.plan.assignment import Assignment
+from penstock.plan.slots import must_be_slots
 from penstock.state.keys.codec import Keys, slots_of
 from penstock.state.keys.index import key_index
 from penstock.wire.messages import ChannelHeader
@@ -46,6 +48,8 @@ class _Kept:
     """A closed channel: who closed it, and the answer for whoever closes it again."""
 
     attempt: int
+    rows: int
+    """Rows of its whole input, which those that close it again must have too."""
     answer: Answer
 
 
@@ -95,6 +99,8 @@ class HostMachine:
 
     def assign(self, order: Assignment) -> None:
         """Own these slots from here on, as of a version that is final."""
+        named = (order.owned, *(coming.slots for coming in order.incoming))
+        must_be_slots(chain.from_iterable(named), self.operator.table.slots)
         self._stand_at(order.version)
         table = self.operator.table
         fresh = self.residence.assign(order)
@@ -244,6 +250,13 @@ class HostMachine:
                     hint="the sink merges partitions before reading them (coalesce): repartition "
                     "instead, or use foreach_batch",
                 )
+            if kept.rows != header.rows:
+                raise ChangedInputError(
+                    f"partition {header.partition} of epoch {header.epoch} had {kept.rows:,} rows, "
+                    f"and {header.rows:,} when its task was tried again",
+                    hint="a source, and what is done to its rows before the flow, must give the "
+                    "same rows when they are read again: leave out rand() and the like",
+                )
             return kept.answer
         if self._sealed or not 0 <= header.partition < run.partitions:
             raise StaleRunError(
@@ -266,7 +279,7 @@ class HostMachine:
         assert self._run is not None
         for channel in header.closes:
             kept = answer if channel == header.partition else Answer()
-            self._run.kept[channel] = _Kept(header.attempt, kept)
+            self._run.kept[channel] = _Kept(header.attempt, header.rows, kept)
         self._run.rows += rows
         self._run.busy_s += busy_s
 

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import os
+import resource
 import secrets
 import threading
 import time
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
+from pathlib import Path
 
+import psutil
 import pyarrow as pa
 
-from penstock.errors import HostLostError, PenstockError
+from penstock.errors import HostLostError, PenstockError, SettingError, StoreError, to_wire
 from penstock.faults import arm
 from penstock.host.chain import StepChain
 from penstock.host.machine import HostMachine
@@ -20,7 +23,7 @@ from penstock.host.parted import PartedOperator
 from penstock.host.server import HostServer
 from penstock.plan.steps import FlowPlan, KeyedStep
 from penstock.settings import Settings
-from penstock.state.store.store import Store
+from penstock.state.store.store import Place, Store
 from penstock.wire.flight import Endpoint, counted_on, own_address
 from penstock.wire.silence import Silences
 
@@ -39,7 +42,7 @@ class TaskOrder:
 
     hosts: tuple[HostOrder, ...]
     flow: FlowPlan
-    store: str
+    store: Place | str
     driver: str
     token: str
     local: bool
@@ -56,9 +59,12 @@ class HostTask:
         on_stop: Callable[[], None],
         memory_limit: int | None,
         make: type[HostServer] = HostServer,
-        open_store: Callable[[str], Store] = Store,
+        open_store: Callable[[Place | str], Store] = Store,
     ) -> None:
+        """Refuses to begin where the driver's store is not to be seen."""
         self.hosts = [host.host for host in order.hosts]
+        stores = [open_store(order.store) for _ in order.hosts]
+        stores[0].must_see(self.hosts[0])
         one_host, settings = order.flow.one_host, order.settings
         # A chain does not bring back what it has dropped: it keeps all.
         limit = None if one_host else memory_limit
@@ -69,19 +75,21 @@ class HostTask:
         ask_ms = settings.heartbeat_timeout_ms
         lock = threading.Condition() if one_host else None
         self.servers: list[HostServer] = []
-        for host, machine in reversed(list(zip(order.hosts, machines, strict=True))):
+        every = zip(order.hosts, machines, stores, strict=True)
+        for host, machine, store in reversed(list(every)):
             leads = self._chain is not None and machine is machines[0]
             server = make(
                 machine,
-                open_store(order.store),
+                store,
                 step=host.step.id,
                 host=host.host,
                 address=address,
                 token=order.token,
-                tag=secrets.token_hex(3),
+                tag=store.new_tag(),
                 timeout_ms=settings.rpc_timeout_ms,
                 counted_on=lambda at: counted_on(self.driver, ask_ms, locations=[at]),
                 on_stop=on_stop,
+                staged_bytes=staged_bytes(settings),
                 lock=lock,
                 chain=self._chain if leads else None,
                 followers=tuple(self.servers) if leads else (),
@@ -121,14 +129,21 @@ def run_hosts(order: TaskOrder) -> None:
     pa.set_cpu_count(settings.workers)
     arm(settings.faults)
     ended = threading.Event()
-    task = HostTask(order, own_address(order.local), ended.set, _limit(settings))
+    driver = Endpoint(order.driver, order.token)
+    try:
+        task = HostTask(order, own_address(order.local), ended.set, _limit(settings))
+    except (SettingError, StoreError) as refused:
+        # To be started again would not help: the query must end, and say why.
+        driver.call("refuse", settings.driver_lost_ms, error=to_wire(refused))
+        raise
     try:
         known = task.register(settings.driver_lost_ms)
-        if not keep_known(task.driver, settings, known, ended):
+        if not keep_known(driver, settings, known, ended):
             # The driver is gone. Spark may still wait for this task's result in a JVM that is itself
             # half dead, so leave without asking anybody.
             os._exit(0)
     finally:
+        driver.close()
         task.end()
         task.shutdown()
 
@@ -148,6 +163,18 @@ def parted(step: KeyedStep, order: TaskOrder) -> PartedOperator:
 
 def _limit(settings: Settings) -> int | None:
     return None if settings.host_memory_mb is None else settings.host_memory_mb << 20
+
+
+def staged_bytes(settings: Settings) -> int:
+    """Bytes of input that a host may hold before it is applied."""
+    if settings.host_staged_mb is not None:
+        return int(settings.host_staged_mb * (1 << 20))
+    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+    limits = [psutil.virtual_memory().total, *([limit] if limit > 0 else [])]
+    for file in ("memory.max", "memory/memory.limit_in_bytes"):  # of a container, old or new
+        with suppress(OSError, ValueError):
+            limits.append(int(Path("/sys/fs/cgroup", file).read_text()))
+    return min(limits) // 4
 
 
 def keep_known(

@@ -2,47 +2,51 @@
 
 from __future__ import annotations
 
-import os
+import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import replace
+from contextlib import contextmanager
 from typing import Any
 
-import numpy as np
 import psutil
 import pyarrow as pa
 import pyarrow.flight as fl
 
 from penstock import codec
-from penstock.errors import HostLostError, ProtocolError
+from penstock.errors import FEWER_ROWS, HostLostError, MemoryLimitError, ProtocolError
 from penstock.exchange.aside import Aside
 from penstock.faults import point
 from penstock.host import serve
 from penstock.host.chain import StepChain
+from penstock.host.compactor import Compactor, CompactOrder, Standing
 from penstock.host.fetch import Fetcher
 from penstock.host.machine import HostMachine
+from penstock.host.staging import Held, Staging
 from penstock.host.trickle import Trickle
 from penstock.host.vitals import HostVitals
 from penstock.operators.operator import Answer
 from penstock.operators.places import split_serial, with_places
 from penstock.plan.assignment import Assignment
+from penstock.plan.slots import must_be_slots
+from penstock.state.arrays import Array
 from penstock.state.store.compaction import Compacted, compact
 from penstock.state.store.reader import StateReader
 from penstock.state.store.store import DeltaRef, Store
+from penstock.wire import orders
 from penstock.wire.flight import TokenServer, telling_errors
-from penstock.wire.messages import ALONE, CLOSE, ChannelHeader
+from penstock.wire.messages import ChannelHeader, Close
 
 
 class HostServer(TokenServer):
     """Serves one host machine.
 
     Couriers speak `do_exchange`, one call per channel. The driver's orders are actions: `assign`,
-    `seal`, `rollback`, `release`, `compact`, `stop`. Other hosts ask for copies of slots with
-    `do_get`. One lock keeps the machine's calls apart; staging a channel's input, fetching state that
-    is missing and writing files happen outside it. The `tag` tells files apart from those of another
-    incarnation, which may be of the same epoch.
+    `seal`, `rollback`, `release`, `stop`; a compaction is begun, asked about and cancelled. Other hosts
+    ask for copies of slots with `do_get`. One lock keeps the machine's calls apart; staging a channel's
+    input, fetching state that is missing and writing files happen outside it. The `tag` tells files
+    apart from those of another incarnation, which may be of the same epoch.
 
     In a host of all steps the server of the first one takes the channels, through the `chain`. The
     others are its `followers`: they share its lock, and take only the driver's orders.
@@ -63,6 +67,7 @@ class HostServer(TokenServer):
         timeout_ms: int,
         on_stop: Callable[[], None],
         counted_on: Callable[[str], bool] = lambda location: True,
+        staged_bytes: int = sys.maxsize,
         lock: threading.Condition | None = None,
         chain: StepChain | None = None,
         followers: Sequence[HostServer] = (),
@@ -74,10 +79,9 @@ class HostServer(TokenServer):
         self._tag = tag
         self._where = {"host": host, "step": step}
         self._lock = lock or threading.Condition()
+        self._staging, self._room = Staging(staged_bytes), threading.Condition()
         self._sealer = ThreadPoolExecutor(1, thread_name_prefix="sealer")
-        self._compactor = ThreadPoolExecutor(
-            1, thread_name_prefix="compactor", initializer=_work_softly
-        )
+        self._compactor = Compactor(self._compact)
         self._seal: tuple[int, int, Future[tuple[DeltaRef, HostVitals]]] | None = None
         self._timeout_s = timeout_ms / 1000
         self._ended = threading.Event()
@@ -91,18 +95,30 @@ class HostServer(TokenServer):
             "seal": self._answer_seal,
             "rollback": self._rollback,
             "release": self._release,
-            "compact": self._compact,
+            "compact": self._begin_compaction,
+            "compaction": self._compaction,
+            "cancel_compaction": lambda order: self._compactor.cancel(order["tag"]),
             "stop": lambda _: on_stop(),
             "memory": lambda _: {"rss": psutil.Process().memory_info().rss},
+        }
+        self.takes = {
+            "assign": orders.Assign,
+            "seal": orders.Seal,
+            "rollback": orders.Rollback,
+            "compact": orders.Compact,
+            "compaction": orders.OfCompaction,
+            "cancel_compaction": orders.OfCompaction,
         }
 
     def end(self) -> None:
         """Stop serving, and everything in the background."""
         self._ended.set()
+        with self._room:
+            self._room.notify_all()
         self._trickle.stop()
         self._fetcher.close()
         self._sealer.shutdown(wait=False, cancel_futures=True)
-        self._compactor.shutdown(wait=False, cancel_futures=True)
+        self._compactor.cancel()
         self.shutdown()
 
     def do_exchange(
@@ -114,17 +130,10 @@ class HostServer(TokenServer):
     ) -> None:
         with telling_errors():
             header = codec.decode(descriptor.command, ChannelHeader)
-            # Of the time on the wire only what this thread worked is useful, not its waiting.
-            began = time.thread_time()
-            staged, kind = _stage(reader)
-            if kind is None:
-                return
-            self._spent(time.thread_time() - began)
-            if kind.startswith(ALONE):
-                header, kind = replace(header, alone=True), kind.removeprefix(ALONE)
             where = self._where | header.where
-            point("host.channel", **where)
-            answer = self._close(header, kind, staged, where)
+            answer = self._take(header, reader, where)
+            if answer is None:
+                return
             point("host.applied", **where)
             began = time.thread_time()
             batches = with_places(answer.batches, answer.places)
@@ -136,6 +145,69 @@ class HostServer(TokenServer):
             if aside:
                 writer.write_metadata(codec.encode(aside))
             self._spent(time.thread_time() - began)
+
+    def _take(
+        self,
+        header: ChannelHeader,
+        reader: fl.MetadataRecordBatchReader,
+        where: dict[str, Any],
+    ) -> Answer | None:
+        """Read a channel to its end, and close it; None if it broke off."""
+        with self._room:
+            held = self._staging.open(header)
+            self._room.notify_all()  # channels of an older run that wait are in vain
+        applied = False
+        try:
+            # Of the time on the wire only what this thread worked is useful, not its waiting.
+            began = time.thread_time()
+            staged, close = self._stage(held, reader)
+            if close is None:
+                return None
+            self._spent(time.thread_time() - began)
+            held.header = header.closed_by(close)
+            point("host.channel", **where)
+            answer = self._close(held.header, close.kind, staged, where)
+            applied = True
+            return answer
+        except MemoryError as full:
+            raise MemoryLimitError(
+                f"host {self._host} has not the memory for partition {header.partition} of epoch "
+                f"{header.epoch}: {full}",
+                hint=FEWER_ROWS,
+            ) from full
+        finally:
+            with self._room:
+                self._staging.close(held, applied)
+                self._room.notify_all()
+
+    def _stage(
+        self, held: Held, reader: fl.MetadataRecordBatchReader
+    ) -> tuple[list[pa.RecordBatch], Close | None]:
+        """All batches of a channel and what ends it; None for that if the channel broke off."""
+        staged: list[pa.RecordBatch] = []
+        came = 0
+        while True:
+            try:
+                chunk = reader.read_chunk()
+            except StopIteration:
+                return staged, None
+            if chunk.data is not None:
+                came += chunk.data.num_rows
+                staged.append(chunk.data)
+                if not self._has_room(held, chunk.data.get_total_buffer_size()):
+                    staged.clear()
+            if chunk.app_metadata is not None:
+                close = codec.decode(chunk.app_metadata.to_pybytes(), Close)
+                if came != close.records:
+                    raise ProtocolError(f"{came} of a channel's {close.records} records have come")
+                return staged, close
+
+    def _has_room(self, held: Held, bytes: int) -> bool:
+        """Wait until a channel that has brought so much may bring more; False: its rows are not needed."""
+        with self._room:
+            needed = self._staging.add(held, bytes)
+            self._room.wait_for(lambda: self._ended.is_set() or self._staging.may_read(held))
+        return needed
 
     def _spent(self, seconds: float) -> None:
         with self._lock:
@@ -154,7 +226,7 @@ class HostServer(TokenServer):
         if header.chained and machine is self.machine:
             raise ProtocolError(f"{self._host} serves one step only")
         while True:
-            with self._lock:
+            with self._lock, self._refusing_unfit(kind):
                 need = machine.needs(header, kind, staged)
                 if need is None:
                     began = time.perf_counter()
@@ -169,6 +241,18 @@ class HostServer(TokenServer):
         if slowed_s := point("host.work", **where, **work):
             self._spent(slowed_s)
         return answer
+
+    @contextmanager
+    def _refusing_unfit(self, kind: str) -> Iterator[None]:
+        """Batches that are not of this step are told as that: a host of it would have sent others."""
+        try:
+            yield
+        except (LookupError, TypeError, ValueError, OverflowError, pa.ArrowException) as unfit:
+            raise ProtocolError(
+                f"step {self._step} cannot take this channel of {kind!r}: "
+                f"{type(unfit).__name__}: {unfit}",
+                hint="use the same flow and the same release of Penstock everywhere",
+            ) from unfit
 
     def do_get(self, context: fl.ServerCallContext, ticket: fl.Ticket) -> fl.FlightDataStream:
         """Entries of slots that this host gave away, for the host that owns them now."""
@@ -236,20 +320,25 @@ class HostServer(TokenServer):
         with self._lock:
             self.machine.release()
 
-    def _compact(self, order: dict[str, Any]) -> Compacted:
+    def _begin_compaction(self, order: dict[str, Any]) -> None:
+        wanted = codec.from_plain(order["order"], CompactOrder)
+        codec.from_plain({"tag": wanted.tag}, orders.OfCompaction)
+        must_be_slots(wanted.slots, self.machine.operator.table.slots)
+        self._compactor.begin(wanted)
+
+    def _compaction(self, order: dict[str, Any]) -> Standing:
+        return self._compactor.standing(order["tag"])
+
+    def _compact(
+        self, slots: Array, upto: int, tag: str, next_file: Callable[[], None]
+    ) -> Compacted:
         table = self.machine.operator.table
-        slots = np.array(order["slots"], np.int64)
 
         def check() -> None:
             point("host.compact", **self._where)
-            if self._ended.is_set():
-                raise HostLostError("the host ended in the middle of a compaction")
+            next_file()
 
-        def work() -> Compacted:
-            what = self._store, self._step, table.codec, table.schema
-            return compact(*what, slots, order["upto"], order["tag"], check)
-
-        return self._compactor.submit(work).result()
+        return compact(self._store, self._step, table.codec, table.schema, slots, upto, tag, check)
 
     def _reader(self) -> StateReader:
         table = self.machine.operator.table
@@ -259,23 +348,3 @@ class HostServer(TokenServer):
         with self._lock:
             self.machine.rollback(order["version"], order["run"])
             self._seal = None
-
-
-def _work_softly() -> None:
-    """Let this thread yield to those that an epoch waits for."""
-    os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 10)
-
-
-def _stage(reader: fl.MetadataRecordBatchReader) -> tuple[list[pa.RecordBatch], str | None]:
-    """All batches of a channel and what they are; None for that if the channel broke off."""
-    staged: list[pa.RecordBatch] = []
-    while True:
-        try:
-            chunk = reader.read_chunk()
-        except StopIteration:
-            return staged, None
-        if chunk.data is not None:
-            staged.append(chunk.data)
-        word = b"" if chunk.app_metadata is None else chunk.app_metadata.to_pybytes()
-        if word.startswith(CLOSE):
-            return staged, word.removeprefix(CLOSE).decode()

@@ -6,11 +6,22 @@
 from __future__ import annotations
 
 import signal
+import sys
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from pyspark import SparkContext
+from pyspark.serializers import SpecialLengths
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - as everywhere in PySpark
+
+from penstock.errors import CutInputError, ProtocolError
+from penstock.state.store.places import S3A_SETTINGS
+
+_END = SpecialLengths.END_OF_STREAM.to_bytes(4, "big", signed=True)
+"""What Spark sends a Python worker behind all input of a task, and only then."""
 
 
 def partition_count(df: DataFrame) -> int:
@@ -35,6 +46,62 @@ def pinned(df: DataFrame) -> DataFrame:
     return DataFrame(jdf, df.sparkSession)
 
 
+def stream_sources(df: DataFrame) -> int:
+    """How many sources a streaming DataFrame has in the eyes of Spark's log of offsets."""
+    leaves: Any = df._jdf.queryExecution().analyzed().collectLeaves()
+    found: list[Any] = []
+    for leaf in (leaves.apply(n) for n in range(leaves.size())):
+        if leaf.isStreaming() and not any(leaf.equals(other) for other in found):
+            found.append(leaf)
+    return len(found)
+
+
+@contextmanager
+def clock_now(spark: SparkSession) -> Iterator[None]:
+    """Let a source that does not know the trigger "available now" (the clock) be one of a query that has
+    it. Spark would otherwise make one batch of all that the other sources have."""
+    key = "spark.sql.streaming.triggerAvailableNowWrapper.enabled"
+    before = spark.conf.get(key, None)
+    spark.conf.set(key, "true")
+    try:
+        yield
+    finally:
+        spark.conf.unset(key) if before is None else spark.conf.set(key, before)
+
+
+def own_session(spark: SparkSession) -> SparkSession:
+    """A session with the same settings, and settings of its own from here on."""
+    return SparkSession(spark.sparkContext, spark._jsparkSession.cloneSession())
+
+
+def hadoop_conf(spark: SparkSession) -> Any:
+    """What Spark opens file systems with in this session."""
+    return spark._jsparkSession.sessionState().newHadoopConf()
+
+
+def in_own_stage(df: DataFrame) -> DataFrame:
+    """The same rows in the same partitions, read from a shuffle; `df` as for `partition_count`.
+
+    Whatever reads them, all of `df` is run, in tasks that know their partitions; and Spark runs those
+    tasks again, and no others, whose rows were lost with an executor.
+    """
+    partitions = max(1, partition_count(df))
+    return pinned(df.repartitionById(partitions, F.spark_partition_id()))
+
+
+def forget_stage(df: DataFrame) -> None:
+    """Remove the files behind a DataFrame of `in_own_stage`; else they stay until the JVM collects its
+    garbage."""
+    cleaner: Any = df.sparkSession.sparkContext._jsc.sc().cleaner()
+    rdd: Any = df._jdf.logicalPlan().rdd()
+    while cleaner.isDefined():
+        behind = rdd.dependencies().head()
+        if behind.getClass().getSimpleName() == "ShuffleDependency":
+            cleaner.get().doCleanupShuffle(behind.shuffleId(), False)
+            return
+        rdd = behind.rdd()
+
+
 def stop_signal(run_id: str) -> str:
     """A message that a stopping query takes for its own cancellation, not for a failure.
 
@@ -56,7 +123,62 @@ def keep_jobs_on_interrupt() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+def qualified(spark: SparkSession, path: str) -> tuple[str, str, str]:
+    """A path as Spark's streaming takes it: the scheme, the authority and the absolute path."""
+    jvm: Any = spark.sparkContext._jvm
+    folder = jvm.org.apache.hadoop.fs.Path(path)
+    found = folder.getFileSystem(_hadoop(spark)).makeQualified(folder).toUri()
+    return found.getScheme(), found.getAuthority() or "", found.getPath()
+
+
+def knows_scheme(spark: SparkSession, scheme: str) -> bool:
+    """Whether Spark has a file system for URIs with this scheme."""
+    return _hadoop(spark).get(f"fs.{scheme}.impl") is not None
+
+
+def s3a_settings(spark: SparkSession, bucket: str) -> dict[str, str]:
+    """The settings of s3a that somebody has set for a bucket, by their names behind `fs.s3a.`."""
+    conf, found = _hadoop(spark), dict[str, str]()
+    for prefix in ("fs.s3a.", f"fs.s3a.bucket.{bucket}."):
+        for name in S3A_SETTINGS:
+            sources = conf.getPropertySources(prefix + name)
+            if sources is not None and list(sources) != ["core-default.xml"]:
+                found[name] = str(conf.get(prefix + name))
+    return found
+
+
+def _hadoop(spark: SparkSession) -> Any:
+    """Hadoop's configuration of this session."""
+    session: Any = spark
+    return session._jsparkSession.sessionState().newHadoopConf()
+
+
 def is_local(spark: SparkSession | SparkContext) -> bool:
     """Whether tasks run on the driver's machine."""
     context = spark if isinstance(spark, SparkContext) else spark.sparkContext
     return (context.master or "").startswith("local")
+
+
+def check_input_end() -> None:
+    """Raise `CutInputError` unless Spark has said that all input of this task was sent.
+
+    For the function of a `mapInArrow`, when it was given the last batch. If a task's input fails in
+    Spark, the worker's socket is closed, mostly between two Arrow batches, and its Arrow reader takes
+    that for the end. After a real end Spark's own mark lies next in the socket's stream, which is the
+    local `infile` of the worker's `main`. It is only looked at here, and taken by the worker.
+    """
+    frame = sys._getframe()
+    while frame.f_code.co_name != "main" or "infile" not in frame.f_locals:
+        if frame.f_back is None:
+            raise ProtocolError(
+                "where Spark's worker reads the input of a task was not found",
+                hint="use a PySpark release that this release of Penstock is made for",
+            )
+        frame = frame.f_back
+    try:
+        mark = frame.f_locals["infile"].peek(len(_END))[: len(_END)]
+    except OSError as broken:
+        raise CutInputError(f"the input of this task broke off: {broken}") from broken
+    # a buffer may end inside of the mark
+    if not mark or not _END.startswith(mark):
+        raise CutInputError("the input of this task broke off: Spark has not sent all of it")

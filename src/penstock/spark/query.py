@@ -4,12 +4,12 @@ nothing behind."""
 from __future__ import annotations
 
 import atexit
+import logging
 import os
 import shutil
 import threading
 import weakref
-from collections.abc import Iterable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -30,12 +30,17 @@ from penstock.spark.session import check_cores
 
 State = Literal["starting", "running", "stopped", "finished", "failed"]
 
+_log = logging.getLogger("penstock.query")
 _JOURNAL_KEPT = 1_000
+_END_S = 60.0
+"""Seconds that one part may take to end: a host that does not answer must not keep the others."""
 _active: weakref.WeakSet[FlowQuery] = weakref.WeakSet()
 
 
 @atexit.register
 def _stop_all() -> None:
+    for query in list(_active):
+        query._parts.stopping.set()
     for query in list(_active):
         query.stop()
 
@@ -89,7 +94,9 @@ class FlowQuery:
         for told in (parts.runner.waiting, *parts.fleet.waiting):
             message += f"; {told}" if told and not self._done.is_set() else ""
         if trouble := parts.runner.upkeep_trouble:
-            message += f"; the store could not be compacted: {trouble}"
+            message += f"; {trouble}"
+        if trouble := parts.store.files.trouble:
+            message += f"; waiting for the store: {trouble}"
         if parts.keeper is not None and (trouble := parts.keeper.trouble):
             message += f"; there are no functions: {trouble}"
         return QueryStatus(
@@ -240,9 +247,11 @@ class FlowQuery:
             self._error = self._error or epochs.error
             if self._error is not None:
                 self._state = "failed"
-            self._clean_up()
-            self._done.set()
-            _active.discard(self)
+            try:
+                self._clean_up()
+            finally:
+                self._done.set()
+                _active.discard(self)
 
     def _start_up(self) -> None:
         parts = self._parts
@@ -256,18 +265,37 @@ class FlowQuery:
         )
 
     def _clean_up(self) -> None:
-        """End all parts, one after the other, and also those behind one that fails to end."""
+        """End all parts, one after the other, and also those behind one that fails or hangs."""
         parts = self._parts
         ends = [parts.bill.end, parts.runner.stop, parts.journal.stop, parts.events.stop]
+        ends += [merger.stop for merger in parts.mergers]
         ends += [parts.fleet.stop, parts.registry.shutdown, parts.store.remove_control]
         if parts.keeper is not None:
             ends.insert(0, parts.keeper.stop)
-        try:
-            with ExitStack() as ending:
-                for end in reversed(ends):
-                    ending.callback(end)
-        except Exception as failed:
-            self._error = self._error or failed
+        for end in ends:
+            if failed := _failure(end, _END_S):
+                _log.warning("a part of query %s did not end well: %s", self.run_id, failed)
+                if self._error is None:
+                    self._error, self._state = failed, "failed"
         arm(())
         if parts.start.temporary:
-            shutil.rmtree(parts.start.checkpoint, ignore_errors=True)
+            shutil.rmtree(parts.start.temporary, ignore_errors=True)
+
+
+def _failure(end: Callable[[], object], limit_s: float) -> BaseException | None:
+    """What a function failed with, be it that it takes longer than this; None if it did not."""
+    failed: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            end()
+        except BaseException as error:
+            failed.append(error)
+
+    worker = threading.Thread(target=work, name="penstock-end", daemon=True)
+    worker.start()
+    worker.join(limit_s)
+    if worker.is_alive():
+        name = getattr(end, "__qualname__", repr(end))
+        return PenstockError(f"{name} has not returned for {limit_s:g} s, and is left to itself")
+    return failed[0] if failed else None

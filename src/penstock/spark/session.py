@@ -125,6 +125,23 @@ def _stderr_to(log: Path) -> Iterator[None]:
         os.close(kept)
 
 
+def check_session(source: DataFrame) -> None:
+    """Refuse a session in which hosts and couriers cannot work."""
+    if type(source).__module__.startswith("pyspark.sql.connect"):
+        raise SettingError(
+            "the DataFrame is of a Spark Connect session, whose driver is elsewhere: hosts and couriers "
+            "need the driver's SparkContext",
+            hint="make the session with ps.session(), or ps.configure(SparkSession.builder"
+            '.master(...)), without "remote" and without SPARK_REMOTE in the environment',
+        )
+    if source.sparkSession.sparkContext.getConf().get("spark.speculation", "false") == "true":
+        raise SettingError(
+            "spark.speculation is on: Spark would start second copies of hosts, which run as long as the "
+            "query, and of couriers that wait for them",
+            hint="make the session with spark.speculation=false",
+        )
+
+
 def check_cores(source: DataFrame, hosts: int) -> None:
     """Hosts hold a task slot each, for as long as the query runs; couriers need at least one."""
     context, slots = source.sparkSession.sparkContext, task_slots(source)

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 
 import pyarrow as pa
@@ -69,6 +70,8 @@ class TokenServer(fl.FlightServerBase):  # type: ignore[misc]
             ) from refused
         self._address = address
         self.actions: dict[str, Callable[[dict[str, Any]], Any]] = {}
+        self.takes: dict[str, type] = {}
+        """Action -> what it takes (see `wire.orders`); it is checked before the action is done."""
 
     @property
     def location(self) -> str:
@@ -81,7 +84,10 @@ class TokenServer(fl.FlightServerBase):  # type: ignore[misc]
             handler = self.actions.get(action.type)
             if handler is None:
                 raise errors.ProtocolError(f"no action {action.type!r} here")
-            return [codec.encode(handler(codec.decode(action.body.to_pybytes(), dict[str, Any])))]
+            facts = codec.decode(action.body.to_pybytes(), dict[str, Any])
+            if action.type in self.takes:
+                codec.from_plain(facts, self.takes[action.type])
+            return [codec.encode(handler(facts))]
 
 
 class Endpoint:
@@ -91,6 +97,20 @@ class Endpoint:
         self.location = location
         self._client = fl.FlightClient(location, generic_options=_UNLIMITED)
         self._headers = [(b"authorization", f"Bearer {token}".encode())]
+        self._calls = set[object]()
+        self._greeted = False
+
+    @property
+    def busy(self) -> bool:
+        """Whether a call is under way."""
+        return bool(self._calls)
+
+    def greet(self, timeout_ms: int) -> None:
+        """Wait for a first answer, once: a conversation that begins before there is a connection cannot
+        be broken off."""
+        if not self._greeted:
+            self.call(PING, timeout_ms)
+            self._greeted = True
 
     def call(self, action: str, timeout_ms: int, **arguments: Any) -> Any:
         """Ask for an action and wait for its answer."""
@@ -134,6 +154,8 @@ class Endpoint:
     @contextmanager
     def hearing_errors(self) -> Iterator[None]:
         """Turn what Flight raises into the error that the other side told, or into its loss."""
+        call = object()
+        self._calls.add(call)
         try:
             yield
         except (pa.ArrowException, OSError) as failed:
@@ -146,6 +168,8 @@ class Endpoint:
                     location=self.location,
                 ) from failed
             raise
+        finally:
+            self._calls.discard(call)
 
 
 def in_own_thread(work: Callable[[], T], name: str) -> Future[T]:
@@ -174,21 +198,44 @@ def counted_on(driver: Endpoint, timeout_ms: int, **what: Any) -> bool:
 
 
 class Endpoints:
-    """The clients of many servers with one token, each connected once."""
+    """The clients of many servers, each connected once. Safe to use from several threads.
 
-    def __init__(self, token: str) -> None:
-        self._token = token
-        self._known: dict[str, Endpoint] = {}
+    Servers come and go, and with them locations and tokens: what nobody has used for a while is
+    closed when another one is connected.
+    """
 
-    def at(self, location: str) -> Endpoint:
-        endpoint = self._known.get(location)
-        if endpoint is None:
-            endpoint = self._known[location] = Endpoint(location, self._token)
+    def __init__(
+        self, token: str = "", clock: Callable[[], float] = time.monotonic, idle_s: float = 60.0
+    ) -> None:
+        self._token, self._clock, self._idle_s = token, clock, idle_s
+        self._known: dict[tuple[str, str], tuple[Endpoint, float]] = {}
+        self._lock = threading.Lock()
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def at(self, location: str, token: str | None = None) -> Endpoint:
+        """The client of a server; with its own token, if these do not have one in common."""
+        place, now = (location, self._token if token is None else token), self._clock()
+        with self._lock:
+            found = self._known.get(place)
+            if found is None:
+                self._close_idle(now)
+            endpoint = Endpoint(*place) if found is None else found[0]
+            self._known[place] = (endpoint, now)
         return endpoint
 
-    def close(self) -> None:
-        for endpoint in list(self._known.values()):
-            endpoint.close()
+    def close(self, token: str | None = None) -> None:
+        """Close all clients, or those with this token."""
+        with self._lock:
+            for place in [p for p in self._known if token in (None, p[1])]:
+                self._known.pop(place)[0].close()
+
+    def _close_idle(self, now: float) -> None:
+        for place, (endpoint, used) in list(self._known.items()):
+            if not endpoint.busy and now - used > self._idle_s:
+                del self._known[place]
+                endpoint.close()
 
 
 def _first_line(error: Exception) -> str:
@@ -199,4 +246,11 @@ def own_address(local: bool) -> str:
     """The address that others reach this machine at; loopback in local mode."""
     if local:
         return "127.0.0.1"
-    return socket.gethostbyname(socket.gethostname())
+    address = socket.gethostbyname(socket.gethostname())
+    if not address.startswith("127."):
+        return address
+    # Its own name is loopback on many machines; a socket that is about to send knows better.
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe, suppress(OSError):
+        probe.connect(("192.0.2.1", 9))
+        address = probe.getsockname()[0]
+    return address

@@ -10,12 +10,6 @@ import pyarrow as pa
 from penstock.operators.operator import EpochTime
 from penstock.plan.epoch import EpochPlan, StepRoutes
 
-CLOSE = b"close "
-"""With the kind of the batches behind it, ends a channel's input. Without it the stream broke off, and
-what it brought is dropped."""
-ALONE = "alone "
-"""Before the kind, in the first channel of a task whose second one would bring nothing."""
-
 
 @dataclass(frozen=True)
 class ChannelHeader:
@@ -37,8 +31,16 @@ class ChannelHeader:
     keep_late: bool = False
     """Whether a chain's answer has the rows that came too late for its steps, or only their number."""
     alone: bool = False
-    """Whether the task's second channel brings nothing, so that this one closes both. That is known
-    when it closes; see `ALONE`."""
+    """Whether the task's second channel brings nothing, so that this one closes both. Known when it
+    closes, as is `rows`; see `Close`."""
+    rows: int = 0
+    """Rows of the task's whole input."""
+    task: int = 0
+    """The task's number, in all its channels: of those that a host lets wait, the lowest comes first."""
+
+    def closed_by(self, close: Close) -> ChannelHeader:
+        """The same channel, with what is known when it closes."""
+        return replace(self, alone=close.alone, rows=close.rows)
 
     @property
     def closes(self) -> tuple[int, ...]:
@@ -73,6 +75,7 @@ class ChannelHeader:
             attempt,
             plan.partitions * routes.channels,
             routes.time,
+            task=partition,
         )
 
     @staticmethod
@@ -81,6 +84,20 @@ class ChannelHeader:
         chained = tuple((routes.step, routes.time) for routes in plan.steps[1:])
         first = ChannelHeader.of(plan, plan.steps[0], partition, attempt)
         return replace(first, chained=chained, keep_late=keep_late)
+
+
+@dataclass(frozen=True)
+class Close:
+    """Ends a channel's input. Without it the stream broke off, and what it brought is dropped."""
+
+    kind: str
+    """What its batches are, as `Sender.finish` says."""
+    records: int
+    """Records in the channel: as many must have come."""
+    rows: int
+    """Rows of the task's whole input: as many in each try of the task, or it is not the same input."""
+    alone: bool = False
+    """In the first channel of a task: its second one would bring nothing."""
 
 
 @dataclass(frozen=True)

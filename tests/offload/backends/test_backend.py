@@ -155,6 +155,8 @@ class Echo:
     def invoke(self, request: bytes, timeout_ms: int) -> bytes:
         return self._answer
 
+    def close(self) -> None: ...
+
 
 def test_another_backend_is_one_entry() -> None:
     with pytest.MonkeyPatch.context() as patch:

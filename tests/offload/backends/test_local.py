@@ -17,10 +17,17 @@ import pyarrow as pa
 import pytest
 
 from penstock.errors import SettingError
+from penstock.offload.backends.aws.backend import LambdaFunctions
 from penstock.offload.backends.backend import WorkerFailed, invoker_at
-from penstock.offload.backends.local.backend import LocalFunctions, LocalInvoker, LocalWorkers
+from penstock.offload.backends.local.backend import (
+    LocalFunctions,
+    LocalInvoker,
+    LocalWorkers,
+    reachable,
+)
 from penstock.offload.backends.messages import WorkerAnswer
 from penstock.testing import Fault, Pace
+from penstock.wire.flight import own_address
 from tests.offload.backends.flows import counting, doubled, request, rows, slow_or_wrong
 from tests.offload.backends.waiting import until
 
@@ -204,3 +211,18 @@ def test_nothing_is_left_of_burst_workers_that_are_stopped() -> None:
         process.suspend()
     started.stop()
     until(lambda: not any(process.is_running() for process in family))
+
+
+def test_couriers_of_other_machines_ask_at_the_address_of_the_driver() -> None:
+    address = own_address(local=False)
+    functions = reachable(LocalFunctions(at_most=1), address)
+    started = functions.start(FLOW, "run", "token")
+    try:
+        assert f"grpc://{address}:" in started.reach
+        asked = request(FLOW, ("a", 1))
+        answer = invoker_at(started.reach).invoke(asked.to_bytes(), 20_000)
+        assert WorkerAnswer.from_bytes(answer, asked).batches
+    finally:
+        started.stop()
+    other = LambdaFunctions("flow")
+    assert reachable(other, address) is other

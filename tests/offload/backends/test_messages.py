@@ -69,6 +69,7 @@ def test_a_row_that_is_too_large_for_any_request_is_alone_in_its_own() -> None:
 
 
 def test_a_flow_is_known_by_its_mark() -> None:
-    assert flow_mark(FLOW) == flow_mark(counting(slow_or_wrong))
+    assert flow_mark(FLOW) == flow_mark(counting(doubled))
+    assert flow_mark(FLOW) != flow_mark(counting(slow_or_wrong))
     other = counting(doubled).steps[:1]
     assert flow_mark(FLOW) != flow_mark(type(FLOW)(FLOW.sources, other))

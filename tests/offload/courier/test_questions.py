@@ -44,6 +44,8 @@ class Asked:
             with self._lock:
                 self.now -= 1
 
+    def close(self) -> None: ...
+
     def taken(self) -> Usage:
         return Usage()
 

@@ -68,6 +68,10 @@ class Invoker(Protocol):
         backend counts by itself."""
         ...
 
+    def close(self) -> None:
+        """Let go of its connections; calls under way may fail."""
+        ...
+
 
 class BurstWorkers(Protocol):
     """The burst workers of one run, as the driver holds them. Safe to use from several threads."""
@@ -108,7 +112,7 @@ _lock = threading.Lock()
 _invokers: dict[str, Invoker] = {}
 """A warm Python worker keeps them between tasks. A new run has a new text."""
 _KEPT = 8
-"""Invokers that a Python worker keeps. Those of the oldest runs, with their connections, go first."""
+"""Invokers that a Python worker keeps. Those that were not used for longest are closed first."""
 
 
 def reach_text(kind: str, **facts: object) -> str:
@@ -119,12 +123,14 @@ def reach_text(kind: str, **facts: object) -> str:
 def invoker_at(reach: str) -> Invoker:
     """The invoker that a reach text describes. It is made once in a process."""
     with _lock:
-        if reach not in _invokers:
+        if reach in _invokers:
+            _invokers[reach] = _invokers.pop(reach)  # the last one to go
+        else:
             facts = json.loads(reach)
             kind = facts.pop("kind", None)
             if kind not in INVOKERS:
                 raise ProtocolError(f"a plan names functions of an unknown kind: {kind!r}")
             _invokers[reach] = pkgutil.resolve_name(INVOKERS[kind])(**facts)
             if len(_invokers) > _KEPT:
-                del _invokers[next(iter(_invokers))]
+                _invokers.pop(next(iter(_invokers))).close()
         return _invokers[reach]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
@@ -18,10 +19,13 @@ import pyarrow as pa
 from penstock import codec
 from penstock.errors import ProtocolError
 from penstock.offload.backends.backend import WorkerFailed
+from penstock.offload.backends.code_mark import code_mark, penstock_version
 from penstock.operators.operator import EpochTime, Outgoing, StepPlan
 from penstock.plan.steps import FlowPlan, KeyedStep, Step
 
 _HEAD = b"penstock"
+_MARK = "_flow_mark"
+"""The attribute of a plan that keeps its mark."""
 _Head = TypeVar("_Head")
 
 
@@ -51,7 +55,7 @@ class Request:
     """Ids of stateless steps, and perhaps of a keyed one behind them."""
     time: EpochTime
     flow: str
-    """The mark of the flow: a burst worker that was packaged with another flow must not answer."""
+    """The mark of the flow: a burst worker that was packaged with other code must not answer."""
     batches: tuple[pa.RecordBatch, ...]
 
     @property
@@ -175,13 +179,22 @@ def rows_between(batches: Sequence[pa.RecordBatch], begin: int, end: int) -> lis
 
 
 def flow_mark(flow: FlowPlan) -> str:
-    """A short text that is the same for the same steps and columns, whatever user code does."""
+    """A short text for what a burst worker does: the same for the same release of Penstock, steps,
+    columns and user code. It is made once, and goes where the plan goes."""
+    known: str | None = flow.__dict__.get(_MARK)
+    if known is not None:
+        return known
     steps = [
-        [step.id, str(step.plan) if isinstance(step, KeyedStep) else "", _columns(step.output)]
+        [step.id, str(step.plan), *_columns(step.output)]
+        if isinstance(step, KeyedStep)
+        else [step.id, code_mark(step.function), *_columns(step.output)]
         for step in flow.steps
     ]
     sources = [_columns(source.schema) for source in flow.sources]
-    return hashlib.sha256(json.dumps([sources, steps]).encode()).hexdigest()[:16]
+    release = [penstock_version(), *sys.version_info[:2]]
+    mark = hashlib.sha256(json.dumps([release, sources, steps]).encode()).hexdigest()[:16]
+    object.__setattr__(flow, _MARK, mark)
+    return mark
 
 
 def _columns(schema: pa.Schema) -> list[str]:

@@ -20,7 +20,8 @@ class BurstWorker:
     """Answers requests about one flow. Keeps nothing between two of them."""
 
     def __init__(self, flow: FlowPlan) -> None:
-        self._mark = flow_mark(flow)
+        self.mark = flow_mark(flow)
+        """What it was made of: see `flow_mark`."""
         self._steps: dict[str, Step] = {step.id: step for step in flow.steps}
 
     def answer(self, body: bytes) -> bytes:
@@ -30,9 +31,10 @@ class BurstWorker:
         invocation: it is the courier that knows what to do about such rows.
         """
         request = Request.from_bytes(body)
-        if request.flow != self._mark:
+        if request.flow != self.mark:
             raise FlowError(
-                "this burst worker was made for another flow than the one that asks",
+                "this burst worker was made of another flow, other user code or another release of "
+                "Penstock than the one that asks",
                 hint="package the flow again, and deploy that",
             )
         return self._run(request).to_bytes()

@@ -90,7 +90,7 @@ class BurstRoad(HostRoad):
             self._delivery.work.late(self._step, [(0, rows) for rows in made.late])
             for outgoing in made.sent:
                 channels.send(outgoing, tally)
-        channels.end(self._form[0])
+        channels.end(self._form[0], self._delivery.input.whole_rows)
         return tally
 
     def _taken(self, answer: WorkerAnswer) -> Made:

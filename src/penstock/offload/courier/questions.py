@@ -213,3 +213,5 @@ class _Unreachable:
 
     def taken(self) -> Usage:
         return Usage()
+
+    def close(self) -> None: ...

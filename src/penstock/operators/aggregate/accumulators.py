@@ -16,6 +16,7 @@ from typing import ClassVar, Literal
 import numpy as np
 import pyarrow as pa
 
+from penstock.errors import SumOverflowError
 from penstock.operators.aggregate import kernels
 from penstock.state.arrays import (
     Array,
@@ -181,7 +182,7 @@ class AnySum(Accumulator):
 
 @dataclass(frozen=True)
 class Sum(AnySum):
-    """The sum of a column, as int64 (wrapping around) or as float64."""
+    """The sum of a column, as int64, which must hold it, or as float64."""
 
     column: str
     number: Literal["int", "float"]
@@ -202,7 +203,14 @@ class Sum(AnySum):
         valid = valid_mask(array)
         if valid is not None:
             entries, values = entries[valid], values[valid]
-        kernels.add(state(self.name), state(f"{self.name} seen"), entries, values)
+        sums, seen = state(self.name), state(f"{self.name} seen")
+        unsigned = array.type == pa.uint64()
+        if self.number == "float":
+            kernels.add(sums, seen, entries, values)
+        elif (unsigned and np.any(values < 0)) or not kernels.add_exactly(
+            sums, seen, entries, values
+        ):
+            raise SumOverflowError.of(self.column)
 
 
 @dataclass(frozen=True)

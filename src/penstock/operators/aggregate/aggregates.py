@@ -33,7 +33,7 @@ def count(column: str | None = None, where: str | None = None) -> Aggregate:
 
 
 def sum(column: str, where: str | None = None) -> Aggregate:
-    """The sum: int64 of integers (wraps around), float64 of floats, decimal(38) of decimals."""
+    """The sum: int64 of integers, which must hold it; float64 of floats; decimal(38) of decimals."""
     return Aggregate("sum", column, where=where)
 
 

@@ -12,7 +12,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
@@ -35,7 +34,7 @@ _LOOK_FROM, _LOOK_TO = 15_000, 20_000
 _MOSTLY_NEW = 0.95
 """Combining is given up when this share of those rows had keys not seen before."""
 _MOST_BYTES = 1 << 26
-"""About what a combiner that never gives up may hold: a sketch takes hundreds of bytes per key."""
+"""About what a combiner may hold of states: a sketch takes hundreds of bytes per key."""
 
 
 class Combiner:
@@ -46,22 +45,25 @@ class Combiner:
     `raw(batch)` gives it. With an `approx_distinct`, whose state is larger than many rows,
     `combines` is False from the start. Batches must hold no row with a null in its key.
 
-    With `always` it never gives up, whatever the keys are like. Give it batches in `pieces` then,
-    and `finish` whenever it is `full`.
+    With `always` it never gives up, whatever the keys are like. Give it batches in `pieces`, and
+    `finish` whenever it is `full`. Once it is `settled` it does not give up any more, and no batch
+    that was added is needed.
     """
 
     combines: bool
     """Whether adding makes sense; look after each `add`."""
     rows: int
     """Rows added."""
+    settled: bool
+    """Whether `combines` can no longer turn False."""
 
     def __init__(self, plan: AggregatePlan, always: bool = False) -> None:
-        self.plan, self.always = plan, always
+        self.plan, self.settled = plan, always
         self._index = key_index(plan.codec.layout)
         small = not any(isinstance(a, DistinctSketch) for a in plan.accumulators)
         self._worth = always or small
         width = sum(column.width * column.dtype.itemsize for column in plan.columns)
-        self._most = max(_MOST_BYTES // max(width, 1), 1) if always else sys.maxsize
+        self._most = max(_MOST_BYTES // max(width, 1), 1)
         self._reset()
 
     @property
@@ -72,7 +74,7 @@ class Combiner:
     @property
     def full(self) -> bool:
         """Whether it should be finished before more is added."""
-        return self.groups >= self._most
+        return self.settled and self.groups >= self._most
 
     def pieces(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         """The batch in parts that do not overfill it."""
@@ -117,7 +119,7 @@ class Combiner:
             self._look = self.groups
         elif self._worth:
             self._new = (self.groups - self._look) / (_LOOK_TO - _LOOK_FROM)
-            self.combines = self.always or self._new < _MOSTLY_NEW
+            self.combines = self.settled = self.settled or self._new < _MOSTLY_NEW
 
     def _add(self, batch: pa.RecordBatch) -> None:
         before = self.groups
@@ -158,7 +160,7 @@ class CombiningSender:
                     yield self._combined()
         if not combiner.combines:
             yield from map(self._uncombined, self._unsent)
-        if combiner.always or not combiner.combines:
+        if combiner.settled or not combiner.combines:
             self._unsent.clear()
 
     def finish(self) -> tuple[str, Iterable[Outgoing]]:

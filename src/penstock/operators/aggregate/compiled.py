@@ -178,7 +178,7 @@ def _sum(
             hint="cast the column before this step, or count it",
         )
     elif average and type.bit_width > 32:
-        # A sum of 64-bit integers may wrap around; an average must not.
+        # A sum of 64-bit integers may not fit; an average always does.
         result, part = pa.float64(), Sum(name, "float", where)
     else:
         result = pa.float64() if average else pa.int64()

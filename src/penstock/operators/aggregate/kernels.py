@@ -35,6 +35,21 @@ def add(sums, seen, entries, values):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
+def add_exactly(sums, seen, entries, values):  # type: ignore[no-untyped-def]
+    """Add integers. Returns whether all sums fit into int64: one does not if both that were added have
+    another sign than it."""
+    wrong = np.int64(0)
+    for i in range(len(entries)):
+        entry = np.uint64(entries[i])
+        old, value = sums[entry], values[i]
+        new = old + value
+        wrong |= (old ^ new) & (value ^ new)
+        sums[entry] = new
+        seen[entry] = True
+    return wrong >= 0
+
+
+@njit(cache=True, nogil=True)
 def put_first(held, seen, entries, values):  # type: ignore[no-untyped-def]
     for i in range(len(entries)):
         entry = np.uint64(entries[i])

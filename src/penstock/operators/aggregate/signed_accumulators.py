@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
+from penstock.errors import SumOverflowError
 from penstock.operators.aggregate import kernels
 from penstock.operators.aggregate.accumulators import (
     Accumulator,
@@ -24,6 +25,9 @@ from penstock.operators.aggregate.accumulators import (
 from penstock.operators.operator import CHANGE
 from penstock.state.arrays import Array, filled_values, fixed_array, one_chunk, valid_mask
 from penstock.state.table.columns import Column
+
+_LEAST = np.iinfo(np.int64).min
+"""The only integer that has no opposite."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +79,7 @@ class SignedSum(Accumulator):
         if valid is not None:
             entries, signs = entries[valid], signs[valid]
             values = values.drop_null()
-        self.sum.fold(state, entries, _times(values, signs))
+        self.sum.fold(state, entries, _times(self.sum.column, values, signs))
         kernels.add_counts(state(self.rows), entries, signs)
 
     def merge(self, state: State, entries: Array, combined: pa.RecordBatch) -> None:
@@ -98,7 +102,7 @@ def _signs(change: pa.Array | pa.ChunkedArray) -> Array:
     return filled_values(one_chunk(change)).astype(np.int64, copy=False)
 
 
-def _times(values: pa.Array, signs: Array) -> pa.Array:
+def _times(column: str, values: pa.Array, signs: Array) -> pa.Array:
     """Values without nulls, as often as they are put in or taken back."""
     if pa.types.is_decimal(values.type):
         import pyarrow.compute as pc
@@ -107,4 +111,7 @@ def _times(values: pa.Array, signs: Array) -> pa.Array:
         return pc.multiply(whole, fixed_array(signs, pa.int64()).cast(pa.decimal256(19, 0)))
     if pa.types.is_floating(values.type):
         return fixed_array(numbers(values) * signs, pa.float64())
-    return fixed_array(numbers(values, np.int64) * signs, pa.int64())
+    whole = numbers(values, np.int64)
+    if np.any((whole == _LEAST) & (signs < 0)):
+        raise SumOverflowError.of(column)
+    return fixed_array(whole * signs, pa.int64())

@@ -125,7 +125,7 @@ def compact(
 ) -> Compacted:
     """Bring the files of these slots to version `upto`; writes new files, and changes none.
 
-    `check` is called before each file is written, and may raise to break off. The tag must be one
+    `check` is called before each file is read or written, and may raise to break off. The tag must be one
     that was not used before. Slots are read in groups, so memory holds only a part of the state.
     """
     chain = store.chain(upto)
@@ -190,11 +190,12 @@ class _Work:
     def _rows(self, ref: Ref, slots: Array) -> pa.Table:
         try:
             if ref.file not in self.open:
+                self.check()
                 self.open[ref.file] = self.store.open_segment(ref, self.codec)
+            segment = self.open[ref.file]
+            return fitting(segment.in_slots(slots), self.schema, segment.name)
         except SegmentGone as gone:
             raise self.store.lacks(ref.file) from gone
-        segment = self.open[ref.file]
-        return fitting(segment.in_slots(slots), self.schema, segment.name)
 
     def _wrote(self, kind: MergedKind, rows: pa.Table) -> SegmentRef:
         self.check()

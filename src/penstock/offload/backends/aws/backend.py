@@ -20,6 +20,7 @@ from penstock.control.money import FunctionPrice
 from penstock.errors import SettingError
 from penstock.faults import Fault
 from penstock.offload.backends.backend import Failure, WorkerFailed, reach_text
+from penstock.offload.backends.messages import flow_mark
 from penstock.wire.report import Usage
 
 if TYPE_CHECKING:
@@ -30,6 +31,9 @@ _WARM_EVERY_S = 240.0
 """Lambda keeps an idle environment for more than five minutes, as a rule."""
 _WARM_HOLD_MS = 200
 """Time that each is kept busy, so that as many environments are up as are to be warm."""
+_CLIENTS = 32
+"""Clients that an invoker keeps, each with connections of its own. The oldest goes first, and is closed
+when the last call through it has ended."""
 _STEP_MS = 100
 """Timeouts are rounded up to a multiple of this: each one takes a client of its own."""
 _FAILURES: dict[str | int, Failure] = {
@@ -75,8 +79,14 @@ class LambdaFunctions:
         self, flow: FlowPlan, run_id: str, token: str, faults: tuple[Fault, ...] = ()
     ) -> LambdaWorkers:
         """Nothing is started: the Lambda function is there. Who may invoke it is up to AWS, not the
-        token, and it is as fast as it is."""
-        return LambdaWorkers(self)
+        token, and it is as fast as it is. One that was made of other code is refused."""
+        workers = LambdaWorkers(self)
+        try:
+            workers.check(flow_mark(flow))
+        except SettingError:
+            workers.stop()
+            raise
+        return workers
 
 
 class LambdaWorkers:
@@ -84,13 +94,27 @@ class LambdaWorkers:
 
     def __init__(self, settings: LambdaFunctions) -> None:
         self.reach, self._price = reach_text("lambda", **settings.facts), settings.price
-        self._invoker = LambdaInvoker(**settings.facts)
+        self._invoker, self._name = LambdaInvoker(**settings.facts), settings.name
         self._lock = threading.Lock()
         self._noted = Usage()
         self._warm = 0
         self._changed, self._ended = threading.Event(), False
         self._keeper = threading.Thread(target=self._keep_warm, name="penstock-warm", daemon=True)
         self._keeper.start()
+
+    def check(self, mark: str) -> None:
+        """Refuse a Lambda function that was not packaged from the flow with this mark.
+
+        One that gives no answer now may give one later; it refuses requests of other flows itself.
+        """
+        with suppress(WorkerFailed):
+            found = self._invoker.ask({"warm": 0}, timeout_ms=30_000)
+            if found.get("mark") != mark:
+                raise SettingError(
+                    f"the Lambda function {self._name} was made of another flow, other user code or "
+                    "another release of Penstock",
+                    hint="run `penstock functions package` again, and deploy what it writes",
+                )
 
     def warm(self, count: int) -> None:
         """Invoke this many at once, now and every few minutes."""
@@ -111,6 +135,7 @@ class LambdaWorkers:
         self._ended = True
         self._changed.set()
         self._keeper.join()
+        self._invoker.close()
 
     def _keep_warm(self) -> None:
         while not self._ended:
@@ -201,6 +226,12 @@ class LambdaInvoker:
             usage, self._usage = self._usage, Usage()
         return usage
 
+    def close(self) -> None:
+        with self._lock:
+            clients, self._clients = self._clients, {}
+        for client in clients.values():
+            client.close()
+
     def _result(self, response: dict[str, Any], payload: bytes, took_s: float) -> dict[str, Any]:
         try:
             result = json.loads(payload)
@@ -246,6 +277,8 @@ class LambdaInvoker:
                 )
                 client = self._session.client("lambda", config=config, **self._address)
                 self._clients[rounded_s] = client
+                if len(self._clients) > _CLIENTS:
+                    self._clients.pop(next(iter(self._clients)))
             return self._clients[rounded_s]
 
 

@@ -6,7 +6,7 @@ third larger; `backend.request_limit` reckons with that. Over a URL or a gateway
 all the same, behind one more limit.
 
     {"request": text}    ->  {"answer": text, "cold": bool, "ms": float}, or {"failed": text, "failure": ...}
-    {"warm": ms}         ->  {"cold": bool, "ms": float}, after that time, so that others are started too
+    {"warm": ms}         ->  {"mark": text, "cold": bool, "ms": float}, after that time: others are started
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Handler:
     def _result(self, event: dict[str, Any]) -> dict[str, Any]:
         if "warm" in event:
             time.sleep(event["warm"] / 1000)
-            return {}
+            return {"mark": self._worker.mark}
         try:
             body = self._worker.answer(base64.b64decode(event["request"]))
         except Exception as failed:

@@ -23,6 +23,7 @@ import cloudpickle
 import penstock
 from penstock.errors import FlowError, SettingError
 from penstock.offload.backends.aws.handler import PLAN
+from penstock.offload.backends.messages import flow_mark
 from penstock.plan.steps import FlowPlan
 
 NEEDS = ("pyarrow", "numpy", "numba", "cloudpickle", "msgspec")
@@ -80,6 +81,7 @@ def package(flow: FlowPlan, to: Path, modules: Sequence[str] = (), vendor: bool 
     be there. With `vendor`, pip adds the packages that are needed, for machines like this one.
     """
     requirements = tuple(f"{name}=={version(name)}" for name in NEEDS)
+    flow_mark(flow)  # of the code as it is here, to go with the plan
     python = f"{sys.version_info.major}.{sys.version_info.minor}"
     texts = {
         "penstock_handler.py": _ENTRY.encode(),

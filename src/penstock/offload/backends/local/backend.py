@@ -18,7 +18,7 @@ import threading
 import weakref
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import cloudpickle
 import pyarrow as pa
@@ -34,6 +34,8 @@ from penstock.wire.report import Usage
 
 if TYPE_CHECKING:
     from penstock.plan.steps import FlowPlan
+
+T = TypeVar("T")
 
 INVOKE = "invoke"
 TIMEOUT = struct.Struct("<I")
@@ -65,6 +67,9 @@ class LocalFunctions:
     """Duration of a cold start beyond what it takes here."""
     speed: float = 1.0
     """Speed relative to a host."""
+    address: str = "127.0.0.1"
+    """The address of this machine that couriers ask them at. On a cluster it is the one at which executors
+    reach the driver; nothing needs to be set."""
     price: FunctionPrice = field(default_factory=FunctionPrice)
 
     def __post_init__(self) -> None:
@@ -91,6 +96,11 @@ class ServiceOrder:
     """The flow's plan and its faults, by cloudpickle."""
     token: str
     settings: LocalFunctions
+
+
+def reachable(backend: T, address: str) -> T:
+    """A backend whose burst workers, if they are on this machine, are asked at this address."""
+    return replace(backend, address=address) if isinstance(backend, LocalFunctions) else backend
 
 
 class LocalInvoker:
@@ -123,6 +133,9 @@ class LocalInvoker:
     def taken(self) -> Usage:
         """Nothing: the service counts by itself."""
         return Usage()
+
+    def close(self) -> None:
+        self._client.close()
 
 
 class LocalWorkers:

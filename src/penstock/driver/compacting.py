@@ -1,0 +1,166 @@
+"""One compaction, as the driver sees it: its parts are begun on hosts, asked about, and given to others.
+
+A part is some slots of one step. It is made from files to files, so any host of the step can do it,
+and what was made stays good whoever is lost meanwhile. A host that fails, that is lost, that owns none
+of the slots any more, or that gets nowhere, loses its part to another one.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from itertools import count
+from threading import Event
+
+from penstock import codec
+from penstock.driver.fleet import Fleet
+from penstock.errors import HostLostError, PenstockError
+from penstock.faults import point
+from penstock.host.compactor import CompactOrder, Standing
+from penstock.model import HostId
+from penstock.state.store.compaction import Compacted, merged_layout
+from penstock.state.store.store import Store
+
+Owners = list[tuple[str, HostId, list[int]]]
+"""(step, host, its slots)."""
+
+_PAUSES_S = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5)
+"""Waits between looks at the parts; the last one again and again."""
+
+
+class Stopped(Exception):
+    """The query stops: what is under way is given up."""
+
+
+@dataclass
+class _Part:
+    """Slots of a step, and where their compaction stands."""
+
+    step: str
+    slots: frozenset[int]
+    host: HostId | None = None
+    """The host that works on it."""
+    tag: str = ""
+    """The order that this host was given."""
+    files: int = -1
+    """Files that it was last known to have touched."""
+    since: float = 0.0
+    """When it last came further, in seconds of a steady clock."""
+    tried: set[HostId] = field(default_factory=set)
+    """Hosts that have failed in this attempt."""
+    failed: PenstockError | None = None
+    done: Compacted | None = None
+
+    @property
+    def open(self) -> bool:
+        return self.done is None and self.failed is None
+
+
+class Compaction:
+    """Brings all slots to a version. What is done is kept when an attempt fails, for the next one."""
+
+    def __init__(
+        self,
+        store: Store,
+        fleet: Fleet,
+        version: int,
+        owners: Owners,
+        stalled_ms: int,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.version = version
+        self.tag = store.new_tag()
+        """In the names of all its files."""
+        self._store, self._fleet, self._clock = store, fleet, clock
+        self._stalled_s = stalled_ms / 1000
+        self._parts = [_Part(step, frozenset(slots)) for step, _, slots in owners if slots]
+        self._orders = count()
+
+    def attempt(self, soft: bool, stopping: Event) -> tuple[int, str]:
+        """Have all parts done that are not yet; returns the version and file of the layout."""
+        parts = [part for part in self._parts if part.done is None]
+        for part in parts:
+            part.tried, part.failed, part.since = set(), None, self._clock()
+        pauses = _pauses()
+        while any(part.open for part in parts):
+            for part in parts:
+                if part.open and part.host is None:
+                    self._begin(part, soft)
+                elif part.open:
+                    self._look_after(part)
+            if stopping.wait(next(pauses)):
+                raise Stopped
+        for part in parts:
+            if part.failed is not None:
+                raise part.failed
+        done = [part.done for part in self._parts if part.done is not None]
+        layout = merged_layout(self._store.chain(self.version).layout, done, self.version, self.tag)
+        file = self._store.write_layout(layout)
+        point("driver.layout", version=self.version)
+        return self.version, file
+
+    def _begin(self, part: _Part, soft: bool) -> None:
+        """Give the part to the host that owns most of it, of those that are free and have not failed."""
+        owned = self._fleet.owned_by_step(part.step)
+        left = [host for host in owned if host not in part.tried]
+        if not left:
+            lost = HostLostError(f"step {part.step} has no host that can compact its slots")
+            if part.tried or self._clock() - part.since > self._stalled_s:
+                part.failed = part.failed or lost
+            return
+        busy = {other.host for other in self._parts if other.open}
+        free = [host for host in left if host not in busy]
+        if not free:
+            return
+        host = max(free, key=lambda host: len(owned[host] & part.slots))
+        part.host, part.tag = host, f"{self.tag}.{next(self._orders)}"
+        part.files, part.since = -1, self._clock()
+        order = CompactOrder(tuple(sorted(part.slots)), self.version, part.tag, soft)
+        try:
+            self._fleet.ask(host, "compact", order=order)
+        except PenstockError as refused:
+            self._give_up(part, refused)
+
+    def _look_after(self, part: _Part) -> None:
+        assert part.host is not None
+        try:
+            facts = self._fleet.ask(part.host, "compaction", tag=part.tag)
+            standing = codec.from_plain(facts, Standing)
+        except PenstockError as failed:
+            return self._give_up(part, failed)
+        part.done = standing.part
+        if part.done is not None:
+            return None
+        if standing.files > part.files:
+            part.files, part.since = standing.files, self._clock()
+        if self._clock() - part.since > self._stalled_s:
+            return self._give_up(
+                part,
+                HostLostError(
+                    f"{part.host} got nowhere with its part of a compaction for "
+                    f"{self._stalled_s:g} s",
+                    hint="look at the store's speed, or raise Settings.compact_stalled_ms",
+                ),
+            )
+        if not self._fleet.owned(part.host) & part.slots:
+            self._give_up(part, None)
+        return None
+
+    def _give_up(self, part: _Part, why: PenstockError | None) -> None:
+        """Take the part away from its host, which is not asked again if it has failed."""
+        host, part.host = part.host, None
+        assert host is not None
+        if why is not None:
+            part.tried.add(host)
+        with suppress(PenstockError):
+            self._fleet.ask(host, "cancel_compaction", tag=part.tag)
+        if why is not None and not set(self._fleet.owned_by_step(part.step)) - part.tried:
+            part.failed = why
+
+
+def _pauses() -> Iterator[float]:
+    yield from _PAUSES_S
+    while True:
+        yield _PAUSES_S[-1]

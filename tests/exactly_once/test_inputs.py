@@ -1,0 +1,64 @@
+"""Inputs that break off between two batches, or are another one when a task is tried again."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock.courier.delivery import Task
+from penstock.errors import ChangedInputError
+from tests.trials.plain_rows import Row
+from tests.trials.trial import FLOWS, RUNS, How, Mishap, Turn, everything, trial
+
+
+@pytest.mark.parametrize("how", ["cut", "shorten"])
+@pytest.mark.parametrize("name", FLOWS)
+def test_no_row_behind_the_break_is_lost(tmp_path: Path, name: str, how: How) -> None:
+    """Where the end mark is missing the task alone is tried again, else the whole epoch."""
+    with trial(name, str(tmp_path), hosts=3) as flow:
+        for seed, hit in enumerate((1, 2, 3)):
+            runs = flow.take(Turn(seed, partitions=3, mishaps=(Mishap("courier.read", how, hit),)))
+            if how == "cut":
+                assert runs == 1
+            elif hit == 1:  # a later one may be the last batch of its task, and all is there
+                assert runs == 2
+        flow.check()
+
+
+def test_an_input_that_breaks_off_again_and_again(tmp_path: Path) -> None:
+    breaks = [Mishap("courier.read", "cut", 1 + 2 * n) for n in range(3)]
+    with trial("sums", str(tmp_path)) as flow:
+        assert flow.take(Turn(0, partitions=1, mishaps=tuple(breaks))) == 1
+        assert flow.cluster.attempts == 4
+        flow.check()
+
+
+def test_a_source_that_gives_other_rows_each_time_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each run meets it, so the query fails, and says why; nothing of the epoch counts."""
+    with trial("sums", str(tmp_path), hosts=2) as flow:
+        flow.take(Turn(0))
+        epoch, parts = flow.cluster.epoch, everything("sums")
+        pick = random.Random(1)
+        run = flow.cluster._run_attempt
+
+        def other(text: str, task: Task, part: Sequence[Row], outcome: Any) -> None:
+            more = [{"k": 1, "v": 1}] * pick.randrange(1, 1000)
+            run(text, task, [*part, *more], outcome)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(flow.cluster, "_run_attempt", other)
+            flow.cluster.reads = 2
+            with pytest.raises(ChangedInputError, match="when its task was tried again") as refused:
+                flow.cluster.run(parts)
+        assert "the same rows when they are read again" in refused.value.hint
+        assert flow.cluster.epoch == epoch
+        assert flow.cluster.attempts >= 2 * RUNS
+        flow.cluster.reads = 1
+        flow.cluster.restart()
+        flow.check()
