@@ -367,8 +367,8 @@ class Fleet:
         told = self._told.get(host)
         if told is None:
             raise HostLostError(f"host {host} is gone")
-        endpoint = self._endpoints.at(told.record.location)
-        return endpoint.call(action, min(_AT_ONCE_MS, self._settings.rpc_timeout_ms), **arguments)
+        most_ms = min(_AT_ONCE_MS, self._settings.rpc_timeout_ms)
+        return self._within(most_ms, told.record, action, **arguments)
 
     def memory(self) -> dict[str, int]:
         """Resident bytes of each host's process."""
@@ -400,10 +400,15 @@ class Fleet:
         return self._call(told.record, action, **arguments)
 
     def _call(self, record: HostRecord, action: str, **arguments: Any) -> Any:
+        return self._within(self._settings.rpc_timeout_ms, record, action, **arguments)
+
+    def _within(self, most_ms: int, record: HostRecord, action: str, **arguments: Any) -> Any:
         """Have a host do something. Nobody waits for one that is given up meanwhile: the thread that
         asked it is left alone, and whatever comes of the call is not looked at."""
-        endpoint, most_ms = self._endpoints.at(record.location), self._settings.rpc_timeout_ms
-        answer = in_own_thread(lambda: endpoint.call(action, most_ms, **arguments), "fleet-call")
+        endpoints, at = self._endpoints, record.location
+        answer = in_own_thread(
+            lambda: endpoints.at(at).call(action, most_ms, **arguments), "fleet-call"
+        )
         wait_for_any((answer, self._registry.loss(record)), return_when=FIRST_COMPLETED)
         if not answer.done():
             raise HostLostError(f"host {record.host} was given up", location=record.location)
