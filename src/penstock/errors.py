@@ -7,7 +7,7 @@
     ├── InputError                a file of events cannot be read: names file, line and column
     ├── CutInputError             Spark broke a task's input off; the task is tried again
     ├── CheckpointError           a checkpoint that does not match the flow, or is damaged
-    ├── StoreError                the store does not take what must be written; nothing was committed
+    ├── StoreError                the store does not take or give what an epoch needs; nothing was committed
     ├── StepError                 user code failed: names step, key and row
     │   └── NullKeyError          a row without a key reached a keyed step
     ├── SumOverflowError          a sum of integers does not fit into 64 bits (an ArithmeticError, too)
@@ -92,7 +92,7 @@ class CheckpointError(PenstockError):
 
 
 class StoreError(PenstockError):
-    """The store does not take what must be written; nothing was committed."""
+    """The store does not take or give what an epoch needs; nothing was committed."""
 
 
 class StepError(PenstockError):

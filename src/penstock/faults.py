@@ -70,12 +70,14 @@ FAULT_POINTS: dict[str, FaultPoint] = {
     "driver.committed": FaultPoint("the manifest is written, and Spark not yet told", _RUN),
     "driver.layout": FaultPoint("a layout was written, and no manifest names it", ("version",)),
     "driver.clean": FaultPoint("files that no kept version needs are about to go", ("version",)),
+    "sink.merge": FaultPoint("a merge of epochs is about to change a folder", ("operation",)),
     "courier.read": FaultPoint(
         "a courier was given a batch of its input, and has done nothing with it", _READING
     ),
     "courier.sent": FaultPoint("all rows of a step are sent, and no channel was closed", _TASK),
     "courier.closed": FaultPoint("a step's answers came, and were not handed on", _TASK),
     "store.write": FaultPoint("a file is about to be written", ("file",)),
+    "store.read": FaultPoint("a file or folder is about to be read or looked for", ("file",)),
     "courier.offload": FaultPoint("rows are set aside, and no burst worker was asked yet", _TASK),
     "courier.offloaded": FaultPoint("burst workers gave answers, and none was sent on", _TASK),
 }
@@ -85,6 +87,10 @@ _WORK = ("records", "took_s")
 """Records that were worked on, and the seconds that this took."""
 
 TRIAL_POINTS: dict[str, FaultPoint] = {
+    "driver.clock": FaultPoint(
+        "the driver asks what time it is. The action gives the seconds by which its clock is ahead",
+        (),
+    ),
     "driver.host": FaultPoint(
         "a host was asked for, and its Spark job has not begun; `until` is set if it is called off",
         _HOST,
@@ -201,7 +207,7 @@ class Armed:
                     if due is None and (not fault.hits or self._hits[number] in fault.hits):
                         due = fault
             if due is not None:
-                self.fired.append(passed)
+                self.fired.append(Passed(passed.point, passed.where))
         return 0.0 if due is None else self._happen(due.do, passed)
 
     def end(self) -> None:

@@ -295,6 +295,9 @@ class MiniCluster:
 
     def _start_driver(self) -> None:
         self.token = secrets.token_hex(8)
+        store = open_store(self.store)
+        store.claim(self.now_ms)
+        self.place = store.place
         self.registry = Registry(ADDRESS, 0, self.token, lambda *_: self._cancel())
         self.jobs = ThreadHosts(self, self.registry, self.token)
         self.fleet = Fleet(self.jobs, self.registry, self.token, self.settings)
@@ -307,7 +310,7 @@ class MiniCluster:
             self.fleet,
             self.relocation,
             self.registry,
-            open_store(self.store),
+            store,
             self.token,
             self.settings,
             clock_ms=lambda: self.now_ms,

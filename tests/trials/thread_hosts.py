@@ -12,7 +12,7 @@ from penstock.driver.registry import Registry
 from penstock.host.main import HostOrder, HostTask, TaskOrder
 from penstock.host.server import HostServer
 from penstock.plan.steps import KeyedStep
-from penstock.state.store.store import Store
+from penstock.state.store.store import Place, Store
 from penstock.wire.flight import Endpoint
 
 if TYPE_CHECKING:
@@ -24,9 +24,9 @@ Birth = Literal["dies", "waits"]
 """How a host does not come up: its job fails before it registers, or finds no core to run on."""
 
 
-def open_store(uri: str) -> Store:
+def open_store(place: Place | str) -> Store:
     """The store of the cluster; one that does not wait before it tries again."""
-    return Store(uri, pause=lambda _: None)
+    return Store(place, pause=lambda _: None)
 
 
 class MortalServer(HostServer):
@@ -96,7 +96,7 @@ class ThreadHosts:
         cluster = self._cluster
         steps = cluster.flow.keyed if cluster.flow.one_host else (step,)
         hosts = tuple(HostOrder(f"{s.id}/{host.rsplit('/', 1)[1]}", s) for s in steps)
-        store, driver = cluster.store, self._registry.location
+        store, driver = cluster.place, self._registry.location
         return TaskOrder(hosts, cluster.flow, store, driver, self._token, True, cluster.settings)
 
     def running(self, host: str) -> bool:

@@ -7,7 +7,6 @@ of the slots any more, or that gets nowhere, loses its part to another one.
 
 from __future__ import annotations
 
-import secrets
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -72,7 +71,7 @@ class Compaction:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.version = version
-        self.tag = secrets.token_hex(4)
+        self.tag = store.new_tag()
         """In the names of all its files."""
         self._store, self._fleet, self._clock = store, fleet, clock
         self._stalled_s = stalled_ms / 1000

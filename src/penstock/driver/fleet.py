@@ -128,6 +128,7 @@ class Fleet:
         """Wait until `enough` of these hosts are ready; jobs that end meanwhile are started again."""
         deadline = time.monotonic() + self._settings.host_start_ms / 1000
         while len(self.ready(hosts)) < enough:
+            self._registry.must_be_served()
             self.revive(hosts)
             missing = [host for host in hosts if self._registry.host(host) is None]
             hopeless = [h for h in missing if not self._jobs.running(h)]

@@ -108,7 +108,7 @@ class EventWriter(_Writer[Opening | Event]):
         if self._bytes < _MOST_BYTES:
             lines = [opening_line(t) if isinstance(t, Opening) else event_line(t) for t in told]
             data = gzip.compress(b"\n".join([*lines, b""]), compresslevel=4)
-            self._store.files.write_patiently(f"{self._folder}/{number:06d}.jsonl-gz", data)
+            self._store.files.write(f"{self._folder}/{number:06d}.jsonl-gz", data, durable=False)
             self._bytes += len(data)
 
     def _forget_old(self) -> None:

@@ -20,8 +20,12 @@ from penstock.errors import (
 )
 from penstock.exchange.aside import Aside, late_tables
 from penstock.model import DeadLetter
+from penstock.wire import orders
 from penstock.wire.flight import TokenServer
 from penstock.wire.report import Seen
+
+_GIVES_UP = (HostLostError, ChangedInputError, MemoryLimitError)
+"""Errors of one courier for which the jobs of the whole run are cancelled."""
 
 
 @dataclass(frozen=True)
@@ -55,14 +59,24 @@ class Registry(TokenServer):
         self._aside: dict[int, Aside] = {}
         self._run: tuple[int, int] = (-1, 0)
         self._trouble: PenstockError | None = None
+        self._refusal: PenstockError | None = None
         self._on_host_lost = on_host_lost
         self._on_report: Callable[[list[Seen]], None] = lambda seen: None
         self.actions = {
             "register": self._register,
+            "refuse": self._refuse,
             "heartbeat": self._heartbeat,
             "report": self._report,
             "set_aside": self._set_aside,
             "trouble": self._note_trouble,
+        }
+        self.takes = {
+            "register": orders.Register,
+            "refuse": orders.Refuse,
+            "heartbeat": orders.Heartbeat,
+            "report": orders.Report,
+            "set_aside": orders.SetAside,
+            "trouble": orders.Trouble,
         }
 
     def answer(self, actions: Mapping[str, Callable[[dict[str, Any]], Any]]) -> None:
@@ -72,6 +86,12 @@ class Registry(TokenServer):
     def host(self, host: str) -> HostRecord | None:
         with self.changed:
             return self._hosts.get(host)
+
+    def must_be_served(self) -> None:
+        """Raise what a host said that cannot begin, and could not if it were started again."""
+        with self.changed:
+            if self._refusal is not None:
+                raise self._refusal
 
     def forget(self, record: HostRecord) -> None:
         """Take this incarnation for dead. It is told so at its next heartbeat, if it still lives."""
@@ -113,7 +133,12 @@ class Registry(TokenServer):
 
     def _register(self, facts: dict[str, Any]) -> None:
         with self.changed:
-            self._hosts[facts["host"]] = HostRecord(**facts)
+            self._hosts[facts["host"]] = codec.from_plain(facts, HostRecord)
+            self.changed.notify_all()
+
+    def _refuse(self, facts: dict[str, Any]) -> None:
+        with self.changed:
+            self._refusal = from_wire(facts["error"])
             self.changed.notify_all()
 
     def _heartbeat(self, facts: dict[str, Any]) -> bool:
@@ -141,12 +166,10 @@ class Registry(TokenServer):
             if not self._is_of_run(facts):
                 return
             error = from_wire(facts["error"])
-            # Whoever comes to a run that was given up only knows that, not why it was.
-            # And after a lack of memory, no run that comes would do better.
-            known = self._trouble
-            if not isinstance(known, MemoryLimitError) and (
-                known is None or not isinstance(error, StaleRunError)
-            ):
+            # Whoever comes to a run that was given up only knows that, not why it was; and when its
+            # jobs are cancelled, other couriers' inputs break off.
+            given_up = isinstance(self._trouble, _GIVES_UP)
+            if self._trouble is None or not (given_up or isinstance(error, StaleRunError)):
                 self._trouble = error
-        if isinstance(error, HostLostError | ChangedInputError | MemoryLimitError):
+        if isinstance(error, _GIVES_UP):
             self._on_host_lost(facts["epoch"], facts["run"])

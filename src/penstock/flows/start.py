@@ -5,21 +5,23 @@ from __future__ import annotations
 import base64
 import secrets
 import tempfile
+import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from penstock import codec
-from penstock.errors import CheckpointError, FlowError, SettingError
+from penstock.errors import CheckpointError, FlowError, SettingError, StoreError
 from penstock.model import milliseconds
 from penstock.operators.operator import OnError
 from penstock.plan.epoch import RouteTable
 from penstock.plan.migration import Migration
 from penstock.plan.steps import FlowPlan, KeyedStep
 from penstock.settings import Settings
+from penstock.spark.checkpoint import locate, version_to_resume
 from penstock.spark.epoch_stream import Start
-from penstock.spark.inputs import one_stream, ticking
+from penstock.spark.inputs import one_stream, with_clock
 from penstock.spark.parts import FlowParts
 from penstock.spark.private import keep_jobs_on_interrupt
 from penstock.spark.query import FlowQuery
@@ -71,31 +73,35 @@ def start(
     check_cores(source, 1 if plan.one_host else sum(most.values()))
     if settings.host_cores is None:
         settings = replace(settings, host_cores=task_cores(source))
-    temporary = checkpoint is None
+    temporary = ""
     if checkpoint is None:
         if source.isStreaming:
             raise SettingError(
                 "a streaming flow needs a checkpoint folder",
                 hint='give start(checkpoint="some/folder"); it continues from there next time',
             )
-        checkpoint = tempfile.mkdtemp(prefix="penstock-")
-    store = Store(f"{checkpoint.rstrip('/')}/penstock")
+        temporary = tempfile.mkdtemp(prefix="penstock-")
+        checkpoint = f"file://{temporary}"
+    folder = locate(source.sparkSession, checkpoint)
+    store = Store(folder.store)
     flow_id = _claim(store, plan, bounded=not source.isStreaming)
+    replays = source.isStreaming and not store.closing
+    version = version_to_resume(folder, store) if replays else None
     if elastic is not None:
-        before = counts | _hosts_before(store)
+        before = counts | _hosts_before(store, version)
         counts = {step: min(max(n, elastic.at_least), most[step]) for step, n in before.items()}
     keep_jobs_on_interrupt()
     timers = any(step.has_timers for step in plan.keyed)
-    # A run over what is there now is never quiet, and a clock would make one epoch of all of it:
-    # Spark's rate source does not know that trigger.
-    if source.isStreaming and timers and trigger != "available_now":
-        source = ticking(source)
+    clock = False
+    if source.isStreaming and timers:
+        source, clock = with_clock(source, folder, running=trigger != "available_now")
     settled = Start(
         flow=plan,
         source=source,
+        clock=clock,
         sink=flow.sink,
-        store=store.uri,
-        checkpoint=checkpoint,
+        store=store.place,
+        checkpoint=folder.spark,
         flow_id=flow_id,
         hosts=counts,
         migration=chosen,
@@ -104,7 +110,7 @@ def start(
         elastic=elastic,
         trigger=_trigger(trigger),
         close=close,
-        late_rows=late_sinks(plan, late_rows),
+        late_rows=late_sinks(plan, late_rows, flow.sink),
         name=name,
         temporary=temporary,
     )
@@ -154,12 +160,11 @@ def _host_counts(plan: FlowPlan, hosts: int | dict[str, int]) -> dict[str, int]:
     return counts
 
 
-def _hosts_before(store: Store) -> dict[str, int]:
-    """How many hosts each step had when the flow last ran: an elastic one had reasons for that."""
-    newest = max(store.epochs(), default=None)
-    if newest is None:
+def _hosts_before(store: Store, version: int | None) -> dict[str, int]:
+    """How many hosts each step had at a version: an elastic flow had reasons for that."""
+    if version is None or version < 0:
         return {}
-    routes = store.chain(newest).manifest.routes
+    routes = store.chain(version).manifest.routes
     return {step: len(codec.from_plain(facts, RouteTable).hosts) for step, facts in routes.items()}
 
 
@@ -176,15 +181,24 @@ def _claim(store: Store, plan: FlowPlan, bounded: bool) -> str:
     facts = {"format": FORMAT, "steps": [_step_facts(step) for step in plan.keyed]}
     try:
         found = store.read_flow()
+        if found is not None:
+            _check(store, found, facts, bounded)
+        store.claim(int(time.time() * 1000))
+        found = store.read_flow()  # by whoever may have started it at the same time
         if found is None:
-            flow_id = secrets.token_hex(8)
-            store.write_flow(facts | {"id": flow_id})
-            return flow_id
-    except OSError as refused:
+            found = facts | {"id": secrets.token_hex(8)}
+            store.write_flow(found)
+    except (OSError, StoreError) as refused:
         raise SettingError(
             f"cannot use the checkpoint folder {store.uri!r}: {refused}",
             hint="choose a folder that this user may write to, and check the free space",
         ) from refused
+    _check(store, found, facts, bounded)
+    return str(found["id"])
+
+
+def _check(store: Store, found: dict[str, Any], facts: dict[str, Any], bounded: bool) -> None:
+    """Refuse a checkpoint that is not this flow's, or not one that it can go on from."""
     if bounded and store.epochs():
         raise CheckpointError(
             f"{store.uri} already holds the state of a run",
@@ -200,8 +214,7 @@ def _claim(store: Store, plan: FlowPlan, bounded: bool) -> str:
             f"{store.uri} is of a flow whose input has ended: all its windows are closed",
             hint="start it from a new checkpoint folder",
         )
-    _compare(store.uri, found["steps"], codec.to_plain(facts["steps"]))
-    return str(found["id"])
+    _compare(store.uri, codec.to_plain(found["steps"]), codec.to_plain(facts["steps"]))
 
 
 def _compare(uri: str, old: list[dict[str, Any]], new: list[dict[str, Any]]) -> None:

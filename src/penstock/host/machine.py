@@ -22,6 +22,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
+from itertools import chain
 
 import numpy as np
 import pyarrow as pa
@@ -33,6 +34,7 @@ from penstock.host.vitals import HostVitals, MovedState
 from penstock.operators.operator import Answer, EpochTime, Operator
 from penstock.operators.places import Places
 from penstock.plan.assignment import Assignment
+from penstock.plan.slots import must_be_slots
 from penstock.state.keys.codec import Keys, slots_of
 from penstock.state.keys.index import key_index
 from penstock.wire.messages import ChannelHeader
@@ -97,6 +99,8 @@ class HostMachine:
 
     def assign(self, order: Assignment) -> None:
         """Own these slots from here on, as of a version that is final."""
+        named = (order.owned, *(coming.slots for coming in order.incoming))
+        must_be_slots(chain.from_iterable(named), self.operator.table.slots)
         self._stand_at(order.version)
         table = self.operator.table
         fresh = self.residence.assign(order)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import resource
-import secrets
 import threading
 import time
 from collections.abc import Callable
@@ -15,7 +14,7 @@ from pathlib import Path
 import psutil
 import pyarrow as pa
 
-from penstock.errors import HostLostError, PenstockError
+from penstock.errors import HostLostError, PenstockError, SettingError, StoreError, to_wire
 from penstock.faults import arm
 from penstock.host.chain import StepChain
 from penstock.host.machine import HostMachine
@@ -23,7 +22,7 @@ from penstock.host.parted import PartedOperator
 from penstock.host.server import HostServer
 from penstock.plan.steps import FlowPlan, KeyedStep
 from penstock.settings import Settings
-from penstock.state.store.store import Store
+from penstock.state.store.store import Place, Store
 from penstock.wire.flight import Endpoint, own_address
 
 
@@ -41,7 +40,7 @@ class TaskOrder:
 
     hosts: tuple[HostOrder, ...]
     flow: FlowPlan
-    store: str
+    store: Place | str
     driver: str
     token: str
     local: bool
@@ -58,9 +57,12 @@ class HostTask:
         on_stop: Callable[[], None],
         memory_limit: int | None,
         make: type[HostServer] = HostServer,
-        open_store: Callable[[str], Store] = Store,
+        open_store: Callable[[Place | str], Store] = Store,
     ) -> None:
+        """Refuses to begin where the driver's store is not to be seen."""
         self.hosts = [host.host for host in order.hosts]
+        stores = [open_store(order.store) for _ in order.hosts]
+        stores[0].must_see(self.hosts[0])
         one_host, settings = order.flow.one_host, order.settings
         # A chain does not bring back what it has dropped: it keeps all.
         limit = None if one_host else memory_limit
@@ -69,16 +71,17 @@ class HostTask:
         self._chain = StepChain(order.flow, machines, settings) if one_host else None
         lock = threading.Condition() if one_host else None
         self.servers: list[HostServer] = []
-        for host, machine in reversed(list(zip(order.hosts, machines, strict=True))):
+        every = zip(order.hosts, machines, stores, strict=True)
+        for host, machine, store in reversed(list(every)):
             leads = self._chain is not None and machine is machines[0]
             server = make(
                 machine,
-                open_store(order.store),
+                store,
                 step=host.step.id,
                 host=host.host,
                 address=address,
                 token=order.token,
-                tag=secrets.token_hex(3),
+                tag=store.new_tag(),
                 timeout_ms=settings.rpc_timeout_ms,
                 on_stop=on_stop,
                 staged_bytes=staged_bytes(settings),
@@ -120,8 +123,13 @@ def run_hosts(order: TaskOrder) -> None:
     pa.set_cpu_count(settings.workers)
     arm(settings.faults)
     ended = threading.Event()
-    task = HostTask(order, own_address(order.local), ended.set, _limit(settings))
     driver = Endpoint(order.driver, order.token)
+    try:
+        task = HostTask(order, own_address(order.local), ended.set, _limit(settings))
+    except (SettingError, StoreError) as refused:
+        # To be started again would not help: the query must end, and say why.
+        driver.call("refuse", settings.driver_lost_ms, error=to_wire(refused))
+        raise
     try:
         known = task.register(driver, settings.driver_lost_ms)
         _keep_known(driver, settings, known, ended)

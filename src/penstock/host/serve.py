@@ -12,7 +12,9 @@ import pyarrow.flight as fl
 from penstock import codec
 from penstock.errors import ProtocolError, StaleRunError
 from penstock.host.machine import HostMachine
+from penstock.plan.slots import must_be_slots
 from penstock.state.arrays import Array
+from penstock.state.table.parted import StepTable
 from penstock.wire.messages import AFTER, UNKNOWN, CopyTicket
 
 _PIECE = 4 << 20
@@ -26,6 +28,7 @@ _FIRST = 256
 def answer(machine: HostMachine, lock: threading.Condition, data: bytes) -> fl.FlightDataStream:
     """The stream that a ticket asks for."""
     ticket = codec.decode(data, CopyTicket)
+    _check(ticket, machine.operator.table)
     if ticket.kind == "slot":
         with lock:
             entries = machine.copies.of_slot(ticket.slots[0], ticket.version)
@@ -37,13 +40,30 @@ def answer(machine: HostMachine, lock: threading.Condition, data: bytes) -> fl.F
             slots = np.array(ticket.slots, np.int64)
             table, after = machine.copies.of_due(slots, ticket.limits, ticket.version)
             table = table.replace_schema_metadata({AFTER: codec.encode(after)})
-        elif ticket.keys is not None:
+        else:
             keys = machine.operator.table.codec.from_storage(ticket.keys)
             table, unknown = machine.copies.of_keys(keys, ticket.version)
             table = table.replace_schema_metadata({UNKNOWN: unknown.astype(np.int64).tobytes()})
-        else:
-            raise ProtocolError("another host asks for keys and names none")
     return fl.RecordBatchStream(table)
+
+
+def _check(ticket: CopyTicket, table: StepTable) -> None:
+    """Refuse a ticket that asks for what a host of this step cannot have."""
+    must_be_slots(ticket.slots, table.slots)
+    columns = set(table.schema.names)
+    fits = (
+        len(ticket.slots) == 1
+        if ticket.kind == "slot"
+        else ticket.keys is not None and ticket.keys.type == table.codec.storage_type
+        if ticket.kind == "keys"
+        else set(ticket.limits) <= columns
+    )
+    numbers = (ticket.version, *ticket.limits.values())
+    if not fits or any(abs(number) >= 1 << 63 for number in numbers):
+        raise ProtocolError(
+            f"another host asks for {ticket.kind!r} in a way that does not fit this step",
+            hint="use the same flow and the same release of Penstock everywhere",
+        )
 
 
 def _pieces(

@@ -5,8 +5,9 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Any
 
 import psutil
@@ -28,10 +29,12 @@ from penstock.host.vitals import HostVitals
 from penstock.operators.operator import Answer
 from penstock.operators.places import split_serial, with_places
 from penstock.plan.assignment import Assignment
+from penstock.plan.slots import must_be_slots
 from penstock.state.arrays import Array
 from penstock.state.store.compaction import Compacted, compact
 from penstock.state.store.reader import StateReader
 from penstock.state.store.store import DeltaRef, Store
+from penstock.wire import orders
 from penstock.wire.flight import TokenServer, telling_errors
 from penstock.wire.messages import ChannelHeader, Close
 
@@ -92,6 +95,14 @@ class HostServer(TokenServer):
             "cancel_compaction": lambda order: self._compactor.cancel(order["tag"]),
             "stop": lambda _: on_stop(),
             "memory": lambda _: {"rss": psutil.Process().memory_info().rss},
+        }
+        self.takes = {
+            "assign": orders.Assign,
+            "seal": orders.Seal,
+            "rollback": orders.Rollback,
+            "compact": orders.Compact,
+            "compaction": orders.OfCompaction,
+            "cancel_compaction": orders.OfCompaction,
         }
 
     def end(self) -> None:
@@ -210,7 +221,7 @@ class HostServer(TokenServer):
         if header.chained and machine is self.machine:
             raise ProtocolError(f"{self._host} serves one step only")
         while True:
-            with self._lock:
+            with self._lock, self._refusing_unfit(kind):
                 need = machine.needs(header, kind, staged)
                 if need is None:
                     began = time.perf_counter()
@@ -225,6 +236,18 @@ class HostServer(TokenServer):
         if slowed_s := point("host.work", **where, **work):
             self._spent(slowed_s)
         return answer
+
+    @contextmanager
+    def _refusing_unfit(self, kind: str) -> Iterator[None]:
+        """Batches that are not of this step are told as that: a host of it would have sent others."""
+        try:
+            yield
+        except (LookupError, TypeError, ValueError, OverflowError, pa.ArrowException) as unfit:
+            raise ProtocolError(
+                f"step {self._step} cannot take this channel of {kind!r}: "
+                f"{type(unfit).__name__}: {unfit}",
+                hint="use the same flow and the same release of Penstock everywhere",
+            ) from unfit
 
     def do_get(self, context: fl.ServerCallContext, ticket: fl.Ticket) -> fl.FlightDataStream:
         """Entries of slots that this host gave away, for the host that owns them now."""
@@ -293,7 +316,10 @@ class HostServer(TokenServer):
             self.machine.release()
 
     def _begin_compaction(self, order: dict[str, Any]) -> None:
-        self._compactor.begin(codec.from_plain(order["order"], CompactOrder))
+        wanted = codec.from_plain(order["order"], CompactOrder)
+        codec.from_plain({"tag": wanted.tag}, orders.OfCompaction)
+        must_be_slots(wanted.slots, self.machine.operator.table.slots)
+        self._compactor.begin(wanted)
 
     def _compaction(self, order: dict[str, Any]) -> Standing:
         return self._compactor.standing(order["tag"])

@@ -18,8 +18,9 @@ import pyarrow as pa
 from penstock.errors import ProtocolError, overflow_in
 from penstock.operators.operator import PARTIALS, ROWS, Answer, EpochTime, StepPlan
 from penstock.operators.places import FirstPlaces, Places
-from penstock.state.arrays import Array
+from penstock.state.arrays import Array, physical
 from penstock.state.keys.codec import Keys
+from penstock.state.keys.encoding import is_text
 from penstock.state.table.columns import Column
 from penstock.state.table.table import KEY, ColumnTable
 from penstock.state.variables.timers import ALL_TIMES, LIMIT
@@ -34,6 +35,21 @@ def whole_or_not(table: ColumnTable) -> Iterator[None]:
     except BaseException:
         table.undo(mark)
         raise
+
+
+def fits(found: pa.Schema, wanted: pa.Schema) -> bool:
+    """Whether all columns are there, and those that compiled code looks at are of the type it expects."""
+    if found.equals(wanted):
+        return True
+    types = dict(zip(found.names, found.types, strict=True))
+    return all(field.name in types and _alike(types[field.name], field.type) for field in wanted)
+
+
+def _alike(found: pa.DataType, wanted: pa.DataType) -> bool:
+    if is_text(wanted):
+        return is_text(found)
+    same = physical(wanted)
+    return found.id == wanted.id if same is None else physical(found) == same
 
 
 class Given(NamedTuple):
@@ -62,6 +78,8 @@ class TableOperator(ABC):
     kinds: ClassVar[tuple[str, ...]] = (ROWS,)
     """What channels may bring."""
     divisible: bool = True
+    wire: Mapping[str, pa.Schema] = {}
+    """Kind of channel -> columns that its batches must have; a kind that is not named is not checked."""
 
     def __init__(self, plan: StepPlan, table: ColumnTable, step_id: str, ordered: bool) -> None:
         self.table, self.output = table, plan.output
@@ -70,17 +88,26 @@ class TableOperator(ABC):
 
     def keys(self, kind: str, batches: list[pa.RecordBatch]) -> list[Keys]:
         """The keys of these batches."""
-        self._check(kind)
+        self._check(kind, batches)
         if kind == PARTIALS:
             return [self._codec.from_storage(batch.column(KEY)) for batch in batches]
         return [self._codec.encode(batch) for batch in batches]
 
-    def _check(self, kind: str) -> None:
+    def _check(self, kind: str, batches: list[pa.RecordBatch]) -> None:
+        """Refuse what no courier of this step sends, before its memory is looked at."""
         if kind not in self.kinds:
             raise ProtocolError(
                 f"step {self.step_id!r} cannot take input of the kind {kind!r}",
                 hint="couriers and hosts must run the same version of Penstock",
             )
+        wanted = self.wire.get(kind)
+        for batch in batches if wanted is not None else ():
+            if not fits(batch.schema, wanted):
+                raise ProtocolError(
+                    f"step {self.step_id!r} cannot take {kind!r} with these columns: "
+                    f"{', '.join(f'{field.name} {field.type}' for field in batch.schema)}",
+                    hint="couriers and hosts must run the same flow and version of Penstock",
+                )
 
     def due(self, time: EpochTime) -> dict[str, int]:
         """The entries that `open` will look at."""
@@ -94,7 +121,7 @@ class TableOperator(ABC):
         self, kind: str, batches: list[pa.RecordBatch], places: Places | None = None
     ) -> Answer:
         """Take in one closed channel, whole or not at all."""
-        self._check(kind)
+        self._check(kind, batches)
         each: Sequence[Places | None] = [None] * len(batches)
         if self.ordered:
             places = Places.none() if places is None else places

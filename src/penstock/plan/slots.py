@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from penstock.errors import SettingError
+from penstock.errors import ProtocolError, SettingError
 
 _PART = re.compile(r"\s*(\d{1,9})\s*(?:-\s*(\d{1,9})\s*)?")
 
@@ -32,6 +32,16 @@ def slots_from_text(text: str, slots: int) -> tuple[int, ...]:
             raise SettingError(f"there is no slot {last}", hint=f"the slots here are 0-{slots - 1}")
         found.update(range(first, last + 1))
     return tuple(sorted(found))
+
+
+def must_be_slots(found: Iterable[int], slots: int) -> None:
+    """Refuse a message that names slots which a step does not have; `slots` is how many it has."""
+    wrong = [slot for slot in found if not 0 <= slot < slots]
+    if wrong:
+        raise ProtocolError(
+            f"a message names slot {wrong[0]}, and the slots here are 0-{slots - 1}",
+            hint="use the same flow and the same release of Penstock everywhere",
+        )
 
 
 def slots_to_text(slots: Iterable[int]) -> str:

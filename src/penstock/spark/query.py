@@ -93,6 +93,8 @@ class FlowQuery:
         message = str(self._error) if self._error else self._state
         if trouble := parts.runner.upkeep_trouble:
             message += f"; {trouble}"
+        if trouble := parts.store.files.trouble:
+            message += f"; waiting for the store: {trouble}"
         if parts.keeper is not None and (trouble := parts.keeper.trouble):
             message += f"; there are no functions: {trouble}"
         return QueryStatus(
@@ -264,6 +266,7 @@ class FlowQuery:
         """End all parts, one after the other, and also those behind one that fails or hangs."""
         parts = self._parts
         ends = [parts.bill.end, parts.runner.stop, parts.journal.stop, parts.events.stop]
+        ends += [merger.stop for merger in parts.mergers]
         ends += [parts.fleet.stop, parts.registry.shutdown, parts.store.remove_control]
         if parts.keeper is not None:
             ends.insert(0, parts.keeper.stop)
@@ -274,7 +277,7 @@ class FlowQuery:
                     self._error, self._state = failed, "failed"
         arm(())
         if parts.start.temporary:
-            shutil.rmtree(parts.start.checkpoint, ignore_errors=True)
+            shutil.rmtree(parts.start.temporary, ignore_errors=True)
 
 
 def _failure(end: Callable[[], object], limit_s: float) -> BaseException | None:
@@ -287,7 +290,7 @@ def _failure(end: Callable[[], object], limit_s: float) -> BaseException | None:
         except BaseException as error:
             failed.append(error)
 
-    worker = InheritableThread(target=work, name="penstock-end", daemon=True)
+    worker = threading.Thread(target=work, name="penstock-end", daemon=True)
     worker.start()
     worker.join(limit_s)
     if worker.is_alive():

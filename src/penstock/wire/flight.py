@@ -62,6 +62,8 @@ class TokenServer(fl.FlightServerBase):  # type: ignore[misc]
             ) from refused
         self._address = address
         self.actions: dict[str, Callable[[dict[str, Any]], Any]] = {}
+        self.takes: dict[str, type] = {}
+        """Action -> what it takes (see `wire.orders`); it is checked before the action is done."""
 
     @property
     def location(self) -> str:
@@ -72,7 +74,10 @@ class TokenServer(fl.FlightServerBase):  # type: ignore[misc]
             handler = self.actions.get(action.type)
             if handler is None:
                 raise errors.ProtocolError(f"no action {action.type!r} here")
-            return [codec.encode(handler(codec.decode(action.body.to_pybytes(), dict[str, Any])))]
+            facts = codec.decode(action.body.to_pybytes(), dict[str, Any])
+            if action.type in self.takes:
+                codec.from_plain(facts, self.takes[action.type])
+            return [codec.encode(handler(facts))]
 
 
 class Endpoint:

@@ -14,6 +14,8 @@ from penstock.operators.aggregate.compiled import Aggregate, compiled
 from penstock.operators.aggregate.signed_accumulators import SignedCount
 from penstock.operators.operator import (
     CHANGE,
+    PARTIALS,
+    ROWS,
     Emit,
     EpochTime,
     OnError,
@@ -88,6 +90,12 @@ class AggregatePlan(StepPlan):
         self.packed_schema = pa.schema([(KEY, self.codec.storage_type), *self.partial_schema])
         inputs = [name for a in self.accumulators for name in a.inputs]
         self.raw_names = list(dict.fromkeys([*key_names, *inputs])) or input_schema.names[:1]
+
+    @property
+    def wire(self) -> dict[str, pa.Schema]:
+        """The columns of what goes to hosts, by kind."""
+        rows = pa.schema([self.inputs[0].field(name) for name in self.raw_names])
+        return {ROWS: rows, PARTIALS: self.packed_schema}
 
     def __str__(self) -> str:
         return ", ".join(f"{name}={what}" for name, what in self.aggregates.items())

@@ -80,6 +80,7 @@ class AggregateOperator(TableOperator):
         self.plan, self._state = plan, AggregateState(plan)
         table = ColumnTable(plan.codec, self._state.columns, slots)
         super().__init__(plan, table, step_id, ordered)
+        self.wire = plan.wire
         self._state.bind(table)
         self._out = AggregateRows(
             plan, self._state, table, plan.output,

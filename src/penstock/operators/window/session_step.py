@@ -21,7 +21,7 @@ from penstock.operators.window.step import AGAIN, GIVEN, ONCE, ClosingOperator
 from penstock.operators.window.windows import time_array
 from penstock.state.arrays import Array, fixed_array, fixed_values
 from penstock.state.table.bags import Bags
-from penstock.state.table.table import ColumnTable
+from penstock.state.table.table import KEY, ColumnTable
 
 if TYPE_CHECKING:
     from penstock.operators.window.plan import WindowPlan
@@ -59,6 +59,8 @@ class SessionOperator(ClosingOperator):
         columns = [self._bags.column, due_column(plan.window.clock)]
         table = ColumnTable(plan.codec, columns, slots)
         super().__init__(plan, table, step_id, ordered)
+        bounds = [(KEY, plan.codec.storage_type), (START, pa.int64()), (END, pa.int64())]
+        self.wire = {PARTIALS: pa.schema([*bounds, *plan.inner.partial_schema])}
         self._bags.bind(table)
 
     def _changed(self, touched: Array) -> Iterable[Given]:

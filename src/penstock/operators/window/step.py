@@ -115,6 +115,7 @@ class WindowOperator(ClosingOperator):
             extra.append(Column(GIVEN, pa.int8()))
         table = ColumnTable(plan.codec, [*self._state.columns, *extra], slots)
         super().__init__(plan, table, step_id, ordered)
+        self.wire = plan.inner.wire
         self._state.bind(table)
         self._out = AggregateRows(plan.inner, self._state, table, plan.output, self._bounds)
         waits = plan.emit == "close"

@@ -192,10 +192,10 @@ class _Work:
             if ref.file not in self.open:
                 self.check()
                 self.open[ref.file] = self.store.open_segment(ref, self.codec)
+            segment = self.open[ref.file]
+            return fitting(segment.in_slots(slots), self.schema, segment.name)
         except SegmentGone as gone:
             raise self.store.lacks(ref.file) from gone
-        segment = self.open[ref.file]
-        return fitting(segment.in_slots(slots), self.schema, segment.name)
 
     def _wrote(self, kind: MergedKind, rows: pa.Table) -> SegmentRef:
         self.check()

@@ -1,33 +1,51 @@
 """The files of a checkpoint, through any `pyarrow.fs` file system.
 
-A file is written whole or not at all, and files are read without copies where the file system
-allows it: a local folder is memory-mapped, and the in-memory twin hands out its own memory.
+A file is written whole or not at all, and on a local disk it is there for good, with its folder,
+when the write returns. A store that fails is asked again for a minute, whatever it was asked for.
+
+Files are read, never mapped: a file that shrinks or vanishes under a mapping, as it may on a network
+file system, ends the process. Large files are read in pieces.
 """
 
 from __future__ import annotations
 
+import errno
 import itertools
+import logging
 import os
+import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import TypeAlias
+from functools import partial
+from typing import TypeAlias, TypeVar
 
 import pyarrow as pa
 import pyarrow.fs as pafs
 
 from penstock import faults
-from penstock.errors import SettingError, StoreError
+from penstock.errors import StoreError
+from penstock.state.store.places import Place, open_filesystem
 
-_PAUSES_S = (0.1, 0.5, 2.0)
-"""Waits between tries at a write that the store refused."""
+_PAUSES_S = (0.1, 0.2, 0.4, 0.8, 1.5, 3.0, 6.0, 8.0, 10.0, 15.0, 15.0)
+"""Waits between tries at what the store refused: a minute in all."""
 _AT_ONCE = 4 << 20
-"""Bytes of a remote file that are read in one request, rather than in pieces."""
-_MEMORY = "memory://"
+"""Bytes of a file that are read in one request, rather than in pieces."""
+_LASTING = (errno.EROFS, errno.ENAMETOOLONG, errno.ELOOP)
+_REFUSALS = ("ACCESS_DENIED", "NO_SUCH_BUCKET", "INVALID_ACCESS_KEY_ID", "SIGNATURE_DOES_NOT_MATCH")
+"""What S3 answers when asking again does not help."""
+_HINTS = {
+    "read": "check the network and permissions; starting the flow again continues where it was",
+    "remove": "check permissions and the network",
+    "write": "check free space, permissions and the network; the epoch was not committed, and "
+    "starting the flow again continues before it",
+}
 
+T = TypeVar("T")
+_log = logging.getLogger("penstock.store")
 _numbers = itertools.count()
-_twins: dict[str, pafs.FileSystem] = {}
-"""Name -> in-memory file system, for as long as the process lives."""
+_in_memory = threading.Lock()
 
 
 @dataclass(frozen=True)
@@ -39,129 +57,272 @@ class Found:
 
 
 class Files:
-    """The files below one root. Stateless: any process may hold one for the same root."""
+    """The files below one root. Any process may hold one for the same root, and use it in any thread."""
 
-    def __init__(self, uri: str, pause: Callable[[float], None] = time.sleep) -> None:
-        self.uri = uri
+    def __init__(self, place: Place | str, pause: Callable[[float], None] = time.sleep) -> None:
+        self.uri = place if isinstance(place, str) else place.uri
+        self.trouble = ""
+        """What the store is being waited for; empty if it is not."""
         self._pause = pause
-        self._fs, self._root = open_filesystem(uri)
+        self._fs, self._root = open_filesystem(place)
         self._local = self._fs.type_name == "local"
         self._renames = self._fs.type_name in ("local", "hdfs", "subtree", "mock")
+        self._lasting: set[str] = set()
+        """Local folders that are known to survive a loss of power."""
+
+    @property
+    def excludes(self) -> bool:
+        """Whether of two that put the same file only one can succeed."""
+        return bool(self._fs.type_name in ("local", "mock"))
 
     def read(self, name: str) -> bytes | None:
         """The bytes of a small file; None if it is not there."""
-        try:
+
+        def work() -> bytes:
+            faults.point("store.read", file=name)
             with self._fs.open_input_stream(self._path(name)) as file:
                 data: bytes = file.read()
                 return data
+
+        try:
+            return self._patiently("read", name, work)
         except FileNotFoundError:
             return None
 
     def open(self, name: str) -> Bytes:
         """A file to look at; a `FileNotFoundError` if it is not there."""
-        path = self._path(name)
-        if self._local:
-            with pa.memory_map(path) as file:
-                return file.read_buffer()
-        file = self._fs.open_input_file(path)
-        if file.size() <= _AT_ONCE or self._fs.type_name == "mock":
-            with file:
-                return file.read_buffer()
-        return Remote(file)
 
-    def write(self, name: str, data: bytes | pa.Buffer, *, secret: bool = False) -> None:
+        def work() -> Bytes:
+            faults.point("store.read", file=name)
+            file = self._fs.open_input_file(self._path(name))
+            size = file.size()
+            if size <= _AT_ONCE or self._fs.type_name == "mock":
+                with file:
+                    return file.read_buffer()
+            read_at = file.read_at
+            if self._local:
+                file.close()
+                read_at = partial(_read_at, self._path(name))
+            return Pieces(
+                size, lambda *where: self._patiently("read", name, partial(read_at, *where))
+            )
+
+        return self._patiently("read", name, work)
+
+    def write(
+        self, name: str, data: bytes | pa.Buffer, *, secret: bool = False, durable: bool = True
+    ) -> None:
         """Write a file that appears whole: by rename, or by the object store's own atomic put.
 
-        What is secret can be read by its owner only, in a local folder.
+        What is secret can be read by its owner only, in a local folder. What is durable survives a
+        loss of power from here on.
         """
-        faults.point("store.write", file=name)
-        path = self._path(name)
-        target = f"{path}.{os.getpid()}-{next(_numbers)}.tmp" if self._renames else path
-        try:
-            self._put(target, data, secret)
-        except FileNotFoundError:
-            self._fs.create_dir(path.rsplit("/", 1)[0], recursive=True)
-            self._put(target, data, secret)
-        if self._renames:
-            self._fs.move(target, path)
 
-    def write_patiently(self, name: str, data: bytes | pa.Buffer) -> None:
-        """Write what an epoch's commit depends on; a store that fails shortly is asked again."""
-        for pause_s in (*_PAUSES_S, None):
-            try:
-                return self.write(name, data)
-            except OSError as refused:
-                if pause_s is None:
-                    raise StoreError(
-                        f"cannot write {name} of {self.uri}: {refused}",
-                        hint="check free space, permissions and the network; the epoch was not "
-                        "committed, and starting the flow again continues before it",
-                    ) from refused
-                self._pause(pause_s)
-        return None
+        def work() -> None:
+            faults.point("store.write", file=name)
+            self._replace(self._path(name), data, secret, durable)
+
+        self._patiently("write", name, work)
+
+    def put_if_absent(self, name: str, data: bytes) -> bool:
+        """Write a small file unless there is one; tells whether there is this one now.
+
+        Others may find the file before all of it is written. Where the store cannot exclude others,
+        the last of two that write at the same time wins, and both may have been told that it is
+        theirs: look again later.
+        """
+
+        def work() -> None:
+            faults.point("store.write", file=name)
+            path = self._path(name)
+            if self._local:
+                self._settle_folder(os.path.dirname(path))
+                with suppress(FileExistsError):
+                    self._put(path, data, durable=True, alone=True)
+                _sync(os.path.dirname(path))
+                return
+            with _in_memory:
+                if not self._there(name):
+                    self._replace(path, data, secret=False, durable=True)
+
+        self._patiently("write", name, work)
+        return self.read(name) == data
 
     def exists(self, name: str) -> bool:
-        found: bool = self._fs.get_file_info(self._path(name)).type != pafs.FileType.NotFound
-        return found
+        def work() -> bool:
+            faults.point("store.read", file=name)
+            return self._there(name)
+
+        return self._patiently("read", name, work)
 
     def below(self, folder: str) -> list[Found]:
         """All files in a folder and in the folders in it."""
         selector = pafs.FileSelector(self._path(folder), allow_not_found=True, recursive=True)
         start = len(self._root) + 1
-        return [
-            Found(info.path[start:], info.size)
-            for info in self._fs.get_file_info(selector)
-            if info.type == pafs.FileType.File
-        ]
 
-    def remove(self, name: str) -> bool:
-        """Remove a file; False if it is not there."""
-        try:
+        def work() -> list[Found]:
+            faults.point("store.read", file=folder)
+            return [
+                Found(info.path[start:], info.size)
+                for info in self._fs.get_file_info(selector)
+                if info.type == pafs.FileType.File
+            ]
+
+        return self._patiently("read", folder, work)
+
+    def remove(self, name: str, *, patient: bool = True) -> bool:
+        """Remove a file; False if it is not there. Without patience, an `OSError` if that fails."""
+
+        def delete() -> None:
             self._fs.delete_file(self._path(name))
+
+        try:
+            if patient:
+                self._patiently("remove", name, delete)
+            else:
+                delete()
         except FileNotFoundError:
             return False
         return True
 
-    def _put(self, path: str, data: bytes | pa.Buffer, secret: bool) -> None:
-        if secret and self._local:
-            os.close(os.open(path, os.O_WRONLY | os.O_CREAT, 0o600))
-        with self._fs.open_output_stream(path) as file:
-            file.write(data)
+    # -- patience
+
+    def _patiently(self, doing: str, name: str, work: Callable[[], T]) -> T:
+        """Do it; if the store fails, again and again for a minute.
+
+        A file that is not there to be read or removed is told of at once.
+        """
+        what, began = f"cannot {doing} {name} of {self.uri}", ""
+        waited_s = 0.0
+        for pause_s in (*_PAUSES_S, None):
+            try:
+                result = work()
+            except OSError as refused:
+                if isinstance(refused, FileNotFoundError) and doing != "write":
+                    raise
+                if refused.errno == errno.ESTALE and doing != "write":
+                    raise FileNotFoundError(errno.ENOENT, f"{name} was removed") from refused
+                if pause_s is None or _lasts(refused):
+                    self.trouble = ""
+                    raise StoreError(f"{what}: {refused}", hint=_HINTS[doing]) from refused
+                if not began:
+                    began = f"{what}: {refused}"
+                    _log.warning("%s; trying again for a minute", began)
+                self.trouble = f"{began}; {waited_s:.0f} s so far"
+                self._pause(pause_s)
+                waited_s += pause_s
+            else:
+                if began:
+                    self.trouble = ""
+                    _log.warning("%s of %s: done after %.1f s", name, self.uri, waited_s)
+                return result
+        raise AssertionError("not reached")
+
+    # -- one try
+
+    def _there(self, name: str) -> bool:
+        found: bool = self._fs.get_file_info(self._path(name)).type != pafs.FileType.NotFound
+        return found
+
+    def _replace(self, path: str, data: bytes | pa.Buffer, secret: bool, durable: bool) -> None:
+        if not self._renames:
+            return self._put(path, data)
+        target = self._written(path, data, secret, durable)
+        self._fs.move(target, path)
+        if durable and self._local:
+            _sync(os.path.dirname(path))
+        return None
+
+    def _written(self, path: str, data: bytes | pa.Buffer, secret: bool, durable: bool) -> str:
+        """A file beside the path with this data, to be given that name."""
+        target, folder = f"{path}.{os.getpid()}-{next(_numbers)}.tmp", os.path.dirname(path)
+        if durable and self._local:
+            self._settle_folder(folder)
+        try:
+            try:
+                self._put(target, data, secret, durable)
+            except FileNotFoundError:
+                self._fs.create_dir(folder, recursive=True)
+                self._put(target, data, secret, durable)
+        except OSError:
+            with suppress(OSError):
+                self._fs.delete_file(target)  # half of a file, on a disk that may be full
+            raise
+        return target
+
+    def _put(
+        self,
+        path: str,
+        data: bytes | pa.Buffer,
+        secret: bool = False,
+        durable: bool = False,
+        alone: bool = False,
+    ) -> None:
+        if not self._local:
+            with self._fs.open_output_stream(path) as stream:
+                stream.write(data)
+            return
+        how = os.O_WRONLY | os.O_CREAT | (os.O_EXCL if alone else os.O_TRUNC)
+        file = os.open(path, how, 0o600 if secret else 0o666)
+        try:
+            left = memoryview(data)
+            while len(left):
+                left = left[os.write(file, left) :]
+            if durable:
+                os.fsync(file)
+        finally:
+            os.close(file)
+
+    def _settle_folder(self, folder: str) -> None:
+        """Make a folder, and be sure that it and all above it stay."""
+        if folder not in self._lasting:
+            os.makedirs(folder, exist_ok=True)
+        while folder not in self._lasting and folder != os.path.dirname(folder):
+            _sync(os.path.dirname(folder))
+            self._lasting.add(folder)
+            folder = os.path.dirname(folder)
 
     def _path(self, name: str) -> str:
         return f"{self._root}/{name}"
 
 
-class Remote:
-    """A file that is far away: pieces of it are read when they are asked for."""
+class Pieces:
+    """A large file: pieces of it are read when they are asked for."""
 
-    def __init__(self, file: pa.NativeFile) -> None:
-        self._file = file
-        self.size: int = file.size()
+    def __init__(self, size: int, read_at: Callable[[int, int], bytes]) -> None:
+        self.size, self._read_at = size, read_at
 
     def slice(self, offset: int, length: int) -> pa.Buffer:
-        return pa.py_buffer(self._file.read_at(length, offset))
+        """Bytes of the file; fewer of them if it was cut off meanwhile."""
+        return pa.py_buffer(self._read_at(length, offset))
 
 
-Bytes: TypeAlias = "pa.Buffer | Remote"
+Bytes: TypeAlias = "pa.Buffer | Pieces"
 """The bytes of a file."""
 
 
-def open_filesystem(uri: str) -> tuple[pafs.FileSystem, str]:
-    """The file system and path of a folder given as a path or a URI (s3a is taken as s3).
+def _read_at(path: str, length: int, offset: int) -> bytes:
+    """Bytes of a local file. It is not kept open: a version may have more files than a process may."""
+    with open(path, "rb", buffering=0) as file:
+        return os.pread(file.fileno(), length, offset)
 
-    memory://name is a folder in the memory of this process: the twin of a real one, for tests.
-    """
+
+def _lasts(refused: OSError) -> bool:
+    """Whether asking again is in vain."""
+    plain = isinstance(refused, PermissionError | NotADirectoryError | IsADirectoryError)
+    return plain or refused.errno in _LASTING or any(word in str(refused) for word in _REFUSALS)
+
+
+def _sync(folder: str) -> None:
+    """Make the names in a folder durable; of a folder that is not ours to open they were before."""
     try:
-        if uri.startswith(_MEMORY):
-            name, _, folder = uri.removeprefix(_MEMORY).strip("/").partition("/")
-            return _twins.setdefault(name, pafs._MockFileSystem()), folder or "root"
-        if "://" not in uri and not uri.startswith("file:"):
-            return pafs.LocalFileSystem(), os.path.abspath(uri)
-        filesystem, path = pafs.FileSystem.from_uri(uri.replace("s3a://", "s3://", 1))
-        return filesystem, path.rstrip("/")
-    except (pa.ArrowException, OSError, ValueError) as refused:
-        raise SettingError(
-            f"cannot open the folder {uri!r}: {refused}",
-            hint="use a local path, or a URI that pyarrow.fs knows: file://, s3://, gs://, hdfs://",
-        ) from refused
+        handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    except PermissionError:
+        return
+    try:
+        os.fsync(handle)
+    except OSError as refused:
+        if refused.errno != errno.EINVAL:  # this file system has no such thing
+            raise
+    finally:
+        os.close(handle)

@@ -3,7 +3,7 @@
 The newest versions are kept, at least two: Spark may replay the last epoch, and then the version
 before it is the one to start from. A file is needed if the manifest or layout of a kept version
 names it. Of the others, those stay that may be named yet: files of epochs that have not been
-sealed, and files of compactions under way.
+sealed, files of compactions under way, and all files of a newer start than the one that cleans.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from penstock.errors import SettingError, StoreError
 from penstock.state.store.files import Found
+from penstock.state.store.ownership import generation_of
 from penstock.state.store.store import Store
 
 _FOLDERS = ("manifests", "layouts", "deltas", "runs", "snapshots")
@@ -50,15 +51,18 @@ def clean(
             f"cannot keep {keep} versions", hint="keep at least 2: Spark may replay the last epoch"
         )
     needed = _needed(store, keep, newest)
+    store.must_own()
     files = size = 0
     trouble: OSError | None = None
     for folder in _FOLDERS:
         for found in sorted(store.files.below(folder), key=lambda found: found.name):
             if found.name in needed or _may_be_named_yet(found, newest, active_tags):
                 continue
+            if store.owner is not None and generation_of(found.name) > store.owner.generation:
+                continue
             check()
             try:
-                removed = store.files.remove(found.name)
+                removed = store.files.remove(found.name, patient=False)
             except OSError as refused:
                 trouble = trouble or refused
                 continue
@@ -73,30 +77,31 @@ def clean(
 
 def _needed(store: Store, keep: int, newest: int) -> set[str]:
     """The files of the kept versions, and of any beyond the newest."""
-    epochs = store.epochs()
+    manifests = store.manifest_files()
     needed: set[str] = set()
     known = None
-    for version in epochs:
-        if version <= newest - keep or (version != newest and not _whole(store, version, epochs)):
+    for version in manifests:
+        if version <= newest - keep or (
+            version != newest and not _whole(store, version, manifests)
+        ):
             continue
-        known = store.chain(version, known)
-        manifests = (*known.manifests, known.manifest)
-        needed |= {f"manifests/{manifest.epoch:0{_DIGITS}d}.json" for manifest in manifests}
-        needed |= {ref.file for manifest in manifests for ref in manifest.deltas}
+        known = store.chain(version, known, manifests)
+        needed |= {manifests[manifest.epoch] for manifest in (*known.manifests, known.manifest)}
+        needed |= {ref.file for m in (*known.manifests, known.manifest) for ref in m.deltas}
         if known.layout is not None:
             needed |= {known.layout.file, *(ref.file for ref in known.layout.refs())}
     return needed
 
 
-def _whole(store: Store, version: int, epochs: Collection[int]) -> bool:
+def _whole(store: Store, version: int, manifests: dict[int, str]) -> bool:
     """Whether all is there that a version builds on.
 
     When fewer versions were kept before, a manifest may be left for the sake of later ones only.
     """
-    manifest = store.read_manifest(version)
+    manifest = store.read_manifest(version, manifests)
     return (
         manifest is not None
-        and set(range(manifest.base + 1, version)) <= set(epochs)
+        and set(range(manifest.base + 1, version)) <= set(manifests)
         and (not manifest.layout or store.files.exists(manifest.layout))
     )
 

@@ -3,7 +3,7 @@
 A segment is an Arrow IPC file whose rows are sorted by key hash, which is also by slot, cut into
 blocks of about a megabyte. Its schema carries an index of the blocks: where each one starts, what
 its first hash is, and the checksum of its bytes. So a key is found by reading the block it must
-be in, and nothing else of the file; a memory-mapped file is not even read but looked at.
+be in, and nothing else of the file.
 
 The checksum of a whole segment covers the index and whatever else is not a block, and stands in
 the manifest or layout that names the file. By it the blocks are known to be the ones that were
@@ -33,7 +33,14 @@ from penstock.errors import ProtocolError
 from penstock.state.arrays import Array, fixed_array, fixed_values, one_chunk, ranges
 from penstock.state.keys.codec import KeyCodec, Keys
 from penstock.state.store import segment_kernels as kernels
-from penstock.state.store.blocks import INDEX, Blocks, damaged, frame_checksum, header_size
+from penstock.state.store.blocks import (
+    INDEX,
+    Blocks,
+    SegmentGone,
+    damaged,
+    frame_checksum,
+    header_size,
+)
 from penstock.state.store.files import Bytes
 from penstock.state.table.table import HASH, KEY, SLOT
 
@@ -65,6 +72,13 @@ def write_segment(table: pa.Table) -> tuple[pa.Buffer, int]:
     return data, frame_checksum(data, header_size(data), sum(index["sizes"]))
 
 
+def check_segment(data: Bytes, name: str, checksum: int | None) -> None:
+    """Read a whole file, and refuse it if a byte of it is damaged. One of format 1 cannot be checked."""
+    if checksum is not None:
+        codec = KeyCodec(pa.schema([]))
+        SegmentFile.open(data, name, codec, checksum).check()
+
+
 class SegmentFile:
     """One file of state, opened to be searched. Blocks are checked when they are first used.
 
@@ -91,11 +105,25 @@ class SegmentFile:
             index = decode(packed, dict[str, list[int]])
             blocks = Blocks(data, name, schema.remove_metadata(), codec, head, index)
             found = frame_checksum(data, head, sum(index["sizes"]))
-        except (ProtocolError, KeyError, ValueError, OSError, pa.ArrowException) as bad:
+        except FileNotFoundError as gone:
+            raise SegmentGone(name) from gone
+        except (
+            ProtocolError,
+            KeyError,
+            ValueError,
+            OverflowError,
+            OSError,
+            pa.ArrowException,
+        ) as bad:
             damaged(name, f"{bad}", bad)
         if checksum is not None and found != checksum:
             damaged(name, "its checksum is not the one it was written with")
         return SegmentFile(name, schema.remove_metadata(), blocks, data.size)
+
+    def check(self) -> None:
+        """Check all blocks."""
+        for block in range(len(self._starts)):
+            self._blocks.checked(block)
 
     @property
     def row_bytes(self) -> float:

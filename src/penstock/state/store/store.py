@@ -1,25 +1,31 @@
 """The store: all that a checkpoint keeps, by name and meaning.
 
     <root>/flow.json                          what the state belongs to: steps, keys, schemas, slots
+    <root>/owners/<generation>.json           who has started a flow on this checkpoint, and when
     <root>/deltas/<step>/<epoch>-<run>-<host>-<tag>.arrow   the entries that a host changed in an epoch
     <root>/runs/<step>/<version>-<tag>-<slot>.arrow       deltas of many epochs, merged
     <root>/snapshots/<step>/<version>-<tag>-<slot>.arrow  all entries of a slot
     <root>/layouts/<version>-<tag>.json       the snapshots and runs that make up a version
-    <root>/manifests/<epoch>.json             the epoch is durable: its deltas, routes, watermarks
-    <root>/dead_letters/<epoch>.jsonl         rows set aside in the epoch
+    <root>/manifests/<epoch>.json             the epoch is durable: its deltas, routes, watermarks;
+                                              <epoch>-<generation>.json from the second start on
+    <root>/dead_letters/<epochs>.jsonl        rows set aside in an epoch, or in many (see `dead_letters`)
     <root>/journal/<time>-<number>.jsonl      what the control plane decided and did
     <root>/events/<start>/<number>.jsonl-gz   what it was told, to be decided once more by `simulate --replay`
+    <root>/begun.json                         the time of the epoch under way, where its sink takes it once
     <root>/control.json                       how to reach the query that runs on this checkpoint
 
 A manifest names its own epoch's deltas and the layout that it builds on, so its size does not grow
 with the age of a query. A manifest is the commit point: files that no manifest names, itself or by
 its layout, do not exist for anybody.
+
+A tag is a random word and the generation that wrote the file (`ownership`).
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, Literal, TypeVar
 
 import numpy as np
@@ -30,8 +36,9 @@ from penstock.errors import CheckpointError, ProtocolError
 from penstock.model import DeadLetter
 from penstock.state.arrays import fixed_values, one_chunk
 from penstock.state.keys.codec import KeyCodec
-from penstock.state.store.blocks import damaged
-from penstock.state.store.files import Files, open_filesystem
+from penstock.state.store import ownership
+from penstock.state.store.blocks import SegmentGone, damaged
+from penstock.state.store.files import Files
 from penstock.state.store.manifest import (
     FORMAT,
     READABLE,
@@ -45,7 +52,8 @@ from penstock.state.store.manifest import (
     from_checked,
     pack_slots,
 )
-from penstock.state.store.segment import SegmentFile, write_segment
+from penstock.state.store.places import Owner, Place
+from penstock.state.store.segment import SegmentFile, check_segment, write_segment
 from penstock.state.table.table import SLOT
 
 __all__ = [
@@ -54,37 +62,63 @@ __all__ = [
     "DeltaRef",
     "Layout",
     "Manifest",
+    "Place",
     "SegmentGone",
     "SegmentRef",
     "StepLayout",
     "Store",
     "VersionChain",
-    "open_filesystem",
 ]
 
 T = TypeVar("T")
 
 MergedKind = Literal["runs", "snapshots"]
+_CHECKED_BYTES = 256 << 20
+"""Bytes of files that are read to see whether a version is whole: the first epoch waits for it."""
 _INCOMPLETE = "the folder is incomplete: restore it, or start from a new checkpoint folder"
 
 
-class SegmentGone(Exception):
-    """A file of a version that is no longer kept. Whoever reads it goes on to a newer version."""
-
-
 class Store:
-    """Reads and writes one checkpoint. Stateless: any process may hold one for the same root."""
+    """Reads and writes one checkpoint. Any process may hold one for the same root."""
 
-    def __init__(self, uri: str, pause: Callable[[float], None] = time.sleep) -> None:
-        self.uri = uri
-        self.files = Files(uri, pause)
+    def __init__(self, place: Place | str, pause: Callable[[float], None] = time.sleep) -> None:
+        self.place = Place(place) if isinstance(place, str) else place
+        self.uri = self.place.uri
+        self.files = Files(place, pause)
+        self._pause = pause
+        self._control: bytes | None = None
+        """What this store has written of how to reach the query."""
 
     # What the checkpoint belongs to, and who runs on it
+
+    @property
+    def owner(self) -> Owner | None:
+        """On whose behalf this store is used; None: on nobody's, and nothing is checked."""
+        return self.place.owner
+
+    def claim(self, now_ms: int) -> None:
+        """Take the checkpoint over for a start of a flow: from now on older ones stop."""
+        self.place = replace(self.place, owner=ownership.claim(self.files, now_ms))
+
+    def must_own(self) -> None:
+        """Raise if a newer start has taken the checkpoint over since."""
+        if self.owner is not None:
+            ownership.must_own(self.files, self.owner)
+
+    def must_see(self, host: str) -> None:
+        """Raise, in a host, if it does not see the store that the driver has claimed."""
+        if self.owner is not None:
+            ownership.must_see(self.files, self.owner, host, self._pause)
+
+    def new_tag(self) -> str:
+        """A word for the names of files that nobody has used before."""
+        return ownership.new_tag(self.owner)
 
     def read_flow(self) -> dict[str, Any] | None:
         return self._read_json("flow.json")
 
     def write_flow(self, facts: dict[str, Any]) -> None:
+        self.must_own()
         self.files.write("flow.json", codec.text(facts, indent=1).encode())
 
     def begin_closing(self, epoch: int) -> int:
@@ -104,16 +138,27 @@ class Store:
         """Everything is closed, for good."""
         self.write_flow((self.read_flow() or {}) | {"closed": True})
 
+    def read_begun(self) -> dict[str, int] | None:
+        """The number and time of day of the newest epoch that was begun; None if that is not kept."""
+        return self._read_json("begun.json")
+
+    def write_begun(self, facts: dict[str, int]) -> None:
+        self.must_own()
+        self.files.write("begun.json", codec.encode(facts))
+
     def read_control(self) -> dict[str, Any] | None:
         """How to reach the running query; None if none has said so."""
         return self._read_json("control.json")
 
     def write_control(self, facts: dict[str, Any]) -> None:
         """Say how to reach the running query. It is for the owner's eyes: there is a token in it."""
-        self.files.write("control.json", codec.encode(facts), secret=True)
+        self._control = codec.encode(facts)
+        self.files.write("control.json", self._control, secret=True, durable=False)
 
     def remove_control(self) -> None:
-        self.files.remove("control.json")
+        """The query ends. What another one has said in its place stays."""
+        if self._control is not None and self.files.read("control.json") == self._control:
+            self.files.remove("control.json")
 
     # Segments
 
@@ -129,7 +174,7 @@ class Store:
         who = "-".join(filter(None, (host.replace("/", "-"), tag)))
         name = f"deltas/{step}/{epoch:012d}-{run}-{who}.arrow"
         data, checksum = write_segment(table)
-        self.files.write_patiently(name, data)
+        self.files.write(name, data)
         slots = pack_slots(fixed_values(one_chunk(table.column(SLOT))))
         return DeltaRef(step, host, name, table.num_rows, data.size, checksum, slots)
 
@@ -147,7 +192,7 @@ class Store:
                 f"{name} of {self.uri} is there already", hint="use a tag that was never used"
             )
         data, checksum = write_segment(table)
-        self.files.write_patiently(name, data)
+        self.files.write(name, data)
         packed = pack_slots(slots)
         return SegmentRef(
             step, name, table.num_rows, data.size, checksum, packed, len(slots), version
@@ -159,7 +204,7 @@ class Store:
             data = self.files.open(ref.file)
         except FileNotFoundError as gone:
             raise SegmentGone(ref.file) from gone
-        except (OSError, pa.ArrowException) as unreadable:
+        except pa.ArrowException as unreadable:
             raise CheckpointError(
                 f"cannot read {ref.file} of {self.uri}: {unreadable}",
                 hint="restore this file from a backup, or start from a new checkpoint folder",
@@ -170,15 +215,32 @@ class Store:
 
     def write_manifest(self, manifest: Manifest) -> None:
         """The commit point of an epoch: visible whole or not at all."""
-        name = _manifest_file(manifest.epoch)
-        self.files.write_patiently(name, checked(manifest))
+        self.must_own()
+        self.files.write(ownership.manifest_file(manifest.epoch, self.owner), checked(manifest))
 
-    def read_manifest(self, epoch: int) -> Manifest | None:
-        return self._read_checked(_manifest_file(epoch), Manifest)
+    def read_manifest(self, epoch: int, files: dict[int, str] | None = None) -> Manifest | None:
+        """The manifest of an epoch; with the `files` of `manifest_files`, without looking for it."""
+        if files is None and self.owner is not None:
+            mine = self._manifest_in(ownership.manifest_file(epoch, self.owner), epoch)
+            if mine is not None:
+                return mine
+        file = (self.manifest_files() if files is None else files).get(epoch)
+        return None if file is None else self._manifest_in(file, epoch)
+
+    def _manifest_in(self, file: str, epoch: int) -> Manifest | None:
+        manifest = self._read_checked(file, Manifest)
+        if manifest is not None and manifest.epoch != epoch:
+            damaged(f"{file} of {self.uri}", f"it is of epoch {manifest.epoch}")
+        return manifest
+
+    def manifest_files(self) -> dict[int, str]:
+        """Epoch -> the file of its manifest, in order."""
+        return ownership.current(found.name for found in self.files.below("manifests"))
 
     def write_layout(self, layout: Layout) -> str:
         """Write a layout, and give the name by which manifests refer to it."""
-        self.files.write_patiently(layout.file, checked(layout))
+        self.must_own()
+        self.files.write(layout.file, checked(layout))
         return layout.file
 
     def read_layout(self, file: str) -> Layout:
@@ -189,16 +251,22 @@ class Store:
 
     def epochs(self) -> list[int]:
         """The epochs that have a manifest, in order."""
-        names = [found.name.rsplit("/", 1)[1] for found in self.files.below("manifests")]
-        return sorted(int(n.split(".")[0]) for n in names if n.endswith(".json"))
+        return list(self.manifest_files())
 
-    def chain(self, version: int, known: VersionChain | None = None) -> VersionChain:
+    def chain(
+        self,
+        version: int,
+        known: VersionChain | None = None,
+        files: dict[int, str] | None = None,
+    ) -> VersionChain:
         """All that restores a version; names the manifest or layout that is missing.
 
         Of a chain that was read before, those files are not read again that cannot have changed:
         the newest manifest may be replaced as long as no later one builds on it.
         """
-        newest = self.read_manifest(version)
+        if files is None and known is None:
+            files = self.manifest_files()
+        newest = self.read_manifest(version, files)
         if newest is None:
             raise CheckpointError(
                 f"{self.uri} has no manifest of epoch {version}, which was to be read",
@@ -208,7 +276,7 @@ class Store:
         settled.pop(-1 if known is None else known.version, None)
         manifests = []
         for epoch in range(newest.base + 1, version):
-            manifest = settled.get(epoch) or self.read_manifest(epoch)
+            manifest = settled.get(epoch) or self.read_manifest(epoch, files)
             if manifest is None:
                 raise self.lacks(f"the manifest of epoch {epoch}, which epoch {version} builds on")
             manifests.append(manifest)
@@ -219,17 +287,57 @@ class Store:
             layout = self.read_layout(newest.layout)
         return VersionChain(newest, layout, (*manifests, newest) if newest.base < version else ())
 
+    def damage(self, version: int) -> str:
+        """What is wrong with the files of a version, as far as can be told at little cost; else empty.
+
+        All its files must be there in their full size; those that it added are read and checked.
+        """
+        try:
+            chain = self.chain(version)
+            layout = [] if chain.layout is None else chain.layout.refs()
+            every: list[DeltaRef | SegmentRef] = [
+                ref for one in chain.manifests for ref in one.deltas if ref.rows
+            ]
+            every += layout
+            folders = {ref.file.split("/", 1)[0] for ref in every}
+            sizes = {found.name: found.size for f in folders for found in self.files.below(f)}
+            for ref in every:
+                if ref.checksum is not None and sizes.get(ref.file) != ref.size:
+                    return f"{ref.file} is {'cut off' if ref.file in sizes else 'missing'}"
+            new: list[DeltaRef | SegmentRef] = [r for r in chain.manifest.deltas if r.rows]
+            if self._adopts(chain.manifest):
+                new += [ref for ref in layout if ref.upto == chain.manifest.base]
+            left = _CHECKED_BYTES
+            for ref in new:
+                left -= ref.size
+                if left >= 0:
+                    check_segment(self.files.open(ref.file), ref.file, ref.checksum)
+        except CheckpointError as wrong:
+            return wrong.message
+        except (FileNotFoundError, SegmentGone) as gone:
+            return f"a file is missing: {gone}"
+        return ""
+
+    def _adopts(self, manifest: Manifest) -> bool:
+        """Whether a manifest names another layout than the one before it, as far as that is known."""
+        try:
+            before = self.read_manifest(manifest.epoch - 1)
+        except CheckpointError:
+            return True
+        return before is None or before.layout != manifest.layout
+
     # Dead letters
 
     def write_dead_letters(self, epoch: int, letters: Sequence[DeadLetter]) -> None:
+        self.must_own()
         lines = [{"epoch": epoch} | codec.to_plain(letter) for letter in letters]
-        self.files.write_patiently(f"dead_letters/{epoch:012d}.jsonl", codec.lines(lines))
+        self.files.write(f"dead_letters/{epoch:012d}.jsonl", codec.lines(lines))
 
     # The journal
 
     def write_journal(self, name: str, entries: Sequence[object]) -> None:
         """Keep entries of the journal; files are read in the order of their names."""
-        self.files.write_patiently(f"journal/{name}.jsonl", codec.lines(entries))
+        self.files.write(f"journal/{name}.jsonl", codec.lines(entries), durable=False)
 
     def journal_files(self) -> list[str]:
         """The names of the journal's files, oldest first."""
@@ -260,7 +368,3 @@ class Store:
             return codec.decode(data, kind)
         except ProtocolError as wrong:
             damaged(f"{name} of {self.uri}", wrong.message, wrong)
-
-
-def _manifest_file(epoch: int) -> str:
-    return f"manifests/{epoch:012d}.json"

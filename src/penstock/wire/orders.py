@@ -1,0 +1,77 @@
+"""What the actions of hosts and of the registry take: facts by name, each of a type and within bounds.
+
+A message is checked against these before anything is done with it. Facts that are not named here are
+let through.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, TypedDict
+
+from msgspec import Meta
+
+Number = Annotated[int, Meta(ge=-1, le=2**53)]
+"""An epoch, a version, a run or a count; -1 stands for the one before the first."""
+Name = Annotated[str, Meta(max_length=1_000)]
+Tag = Annotated[str, Meta(pattern=r"^[A-Za-z0-9._]{1,100}$")]
+"""A part of a file's name."""
+
+
+class Assign(TypedDict):
+    assignment: dict[str, Any]
+    wait: bool
+
+
+class Seal(TypedDict):
+    epoch: Number
+    run: Number
+    partitions: Number
+
+
+class Rollback(TypedDict):
+    version: Number
+    run: Number
+
+
+class Compact(TypedDict):
+    order: dict[str, Any]
+
+
+class OfCompaction(TypedDict):
+    tag: Tag
+
+
+class Register(TypedDict):
+    host: Name
+    incarnation: Name
+    location: Name
+    pid: Number
+
+
+class Refuse(TypedDict):
+    error: str
+
+
+class Heartbeat(TypedDict):
+    host: Name
+    incarnation: Name
+
+
+class Report(TypedDict):
+    epoch: Number
+    run: Number
+    partition: Number
+    seen: dict[str, Any]
+
+
+class SetAside(TypedDict):
+    epoch: Number
+    run: Number
+    partition: Number
+    aside: dict[str, Any]
+
+
+class Trouble(TypedDict):
+    epoch: Number
+    run: Number
+    error: str
