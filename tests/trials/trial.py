@@ -57,8 +57,12 @@ _UPKEEP = ("host.compact", "driver.layout", "driver.clean")
 
 
 WITH_FUNCTIONS = ("courier.offload", "courier.offloaded")
-POINTS = {name: found for name, found in FAULT_POINTS.items() if name not in WITH_FUNCTIONS}
-"""The fault points that flows pass which no function helps."""
+POINTS = {
+    name: found
+    for name, found in FAULT_POINTS.items()
+    if name not in WITH_FUNCTIONS and not name.startswith("sink.")
+}
+"""The fault points that flows pass which no function helps; the sink of a trial is a dictionary."""
 
 
 def hows(point: str) -> tuple[How, ...]:
