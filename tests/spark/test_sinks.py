@@ -90,13 +90,18 @@ def test_console_prints_and_loses_nothing(
     assert [p.rows for p in query.progress] == [600, 600]
 
 
+@pytest.mark.parametrize("error", [ValueError, SystemExit])
 def test_a_raising_function_ends_the_query_with_its_error(
-    spark: SparkSession, tmp_path: Path, checkpoint: str, tables: list[Any]
+    spark: SparkSession,
+    tmp_path: Path,
+    checkpoint: str,
+    tables: list[Any],
+    error: type[BaseException],
 ) -> None:
     def fail(df: DataFrame, epoch: int) -> None:
-        raise ValueError("the sink is closed")
+        raise error("the sink is closed")
 
-    with pytest.raises(ValueError, match="the sink is closed"):
+    with pytest.raises(error, match="the sink is closed"):
         run(flow(spark, tmp_path), checkpoint, sink=ps.foreach_batch(fail))
     _, sink = run(flow(spark, tmp_path), checkpoint)
     assert {k: (r["total"], r["n"]) for k, r in sink.latest("k").items()} == sums(tables)

@@ -182,9 +182,13 @@ class EpochStream:
             self._on_progress(self._runner.run(epoch, partitions, write, closing))
             for merger in self._mergers:
                 merger.committed(epoch)
-        except BaseException as failed:
+        except Exception as failed:
             self.error = failed
             raise
+        except BaseException as failed:
+            self.error = failed
+            # Spark would wait for ever for a callback that ends with anything but an Exception.
+            raise PenstockError(f"the epoch was broken off: {failed!r}") from failed
 
     def run_bounded(self) -> None:
         """A static DataFrame is one epoch, and then one for each step that has something to close."""
