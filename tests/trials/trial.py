@@ -57,7 +57,9 @@ _UPKEEP = ("host.compact", "driver.layout", "driver.clean")
 
 
 WITH_FUNCTIONS = ("courier.offload", "courier.offloaded")
-POINTS = {name: found for name, found in FAULT_POINTS.items() if name not in WITH_FUNCTIONS}
+HELPED_POINTS = {n: found for n, found in FAULT_POINTS.items() if not n.startswith("sink.")}
+"""The fault points that a cluster can pass: its sink is a dictionary."""
+POINTS = {name: found for name, found in HELPED_POINTS.items() if name not in WITH_FUNCTIONS}
 """The fault points that flows pass which no function helps."""
 
 
