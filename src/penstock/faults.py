@@ -70,6 +70,7 @@ FAULT_POINTS: dict[str, FaultPoint] = {
     "driver.committed": FaultPoint("the manifest is written, and Spark not yet told", _RUN),
     "driver.layout": FaultPoint("a layout was written, and no manifest names it", ("version",)),
     "driver.clean": FaultPoint("files that no kept version needs are about to go", ("version",)),
+    "sink.merge": FaultPoint("a merge of epochs is about to change a folder", ("operation",)),
     "courier.read": FaultPoint(
         "a courier was given a batch of its input, and has done nothing with it", _READING
     ),

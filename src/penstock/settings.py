@@ -86,6 +86,10 @@ class Settings:
     keep_epochs: int = 100
     """Versions of the state that are kept to be looked at. The newest two always are."""
 
+    dead_letters_mb: int = 1_024
+    """Megabytes of dead letters that a checkpoint keeps. Beyond that the oldest go: rows that fail day
+    after day, and that nobody looks at, must not fill the store."""
+
     faults: tuple[Fault, ...] = ()
     """For tests and trials: what happens at which points of this flow's processes (see
     `penstock.testing`)."""

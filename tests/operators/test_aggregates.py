@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import penstock.operators.aggregate.aggregates as ps
-from penstock.errors import FlowError, ProtocolError
+from penstock.errors import FlowError, ProtocolError, SumOverflowError
 from penstock.operators.aggregate.aggregates import Aggregate, AggregatePlan
 from penstock.operators.aggregate.combiner import Combiner
 from penstock.operators.aggregate.state import pack
@@ -197,15 +197,18 @@ def test_an_epoch_gives_only_the_rows_that_it_touched() -> None:
 
 def test_a_channel_that_fails_leaves_nothing_behind() -> None:
     plan = AggregatePlan(
-        SCHEMA, ["k"], {"n": ps.count(), "sum": ps.sum("small"), "t": ps.max("text")}
+        SCHEMA, ["k"], {"n": ps.count(), "sum": ps.sum("large"), "t": ps.max("text")}
     )
     operator = AggregateOperator(plan, 16, "step")
     good = batch_of([dict.fromkeys(SCHEMA.names) | {"k": "a", "small": 1, "text": "x"}])
     send(operator, [good], combine=False)
     before = operator.close().batches[0].to_pylist()
-    broken = good.drop_columns(["text"])
-    with pytest.raises(KeyError):
+    broken = batch_of([dict.fromkeys(SCHEMA.names) | {"k": "a", "large": 2**62}] * 2)
+    with pytest.raises(SumOverflowError):
         operator.apply("rows", [good, good, broken])
+    assert operator.close().batches[0].to_pylist() == before
+    with pytest.raises(ProtocolError, match="with these columns"):
+        operator.apply("rows", [good, good.drop_columns(["text"])])
     assert operator.close().batches[0].to_pylist() == before
     with pytest.raises(ProtocolError, match="cannot take"):
         operator.apply("letters", [good])

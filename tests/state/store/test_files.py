@@ -151,12 +151,22 @@ def test_a_file_that_its_server_has_forgotten_is_gone(
     ref = store.write_delta(0, 0, "step", "step/0", rows_of(INTS, {1: (1, "x")}))
     segment = store.open_segment(ref, INTS)
 
-    def stale(self: Pieces, offset: int, length: int) -> object:
-        return self._patiently(lambda: (_ for _ in ()).throw(OSError(errno.ESTALE, "stale")))
+    def stale(*_: object) -> bytes:
+        raise OSError(errno.ESTALE, "stale file handle")
 
-    monkeypatch.setattr(Pieces, "slice", stale)
+    monkeypatch.setattr(os, "pread", stale)
     with pytest.raises(SegmentGone):
         segment.between(0, 1)
+
+
+def test_large_files_are_not_kept_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = Store(str(tmp_path))
+    monkeypatch.setattr(files, "_AT_ONCE", 0)
+    ref = store.write_delta(0, 0, "step", "step/0", rows_of(INTS, {1: (1, "x")}))
+    before = len(os.listdir("/proc/self/fd"))
+    opened = [store.open_segment(ref, INTS) for _ in range(10)]
+    assert [segment.between(0, 1).num_rows for segment in opened] == [1] * 10
+    assert len(os.listdir("/proc/self/fd")) == before
 
 
 def test_blocks_of_large_files_are_kept_up_to_a_limit(

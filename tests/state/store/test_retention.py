@@ -143,11 +143,11 @@ def test_breaking_off_between_any_two_removals_leaves_the_kept_versions(
         history.epoch({stop: None})
         left = [stop % 13]
 
-        def remove(self: Files, name: str, *, patient: bool = True, left: list[int] = left) -> bool:
+        def remove(self: Files, name: str, left: list[int] = left, **how: Any) -> bool:
             left[0] -= 1
             if left[0] < 0:
                 raise KeyboardInterrupt
-            return one(self, name)
+            return one(self, name, **how)
 
         monkeypatch.setattr(Files, "remove", remove)
         with suppress(KeyboardInterrupt):

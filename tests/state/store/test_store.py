@@ -115,7 +115,7 @@ def test_what_is_missing_is_named(store: Store) -> None:
 
 
 def test_any_damaged_byte_of_a_manifest_or_layout_is_noticed(store: Store) -> None:
-    store.write_manifest(manifest(0, DeltaRef("step", "step/0", "a/file", 1, 1, 1, "80")))
+    store.write_manifest(manifest(0, DeltaRef("step", "step/0", "deltas/a", 1, 1, 1, "80")))
     layout = store.write_layout(Layout(0, "a", {"step": StepLayout()}))
     for name, read in (
         ("manifests/000000000000.json", lambda: store.read_manifest(0)),

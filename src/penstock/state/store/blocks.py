@@ -19,7 +19,7 @@ from penstock.errors import CheckpointError
 from penstock.state.arrays import fixed_values, one_chunk
 from penstock.state.keys.codec import KeyCodec, Keys
 from penstock.state.store.files import Bytes
-from penstock.state.table.table import HASH, KEY
+from penstock.state.table.table import HASH, KEY, SLOT
 
 INDEX = b"penstock"
 _MAGIC = b"ARROW1"
@@ -81,6 +81,7 @@ class Blocks:
         head: int,
         index: dict[str, list[int]],
     ) -> None:
+        _check(index, schema, codec, data.size - head)
         self.rows = np.array(index["rows"], np.int64)
         self.hashes = np.array(index["hashes"], np.uint64)
         self.slots = np.array(index["slots"], np.int32)
@@ -96,13 +97,24 @@ class Blocks:
         key = (self._number, block)
         known = self._read.get(block) if self._views else _kept.get(key)
         if known is None:
-            rows = pa.ipc.read_record_batch(self.checked(block), self._schema)
+            rows = self._rows(block)
             known = Block(rows, stored_keys(rows, self._codec))
             if self._views:
                 self._read[block] = known
             else:
                 _kept.put(key, known)
         return known
+
+    def _rows(self, block: int) -> pa.RecordBatch:
+        message = self.checked(block)
+        try:
+            rows = pa.ipc.read_record_batch(message, self._schema)
+            rows.validate()
+        except (pa.ArrowException, OSError) as wrong:
+            damaged(self._name, f"block {block} cannot be read: {wrong}", wrong)
+        if rows.num_rows != self.rows[block]:
+            damaged(self._name, f"block {block} has {rows.num_rows} rows")
+        return rows
 
     def checked(self, block: int) -> pa.Buffer:
         """The bytes of a block, which are those that were written."""
@@ -113,6 +125,21 @@ class Blocks:
         if zlib.crc32(message) != self._checksums[block]:
             damaged(self._name, f"the checksum of block {block} does not match")
         return message
+
+
+def _check(index: dict[str, list[int]], schema: pa.Schema, codec: KeyCodec, room: int) -> None:
+    """Refuse an index that is not one of blocks in a file, or columns that no state has."""
+    lists = [index[name] for name in ("rows", "hashes", "slots", "sizes", "checksums")]
+    if any(len(one) != len(lists[0]) for one in lists) or any(n < 0 for one in lists for n in one):
+        raise ValueError("its index is no list of blocks")
+    if sum(index["sizes"]) > room or sum(index["rows"]) >= 1 << 62:
+        raise ValueError("it is cut off")
+    types = {HASH: pa.uint64(), SLOT: pa.int32()}
+    if len(codec.schema):  # else nobody looks for keys
+        types[KEY] = codec.storage_type
+    for name, type in types.items():
+        if schema.field(name).type != type:
+            raise ValueError(f"its column {name} is of type {schema.field(name).type}")
 
 
 def stored_keys(rows: pa.RecordBatch | pa.Table, codec: KeyCodec) -> Keys:

@@ -10,6 +10,7 @@ All of these are values, and JSON. A manifest or layout carries a checksum of it
 from __future__ import annotations
 
 import json
+import re
 import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
@@ -23,6 +24,11 @@ from penstock.state.arrays import Array
 from penstock.state.store.blocks import damaged
 
 T = TypeVar("T")
+
+MOST_SLOTS = 32_768
+"""Slots that a step may have."""
+_PACKED = re.compile(r"([0-9a-f]{2})*")
+_SEGMENTS = ("deltas/", "runs/", "snapshots/")
 
 FORMAT = 2
 READABLE = (1, 2)
@@ -214,6 +220,34 @@ def from_checked(facts: dict[str, Any], name: str, kind: type[T]) -> T:
     if format == 1 and isinstance(facts.get("base"), int):
         facts |= {"base": facts["base"] - 1, "layout": ""}  # it was the first epoch
     try:
-        return codec.from_plain(facts, kind)
+        value = codec.from_plain(facts, kind)
     except ProtocolError as wrong:
         damaged(name, wrong.message, wrong)
+    if wrong_fact := _wrong_fact(value):
+        damaged(name, wrong_fact)
+    return value
+
+
+def _wrong_fact(value: object) -> str:
+    """What cannot be true of a manifest or layout, so that nobody follows it; "" if nothing."""
+    refs: Iterable[DeltaRef | SegmentRef] = ()
+    if isinstance(value, Manifest):
+        numbers = (value.epoch, value.run, value.rows, value.sealed_at_ms, value.time_ms or 0)
+        if not -1 <= value.base <= value.epoch or not all(0 <= n < 1 << 63 for n in numbers):
+            return f"it cannot be of epoch {value.epoch} and build on version {value.base}"
+        if any([type(fact) for fact in row] != [int, str, int, int] for row in value.event_times):
+            return "it does not tell how far sources have come"
+        refs = value.deltas
+    elif isinstance(value, Layout):
+        refs = value.refs()
+        if any(
+            not 0 <= slot < MOST_SLOTS for step in value.steps.values() for slot in step.snapshots
+        ):
+            return "it has snapshots of slots that there cannot be"
+    for ref in refs:
+        size = (ref.rows, ref.size, *((ref.held, ref.upto) if isinstance(ref, SegmentRef) else ()))
+        packed = _PACKED.fullmatch(ref.slots) is not None and len(ref.slots) * 4 <= MOST_SLOTS
+        named = ref.file.startswith(_SEGMENTS) if ref.rows else True
+        if not packed or not named or ".." in ref.file or not all(-1 <= n < 1 << 63 for n in size):
+            return f"it names a file that cannot be: {ref.file[:200]!r}"
+    return ""

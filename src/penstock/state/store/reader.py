@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from penstock.state.arrays import Array, filled_values, fixed_array, one_chunk
 from penstock.state.keys.codec import KeyCodec, Keys, slots_of
-from penstock.state.store.blocks import stored_keys
+from penstock.state.store.blocks import damaged, stored_keys
 from penstock.state.store.manifest import (
     DeltaRef,
     SegmentRef,
@@ -146,8 +146,11 @@ class StateReader:
     def _covers(self, packed: str) -> Array:
         if not packed:
             return np.ones(self._slots, np.bool_)
-        covers = np.zeros(self._slots, np.bool_)
-        covers[unpack_slots(packed)] = True
+        covers, named = np.zeros(self._slots, np.bool_), unpack_slots(packed)
+        if len(named) and named[-1] >= self._slots:
+            what = f"a version of step {self._step} in {self._store.uri}"
+            damaged(what, f"it names slot {named[-1]}, and there are {self._slots}")
+        covers[named] = True
         return covers
 
     def _segment(self, ref: Ref) -> SegmentFile:

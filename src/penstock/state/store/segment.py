@@ -107,7 +107,14 @@ class SegmentFile:
             found = frame_checksum(data, head, sum(index["sizes"]))
         except FileNotFoundError as gone:
             raise SegmentGone(name) from gone
-        except (ProtocolError, KeyError, ValueError, OSError, pa.ArrowException) as bad:
+        except (
+            ProtocolError,
+            KeyError,
+            ValueError,
+            OverflowError,
+            OSError,
+            pa.ArrowException,
+        ) as bad:
             damaged(name, f"{bad}", bad)
         if checksum is not None and found != checksum:
             damaged(name, "its checksum is not the one it was written with")

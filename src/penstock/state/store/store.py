@@ -8,9 +8,10 @@
     <root>/layouts/<version>-<tag>.json       the snapshots and runs that make up a version
     <root>/manifests/<epoch>.json             the epoch is durable: its deltas, routes, watermarks;
                                               <epoch>-<generation>.json from the second start on
-    <root>/dead_letters/<epoch>.jsonl         rows set aside in the epoch
+    <root>/dead_letters/<epochs>.jsonl        rows set aside in an epoch, or in many (see `dead_letters`)
     <root>/journal/<time>-<number>.jsonl      what the control plane decided and did
     <root>/events/<start>/<number>.jsonl-gz   what it was told, to be decided once more by `simulate --replay`
+    <root>/begun.json                         the time of the epoch under way, where its sink takes it once
     <root>/control.json                       how to reach the query that runs on this checkpoint
 
 A manifest names its own epoch's deltas and the layout that it builds on, so its size does not grow
@@ -137,6 +138,14 @@ class Store:
         """Everything is closed, for good."""
         self.write_flow((self.read_flow() or {}) | {"closed": True})
 
+    def read_begun(self) -> dict[str, int] | None:
+        """The number and time of day of the newest epoch that was begun; None if that is not kept."""
+        return self._read_json("begun.json")
+
+    def write_begun(self, facts: dict[str, int]) -> None:
+        self.must_own()
+        self.files.write("begun.json", codec.encode(facts))
+
     def read_control(self) -> dict[str, Any] | None:
         """How to reach the running query; None if none has said so."""
         return self._read_json("control.json")
@@ -212,11 +221,17 @@ class Store:
     def read_manifest(self, epoch: int, files: dict[int, str] | None = None) -> Manifest | None:
         """The manifest of an epoch; with the `files` of `manifest_files`, without looking for it."""
         if files is None and self.owner is not None:
-            mine = self._read_checked(ownership.manifest_file(epoch, self.owner), Manifest)
+            mine = self._manifest_in(ownership.manifest_file(epoch, self.owner), epoch)
             if mine is not None:
                 return mine
         file = (self.manifest_files() if files is None else files).get(epoch)
-        return None if file is None else self._read_checked(file, Manifest)
+        return None if file is None else self._manifest_in(file, epoch)
+
+    def _manifest_in(self, file: str, epoch: int) -> Manifest | None:
+        manifest = self._read_checked(file, Manifest)
+        if manifest is not None and manifest.epoch != epoch:
+            damaged(f"{file} of {self.uri}", f"it is of epoch {manifest.epoch}")
+        return manifest
 
     def manifest_files(self) -> dict[int, str]:
         """Epoch -> the file of its manifest, in order."""
@@ -290,8 +305,7 @@ class Store:
                 if ref.checksum is not None and sizes.get(ref.file) != ref.size:
                     return f"{ref.file} is {'cut off' if ref.file in sizes else 'missing'}"
             new: list[DeltaRef | SegmentRef] = [r for r in chain.manifest.deltas if r.rows]
-            before = self.read_manifest(version - 1)
-            if before is None or before.layout != chain.manifest.layout:
+            if self._adopts(chain.manifest):
                 new += [ref for ref in layout if ref.upto == chain.manifest.base]
             left = _CHECKED_BYTES
             for ref in new:
@@ -303,6 +317,14 @@ class Store:
         except (FileNotFoundError, SegmentGone) as gone:
             return f"a file is missing: {gone}"
         return ""
+
+    def _adopts(self, manifest: Manifest) -> bool:
+        """Whether a manifest names another layout than the one before it, as far as that is known."""
+        try:
+            before = self.read_manifest(manifest.epoch - 1)
+        except CheckpointError:
+            return True
+        return before is None or before.layout != manifest.layout
 
     # Dead letters
 
