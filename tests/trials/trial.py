@@ -57,8 +57,10 @@ _UPKEEP = ("host.compact", "driver.layout", "driver.clean")
 
 
 WITH_FUNCTIONS = ("courier.offload", "courier.offloaded")
-POINTS = {name: found for name, found in FAULT_POINTS.items() if name not in WITH_FUNCTIONS}
-"""The fault points that flows pass which no function helps."""
+ALL_POINTS = {name: at for name, at in FAULT_POINTS.items() if not name.startswith("sink.")}
+"""The fault points that trials pass: their sink is a dictionary."""
+POINTS = {name: at for name, at in ALL_POINTS.items() if name not in WITH_FUNCTIONS}
+"""Those that flows pass which no function helps."""
 
 
 def hows(point: str) -> tuple[How, ...]:
