@@ -244,9 +244,12 @@ class Fleet:
             record.pid,
             why,
         )
-        if self.owned(HostId(record.host)):
-            self._registry.break_off(HostLostError(f"host {record.host} was given up: {why}"))
-        self._jobs.give_up(record.host, record.pid)
+        try:
+            if self.owned(HostId(record.host)):
+                self._registry.break_off(HostLostError(f"host {record.host} was given up: {why}"))
+            self._jobs.give_up(record.host, record.pid)
+        except Exception as failed:  # the watch must go on for the others
+            _log.warning("the job of host %s could not be ended: %s", record.host, failed)
 
     def endpoints(self, hosts: tuple[HostId, ...]) -> tuple[str, ...]:
         return tuple(self._told[host].record.location for host in hosts)
@@ -367,8 +370,8 @@ class Fleet:
         told = self._told.get(host)
         if told is None:
             raise HostLostError(f"host {host} is gone")
-        endpoint = self._endpoints.at(told.record.location)
-        return endpoint.call(action, min(_AT_ONCE_MS, self._settings.rpc_timeout_ms), **arguments)
+        most_ms = min(_AT_ONCE_MS, self._settings.rpc_timeout_ms)
+        return self._within(most_ms, told.record, action, **arguments)
 
     def memory(self) -> dict[str, int]:
         """Resident bytes of each host's process."""
@@ -400,10 +403,15 @@ class Fleet:
         return self._call(told.record, action, **arguments)
 
     def _call(self, record: HostRecord, action: str, **arguments: Any) -> Any:
+        return self._within(self._settings.rpc_timeout_ms, record, action, **arguments)
+
+    def _within(self, most_ms: int, record: HostRecord, action: str, **arguments: Any) -> Any:
         """Have a host do something. Nobody waits for one that is given up meanwhile: the thread that
         asked it is left alone, and whatever comes of the call is not looked at."""
-        endpoint, most_ms = self._endpoints.at(record.location), self._settings.rpc_timeout_ms
-        answer = in_own_thread(lambda: endpoint.call(action, most_ms, **arguments), "fleet-call")
+        endpoints, at = self._endpoints, record.location
+        answer = in_own_thread(
+            lambda: endpoints.at(at).call(action, most_ms, **arguments), "fleet-call"
+        )
         wait_for_any((answer, self._registry.loss(record)), return_when=FIRST_COMPLETED)
         if not answer.done():
             raise HostLostError(f"host {record.host} was given up", location=record.location)
