@@ -39,10 +39,10 @@ MEMORY = (None, 1, 6_000)
 KEYS = 12
 RUNS = SETTINGS.epoch_runs
 
-How = Literal["die", "break", "linger", "cut", "shorten", "refuse", "slow"]
-"""die: the process is killed. break: only this call fails. linger: Spark gives the task up, but it
-goes on. cut: the task's input breaks off, shorten: and it looks like its end. refuse: the store says
-no. slow: nothing fails, but others get ahead."""
+How = Literal["die", "stop", "break", "linger", "cut", "shorten", "refuse", "slow"]
+"""die: the process is killed. stop: it does nothing more, and nobody can reach it. break: only this
+call fails. linger: Spark gives the task up, but it goes on. cut: the task's input breaks off, shorten:
+and it looks like its end. refuse: the store says no. slow: nothing fails, but others get ahead."""
 
 _HOWS: dict[str, tuple[How, ...]] = {
     "host": ("die", "break"),
@@ -82,6 +82,8 @@ class Mishap:
         does: Any = "raise"
         if self.how == "slow":
             does = _dawdle
+        elif self.how == "stop":
+            does = on.stop_host
         elif self.how == "linger":
             does = on.lose_task
         elif self.how == "cut":

@@ -66,6 +66,8 @@ class Courier:
     """For tests: see `Settings`."""
     check_end: Callable[[], None] = lambda: None
     """Called in the task when no more batches come: raises `CutInputError` if that was not all."""
+    lost_ms: int = 5_000
+    """Milliseconds without an answer after which a courier complains of a host."""
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         pa.set_cpu_count(1)
@@ -79,6 +81,7 @@ class Courier:
             self.timeout_ms,
             self.exchange_ms,
             self.keep_late,
+            self.lost_ms,
             input=Input(batches, self.check_end, **where),
         )
         try:
