@@ -15,7 +15,7 @@ READY := $(VENV)/.ready
 export PYSPARK_PYTHON := $(CURDIR)/$(BIN)/python
 unexport SPARK_HOME PYSPARK_DRIVER_PYTHON PYTHONPATH PYTHONHOME
 
-.PHONY: help setup demo test coverage test-all check bench lock upgrade clean
+.PHONY: help setup demo test coverage test-all fuzz check bench lock upgrade clean
 
 help: ## show this list
 	@sed -nE 's/^([a-z-]+):.*## (.*)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -54,6 +54,10 @@ coverage: test ## run the tests and tell which share of the code they run
 
 test-all: setup ## run all tests
 	$(BIN)/python -m pytest --durations=20 -m ""
+
+# Some minutes, with other examples each time.
+fuzz: setup ## try much more bad input than the tests do
+	PENSTOCK_FUZZ=40 $(BIN)/python -m pytest --timeout 1800 tests/fuzz
 
 check: setup ## lint, format, types and the direction of imports
 	$(BIN)/ruff check
