@@ -15,10 +15,10 @@ READY := $(VENV)/.ready
 export PYSPARK_PYTHON := $(CURDIR)/$(BIN)/python
 unexport SPARK_HOME PYSPARK_DRIVER_PYTHON PYTHONPATH PYTHONHOME
 
-.PHONY: help setup demo test coverage test-all fuzz check bench lock upgrade clean
+.PHONY: help setup demo test coverage test-s3 test-delta test-all fuzz check bench lock upgrade clean
 
 help: ## show this list
-	@sed -nE 's/^([a-z-]+):.*## (.*)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
+	@sed -nE 's/^([a-z0-9-]+):.*## (.*)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
 
 setup: $(READY) ## make .venv with everything that requirements.lock names
 
@@ -52,12 +52,27 @@ coverage: MEASURED := --cov --cov-report=
 coverage: test ## run the tests and tell which share of the code they run
 	@$(BIN)/coverage combine --quiet && $(BIN)/coverage report --skip-covered --sort=miss
 
+test-s3: setup ## run the tests of the store on S3, with a server on this machine
+	@test -d $(VENV)/s3/moto || $(BIN)/python -m pip install --disable-pip-version-check --quiet --target $(VENV)/s3 'moto[server]'
+	PYTHONPATH=$(VENV)/s3 $(BIN)/python -m pytest tests/state/store/test_s3.py
+
 test-all: setup ## run all tests
 	$(BIN)/python -m pytest --durations=20 -m ""
 
 # Some minutes, with other examples each time.
 fuzz: setup ## try much more bad input than the tests do
 	PENSTOCK_FUZZ=40 $(BIN)/python -m pytest --timeout 1800 tests/fuzz
+
+# No release of Delta runs on Spark 4.3 yet, so it comes with the Spark that it was made for, in a folder
+# of its own; its jars come from Maven Central when the session starts.
+DELTA := $(VENV)/delta
+$(DELTA)/.ready: $(READY)
+	$(BIN)/python -m pip install --disable-pip-version-check --quiet --upgrade --no-deps --target $(DELTA) \
+		delta-spark==4.4.0 pyspark==4.2.0
+	@touch $@
+
+test-delta: $(DELTA)/.ready ## run the test with the real Delta
+	PYTHONPATH=$(CURDIR)/$(DELTA) $(BIN)/python -m pytest tests/spark/test_delta.py
 
 check: setup ## lint, format, types and the direction of imports
 	$(BIN)/ruff check

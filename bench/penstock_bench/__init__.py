@@ -13,6 +13,8 @@ migration/     latency while state moves, and recovery from a host that is kille
 switch/        an SLA kept by scaling and balancing, simulated and live
 ordered/       ordered execution on many cores
 burst/         bursts taken up by short-lived workers
+chaos/         every fault there is on a live query, by a seed, and an oracle for the result
+soak/          a query that runs for an hour, and whether anything of it grows
 workloads/     what they run on
 
 In a benchmark's folder, `bench.py` runs it and computes its ratios, `pictures.py` says what is drawn,

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from penstock.errors import SettingError
 from penstock_bench.burst import bench as burst
 from penstock_bench.burst import pictures as burst_pictures
+from penstock_bench.chaos import bench as chaos
+from penstock_bench.chaos import pictures as chaos_pictures
 from penstock_bench.charts import Pictures
 from penstock_bench.migration import bench as migration
 from penstock_bench.migration import pictures as migration_pictures
@@ -16,7 +18,9 @@ from penstock_bench.nexmark import pictures as nexmark_pictures
 from penstock_bench.ordered import bench as ordered
 from penstock_bench.ordered import pictures as ordered_pictures
 from penstock_bench.pipeline import bench as pipeline
-from penstock_bench.report import Goal, Report, Result, Show
+from penstock_bench.report import Goal, Report, Result
+from penstock_bench.soak import bench as soak
+from penstock_bench.soak import pictures as soak_pictures
 from penstock_bench.switch import bench as switch
 from penstock_bench.switch import pictures as switch_pictures
 
@@ -25,11 +29,22 @@ from penstock_bench.switch import pictures as switch_pictures
 class Bench:
     """One benchmark: how to run it, and what its figures should be."""
 
-    run: Callable[[Show, bool], Report]
-    """Takes a function that progress lines go to, and whether to be quick."""
+    run: Callable[..., Report]
+    """Takes a function that progress lines go to, whether to be quick, and its options by name."""
     goals: Mapping[str, Goal]
     pictures: Callable[[Result], Pictures] | None = None
     """Makes pictures of a report, given as its JSON."""
+    options: tuple[str, ...] = ()
+    """Options of the command line that it takes beside those of all: seconds, minutes, seed."""
+
+    def must_take(self, name: str, options: Iterable[str]) -> None:
+        """Refuse options that are not the bench's, which is called `name`."""
+        if others := [f"--{option}" for option in options if option not in self.options]:
+            own = ", ".join(f"--{option}" for option in self.options)
+            raise SettingError(
+                f"bench {name} has no option {', '.join(others)}",
+                hint=f"its own options: {own or 'none'}",
+            )
 
 
 BENCHES = {
@@ -39,6 +54,8 @@ BENCHES = {
     "switch": Bench(switch.run, switch.GOALS, switch_pictures.pictures),
     "ordered": Bench(ordered.run, ordered.GOALS, ordered_pictures.pictures),
     "burst": Bench(burst.run, burst.GOALS, burst_pictures.pictures),
+    "chaos": Bench(chaos.run, chaos.GOALS, chaos_pictures.pictures, ("seconds", "seed")),
+    "soak": Bench(soak.run, soak.GOALS, soak_pictures.pictures, ("minutes",)),
 }
 
 

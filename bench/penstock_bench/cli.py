@@ -27,7 +27,7 @@ def run_bench(
         str,
         typer.Argument(
             metavar="NAME",
-            help="Which benchmark: pipeline, migration, nexmark, switch, ordered or burst.",
+            help="Which benchmark: pipeline, migration, nexmark, switch, ordered, burst, chaos or soak.",
         ),
     ],
     json_file: Annotated[
@@ -39,6 +39,15 @@ def run_bench(
     quick: Annotated[
         bool, typer.Option("--quick", help="A short run: to see it work, not to quote.")
     ] = False,
+    seconds: Annotated[
+        float | None, typer.Option(min=15, metavar="S", help="chaos: how long faults come.")
+    ] = None,
+    seed: Annotated[
+        int | None, typer.Option(metavar="N", help="chaos: the same seed, the same faults.")
+    ] = None,
+    minutes: Annotated[
+        float | None, typer.Option(min=0.25, metavar="M", help="soak: how long it runs.")
+    ] = None,
 ) -> None:
     """Run a benchmark and show its figures beside their goals."""
     import json
@@ -59,7 +68,10 @@ def run_bench(
         raise SettingError(f"bench {name} draws no pictures", hint="leave --plots out")
     if plots is not None and not Path(plots).is_dir():
         raise SettingError(f"cannot draw to {plots}: no such folder", hint="make the folder first")
-    report = chosen.run(console.print, quick)
+    given = {"seconds": seconds, "seed": seed, "minutes": minutes}
+    options = {option: value for option, value in given.items() if value is not None}
+    chosen.must_take(name, options)
+    report = chosen.run(console.print, quick, **options)
     console.print(judged(report.ratios, chosen.goals))
     if file is not None:
         file.write_text(report.to_json() + "\n")

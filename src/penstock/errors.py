@@ -3,6 +3,7 @@
     PenstockError                 base: catch this one
     ├── FlowError                 the flow as written cannot work (column, schema, slots, step)
     ├── SettingError              a setting or the machine does not fit (cores, folder, port, Java)
+    │   └── MemoryLimitError      an epoch does not fit into a host's memory
     ├── InputError                a file of events cannot be read: names file, line and column
     ├── CutInputError             Spark broke a task's input off; the task is tried again
     ├── CheckpointError           a checkpoint that does not match the flow, or is damaged
@@ -64,6 +65,18 @@ class FlowError(PenstockError):
 
 class SettingError(PenstockError):
     """A setting, or the machine, does not fit."""
+
+
+class MemoryLimitError(SettingError):
+    """An epoch does not fit into a host's memory: running it again would not help."""
+
+
+FEWER_ROWS = (
+    "let an epoch have fewer rows (maxOffsetsPerTrigger, maxFilesPerTrigger or the like, on the "
+    "source), spread them over more partitions and hosts, or give Python on executors more memory "
+    "(spark.executor.memoryOverhead; spark.executor.pyspark.memory where that is set)"
+)
+"""What to do when memory is short."""
 
 
 class InputError(PenstockError):

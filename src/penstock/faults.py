@@ -70,6 +70,7 @@ FAULT_POINTS: dict[str, FaultPoint] = {
     "driver.committed": FaultPoint("the manifest is written, and Spark not yet told", _RUN),
     "driver.layout": FaultPoint("a layout was written, and no manifest names it", ("version",)),
     "driver.clean": FaultPoint("files that no kept version needs are about to go", ("version",)),
+    "sink.merge": FaultPoint("a merge of epochs is about to change a folder", ("operation",)),
     "courier.read": FaultPoint(
         "a courier was given a batch of its input, and has done nothing with it", _READING
     ),
@@ -86,6 +87,10 @@ _WORK = ("records", "took_s")
 """Records that were worked on, and the seconds that this took."""
 
 TRIAL_POINTS: dict[str, FaultPoint] = {
+    "driver.clock": FaultPoint(
+        "the driver asks what time it is. The action gives the seconds by which its clock is ahead",
+        (),
+    ),
     "driver.host": FaultPoint(
         "a host was asked for, and its Spark job has not begun; `until` is set if it is called off",
         _HOST,
@@ -202,7 +207,7 @@ class Armed:
                     if due is None and (not fault.hits or self._hits[number] in fault.hits):
                         due = fault
             if due is not None:
-                self.fired.append(passed)
+                self.fired.append(Passed(passed.point, passed.where))
         return 0.0 if due is None else self._happen(due.do, passed)
 
     def end(self) -> None:

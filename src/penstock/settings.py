@@ -53,6 +53,12 @@ class Settings:
     """Megabytes of state that a host keeps between epochs. Beyond that, the entries that were not
     touched for longest are dropped, and read again from the store when rows need them. None: no limit."""
 
+    host_staged_mb: float | None = None
+    """Megabytes of an epoch's input that a host holds before it is applied. Beyond that couriers are
+    made to wait, one of them at a time excepted, which may bring as much again; one that would bring
+    more fails the query. None: a quarter of the memory that the host's process may have, since rows
+    are copied while they are applied, and state, Spark and other hosts need theirs."""
+
     host_cores: int | None = None
     """Worker threads of a host. None: as many as Spark gives a task (`spark.task.cpus`)."""
 
@@ -80,6 +86,10 @@ class Settings:
     keep_epochs: int = 100
     """Versions of the state that are kept to be looked at. The newest two always are."""
 
+    dead_letters_mb: int = 1_024
+    """Megabytes of dead letters that a checkpoint keeps. Beyond that the oldest go: rows that fail day
+    after day, and that nobody looks at, must not fill the store."""
+
     faults: tuple[Fault, ...] = ()
     """For tests and trials: what happens at which points of this flow's processes (see
     `penstock.testing`)."""
@@ -89,6 +99,8 @@ class Settings:
         for name, count in counts.items():
             if count is not None and count < 1:
                 raise SettingError(f"{name}={count}", hint="use 1 or more")
+        if self.host_staged_mb is not None and self.host_staged_mb <= 0:
+            raise SettingError(f"host_staged_mb={self.host_staged_mb}", hint="use more than 0")
         if self.schedule not in get_args(ScheduleName):
             raise SettingError(
                 f"there is no schedule {self.schedule!r}",

@@ -14,7 +14,13 @@ from penstock_bench.burst import scenarios as burst_scenarios
 from penstock_bench.burst import simulated as burst_sim
 from penstock_bench.burst.outcome import LiveRuns
 from penstock_bench.burst.sides import SIDES, Side
-from penstock_bench.live.latency import Seconds
+from penstock_bench.chaos import bench as chaos
+from penstock_bench.chaos.load import arrivals
+from penstock_bench.chaos.oracle import SparkLog, difference
+from penstock_bench.chaos.outcome import outcome_of
+from penstock_bench.chaos.schedule import ChaosPlan
+from penstock_bench.chaos.schedule import schedule as chaos_schedule
+from penstock_bench.live.latency import Began, Seconds
 from penstock_bench.migration import bench as migration
 from penstock_bench.nexmark import bench as nexmark
 from penstock_bench.ordered import bench as ordered
@@ -22,6 +28,8 @@ from penstock_bench.ordered import queries as ordered_queries
 from penstock_bench.ordered import sweeps as ordered_sweeps
 from penstock_bench.ordered.trials import Shown, Trial, told
 from penstock_bench.report import Result
+from penstock_bench.soak import bench as soak
+from penstock_bench.soak.samples import ROLES, Files, Held, Sample
 from penstock_bench.switch import bench as switch
 from penstock_bench.switch import sweeps as switch_sweeps
 from penstock_bench.switch.projection import projected
@@ -145,6 +153,45 @@ def _moved(size: str, move: migration.AskedMove, chance: np.random.Generator) ->
         moved_fraction=part,
         round_trips=24,
     )
+
+
+def chaos_report() -> dict[str, Any]:
+    """As `chaos.run` makes it: epochs of half a second, one fault that holds them up for three."""
+    plan = ChaosPlan(seed=5, seconds=60)
+    schedule = chaos_schedule(plan)
+    start_s, load = 1000.0, arrivals(plan)
+    happened = {due.number: {"at_s": start_s + due.at_s + 0.1} for due in schedule[:-2]}
+    times = [start_s + 0.5 * n for n in range(1, 130) if not 20 < 0.5 * n < 23]
+    ends = [50 + int(load.cumulative(1000 * (at_s - start_s) - 400)) for at_s in times]
+    notes = [{"at_s": at_s, "epoch": n, "helped": 2, "late": 0} for n, at_s in enumerate(times)]
+    log = SparkLog(dict(enumerate(ends)), Began(1_000_000, 50), len(ends) - 1)
+    made = outcome_of(plan, log, schedule, happened, notes, 1, [], difference({}, {}))
+    told: dict[str, Any] = json.loads(chaos.report(made).to_json())
+    return told
+
+
+def soak_samples(leak_mb: float = 0.0) -> list[Sample]:
+    """A sample in ten seconds, over half an hour; hosts come to hold more, from one to the next."""
+    chance = np.random.default_rng(3)
+    return [
+        Sample(
+            at_s=10.0 * n,
+            roles={role: Held(100 + leak_mb * n + chance.normal(), 40, 12) for role in ROLES},
+            hosts=4 + n // 30 % 2,
+            heap_mb=80 + chance.normal(),
+            checkpoint=Files(200 + 8 * (n % 5), 5 + 0.6 * (n % 5)),
+            sink_entries=n * 30,
+            epochs=n * 30,
+            p99_ms=None if n == 0 else 300 + 20 * chance.normal(),
+        )
+        for n in range(181)
+    ]
+
+
+def soak_report() -> dict[str, Any]:
+    """As `soak.run` makes it."""
+    told: dict[str, Any] = json.loads(soak.report(soak_samples(), 1800).to_json())
+    return told
 
 
 def migration_report(scale: migration.MigrationScale) -> dict[str, Any]:

@@ -24,9 +24,11 @@ from penstock_bench.ordered import sweeps as ordered_sweeps
 from penstock_bench.switch import sweeps as switch_sweeps
 from tests.bench.made_up import (
     burst_report,
+    chaos_report,
     migration_report,
     nexmark_report,
     ordered_report,
+    soak_report,
     switch_report,
 )
 
@@ -35,11 +37,13 @@ NAMES = {
         *("10-latency", "11-loads", "12-peaks", "13-breakdown", "14-sweeps", "15-trade-off"),
         *("10-live-latency", "11-live-loads", "15-live-trade-off"),
     ],
+    "chaos": ["latency", "recovery"],
     "migration": [
         *("cumulative-p99-50mb", "p99-50mb", "p50-50mb", "cumulative-p99-5gb", "p99-5gb"),
         *("skew-p50", "skew-p99", "strategies", "moved", "recovery"),
     ],
     "nexmark": [""],
+    "soak": [""],
     "ordered": [
         *("8-throughput", "8-latency", "9-skew", "10-latency-by-cost", "11-queues"),
         *("12-light", "13-selectivity", "14-reorderings", "8-hosts", "cores"),
@@ -53,6 +57,8 @@ NAMES = {
 }
 REPORTS: dict[str, Callable[[], dict[str, Any]]] = {
     "burst": burst_report,
+    "chaos": chaos_report,
+    "soak": soak_report,
     "migration": lambda: migration_report(
         replace(migration.FULL, sizes=("50mb", "5gb"), fractions=(0.5, 1.0))
     ),
@@ -135,7 +141,14 @@ def without_most() -> list[tuple[dict[str, Any], set[str]]]:
         (switch, {"14-waves"}),
         ({"bench": "nexmark", "results": alone}, {""}),
         ({"bench": "nexmark", "results": {}}, set()),
+        (_calm(chaos_report()), {"latency"}),
     ]
+
+
+def _calm(chaos: dict[str, Any]) -> dict[str, Any]:
+    """A run in which no fault happened."""
+    chaos["results"] |= {"faults": [], "kinds": [{"kind": "store full", "due": 1, "happened": 0}]}
+    return chaos
 
 
 @pytest.mark.parametrize(("report", "expected"), without_most())

@@ -12,6 +12,9 @@ import typer
 
 from penstock.cli import app as cli
 from penstock.errors import SettingError
+from penstock.model import DeadLetter
+from penstock.state.store import dead_letters
+from penstock.state.store.store import FORMAT, Store
 
 
 def ends_with(*arguments: str) -> int:
@@ -97,3 +100,14 @@ def test_python_m_penstock() -> None:
         [sys.executable, "-m", "penstock", "--version"], capture_output=True, text=True, check=True
     )
     assert run.stdout.startswith("penstock 0.")
+
+
+def test_state_letters(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    store = Store(f"{tmp_path}/penstock")
+    store.write_flow({"format": FORMAT, "id": "flow", "steps": []})
+    for epoch in range(40):
+        store.write_dead_letters(epoch, [DeadLetter("sum", str(epoch), "row", "no")])
+    dead_letters.tidy(store, 35, 1 << 30)
+    assert ends_with("state", "letters", str(tmp_path)) == 0
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [line["key"] for line in lines] == [str(epoch) for epoch in range(40)]

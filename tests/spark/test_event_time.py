@@ -237,3 +237,29 @@ def test_mistakes_are_told_before_anything_runs(
     flow = ps.flow(spark.createDataFrame(batch(("a", 1, 1))), event_time="at")
     with pytest.raises(ps.FlowError, match=message):
         wrong(flow)
+
+
+def test_one_checkpoint_under_changing_triggers(
+    spark: SparkSession, tmp_path: Path, checkpoint: str
+) -> None:
+    """A running query has a clock among its sources, one over what is there now begins without."""
+    files = [batch(("a", 10 * n, 1), ("b", 10 * n + 1, 1)) for n in range(12)]
+    sink, given = ps.collect(), 0
+    for trigger in ("available_now", None, "available_now", "200ms", "available_now", None):
+        write_files(tmp_path / "in", files[given : given + 2], start=given)
+        given += 2
+        flow = (
+            ps.flow(stream(spark, tmp_path / "in"), event_time="at")
+            .key_by("k")
+            .window(ps.tumbling("10s"))
+            .aggregate(n=ps.count())
+        )
+        query = flow.start(sink, checkpoint=checkpoint, trigger=trigger, hosts=1)
+        while trigger != "available_now" and sum(p.rows for p in query.progress) < 4:
+            assert not query.await_termination(0.05)
+        query.await_termination(60) if trigger == "available_now" else query.stop()
+        assert query.exception() is None
+        with_rows = [p.rows for p in query.progress if p.rows]
+        assert with_rows == [2, 2], "an epoch for each file, under each trigger"
+    closed = sorted((k, at(10 * n), 1) for n in range(11) for k in "ab")
+    assert found(sink, "k", "window_start", "n") == closed

@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
+import json
+import time
+from collections import Counter
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 import penstock as ps
 from penstock.faults import Fault, InjectedFault
 from penstock.spark import private
+from penstock.spark.sinks import late_sinks
+from penstock.state.store import dead_letters
+from penstock.state.store.store import Store
 from tests.spark.sources import numbers, run, stream, write_files
+from tests.spark.test_event_time import ROW, at, batch
 from tests.spark.test_flow import sums
 
 
@@ -79,20 +90,29 @@ def test_console_prints_and_loses_nothing(
     assert [p.rows for p in query.progress] == [600, 600]
 
 
+@pytest.mark.parametrize("error", [ValueError, SystemExit])
 def test_a_raising_function_ends_the_query_with_its_error(
-    spark: SparkSession, tmp_path: Path, checkpoint: str, tables: list[Any]
+    spark: SparkSession,
+    tmp_path: Path,
+    checkpoint: str,
+    tables: list[Any],
+    error: type[BaseException],
 ) -> None:
-    def fail(df: DataFrame, epoch: int) -> None:
-        raise ValueError("the sink is closed")
+    """Also with what is no Exception: py4j tells Spark nothing of it, which would wait for ever."""
 
-    with pytest.raises(ValueError, match="the sink is closed"):
+    def fail(df: DataFrame, epoch: int) -> None:
+        raise error("the sink is closed")
+
+    with pytest.raises(error, match="the sink is closed"):
         run(flow(spark, tmp_path), checkpoint, sink=ps.foreach_batch(fail))
     _, sink = run(flow(spark, tmp_path), checkpoint)
     assert {k: (r["total"], r["n"]) for k, r in sink.latest("k").items()} == sums(tables)
 
 
 class Remembering:
-    """Takes an epoch once and then ignores it, as Delta does; optionally only one partition of it."""
+    """Takes an epoch once and then ignores it, as Delta does; optionally only one row of it."""
+
+    takes_once = True
 
     def __init__(self, limit: int | None = None) -> None:
         self.kept, self.limit = ps.collect(), limit
@@ -120,20 +140,146 @@ def test_a_sink_that_has_an_epoch_already_takes_nothing_from_the_state(
         assert found == sums(tables * 2)
 
 
+def test_a_sink_that_takes_an_epoch_once_gets_every_window(
+    spark: SparkSession, tmp_path: Path, checkpoint: str
+) -> None:
+    """By the time of day: what is due only when the epoch is run again would be ignored with it."""
+    write_files(tmp_path / "in", numbers(files=4, rows=20, keys=3))
+    windows = (
+        ps.flow(stream(spark, tmp_path / "in"))
+        .key_by("k")
+        .window(ps.tumbling("1s", clock="processing"))
+        .aggregate(n=ps.count())
+    )
+    sink = Remembering()
+    dying = ps.Settings(faults=(Fault("driver.written", where={"epoch": 1}),))
+    with pytest.raises(InjectedFault):
+        run(windows, checkpoint, sink=sink, settings=dying)
+    began = time.time()
+    while time.time() < began + 1:
+        time.sleep(0.05)  # a window ends
+    run(windows, checkpoint, sink=sink, close=True)
+    assert sum(row["n"] for row in sink.kept.rows()) == 80
+
+
 def test_a_function_may_read_again_what_was_lost(
     spark: SparkSession, tmp_path: Path, checkpoint: str, tables: list[Any]
 ) -> None:
     """As when an executor dies that held the output: couriers get the answers that hosts keep."""
-    tracker = spark.sparkContext._jsc.sc().env().mapOutputTracker()
     counts = []
 
     def save(df: DataFrame, epoch: int) -> None:
         before = sorted(df.collect())
-        tracker.unregisterAllMapAndMergeOutput(private.shuffle_of(df))
+        private.forget_stage(df)
         merged = sorted(df.coalesce(1).collect())
-        tracker.unregisterAllMapAndMergeOutput(private.shuffle_of(df))
+        private.forget_stage(df)
         counts.append((before == merged == sorted(df.collect()), len(before)))
 
     query, _ = run(flow(spark, tmp_path), checkpoint, sink=ps.foreach_batch(save))
     assert counts == [(True, 40), (True, 40)]
     assert [p.runs for p in query.progress] == [1, 1]
+
+
+FAILURES = {
+    "the driver dies": Fault("driver.sealed", where={"epoch": 1}),
+    "a host dies": Fault("host.sealed", "kill", {"epoch": 1, "run": 0}),
+}
+
+
+@dataclass(frozen=True)
+class Several:
+    """Gives each epoch to several sinks, one after the other."""
+
+    sinks: tuple[Any, ...]
+
+    def write(self, df: DataFrame, epoch: int, flow_id: str) -> None:
+        for sink in self.sinks:
+            sink.write(df, epoch, flow_id)
+
+
+def through(
+    failure: Fault, flow: ps.Flow, checkpoint: str, **options: Any
+) -> list[tuple[int, int]]:
+    """Run a flow until it is done; gives (epoch, runs) of the start that finished."""
+    with suppress(InjectedFault):
+        failing = ps.Settings(faults=(failure,))
+        return [
+            (p.epoch, p.runs)
+            for p in run(flow, checkpoint, settings=failing, **options)[0].progress
+        ]
+    return [(p.epoch, p.runs) for p in run(flow, checkpoint, **options)[0].progress]
+
+
+@pytest.mark.parametrize("failure", FAILURES)
+def test_what_a_sink_gets_of_an_epoch_that_is_run_again(
+    spark: SparkSession, tmp_path: Path, checkpoint: str, failure: str
+) -> None:
+    """After all was written, and before it was durable."""
+    write_files(tmp_path / "in", numbers(files=6, rows=60, keys=4))
+    files = ps.to("json", path=str(tmp_path / "files"), partition_by="k")
+    appended = ps.to("json", path=str(tmp_path / "appended"), mode="append")
+    calls: list[tuple[int, int]] = []
+    function = ps.foreach_batch(lambda df, epoch: calls.append((epoch, df.count())))
+    kept = ps.collect()
+    spark.conf.set("spark.sql.sources.partitionOverwriteMode", "dynamic")
+    try:
+        done = through(
+            FAILURES[failure],
+            flow(spark, tmp_path),
+            checkpoint,
+            sink=Several((files, appended, ps.to("noop"), function, kept)),
+        )
+    finally:
+        spark.conf.unset("spark.sql.sources.partitionOverwriteMode")
+    assert done == ([(1, 1), (2, 1)] if "driver" in failure else [(0, 1), (1, 2), (2, 1)])
+    assert [table.num_rows for table in kept.epochs().values()] == [4, 4, 4]
+    in_files = Counter(spark.read.json(str(tmp_path / "files")).collect())
+    assert (len(in_files), in_files.total()) == (12, 12), "each row once"
+    in_appended = Counter(spark.read.json(str(tmp_path / "appended")).collect())
+    assert sorted(in_appended.values()) == [1] * 8 + [2] * 4, "the rows of an epoch twice"
+    assert calls == [(0, 4), (1, 4), (1, 4), (2, 4)]
+
+
+@pytest.mark.parametrize("failure", ["the manifest is not written", "a host dies"])
+def test_late_rows_and_dead_letters_of_an_epoch_that_is_run_again(
+    spark: SparkSession, tmp_path: Path, checkpoint: str, failure: str
+) -> None:
+    late = batch(("a", 1, 7), ("a", 95, 1))
+    nobody = pa.Table.from_pylist([{"k": None, "at": at(96), "v": 9}], ROW)
+    write_files(
+        tmp_path / "in",
+        [batch(("a", 50, 1)), batch(("a", 90, 1)), pa.concat_tables([late, nobody])],
+    )
+    windows = (
+        ps.flow(stream(spark, tmp_path / "in"), event_time="at")
+        .key_by("k")
+        .window(ps.tumbling("10s"))
+        .aggregate(n=ps.count())
+    )
+    files, calls = ps.to("json", path=str(tmp_path / "late")), list[int]()
+    function = ps.foreach_batch(lambda df, epoch: calls.append(epoch))
+    fault = Fault("host.sealed", "kill", {"epoch": 2, "run": 0})
+    if "manifest" in failure:
+        fault = Fault("store.write", where={"file": "manifests/000000000002.json"})
+    late_rows = Several((files, function))
+    through(fault, windows, checkpoint, late_rows=late_rows, on_error="dead_letter")
+    assert [
+        (row["v"], row["epoch"]) for row in spark.read.json(str(tmp_path / "late")).collect()
+    ] == [(7, 2)]
+    assert calls == ([2, 2] if "manifest" in failure else [2])
+    (letter,) = dead_letters.letters(Store(f"{checkpoint}/penstock"))
+    assert json.loads(letter)["epoch"] == 2
+
+
+def test_sinks_that_would_replace_each_others_rows_are_refused() -> None:
+    steps = [SimpleNamespace(id=name, plan=SimpleNamespace(inputs=(1,))) for name in ("w-1", "w-2")]
+    plan: Any = SimpleNamespace(keyed=steps)
+    late, output = ps.collect(), ps.to("json", path="out/")
+    with pytest.raises(ps.SettingError, match="two sinks of the flow are one"):
+        late_sinks(plan, {"w-1": late, "w-2": late}, output)
+    with pytest.raises(ps.SettingError, match="two sinks of the flow are one, out"):
+        late_sinks(plan, {"w-1": ps.to("orc", path="out")}, output)
+    shared = ps.to("json", path="late", mode="append")
+    assert len(late_sinks(plan, {"w-1": shared, "w-2": shared}, output)) == 2
+    with pytest.raises(ps.SettingError, match="need a folder"):
+        ps.to("parquet")

@@ -128,6 +128,8 @@ class MiniCluster:
         """When the driver began that ran the last epoch."""
         self.reads = 1
         """How many Spark jobs the sink makes of an epoch's output."""
+        self.batches = 2
+        """How many batches Spark makes of a partition."""
         self.deaths: Counter[str] = Counter()
         """host -> how often it was ended; "driver" -> how often that died."""
         self.births: dict[str, Birth] = {}
@@ -406,9 +408,10 @@ class MiniCluster:
             faults=self.settings.faults,
             check_end=lambda: self._check_end(task.attempt),
         )
-        half = (len(part) + 1) // 2
+        size = -(-len(part) // self.batches) or 1
         try:
-            batches = [arrow_batch(self.flow, rows) for rows in (part[:half], part[half:]) if rows]
+            cuts = (part[begin : begin + size] for begin in range(0, len(part), size))
+            batches = [arrow_batch(self.flow, rows) for rows in cuts]
             coming = takewhile(lambda _: task.attempt not in self._cut, batches)
             rows = [row for batch in courier(coming) for row in batch.to_pylist()]
             if task.attempt in self._cut:

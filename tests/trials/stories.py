@@ -17,6 +17,8 @@ from tests.trials.trial import MEMORY, MIGRATIONS, POINTS, Mishap, Request, Turn
 
 OFTEN = replace(SETTINGS, compact_epochs=1)
 """Every epoch gives cause to a compaction."""
+TIGHT = replace(OFTEN, host_staged_mb=0.0015)
+"""And hosts can hardly stage more than one channel at a time."""
 NEEDS: dict[str, dict[str, Any]] = {
     "host.fetch": {"migration": "lazy(0)"},
     "host.fetched": {"migration": "lazy(0)"},
@@ -104,7 +106,7 @@ def random_options(pick: random.Random) -> dict[str, Any]:
     """What a cluster is like."""
     return {
         "hosts": pick.randint(1, 3),
-        "settings": pick.choice((SETTINGS, OFTEN)),
+        "settings": pick.choice((SETTINGS, OFTEN, TIGHT)),
         "migration": pick.choice(MIGRATIONS),
         "memory_limit": pick.choice(MEMORY),
     }

@@ -203,3 +203,12 @@ def state_slots(
     steps = found.steps if step is None else [found.chosen(step)]
     slots = [found.slots(one) for one in steps]
     show(view.as_json(slots) if as_json else Group(*map(view.draw_slots, slots)))
+
+
+@state.command("letters")
+def state_letters(checkpoint: CheckpointFolder) -> None:
+    """Show the rows that were set aside (dead letters), as lines of JSON, oldest first."""
+    from penstock.console.checkpoint.checkpoint import Checkpoint
+
+    for line in Checkpoint(checkpoint).letters():
+        typer.echo(line)

@@ -126,9 +126,12 @@ class Streams:
     def read(self, stream: int) -> Iterable[pa.RecordBatch]:
         """All batches of a stream; each reader gets them all."""
         found = self._streams[stream]
-        if self._readers[stream] > 1 and not isinstance(found, list):
-            found = self._streams[stream] = list(found)
-        return found
+        self._readers[stream] -= 1
+        if self._readers[stream]:
+            found = self._streams[stream] = found if isinstance(found, list) else list(found)
+            return found
+        self._streams[stream] = ()
+        return _let_go(found) if isinstance(found, list) else found
 
     def add(self, batches: Iterable[pa.RecordBatch]) -> None:
         """The next step's output."""
@@ -152,6 +155,13 @@ class Streams:
                 continue
             for source, rows in self._tagged.unpack(batch):
                 self._waiting[source].append(rows)
+
+
+def _let_go(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The batches, each of which is let go before the next is asked for."""
+    left = deque(batches)
+    while left:
+        yield left.popleft()
 
 
 def _report(delivery: Delivery, witness: Witness, roads: Sequence[Road]) -> None:

@@ -11,6 +11,8 @@ import logging
 import time
 from collections.abc import Callable
 
+from penstock.faults import point
+
 PACE = 0.9
 """How fast time goes on while the clock is behind it, beside a clock that is never set. A clock that was
 wrong by a day, and was set right, must not hold timers up for a day; and the two come together again."""
@@ -18,6 +20,11 @@ _TELL_MS = 1_000
 """Milliseconds that the clock must be behind to be told of."""
 
 _log = logging.getLogger("penstock.epochs")
+
+
+def wall_ms() -> float:
+    """The driver's time of day, in milliseconds since 1970. A trial may let it be wrong."""
+    return 1000 * (time.time() + point("driver.clock"))
 
 
 class EpochClock:
@@ -37,7 +44,7 @@ class EpochClock:
 
     def __init__(
         self,
-        wall_ms: Callable[[], float] = lambda: time.time() * 1000,
+        wall_ms: Callable[[], float] = wall_ms,
         steady_ms: Callable[[], float] = lambda: time.monotonic() * 1000,
     ) -> None:
         self._wall_ms, self._steady_ms = wall_ms, steady_ms

@@ -8,13 +8,14 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 
 import pyarrow as pa
 
 from penstock import codec
 from penstock.control.instructions import Orders, StepOrders
 from penstock.driver.bill import Bill
-from penstock.driver.clock import EpochClock
+from penstock.driver.clock import EpochClock, wall_ms
 from penstock.driver.control_loop import ControlLoop
 from penstock.driver.fleet import Fleet, SealedHost
 from penstock.driver.progress import (
@@ -27,7 +28,13 @@ from penstock.driver.progress import (
 from penstock.driver.registry import Registry
 from penstock.driver.relocation import Relocation
 from penstock.driver.upkeep import Upkeep
-from penstock.errors import ChangedInputError, CheckpointError, HostLostError, StaleRunError
+from penstock.errors import (
+    FEWER_ROWS,
+    ChangedInputError,
+    CheckpointError,
+    HostLostError,
+    StaleRunError,
+)
 from penstock.faults import point
 from penstock.model import DeadLetter, StepId
 from penstock.operators.operator import EpochTime
@@ -63,12 +70,16 @@ class EpochRunner:
         store: Store,
         token: str,
         settings: Settings,
-        clock_ms: Callable[[], float] = lambda: time.time() * 1000,
+        clock_ms: Callable[[], float] = wall_ms,
         steady_ms: Callable[[], float] = lambda: time.monotonic() * 1000,
         control: ControlLoop | None = None,
         bill: Bill | None = None,
         late_sink: LateSink = lambda epoch, rows: None,
+        keep_time: bool = False,
     ) -> None:
+        """With `keep_time`, for a sink that takes an epoch once and ignores what is written again, all
+        runs of an epoch go by one time of day, also after a crash: else a window that is due in the
+        second run only would never reach the sink."""
         self._flow, self._fleet, self._registry, self._store = flow, fleet, registry, store
         self._token, self._settings, self._clock_ms = token, settings, clock_ms
         self._relocation, self._control, self._bill = relocation, control, bill
@@ -79,7 +90,7 @@ class EpochRunner:
         self._event_times: watermarks.Known = {}
         self._time = EpochClock(clock_ms, steady_ms)
         self._started_ms = self._time.now_ms()
-        self._late_sink = late_sink
+        self._late_sink, self._keep_time = late_sink, keep_time
 
     def run(self, epoch: int, partitions: int, write: Write, closing: int = 0) -> EpochProgress:
         """Run an epoch to its manifest. When this returns, the epoch is in the sink and durable.
@@ -89,7 +100,7 @@ class EpochRunner:
         """
         if self._version is None:
             self._resume_before(epoch)
-        started_ms, now_ms = self._clock_ms(), self._time.now_ms()
+        started_ms, now_ms, losses = self._clock_ms(), self._epoch_time(epoch), 0
         for run in range(self._settings.epoch_runs):
             try:
                 self._registry.must_be_served()
@@ -107,7 +118,15 @@ class EpochRunner:
                 break
             except Exception as failed:
                 told = self._registry.trouble() or failed
+                self._store.must_own()  # else whatever failed is the newer driver's doing
                 lost = self._fleet.roll_back(epoch - 1, run)
+                losses += lost
+                if losses == self._settings.epoch_runs:
+                    raise HostLostError(
+                        f"each of the {losses} runs of epoch {epoch} lost a host: {told}",
+                        hint="see the executors' logs of the hosts' Spark jobs; if the system killed "
+                        f"them for lack of memory, {FEWER_ROWS}",
+                    ) from failed
                 gave_up = run + 1 == self._settings.epoch_runs
                 if gave_up or not (lost or isinstance(told, _PASSING)):
                     raise told from failed
@@ -179,11 +198,22 @@ class EpochRunner:
             self._event_times = watermarks.known_from(manifest.event_times)
             self._time.not_before(manifest.time_ms)
         if newest == epoch:  # it was run before, perhaps with a clock that is ahead of this one
-            replaced = self._store.read_manifest(epoch)
-            self._time.not_before(None if replaced is None else replaced.time_ms)
+            with suppress(CheckpointError):  # damaged: that may be why it is run again
+                replaced = self._store.read_manifest(epoch)
+                self._time.not_before(None if replaced is None else replaced.time_ms)
         self._started_ms = self._time.now_ms()
         self._relocation.begin(manifest)
         self._version = epoch - 1
+
+    def _epoch_time(self, epoch: int) -> int:
+        """The time of day that an epoch goes by, in milliseconds."""
+        if not self._keep_time:
+            return self._time.now_ms()
+        begun = self._store.read_begun()
+        if begun is None or begun["epoch"] != epoch:
+            begun = {"epoch": epoch, "time_ms": self._time.now_ms()}
+            self._store.write_begun(begun)
+        return begun["time_ms"]
 
     def _on_report(self, seen: list[Seen]) -> None:
         """Couriers of the run have told what they read: control looks at it before the epoch is done."""

@@ -13,6 +13,7 @@ from penstock import codec
 from penstock.errors import (
     ChangedInputError,
     HostLostError,
+    MemoryLimitError,
     PenstockError,
     StaleRunError,
     from_wire,
@@ -22,6 +23,9 @@ from penstock.model import DeadLetter
 from penstock.wire import orders
 from penstock.wire.flight import TokenServer
 from penstock.wire.report import Seen
+
+_GIVES_UP = (HostLostError, ChangedInputError, MemoryLimitError)
+"""Errors of one courier for which the jobs of the whole run are cancelled."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +42,7 @@ class Registry(TokenServer):
     """Knows which hosts live, and what the couriers of the running epoch have told.
 
     `changed` is notified whenever a host registers. `on_host_lost` is called with the epoch and run
-    of a courier that says that it has lost a host, or that its run must be given up for its input.
+    of a courier that says that it has lost a host, or that its run cannot go on for its input.
     """
 
     def __init__(
@@ -162,8 +166,10 @@ class Registry(TokenServer):
             if not self._is_of_run(facts):
                 return
             error = from_wire(facts["error"])
-            # Whoever comes to a run that was given up only knows that, not why it was.
-            if self._trouble is None or not isinstance(error, StaleRunError):
+            # Whoever comes to a run that was given up only knows that, not why it was; and when its
+            # jobs are cancelled, other couriers' inputs break off.
+            given_up = isinstance(self._trouble, _GIVES_UP)
+            if self._trouble is None or not (given_up or isinstance(error, StaleRunError)):
                 self._trouble = error
-        if isinstance(error, HostLostError | ChangedInputError):
+        if isinstance(error, _GIVES_UP):
             self._on_host_lost(facts["epoch"], facts["run"])

@@ -17,6 +17,7 @@ from penstock.driver.fleet import Fleet
 from penstock.errors import PenstockError
 from penstock.faults import point
 from penstock.settings import Settings
+from penstock.state.store import dead_letters
 from penstock.state.store.retention import Cleaned, clean
 from penstock.state.store.store import Store
 
@@ -142,7 +143,10 @@ class Upkeep:
     def _clean(self, version: int, active: list[str]) -> Cleaned:
         point("driver.clean", version=version)
         keep = max(2, self._settings.keep_epochs)
-        return clean(self._store, keep, version, active, self._check)
+        cleaned = clean(self._store, keep, version, active, self._check)
+        self._check()
+        dead_letters.tidy(self._store, version, self._settings.dead_letters_mb << 20)
+        return cleaned
 
     def _check(self) -> None:
         if self._stopping.is_set():

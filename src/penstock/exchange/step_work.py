@@ -101,8 +101,8 @@ class StepWork:
     def _map(self, step: MapStep, batch: pa.RecordBatch) -> list[pa.RecordBatch]:
         try:
             return conformed(step, step.function(batch))
-        except FlowError:
-            raise
+        except (FlowError, MemoryError):
+            raise  # no row is to blame
         except Exception as failed:
             if batch.num_rows > 1:
                 half = batch.num_rows // 2

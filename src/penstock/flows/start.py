@@ -21,7 +21,7 @@ from penstock.plan.steps import FlowPlan, KeyedStep
 from penstock.settings import Settings
 from penstock.spark.checkpoint import locate, version_to_resume
 from penstock.spark.epoch_stream import Start
-from penstock.spark.inputs import one_stream, ticking
+from penstock.spark.inputs import one_stream, with_clock
 from penstock.spark.parts import FlowParts
 from penstock.spark.private import keep_jobs_on_interrupt
 from penstock.spark.query import FlowQuery
@@ -86,19 +86,20 @@ def start(
     folder = locate(source.sparkSession, checkpoint)
     store = Store(folder.store)
     flow_id = _claim(store, plan, bounded=not source.isStreaming)
-    version = version_to_resume(folder, store) if source.isStreaming else None
+    replays = source.isStreaming and not store.closing
+    version = version_to_resume(folder, store) if replays else None
     if elastic is not None:
         before = counts | _hosts_before(store, version)
         counts = {step: min(max(n, elastic.at_least), most[step]) for step, n in before.items()}
     keep_jobs_on_interrupt()
     timers = any(step.has_timers for step in plan.keyed)
-    # A run over what is there now is never quiet, and a clock would make one epoch of all of it:
-    # Spark's rate source does not know that trigger.
-    if source.isStreaming and timers and trigger != "available_now":
-        source = ticking(source)
+    clock = False
+    if source.isStreaming and timers:
+        source, clock = with_clock(source, folder, running=trigger != "available_now")
     settled = Start(
         flow=plan,
         source=source,
+        clock=clock,
         sink=flow.sink,
         store=store.place,
         checkpoint=folder.spark,
@@ -110,7 +111,7 @@ def start(
         elastic=elastic,
         trigger=_trigger(trigger),
         close=close,
-        late_rows=late_sinks(plan, late_rows),
+        late_rows=late_sinks(plan, late_rows, flow.sink),
         name=name,
         temporary=temporary,
     )

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+import resource
 import threading
 import time
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
+from pathlib import Path
 
+import psutil
 import pyarrow as pa
 
 from penstock.errors import HostLostError, PenstockError, SettingError, StoreError, to_wire
@@ -81,6 +84,7 @@ class HostTask:
                 tag=store.new_tag(),
                 timeout_ms=settings.rpc_timeout_ms,
                 on_stop=on_stop,
+                staged_bytes=staged_bytes(settings),
                 lock=lock,
                 chain=self._chain if leads else None,
                 followers=tuple(self.servers) if leads else (),
@@ -150,6 +154,18 @@ def parted(step: KeyedStep, order: TaskOrder) -> PartedOperator:
 
 def _limit(settings: Settings) -> int | None:
     return None if settings.host_memory_mb is None else settings.host_memory_mb << 20
+
+
+def staged_bytes(settings: Settings) -> int:
+    """Bytes of input that a host may hold before it is applied."""
+    if settings.host_staged_mb is not None:
+        return int(settings.host_staged_mb * (1 << 20))
+    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+    limits = [psutil.virtual_memory().total, *([limit] if limit > 0 else [])]
+    for file in ("memory.max", "memory/memory.limit_in_bytes"):  # of a container, old or new
+        with suppress(OSError, ValueError):
+            limits.append(int(Path("/sys/fs/cgroup", file).read_text()))
+    return min(limits) // 4
 
 
 def _keep_known(

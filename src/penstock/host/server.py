@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -14,7 +15,7 @@ import pyarrow as pa
 import pyarrow.flight as fl
 
 from penstock import codec
-from penstock.errors import HostLostError, ProtocolError
+from penstock.errors import FEWER_ROWS, HostLostError, MemoryLimitError, ProtocolError
 from penstock.exchange.aside import Aside
 from penstock.faults import point
 from penstock.host import serve
@@ -22,6 +23,7 @@ from penstock.host.chain import StepChain
 from penstock.host.compactor import Compactor, CompactOrder, Standing
 from penstock.host.fetch import Fetcher
 from penstock.host.machine import HostMachine
+from penstock.host.staging import Held, Staging
 from penstock.host.trickle import Trickle
 from penstock.host.vitals import HostVitals
 from penstock.operators.operator import Answer
@@ -62,6 +64,7 @@ class HostServer(TokenServer):
         tag: str,
         timeout_ms: int,
         on_stop: Callable[[], None],
+        staged_bytes: int = sys.maxsize,
         lock: threading.Condition | None = None,
         chain: StepChain | None = None,
         followers: Sequence[HostServer] = (),
@@ -73,6 +76,7 @@ class HostServer(TokenServer):
         self._tag = tag
         self._where = {"host": host, "step": step}
         self._lock = lock or threading.Condition()
+        self._staging, self._room = Staging(staged_bytes), threading.Condition()
         self._sealer = ThreadPoolExecutor(1, thread_name_prefix="sealer")
         self._compactor = Compactor(self._compact)
         self._seal: tuple[int, int, Future[tuple[DeltaRef, HostVitals]]] | None = None
@@ -104,6 +108,8 @@ class HostServer(TokenServer):
     def end(self) -> None:
         """Stop serving, and everything in the background."""
         self._ended.set()
+        with self._room:
+            self._room.notify_all()
         self._trickle.stop()
         self._fetcher.close()
         self._sealer.shutdown(wait=False, cancel_futures=True)
@@ -119,16 +125,10 @@ class HostServer(TokenServer):
     ) -> None:
         with telling_errors():
             header = codec.decode(descriptor.command, ChannelHeader)
-            # Of the time on the wire only what this thread worked is useful, not its waiting.
-            began = time.thread_time()
-            staged, close = _stage(reader)
-            if close is None:
-                return
-            self._spent(time.thread_time() - began)
-            header = header.closed_by(close)
             where = self._where | header.where
-            point("host.channel", **where)
-            answer = self._close(header, close.kind, staged, where)
+            answer = self._take(header, reader, where)
+            if answer is None:
+                return
             point("host.applied", **where)
             began = time.thread_time()
             batches = with_places(answer.batches, answer.places)
@@ -140,6 +140,69 @@ class HostServer(TokenServer):
             if aside:
                 writer.write_metadata(codec.encode(aside))
             self._spent(time.thread_time() - began)
+
+    def _take(
+        self,
+        header: ChannelHeader,
+        reader: fl.MetadataRecordBatchReader,
+        where: dict[str, Any],
+    ) -> Answer | None:
+        """Read a channel to its end, and close it; None if it broke off."""
+        with self._room:
+            held = self._staging.open(header)
+            self._room.notify_all()  # channels of an older run that wait are in vain
+        applied = False
+        try:
+            # Of the time on the wire only what this thread worked is useful, not its waiting.
+            began = time.thread_time()
+            staged, close = self._stage(held, reader)
+            if close is None:
+                return None
+            self._spent(time.thread_time() - began)
+            held.header = header.closed_by(close)
+            point("host.channel", **where)
+            answer = self._close(held.header, close.kind, staged, where)
+            applied = True
+            return answer
+        except MemoryError as full:
+            raise MemoryLimitError(
+                f"host {self._host} has not the memory for partition {header.partition} of epoch "
+                f"{header.epoch}: {full}",
+                hint=FEWER_ROWS,
+            ) from full
+        finally:
+            with self._room:
+                self._staging.close(held, applied)
+                self._room.notify_all()
+
+    def _stage(
+        self, held: Held, reader: fl.MetadataRecordBatchReader
+    ) -> tuple[list[pa.RecordBatch], Close | None]:
+        """All batches of a channel and what ends it; None for that if the channel broke off."""
+        staged: list[pa.RecordBatch] = []
+        came = 0
+        while True:
+            try:
+                chunk = reader.read_chunk()
+            except StopIteration:
+                return staged, None
+            if chunk.data is not None:
+                came += chunk.data.num_rows
+                staged.append(chunk.data)
+                if not self._has_room(held, chunk.data.get_total_buffer_size()):
+                    staged.clear()
+            if chunk.app_metadata is not None:
+                close = codec.decode(chunk.app_metadata.to_pybytes(), Close)
+                if came != close.records:
+                    raise ProtocolError(f"{came} of a channel's {close.records} records have come")
+                return staged, close
+
+    def _has_room(self, held: Held, bytes: int) -> bool:
+        """Wait until a channel that has brought so much may bring more; False: its rows are not needed."""
+        with self._room:
+            needed = self._staging.add(held, bytes)
+            self._room.wait_for(lambda: self._ended.is_set() or self._staging.may_read(held))
+        return needed
 
     def _spent(self, seconds: float) -> None:
         with self._lock:
@@ -280,21 +343,3 @@ class HostServer(TokenServer):
         with self._lock:
             self.machine.rollback(order["version"], order["run"])
             self._seal = None
-
-
-def _stage(reader: fl.MetadataRecordBatchReader) -> tuple[list[pa.RecordBatch], Close | None]:
-    """All batches of a channel and what ends it; None for that if the channel broke off."""
-    staged: list[pa.RecordBatch] = []
-    while True:
-        try:
-            chunk = reader.read_chunk()
-        except StopIteration:
-            return staged, None
-        if chunk.data is not None:
-            staged.append(chunk.data)
-        if chunk.app_metadata is not None:
-            close = codec.decode(chunk.app_metadata.to_pybytes(), Close)
-            came = sum(batch.num_rows for batch in staged)
-            if came != close.records:
-                raise ProtocolError(f"{came} of a channel's {close.records} records have come")
-            return staged, close

@@ -102,3 +102,29 @@ def _newest(files: Files, folder: str) -> int | None:
     """The newest epoch in one of the folders of Spark's log."""
     names = [found.name.rsplit("/", 1)[1] for found in files.below(folder)]
     return max((int(name) for name in names if name.isdigit()), default=None)
+
+
+class OffsetLog:
+    """Spark's log of how far each source was read: a file for each epoch, with a version, the epoch's
+    facts, then a line for each source."""
+
+    def __init__(self, folder: Folder) -> None:
+        self._files = Files(folder.place)
+        newest = _newest(self._files, "offsets")
+        # Of these two Spark reads how far it has come.
+        two = [] if newest is None else [n for n in (newest - 1, newest) if n >= 0]
+        read = {n: self._files.read(f"offsets/{n}") for n in two}
+        self._entries = {n: data.decode() for n, data in read.items() if data is not None}
+
+    def sources(self) -> int | None:
+        """How many sources the newest epoch had; None: there was none."""
+        newest = self._entries.get(max(self._entries, default=-1), "").split("\n")
+        return len(newest) - 2 if newest[0] == "v1" else None
+
+    def have_sources(self, count: int) -> None:
+        """Have so many sources; of those that come new nothing was read. The newest epoch comes last: it
+        is the one that counts, should this break off."""
+        for number, text in sorted(self._entries.items()):
+            if missing := count + 2 - len(text.split("\n")):
+                self._files.remove(f"offsets/.{number}.crc")  # Hadoop's checksum of what it was
+                self._files.write(f"offsets/{number}", (text + "\n-" * missing).encode())

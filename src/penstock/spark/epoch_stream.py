@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,6 +25,7 @@ from penstock.plan.migration import Migration
 from penstock.plan.steps import FlowPlan
 from penstock.settings import Settings
 from penstock.spark import private, task
+from penstock.spark.merger import Merger
 from penstock.spark.schema import spark_schema
 from penstock.spark.sinks import Sink
 from penstock.state.store.store import Place, Store
@@ -39,6 +41,8 @@ class Start:
 
     flow: FlowPlan
     source: DataFrame
+    clock: bool
+    """Whether a clock is among the sources."""
     sink: Sink
     store: Place
     """Penstock's part of the checkpoint, claimed for this start."""
@@ -80,9 +84,10 @@ class EpochStream:
         store: Store,
         stopping: threading.Event,
         on_progress: Callable[[EpochProgress], None],
+        mergers: Sequence[Merger] = (),
     ) -> None:
         self._start, self._run_id, self._runner, self._store = start, run_id, runner, store
-        self._stopping, self._on_progress = stopping, on_progress
+        self._stopping, self._on_progress, self._mergers = stopping, on_progress, mergers
         self._spark = start.source.sparkSession
         self._between_epochs = threading.Lock()
         self.streaming: StreamingQuery | None = None
@@ -125,12 +130,13 @@ class EpochStream:
             writer = writer.queryName(start.name)
         if start.trigger:
             writer = writer.trigger(**start.trigger)
-        streaming = writer.start()
-        self.streaming = streaming
-        self.launched.set()
-        # Event-driven for the common cases, and a poll for a query that ends by itself.
-        while streaming.isActive and not self._stopping.wait(0.1):
-            pass
+        with private.clock_now(self._spark) if start.clock else nullcontext():
+            streaming = writer.start()
+            self.streaming = streaming
+            self.launched.set()
+            # Event-driven for the common cases, and a poll for a query that ends by itself.
+            while streaming.isActive and not self._stopping.wait(0.1):
+                pass
         if streaming.isActive:
             with self._between_epochs:
                 stopper = InheritableThread(target=streaming.stop, daemon=True)
@@ -170,11 +176,19 @@ class EpochStream:
                 context.setLocalProperty(task.PLAN, None)  # type: ignore[arg-type]
 
         try:
+            for merger in self._mergers:
+                merger.begin(epoch)
             partitions = private.partition_count(df)
             self._on_progress(self._runner.run(epoch, partitions, write, closing))
-        except BaseException as failed:
+            for merger in self._mergers:
+                merger.committed(epoch)
+        except Exception as failed:
             self.error = failed
             raise
+        except BaseException as failed:
+            self.error = failed
+            # Of anything else py4j tells Spark nothing, which would wait for the callback for ever.
+            raise PenstockError(f"epoch {epoch} ended with {failed!r}") from failed
 
     def run_bounded(self) -> None:
         """A static DataFrame is one epoch, and then one for each step that has something to close."""

@@ -11,6 +11,8 @@ from pyspark.sql.types import StructField
 
 from penstock.errors import FlowError
 from penstock.operators.tagged import INPUT, TaggedSchema
+from penstock.spark import private
+from penstock.spark.checkpoint import Folder, OffsetLog
 from penstock.spark.schema import spark_schema
 
 
@@ -41,6 +43,22 @@ def _columns(
         value = F.lit(None) if name is None else F.col(f"`{name.replace('`', '``')}`")
         columns.append(value.cast(field.dataType).alias(field.name))
     return columns
+
+
+def with_clock(source: DataFrame, checkpoint: Folder, running: bool) -> tuple[DataFrame, bool]:
+    """The source of a flow with timers, and beside it a clock that lets epochs happen when it is quiet;
+    and whether there is one.
+
+    A run over what is there now is never quiet and begins without a clock. But the number of sources in
+    Spark's log cannot change: once there was a clock it stays, and where one comes later the log is told.
+    """
+    log, own = OffsetLog(checkpoint), private.stream_sources(source)
+    logged = log.sources()
+    if not running and logged != own + 1:
+        return source, False
+    if logged == own:
+        log.have_sources(own + 1)
+    return ticking(source), True
 
 
 def ticking(source: DataFrame) -> DataFrame:

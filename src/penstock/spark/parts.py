@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import secrets
 import threading
-import time
 from collections import deque
 from functools import partial
 from typing import cast
 
 from penstock.control.money import HostPrice
 from penstock.driver.bill import Bill
+from penstock.driver.clock import wall_ms
 from penstock.driver.control_loop import ControlLoop
 from penstock.driver.epochs import EpochRunner
 from penstock.driver.fleet import Fleet
@@ -27,8 +27,9 @@ from penstock.plan.steps import KeyedStep
 from penstock.spark import private
 from penstock.spark.epoch_stream import EpochStream, Start, cancel_run
 from penstock.spark.host_jobs import SparkHostJobs
+from penstock.spark.merger import Merger
 from penstock.spark.session import task_slots
-from penstock.spark.sinks import LateWriter
+from penstock.spark.sinks import LateWriter, Writer
 from penstock.state.store.store import Store
 from penstock.wire.flight import own_address
 
@@ -66,7 +67,7 @@ class FlowParts:
             HostPrice() if start.elastic is None else start.elastic.host_price,
             couriers.paid_cores,
             lambda: 0.0 if self.keeper is None else self.keeper.used.money,
-            lambda: time.time() * 1000,
+            wall_ms,
         )
         self.control = self._control(couriers)
         """Lets hosts follow the load; None: they do not."""
@@ -81,9 +82,24 @@ class FlowParts:
             control=self.control,
             bill=self.bill,
             late_sink=LateWriter(spark, start.late_rows, start.flow_id),
+            keep_time=getattr(start.sink, "takes_once", False)
+            and any(step.has_timers for step in flow.keyed),
         )
+        sinks = {id(sink): sink for sink in (start.sink, *start.late_rows.values())}
+        self.mergers = [
+            Merger(spark, sink, self.store.must_own)
+            for sink in sinks.values()
+            if isinstance(sink, Writer) and sink.merges
+        ]
+        """Merge the epochs of file sinks."""
         self.epochs = EpochStream(
-            start, self.run_id, self.runner, self.store, self.stopping, self.progress.append
+            start,
+            self.run_id,
+            self.runner,
+            self.store,
+            self.stopping,
+            self.progress.append,
+            self.mergers,
         )
 
     def _order(self, host: str, step: KeyedStep) -> TaskOrder:
@@ -118,7 +134,7 @@ class FlowParts:
             start.elastic,
             self.relocation,
             start.settings,
-            lambda: time.time() * 1000,
+            wall_ms,
             sink=self.journal,
             record=self.events,
             keeper=self.keeper,

@@ -8,6 +8,8 @@ from __future__ import annotations
 import signal
 import sys
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from pyspark.serializers import SpecialLengths
@@ -43,6 +45,39 @@ def pinned(df: DataFrame) -> DataFrame:
     return DataFrame(jdf, df.sparkSession)
 
 
+def stream_sources(df: DataFrame) -> int:
+    """How many sources a streaming DataFrame has in the eyes of Spark's log of offsets."""
+    leaves: Any = df._jdf.queryExecution().analyzed().collectLeaves()
+    found: list[Any] = []
+    for leaf in (leaves.apply(n) for n in range(leaves.size())):
+        if leaf.isStreaming() and not any(leaf.equals(other) for other in found):
+            found.append(leaf)
+    return len(found)
+
+
+@contextmanager
+def clock_now(spark: SparkSession) -> Iterator[None]:
+    """Let a source that does not know the trigger "available now" (the clock) be one of a query that has
+    it. Spark would otherwise make one batch of all that the other sources have."""
+    key = "spark.sql.streaming.triggerAvailableNowWrapper.enabled"
+    before = spark.conf.get(key, None)
+    spark.conf.set(key, "true")
+    try:
+        yield
+    finally:
+        spark.conf.unset(key) if before is None else spark.conf.set(key, before)
+
+
+def own_session(spark: SparkSession) -> SparkSession:
+    """A session with the same settings, and settings of its own from here on."""
+    return SparkSession(spark.sparkContext, spark._jsparkSession.cloneSession())
+
+
+def hadoop_conf(spark: SparkSession) -> Any:
+    """What Spark opens file systems with in this session."""
+    return spark._jsparkSession.sessionState().newHadoopConf()
+
+
 def in_own_stage(df: DataFrame) -> DataFrame:
     """The same rows in the same partitions, read from a shuffle; `df` as for `partition_count`.
 
@@ -53,22 +88,17 @@ def in_own_stage(df: DataFrame) -> DataFrame:
     return pinned(df.repartitionById(partitions, F.spark_partition_id()))
 
 
-def shuffle_of(df: DataFrame) -> int:
-    """Spark's number of the shuffle behind a DataFrame of `in_own_stage`."""
-    rdd: Any = df._jdf.logicalPlan().rdd()
-    while True:
-        behind = rdd.dependencies().head()
-        if behind.getClass().getSimpleName() == "ShuffleDependency":
-            return int(behind.shuffleId())
-        rdd = behind.rdd()
-
-
 def forget_stage(df: DataFrame) -> None:
     """Remove the files behind a DataFrame of `in_own_stage`; else they stay until the JVM collects its
     garbage."""
     cleaner: Any = df.sparkSession.sparkContext._jsc.sc().cleaner()
-    if cleaner.isDefined():
-        cleaner.get().doCleanupShuffle(shuffle_of(df), False)
+    rdd: Any = df._jdf.logicalPlan().rdd()
+    while cleaner.isDefined():
+        behind = rdd.dependencies().head()
+        if behind.getClass().getSimpleName() == "ShuffleDependency":
+            cleaner.get().doCleanupShuffle(behind.shuffleId(), False)
+            return
+        rdd = behind.rdd()
 
 
 def stop_signal(run_id: str) -> str:

@@ -266,6 +266,7 @@ class FlowQuery:
         """End all parts, one after the other, and also those behind one that fails or hangs."""
         parts = self._parts
         ends = [parts.bill.end, parts.runner.stop, parts.journal.stop, parts.events.stop]
+        ends += [merger.stop for merger in parts.mergers]
         ends += [parts.fleet.stop, parts.registry.shutdown, parts.store.remove_control]
         if parts.keeper is not None:
             ends.insert(0, parts.keeper.stop)
@@ -289,7 +290,7 @@ def _failure(end: Callable[[], object], limit_s: float) -> BaseException | None:
         except BaseException as error:
             failed.append(error)
 
-    worker = InheritableThread(target=work, name="penstock-end", daemon=True)
+    worker = threading.Thread(target=work, name="penstock-end", daemon=True)
     worker.start()
     worker.join(limit_s)
     if worker.is_alive():

@@ -16,12 +16,18 @@ from penstock.plan.steps import FlowPlan
 from penstock.spark.private import forget_stage, in_own_stage
 
 _FILES = ("parquet", "orc", "json", "csv", "text", "avro")
+_MERGED = ("parquet", "orc", "json", "csv", "text")
 _WHOLE = (*_FILES, "noop", "delta")
 """Formats whose writers run each partition of the output exactly as it is, in one job."""
 
 
 class Sink(Protocol):
-    """Takes the output of one epoch. May be called again for the same epoch after a failure."""
+    """Takes the output of one epoch, before the epoch is durable.
+
+    It is called again for the same epoch if that is run again: when a host died under it, even after this
+    call returned, and once more by the next start if the driver died. It need not read the DataFrame. One
+    that ignores an epoch which it has already says so by an attribute `takes_once` that is true.
+    """
 
     def write(self, df: DataFrame, epoch: int, flow_id: str) -> None: ...
 
@@ -34,6 +40,18 @@ class Writer:
     mode: str | None = None
     partition_by: tuple[str, ...] = ()
     options: dict[str, Any] = field(default_factory=dict)
+    merge_epochs: int = 0
+
+    @property
+    def takes_once(self) -> bool:
+        """Whether an epoch that is run again is ignored."""
+        return self.format == "delta"
+
+    @property
+    def merges(self) -> bool:
+        """Whether folders of single epochs are merged."""
+        plain = not {"encoding", "charset"} & {option.lower() for option in self.options}
+        return self.format in _MERGED and self.mode is None and self.merge_epochs > 0 and plain
 
     def write(self, df: DataFrame, epoch: int, flow_id: str) -> None:
         if self.format in _WHOLE:
@@ -47,6 +65,8 @@ class Writer:
         if self.format in _FILES and self.mode is None:
             options["path"] = f"{options['path']}/epoch={epoch}"
             options.setdefault("mapreduce.fileoutputcommitter.marksuccessfuljobs", "false")
+            # Whatever the session says: what the epoch wrote before goes, all of it.
+            options["partitionOverwriteMode"] = "static"
             mode = "overwrite"
         if self.format == "delta":
             options |= {"txnAppId": flow_id, "txnVersion": str(epoch)}
@@ -57,20 +77,43 @@ class Writer:
 
 
 def to(
-    format: str, *, mode: str | None = None, partition_by: str | Sequence[str] = (), **options: Any
+    format: str,
+    *,
+    mode: str | None = None,
+    partition_by: str | Sequence[str] = (),
+    merge_epochs: int = 256,
+    **options: Any,
 ) -> Writer:
     """A sink that is any Spark batch writer: `to("parquet", path=...)`, `to("console")`.
 
     Files (parquet, orc, json, csv, text, avro) of an epoch go to a folder `epoch=N` below `path`, which is
-    replaced when the epoch is run again: exactly once, and readers get the epoch as a column. Delta
-    is written with a transaction id, which does the same. Other formats, and files with a `mode` of
-    their own, may see an epoch a second time after a crash of the driver.
+    replaced when the epoch is run again, after a crash or because a host died: exactly once for who reads
+    the folder, and readers get the epoch as a column. Who reads while an epoch is run again may find it
+    missing, or has seen what its first run wrote.
+
+    When there are `merge_epochs` folders of epochs that cannot be run again, their files (all but avro) are
+    merged into few, in the folder of the last of them: its `epoch` then stands for all since the merged one
+    before. While that takes their place, as long as it takes to rename so many folders, readers may miss
+    rows of these epochs, or find a file gone; they never see a row twice. Who follows new files as they
+    come (Spark's own file stream) would take merged ones for new: 0 turns merging off.
+
+    Delta is written with a transaction id, and takes an epoch once. All other formats, and files with a
+    `mode` of their own, may get an epoch's rows again: after a crash, and when a host died after they were
+    written.
 
     >>> to("parquet", path="out").format
     'parquet'
     """
+    if merge_epochs < 0 or merge_epochs == 1:
+        raise SettingError(
+            f"merge_epochs={merge_epochs}", hint="use at least 2, or 0 to merge nothing"
+        )
+    if format in _FILES and "path" not in options:
+        raise SettingError(
+            f"files of format {format} need a folder", hint='give path="some/folder"'
+        )
     columns = (partition_by,) if isinstance(partition_by, str) else tuple(partition_by)
-    return Writer(format, mode, columns, options)
+    return Writer(format, mode, columns, options, merge_epochs)
 
 
 @dataclass(frozen=True)
@@ -86,14 +129,18 @@ class ForeachBatch:
 def foreach_batch(function: Callable[[DataFrame, int], None]) -> ForeachBatch:
     """A sink that calls a function with each epoch's output, as Spark's `foreachBatch` does.
 
-    The output is held (cached) while the function runs: it may read it as often and in whichever
-    way it likes. After a crash the last epoch may come a second time, with the same number.
+    The output is held while the function runs: it may read it as often and in whichever way it likes, and
+    does not notice when an executor dies with some of it. It is called once all hosts have their rows. If
+    the epoch is run again, because a host died before it was durable or the driver did, the function is
+    called again with the same number, be it that the first call was done or broke off.
     """
     return ForeachBatch(function)
 
 
 class Collect:
     """Keeps all output in the driver's memory, for tests and small results.
+
+    The output of an epoch that is run again takes the place of what it gave before.
 
     >>> Collect().rows()
     []
@@ -143,8 +190,13 @@ def held(df: DataFrame, use: Callable[[DataFrame], None]) -> None:
         forget_stage(kept)
 
 
-def late_sinks(plan: FlowPlan, sinks: Sink | dict[str, Sink] | None) -> dict[tuple[str, int], Sink]:
-    """(step, input) -> the sink of its late rows, from what a user gave: by "window-1", "join-2.right"."""
+def late_sinks(
+    plan: FlowPlan, sinks: Sink | dict[str, Sink] | None, output: Sink
+) -> dict[tuple[str, int], Sink]:
+    """(step, input) -> the sink of its late rows, from what a user gave: by "window-1", "join-2.right".
+
+    `output` is the flow's own sink: what replaces an epoch's rows cannot be shared by several.
+    """
     if sinks is None:
         return {}
     places: dict[str, tuple[str, int]] = {}
@@ -163,12 +215,29 @@ def late_sinks(plan: FlowPlan, sinks: Sink | dict[str, Sink] | None) -> dict[tup
             f"late_rows names unknown steps {sorted(unknown)}",
             hint=f"rows can be late for {', '.join(places)} (see flow.explain())",
         )
+    replaced = [_replaces(sink) for sink in (output, *sinks.values())]
+    if shared := [where for where in replaced if where is not None and replaced.count(where) > 1]:
+        raise SettingError(
+            f"two sinks of the flow are one, {shared[0]}: each would replace the other's rows of an epoch",
+            hint="give the output, and the late rows of each step, a path or ps.collect() of its own",
+        )
     return {places[name]: sink for name, sink in sinks.items()}
+
+
+def _replaces(sink: Sink) -> str | None:
+    """The one place where a sink replaces what an epoch wrote before; None: it does not."""
+    if isinstance(sink, Writer) and sink.format in _FILES and sink.mode is None:
+        return str(sink.options["path"]).rstrip("/")
+    return f"collect() {id(sink)}" if isinstance(sink, Collect) else None
 
 
 @dataclass(frozen=True)
 class LateWriter:
-    """Gives an epoch's late rows to their sinks, before the epoch is durable: so they come once."""
+    """Gives an epoch's late rows to their sinks, when all hosts have sealed it and it is not durable yet.
+
+    A lost host repeats nothing. After a crash of the driver they may come again, as the epoch does: what
+    that means, the sink says.
+    """
 
     spark: SparkSession
     sinks: Mapping[tuple[str, int], Sink]
@@ -178,4 +247,6 @@ class LateWriter:
         for place, table in rows.items():
             sink = self.sinks.get(place)
             if sink is not None:
-                sink.write(self.spark.createDataFrame(table), epoch, self.flow_id)
+                # A sink that takes an epoch once, by this id, must not take these for others.
+                of = f"{self.flow_id}/{place[0]}.{place[1]}"
+                sink.write(self.spark.createDataFrame(table), epoch, of)

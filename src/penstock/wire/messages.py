@@ -35,6 +35,8 @@ class ChannelHeader:
     closes, as is `rows`; see `Close`."""
     rows: int = 0
     """Rows of the task's whole input."""
+    task: int = 0
+    """The task's number, in all its channels: of those that a host lets wait, the lowest comes first."""
 
     def closed_by(self, close: Close) -> ChannelHeader:
         """The same channel, with what is known when it closes."""
@@ -73,6 +75,7 @@ class ChannelHeader:
             attempt,
             plan.partitions * routes.channels,
             routes.time,
+            task=partition,
         )
 
     @staticmethod

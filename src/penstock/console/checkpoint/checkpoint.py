@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import base64
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -41,6 +41,7 @@ from penstock.plan.placement import Placement, stored_placements
 from penstock.plan.slots import slots_to_text
 from penstock.state.keys.codec import KeyCodec
 from penstock.state.keys.text import parse_key
+from penstock.state.store import dead_letters
 from penstock.state.store.manifest import check_flow
 from penstock.state.store.merging import newest, whole
 from penstock.state.store.places import below, open_filesystem
@@ -70,6 +71,10 @@ class Checkpoint:
     @property
     def steps(self) -> list[str]:
         return list(self._steps)
+
+    def letters(self) -> Iterator[bytes]:
+        """The dead letters as lines of JSON, oldest first."""
+        return dead_letters.letters(self._store)
 
     def chosen(self, step: str | None) -> str:
         """The step of that name; without a name, the only step there is."""

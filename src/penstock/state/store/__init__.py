@@ -7,4 +7,5 @@ segment.py       one sorted file of rows; blocks.py: its blocks and checksums
 merging.py       many tables of rows into the newest row of each key
 reader.py        the state of a version, read by key, by slot or by time
 compaction.py    few files instead of many; retention.py: removing what nobody needs
+dead_letters.py  rows that were set aside, in few files
 """

@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeAlias, TypeVar
 
 import pyarrow as pa
@@ -36,6 +37,7 @@ _REFUSALS = ("ACCESS_DENIED", "NO_SUCH_BUCKET", "INVALID_ACCESS_KEY_ID", "SIGNAT
 """What S3 answers when asking again does not help."""
 _HINTS = {
     "read": "check the network and permissions; starting the flow again continues where it was",
+    "remove": "check permissions and the network",
     "write": "check free space, permissions and the network; the epoch was not committed, and "
     "starting the flow again continues before it",
 }
@@ -93,10 +95,17 @@ class Files:
         def work() -> Bytes:
             faults.point("store.read", file=name)
             file = self._fs.open_input_file(self._path(name))
-            if file.size() <= _AT_ONCE or self._fs.type_name == "mock":
+            size = file.size()
+            if size <= _AT_ONCE or self._fs.type_name == "mock":
                 with file:
                     return file.read_buffer()
-            return Pieces(file, lambda read: self._patiently("read", name, read))
+            read_at = file.read_at
+            if self._local:
+                file.close()
+                read_at = partial(_read_at, self._path(name))
+            return Pieces(
+                size, lambda *where: self._patiently("read", name, partial(read_at, *where))
+            )
 
         return self._patiently("read", name, work)
 
@@ -116,20 +125,20 @@ class Files:
         self._patiently("write", name, work)
 
     def put_if_absent(self, name: str, data: bytes) -> bool:
-        """Write a file unless there is one; tells whether there is this one now.
+        """Write a small file unless there is one; tells whether there is this one now.
 
-        Where the store cannot exclude others, the last of two that write at the same time wins, and
-        both may have been told that it is theirs: look again later.
+        Others may find the file before all of it is written. Where the store cannot exclude others,
+        the last of two that write at the same time wins, and both may have been told that it is
+        theirs: look again later.
         """
 
         def work() -> None:
             faults.point("store.write", file=name)
             path = self._path(name)
             if self._local:
-                target = self._written(path, data, secret=False, durable=True)
+                self._settle_folder(os.path.dirname(path))
                 with suppress(FileExistsError):
-                    os.link(target, path)
-                os.unlink(target)
+                    self._put(path, data, durable=True, alone=True)
                 _sync(os.path.dirname(path))
                 return
             with _in_memory:
@@ -169,7 +178,7 @@ class Files:
 
         try:
             if patient:
-                self._patiently("write", name, delete)
+                self._patiently("remove", name, delete)
             else:
                 delete()
         except FileNotFoundError:
@@ -179,16 +188,19 @@ class Files:
     # -- patience
 
     def _patiently(self, doing: str, name: str, work: Callable[[], T]) -> T:
-        """Do it; if the store fails, again and again for a minute. A file that is missing is told."""
+        """Do it; if the store fails, again and again for a minute.
+
+        A file that is not there to be read or removed is told of at once.
+        """
         what, began = f"cannot {doing} {name} of {self.uri}", ""
         waited_s = 0.0
         for pause_s in (*_PAUSES_S, None):
             try:
                 result = work()
-            except FileNotFoundError:
-                raise
             except OSError as refused:
-                if refused.errno == errno.ESTALE:
+                if isinstance(refused, FileNotFoundError) and doing != "write":
+                    raise
+                if refused.errno == errno.ESTALE and doing != "write":
                     raise FileNotFoundError(errno.ENOENT, f"{name} was removed") from refused
                 if pause_s is None or _lasts(refused):
                     self.trouble = ""
@@ -224,7 +236,7 @@ class Files:
     def _written(self, path: str, data: bytes | pa.Buffer, secret: bool, durable: bool) -> str:
         """A file beside the path with this data, to be given that name."""
         target, folder = f"{path}.{os.getpid()}-{next(_numbers)}.tmp", os.path.dirname(path)
-        if durable and self._local and folder not in self._lasting:
+        if durable and self._local:
             self._settle_folder(folder)
         try:
             try:
@@ -239,13 +251,19 @@ class Files:
         return target
 
     def _put(
-        self, path: str, data: bytes | pa.Buffer, secret: bool = False, durable: bool = False
+        self,
+        path: str,
+        data: bytes | pa.Buffer,
+        secret: bool = False,
+        durable: bool = False,
+        alone: bool = False,
     ) -> None:
         if not self._local:
-            with self._fs.open_output_stream(path) as file:
-                file.write(data)
+            with self._fs.open_output_stream(path) as stream:
+                stream.write(data)
             return
-        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600 if secret else 0o666)
+        how = os.O_WRONLY | os.O_CREAT | (os.O_EXCL if alone else os.O_TRUNC)
+        file = os.open(path, how, 0o600 if secret else 0o666)
         try:
             left = memoryview(data)
             while len(left):
@@ -257,7 +275,8 @@ class Files:
 
     def _settle_folder(self, folder: str) -> None:
         """Make a folder, and be sure that it and all above it stay."""
-        os.makedirs(folder, exist_ok=True)
+        if folder not in self._lasting:
+            os.makedirs(folder, exist_ok=True)
         while folder not in self._lasting and folder != os.path.dirname(folder):
             _sync(os.path.dirname(folder))
             self._lasting.add(folder)
@@ -270,19 +289,22 @@ class Files:
 class Pieces:
     """A large file: pieces of it are read when they are asked for."""
 
-    def __init__(
-        self, file: pa.NativeFile, patiently: Callable[[Callable[[], bytes]], bytes]
-    ) -> None:
-        self._file, self._patiently = file, patiently
-        self.size: int = file.size()
+    def __init__(self, size: int, read_at: Callable[[int, int], bytes]) -> None:
+        self.size, self._read_at = size, read_at
 
     def slice(self, offset: int, length: int) -> pa.Buffer:
         """Bytes of the file; fewer of them if it was cut off meanwhile."""
-        return pa.py_buffer(self._patiently(lambda: self._file.read_at(length, offset)))
+        return pa.py_buffer(self._read_at(length, offset))
 
 
 Bytes: TypeAlias = "pa.Buffer | Pieces"
 """The bytes of a file."""
+
+
+def _read_at(path: str, length: int, offset: int) -> bytes:
+    """Bytes of a local file. It is not kept open: a version may have more files than a process may."""
+    with open(path, "rb", buffering=0) as file:
+        return os.pread(file.fileno(), length, offset)
 
 
 def _lasts(refused: OSError) -> bool:

@@ -8,9 +8,10 @@
     <root>/layouts/<version>-<tag>.json       the snapshots and runs that make up a version
     <root>/manifests/<epoch>.json             the epoch is durable: its deltas, routes, watermarks;
                                               <epoch>-<generation>.json from the second start on
-    <root>/dead_letters/<epoch>.jsonl         rows set aside in the epoch
+    <root>/dead_letters/<epochs>.jsonl        rows set aside in an epoch, or in many (see `dead_letters`)
     <root>/journal/<time>-<number>.jsonl      what the control plane decided and did
     <root>/events/<start>/<number>.jsonl-gz   what it was told, to be decided once more by `simulate --replay`
+    <root>/begun.json                         the time of the epoch under way, where its sink takes it once
     <root>/control.json                       how to reach the query that runs on this checkpoint
 
 A manifest names its own epoch's deltas and the layout that it builds on, so its size does not grow
@@ -136,6 +137,14 @@ class Store:
     def close_flow(self) -> None:
         """Everything is closed, for good."""
         self.write_flow((self.read_flow() or {}) | {"closed": True})
+
+    def read_begun(self) -> dict[str, int] | None:
+        """The number and time of day of the newest epoch that was begun; None if that is not kept."""
+        return self._read_json("begun.json")
+
+    def write_begun(self, facts: dict[str, int]) -> None:
+        self.must_own()
+        self.files.write("begun.json", codec.encode(facts))
 
     def read_control(self) -> dict[str, Any] | None:
         """How to reach the running query; None if none has said so."""
@@ -286,16 +295,17 @@ class Store:
         try:
             chain = self.chain(version)
             layout = [] if chain.layout is None else chain.layout.refs()
-            every: list[DeltaRef | SegmentRef] = [r for m in chain.manifests for r in m.deltas]
+            every: list[DeltaRef | SegmentRef] = [
+                ref for one in chain.manifests for ref in one.deltas if ref.rows
+            ]
             every += layout
             folders = {ref.file.split("/", 1)[0] for ref in every}
             sizes = {found.name: found.size for f in folders for found in self.files.below(f)}
             for ref in every:
                 if ref.checksum is not None and sizes.get(ref.file) != ref.size:
                     return f"{ref.file} is {'cut off' if ref.file in sizes else 'missing'}"
-            new: list[DeltaRef | SegmentRef] = list(chain.manifest.deltas)
-            before = self.read_manifest(version - 1)
-            if before is None or before.layout != chain.manifest.layout:
+            new: list[DeltaRef | SegmentRef] = [r for r in chain.manifest.deltas if r.rows]
+            if self._adopts(chain.manifest):
                 new += [ref for ref in layout if ref.upto == chain.manifest.base]
             left = _CHECKED_BYTES
             for ref in new:
@@ -307,6 +317,14 @@ class Store:
         except (FileNotFoundError, SegmentGone) as gone:
             return f"a file is missing: {gone}"
         return ""
+
+    def _adopts(self, manifest: Manifest) -> bool:
+        """Whether a manifest names another layout than the one before it, as far as that is known."""
+        try:
+            before = self.read_manifest(manifest.epoch - 1)
+        except CheckpointError:
+            return True
+        return before is None or before.layout != manifest.layout
 
     # Dead letters
 

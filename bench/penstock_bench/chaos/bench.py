@@ -1,0 +1,198 @@
+"""`penstock bench chaos`: the supervisor of a run.
+
+It does the schedule's faults, starts a driver again that died, lets the query catch up at the end,
+and holds what is in the sink against the oracle. A run that differs keeps its folder.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+from penstock.errors import PenstockError
+from penstock_bench.chaos import load, oracle
+from penstock_bench.chaos.arena import Arena
+from penstock_bench.chaos.kinds import KINDS
+from penstock_bench.chaos.oracle import SparkLog
+from penstock_bench.chaos.outcome import ChaosOutcome, outcome_of
+from penstock_bench.chaos.schedule import ChaosPlan, schedule
+from penstock_bench.chaos.site import Driver, DriverProcess, LiveSite
+from penstock_bench.live.latency import Began
+from penstock_bench.report import Goal, Report, Show
+
+T = TypeVar("T")
+
+GOALS = {
+    "faults": Goal(at_least=1000),
+    "lost": Goal(at_most=0),
+    "duplicated": Goal(at_most=0),
+    "recover_p99_s": Goal(at_most=5),
+}
+_SECONDS, _QUICK_SECONDS = 1_500.0, 90.0
+_UP_S, _CATCH_UP_S = 120.0, 180.0
+_POLL_S, _LOOK_S, _LINE_S = 0.02, 0.5, 10.0
+_HOLD_S = 3.0
+"""Seconds without an epoch after which faults are put off."""
+
+
+def run(
+    show: Show, quick: bool = False, seconds: float | None = None, seed: int | None = None
+) -> Report:
+    """Run one schedule; takes as long as its load, and a minute more."""
+    length_s = seconds or (_QUICK_SECONDS if quick else _SECONDS)
+    plan = ChaosPlan(1 if seed is None else seed, length_s)
+    arena = Arena(Path(tempfile.mkdtemp(prefix="penstock-chaos-")))
+    keep = False
+    try:
+        outcome = chaos(plan, arena, lambda: DriverProcess(arena), show)
+        keep = not _right(outcome)
+    except Exception:
+        keep = True
+        raise
+    finally:
+        if keep:
+            show(f"the run's folder is kept: {arena.root}")
+        else:
+            shutil.rmtree(arena.root, ignore_errors=True)
+    return report(outcome)
+
+
+def chaos(plan: ChaosPlan, arena: Arena, start: Callable[[], Driver], show: Show) -> ChaosOutcome:
+    """Do one run in this folder, with such a driver. Nothing is left running, however it ends."""
+    faults = schedule(plan)
+    show(f"seed {plan.seed}: {len(faults)} faults in {plan.seconds:.0f} s; in {arena.root}")
+    arena.open(plan)
+    with ExitStack() as ending:
+        driver = start()
+        ending.callback(driver.end)
+        ending.callback(arena.stop)
+        site = LiveSite(arena, driver)
+        ending.callback(site.end)
+        _do(plan, arena, driver, site, show)
+        show("no more faults; the query catches up")
+        site.end()
+        _catch_up(plan, arena, driver)
+    log = SparkLog.read(arena.checkpoint)
+    difference = oracle.difference(oracle.expected(plan, log), oracle.found(arena.sink))
+    outcome = outcome_of(
+        plan,
+        log,
+        faults,
+        arena.book.happened(),
+        arena.notes("epochs"),
+        len(arena.notes("starts")),
+        [one["message"] for one in arena.notes("ends")],
+        difference,
+    )
+    _tell(outcome, show)
+    return outcome
+
+
+def _do(plan: ChaosPlan, arena: Arena, driver: Driver, site: LiveSite, show: Show) -> None:
+    """Do all faults, each when it is due.
+
+    While no epoch has been done for some time, no fault is added: all that follow come later by that
+    much, so that a slow machine has fewer of them at a time, not ever more.
+    """
+    pause, waiting = threading.Event(), list(schedule(plan))
+    began = _until(lambda: _began(arena), _UP_S, "the load began", driver, may_die=False)
+    start_s = began.start_ms / 1000
+    told_s, deaths, late_s, last_s = time.monotonic(), 0, 0.0, time.time()
+    while (now_s := time.time()) < start_s + plan.seconds:
+        site.tick()
+        deaths += driver.keep_up()
+        if now_s > arena.newest_s("epochs") + _HOLD_S:
+            late_s += now_s - last_s
+        last_s = now_s
+        while waiting and start_s + waiting[0].at_s + late_s <= now_s:
+            due = waiting.pop(0)
+            KINDS[due.kind].begin(site, due)
+        if time.monotonic() - told_s >= _LINE_S:
+            told_s += _LINE_S
+            show(_line(arena, time.time() - start_s, deaths))
+        pause.wait(_POLL_S)
+
+
+def _began(arena: Arena) -> Began | None:
+    return SparkLog.read(arena.checkpoint).began
+
+
+def _catch_up(plan: ChaosPlan, arena: Arena, driver: Driver) -> None:
+    """Wait until all rows are in the sink, and the windows that they closed."""
+    began = _until(lambda: _began(arena), _UP_S, "the load began", driver)
+    total = began.first + int(load.arrivals(plan).cumulative(1000 * plan.seconds))
+
+    def caught_up() -> bool:
+        log = SparkLog.read(arena.checkpoint)
+        full = [epoch for epoch, row in log.ends.items() if row >= total]
+        return bool(full) and log.committed >= min(full) + 2
+
+    _until(caught_up, _CATCH_UP_S, f"all {total:,} rows were done", driver)
+
+
+def _until(
+    look: Callable[[], T | None], timeout_s: float, what: str, driver: Driver, may_die: bool = True
+) -> T:
+    """Look until there is something, and keep the driver up meanwhile."""
+    deadline, pause = time.monotonic() + timeout_s, threading.Event()
+    while not (found := look()):
+        if driver.keep_up() and not may_die:
+            raise PenstockError(f"the driver died before {what}", hint="see its driver.log")
+        if time.monotonic() > deadline:
+            raise PenstockError(f"it took over {timeout_s:.0f} s until {what}")
+        pause.wait(_LOOK_S)
+    return found
+
+
+def _right(outcome: ChaosOutcome) -> bool:
+    return not (outcome.difference.first or outcome.late)
+
+
+def _line(arena: Arena, at_s: float, deaths: int) -> str:
+    happened, epochs = len(arena.book.happened()), len(arena.notes("epochs"))
+    failed = len(arena.notes("ends"))
+    return (
+        f"{at_s:5.0f} s: {happened} faults, {epochs} epochs, {failed} times the query failed, "
+        f"{deaths} times its driver died"
+    )
+
+
+def _tell(outcome: ChaosOutcome, show: Show) -> None:
+    for kind in outcome.kinds:
+        times = ""
+        if kind["happened"]:
+            times = f", recovered after {kind['p50_s']:.2f} s, {kind['max_s']:.2f} s at most"
+        show(f"{kind['kind']:<28} {kind['happened']:4d} of {kind['due']:4d}{times}")
+    found = outcome.difference
+    show(
+        f"{found.expected:,} rows in {outcome.epochs} epochs, {outcome.starts} starts; "
+        f"{found.lost} lost, {found.duplicated} duplicated, {outcome.late} late"
+    )
+    if found.first:
+        show(f"seed {outcome.plan.seed}: {found.first}")
+
+
+def report(outcome: ChaosOutcome) -> Report:
+    """The report of a run."""
+    happened = [fault for fault in outcome.faults if fault["happened_s"] is not None]
+    facts: dict[str, Any] = asdict(replace(outcome, plan=outcome.plan))
+    plan = facts.pop("plan")
+    return Report(
+        "chaos",
+        settings={**plan, "hosts": load.HOSTS, "keys": load.KEYS, "rate": load.RATE},
+        results=facts,
+        ratios={
+            "faults": float(len(happened)),
+            "lost": float(outcome.difference.lost),
+            "duplicated": float(outcome.difference.duplicated),
+            "recover_p99_s": outcome.recover_p99_s,
+            "success_during_faults": outcome.success,
+        },
+    )

@@ -1,0 +1,108 @@
+"""The driver's side of a run: keeps the query going, and starts it again when it has failed.
+
+`python -m penstock_bench.chaos.driver FOLDER` is a driver in a process of its own, which can be killed.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+import penstock as ps
+from penstock.errors import PenstockError
+from penstock_bench.chaos import load
+from penstock_bench.chaos.arena import Arena
+
+CONF = {
+    # The oracle reads which rows each epoch had.
+    "spark.sql.streaming.minBatchesToRetain": "1000000",
+    "spark.sql.shuffle.partitions": "2",
+}
+_MIGRATIONS = ("lazy", "lazy(0)", "all_at_once", "batched(4)", "fluid", "pause")
+_POLL_S = 0.02
+_AGAIN_S = 0.2
+"""Pause before a query that failed is started again."""
+
+
+def drive(spark: SparkSession, arena: Arena, over: Callable[[], bool]) -> None:
+    """Run the query until it is over, as often as it takes. What happens is noted in the arena."""
+    plan, pause = arena.plan, threading.Event()
+    while not over():
+        arena.note("starts")
+        try:
+            query = load.flow(spark, plan).start(
+                ps.to("parquet", path=str(arena.sink)),
+                checkpoint=str(arena.checkpoint),
+                hosts=load.HOSTS,
+                settings=load.settings(arena.book),
+            )
+        except (PenstockError, OSError) as failed:
+            arena.note("ends", message=str(failed)[:500])
+            pause.wait(_AGAIN_S)
+            continue
+        try:
+            _attend(query, arena, over)
+        finally:
+            query.stop()
+        if not over():
+            arena.note("ends", message=query.status.message[:500])
+            pause.wait(_AGAIN_S)
+
+
+def _attend(query: ps.FlowQuery, arena: Arena, over: Callable[[], bool]) -> None:
+    """Note the epochs and hosts of a query, and move its slots when asked, until it ends."""
+    newest, hosts, pause = -1, dict[str, int](), threading.Event()
+    while query.is_active and not over():
+        for epoch in query.progress:
+            if epoch.epoch > newest:
+                newest = epoch.epoch
+                facts = {
+                    "rows": epoch.rows,
+                    "runs": epoch.runs,
+                    "late": sum(epoch.late_rows.values()),
+                }
+                helped = epoch.functions.rows - epoch.functions.returned
+                moved = len(epoch.migration.handovers)
+                arena.note("epochs", epoch=newest, helped=helped, moved=moved, **facts)
+        now = query.status.hosts
+        if now != hosts:
+            hosts = now
+            arena.tell_hosts(hosts)
+        for pick in arena.commands():
+            if newest >= 0:
+                _change(query, random.Random(pick))
+        pause.wait(_POLL_S)
+
+
+def _change(query: ps.FlowQuery, chance: random.Random) -> None:
+    """Scale a step, or move some of its slots to one of its hosts. What is refused is left alone."""
+    step = chance.choice(sorted(query.placements()))
+    try:
+        query.migration = chance.choice(_MIGRATIONS)
+        if chance.random() < 0.4:
+            query.scale(step, chance.randint(load.HOSTS, load.MOST_HOSTS))
+        else:
+            hosts = sorted(host for host in query.status.hosts if host.startswith(f"{step}/"))
+            slots = chance.sample(range(load.SLOTS), chance.randint(1, load.SLOTS // 2))
+            if hosts:
+                query.move(step, slots, to=chance.choice(hosts))
+    except PenstockError:
+        return
+
+
+def main(folder: str) -> None:
+    """A driver that ends when the run is over, or when whoever started it is gone."""
+    arena, parent = Arena(Path(folder)), os.getppid()
+    spark = ps.session("penstock-chaos", cores=load.CORES, conf=CONF)
+    drive(spark, arena, lambda: arena.stopped or os.getppid() != parent)
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -1,0 +1,102 @@
+"""What a host's open channels hold before they are applied, and which of them may bring more.
+
+A channel is applied when it closes, and it closes when its task has sent all its rows to all hosts.
+So beyond a budget a host cannot simply make everybody wait: nobody would ever close. It stops to
+read all channels but those of one task, the lowest of the newest run; the others are held by
+Flight's flow control, as full pipes are. All hosts let the same task through, and it needs nobody else
+to come to its end: so there is always one that goes on, and no two tasks can wait for each other.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from penstock.errors import FEWER_ROWS, MemoryLimitError, StaleRunError
+from penstock.wire.messages import ChannelHeader
+
+
+@dataclass(eq=False)
+class Held:
+    """An open channel, and the bytes that it holds."""
+
+    header: ChannelHeader
+    bytes: int = 0
+
+    @property
+    def run(self) -> tuple[int, int]:
+        return self.header.epoch, self.header.run
+
+
+class Staging:
+    """The open channels of one host. Pure; calls must not overlap.
+
+    >>> from dataclasses import replace
+    >>> from penstock.operators.operator import EpochTime
+    >>> header = ChannelHeader(0, 0, "sum", 0, 0, 2, EpochTime(0, 0))
+    >>> staging = Staging(budget=100)
+    >>> first, second = (staging.open(replace(header, partition=p, task=p)) for p in (0, 1))
+    >>> staging.add(second, 90), staging.may_read(second), staging.add(first, 20)
+    (True, True, True)
+    >>> staging.may_read(first), staging.may_read(second)
+    (True, False)
+    >>> staging.close(first)
+    >>> staging.may_read(second)
+    True
+    """
+
+    def __init__(self, budget: int) -> None:
+        """With bytes beyond which only one task's channels are read, and that none may hold alone."""
+        self._budget = budget
+        self._open: set[Held] = set()
+        self._total = 0
+        self._run = (-1, -1)
+        """The newest (epoch, run) that has come."""
+        self._closed: set[int] = set()
+        """Its channels that were applied, by their partition."""
+
+    def open(self, header: ChannelHeader) -> Held:
+        """A channel begins."""
+        held = Held(header)
+        if held.run > self._run:
+            self._run, self._closed = held.run, set()
+        self._open.add(held)
+        return held
+
+    def add(self, held: Held, bytes: int) -> bool:
+        """A channel has brought so many bytes more; gives whether it should hold what it has.
+
+        It need not if another try of its task has closed it: the answer is known.
+        """
+        if self._is_closed(held):
+            self._total -= held.bytes
+            held.bytes = 0
+            return False
+        held.bytes += bytes
+        self._total += bytes
+        if held.bytes > self._budget:
+            header = held.header
+            raise MemoryLimitError(
+                f"partition {header.partition} of epoch {header.epoch} brings a host of step "
+                f"{header.step} more than the {self._budget / (1 << 20):,.1f} MB that it may stage",
+                hint=f"{FEWER_ROWS}; or raise Settings.host_staged_mb if there is memory for more",
+            )
+        return True
+
+    def may_read(self, held: Held) -> bool:
+        """Whether a channel may bring more now."""
+        if self._total < self._budget or self._is_closed(held):
+            return True
+        if held.run < self._run:
+            raise StaleRunError(f"run {held.run[1]} of epoch {held.run[0]} was given up")
+        waiting = (h for h in self._open if h.run == self._run and not self._is_closed(h))
+        return held.header.task == min(h.header.task for h in waiting)
+
+    def close(self, held: Held, applied: bool = True) -> None:
+        """A channel was applied, or broke off: it holds nothing any more."""
+        if applied and held.run == self._run:
+            self._closed.update(held.header.closes)
+        self._total -= held.bytes
+        self._open.discard(held)
+
+    def _is_closed(self, held: Held) -> bool:
+        return held.run == self._run and held.header.partition in self._closed

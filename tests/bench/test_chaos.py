@@ -1,0 +1,180 @@
+"""Chaos without a query: schedules, orders, the oracle, figures."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from penstock.faults import FAULT_POINTS, InjectedFault, armed, point
+from penstock.testing import Fault
+from penstock_bench.chaos import oracle
+from penstock_bench.chaos.bench import GOALS
+from penstock_bench.chaos.kinds import KINDS, AtPoint, ForAWhile
+from penstock_bench.chaos.load import (
+    DELAY_MS,
+    WINDOW_MS,
+    ChaosRows,
+    arrivals,
+    group_of,
+)
+from penstock_bench.chaos.oracle import SparkLog, difference, expected
+from penstock_bench.chaos.orders import POINTS, Order, OrderBook, Ordered, OrderedClock
+from penstock_bench.chaos.schedule import ChaosPlan, schedule
+from penstock_bench.live.latency import Began
+from tests.bench.made_up import chaos_report
+
+PLAN = ChaosPlan(seed=5, seconds=60)
+
+
+def test_a_seed_makes_a_schedule() -> None:
+    assert schedule(PLAN) == schedule(PLAN)
+    assert schedule(PLAN) != schedule(ChaosPlan(6, 60))
+    long = schedule(ChaosPlan(1, 1500))
+    assert len(long) > 1000
+    at_s = [due.at_s for due in long]
+    assert at_s == sorted(at_s)
+    assert at_s[0] >= 5 > at_s[-1] - 1490
+    # starting a JVM takes longer than anything else: it stays below one in a hundred
+    deaths = [due for due in long if "process" in KINDS[due.kind].needs]
+    assert 5 <= len(deaths) < len(long) / 100
+    alone = schedule(ChaosPlan(1, 1500, allows=()))
+    assert not any(KINDS[due.kind].needs for due in alone)
+
+
+def test_every_fault_point_has_a_kind() -> None:
+    points = {kind.point for kind in KINDS.values() if isinstance(kind, AtPoint | ForAWhile)}
+    assert points == set(FAULT_POINTS) | {"burst.work"}
+
+
+def test_faults_of_functions_come_in_bursts() -> None:
+    for due in schedule(ChaosPlan(3, 600)):
+        if "burst" in KINDS[due.kind].needs:
+            assert PLAN.bursting(due.at_s)
+            assert arrivals(PLAN).rate_at(due.at_s % 30) > arrivals(PLAN).rate_at(0)
+
+
+@pytest.fixture
+def book(tmp_path: Path) -> OrderBook:
+    book = OrderBook(str(tmp_path / "orders"))
+    book.open()
+    return book
+
+
+@pytest.fixture
+def obeying(book: OrderBook) -> Iterator[None]:
+    faults = [Fault(name, Ordered(book, name), hits=()) for name in POINTS]
+    with armed(*faults, Fault("driver.clock", OrderedClock(book), hits=())):
+        yield
+
+
+@pytest.mark.usefixtures("obeying")
+def test_an_order_is_obeyed_once_and_noted(book: OrderBook) -> None:
+    point("driver.sealed", epoch=1, run=0)
+    book.put("driver.sealed", Order(7, "raise"))
+    point("driver.written", epoch=2, run=0)
+    with pytest.raises(InjectedFault, match="epoch=2"):
+        point("driver.sealed", epoch=2, run=0)
+    point("driver.sealed", epoch=2, run=1)
+    told = book.happened()
+    assert told.keys() == {7}
+    assert (told[7]["epoch"], told[7]["pid"]) == (2, os.getpid())
+
+
+@pytest.mark.usefixtures("obeying")
+def test_an_order_that_lasts_is_obeyed_for_a_while(book: OrderBook) -> None:
+    book.put("store.write", Order(3, "ENOSPC", for_s=60.0))
+    for _ in range(3):
+        with pytest.raises(OSError, match=os.strerror(errno.ENOSPC)):
+            point("store.write", file="manifest")
+    [taken] = Path(book.folder, "store.write").iterdir()
+    os.utime(taken, (0, 0))
+    point("store.write", file="manifest")
+    assert book.happened().keys() == {3}
+
+
+@pytest.mark.usefixtures("obeying")
+def test_an_order_that_was_withdrawn_never_happened(book: OrderBook) -> None:
+    book.put("host.seal", Order(1, "kill"))
+    book.withdraw("host.seal", 1)
+    point("host.seal", host="sum/0", step="sum", epoch=1, run=0)
+    assert not book.happened()
+
+
+@pytest.mark.usefixtures("obeying")
+def test_a_clock_goes_back_and_forth(book: OrderBook) -> None:
+    assert point("driver.clock") == 0.0
+    book.set_clock(4, -300.0)
+    assert [point("driver.clock") for _ in range(2)] == [-300.0, -300.0]
+    book.set_clock(5, 20.0)
+    assert point("driver.clock") == 20.0
+    assert book.happened().keys() == {4, 5}
+
+
+def log(*ends: int) -> SparkLog:
+    return SparkLog(dict(enumerate(ends)), Began(1_000_000, 50), len(ends) - 1)
+
+
+def test_the_oracle_counts_each_row_once() -> None:
+    """Against rows that are followed one by one."""
+    found = expected(PLAN, log(25, 50, 1200, 1200, 4000, 4100, 5000))
+    number = np.arange(5000)
+    t_us = np.concatenate([np.zeros(50, np.int64), arrivals(PLAN).arrival_us(np.arange(4950))])
+    at_ms, k, v = ChaosRows().numbers(number, t_us)
+    watermark_ms = int(at_ms[:4100].max()) - DELAY_MS
+    closed = (at_ms // WINDOW_MS + 1) * WINDOW_MS <= watermark_ms
+    assert not closed[4100:].any(), "no row is late"
+    newest: dict[int, tuple[int, ...]] = {}
+    for epoch in range(7):
+        newest |= {row[0]: row[1:] for row in found[epoch]}
+    for group in range(12):
+        of = closed & (group_of(k) == group)
+        windows = set(zip(k[of].tolist(), (at_ms[of] // WINDOW_MS).tolist(), strict=True))
+        assert newest[group] == (len(windows), int(of.sum()), int(v[of].sum()))
+    assert [bool(found[epoch]) for epoch in range(4)] == [False, False, False, True]
+
+
+def test_what_is_lost_or_twice_there_is_told() -> None:
+    right = expected(PLAN, log(25, 50, 1200, 4000))
+    assert difference(right, right).first == ""
+    row = min(right[3])
+    without = right | {3: right[3] - Counter([row])}
+    assert (difference(right, without).lost, difference(right, without).duplicated) == (1, 0)
+    twice = right | {3: right[3] + Counter([row])}
+    assert (difference(right, twice).lost, difference(right, twice).duplicated) == (0, 1)
+    assert str(row) in difference(right, twice).first
+    again = right | {4: Counter([row])}
+    assert difference(right, again).duplicated == 1
+
+
+def test_sparks_log_is_read(tmp_path: Path) -> None:
+    for folder in ("offsets", "commits"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / ".0.crc").touch()
+    offset = '{"row": %d, "start_ms": %s, "first": 9}'
+    (tmp_path / "offsets/0").write_text(f"v1\n{{}}\n{offset % (9, 'null')}\n0")
+    (tmp_path / "offsets/10").write_text(f"v1\n{{}}\n{offset % (20, '77')}\n0")
+    assert SparkLog.read(tmp_path) == SparkLog({}, Began(77, 9), -1)
+    (tmp_path / "commits/0").touch()
+    (tmp_path / "commits/10").touch()
+    assert SparkLog.read(tmp_path) == SparkLog({0: 9, 10: 20}, Began(77, 9), 10)
+    assert not oracle.found(tmp_path / "sink")
+
+
+def test_figures_of_a_run() -> None:
+    told = chaos_report()
+    first, *_, last = told["results"]["faults"]
+    assert (first["happened_s"], last["happened_s"], last["recovered_s"]) == (5.1, None, None)
+    assert first["recovered_s"] == pytest.approx(0.9)
+    ratios = told["ratios"]
+    assert set(GOALS) < set(ratios)
+    assert ratios["faults"] == len(told["results"]["faults"]) - 2
+    # a fault at 20.4 s, when the next epochs are done at 23 s and 23.5 s
+    assert 2.0 < ratios["recover_p99_s"] <= 3.5
+    # lost from when the first row has waited for a second until the last late one is out of the window
+    assert 0.90 < ratios["success_during_faults"] < 0.97
