@@ -156,7 +156,14 @@ class ChangedInputError(ProtocolError):
 
 
 class HostLostError(PenstockError):
-    """A host died or cannot be reached."""
+    """A host died or cannot be reached; `location` is where it listened, if that is known."""
+
+    def __init__(self, message: str, *, hint: str = "", location: str = "") -> None:
+        self.location = location
+        super().__init__(message, hint=hint)
+
+    def facts(self) -> dict[str, str]:
+        return super().facts() | {"location": self.location}
 
 
 _MARK = "penstock-error:"

@@ -22,14 +22,20 @@ class Settings:
     """How a started flow behaves.
 
     >>> Settings(heartbeat_ms=200).driver_lost_ms
-    3000
+    30000
     """
 
     heartbeat_ms: int = 500
     """Milliseconds between a host's questions whether the driver lives and still counts on it."""
 
-    driver_lost_ms: int = 3_000
-    """Milliseconds without an answer from the driver after which a host ends itself."""
+    host_lost_ms: int = 5_000
+    """Milliseconds without a heartbeat after which a host is given up: its slots go to others, and it is
+    started again. Ten heartbeats of a loaded machine may come late. A heartbeat needs Python's lock:
+    raise this if user code holds it for seconds on end, as a long regular expression does."""
+
+    driver_lost_ms: int = 30_000
+    """Milliseconds without an answer from the driver after which a host ends itself. Longer than a
+    garbage collection of the driver, since all hosts would go at once."""
 
     host_start_ms: int = 120_000
     """Milliseconds to wait for a host to come up. An executor may have to be started for it."""
@@ -99,6 +105,11 @@ class Settings:
         for name, count in counts.items():
             if count is not None and count < 1:
                 raise SettingError(f"{name}={count}", hint="use 1 or more")
+        if self.host_lost_ms < 2 * self.heartbeat_ms:
+            raise SettingError(
+                f"host_lost_ms={self.host_lost_ms} with heartbeat_ms={self.heartbeat_ms}",
+                hint="give a host time for two heartbeats or more, better ten",
+            )
         if self.host_staged_mb is not None and self.host_staged_mb <= 0:
             raise SettingError(f"host_staged_mb={self.host_staged_mb}", hint="use more than 0")
         if self.schedule not in get_args(ScheduleName):
@@ -106,6 +117,11 @@ class Settings:
                 f"there is no schedule {self.schedule!r}",
                 hint=f"use one of {', '.join(get_args(ScheduleName))}",
             )
+
+    @property
+    def heartbeat_timeout_ms(self) -> int:
+        """Milliseconds that one heartbeat waits for its answer; the next one asks again."""
+        return max(1_000, 2 * self.heartbeat_ms)
 
     @property
     def workers(self) -> int:

@@ -123,6 +123,21 @@ def test_bench_on_the_command_line(
     assert json.loads(file.read_text())["ratios"] == {"ratio": 2.0}
 
 
+def test_options_are_for_the_bench_that_has_them(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def run(show: Show, quick: bool, seed: int = 1) -> Report:
+        return Report("mini", {}, {}, {"seed": float(seed)})
+
+    monkeypatch.setitem(catalog.BENCHES, "mini", catalog.Bench(run, {}, options=("seed",)))
+    assert leave("bench", "mini", "--seed", "7") == 0
+    assert "7" in capsys.readouterr().out
+    assert leave("bench", "mini", "--minutes", "2", "--seconds", "30") == 2
+    assert "bench mini has no option --seconds, --minutes" in capsys.readouterr().err
+    assert leave("bench", "pipeline", "--seed", "7") == 2
+    assert "its own options: none" in capsys.readouterr().err
+
+
 def test_unknown_bench(capsys: pytest.CaptureFixture[str]) -> None:
     assert leave("bench", "nosuch") == 2
     told = capsys.readouterr().err

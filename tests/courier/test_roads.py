@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -40,7 +40,7 @@ PLAN = EpochPlan(
             EpochTime(0, 0),
         ),
     ),
-    "driver",
+    "",
     "token",
 )
 
@@ -62,6 +62,12 @@ class Host:
         )
         yield writer, self.answers()
 
+    def greet(self, timeout_ms: int) -> None:
+        pass
+
+    def hearing_errors(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
     def answers(self) -> Iterator[Any]:
         """All rows as they came; if ordered, the wrong way round, with their places."""
         rows = pa.Table.from_batches(self.got).combine_chunks().to_batches()
@@ -79,7 +85,7 @@ def through(
     monkeypatch: pytest.MonkeyPatch, ordered: bool
 ) -> tuple[list[Host], list[pa.RecordBatch], pa.Table]:
     hosts = [Host(ordered) for _ in range(HOSTS)]
-    monkeypatch.setattr(channels, "endpoint", lambda place, token: hosts[int(place[-1])])
+    monkeypatch.setattr(channels, "endpoint", lambda place, *_: hosts[int(place[-1])])
     sent = [
         pa.RecordBatch.from_pydict(
             {"user": [f"u{(7 * n) % 10}" for n in range(start, start + 20)],

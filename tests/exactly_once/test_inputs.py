@@ -7,10 +7,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
+from penstock.courier.channels import Channels
 from penstock.courier.delivery import Task
 from penstock.errors import ChangedInputError
+from tests.trials.cluster import PLAIN
 from tests.trials.plain_rows import Row
 from tests.trials.trial import FLOWS, RUNS, How, Mishap, Turn, everything, trial
 
@@ -61,4 +64,22 @@ def test_a_source_that_gives_other_rows_each_time_is_refused(
         assert flow.cluster.attempts >= 2 * RUNS
         flow.cluster.reads = 1
         flow.cluster.restart()
+        flow.check()
+
+
+def test_a_batch_that_does_not_reach_its_host_is_missed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The close mark counts it, so the host takes nothing in, and Spark tries the task again."""
+    write, first = Channels.write, iter([True])
+
+    def losing(self: Channels, host: int, batch: pa.RecordBatch) -> None:
+        missing = int(next(first, False))
+        write(self, host, batch.slice(missing))
+        self._sent[host] += missing
+
+    monkeypatch.setattr(Channels, "write", losing)
+    with trial("sums", str(tmp_path), settings=PLAIN) as flow:
+        flow.take(Turn(3))
+        assert flow.cluster.attempts == 3
         flow.check()

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.courier.delivery import Task
-from penstock.faults import FAULT_POINTS, Fault, InjectedFault, armed
+from penstock.faults import Fault, InjectedFault, armed
 from penstock.offload.plan.segments import segments
 from tests.exactly_once.test_event_time import moves
 from tests.exactly_once.test_state import swap
@@ -36,6 +36,7 @@ from tests.trials.stories import (
     random_turn,
 )
 from tests.trials.trial import (
+    ALL_POINTS,
     FLOWS,
     WITH_FUNCTIONS,
     Mishap,
@@ -191,7 +192,7 @@ def test_a_task_is_given_up_when_some_hosts_have_its_second_channel(
     ("point", "name"),
     [
         pytest.param(point, name, marks=slow_unless(point in NOW and name in SOME))
-        for number, point in enumerate(FAULT_POINTS)
+        for number, point in enumerate(ALL_POINTS)
         for name in ("sums", NAMES[2 + number % (len(NAMES) - 2)])
     ],
 )
@@ -216,7 +217,7 @@ def test_a_fault_at_each_point(tmp_path: Path, point: str, name: str) -> None:
 @settings(max_examples=5, derandomize=True, database=None)
 @given(
     name=st.sampled_from(NAMES),
-    story=st.lists(drawn_turns(FAULT_POINTS, [40, 5, 0], GAPS_MS), min_size=2, max_size=6),
+    story=st.lists(drawn_turns(ALL_POINTS, [40, 5, 0], GAPS_MS), min_size=2, max_size=6),
     options=cluster_options,
     seed=st.integers(0, 99),
 )

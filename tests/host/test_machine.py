@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
-from penstock.errors import ProtocolError, StaleRunError
+from penstock.errors import ChangedInputError, ProtocolError, StaleRunError
 from penstock.host.machine import HostMachine
 from penstock.host.residence import NeedKeys, NeedSlots, Residence
 from penstock.operators.aggregate.aggregates import AggregatePlan, count, sum
@@ -72,6 +73,20 @@ def test_a_second_attempt_gets_the_kept_answer_and_changes_nothing() -> None:
     )
     answers = [host.close_channel(header(1, p, 20 + p), ROWS, rows((1, 0))).batches for p in (0, 1)]
     assert told(answers[1]) == {1: (6, 4)}
+
+
+def test_a_kept_answer_is_for_one_number_of_rows() -> None:
+    """Another input is refused until the run is given up, and then it counts whole."""
+    host = machine()
+    host.close_channel(replace(header(0, 0, 10), rows=1), ROWS, rows((1, 5)))
+    longer = replace(header(0, 0, 11), rows=2)
+    with pytest.raises(ChangedInputError, match="had 1 rows, and 2 when its task was tried again"):
+        host.close_channel(longer, ROWS, rows((1, 5), (2, 6)))
+    assert host.close_channel(replace(longer, rows=1), ROWS, []).batches == []
+    host.rollback(-1, 0)
+    host.close_channel(replace(longer, run=1), ROWS, rows((1, 5), (2, 6)))
+    last = host.close_channel(header(0, 1, 12, run=1), ROWS, [])
+    assert told(last.batches) == {1: (5, 1), 2: (6, 1)}
 
 
 def test_the_same_attempt_twice_means_merged_partitions() -> None:

@@ -57,6 +57,9 @@ class Jobs:
     def failure(self, host: str) -> str:
         return "its task failed"
 
+    def give_up(self, host: str, pid: int) -> None:
+        pass
+
     def cancel(self, host: str) -> None:
         for thread in self.started:
             thread.join()

@@ -330,3 +330,21 @@ def test_the_tester_undoes_a_failed_feed_and_sets_state() -> None:
     assert tester.set_watermark(5) == tester.finish() == []
     with pytest.raises(TypeError, match="column 'n'"):
         tester.feed([("ann", "x")])
+
+
+def test_no_row_is_set_aside_for_a_lack_of_memory() -> None:
+    class Growing(Summed):
+        def handle_input_rows(self, key: Any, rows: Any, timers: Any) -> Iterator[Any]:
+            yield from super().handle_input_rows(key, rows, timers)
+            raise MemoryError("no room for 7 GB")
+
+    op = operator(Growing(), "dead_letter")
+    op.open(EpochTime(0, 0))
+    with pytest.raises(MemoryError, match="no room"):
+        op.apply("rows", [batch(("ann", 1), ("bob", 2))])
+    assert len(op.table) == 0
+    op = operator(Growing())
+    op.open(EpochTime(0, 0))
+    with pytest.raises(StepError, match="MemoryError: no room") as told:
+        op.apply("rows", [batch(("ann", 1))])
+    assert "maxOffsetsPerTrigger" in told.value.hint

@@ -14,7 +14,7 @@ from penstock_bench.chaos.site import DriverThread
 
 def test_nothing_is_lost_and_nothing_comes_twice(spark: SparkSession, tmp_path: Path) -> None:
     plan = ChaosPlan(
-        seed=3, seconds=16, calm_s=1, every_s=0.7, allows=("burst",), burst_s=4, burst_every_s=8
+        seed=3, seconds=12, calm_s=1, every_s=0.7, allows=("burst",), burst_s=3, burst_every_s=6
     )
     arena = Arena(tmp_path)
     found = chaos(plan, arena, lambda: DriverThread(spark, arena), print)

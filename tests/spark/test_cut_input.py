@@ -21,6 +21,15 @@ FILES, ROWS, BATCH = 4, 4000, 500
 """Batches of 500 rows with some 200 bytes each are more than Spark gathers before it sends them."""
 
 
+def once(marker: Path) -> bool:
+    """Whether this is the first call with this marker, in any process."""
+    try:
+        os.close(os.open(marker, os.O_CREAT | os.O_EXCL))
+    except FileExistsError:
+        return False
+    return True
+
+
 def breaking(
     marker: Path, times: int, after: int
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
@@ -28,13 +37,8 @@ def breaking(
 
     def function(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for number, batch in enumerate(batches):
-            if number == after:
-                for time in range(times):
-                    try:
-                        os.close(os.open(f"{marker}{time}", os.O_CREAT | os.O_EXCL))
-                    except FileExistsError:
-                        continue
-                    raise RuntimeError("the source broke off")
+            if number == after and any(once(Path(f"{marker}{time}")) for time in range(times)):
+                raise RuntimeError("the source broke off")
             yield batch
 
     return function
@@ -64,6 +68,31 @@ def test_an_input_that_breaks_off_is_not_taken_for_a_short_one(
     assert len(list(tmp_path.glob("broke*"))) == 3
     assert {k: (r["total"], r["n"]) for k, r in sink.latest("k").items()} == sums(tables)
     assert sum(epoch.rows for epoch in query.progress) == FILES * ROWS
+
+
+def test_another_input_on_a_second_try_means_another_run(
+    spark: SparkSession, tmp_path: Path, checkpoint: str
+) -> None:
+    """A task gives half of its rows to hosts, and fails; all of them come when it is tried again."""
+    tables = numbers(1, ROWS, keys=100)
+    write_files(tmp_path / "in", tables)
+    source = stream(spark, tmp_path / "in")
+
+    def halved(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        short = once(tmp_path / "halved")
+        for batch in batches:
+            yield batch.slice(0, batch.num_rows // 2) if short else batch
+
+    def failing(batch: pa.RecordBatch) -> pa.RecordBatch:
+        if batch.num_rows and once(tmp_path / "failed"):
+            raise SystemExit("the task dies here")
+        return batch
+
+    keyed = ps.flow(source.mapInArrow(halved, source.schema)).key_by("k", slots=16)
+    flow = keyed.aggregate(total=ps.sum("v"), n=ps.count()).map_batches(failing)
+    query, sink = run(flow, checkpoint, hosts=2)
+    assert {k: (r["total"], r["n"]) for k, r in sink.latest("k").items()} == sums(tables)
+    assert [(epoch.runs, epoch.rows) for epoch in query.progress] == [(2, ROWS)]
 
 
 @pytest.mark.usefixtures("small_batches")

@@ -114,7 +114,8 @@ source = (spark.readStream.format("rate-micro-batch")
     .select((F.col("value") % 97).alias("k"), F.col("value").alias("v")))
 flow = ps.flow(source).key_by("k", slots=16).aggregate(total=ps.sum("v"), n=ps.count())
 sink = ps.to("parquet", path=folder + "/out")
-query = flow.start(sink, checkpoint=folder + "/checkpoint", hosts=int(sys.argv[3]))
+query = flow.start(sink, checkpoint=folder + "/checkpoint", hosts=int(sys.argv[3]),
+    settings=ps.Settings(driver_lost_ms=3_000))
 print("started", flush=True)
 query.await_termination()
 """

@@ -42,3 +42,12 @@ def test_a_part_that_does_not_end_keeps_no_other_part_and_not_the_query_from_end
     for part in (*PARTS, *LAST):
         whose, end = part.split(".")
         getattr(getattr(parts, whose), end).assert_called_once_with()
+
+
+def test_a_query_that_waits_for_its_store_says_so() -> None:
+    parts = MagicMock(run_id="run", keeper=None)
+    parts.runner.upkeep_trouble = ""
+    parts.store.files.trouble = "cannot write manifests/000000000003.json of s3://b; 3 s so far"
+    assert "; waiting for the store: cannot write manifests/" in FlowQuery(parts).status.message
+    parts.store.files.trouble = ""
+    assert "store" not in FlowQuery(parts).status.message

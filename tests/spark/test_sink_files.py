@@ -19,6 +19,7 @@ import penstock as ps
 from penstock.faults import Fault, InjectedFault, armed
 from penstock.spark.merger import Merger
 from penstock.spark.sinks import Writer
+from tests.spark import sources
 
 ODD = [
     "plain",
@@ -170,3 +171,27 @@ def test_a_folder_with_a_mode_of_its_own_is_not_merged() -> None:
     assert not ps.to("delta", path="out").merges
     with pytest.raises(ps.SettingError, match="at least 2"):
         ps.to("parquet", path="out", merge_epochs=1)
+
+
+def test_a_query_merges_what_it_writes(
+    spark: SparkSession, tmp_path: Path, checkpoint: str
+) -> None:
+    """Over two starts, the first of which dies in an epoch after some were merged."""
+    tables = sources.numbers(files=8, rows=30, keys=5)
+    sources.write_files(tmp_path / "in", tables)
+    sink = ps.to("json", path=str(tmp_path / "out"), merge_epochs=2)
+    flow = ps.flow(sources.stream(spark, tmp_path / "in")).key_by("k").aggregate(n=ps.count())
+    dying = ps.Settings(faults=(Fault("driver.sealed", where={"epoch": 5}),))
+    with pytest.raises(InjectedFault):
+        sources.run(flow, checkpoint, sink=sink, settings=dying, hosts=1)
+    assert 5 in epochs_of(sink)
+    sources.run(flow, checkpoint, sink=sink, hosts=1)
+    assert len(epochs_of(sink)) < 8
+    counts = Counter(
+        (row["k"], row["n"]) for row in spark.read.json(str(tmp_path / "out")).collect()
+    )
+    total, expected = Counter[int](), Counter[tuple[int, int]]()
+    for table in tables:
+        total.update(table["k"].to_pylist())
+        expected.update((k, total[k]) for k in set(table["k"].to_pylist()))
+    assert counts == expected

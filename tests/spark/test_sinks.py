@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import time
 from collections import Counter
 from contextlib import suppress
@@ -18,6 +20,7 @@ from pyspark.sql import DataFrame, SparkSession
 import penstock as ps
 from penstock.faults import Fault, InjectedFault
 from penstock.spark import private
+from penstock.spark import query as query_module
 from penstock.spark.sinks import late_sinks
 from penstock.state.store import dead_letters
 from penstock.state.store.store import Store
@@ -98,8 +101,6 @@ def test_a_raising_function_ends_the_query_with_its_error(
     tables: list[Any],
     error: type[BaseException],
 ) -> None:
-    """Also with what is no Exception: py4j tells Spark nothing of it, which would wait for ever."""
-
     def fail(df: DataFrame, epoch: int) -> None:
         raise error("the sink is closed")
 
@@ -180,12 +181,6 @@ def test_a_function_may_read_again_what_was_lost(
     assert [p.runs for p in query.progress] == [1, 1]
 
 
-FAILURES = {
-    "the driver dies": Fault("driver.sealed", where={"epoch": 1}),
-    "a host dies": Fault("host.sealed", "kill", {"epoch": 1, "run": 0}),
-}
-
-
 @dataclass(frozen=True)
 class Several:
     """Gives each epoch to several sinks, one after the other."""
@@ -195,6 +190,20 @@ class Several:
     def write(self, df: DataFrame, epoch: int, flow_id: str) -> None:
         for sink in self.sinks:
             sink.write(df, epoch, flow_id)
+
+
+class KillingHosts:
+    """Kills the hosts of a query under epoch 1, once."""
+
+    def __init__(self) -> None:
+        self.killed: list[int] = []
+
+    def write(self, df: DataFrame, epoch: int, flow_id: str) -> None:
+        if epoch == 1 and not self.killed:
+            (query,) = query_module._active
+            self.killed = list(query.status.hosts.values())
+            for pid in self.killed:
+                os.kill(pid, signal.SIGKILL)
 
 
 def through(
@@ -210,7 +219,7 @@ def through(
     return [(p.epoch, p.runs) for p in run(flow, checkpoint, **options)[0].progress]
 
 
-@pytest.mark.parametrize("failure", FAILURES)
+@pytest.mark.parametrize("failure", ["the driver dies", "a host dies"])
 def test_what_a_sink_gets_of_an_epoch_that_is_run_again(
     spark: SparkSession, tmp_path: Path, checkpoint: str, failure: str
 ) -> None:
@@ -220,15 +229,14 @@ def test_what_a_sink_gets_of_an_epoch_that_is_run_again(
     appended = ps.to("json", path=str(tmp_path / "appended"), mode="append")
     calls: list[tuple[int, int]] = []
     function = ps.foreach_batch(lambda df, epoch: calls.append((epoch, df.count())))
-    kept = ps.collect()
+    kept, killing = ps.collect(), KillingHosts()
+    sinks: tuple[Any, ...] = (files, appended, ps.to("noop"), function, kept)
+    if "host" in failure:
+        sinks = (*sinks, killing)
     spark.conf.set("spark.sql.sources.partitionOverwriteMode", "dynamic")
     try:
-        done = through(
-            FAILURES[failure],
-            flow(spark, tmp_path),
-            checkpoint,
-            sink=Several((files, appended, ps.to("noop"), function, kept)),
-        )
+        dying = Fault("driver.sealed", where={"epoch": 1 if "driver" in failure else -1})
+        done = through(dying, flow(spark, tmp_path), checkpoint, sink=Several(sinks))
     finally:
         spark.conf.unset("spark.sql.sources.partitionOverwriteMode")
     assert done == ([(1, 1), (2, 1)] if "driver" in failure else [(0, 1), (1, 2), (2, 1)])

@@ -242,6 +242,15 @@ class MiniCluster:
         self.jobs.kill(str(where["host"]))
         raise InjectedFault("host", where)
 
+    def stop_host(self, where: Mapping[str, object]) -> None:
+        """What a fault does to the host that passes its point, as SIGSTOP would: nothing goes on."""
+        host = str(where["host"])
+        server = self.jobs.server(host)
+        self.jobs.stop(host)
+        server.going.wait()
+        if server.dead:
+            raise InjectedFault("host", where)
+
     def lose_task(self, where: Mapping[str, object]) -> None:
         """What a fault does to a courier whose executor Spark has given up, though it lives.
 
@@ -406,6 +415,7 @@ class MiniCluster:
             keep_late=True,
             roads=burst_roads,
             faults=self.settings.faults,
+            lost_ms=self.settings.host_lost_ms,
             check_end=lambda: self._check_end(task.attempt),
         )
         size = -(-len(part) // self.batches) or 1

@@ -1,15 +1,15 @@
-"""Hosts as threads of one process, each behind a real Flight server, that can be killed."""
+"""Hosts as threads of one process, each behind a real Flight server, that can be killed or stopped."""
 
 from __future__ import annotations
 
 import threading
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import pyarrow.flight as fl
 
 from penstock.driver.registry import Registry
-from penstock.host.main import HostOrder, HostTask, TaskOrder
+from penstock.host.main import HostOrder, HostTask, TaskOrder, keep_known
 from penstock.host.server import HostServer
 from penstock.plan.steps import KeyedStep
 from penstock.state.store.store import Place, Store
@@ -30,10 +30,13 @@ def open_store(place: Place | str) -> Store:
 
 
 class MortalServer(HostServer):
-    """A host that can die: from then on every call breaks, also those under way."""
+    """A host that can die: from then on every call breaks, also those under way. While it is stopped,
+    as by SIGSTOP, no call goes on."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self.dead = False
+        self.going = threading.Event()
+        self.going.set()
         super().__init__(*args, **kwargs)
 
     def do_exchange(self, *args: Any) -> None:
@@ -54,14 +57,27 @@ class MortalServer(HostServer):
     def die(self) -> None:
         """Break every call, also those that wait for slots to arrive."""
         self.dead = True
+        self.going.set()
         self.machine.needs = self._must_live  # type: ignore[method-assign, assignment]
         with self._lock:
             self.machine.residence.whole[:] = False
             self._lock.notify_all()
 
     def _must_live(self, *_: object) -> None:
+        self.going.wait()
         if self.dead:
             raise fl.FlightUnavailableError("this host is dead")
+
+
+class _OwnDriver:
+    """A task's line to its driver, dead while the task is stopped."""
+
+    def __init__(self, line: Endpoint, going: threading.Event) -> None:
+        self._line, self._going = line, going
+
+    def call(self, *args: Any, **kwargs: Any) -> Any:
+        self._going.wait()
+        return self._line.call(*args, **kwargs)
 
 
 class ThreadHosts:
@@ -73,6 +89,10 @@ class ThreadHosts:
         self._tasks: dict[str, HostTask] = {}
         self._starting: dict[str, Future[None]] = {}
         self._unborn: set[str] = set()
+        self.fenced: list[str] = []
+        """Hosts that ended because nobody counted on them any more."""
+        self._given_up: list[HostTask] = []
+        """Hosts that were stopped when they were given up: nobody can reach, or kill them."""
         self._starter = ThreadPoolExecutor(4, thread_name_prefix="starter")
         self._lock = threading.Lock()
 
@@ -119,8 +139,35 @@ class ThreadHosts:
             starting.exception()
         self.kill(host)
 
-    def kill(self, host: str) -> None:
-        """End a host, and those that share its task, as SIGKILL would."""
+    def give_up(self, host: str, pid: int) -> None:
+        """End a host. One that is stopped stays as it is: its machine cannot be reached."""
+        with self._lock:
+            server = self._servers.get(host)
+        if server is None or server.going.is_set():
+            self.kill(host)
+            return
+        task, _ = self._taken(host)
+        if task is not None:
+            self._given_up.append(task)
+
+    def server(self, host: str) -> MortalServer:
+        with self._lock:
+            return self._servers[host]
+
+    def stop(self, host: str) -> None:
+        """Let nothing go on in a host and those that share its task, until it is killed or resumed."""
+        with self._lock:
+            servers = [self._servers[one] for one in self._tasks[host].hosts]
+        for server in servers:
+            server.going.clear()
+
+    def resume_given_up(self) -> None:
+        """Let all hosts go on that were stopped when they were given up."""
+        for task in self._given_up:
+            for server in _servers(task):
+                server.going.set()
+
+    def _taken(self, host: str) -> tuple[HostTask | None, list[MortalServer]]:
         with self._lock:
             self._unborn.discard(host)
             task = self._tasks.get(host)
@@ -128,6 +175,11 @@ class ThreadHosts:
             servers = [self._servers.pop(one) for one in together if one in self._servers]
             for one in together:
                 self._tasks.pop(one, None)
+        return task, servers
+
+    def kill(self, host: str) -> None:
+        """End a host, and those that share its task, as SIGKILL would."""
+        task, servers = self._taken(host)
         if task is None or not servers:
             return
         for server in servers:
@@ -142,6 +194,8 @@ class ThreadHosts:
     def close(self) -> None:
         self._starter.shutdown()
         self.kill_all()
+        for task in self._given_up:
+            self._end(task)
 
     def _start(self, order: TaskOrder) -> None:
         for host in order.hosts:
@@ -158,6 +212,28 @@ class ThreadHosts:
             for name, server in zip(task.hosts, task.servers, strict=True):
                 assert isinstance(server, MortalServer)
                 self._servers[name], self._tasks[name] = server, task
-        driver = Endpoint(self._registry.location, self._token)
-        task.register(driver, self._cluster.settings.rpc_timeout_ms)
-        driver.close()
+        known = task.register(self._cluster.settings.rpc_timeout_ms)
+        threading.Thread(target=self._beat, args=(task, known), daemon=True).start()
+
+    def _beat(self, task: HostTask, known: list[tuple[str, str]]) -> None:
+        """The heartbeats of a task, until it is dead or nobody counts on it any more."""
+        first = _servers(task)[0]
+        driver = cast(Endpoint, _OwnDriver(task.driver, first.going))
+        if keep_known(driver, self._cluster.settings, known, first._ended) and self._end(task):
+            self.fenced += task.hosts
+
+    def _end(self, task: HostTask) -> bool:
+        """End a task that nobody counts on any more; false if it has ended."""
+        with self._lock:
+            servers = [server for server in _servers(task) if not server.dead]
+            for server in servers:
+                server.dead = True
+        for server in servers:
+            server.die()
+        if servers:
+            self._cluster.bury(task)
+        return bool(servers)
+
+
+def _servers(task: HostTask) -> list[MortalServer]:
+    return cast("list[MortalServer]", task.servers)

@@ -39,10 +39,10 @@ MEMORY = (None, 1, 6_000)
 KEYS = 12
 RUNS = SETTINGS.epoch_runs
 
-How = Literal["die", "break", "linger", "cut", "shorten", "refuse", "slow"]
-"""die: the process is killed. break: only this call fails. linger: Spark gives the task up, but it
-goes on. cut: the task's input breaks off, shorten: and it looks like its end. refuse: the store says
-no. slow: nothing fails, but others get ahead."""
+How = Literal["die", "stop", "break", "linger", "cut", "shorten", "refuse", "slow"]
+"""die: the process is killed. stop: it does nothing more, and nobody can reach it. break: only this
+call fails. linger: Spark gives the task up, but it goes on. cut: the task's input breaks off, shorten:
+and it looks like its end. refuse: the store says no. slow: nothing fails, but others get ahead."""
 
 _HOWS: dict[str, tuple[How, ...]] = {
     "host": ("die", "break"),
@@ -57,8 +57,10 @@ _UPKEEP = ("host.compact", "driver.layout", "driver.clean")
 
 
 WITH_FUNCTIONS = ("courier.offload", "courier.offloaded")
-POINTS = {name: found for name, found in FAULT_POINTS.items() if name not in WITH_FUNCTIONS}
-"""The fault points that flows pass which no function helps."""
+ALL_POINTS = {name: at for name, at in FAULT_POINTS.items() if not name.startswith("sink.")}
+"""The fault points that trials pass: their sink is a dictionary."""
+POINTS = {name: at for name, at in ALL_POINTS.items() if name not in WITH_FUNCTIONS}
+"""Those that flows pass which no function helps."""
 
 
 def hows(point: str) -> tuple[How, ...]:
@@ -80,6 +82,8 @@ class Mishap:
         does: Any = "raise"
         if self.how == "slow":
             does = _dawdle
+        elif self.how == "stop":
+            does = on.stop_host
         elif self.how == "linger":
             does = on.lose_task
         elif self.how == "cut":

@@ -43,7 +43,7 @@ def test_a_call_under_way_is_not_cut_off() -> None:
     now = [0.0]
     with Server() as server, closing(Endpoints("token", clock=lambda: now[0])) as kept:
         endpoint = kept.at(server.location)
-        with endpoint._hearing_errors():
+        with endpoint.hearing_errors():
             now[0] = 1000
             kept.at("grpc://127.0.0.1:1")
             assert endpoint.busy

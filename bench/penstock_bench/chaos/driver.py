@@ -37,7 +37,7 @@ def drive(spark: SparkSession, arena: Arena, over: Callable[[], bool]) -> None:
         arena.note("starts")
         try:
             query = load.flow(spark, plan).start(
-                ps.to("parquet", path=str(arena.sink)),
+                ps.to("parquet", path=str(arena.sink), merge_epochs=load.MERGE_EPOCHS),
                 checkpoint=str(arena.checkpoint),
                 hosts=load.HOSTS,
                 settings=load.settings(arena.book),

@@ -142,10 +142,10 @@ _MOVING = (
     "host.trickle",
 )
 """Points that are passed when slots change hands."""
-_NO_CALL = ("host.trickle", "host.install")
-"""Passed by a thread of the host itself, where no call could be broken off: it has an error there."""
+_NO_CALL = ("host.trickle", "host.install", "sink.merge")
+"""Passed by a thread of a process itself, where no call could be broken off: it has an error there."""
 _BURSTING = ("courier.offload", "courier.offloaded")
-_UPKEEP = ("driver.layout", "driver.clean")
+_UPKEEP = ("driver.layout", "driver.clean", "sink.merge")
 """Points of the driver at which it does not fail as a whole."""
 
 
@@ -161,7 +161,7 @@ def _at_points() -> list[Kind]:
         kills = replace(raises, name=f"{point} killed", do="kill")
         if who in ("courier", "host"):
             found += [raises, kills]
-        elif who == "driver":
+        elif who in ("driver", "sink"):
             found += [raises, replace(kills, needs=frozenset({"process"}))]
     return found
 
@@ -179,7 +179,8 @@ def _kinds() -> list[Kind]:
     def of(who: str, what: str) -> list[Kind]:
         return [k for k in points if k.name.startswith(who) and k.name.endswith(what)]
 
-    upkeep = [kind for kind in of("driver", "raises") if kind.name.split()[0] in _UPKEEP]
+    fails = [*of("driver", "raises"), *of("sink", "raises")]
+    upkeep = [kind for kind in fails if kind.name.split()[0] in _UPKEEP]
     stopped = signal.SIGSTOP
     return [
         *_group("courier fails", 0.22, *of("courier", "raises")),
@@ -214,12 +215,10 @@ def _kinds() -> list[Kind]:
             FunctionsSignalled("all functions killed", needs=burst),
         ),
         *_group("clock", 0.08, ClockStep("clock step")),
-        *_group("upkeep fails", 0.02, *upkeep),
-        *_group(
-            "query fails", 0.02, *[kind for kind in of("driver", "raises") if kind not in upkeep]
-        ),
+        *_group("upkeep fails", 0.03, *upkeep),
+        *_group("query fails", 0.02, *[kind for kind in fails if kind not in upkeep]),
         *_group("driver killed", 0.0, DriverKilled("driver killed", needs=frozenset({"process"}))),
-        *_group("driver killed", 0.0, *of("driver", "killed")),
+        *_group("driver killed", 0.0, *of("driver", "killed"), *of("sink", "killed")),
     ]
 
 

@@ -34,6 +34,8 @@ RATE, BURST = 500.0, 10
 HOST_RATE = 1500.0
 """Rows that a host takes in a second: few enough for bursts, and enough to catch up after a fault."""
 HOSTS, MOST_HOSTS = 2, 3
+MERGE_EPOCHS = 16
+"""Epochs whose files in the sink are merged: few, so that it happens often."""
 CORES = 2 * MOST_HOSTS + 4
 _TIME = pa.timestamp("us", tz="UTC")
 

@@ -131,17 +131,21 @@ def found(sink: Path) -> Epochs:
 
 
 def difference(expected: Epochs, found: Epochs) -> Difference:
-    """Compare them, epoch by epoch and row by row.
+    """Compare them row by row, in each folder of the sink with all epochs since the one before it:
+    a folder may stand for several that were merged.
 
-    >>> difference({0: Counter({(1, 1, 5, 9): 1})}, {0: Counter({(1, 1, 5, 9): 2}), 1: Counter()})
-    Difference(expected=1, lost=0, duplicated=1, first='epoch 0: [] lost, [(1, 1, 5, 9)] too many')
+    >>> row, other = (1, 1, 5, 9), (1, 2, 8, 11)
+    >>> difference({0: Counter([row]), 1: Counter([other])}, {1: Counter([row, other, other])})
+    Difference(expected=2, lost=0, duplicated=1, first='epochs 0 to 1: [] lost, [(1, 2, 8, 11)] too many')
     """
-    lost, more, first = 0, 0, ""
-    for epoch in sorted(expected.keys() | found.keys()):
-        right, there = expected.get(epoch, Counter()), found.get(epoch, Counter())
+    lost, more, first, since = 0, 0, "", -1
+    for epoch in sorted(found.keys() | {max(expected, default=-1)}):
+        right = sum((expected.get(e, Counter()) for e in range(since + 1, epoch + 1)), Counter())
+        there = found.get(epoch, Counter())
         missing, extra = right - there, there - right
         lost, more = lost + missing.total(), more + extra.total()
         if (missing or extra) and not first:
             gone, twice = (sorted(some.elements())[:5] for some in (missing, extra))
-            first = f"epoch {epoch}: {gone} lost, {twice} too many"
+            first = f"epochs {since + 1} to {epoch}: {gone} lost, {twice} too many"
+        since = epoch
     return Difference(sum(rows.total() for rows in expected.values()), lost, more, first)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+import threading
+import time
+from contextlib import ExitStack, suppress
 
 import pyarrow as pa
 import pyarrow.flight as fl
 
 from penstock import codec
+from penstock.errors import HostLostError, PenstockError, StaleRunError
 from penstock.exchange.aside import Aside
 from penstock.exchange.split import split
 from penstock.exchange.tally import Tally
@@ -15,8 +18,14 @@ from penstock.faults import point
 from penstock.operators.operator import Outgoing
 from penstock.operators.places import in_order, split_places, with_serial
 from penstock.plan.epoch import StepRoutes
-from penstock.wire.flight import Endpoint, Endpoints
+from penstock.wire.flight import PING, Endpoint, Endpoints, counted_on
 from penstock.wire.messages import ChannelHeader, Close
+from penstock.wire.silence import Silences
+
+_ASK_S = 0.5
+"""Seconds from one look at open channels to the next."""
+_ASK_MS = 1_000
+"""Timeout of a question whether somebody lives."""
 
 _endpoints = Endpoints()
 """Connections that a warm worker keeps between tasks. A new run has a new token, so no mix-up."""
@@ -36,14 +45,27 @@ class Channels:
     If the flow is `ordered`, each record goes with its number in the stream of all that are sent;
     answers come back with the places of their rows, and are put in order by them.
 
-    Used as a context; if one host is gone, the streams to the others are broken off.
+    Used as a context; if one host is gone, the streams to the others are broken off. While it is open,
+    a thread asks the driver twice a second whether the run and its hosts still count, and the hosts
+    whether they answer. If not, it breaks all streams off: hosts that hang would keep the task.
     """
 
     def __init__(
-        self, header: ChannelHeader, routes: StepRoutes, token: str, timeout_ms: int, ordered: bool
+        self,
+        header: ChannelHeader,
+        routes: StepRoutes,
+        driver: str,
+        token: str,
+        timeout_ms: int,
+        lost_ms: int,
+        ordered: bool,
     ) -> None:
         self._header, self._routes = header, routes
-        self._token, self._timeout_ms = token, timeout_ms
+        self._driver, self._token = driver, token
+        self._timeout_ms, self._lost_ms = timeout_ms, lost_ms
+        self._left = threading.Event()
+        self._broken: PenstockError | None = None
+        self._endpoints: list[Endpoint] = []
         self._ordered, self._serial = ordered, 0
         self._streams: list[tuple[fl.FlightStreamWriter, fl.FlightStreamReader]] = []
         self._sent: dict[int, int] = {}
@@ -53,13 +75,50 @@ class Channels:
         header = codec.encode(self._header)
         with ExitStack() as stack:
             for location in self._routes.endpoints:
-                exchange = endpoint(location, self._token).exchange(header, self._timeout_ms)
+                host = endpoint(location, self._token)
+                host.greet(self._lost_ms)
+                exchange = host.exchange(header, self._timeout_ms)
                 self._streams.append(stack.enter_context(exchange))
+                self._endpoints.append(host)
             self._stack = stack.pop_all()
+        if self._driver:
+            threading.Thread(target=self._watch, name="channels-watch", daemon=True).start()
         return self
 
     def __exit__(self, *raised: object) -> None:
-        self._stack.__exit__(*raised)  # type: ignore[arg-type]
+        self._left.set()
+        try:
+            self._stack.__exit__(*raised)  # type: ignore[arg-type]
+        finally:
+            if self._broken is not None:
+                raise self._broken
+
+    def _watch(self) -> None:
+        """Break the conversation off when nobody can be expected to answer."""
+        silences = Silences[str](_ASK_S * 1000 + _ASK_MS)
+        answers = dict.fromkeys(self._routes.endpoints, 0)
+        while not self._left.wait(_ASK_S):
+            driver, where = endpoint(self._driver, self._token), self._header
+            locations = list(self._routes.endpoints)
+            if not counted_on(
+                driver, _ASK_MS, epoch=where.epoch, run=where.run, locations=locations
+            ):
+                self._broken = StaleRunError(f"run {where.run} of epoch {where.epoch} is given up")
+                break
+            for host in self._endpoints:
+                with suppress(HostLostError):
+                    host.call(PING, _ASK_MS)
+                    answers[host.location] += 1
+            silent = silences.tick(time.monotonic() * 1000, answers)
+            location, most_ms = max(silent.items(), key=lambda found: found[1])
+            if most_ms > self._lost_ms:
+                told = f"{location} has not answered for {most_ms / 1000:.0f} s"
+                self._broken = HostLostError(told, location=location)
+                break
+        else:
+            return
+        for _, reader in self._streams:
+            reader.cancel()
 
     def send(self, outgoing: Outgoing, tally: Tally) -> None:
         """Send each record to the host that owns its slot, and count it."""
@@ -72,9 +131,10 @@ class Channels:
     def write(self, host: int, batch: pa.RecordBatch) -> None:
         """Send a batch to one host, by its number in the routes."""
         writer = self._streams[host][0]
-        if host not in self._sent:
-            writer.begin(batch.schema)
-        writer.write_batch(batch)
+        with self._endpoints[host].hearing_errors():
+            if host not in self._sent:
+                writer.begin(batch.schema)
+            writer.write_batch(batch)
         self._sent[host] = self._sent.get(host, 0) + batch.num_rows
 
     def end(self, kind: str, rows: int, alone: bool = False) -> None:
@@ -82,18 +142,20 @@ class Channels:
         `alone`: they close the second ones, too."""
         for host, (writer, _) in enumerate(self._streams):
             close = Close(kind, self._sent.get(host, 0), rows, alone)
-            writer.write_metadata(codec.encode(close))
-            writer.done_writing()
+            with self._endpoints[host].hearing_errors():
+                writer.write_metadata(codec.encode(close))
+                writer.done_writing()
 
     def answer(self, aside: Aside) -> list[pa.RecordBatch]:
         """The rows of all hosts' answers, in the order of hosts or of places; others go `aside`."""
         batches = []
-        for _, reader in self._streams:
-            for chunk in reader:
-                if chunk.data is not None and chunk.data.num_rows:
-                    batches.append(chunk.data)
-                if chunk.app_metadata is not None:
-                    aside.add(codec.decode(chunk.app_metadata.to_pybytes(), Aside))
+        for host, (_, reader) in zip(self._endpoints, self._streams, strict=True):
+            with host.hearing_errors():
+                for chunk in reader:
+                    if chunk.data is not None and chunk.data.num_rows:
+                        batches.append(chunk.data)
+                    if chunk.app_metadata is not None:
+                        aside.add(codec.decode(chunk.app_metadata.to_pybytes(), Aside))
         return in_order(*split_places(batches)) if self._ordered else batches
 
     def pass_point(self, name: str, **facts: object) -> None:

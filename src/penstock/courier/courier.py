@@ -7,6 +7,7 @@ channel closed, before the first output row leaves: a sink that stops reading ea
 from __future__ import annotations
 
 import gc
+import logging
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
@@ -18,11 +19,19 @@ from penstock import codec
 from penstock.courier.delivery import Delivery, Input, Task
 from penstock.courier.roads import Road, direct_roads
 from penstock.courier.witness import Witness
-from penstock.errors import CutInputError, PenstockError, to_wire
+from penstock.errors import (
+    FEWER_ROWS,
+    CutInputError,
+    MemoryLimitError,
+    PenstockError,
+    to_wire,
+)
 from penstock.exchange.step_work import as_schema
 from penstock.faults import Fault, arm
 from penstock.plan.epoch import EpochPlan
 from penstock.plan.steps import FlowPlan
+
+_log = logging.getLogger("penstock.epochs")
 
 _settled = False
 
@@ -57,6 +66,8 @@ class Courier:
     """For tests: see `Settings`."""
     check_end: Callable[[], None] = lambda: None
     """Called in the task when no more batches come: raises `CutInputError` if that was not all."""
+    lost_ms: int = 5_000
+    """Milliseconds without an answer after which a courier complains of a host."""
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         pa.set_cpu_count(1)
@@ -70,12 +81,20 @@ class Courier:
             self.timeout_ms,
             self.exchange_ms,
             self.keep_late,
+            self.lost_ms,
             input=Input(batches, self.check_end, **where),
         )
         try:
             done = self._deliver(delivery)
-        except CutInputError:
-            raise  # the driver hears from Spark why that was
+        except CutInputError as cut:
+            # The driver hears from Spark why that was.
+            _log.warning(
+                "partition %d of epoch %d is left to another try: %s",
+                task.partition,
+                plan.epoch,
+                cut,
+            )
+            raise
         except Exception as failed:
             # The driver gets the error itself, not only Spark's account of it.
             with suppress(PenstockError):
@@ -175,4 +194,6 @@ def _report(delivery: Delivery, witness: Witness, roads: Sequence[Road]) -> None
 def _as_penstock_error(error: Exception) -> PenstockError:
     if isinstance(error, PenstockError):
         return error
+    if isinstance(error, MemoryError):
+        return MemoryLimitError(f"a courier has not the memory: {error}", hint=FEWER_ROWS)
     return PenstockError(f"{type(error).__name__}: {error}")

@@ -80,6 +80,8 @@ class Delivery:
     """Timeout of a conversation with a host, which lasts as long as the source brings rows."""
     keep_late: bool = False
     """Whether somebody wants to have the rows that came too late."""
+    lost_ms: int = 5_000
+    """Milliseconds without an answer after which a host is complained of."""
     aside: Aside = field(default_factory=Aside)
     input: Input = field(default_factory=Input)
 
@@ -96,13 +98,19 @@ class Delivery:
         plan, task = self.plan, self.task
         header = ChannelHeader.of(plan, routes, task.partition, task.attempt, channel)
         ordered = self.flow.ordered and not channel
-        return Channels(header, routes, plan.token, self.exchange_ms, ordered)
+        return self._open(header, routes, ordered)
 
     def chain_channel(self) -> Channels:
         """The task's channel to the one host that runs all steps, and gives rows in their order."""
         plan, task = self.plan, self.task
         header = ChannelHeader.of_chain(plan, task.partition, task.attempt, self.keep_late)
-        return Channels(header, plan.steps[0], plan.token, self.exchange_ms, ordered=False)
+        return self._open(header, plan.steps[0], ordered=False)
+
+    def _open(self, header: ChannelHeader, routes: StepRoutes, ordered: bool) -> Channels:
+        plan = self.plan
+        return Channels(
+            header, routes, plan.driver, plan.token, self.exchange_ms, self.lost_ms, ordered
+        )
 
     def tell_driver(self, action: str, **facts: Any) -> None:
         """Let the driver know something of this task."""

@@ -5,6 +5,7 @@ Free of Spark: how the epoch's output is written comes in as a function.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -44,6 +45,11 @@ from penstock.plan.steps import FlowPlan
 from penstock.settings import Settings
 from penstock.state.store.store import Manifest, Store
 from penstock.wire.report import Seen, added, offloaded_by_segment
+
+_log = logging.getLogger("penstock.epochs")
+
+_WORTH_TELLING_S = 1.0
+"""Seconds of waiting that a user should hear of."""
 
 Write = Callable[[EpochPlan], None]
 """Run the epoch's couriers under this plan and put the output into the sink; raise if that fails."""
@@ -91,6 +97,7 @@ class EpochRunner:
         self._time = EpochClock(clock_ms, steady_ms)
         self._started_ms = self._time.now_ms()
         self._late_sink, self._keep_time = late_sink, keep_time
+        self._stage: tuple[str, float] | None = None
 
     def run(self, epoch: int, partitions: int, write: Write, closing: int = 0) -> EpochProgress:
         """Run an epoch to its manifest. When this returns, the epoch is in the sink and durable.
@@ -106,19 +113,24 @@ class EpochRunner:
                 self._registry.must_be_served()
                 if self._control is not None:
                     self._control.wait_for_hosts()
+                self._waits(epoch, run, "hosts to take their slots")
                 self._registry.expect(epoch, run, self._on_report)
                 self._settle(epoch, run)
                 plan = self._plan(epoch, run, partitions, started_ms, now_ms, closing)
                 if self._control is not None:
                     self._control.begin(plan)
+                self._waits(epoch, run, "couriers")
                 write(plan)
                 written_ms = self._clock_ms()
                 point("driver.written", epoch=epoch, run=run)
+                self._waits(epoch, run, "hosts to seal it")
                 sealed = self._fleet.seal(plan)
                 break
             except Exception as failed:
                 told = self._registry.trouble() or failed
                 self._store.must_own()  # else whatever failed is the newer driver's doing
+                self._waits(epoch, run, "hosts to go back")
+                self._fleet.judge(self._registry.complaints())
                 lost = self._fleet.roll_back(epoch - 1, run)
                 losses += lost
                 if losses == self._settings.epoch_runs:
@@ -130,6 +142,9 @@ class EpochRunner:
                 gave_up = run + 1 == self._settings.epoch_runs
                 if gave_up or not (lost or isinstance(told, _PASSING)):
                     raise told from failed
+                _log.warning("epoch %d is run again, after run %d: %s", epoch, run + 1, told)
+            finally:
+                self._stage = None
         point("driver.sealed", epoch=epoch, run=plan.run)
         seen, dead = self._registry.seen(), self._registry.dead_letters()
         late = self._registry.late_rows()
@@ -169,6 +184,17 @@ class EpochRunner:
     def reported(self) -> int:
         """Couriers of the run under way that have told what they read."""
         return len(self._registry.seen())
+
+    @property
+    def waiting(self) -> str:
+        """What the epoch under way has been waiting for, if for long; else empty."""
+        stage = self._stage
+        if stage is None or time.monotonic() - stage[1] < _WORTH_TELLING_S:
+            return ""
+        return f"{stage[0]} ({time.monotonic() - stage[1]:.0f} s)"
+
+    def _waits(self, epoch: int, run: int, what: str) -> None:
+        self._stage = (f"epoch {epoch} run {run + 1}: waiting for {what}", time.monotonic())
 
     @property
     def upkeep_trouble(self) -> str:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import logging
+import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor
+from concurrent.futures import wait as wait_for_any
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeVar
 
 from penstock import codec
+from penstock.driver.complaints import Complaint, Complaints
 from penstock.driver.registry import HostRecord, Registry
 from penstock.errors import HostLostError, PenstockError
 from penstock.host.vitals import HostVitals
@@ -19,12 +23,17 @@ from penstock.plan.epoch import EpochPlan
 from penstock.plan.steps import KeyedStep
 from penstock.settings import Settings
 from penstock.state.store.store import DeltaRef
-from penstock.wire.flight import Endpoints
+from penstock.wire.flight import Endpoints, in_own_thread
+from penstock.wire.silence import Silences
+
+_log = logging.getLogger("penstock.hosts")
 
 T = TypeVar("T")
 
 _WORKERS = 64
 """Calls to hosts at a time. They wait for answers, so there may be many."""
+_WORTH_TELLING_MS = 1_500
+"""Milliseconds of a host's silence that a user should hear of."""
 _AT_ONCE_MS = 5_000
 """Milliseconds for an answer that takes a host no work."""
 
@@ -46,6 +55,10 @@ class HostJobs(Protocol):
 
     def cancel(self, host: str) -> None:
         """End the job, by force if need be, and wait until it is gone."""
+        ...
+
+    def give_up(self, host: str, pid: int) -> None:
+        """End the job by force and at once: the host's process does not answer, and may hang."""
         ...
 
 
@@ -70,10 +83,31 @@ class _Told:
 
 class Fleet:
     """The hosts of all keyed steps of one started flow. Used by one thread, the epoch's; only `add`,
-    `ask`, `owned`, `owned_by_step`, `memory` and `pids` may be called by others."""
+    `ask`, `owned`, `owned_by_step`, `memory`, `pids` and `waiting` may be called by others.
 
-    def __init__(self, jobs: HostJobs, registry: Registry, token: str, settings: Settings) -> None:
+    A watch of its own counts how long each host has been silent, from the first one on. A host that is
+    silent for `Settings.host_lost_ms` is given up, whatever it was asked for: no call waits for it any
+    longer, the run under way is broken off if it needs the host, and its job is ended by force.
+    """
+
+    def __init__(
+        self,
+        jobs: HostJobs,
+        registry: Registry,
+        token: str,
+        settings: Settings,
+        clock_ms: Callable[[], float] = lambda: time.monotonic() * 1000,
+    ) -> None:
         self._jobs, self._registry, self._settings = jobs, registry, settings
+        self._clock_ms = clock_ms
+        self._silences = Silences[HostRecord](settings.heartbeat_ms)
+        self._silent: dict[HostRecord, float] = {}
+        self._complaints = Complaints()
+        self._awaited: tuple[HostId, float] | None = None
+        """The host that must come up before anything goes on, and since when it is waited for."""
+        self._stopped = threading.Event()
+        self._watcher = threading.Thread(target=self._watch, name="fleet-watch", daemon=True)
+        self._starting = threading.Lock()
         self._steps: dict[HostId, KeyedStep] = {}
         self._told: dict[HostId, _Told] = {}
         self._restarts: dict[HostId, int] = {}
@@ -84,6 +118,9 @@ class Fleet:
 
     def add(self, host: HostId, step: KeyedStep) -> None:
         """Start a host. It can be given slots once it is `ready`."""
+        with self._starting:
+            if self._watcher.ident is None:
+                self._watcher.start()
         self._steps[host] = step
         self._restarts.pop(host, None)  # one of this name may have been there before
         self._jobs.start(host, step)
@@ -126,18 +163,26 @@ class Fleet:
 
     def wait_for(self, hosts: Sequence[HostId], enough: int) -> None:
         """Wait until `enough` of these hosts are ready; jobs that end meanwhile are started again."""
-        deadline = time.monotonic() + self._settings.host_start_ms / 1000
+        try:
+            self._wait_for(hosts, enough)
+        finally:
+            self._awaited = None
+
+    def _wait_for(self, hosts: Sequence[HostId], enough: int) -> None:
+        began = time.monotonic()
+        deadline = began + self._settings.host_start_ms / 1000
         while len(self.ready(hosts)) < enough:
             self._registry.must_be_served()
             self.revive(hosts)
             missing = [host for host in hosts if self._registry.host(host) is None]
+            self._awaited = (missing[0], began) if missing else None
             hopeless = [h for h in missing if not self._jobs.running(h)]
             if len(hosts) - len(hopeless) < enough:
                 raise HostLostError(
                     f"host {hopeless[0]} does not stay up: {self._jobs.failure(hopeless[0])}",
                     hint="see the executor's log of the host's Spark job",
                 )
-            if time.monotonic() > deadline:
+            if missing and time.monotonic() > deadline:
                 raise HostLostError(
                     f"host {missing[0]} did not come up within {self._settings.host_start_ms} ms",
                     hint="give the session more cores (hosts hold one each), or raise "
@@ -154,6 +199,54 @@ class Fleet:
                 left = deadline - time.monotonic()
                 if left <= 0 or not self._registry.changed.wait(left):
                     return
+
+    @property
+    def waiting(self) -> list[str]:
+        """What there is to tell of hosts that are waited for, or silent."""
+        told = []
+        if (awaited := self._awaited) is not None:
+            host, began = awaited
+            told.append(f"waiting for host {host} to come up ({time.monotonic() - began:.0f} s)")
+        for record, silent_ms in self._silent.items():
+            if silent_ms >= _WORTH_TELLING_MS:
+                told.append(f"host {record.host} silent for {silent_ms / 1000:.0f} s")
+        return told
+
+    # -- hosts that are given up
+
+    def judge(self, complaints: list[Complaint]) -> None:
+        """A run has failed, and its couriers complained of these hosts: give up whom they must do
+        without."""
+        for host in self._complaints.judge(complaints):
+            record = self._registry.host(host)
+            if record is not None:
+                self._give_up(record, "couriers cannot reach it, though the driver does")
+
+    def avoided(self, epoch: int) -> set[str]:
+        """Hosts that should have no slots in this epoch if others can have them."""
+        return self._complaints.avoided(epoch)
+
+    def _watch(self) -> None:
+        """Give up hosts that are silent, until the fleet is stopped."""
+        while not self._stopped.wait(self._settings.heartbeat_ms / 1000):
+            self._silent = self._silences.tick(self._clock_ms(), self._registry.heard())
+            for record, silent_ms in self._silent.items():
+                if silent_ms > self._settings.host_lost_ms:
+                    self._give_up(record, f"it was silent for {silent_ms / 1000:.1f} s")
+
+    def _give_up(self, record: HostRecord, why: str) -> None:
+        """Count on this incarnation no longer, say so once, and end it by force."""
+        if not self._registry.forget(record):
+            return
+        _log.warning(
+            "host %s (process %d) is given up: %s. Its slots go to others, and it is started again",
+            record.host,
+            record.pid,
+            why,
+        )
+        if self.owned(HostId(record.host)):
+            self._registry.break_off(HostLostError(f"host {record.host} was given up: {why}"))
+        self._jobs.give_up(record.host, record.pid)
 
     def endpoints(self, hosts: tuple[HostId, ...]) -> tuple[str, ...]:
         return tuple(self._told[host].record.location for host in hosts)
@@ -215,10 +308,11 @@ class Fleet:
         self._each([h for h in hosts if h in self._told], self._release)
 
     def _release(self, host: HostId) -> None:
+        record = self._told[host].record
         try:
-            self._order(host, "release")
-        except PenstockError:
-            self._registry.forget(self._told[host].record)
+            self._call(record, "release")
+        except PenstockError as failed:
+            self._give_up(record, failed.message)
 
     def _tell(self, host: HostId, order: Assignment, wait: bool) -> None:
         record = self._registry.host(host)
@@ -226,8 +320,8 @@ class Fleet:
             raise HostLostError(f"host {host} is gone")
         try:
             self._call(record, "assign", assignment=order, wait=wait)
-        except PenstockError:
-            self._registry.forget(record)
+        except PenstockError as failed:
+            self._give_up(record, failed.message)
             raise
         pace = (order.whole, order.trickle_mb_s)
         self._told[host] = _Told(record, frozenset(order.owned), pace)
@@ -261,8 +355,8 @@ class Fleet:
                 return True
             try:
                 self._call(record, "rollback", version=version, run=run)
-            except PenstockError:
-                self._registry.forget(record)
+            except PenstockError as failed:
+                self._give_up(record, failed.message)
                 return True
             return False
 
@@ -283,6 +377,9 @@ class Fleet:
     def stop(self) -> None:
         """End every host and its Spark job. Nothing is left running."""
         self._each(list(self._steps), self._end)
+        self._stopped.set()
+        if self._watcher.ident is not None:
+            self._watcher.join()
         self._calls.shutdown()
         self._endpoints.close()
 
@@ -303,8 +400,14 @@ class Fleet:
         return self._call(told.record, action, **arguments)
 
     def _call(self, record: HostRecord, action: str, **arguments: Any) -> Any:
-        endpoint = self._endpoints.at(record.location)
-        return endpoint.call(action, self._settings.rpc_timeout_ms, **arguments)
+        """Have a host do something. Nobody waits for one that is given up meanwhile: the thread that
+        asked it is left alone, and whatever comes of the call is not looked at."""
+        endpoint, most_ms = self._endpoints.at(record.location), self._settings.rpc_timeout_ms
+        answer = in_own_thread(lambda: endpoint.call(action, most_ms, **arguments), "fleet-call")
+        wait_for_any((answer, self._registry.loss(record)), return_when=FIRST_COMPLETED)
+        if not answer.done():
+            raise HostLostError(f"host {record.host} was given up", location=record.location)
+        return answer.result()
 
     def _each(self, hosts: list[HostId], work: Callable[[HostId], T]) -> list[T]:
         """Do it for all at once; the first error is raised when all are done."""

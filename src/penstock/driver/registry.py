@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
 
 from penstock import codec
+from penstock.driver.complaints import Complaint
 from penstock.errors import (
     ChangedInputError,
     HostLostError,
@@ -21,8 +24,10 @@ from penstock.errors import (
 from penstock.exchange.aside import Aside, late_tables
 from penstock.model import DeadLetter
 from penstock.wire import orders
-from penstock.wire.flight import TokenServer
+from penstock.wire.flight import COUNTED_ON, TokenServer
 from penstock.wire.report import Seen
+
+_log = logging.getLogger("penstock.hosts")
 
 _GIVES_UP = (HostLostError, ChangedInputError, MemoryLimitError)
 """Errors of one courier for which the jobs of the whole run are cancelled."""
@@ -41,8 +46,9 @@ class HostRecord:
 class Registry(TokenServer):
     """Knows which hosts live, and what the couriers of the running epoch have told.
 
-    `changed` is notified whenever a host registers. `on_host_lost` is called with the epoch and run
-    of a courier that says that it has lost a host, or that its run cannot go on for its input.
+    `changed` is notified whenever a host registers or is lost. `on_host_lost` is called with the epoch
+    and run that cannot go on: a courier has lost a host, or says so of its input, or the driver has
+    given a host up.
     """
 
     def __init__(
@@ -55,10 +61,15 @@ class Registry(TokenServer):
         super().__init__(address, port, token)
         self.changed = threading.Condition()
         self._hosts: dict[str, HostRecord] = {}
+        self._heard: dict[HostRecord, int] = {}
+        self._losses: dict[HostRecord, Future[None]] = {}
+        self._complaints: list[Complaint] = []
         self._seen: dict[int, Seen] = {}
         self._aside: dict[int, Aside] = {}
         self._run: tuple[int, int] = (-1, 0)
         self._trouble: PenstockError | None = None
+        self._given_up = False
+        """Whether the jobs of the run were cancelled: see `_GIVES_UP`."""
         self._refusal: PenstockError | None = None
         self._on_host_lost = on_host_lost
         self._on_report: Callable[[list[Seen]], None] = lambda seen: None
@@ -66,6 +77,7 @@ class Registry(TokenServer):
             "register": self._register,
             "refuse": self._refuse,
             "heartbeat": self._heartbeat,
+            COUNTED_ON: self._counts_on,
             "report": self._report,
             "set_aside": self._set_aside,
             "trouble": self._note_trouble,
@@ -74,6 +86,7 @@ class Registry(TokenServer):
             "register": orders.Register,
             "refuse": orders.Refuse,
             "heartbeat": orders.Heartbeat,
+            COUNTED_ON: orders.CountedOn,
             "report": orders.Report,
             "set_aside": orders.SetAside,
             "trouble": orders.Trouble,
@@ -93,11 +106,42 @@ class Registry(TokenServer):
             if self._refusal is not None:
                 raise self._refusal
 
-    def forget(self, record: HostRecord) -> None:
-        """Take this incarnation for dead. It is told so at its next heartbeat, if it still lives."""
+    def forget(self, record: HostRecord) -> bool:
+        """Take this incarnation for dead. It is told so at its next heartbeat, if it still lives.
+
+        Returns whether anybody counted on it until now.
+        """
         with self.changed:
-            if self._hosts.get(record.host) == record:
-                del self._hosts[record.host]
+            if self._hosts.get(record.host) != record:
+                return False
+            self._drop(record)
+            self.changed.notify_all()
+            return True
+
+    def _drop(self, record: HostRecord) -> None:
+        del self._hosts[record.host], self._heard[record]
+        self._losses.pop(record).set_result(None)
+
+    def heard(self) -> dict[HostRecord, int]:
+        """The hosts that are counted on, and how many heartbeats each has sent."""
+        with self.changed:
+            return dict(self._heard)
+
+    def loss(self, record: HostRecord) -> Future[None]:
+        """Is done when nobody counts on this incarnation any more."""
+        with self.changed:
+            found = self._losses.get(record)
+        if found is None:
+            found = Future()
+            found.set_result(None)
+        return found
+
+    def break_off(self, why: HostLostError) -> None:
+        """Let the run under way end now: a host that it needs was given up."""
+        with self.changed:
+            epoch, run = self._run
+            self._trouble, self._given_up = self._trouble or why, True
+        self._on_host_lost(epoch, run)
 
     def expect(self, epoch: int, run: int, on_report: Callable[[list[Seen]], None]) -> None:
         """From now on, keep the reports of this run and refuse all others.
@@ -106,7 +150,8 @@ class Registry(TokenServer):
         """
         with self.changed:
             self._run, self._trouble, self._on_report = (epoch, run), None, on_report
-            self._seen, self._aside = {}, {}
+            self._seen, self._aside, self._complaints = {}, {}, []
+            self._given_up = False
 
     def seen(self) -> list[Seen]:
         """What the couriers of this run saw, by partition."""
@@ -131,21 +176,43 @@ class Registry(TokenServer):
         with self.changed:
             return self._trouble
 
-    def _register(self, facts: dict[str, Any]) -> None:
+    def complaints(self) -> list[Complaint]:
+        """Of which hosts that are counted on the couriers of this run complained."""
         with self.changed:
-            self._hosts[facts["host"]] = codec.from_plain(facts, HostRecord)
-            self.changed.notify_all()
+            return list(self._complaints)
 
     def _refuse(self, facts: dict[str, Any]) -> None:
         with self.changed:
             self._refusal = from_wire(facts["error"])
             self.changed.notify_all()
 
+    def _register(self, facts: dict[str, Any]) -> None:
+        record = codec.from_plain(facts, HostRecord)
+        with self.changed:
+            before = self._hosts.get(record.host)
+            if before is not None:
+                self._drop(before)
+            self._hosts[record.host] = record
+            self._heard[record], self._losses[record] = 0, Future()
+            self.changed.notify_all()
+        if before is not None:
+            _log.warning("host %s was lost, and is back as process %d", record.host, record.pid)
+
     def _heartbeat(self, facts: dict[str, Any]) -> bool:
         """Answers whether the driver still counts on this incarnation."""
         with self.changed:
             record = self._hosts.get(facts["host"])
-            return record is not None and record.incarnation == facts["incarnation"]
+            if record is None or record.incarnation != facts["incarnation"]:
+                return False
+            self._heard[record] += 1
+            return True
+
+    def _counts_on(self, facts: dict[str, Any]) -> bool:
+        """Answers whether it is worth to wait for hosts at these locations, under this run."""
+        with self.changed:
+            known = {record.location for record in self._hosts.values()}
+            on = "run" not in facts or (self._is_of_run(facts) and not self._given_up)
+            return on and known.issuperset(facts["locations"])
 
     def _is_of_run(self, facts: dict[str, Any]) -> bool:
         return (facts["epoch"], facts["run"]) == self._run
@@ -166,6 +233,13 @@ class Registry(TokenServer):
             if not self._is_of_run(facts):
                 return
             error = from_wire(facts["error"])
+            if isinstance(error, HostLostError):
+                self._complaints += [
+                    Complaint(record.host, record.incarnation, *self._run)
+                    for record in self._hosts.values()
+                    if record.location == error.location
+                ]
+            self._given_up = self._given_up or isinstance(error, _GIVES_UP)
             # Whoever comes to a run that was given up only knows that, not why it was; and when its
             # jobs are cancelled, other couriers' inputs break off.
             given_up = isinstance(self._trouble, _GIVES_UP)

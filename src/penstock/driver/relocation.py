@@ -225,7 +225,8 @@ class Relocation:
             with self._lock:
                 ready = self._fleet.ready(self._known(topology))
                 # A host that died under this epoch may be back at once, and may die of it again.
-                others = [host for host in ready if host not in self._died]
+                left_out = self._died | self._fleet.avoided(version + 1)
+                others = [host for host in ready if host not in left_out]
                 if set(others) & set(topology.hosts):
                     ready = others
                 for handover in topology.advance(version, ready, self.migration):

@@ -2,6 +2,7 @@
 
 main.py                       what a host's Spark task runs
 server.py                     the shell: a Flight server, the store, threads
+staging.py                    what open channels hold, and which of them may bring more
 machine.py, residence.py      the host as a pure machine; which slots it owns, and what it lacks
 fetch.py, trickle.py          bring what is lacking; copies.py, serve.py: what others ask for
 parted.py, part_stages.py     a step in parts, for many workers; chunks.py: what goes through them

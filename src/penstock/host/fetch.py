@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.codec import decode, encode
-from penstock.errors import PenstockError
+from penstock.errors import HostLostError, PenstockError
 from penstock.faults import point
 from penstock.host.machine import HostMachine
 from penstock.host.residence import FrozenCopy, Need, NeedDue, NeedKeys, NeedSlots, Wanted
@@ -24,11 +24,13 @@ from penstock.state.arrays import Array
 from penstock.state.keys.codec import Keys
 from penstock.state.store.reader import StateReader
 from penstock.state.table.table import KEY
-from penstock.wire.flight import Endpoints
+from penstock.wire.flight import Endpoints, in_own_thread
 from penstock.wire.messages import AFTER, UNKNOWN, CopyTicket
 
 _PIECE = 4 << 20
 """Bytes of a slot that are brought from the store at a time."""
+_ASK_S = 0.5
+"""Seconds without an answer after which the driver is asked whether the other host still counts."""
 _POLL_S = 1.0
 """How long a channel waits for slots at most before it looks again whether it still should."""
 
@@ -46,7 +48,9 @@ class Fetcher:
         token: str,
         timeout_ms: int,
         where: dict[str, str],
+        counted_on: Callable[[str], bool],
     ) -> None:
+        self._counted_on = counted_on
         self._machine, self._arrived = machine, arrived
         self._timeout_ms, self._where = timeout_ms, where
         self._readers, self._reading = reader, threading.Lock()
@@ -85,12 +89,12 @@ class Fetcher:
         """All entries of a slot, piece by piece."""
         if wanted.source is not None:
             try:
-                ticket = encode(CopyTicket("slot", wanted.source.version, (wanted.slot,)))
-                with self._endpoints.at(wanted.source.location).get(
-                    ticket, self._timeout_ms
-                ) as stream:
-                    for chunk in stream:
-                        yield pa.Table.from_batches([chunk.data])
+                ticket = CopyTicket("slot", wanted.source.version, (wanted.slot,))
+                pieces = self._pieces(wanted.source, ticket)
+                while (
+                    piece := self._awaited(wanted.source, lambda: next(pieces, None))
+                ) is not None:
+                    yield piece
                 return
             except PenstockError:
                 self._gone(wanted.source)
@@ -158,14 +162,35 @@ class Fetcher:
 
     def _asked(self, source: FrozenCopy, ticket: CopyTicket) -> pa.Table | None:
         """What a previous host answers; None if it cannot, and is not asked again."""
-        try:
+
+        def read() -> pa.Table:
             with self._endpoints.at(source.location).get(
                 encode(ticket), self._timeout_ms
             ) as stream:
                 return stream.read_all()
+
+        try:
+            return self._awaited(source, read)
         except PenstockError:
             self._gone(source)
             return None
+
+    def _pieces(self, source: FrozenCopy, ticket: CopyTicket) -> Iterator[pa.Table]:
+        with self._endpoints.at(source.location).get(encode(ticket), self._timeout_ms) as stream:
+            for chunk in stream:
+                yield pa.Table.from_batches([chunk.data])
+
+    def _awaited(self, source: FrozenCopy, read: Callable[[], T]) -> T:
+        """What is read from another host, as long as the driver counts on that one."""
+        answer = in_own_thread(read, "fetch-wait")
+        while True:
+            try:
+                return answer.result(_ASK_S)
+            except TimeoutError:
+                if answer.done():
+                    continue
+                if not self._counted_on(source.location):
+                    raise HostLostError("a host was given up", location=source.location) from None
 
     def _stored(self, version: int, read: Callable[[StateReader], T]) -> T:
         with self._reading:

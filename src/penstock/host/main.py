@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import resource
+import secrets
 import threading
 import time
 from collections.abc import Callable
@@ -23,7 +24,8 @@ from penstock.host.server import HostServer
 from penstock.plan.steps import FlowPlan, KeyedStep
 from penstock.settings import Settings
 from penstock.state.store.store import Place, Store
-from penstock.wire.flight import Endpoint, own_address
+from penstock.wire.flight import Endpoint, counted_on, own_address
+from penstock.wire.silence import Silences
 
 
 @dataclass(frozen=True)
@@ -69,6 +71,8 @@ class HostTask:
         self._operators = [parted(host.step, order) for host in order.hosts]
         machines = [HostMachine(one, memory_limit=limit) for one in self._operators]
         self._chain = StepChain(order.flow, machines, settings) if one_host else None
+        self.driver = Endpoint(order.driver, order.token)
+        ask_ms = settings.heartbeat_timeout_ms
         lock = threading.Condition() if one_host else None
         self.servers: list[HostServer] = []
         every = zip(order.hosts, machines, stores, strict=True)
@@ -83,6 +87,7 @@ class HostTask:
                 token=order.token,
                 tag=store.new_tag(),
                 timeout_ms=settings.rpc_timeout_ms,
+                counted_on=lambda at: counted_on(self.driver, ask_ms, locations=[at]),
                 on_stop=on_stop,
                 staged_bytes=staged_bytes(settings),
                 lock=lock,
@@ -91,18 +96,19 @@ class HostTask:
             )
             self.servers.insert(0, server)
 
-    def register(self, driver: Endpoint, timeout_ms: int) -> list[tuple[str, str]]:
+    def register(self, timeout_ms: int) -> list[tuple[str, str]]:
         """Make all hosts known to the driver, as these incarnations."""
         known = []
         for host, server in zip(self.hosts, self.servers, strict=True):
-            incarnation = f"{host}@{server.location}"
+            incarnation = f"{host}@{server.location}-{secrets.token_hex(3)}"
             facts = {"host": host, "incarnation": incarnation, "location": server.location}
-            driver.call("register", timeout_ms, pid=os.getpid(), **facts)
+            self.driver.call("register", timeout_ms, pid=os.getpid(), **facts)
             known.append((host, incarnation))
         return known
 
     def end(self) -> None:
         """Stop serving, and end all workers."""
+        self.driver.close()
         for server in self.servers:
             server.end()
         for operator in self._operators:
@@ -131,8 +137,11 @@ def run_hosts(order: TaskOrder) -> None:
         driver.call("refuse", settings.driver_lost_ms, error=to_wire(refused))
         raise
     try:
-        known = task.register(driver, settings.driver_lost_ms)
-        _keep_known(driver, settings, known, ended)
+        known = task.register(settings.driver_lost_ms)
+        if not keep_known(driver, settings, known, ended):
+            # The driver is gone. Spark may still wait for this task's result in a JVM that is itself
+            # half dead, so leave without asking anybody.
+            os._exit(0)
     finally:
         driver.close()
         task.end()
@@ -168,24 +177,33 @@ def staged_bytes(settings: Settings) -> int:
     return min(limits) // 4
 
 
-def _keep_known(
+def keep_known(
     driver: Endpoint, settings: Settings, hosts: list[tuple[str, str]], ended: threading.Event
-) -> None:
-    """Tell the driver that these (host, incarnation)s live, until told to stop or it is gone."""
-    heard = time.monotonic()
+) -> bool:
+    """Tell the driver that these (host, incarnation)s live, until they are to end.
+
+    Returns whether it was the driver who said so: false if it was silent for too long. Nothing else
+    is done in this thread, so that a host that works hard is still heard.
+    """
+    turn_ms = settings.heartbeat_ms + settings.heartbeat_timeout_ms
+    silences, answers = Silences[str](turn_ms), 0
     while not ended.wait(settings.heartbeat_ms / 1000):
         try:
             for host, incarnation in hosts:
                 known = driver.call(
-                    "heartbeat", settings.driver_lost_ms, host=host, incarnation=incarnation
+                    "heartbeat",
+                    settings.heartbeat_timeout_ms,
+                    host=host,
+                    incarnation=incarnation,
                 )
                 if not known:
-                    return
-            heard = time.monotonic()
+                    return True
+            answers += 1
         except HostLostError:
-            if (time.monotonic() - heard) * 1000 > settings.driver_lost_ms:
-                # The driver is gone. Spark may still wait for this task's result in a JVM that is
-                # itself half dead, so leave without asking anybody.
-                os._exit(0)
+            pass
         except PenstockError:
-            return
+            return True
+        silent = silences.tick(time.monotonic() * 1000, {"driver": answers})
+        if silent["driver"] > settings.driver_lost_ms:
+            return False
+    return True

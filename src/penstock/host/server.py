@@ -50,6 +50,8 @@ class HostServer(TokenServer):
 
     In a host of all steps the server of the first one takes the channels, through the `chain`. The
     others are its `followers`: they share its lock, and take only the driver's orders.
+
+    `counted_on` asks the driver whether it still counts on the host at a location.
     """
 
     def __init__(
@@ -64,6 +66,7 @@ class HostServer(TokenServer):
         tag: str,
         timeout_ms: int,
         on_stop: Callable[[], None],
+        counted_on: Callable[[str], bool] = lambda location: True,
         staged_bytes: int = sys.maxsize,
         lock: threading.Condition | None = None,
         chain: StepChain | None = None,
@@ -83,7 +86,9 @@ class HostServer(TokenServer):
         self._timeout_s = timeout_ms / 1000
         self._ended = threading.Event()
         self._chain, self._followers = chain, followers
-        self._fetcher = Fetcher(machine, self._lock, self._reader, token, timeout_ms, self._where)
+        self._fetcher = Fetcher(
+            machine, self._lock, self._reader, token, timeout_ms, self._where, counted_on
+        )
         self._trickle = Trickle(machine, self._lock, self._fetcher, self._where)
         self.actions = {
             "assign": self._assign,

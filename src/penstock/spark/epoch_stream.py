@@ -113,6 +113,7 @@ class EpochStream:
             burst_roads,
             settings.faults,
             private.check_input_end,
+            settings.host_lost_ms,
         )
         return source.mapInArrow(courier.__call__, spark_schema(flow.output))
 

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 
+import psutil
 from pyspark import SparkContext
 from pyspark.util import InheritableThread
 
 from penstock.faults import point
 from penstock.host.main import TaskOrder, run_hosts
 from penstock.plan.steps import KeyedStep
+from penstock.spark import private
 
 _GRACE_S = 5.0
 """How long a host that was told to stop may take before its job is cancelled."""
@@ -77,3 +82,20 @@ class SparkHostJobs:
         if job.is_alive():
             self._sc.cancelJobGroup(job.group)
             job.join(_GRACE_S)
+
+    def give_up(self, host: str, pid: int) -> None:
+        """Cancel the job. Spark kills the Python worker of a cancelled task some seconds later, also one
+        that is stopped; on this machine it is killed at once, so that nobody waits for its answers."""
+        job = self._jobs.get(host)
+        if job is not None and job.is_alive():
+            job.called_off.set()
+            self._sc.cancelJobGroup(job.group)
+        if private.is_local(self._sc):
+            _kill_worker(pid)
+
+
+def _kill_worker(pid: int) -> None:
+    """Kill a Python worker of Spark's, and no other process that may have its number by now."""
+    with suppress(psutil.Error, OSError):
+        if any(word.endswith(".daemon") for word in psutil.Process(pid).cmdline()):
+            os.kill(pid, signal.SIGKILL)

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from pyspark import SparkContext
 from pyspark.serializers import SpecialLengths
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everywhere in PySpark
@@ -152,8 +153,10 @@ def _hadoop(spark: SparkSession) -> Any:
     return session._jsparkSession.sessionState().newHadoopConf()
 
 
-def is_local(spark: SparkSession) -> bool:
-    return (spark.sparkContext.master or "").startswith("local")
+def is_local(spark: SparkSession | SparkContext) -> bool:
+    """Whether tasks run on the driver's machine."""
+    context = spark if isinstance(spark, SparkContext) else spark.sparkContext
+    return (context.master or "").startswith("local")
 
 
 def check_input_end() -> None:

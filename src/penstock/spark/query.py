@@ -91,6 +91,8 @@ class FlowQuery:
         """A glance: state, newest epoch, hosts."""
         parts = self._parts
         message = str(self._error) if self._error else self._state
+        for told in (parts.runner.waiting, *parts.fleet.waiting):
+            message += f"; {told}" if told and not self._done.is_set() else ""
         if trouble := parts.runner.upkeep_trouble:
             message += f"; {trouble}"
         if trouble := parts.store.files.trouble:

@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from penstock.errors import SettingError
 from penstock.plan.steps import FlowPlan
-from penstock.spark.private import forget_stage, in_own_stage
+from penstock.spark.private import forget_stage, in_own_stage, pinned
 
 _FILES = ("parquet", "orc", "json", "csv", "text", "avro")
 _MERGED = ("parquet", "orc", "json", "csv", "text")
@@ -249,4 +249,4 @@ class LateWriter:
             if sink is not None:
                 # A sink that takes an epoch once, by this id, must not take these for others.
                 of = f"{self.flow_id}/{place[0]}.{place[1]}"
-                sink.write(self.spark.createDataFrame(table), epoch, of)
+                sink.write(pinned(self.spark.createDataFrame(table)), epoch, of)

@@ -9,14 +9,22 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager, suppress
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow as pa
 import pyarrow.flight as fl
 
 from penstock import codec, errors
 from penstock.errors import HostLostError, PenstockError, SettingError
+
+T = TypeVar("T")
+
+PING = "ping"
+"""The action by which every server shows that it answers."""
+COUNTED_ON = "counted_on"
+"""The action by which the driver says whether it still counts on hosts, by their locations, and on a run."""
 
 _UNLIMITED = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
 
@@ -71,6 +79,8 @@ class TokenServer(fl.FlightServerBase):  # type: ignore[misc]
 
     def do_action(self, context: Any, action: fl.Action) -> Iterable[bytes]:
         with telling_errors():
+            if action.type == PING:
+                return [codec.encode(None)]
             handler = self.actions.get(action.type)
             if handler is None:
                 raise errors.ProtocolError(f"no action {action.type!r} here")
@@ -88,15 +98,23 @@ class Endpoint:
         self._client = fl.FlightClient(location, generic_options=_UNLIMITED)
         self._headers = [(b"authorization", f"Bearer {token}".encode())]
         self._calls = set[object]()
+        self._greeted = False
 
     @property
     def busy(self) -> bool:
         """Whether a call is under way."""
         return bool(self._calls)
 
+    def greet(self, timeout_ms: int) -> None:
+        """Wait for a first answer, once: a conversation that begins before there is a connection cannot
+        be broken off."""
+        if not self._greeted:
+            self.call(PING, timeout_ms)
+            self._greeted = True
+
     def call(self, action: str, timeout_ms: int, **arguments: Any) -> Any:
         """Ask for an action and wait for its answer."""
-        with self._hearing_errors():
+        with self.hearing_errors():
             body = codec.encode(arguments)
             results = self._client.do_action(fl.Action(action, body), self._options(timeout_ms))
             return codec.decode(next(iter(results)).body.to_pybytes(), object)
@@ -107,7 +125,7 @@ class Endpoint:
     ) -> Iterator[tuple[fl.FlightStreamWriter, fl.FlightStreamReader]]:
         """A conversation in batches. Leaving it early breaks it off."""
         descriptor = fl.FlightDescriptor.for_command(header)
-        with self._hearing_errors():
+        with self.hearing_errors():
             writer, reader = self._client.do_exchange(descriptor, self._options(timeout_ms))
             try:
                 yield writer, reader
@@ -119,7 +137,7 @@ class Endpoint:
     @contextmanager
     def get(self, ticket: bytes, timeout_ms: int) -> Iterator[fl.FlightStreamReader]:
         """A stream of batches, as it comes. Leaving it early breaks it off."""
-        with self._hearing_errors():
+        with self.hearing_errors():
             reader = self._client.do_get(fl.Ticket(ticket), self._options(timeout_ms))
             try:
                 yield reader
@@ -134,7 +152,8 @@ class Endpoint:
         return fl.FlightCallOptions(timeout=timeout_ms / 1000, headers=self._headers)
 
     @contextmanager
-    def _hearing_errors(self) -> Iterator[None]:
+    def hearing_errors(self) -> Iterator[None]:
+        """Turn what Flight raises into the error that the other side told, or into its loss."""
         call = object()
         self._calls.add(call)
         try:
@@ -145,11 +164,37 @@ class Endpoint:
                 raise told from None
             if isinstance(failed, fl.FlightError | OSError):
                 raise HostLostError(
-                    f"no answer from {self.location}: {_first_line(failed)}"
+                    f"no answer from {self.location}: {_first_line(failed)}",
+                    location=self.location,
                 ) from failed
             raise
         finally:
             self._calls.discard(call)
+
+
+def in_own_thread(work: Callable[[], T], name: str) -> Future[T]:
+    """Begin a call that may be left alone: most cannot be broken off, and a host may never answer."""
+    outcome: Future[T] = Future()
+
+    def run() -> None:
+        try:
+            outcome.set_result(work())
+        except BaseException as failed:
+            outcome.set_exception(failed)
+
+    threading.Thread(target=run, name=name, daemon=True).start()
+    return outcome
+
+
+def counted_on(driver: Endpoint, timeout_ms: int, **what: Any) -> bool:
+    """Whether the driver counts on these `locations`, and on this `epoch` and `run`, if they are named.
+
+    A driver that does not answer has not said no.
+    """
+    try:
+        return bool(driver.call(COUNTED_ON, timeout_ms, **what))
+    except PenstockError:
+        return True
 
 
 class Endpoints:

@@ -6,7 +6,7 @@ let through.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, TypedDict
+from typing import Annotated, Any, NotRequired, TypedDict
 
 from msgspec import Meta
 
@@ -55,6 +55,12 @@ class Refuse(TypedDict):
 class Heartbeat(TypedDict):
     host: Name
     incarnation: Name
+
+
+class CountedOn(TypedDict):
+    locations: list[Name]
+    epoch: NotRequired[Number]
+    run: NotRequired[Number]
 
 
 class Report(TypedDict):

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from penstock.errors import StepError
+from penstock.errors import FEWER_ROWS, StepError
 from penstock.model import DeadLetter
 from penstock.operators.operator import Answer
 from penstock.operators.places import Places
@@ -121,7 +121,9 @@ class Caller:
         on = f" on {what} {row}" if row is not None else ""
         return StepError(
             f"step {self.step}: {name} failed{whose}{on}: {type(error).__name__}: {error}",
-            hint=f"look at {user_line(error, method)}; or start the flow with "
+            hint=FEWER_ROWS
+            if isinstance(error, MemoryError)
+            else f"look at {user_line(error, method)}; or start the flow with "
             'on_error="dead_letter" to set such rows aside',
             step=self.step,
             key=key,
@@ -129,6 +131,9 @@ class Caller:
         )
 
     def letter(self, key: str, row: str, error: Exception) -> DeadLetter:
+        """What is told of a row that is set aside, because a call failed with `error` on it."""
+        if isinstance(error, MemoryError):
+            raise error  # no row is to blame
         return DeadLetter(self.step, key, row, f"{type(error).__name__}: {error}")
 
     def attempt(
