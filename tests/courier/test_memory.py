@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tracemalloc
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from types import SimpleNamespace
 from typing import Any
 
@@ -49,6 +49,9 @@ PLANS: dict[str, StepPlan] = {
 class Sink:
     """A host and a driver that take everything and keep nothing."""
 
+    location = "anywhere"
+    hearing_errors = staticmethod(nullcontext)
+
     @contextmanager
     def exchange(self, header: bytes, timeout_ms: int) -> Iterator[tuple[Any, Any]]:
         def take(*_: object) -> None:
@@ -59,8 +62,8 @@ class Sink:
         )
         yield writer, []
 
-    def call(self, *_: object, **__: object) -> None:
-        pass
+    def call(self, *_: object, **__: object) -> bool:
+        return True
 
 
 def batch(number: int, schema: pa.Schema, keys: int) -> pa.RecordBatch:
@@ -79,8 +82,8 @@ def batch(number: int, schema: pa.Schema, keys: int) -> pa.RecordBatch:
 @pytest.mark.parametrize("name", PLANS)
 def test_a_long_input_of_few_keys(monkeypatch: pytest.MonkeyPatch, name: str, late: bool) -> None:
     plan = PLANS[name]
-    monkeypatch.setattr(channels, "endpoint", lambda place, token: Sink())
-    monkeypatch.setattr(delivery, "endpoint", lambda place, token: Sink())
+    monkeypatch.setattr(channels, "endpoint", lambda *_: Sink())
+    monkeypatch.setattr(delivery, "endpoint", lambda *_: Sink())
     routes = RouteTable.even([HostId("step/0"), HostId("step/1")], 8)
     time = EpochTime(0, 0, watermark_ms=1 << 50 if late else None)
     steps = (StepRoutes(StepId("step"), routes, ("a", "b"), time),)
