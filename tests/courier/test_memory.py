@@ -62,6 +62,9 @@ class Sink:
         )
         yield writer, []
 
+    def greet(self, timeout_ms: int) -> None:
+        pass
+
     def call(self, *_: object, **__: object) -> bool:
         return True
 
@@ -96,7 +99,7 @@ def test_a_long_input_of_few_keys(monkeypatch: pytest.MonkeyPatch, name: str, la
             yield batch(number, plan.inputs[0], keys=50)
             held.append(pa.total_allocated_bytes() - before)
 
-    epoch = EpochPlan(0, 0, 1, steps, "driver", "token")
+    epoch = EpochPlan(0, 0, 1, steps, "", "token")
     for _ in Courier(flow, lambda: (epoch, Task(0, 0)), 1000, 1000)(coming()):
         pass
     assert len(held) == BATCHES
