@@ -15,7 +15,7 @@ READY := $(VENV)/.ready
 export PYSPARK_PYTHON := $(CURDIR)/$(BIN)/python
 unexport SPARK_HOME PYSPARK_DRIVER_PYTHON PYTHONPATH PYTHONHOME
 
-.PHONY: help setup demo test coverage test-s3 test-delta test-all check bench lock upgrade clean
+.PHONY: help setup demo test coverage test-s3 test-delta test-all fuzz check bench lock upgrade clean
 
 help: ## show this list
 	@sed -nE 's/^([a-z0-9-]+):.*## (.*)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -58,6 +58,10 @@ test-s3: setup ## run the tests of the store on S3, with a server on this machin
 
 test-all: setup ## run all tests
 	$(BIN)/python -m pytest --durations=20 -m ""
+
+# Some minutes, with other examples each time.
+fuzz: setup ## try much more bad input than the tests do
+	PENSTOCK_FUZZ=40 $(BIN)/python -m pytest --timeout 1800 tests/fuzz
 
 # No release of Delta runs on Spark 4.3 yet, so it comes with the Spark that it was made for, in a folder
 # of its own; its jars come from Maven Central when the session starts.

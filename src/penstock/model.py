@@ -24,6 +24,10 @@ _UNITS = {
 _DURATION = re.compile(r"^\s*(\d+(?:\.\d+)?)\s*([a-z]+)\s*$", re.IGNORECASE)
 
 
+_MOST_MS = 10**13
+"""Milliseconds of the longest duration, 317 years: sums of a few of them in microseconds fit 64 bits."""
+
+
 def milliseconds(duration: str | float | int) -> int:
     """A duration in milliseconds, from text with a unit or from a number of seconds.
 
@@ -31,7 +35,7 @@ def milliseconds(duration: str | float | int) -> int:
     (1000, 250, 120000, 500)
     """
     if isinstance(duration, (int, float)):
-        return round(duration * 1000)
+        return _whole(duration, duration * 1000)
     found = _DURATION.match(duration)
     word = found.group(2).lower() if found else ""
     unit = _UNITS.get(word, _UNITS.get(word.removesuffix("s")))
@@ -40,7 +44,13 @@ def milliseconds(duration: str | float | int) -> int:
             f"{duration!r} is not a duration",
             hint='write for example "1s", "250 ms" or "2 minutes"',
         )
-    return round(float(found.group(1)) * unit)
+    return _whole(duration, float(found.group(1)) * unit)
+
+
+def _whole(duration: object, ms: float) -> int:
+    if not abs(ms) <= _MOST_MS:  # also if it is no number
+        raise FlowError(f"{duration!r} is too long a duration", hint="use some years at most")
+    return round(ms)
 
 
 @dataclass(frozen=True)

@@ -46,8 +46,10 @@ class Settings:
     exchange_timeout_ms: int = 3_600_000
     """Milliseconds that one courier's channel may stay open. A backfill is a single, long epoch."""
 
-    epoch_runs: int = 4
-    """Runs of an epoch, one after the other while hosts die under it, before the query fails."""
+    epoch_runs: int = 8
+    """Runs of an epoch, one after the other while hosts die under it, before the query fails. Hosts that
+    die once a second, for whatever reason, are survived; one that an epoch itself kills ends the query
+    within half a minute."""
 
     driver_port: int = 0
     """Port of the driver's registry. 0 lets the system choose."""

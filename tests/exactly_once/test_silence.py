@@ -27,6 +27,7 @@ QUICK = replace(
     host_lost_ms=1_000,
     rpc_timeout_ms=60_000,
     exchange_timeout_ms=60_000,
+    compact_epochs=3,
 )
 """Whoever waits for a call to time out waits for a minute."""
 LOST_S = QUICK.host_lost_ms / 1000

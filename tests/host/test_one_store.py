@@ -14,7 +14,6 @@ import pytest
 from penstock.driver.fleet import Fleet
 from penstock.driver.registry import Registry
 from penstock.errors import SettingError
-from penstock.host import main
 from penstock.host.main import HostOrder, TaskOrder, run_hosts
 from penstock.model import HostId
 from penstock.plan.steps import KeyedStep
@@ -86,12 +85,3 @@ def test_a_host_that_sees_another_store_ends_the_query(
     finally:
         fleet.stop()
         registry.shutdown()
-
-
-def test_the_own_store_is_seen(tmp_path: Path) -> None:
-    store = Store(str(tmp_path))
-    store.claim(0)
-    hosts, driver = (HostOrder("sums/0", SUMS.keyed[0]),), "grpc://127.0.0.1:1"
-    order = TaskOrder(hosts, SUMS, store.place, driver, TOKEN, True, SETTINGS)
-    task = main.HostTask(order, "127.0.0.1", lambda: None, None)
-    task.end()

@@ -67,6 +67,8 @@ def hows(point: str) -> tuple[How, ...]:
     """How something may fail at a point."""
     if point == "courier.read":
         return (*_HOWS["courier"], "cut", "shorten")
+    if point == "store.read":
+        return ("refuse",)  # whoever reads first may be a host or the driver
     return ("die",) if point in _NO_CALL else _HOWS[point.split(".")[0]]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from contextlib import closing
 from pathlib import Path
 
@@ -59,6 +60,14 @@ def test_a_failed_call_leaves_an_endpoint_idle() -> None:
         assert not endpoint.busy
 
 
+def test_a_call_through_a_closed_connection_finds_nobody() -> None:
+    with Server() as server:
+        endpoint = Endpoint(server.location, "token")
+        endpoint.close()
+        with pytest.raises(HostLostError):
+            endpoint.call("echo", 2_000)
+
+
 def test_those_of_one_run_are_closed_together() -> None:
     kept = Endpoints()
     for token in ("a", "b"):
@@ -87,13 +96,14 @@ def test_hosts_that_come_and_go_leave_no_connections(
 ) -> None:
     """In the driver, in couriers and in hosts: each new incarnation sweeps away what is left."""
     with trial("sums", str(tmp_path), hosts=2) as flow:
-        monkeypatch.setattr(channels._endpoints, "_idle_s", 0.0)
-        monkeypatch.setattr(flow.cluster.fleet._endpoints, "_idle_s", 0.0)
+        monkeypatch.setattr(channels._endpoints, "_idle_s", 0.2)
+        monkeypatch.setattr(flow.cluster.fleet._endpoints, "_idle_s", 0.2)
         for seed in range(12):
             flow.take(Turn(seed, requests=(Request("kill", 0, seed),)))
+            time.sleep(0.1)
         assert flow.cluster.deaths.total() >= 8
-        assert len(channels._endpoints) <= 4
-        assert len(flow.cluster.fleet._endpoints) <= 4
+        assert len(channels._endpoints) <= 8
+        assert len(flow.cluster.fleet._endpoints) <= 8
 
 
 def test_invokers_of_runs_that_are_over_are_closed() -> None:

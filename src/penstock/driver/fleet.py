@@ -367,11 +367,7 @@ class Fleet:
 
     def ask(self, host: HostId, action: str, **arguments: Any) -> Any:
         """Ask a host for what it answers at once."""
-        told = self._told.get(host)
-        if told is None:
-            raise HostLostError(f"host {host} is gone")
-        most_ms = min(_AT_ONCE_MS, self._settings.rpc_timeout_ms)
-        return self._within(most_ms, told.record, action, **arguments)
+        return self._order(host, action, _AT_ONCE_MS, **arguments)
 
     def memory(self) -> dict[str, int]:
         """Resident bytes of each host's process."""
@@ -396,22 +392,22 @@ class Fleet:
 
     # -- calls
 
-    def _order(self, host: HostId, action: str, **arguments: Any) -> Any:
+    def _order(
+        self, host: HostId, action: str, within_ms: int | None = None, **arguments: Any
+    ) -> Any:
         told = self._told.get(host)
         if told is None:
             raise HostLostError(f"host {host} is gone")
-        return self._call(told.record, action, **arguments)
+        return self._call(told.record, action, within_ms, **arguments)
 
-    def _call(self, record: HostRecord, action: str, **arguments: Any) -> Any:
-        return self._within(self._settings.rpc_timeout_ms, record, action, **arguments)
-
-    def _within(self, most_ms: int, record: HostRecord, action: str, **arguments: Any) -> Any:
+    def _call(
+        self, record: HostRecord, action: str, within_ms: int | None = None, **arguments: Any
+    ) -> Any:
         """Have a host do something. Nobody waits for one that is given up meanwhile: the thread that
         asked it is left alone, and whatever comes of the call is not looked at."""
-        endpoints, at = self._endpoints, record.location
-        answer = in_own_thread(
-            lambda: endpoints.at(at).call(action, most_ms, **arguments), "fleet-call"
-        )
+        endpoint, most_ms = self._endpoints.at(record.location), self._settings.rpc_timeout_ms
+        most_ms = most_ms if within_ms is None else min(most_ms, within_ms)
+        answer = in_own_thread(lambda: endpoint.call(action, most_ms, **arguments), "fleet-call")
         wait_for_any((answer, self._registry.loss(record)), return_when=FIRST_COMPLETED)
         if not answer.done():
             raise HostLostError(f"host {record.host} was given up", location=record.location)

@@ -17,7 +17,7 @@ from penstock.flows import start as starting
 from penstock.flows.explain import explained
 from penstock.flows.graph import Graph, Source
 from penstock.flows.joins import On, Span, join_bound, key_pairs
-from penstock.flows.keyed_flow import KeyedFlow, WindowedFlow
+from penstock.flows.keyed_flow import KeyedFlow, WindowedFlow, must_be
 from penstock.model import SLA, milliseconds
 from penstock.operators.aggregate.aggregates import Aggregate
 from penstock.operators.join.plan import JoinPlan
@@ -133,6 +133,7 @@ class Flow:
         rows of a side count once in each window.
         """
         _check_slots(slots)
+        must_be(other, Flow, "join", "a flow", "other = ps.flow(df)")
         plan = JoinPlan(
             self.schema,
             other.schema,

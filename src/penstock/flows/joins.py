@@ -52,7 +52,10 @@ def join_bound(
     mine, its = left.time_column(left_time), right.time_column(right_time)
     if window is not None:
         return InWindow(window, mine, its)
-    assert between is not None
+    if not isinstance(between, Sequence) or isinstance(between, str) or len(between) != 2:
+        raise FlowError(
+            f"between={between!r} is no pair of times", hint='write for example ("0s", "10s")'
+        )
     low, high = between
     if isinstance(high, str) and high in left.schema.names:
         return Interval(mine, its, _signed_ms(low), high)

@@ -56,6 +56,7 @@ class KeyedFlow:
         output_schema: pa.Schema | StructType | str | None = None,
     ) -> Flow:
         """Run a `KeyedProcessor`: any logic of one's own, with state and timers per key."""
+        must_be(processor, KeyedProcessor, "process", "a KeyedProcessor", "Counting()")
         schema = output_schema if output_schema is not None else processor.output_schema
         if schema is None:
             raise FlowError(
@@ -116,6 +117,7 @@ class KeyedFlow:
         `emit="close"` a window's row is given when the watermark has passed its end (and once more
         for an epoch that changed it within `lateness`), with "update" in each epoch that changed it.
         """
+        must_be(window, Window, "window", "a window", 'ps.tumbling("1 minute")')
         time = None
         if window.clock == "event":
             time = self.flow.time_column(on)
@@ -166,3 +168,14 @@ class WindowedFlow:
 def _some(aggregates: dict[str, Aggregate]) -> None:
     if not aggregates:
         raise FlowError("aggregate needs something to keep", hint="for example n=ps.count()")
+    for aggregate in aggregates.values():
+        must_be(aggregate, Aggregate, "aggregate", "aggregates", 'ps.sum("v")')
+
+
+def must_be(value: object, kind: type, step: str, what: str, example: str) -> None:
+    """Refuse a value of another kind than a step takes."""
+    if not isinstance(value, kind):
+        raise FlowError(
+            f"{step} takes {what}, and got {type(value).__name__} {value!r:.100}",
+            hint=f"write for example {example}",
+        )

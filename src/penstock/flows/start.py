@@ -27,6 +27,7 @@ from penstock.spark.private import keep_jobs_on_interrupt
 from penstock.spark.query import FlowQuery
 from penstock.spark.session import check_cores, task_cores
 from penstock.spark.sinks import Sink, late_sinks
+from penstock.state.store.manifest import check_flow
 from penstock.state.store.store import FORMAT, READABLE, Store
 from penstock.state.table.table import HASH
 
@@ -209,6 +210,7 @@ def _check(store: Store, found: dict[str, Any], facts: dict[str, Any], bounded: 
             f"{store.uri} has state format {found.get('format')}, this Penstock writes {FORMAT}",
             hint="open it with the release that wrote it, or start from a new checkpoint folder",
         )
+    check_flow(found, f"flow.json of {store.uri}")
     if found.get("closed"):
         raise CheckpointError(
             f"{store.uri} is of a flow whose input has ended: all its windows are closed",

@@ -7,6 +7,7 @@ machine.py, residence.py      the host as a pure machine; which slots it owns, a
 fetch.py, trickle.py          bring what is lacking; copies.py, serve.py: what others ask for
 parted.py, part_stages.py     a step in parts, for many workers; chunks.py: what goes through them
 chain.py, chain_stages.py     all steps of a flow in one host
+compactor.py                  a host's part of a compaction
 vitals.py                     what a host tells of itself
 rehearsal.py                  calls the kernels before Spark forks its workers
 """

@@ -39,6 +39,9 @@ def declared(schema: pa.Schema | StructType | str, spark: SparkSession) -> pa.Sc
             raise FlowError(
                 f"{schema!r} is not a schema", hint='write for example "word string, n long"'
             ) from unfit
-        assert isinstance(parsed, StructType)
-        return arrow_schema(parsed, spark)
+        schema = parsed
+    if not isinstance(schema, StructType):
+        raise FlowError(
+            f"{schema!r:.100} is not a schema", hint='write for example "word string, n long"'
+        )
     return arrow_schema(schema, spark)

@@ -1,1 +1,1 @@
-"""What crosses the network: messages, couriers' reports, and Arrow Flight with a token."""
+"""What crosses the network: messages, orders, couriers' reports, and Arrow Flight with a token."""

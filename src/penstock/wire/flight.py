@@ -98,6 +98,7 @@ class Endpoint:
         self._client = fl.FlightClient(location, generic_options=_UNLIMITED)
         self._headers = [(b"authorization", f"Bearer {token}".encode())]
         self._calls = set[object]()
+        self._closed = False
         self._greeted = False
 
     @property
@@ -146,6 +147,8 @@ class Endpoint:
                 raise
 
     def close(self) -> None:
+        """Let go of the connection; calls from here on find nobody."""
+        self._closed = True
         self._client.close()
 
     def _options(self, timeout_ms: int) -> fl.FlightCallOptions:
@@ -162,7 +165,7 @@ class Endpoint:
             told = errors.find(str(failed))
             if told is not None:
                 raise told from None
-            if isinstance(failed, fl.FlightError | OSError):
+            if self._closed or isinstance(failed, fl.FlightError | OSError):
                 raise HostLostError(
                     f"no answer from {self.location}: {_first_line(failed)}",
                     location=self.location,

@@ -42,6 +42,7 @@ from penstock.plan.slots import slots_to_text
 from penstock.state.keys.codec import KeyCodec
 from penstock.state.keys.text import parse_key
 from penstock.state.store import dead_letters
+from penstock.state.store.manifest import check_flow
 from penstock.state.store.merging import newest, whole
 from penstock.state.store.places import below, open_filesystem
 from penstock.state.store.store import (
@@ -248,7 +249,7 @@ def open_checkpoint(folder: str) -> tuple[Store, dict[str, Any]]:
     if files.get_file_info(path).type == pafs.FileType.NotFound:
         raise CheckpointError(f"there is no folder {folder}", hint="check the path")
     for place in (below(folder, "penstock"), folder):
-        store = Store(place)
+        store = Store(place, pause=lambda _: None)  # who looks can look again
         facts = store.read_flow()
         if facts is None:
             continue
@@ -258,6 +259,7 @@ def open_checkpoint(folder: str) -> tuple[Store, dict[str, Any]]:
                 f"this Penstock reads {' and '.join(map(str, READABLE))}",
                 hint="look at it with the release that wrote it",
             )
+        check_flow(facts, f"flow.json of {store.uri}")
         return store, facts
     raise CheckpointError(
         f"{folder} is not a Penstock checkpoint: there is no penstock/flow.json in it",

@@ -9,14 +9,17 @@ All of these are values, and JSON. A manifest or layout carries a checksum of it
 
 from __future__ import annotations
 
+import base64
 import json
 import re
 import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypedDict, TypeVar
 
 import numpy as np
+import pyarrow as pa
+from msgspec import Meta
 
 from penstock import codec
 from penstock.errors import CheckpointError, ProtocolError
@@ -228,11 +231,34 @@ def from_checked(facts: dict[str, Any], name: str, kind: type[T]) -> T:
     return value
 
 
+class _FlowStep(TypedDict):
+    id: str
+    slots: Annotated[int, Meta(ge=1, le=MOST_SLOTS)]
+    keys: list[tuple[str, str]]
+    state: list[tuple[str, str]]
+    key_schema: str
+
+
+class _FlowFacts(TypedDict):
+    id: str
+    steps: list[_FlowStep]
+
+
+def check_flow(facts: dict[str, Any], name: str) -> None:
+    """Refuse facts about a flow (flow.json) that are not of the shape that they are written in."""
+    try:
+        for step in codec.from_plain(facts, _FlowFacts)["steps"]:
+            pa.ipc.read_schema(pa.py_buffer(base64.b64decode(step["key_schema"])))
+    except (ProtocolError, ValueError, OSError, pa.ArrowException) as wrong:
+        damaged(name, str(wrong), wrong)
+
+
 def _wrong_fact(value: object) -> str:
     """What cannot be true of a manifest or layout, so that nobody follows it; "" if nothing."""
     refs: Iterable[DeltaRef | SegmentRef] = ()
     if isinstance(value, Manifest):
-        numbers = (value.epoch, value.run, value.rows, value.sealed_at_ms, value.time_ms or 0)
+        times = abs(value.sealed_at_ms), abs(value.time_ms or 0)  # a clock may be wrong by much
+        numbers = (value.epoch, value.run, value.rows, *times)
         if not -1 <= value.base <= value.epoch or not all(0 <= n < 1 << 63 for n in numbers):
             return f"it cannot be of epoch {value.epoch} and build on version {value.base}"
         if any([type(fact) for fact in row] != [int, str, int, int] for row in value.event_times):

@@ -101,6 +101,7 @@ def _whole(store: Store, version: int, manifests: dict[int, str]) -> bool:
     manifest = store.read_manifest(version, manifests)
     return (
         manifest is not None
+        and version - manifest.base <= len(manifests) + 1
         and set(range(manifest.base + 1, version)) <= set(manifests)
         and (not manifest.layout or store.files.exists(manifest.layout))
     )
