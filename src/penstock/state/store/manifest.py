@@ -257,8 +257,12 @@ def _wrong_fact(value: object) -> str:
     """What cannot be true of a manifest or layout, so that nobody follows it; "" if nothing."""
     refs: Iterable[DeltaRef | SegmentRef] = ()
     if isinstance(value, Manifest):
-        numbers = (value.epoch, value.run, value.rows, value.sealed_at_ms, value.time_ms or 0)
-        if not -1 <= value.base <= value.epoch or not all(0 <= n < 1 << 63 for n in numbers):
+        numbers, times = (
+            (value.epoch, value.run, value.rows),
+            (value.sealed_at_ms, value.time_ms or 0),
+        )
+        sane = all(0 <= n < 1 << 63 for n in numbers) and all(abs(t) < 1 << 62 for t in times)
+        if not -1 <= value.base <= value.epoch or not sane:
             return f"it cannot be of epoch {value.epoch} and build on version {value.base}"
         if any([type(fact) for fact in row] != [int, str, int, int] for row in value.event_times):
             return "it does not tell how far sources have come"
