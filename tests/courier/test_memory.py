@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tracemalloc
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from types import SimpleNamespace
 from typing import Any
 
@@ -59,8 +59,14 @@ class Sink:
         )
         yield writer, []
 
-    def call(self, *_: object, **__: object) -> None:
+    def call(self, *_: object, **__: object) -> bool:
+        return True
+
+    def greet(self, timeout_ms: int) -> None:
         pass
+
+    def hearing_errors(self) -> AbstractContextManager[None]:
+        return nullcontext()
 
 
 def batch(number: int, schema: pa.Schema, keys: int) -> pa.RecordBatch:
@@ -93,7 +99,7 @@ def test_a_long_input_of_few_keys(monkeypatch: pytest.MonkeyPatch, name: str, la
             yield batch(number, plan.inputs[0], keys=50)
             held.append(pa.total_allocated_bytes() - before)
 
-    epoch = EpochPlan(0, 0, 1, steps, "driver", "token")
+    epoch = EpochPlan(0, 0, 1, steps, "", "token")
     for _ in Courier(flow, lambda: (epoch, Task(0, 0)), 1000, 1000)(coming()):
         pass
     assert len(held) == BATCHES

@@ -91,8 +91,7 @@ def test_a_host_that_sees_another_store_ends_the_query(
 def test_the_own_store_is_seen(tmp_path: Path) -> None:
     store = Store(str(tmp_path))
     store.claim(0)
-    order = TaskOrder(
-        (HostOrder("sums/0", SUMS.keyed[0]),), SUMS, store.place, "", TOKEN, True, SETTINGS
-    )
+    hosts, driver = (HostOrder("sums/0", SUMS.keyed[0]),), "grpc://127.0.0.1:1"
+    order = TaskOrder(hosts, SUMS, store.place, driver, TOKEN, True, SETTINGS)
     task = main.HostTask(order, "127.0.0.1", lambda: None, None)
     task.end()

@@ -50,6 +50,7 @@ from penstock.plan.migration import Migration
 from penstock.plan.steps import FlowPlan, KeyedStep
 from penstock.settings import Settings
 from penstock.state.store.reader import StateReader
+from penstock.state.store.store import Store
 from penstock.state.table.table import KEY
 from penstock.testing import Uncombined
 from tests.trials.plain_rows import Row, arrow_batch, net, plain
@@ -304,8 +305,7 @@ class MiniCluster:
 
     def _start_driver(self) -> None:
         self.token = secrets.token_hex(8)
-        store = open_store(self.store)
-        store.claim(self.now_ms)
+        store = self._claimed()
         self.place = store.place
         self.registry = Registry(ADDRESS, 0, self.token, lambda *_: self._cancel())
         self.jobs = ThreadHosts(self, self.registry, self.token)
@@ -328,6 +328,16 @@ class MiniCluster:
             late_sink=self._keep_late,
         )
         self.relocation.start_hosts()
+
+    def _claimed(self) -> Store:
+        """The store, owned by this driver; if it dies of that, by the next one."""
+        while True:
+            store = open_store(self.store)
+            try:
+                store.claim(self.now_ms)
+                return store
+            except InjectedFault:
+                self.deaths["driver"] += 1
 
     def _make_control(self) -> ControlLoop | None:
         if self.elastic is None:

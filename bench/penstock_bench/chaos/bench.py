@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -182,11 +182,15 @@ def _tell(outcome: ChaosOutcome, show: Show) -> None:
 def report(outcome: ChaosOutcome) -> Report:
     """The report of a run."""
     happened = [fault for fault in outcome.faults if fault["happened_s"] is not None]
-    facts: dict[str, Any] = asdict(replace(outcome, plan=outcome.plan))
+    facts: dict[str, Any] = asdict(outcome)
     plan = facts.pop("plan")
     return Report(
         "chaos",
-        settings={**plan, "hosts": load.HOSTS, "keys": load.KEYS, "rate": load.RATE},
+        settings={
+            **plan,
+            **{"hosts": load.HOSTS, "keys": load.KEYS, "rate": load.RATE},
+            "host_lost_ms": load.HOST_LOST_MS,
+        },
         results=facts,
         ratios={
             "faults": float(len(happened)),

@@ -14,8 +14,8 @@ from typing import Literal, Protocol
 
 from penstock.faults import FAULT_POINTS
 
-Need = Literal["burst", "process", "silence"]
-"""A burst of rows under way; a driver in a process of its own; that silent hosts are given up."""
+Need = Literal["burst", "process"]
+"""A burst of rows under way; a driver in a process of its own."""
 
 
 @dataclass(frozen=True)
@@ -174,7 +174,6 @@ def _group(group: str, weight: float, *kinds: Kind) -> list[Kind]:
 def _kinds() -> list[Kind]:
     points = _at_points()
     burst: frozenset[Need] = frozenset({"burst"})
-    silence: frozenset[Need] = frozenset({"silence"})
 
     def of(who: str, what: str) -> list[Kind]:
         return [k for k in points if k.name.startswith(who) and k.name.endswith(what)]
@@ -189,13 +188,12 @@ def _kinds() -> list[Kind]:
         *_group("host killed at a point", 0.12, *of("host", "killed")),
         *_group("host killed", 0.05, Signalled("host killed")),
         *_group(
-            "host stopped", 0.03, Signalled("host stopped shortly", how=stopped, then_s=(0.2, 1.0))
-        ),
-        *_group(
             "host stopped",
-            0.02,
-            Signalled("host stopped and back", needs=silence, how=stopped, then_s=(3, 5)),
-            Signalled("host stopped for good", needs=silence, how=stopped),
+            0.06,
+            # Less than the silence after which it is given up; more; for ever.
+            Signalled("host stopped shortly", how=stopped, then_s=(0.2, 1.0)),
+            Signalled("host stopped and back", how=stopped, then_s=(2.5, 5.0)),
+            Signalled("host stopped for good", how=stopped),
         ),
         *_group(
             "store",

@@ -34,6 +34,8 @@ RATE, BURST = 500.0, 10
 HOST_RATE = 1500.0
 """Rows that a host takes in a second: few enough for bursts, and enough to catch up after a fault."""
 HOSTS, MOST_HOSTS = 2, 3
+HOST_LOST_MS = 1_500
+"""Milliseconds of silence after which a host is given up: less than a user's 5 s, so that many fit in."""
 MERGE_EPOCHS = 16
 """Epochs whose files in the sink are merged: few, so that it happens often."""
 CORES = 2 * MOST_HOSTS + 4
@@ -111,4 +113,6 @@ def settings(book: OrderBook) -> Settings:
         Fault("courier.sender", Uncombined(), hits=()),
         Fault("host.work", pace, {"step": "window-1"}, ()),
     ]
-    return Settings(faults=tuple(faults), compact_epochs=8, keep_epochs=16)
+    return Settings(
+        faults=tuple(faults), host_lost_ms=HOST_LOST_MS, compact_epochs=8, keep_epochs=16
+    )

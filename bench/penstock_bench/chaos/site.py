@@ -11,7 +11,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from pathlib import Path
 from typing import Protocol
 
 import psutil
@@ -92,10 +91,9 @@ class DriverProcess:
 
     def _marked(self) -> Iterator[psutil.Process]:
         """Processes of this run that are still there: of drivers that were killed, too."""
-        mark = f"{MARK}={self._arena.root}\0".encode()
         for process in psutil.process_iter():
-            with suppress(OSError, psutil.Error):
-                if mark in Path(f"/proc/{process.pid}/environ").read_bytes():
+            with suppress(psutil.Error):
+                if process.environ().get(MARK) == str(self._arena.root):
                     yield process
 
 

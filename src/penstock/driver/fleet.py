@@ -244,9 +244,12 @@ class Fleet:
             record.pid,
             why,
         )
-        if self.owned(HostId(record.host)):
-            self._registry.break_off(HostLostError(f"host {record.host} was given up: {why}"))
-        self._jobs.give_up(record.host, record.pid)
+        try:
+            if self.owned(HostId(record.host)):
+                self._registry.break_off(HostLostError(f"host {record.host} was given up: {why}"))
+            self._jobs.give_up(record.host, record.pid)
+        except Exception as failed:  # the watch must go on for the others
+            _log.warning("the job of host %s could not be ended: %s", record.host, failed)
 
     def endpoints(self, hosts: tuple[HostId, ...]) -> tuple[str, ...]:
         return tuple(self._told[host].record.location for host in hosts)
