@@ -247,6 +247,8 @@ class HostServer(TokenServer):
         """Batches that are not of this step are told as that: a host of it would have sent others."""
         try:
             yield
+        except fl.FlightError:
+            raise
         except (LookupError, TypeError, ValueError, OverflowError, pa.ArrowException) as unfit:
             raise ProtocolError(
                 f"step {self._step} cannot take this channel of {kind!r}: "
