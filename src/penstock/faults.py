@@ -110,7 +110,7 @@ TRIAL_POINTS: dict[str, FaultPoint] = {
 
 Action = Callable[[Mapping[str, Any]], float | None]
 """A function of what a point tells and hands over. It may give seconds; see `point`."""
-Do = Literal["raise", "kill", "hang"] | type[Exception] | Action
+Do = Literal["raise", "kill", "stop", "hang"] | type[Exception] | Action
 
 
 class InjectedFault(BaseException):
@@ -146,11 +146,12 @@ class Passed:
 class Fault:
     """What shall happen at a point. A value: it can be pickled, and shipped in settings.
 
-    `do` is "raise" (an `InjectedFault`), "kill" (SIGKILL for the own process), "hang" (wait until
-    disarmed, then raise), a kind of exception to raise (OSError: the store refuses), or an action: a
-    function of what the point tells. `where` picks passings by their facts, `hits` by their number among
-    those, counted from 1 in every process anew; no hits means all. A host that a fault has killed is
-    started again and counts from 1 again: pick a `run` to kill it only once.
+    `do` is "raise" (an `InjectedFault`), "kill" (SIGKILL for the own process), "stop" (SIGSTOP for it; it
+    goes on from there if somebody continues it), "hang" (wait until disarmed, then raise), a kind of
+    exception to raise (OSError: the store refuses), or an action: a function of what the point tells.
+    `where` picks passings by their facts, `hits` by their number among those, counted from 1 in every
+    process anew; no hits means all. A host that a fault has killed is started again and counts from 1
+    again: pick a `run` to kill it only once.
 
     >>> Fault("host.aplied")
     Traceback (most recent call last):
@@ -170,9 +171,9 @@ class Fault:
                 f"point {self.point} does not tell its {', '.join(sorted(unknown))}",
                 hint=f"it tells {', '.join(known.where)}",
             )
-        if isinstance(self.do, str) and self.do not in ("raise", "kill", "hang"):
+        if isinstance(self.do, str) and self.do not in ("raise", "kill", "stop", "hang"):
             raise SettingError(
-                f"a fault cannot do {self.do!r}", hint='use "raise", "kill" or "hang"'
+                f"a fault cannot do {self.do!r}", hint='use "raise", "kill", "stop" or "hang"'
             )
 
     def meets(self, passed: Passed) -> bool:
@@ -221,6 +222,9 @@ class Armed:
             return do({**passed.where, **passed.hands}) or 0.0
         if do == "kill":
             os.kill(os.getpid(), signal.SIGKILL)
+        if do == "stop":
+            os.kill(os.getpid(), signal.SIGSTOP)
+            return 0.0
         if do == "hang":
             self._over.wait()
         raise InjectedFault(passed.point, passed.where)

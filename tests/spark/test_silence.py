@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -14,8 +15,9 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 import penstock as ps
+from penstock.faults import Fault
 from penstock.spark import host_jobs
-from tests.spark.sources import numbers, stream, write_files
+from tests.spark.sources import numbers, run, stream, write_files
 from tests.spark.test_faults import await_condition, epochs_in
 from tests.spark.test_flow import sums
 
@@ -99,6 +101,26 @@ def test_a_stopped_host_is_given_up(
     assert {k: (r["total"], r["n"]) for k, r in sink.kept.latest("k").items()} == sums(tables)
     _, left = psutil.wait_procs([sink.stopped], timeout=20)
     assert not left, "the process that was stopped is still there"
+
+
+@pytest.mark.parametrize("point", ["courier.read", "courier.sent"])
+def test_a_stopped_courier_is_given_up(
+    spark: SparkSession, tmp_path: Path, checkpoint: str, point: str
+) -> None:
+    """Its channels are open, and it says nothing more: the epoch is run again without it."""
+    tables = numbers(files=4, rows=1000, keys=100)
+    write_files(tmp_path / "in", tables)
+    stop = Fault(point, "stop", {"epoch": 2, "run": 0, "partition": 0})
+    query, sink = run(
+        ps.flow(stream(spark, tmp_path / "in"))
+        .key_by("k", slots=16)
+        .aggregate(total=ps.sum("v"), n=ps.count()),
+        checkpoint,
+        hosts=2,
+        settings=replace(QUICK, faults=(stop,)),
+    )
+    assert [p.runs for p in query.progress] == [1, 1, 2, 1]
+    assert {k: (r["total"], r["n"]) for k, r in sink.latest("k").items()} == sums(tables)
 
 
 DRIVER = """

@@ -219,7 +219,8 @@ class ThreadHosts:
         """The heartbeats of a task, until it is dead or nobody counts on it any more."""
         first = _servers(task)[0]
         driver = cast(Endpoint, _OwnDriver(task.driver, first.going))
-        if keep_known(driver, self._cluster.settings, known, first._ended) and self._end(task):
+        settings, ended = self._cluster.settings, first._ended
+        if keep_known(driver, settings, known, ended, task.open_tasks) and self._end(task):
             self.fenced += task.hosts
 
     def _end(self, task: HostTask) -> bool:

@@ -47,7 +47,8 @@ class Channels:
 
     Used as a context; if one host is gone, the streams to the others are broken off. While it is open,
     a thread asks the driver twice a second whether the run and its hosts still count, and the hosts
-    whether they answer. If not, it breaks all streams off: hosts that hang would keep the task.
+    whether they answer. If not, it breaks all streams off: hosts that hang would keep the task. By these
+    questions the driver knows that the courier itself lives.
     """
 
     def __init__(
@@ -100,9 +101,8 @@ class Channels:
         while not self._left.wait(_ASK_S):
             driver, where = endpoint(self._driver, self._token), self._header
             locations = list(self._routes.endpoints)
-            if not counted_on(
-                driver, _ASK_MS, epoch=where.epoch, run=where.run, locations=locations
-            ):
+            here = {"epoch": where.epoch, "run": where.run, "task": where.task}
+            if not counted_on(driver, _ASK_MS, locations=locations, **here):
                 self._broken = StaleRunError(f"run {where.run} of epoch {where.epoch} is given up")
                 break
             for host in self._endpoints:

@@ -15,7 +15,7 @@ from typing import Any, Protocol, TypeVar
 from penstock import codec
 from penstock.driver.complaints import Complaint, Complaints
 from penstock.driver.registry import HostRecord, Registry
-from penstock.errors import HostLostError, PenstockError
+from penstock.errors import HostLostError, PenstockError, StaleRunError
 from penstock.host.vitals import HostVitals
 from penstock.model import HostId
 from penstock.plan.assignment import Assignment, Incoming
@@ -101,6 +101,7 @@ class Fleet:
         self._jobs, self._registry, self._settings = jobs, registry, settings
         self._clock_ms = clock_ms
         self._silences = Silences[HostRecord](settings.heartbeat_ms)
+        self._couriers = Silences[tuple[int, int, int]](settings.heartbeat_ms)
         self._silent: dict[HostRecord, float] = {}
         self._complaints = Complaints()
         self._awaited: tuple[HostId, float] | None = None
@@ -233,6 +234,11 @@ class Fleet:
             for record, silent_ms in self._silent.items():
                 if silent_ms > self._settings.host_lost_ms:
                     self._give_up(record, f"it was silent for {silent_ms / 1000:.1f} s")
+            couriers = self._couriers.tick(self._clock_ms(), self._registry.couriers())
+            for (_, _, task), silent_ms in couriers.items():
+                if silent_ms > self._settings.host_lost_ms:
+                    why = f"the courier of partition {task} was silent for {silent_ms / 1000:.1f} s"
+                    self._registry.break_off(StaleRunError(why))
 
     def _give_up(self, record: HostRecord, why: str) -> None:
         """Count on this incarnation no longer, say so once, and end it by force."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections import Counter
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -64,6 +65,10 @@ class Registry(TokenServer):
         self._heard: dict[HostRecord, int] = {}
         self._losses: dict[HostRecord, Future[None]] = {}
         self._complaints: list[Complaint] = []
+        self._open: dict[HostRecord, list[int]] = {}
+        """Tasks of the run that have a channel open, as each host said last."""
+        self._asked: Counter[int] = Counter()
+        """How often each task of the run has asked whether it is counted on."""
         self._seen: dict[int, Seen] = {}
         self._aside: dict[int, Aside] = {}
         self._run: tuple[int, int] = (-1, 0)
@@ -120,12 +125,21 @@ class Registry(TokenServer):
 
     def _drop(self, record: HostRecord) -> None:
         del self._hosts[record.host], self._heard[record]
+        self._open.pop(record, None)
         self._losses.pop(record).set_result(None)
 
     def heard(self) -> dict[HostRecord, int]:
         """The hosts that are counted on, and how many heartbeats each has sent."""
         with self.changed:
             return dict(self._heard)
+
+    def couriers(self) -> dict[tuple[int, int, int], int]:
+        """(epoch, run, task) of couriers that hosts wait for, and how often each has been heard."""
+        with self.changed:
+            if self._given_up:
+                return {}
+            tasks = {task for tasks in self._open.values() for task in tasks}
+            return {(*self._run, task): self._asked[task] for task in tasks}
 
     def loss(self, record: HostRecord) -> Future[None]:
         """Is done when nobody counts on this incarnation any more."""
@@ -136,8 +150,8 @@ class Registry(TokenServer):
             found.set_result(None)
         return found
 
-    def break_off(self, why: HostLostError) -> None:
-        """Let the run under way end now: a host that it needs was given up."""
+    def break_off(self, why: PenstockError) -> None:
+        """Let the run under way end now: a host or a courier that it needs was given up."""
         with self.changed:
             epoch, run = self._run
             self._trouble, self._given_up = self._trouble or why, True
@@ -151,6 +165,7 @@ class Registry(TokenServer):
         with self.changed:
             self._run, self._trouble, self._on_report = (epoch, run), None, on_report
             self._seen, self._aside, self._complaints = {}, {}, []
+            self._open, self._asked = {}, Counter()
             self._given_up = False
 
     def seen(self) -> list[Seen]:
@@ -205,12 +220,18 @@ class Registry(TokenServer):
             if record is None or record.incarnation != facts["incarnation"]:
                 return False
             self._heard[record] += 1
+            epochs_runs_tasks = facts.get("open", ())
+            self._open[record] = [
+                task for *run, task in epochs_runs_tasks if tuple(run) == self._run
+            ]
             return True
 
     def _counts_on(self, facts: dict[str, Any]) -> bool:
         """Answers whether it is worth to wait for hosts at these locations, under this run."""
         with self.changed:
             known = {record.location for record in self._hosts.values()}
+            if "task" in facts and self._is_of_run(facts):
+                self._asked[facts["task"]] += 1
             on = "run" not in facts or (self._is_of_run(facts) and not self._given_up)
             return on and known.issuperset(facts["locations"])
 

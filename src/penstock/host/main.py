@@ -106,6 +106,10 @@ class HostTask:
             known.append((host, incarnation))
         return known
 
+    def open_tasks(self) -> list[tuple[int, int, int]]:
+        """(epoch, run, task) of each courier that has a channel open to any of the hosts."""
+        return sorted(set().union(*(server.open_tasks() for server in self.servers)))
+
     def end(self) -> None:
         """Stop serving, and end all workers."""
         self.driver.close()
@@ -138,7 +142,7 @@ def run_hosts(order: TaskOrder) -> None:
         raise
     try:
         known = task.register(settings.driver_lost_ms)
-        if not keep_known(driver, settings, known, ended):
+        if not keep_known(driver, settings, known, ended, task.open_tasks):
             # The driver is gone. Spark may still wait for this task's result in a JVM that is itself
             # half dead, so leave without asking anybody.
             os._exit(0)
@@ -178,9 +182,14 @@ def staged_bytes(settings: Settings) -> int:
 
 
 def keep_known(
-    driver: Endpoint, settings: Settings, hosts: list[tuple[str, str]], ended: threading.Event
+    driver: Endpoint,
+    settings: Settings,
+    hosts: list[tuple[str, str]],
+    ended: threading.Event,
+    open_tasks: Callable[[], list[tuple[int, int, int]]] = list,
 ) -> bool:
-    """Tell the driver that these (host, incarnation)s live, until they are to end.
+    """Tell the driver that these (host, incarnation)s live, and which couriers they wait for, until they
+    are to end.
 
     Returns whether it was the driver who said so: false if it was silent for too long. Nothing else
     is done in this thread, so that a host that works hard is still heard.
@@ -195,6 +204,7 @@ def keep_known(
                     settings.heartbeat_timeout_ms,
                     host=host,
                     incarnation=incarnation,
+                    open=open_tasks(),
                 )
                 if not known:
                     return True

@@ -121,6 +121,11 @@ class HostServer(TokenServer):
         self._compactor.cancel()
         self.shutdown()
 
+    def open_tasks(self) -> set[tuple[int, int, int]]:
+        """(epoch, run, task) of each courier whose channel is open."""
+        with self._room:
+            return self._staging.tasks()
+
     def do_exchange(
         self,
         context: fl.ServerCallContext,

@@ -91,6 +91,10 @@ class Staging:
         waiting = (h for h in self._open if h.run == self._run and not self._is_closed(h))
         return held.header.task == min(h.header.task for h in waiting)
 
+    def tasks(self) -> set[tuple[int, int, int]]:
+        """(epoch, run, task) of each courier whose channel is open."""
+        return {(*held.run, held.header.task) for held in self._open}
+
     def close(self, held: Held, applied: bool = True) -> None:
         """A channel was applied, or broke off: it holds nothing any more."""
         if applied and held.run == self._run:

@@ -55,12 +55,15 @@ class Refuse(TypedDict):
 class Heartbeat(TypedDict):
     host: Name
     incarnation: Name
+    open: NotRequired[list[tuple[Number, Number, Number]]]
+    """(epoch, run, task) of each courier whose channel is open."""
 
 
 class CountedOn(TypedDict):
     locations: list[Name]
     epoch: NotRequired[Number]
     run: NotRequired[Number]
+    task: NotRequired[Number]
 
 
 class Report(TypedDict):
