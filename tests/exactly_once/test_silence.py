@@ -32,6 +32,7 @@ QUICK = replace(
 """Whoever waits for a call to time out waits for a minute."""
 LOST_S = QUICK.host_lost_ms / 1000
 POINTS = [name for name in FAULT_POINTS if name.startswith("host.")]
+QUICK_POINTS = ("host.assign", "host.channel", "host.serve", "host.seal", "host.compact")
 MOVE = Request("move", 0, 0, tuple(range(SLOTS)))
 BACK = Request("move", 0, 1, tuple(range(SLOTS // 2)))
 
@@ -49,7 +50,10 @@ def await_fence(flow: Trial, host: str) -> None:
     until(lambda: host in flow.cluster.jobs.fenced)
 
 
-@pytest.mark.parametrize("point", POINTS)
+@pytest.mark.parametrize(
+    "point",
+    [pytest.param(p, marks=[] if p in QUICK_POINTS else [pytest.mark.slow]) for p in POINTS],
+)
 def test_a_host_that_is_stopped_anywhere_is_given_up(tmp_path: Path, point: str) -> None:
     """In the middle of whatever it does, and with others that wait for it or fetch from it. Nobody can
     kill it: calls to it must be given up by those who wait."""
