@@ -214,7 +214,7 @@ def _kinds() -> list[Kind]:
         ),
         *_group("clock", 0.08, ClockStep("clock step")),
         *_group("upkeep fails", 0.03, *upkeep),
-        *_group("query fails", 0.02, *[kind for kind in fails if kind not in upkeep]),
+        *_group("query fails", 0.01, *[kind for kind in fails if kind not in upkeep]),
         *_group("driver killed", 0.0, DriverKilled("driver killed", needs=frozenset({"process"}))),
         *_group("driver killed", 0.0, *of("driver", "killed"), *of("sink", "killed")),
     ]

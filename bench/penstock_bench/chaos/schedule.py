@@ -21,7 +21,7 @@ class ChaosPlan:
     """Length of the load."""
     calm_s: float = 5.0
     """Seconds without faults at the beginning, and at the end."""
-    every_s: float = 1.3
+    every_s: float = 1.2
     """Mean time from one fault to the next."""
     allows: tuple[Need, ...] = ("burst", "process")
     """What kinds may need."""

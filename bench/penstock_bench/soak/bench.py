@@ -128,7 +128,7 @@ def _must_run(query: ps.FlowQuery) -> None:
 
 def _change(query: ps.FlowQuery, number: int) -> None:
     """Scale one step up, or down again, and move half of the slots of the other one."""
-    one, other = sorted(query.placements())[:: 1 if number % 4 < 2 else -1]
+    one, other = sorted(query.placements())[:: 1 if (number - 1) % 4 < 2 else -1]
     query.scale(one, _MORE_HOSTS if number % 2 else _HOSTS)
     query.move(other, range(0, SLOTS, 2), to=f"{other}/{number % _HOSTS}")
 
