@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -18,6 +17,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import penstock as ps
+from penstock.state.store.store import Store
 from tests.spark.sources import numbers, run, stream, write_files
 from tests.spark.test_flow import sums
 
@@ -122,9 +122,7 @@ query.await_termination()
 
 
 def epochs_in(folder: Path) -> list[int]:
-    return sorted(
-        int(p.name.split(".")[0]) for p in folder.glob("checkpoint/penstock/manifests/*.json")
-    )
+    return Store(str(folder / "checkpoint/penstock")).epochs()
 
 
 def await_condition(condition: Callable[[], bool], seconds: float = 90) -> None:
@@ -186,7 +184,6 @@ def test_a_killed_driver_continues_exactly(tmp_path: Path) -> None:
     rows = range(500 * (newest + 1))
     expected = {k: (sum(rows[k::97]), len(rows[k::97])) for k in range(97)}
     assert latest == expected
-    manifest = json.loads(
-        (tmp_path / f"checkpoint/penstock/manifests/{newest:012d}.json").read_text()
-    )
-    assert len(manifest["routes"]["aggregate-1"]["hosts"]) == 3
+    manifest = Store(str(tmp_path / "checkpoint/penstock")).read_manifest(newest)
+    assert manifest is not None
+    assert len(manifest.routes["aggregate-1"]["hosts"]) == 3
