@@ -36,6 +36,8 @@ from penstock_bench.report import Result, Show
 KEYS, SLOTS, ROWS, BATCH = 100_000, 64, 200_000, 10_000
 """Rows are those of an epoch, and come in batches."""
 _SETTINGS = Settings()
+_NO_DRIVER = "grpc://127.0.0.1:1"
+"""Nobody is there, and nobody asks."""
 _TIMEOUT_MS = 60_000
 SCHEMA = pa.schema([("k", pa.int64()), ("v", pa.int64())])
 
@@ -64,7 +66,7 @@ class StepInProcess:
         self._flow = FlowPlan((SourcePlan(SCHEMA),), (self._step,), ordered=ordered)
         orders = tuple(HostOrder(host, self._step) for host in hosts)
         store = f"memory://{self._token}"
-        order = TaskOrder(orders, self._flow, store, "", self._token, True, _SETTINGS)
+        order = TaskOrder(orders, self._flow, store, _NO_DRIVER, self._token, True, _SETTINGS)
         self._task = HostTask(order, "127.0.0.1", lambda: None, None)
         self._routes = RouteTable.even(hosts, SLOTS)
         for host, server in enumerate(self._task.servers):

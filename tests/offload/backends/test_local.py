@@ -16,7 +16,7 @@ import psutil
 import pyarrow as pa
 import pytest
 
-from penstock.errors import SettingError
+from penstock.errors import HostLostError, SettingError
 from penstock.offload.backends.aws.backend import LambdaFunctions
 from penstock.offload.backends.backend import WorkerFailed, invoker_at
 from penstock.offload.backends.local.backend import (
@@ -101,7 +101,7 @@ def test_a_stopped_service_leaves_no_connection_and_tells_what_it_used() -> None
     stopped.stop()
     stopped.warm(1)
     assert stopped.used().invocations == 1
-    with pytest.raises(pa.ArrowInvalid, match="closed"):
+    with pytest.raises(HostLostError, match="closed"):
         stopped.up()
 
 

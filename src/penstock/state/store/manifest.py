@@ -15,7 +15,7 @@ import re
 import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Any, TypedDict, TypeVar
+from typing import Annotated, Any, NotRequired, TypedDict, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -236,11 +236,11 @@ class _FlowStep(TypedDict):
     slots: Annotated[int, Meta(ge=1, le=MOST_SLOTS)]
     keys: list[tuple[str, str]]
     state: list[tuple[str, str]]
-    key_schema: str
+    key_schema: NotRequired[str]
 
 
 class _FlowFacts(TypedDict):
-    id: str
+    id: NotRequired[str]
     steps: list[_FlowStep]
 
 
@@ -248,7 +248,8 @@ def check_flow(facts: dict[str, Any], name: str) -> None:
     """Refuse facts about a flow (flow.json) that are not of the shape that they are written in."""
     try:
         for step in codec.from_plain(facts, _FlowFacts)["steps"]:
-            pa.ipc.read_schema(pa.py_buffer(base64.b64decode(step["key_schema"])))
+            if "key_schema" in step:
+                pa.ipc.read_schema(pa.py_buffer(base64.b64decode(step["key_schema"])))
     except (ProtocolError, ValueError, OSError, pa.ArrowException) as wrong:
         damaged(name, str(wrong), wrong)
 
