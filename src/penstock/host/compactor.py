@@ -27,6 +27,9 @@ class CompactOrder:
     """Whether the work yields to what epochs wait for."""
 
 
+_END_S = 1.0
+
+
 @dataclass(frozen=True)
 class Standing:
     """How far an order has come."""
@@ -76,6 +79,13 @@ class Compactor:
         job = self._job
         if job is not None and tag in (None, job.order.tag):
             job.cancelled.set()
+
+    def end(self) -> None:
+        """Break off whatever is under way, and wait a moment for its file to be written: nothing should
+        be written to a store whose query has ended."""
+        self.cancel()
+        if self._job is not None and self._job is not threading.current_thread():
+            self._job.join(_END_S)
 
 
 class _Job(threading.Thread):

@@ -118,7 +118,7 @@ class HostServer(TokenServer):
         self._trickle.stop()
         self._fetcher.close()
         self._sealer.shutdown(wait=False, cancel_futures=True)
-        self._compactor.cancel()
+        self._compactor.end()
         self.shutdown()
 
     def open_tasks(self) -> set[tuple[int, int, int]]:
