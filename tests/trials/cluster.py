@@ -281,7 +281,12 @@ class MiniCluster:
         raise InjectedFault("driver", where)
 
     def bury(self, task: HostTask) -> None:
-        self._undertaker.submit(task.end)
+        def end() -> None:
+            task.end()
+            for server in task.servers:  # a process that is dead writes nothing more
+                server._sealer.shutdown()
+
+        self._undertaker.submit(end)
 
     def restart(self) -> None:
         """Kill the driver and, with it, all hosts; start anew on the same store."""
