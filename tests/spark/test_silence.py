@@ -73,7 +73,7 @@ def test_a_stopped_host_is_given_up(
     """Others take its slots, or its next incarnation does. Where it cannot be killed at once, as on
     another machine, it goes on later, and finds that nobody counts on it."""
     if not killed:
-        monkeypatch.setattr(host_jobs, "_kill_worker", lambda pid: None)
+        monkeypatch.setattr(host_jobs, "_kill_worker", lambda pid: False)
     tables = numbers(files=6, rows=1000, keys=100)
     write_files(tmp_path / "in", tables)
     flow = (

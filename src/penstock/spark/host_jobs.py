@@ -6,7 +6,6 @@ import os
 import signal
 import threading
 from collections.abc import Callable
-from contextlib import suppress
 
 import psutil
 from pyspark import SparkContext
@@ -84,18 +83,26 @@ class SparkHostJobs:
             job.join(_GRACE_S)
 
     def give_up(self, host: str, pid: int) -> None:
-        """Cancel the job. Spark kills the Python worker of a cancelled task some seconds later, also one
-        that is stopped; on this machine it is killed at once, so that nobody waits for its answers."""
+        """On this machine, kill the host's process: Spark tries its task again. Elsewhere, cancel the job:
+        Spark kills the Python worker of a cancelled task some seconds later, also one that is stopped.
+
+        A job is not cancelled without need: another try of its task, with other hosts in it, may be up."""
+        if private.is_local(self._sc) and _kill_worker(pid):
+            return
         job = self._jobs.get(host)
         if job is not None and job.is_alive():
             job.called_off.set()
             self._sc.cancelJobGroup(job.group)
-        if private.is_local(self._sc):
-            _kill_worker(pid)
 
 
-def _kill_worker(pid: int) -> None:
-    """Kill a Python worker of Spark's, and no other process that may have its number by now."""
-    with suppress(psutil.Error, OSError):
+def _kill_worker(pid: int) -> bool:
+    """Kill a Python worker of Spark's, and no other process that may have its number by now; returns
+    whether it is gone."""
+    try:
         if any(word.endswith(".daemon") for word in psutil.Process(pid).cmdline()):
             os.kill(pid, signal.SIGKILL)
+    except (psutil.NoSuchProcess, ProcessLookupError):
+        pass
+    except (psutil.Error, OSError):
+        return False
+    return True
