@@ -286,7 +286,10 @@ class MiniCluster:
             for server in task.servers:  # a process that is dead writes nothing more
                 server._sealer.shutdown()
 
-        self._undertaker.submit(end)
+        try:
+            self._undertaker.submit(end)
+        except RuntimeError:  # the cluster is closed: whoever comes late does it himself
+            end()
 
     def restart(self) -> None:
         """Kill the driver and, with it, all hosts; start anew on the same store."""

@@ -84,8 +84,10 @@ class Compactor:
         """Break off whatever is under way, and wait a moment for its file to be written: nothing should
         be written to a store whose query has ended."""
         self.cancel()
-        if self._job is not None and self._job is not threading.current_thread():
-            self._job.join(_END_S)
+        with self._lock:
+            job = self._job
+        if job is not None and job is not threading.current_thread():
+            job.join(_END_S)
 
 
 class _Job(threading.Thread):
