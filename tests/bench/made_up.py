@@ -29,7 +29,7 @@ from penstock_bench.ordered import sweeps as ordered_sweeps
 from penstock_bench.ordered.trials import Shown, Trial, told
 from penstock_bench.report import Result
 from penstock_bench.soak import bench as soak
-from penstock_bench.soak.samples import ROLES, Files, Held, Sample
+from penstock_bench.soak.samples import ROLES, FileCount, HeldResources, SoakSample
 from penstock_bench.switch import bench as switch
 from penstock_bench.switch import sweeps as switch_sweeps
 from penstock_bench.switch.projection import projected
@@ -170,16 +170,18 @@ def chaos_report() -> dict[str, Any]:
     return told
 
 
-def soak_samples(leak_mb: float = 0.0) -> list[Sample]:
+def soak_samples(leak_mb: float = 0.0) -> list[SoakSample]:
     """A sample in ten seconds, over half an hour; hosts come to hold more, from one to the next."""
     chance = np.random.default_rng(3)
     return [
-        Sample(
+        SoakSample(
             at_s=10.0 * n,
-            roles={role: Held(100 + leak_mb * n + chance.normal(), 40, 12) for role in ROLES},
+            roles={
+                role: HeldResources(100 + leak_mb * n + chance.normal(), 40, 12) for role in ROLES
+            },
             hosts=4 + n // 30 % 2,
             heap_mb=80 + chance.normal(),
-            checkpoint=Files(200 + 8 * (n % 5), 5 + 0.6 * (n % 5)),
+            checkpoint=FileCount(200 + 8 * (n % 5), 5 + 0.6 * (n % 5)),
             sink_entries=n * 30,
             epochs=n * 30,
             p99_ms=None if n == 0 else 300 + 20 * chance.normal(),

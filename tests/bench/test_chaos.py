@@ -24,7 +24,7 @@ from penstock_bench.chaos.load import (
     group_of,
 )
 from penstock_bench.chaos.oracle import SparkLog, difference, expected
-from penstock_bench.chaos.orders import POINTS, Order, OrderBook, Ordered, OrderedClock
+from penstock_bench.chaos.orders import POINTS, FaultOrder, OrderBook, Ordered, OrderedClock
 from penstock_bench.chaos.schedule import ChaosPlan, schedule
 from penstock_bench.live.latency import Began
 from tests.bench.made_up import chaos_report
@@ -76,7 +76,7 @@ def obeying(book: OrderBook) -> Iterator[None]:
 @pytest.mark.usefixtures("obeying")
 def test_an_order_is_obeyed_once_and_noted(book: OrderBook) -> None:
     point("driver.sealed", epoch=1, run=0)
-    book.put("driver.sealed", Order(7, "raise"))
+    book.put("driver.sealed", FaultOrder(7, "raise"))
     point("driver.written", epoch=2, run=0)
     with pytest.raises(InjectedFault, match="epoch=2"):
         point("driver.sealed", epoch=2, run=0)
@@ -88,7 +88,7 @@ def test_an_order_is_obeyed_once_and_noted(book: OrderBook) -> None:
 
 @pytest.mark.usefixtures("obeying")
 def test_an_order_that_lasts_is_obeyed_for_a_while(book: OrderBook) -> None:
-    book.put("store.write", Order(3, "ENOSPC", for_s=60.0))
+    book.put("store.write", FaultOrder(3, "ENOSPC", for_s=60.0))
     for _ in range(3):
         with pytest.raises(OSError, match=os.strerror(errno.ENOSPC)):
             point("store.write", file="manifest")
@@ -100,7 +100,7 @@ def test_an_order_that_lasts_is_obeyed_for_a_while(book: OrderBook) -> None:
 
 @pytest.mark.usefixtures("obeying")
 def test_an_order_that_was_withdrawn_never_happened(book: OrderBook) -> None:
-    book.put("host.seal", Order(1, "kill"))
+    book.put("host.seal", FaultOrder(1, "kill"))
     book.withdraw("host.seal", 1)
     point("host.seal", host="sum/0", step="sum", epoch=1, run=0)
     assert not book.happened()

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from penstock_bench.chaos.arena import Arena
+from penstock_bench.chaos.arena import ChaosArena
 from penstock_bench.chaos.bench import chaos
 from penstock_bench.chaos.schedule import ChaosPlan
 from penstock_bench.chaos.site import DriverThread
@@ -16,7 +16,7 @@ def test_nothing_is_lost_and_nothing_comes_twice(spark: SparkSession, tmp_path: 
     plan = ChaosPlan(
         seed=3, seconds=12, calm_s=1, every_s=0.7, allows=("burst",), burst_s=3, burst_every_s=6
     )
-    arena = Arena(tmp_path)
+    arena = ChaosArena(tmp_path)
     found = chaos(plan, arena, lambda: DriverThread(spark, arena), print)
     assert found.difference.first == ""
     assert found.late == 0

@@ -19,7 +19,7 @@ MARK = "PENSTOCK_CHAOS"
 
 
 @dataclass(frozen=True)
-class Arena:
+class ChaosArena:
     """One run's folder."""
 
     root: Path

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 from penstock.errors import PenstockError
 from penstock_bench.chaos import load, oracle
-from penstock_bench.chaos.arena import Arena
+from penstock_bench.chaos.arena import ChaosArena
 from penstock_bench.chaos.kinds import KINDS
 from penstock_bench.chaos.oracle import SparkLog
 from penstock_bench.chaos.outcome import ChaosOutcome, outcome_of
@@ -48,7 +48,7 @@ def run(
     """Run one schedule; takes as long as its load, and a minute more."""
     length_s = seconds or (_QUICK_SECONDS if quick else _SECONDS)
     plan = ChaosPlan(1 if seed is None else seed, length_s)
-    arena = Arena(Path(tempfile.mkdtemp(prefix="penstock-chaos-")))
+    arena = ChaosArena(Path(tempfile.mkdtemp(prefix="penstock-chaos-")))
     keep = False
     try:
         outcome = chaos(plan, arena, lambda: DriverProcess(arena), show)
@@ -64,7 +64,9 @@ def run(
     return report(outcome)
 
 
-def chaos(plan: ChaosPlan, arena: Arena, start: Callable[[], Driver], show: Show) -> ChaosOutcome:
+def chaos(
+    plan: ChaosPlan, arena: ChaosArena, start: Callable[[], Driver], show: Show
+) -> ChaosOutcome:
     """Do one run in this folder, with such a driver. Nothing is left running, however it ends."""
     faults = schedule(plan)
     show(f"seed {plan.seed}: {len(faults)} faults in {plan.seconds:.0f} s; in {arena.root}")
@@ -95,7 +97,7 @@ def chaos(plan: ChaosPlan, arena: Arena, start: Callable[[], Driver], show: Show
     return outcome
 
 
-def _do(plan: ChaosPlan, arena: Arena, driver: Driver, site: LiveSite, show: Show) -> None:
+def _do(plan: ChaosPlan, arena: ChaosArena, driver: Driver, site: LiveSite, show: Show) -> None:
     """Do all faults, each when it is due.
 
     While no epoch has been done for some time, no fault is added: all that follow come later by that
@@ -120,11 +122,11 @@ def _do(plan: ChaosPlan, arena: Arena, driver: Driver, site: LiveSite, show: Sho
         pause.wait(_POLL_S)
 
 
-def _began(arena: Arena) -> Began | None:
+def _began(arena: ChaosArena) -> Began | None:
     return SparkLog.read(arena.checkpoint).began
 
 
-def _catch_up(plan: ChaosPlan, arena: Arena, driver: Driver) -> None:
+def _catch_up(plan: ChaosPlan, arena: ChaosArena, driver: Driver) -> None:
     """Wait until all rows are in the sink, and the windows that they closed."""
     began = _until(lambda: _began(arena), _UP_S, "the load began", driver)
     total = began.first + int(load.arrivals(plan).cumulative(1000 * plan.seconds))
@@ -155,7 +157,7 @@ def _right(outcome: ChaosOutcome) -> bool:
     return not (outcome.difference.first or outcome.late)
 
 
-def _line(arena: Arena, at_s: float, deaths: int) -> str:
+def _line(arena: ChaosArena, at_s: float, deaths: int) -> str:
     happened, epochs = len(arena.book.happened()), len(arena.notes("epochs"))
     failed = len(arena.notes("ends"))
     return (

@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 import penstock as ps
 from penstock.errors import PenstockError
 from penstock_bench.chaos import load
-from penstock_bench.chaos.arena import Arena
+from penstock_bench.chaos.arena import ChaosArena
 
 CONF = {
     # The oracle reads which rows each epoch had.
@@ -30,7 +30,7 @@ _AGAIN_S = 0.2
 """Pause before a query that failed is started again."""
 
 
-def drive(spark: SparkSession, arena: Arena, over: Callable[[], bool]) -> None:
+def drive(spark: SparkSession, arena: ChaosArena, over: Callable[[], bool]) -> None:
     """Run the query until it is over, as often as it takes. What happens is noted in the arena."""
     plan, pause = arena.plan, threading.Event()
     while not over():
@@ -55,7 +55,7 @@ def drive(spark: SparkSession, arena: Arena, over: Callable[[], bool]) -> None:
             pause.wait(_AGAIN_S)
 
 
-def _attend(query: ps.FlowQuery, arena: Arena, over: Callable[[], bool]) -> None:
+def _attend(query: ps.FlowQuery, arena: ChaosArena, over: Callable[[], bool]) -> None:
     """Note the epochs and hosts of a query, and move its slots when asked, until it ends."""
     newest, hosts, pause = -1, dict[str, int](), threading.Event()
     while query.is_active and not over():
@@ -98,7 +98,7 @@ def _change(query: ps.FlowQuery, chance: random.Random) -> None:
 
 def main(folder: str) -> None:
     """A driver that ends when the run is over, or when whoever started it is gone."""
-    arena, parent = Arena(Path(folder)), os.getppid()
+    arena, parent = ChaosArena(Path(folder)), os.getppid()
     spark = ps.session("penstock-chaos", cores=load.CORES, conf=CONF)
     drive(spark, arena, lambda: arena.stopped or os.getppid() != parent)
     spark.stop()

@@ -35,7 +35,7 @@ Epochs = dict[int, Counter[OutputRow]]
 
 
 @dataclass(frozen=True)
-class Difference:
+class SinkDifference:
     """How what was found differs from what should have been."""
 
     expected: int
@@ -130,13 +130,13 @@ def found(sink: Path) -> Epochs:
     return epochs
 
 
-def difference(expected: Epochs, found: Epochs) -> Difference:
+def difference(expected: Epochs, found: Epochs) -> SinkDifference:
     """Compare them row by row, in each folder of the sink with all epochs since the one before it:
     a folder may stand for several that were merged.
 
     >>> row, other = (1, 1, 5, 9), (1, 2, 8, 11)
     >>> difference({0: Counter([row]), 1: Counter([other])}, {1: Counter([row, other, other])})
-    Difference(expected=2, lost=0, duplicated=1, first='epochs 0 to 1: [] lost, [(1, 2, 8, 11)] too many')
+    SinkDifference(expected=2, lost=0, duplicated=1, first='epochs 0 to 1: [] lost, [(1, 2, 8, 11)] too many')
     """
     lost, more, first, since = 0, 0, "", -1
     for epoch in sorted(found.keys() | {max(expected, default=-1)}):
@@ -148,4 +148,4 @@ def difference(expected: Epochs, found: Epochs) -> Difference:
             gone, twice = (sorted(some.elements())[:5] for some in (missing, extra))
             first = f"epochs {since + 1} to {epoch}: {gone} lost, {twice} too many"
         since = epoch
-    return Difference(sum(rows.total() for rows in expected.values()), lost, more, first)
+    return SinkDifference(sum(rows.total() for rows in expected.values()), lost, more, first)

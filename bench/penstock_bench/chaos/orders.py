@@ -29,7 +29,7 @@ _WAITS, _LASTS = ".order", ".taken"
 
 
 @dataclass(frozen=True)
-class Order:
+class FaultOrder:
     """What shall happen at a point."""
 
     fault: int
@@ -50,7 +50,7 @@ class OrderBook:
         for point in POINTS:
             Path(self.folder, point).mkdir(parents=True)
 
-    def put(self, point: str, order: Order) -> None:
+    def put(self, point: str, order: FaultOrder) -> None:
         _write(Path(self.folder, point, f"{order.fault}{_WAITS}"), asdict(order))
 
     def withdraw(self, point: str, fault: int) -> None:
@@ -97,7 +97,7 @@ class Ordered:
         known = FAULT_POINTS.get(self.point)
         told = {name: facts[name] for name in known.where} if known else {}
         if file.suffix == _WAITS:
-            order = Order(**json.loads(file.read_bytes()))
+            order = FaultOrder(**json.loads(file.read_bytes()))
             taken = file.with_suffix(_LASTS)
             file.rename(taken)
             os.utime(taken, (time.time(),) * 2)
@@ -106,11 +106,11 @@ class Ordered:
             self.book.note(order.fault, **told)
             self._obey(order, told)
         elif file.suffix == _LASTS:
-            order = Order(**json.loads(file.read_bytes()))
+            order = FaultOrder(**json.loads(file.read_bytes()))
             if time.time() < file.stat().st_mtime + order.for_s:
                 self._obey(order, told)
 
-    def _obey(self, order: Order, told: Mapping[str, Any]) -> None:
+    def _obey(self, order: FaultOrder, told: Mapping[str, Any]) -> None:
         if order.do == "kill":
             os.kill(os.getpid(), signal.SIGKILL)
         if order.do == "raise":

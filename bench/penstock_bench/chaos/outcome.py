@@ -12,7 +12,7 @@ import numpy as np
 from penstock.model import SLA
 from penstock_bench.chaos.kinds import KINDS, DueFault
 from penstock_bench.chaos.load import arrivals
-from penstock_bench.chaos.oracle import Difference, SparkLog
+from penstock_bench.chaos.oracle import SinkDifference, SparkLog
 from penstock_bench.chaos.schedule import ChaosPlan
 from penstock_bench.live.latency import Delivered, truth
 
@@ -40,7 +40,7 @@ class ChaosOutcome:
     """Why the query failed, each time."""
     helped: int
     """Rows that functions took."""
-    difference: Difference
+    difference: SinkDifference
     late: int
     """Rows that came behind the watermark. There must be none."""
 
@@ -65,7 +65,7 @@ def outcome_of(
     epochs: Sequence[Mapping[str, Any]],
     starts: int,
     failures: list[str],
-    difference: Difference,
+    difference: SinkDifference,
 ) -> ChaosOutcome:
     """The figures. `epochs` are the driver's notes."""
     assert log.began is not None

@@ -16,10 +16,10 @@ from typing import Protocol
 import psutil
 from pyspark.sql import SparkSession
 
-from penstock_bench.chaos.arena import MARK, Arena
+from penstock_bench.chaos.arena import MARK, ChaosArena
 from penstock_bench.chaos.driver import drive
 from penstock_bench.chaos.kinds import DueFault
-from penstock_bench.chaos.orders import Order
+from penstock_bench.chaos.orders import FaultOrder
 
 _WAITS_S = 10.0
 """Seconds that an order lies in wait for somebody who passes."""
@@ -47,7 +47,7 @@ class Driver(Protocol):
 class DriverProcess:
     """A driver in a process of its own. What it and Spark print goes to a file in the arena."""
 
-    def __init__(self, arena: Arena) -> None:
+    def __init__(self, arena: ChaosArena) -> None:
         self._arena = arena
         self._process = self._started()
 
@@ -100,7 +100,7 @@ class DriverProcess:
 class DriverThread:
     """A driver in a thread of this process, on its session. It cannot be killed."""
 
-    def __init__(self, spark: SparkSession, arena: Arena) -> None:
+    def __init__(self, spark: SparkSession, arena: ChaosArena) -> None:
         self.pid = os.getpid()
         target = lambda: drive(spark, arena, lambda: arena.stopped)  # noqa: E731
         self._thread = threading.Thread(target=target, name="chaos-driver")
@@ -119,12 +119,12 @@ class DriverThread:
 class LiveSite:
     """A running query and its processes. See `kinds.Site`. Used by one thread."""
 
-    def __init__(self, arena: Arena, driver: Driver) -> None:
+    def __init__(self, arena: ChaosArena, driver: Driver) -> None:
         self._arena, self._driver, self._book = arena, driver, arena.book
         self._later: list[tuple[float, Callable[[], None]]] = []
 
     def order(self, due: DueFault, point: str, do: str, for_s: float = 0.0) -> None:
-        self._book.put(point, Order(due.number, do, for_s))
+        self._book.put(point, FaultOrder(due.number, do, for_s))
         self._after(_WAITS_S + for_s, lambda: self._book.withdraw(point, due.number))
 
     def signal_host(self, due: DueFault, how: signal.Signals, then_s: float | None = None) -> None:

@@ -26,7 +26,7 @@ from penstock.spark.arriving import Arriving, arriving
 from penstock.spark.session import quiet_session
 from penstock_bench.chaos.load import DELAY_MS, SLOTS, ChaosRows
 from penstock_bench.report import Goal, Report, Show
-from penstock_bench.soak.samples import ROLES, Sample, by_role, files_below, growth
+from penstock_bench.soak.samples import ROLES, SoakSample, by_role, files_below, growth
 
 GOALS = {
     "memory_growth": Goal(at_most=1.05),
@@ -60,7 +60,7 @@ def run(show: Show, quick: bool = False, minutes: float | None = None) -> Report
     return report(samples, seconds)
 
 
-def soak(spark: SparkSession, seconds: float, show: Show) -> list[Sample]:
+def soak(spark: SparkSession, seconds: float, show: Show) -> list[SoakSample]:
     """Run the query for so long in this session, and look at everything again and again."""
     folder = Path(tempfile.mkdtemp(prefix="penstock-soak-"))
     try:
@@ -100,8 +100,8 @@ def _checked(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 def _watched(
     spark: SparkSession, query: ps.FlowQuery, folder: Path, seconds: float, show: Show
-) -> list[Sample]:
-    pause, found = threading.Event(), list[Sample]()
+) -> list[SoakSample]:
+    pause, found = threading.Event(), list[SoakSample]()
     while not query.progress:
         _must_run(query)
         pause.wait(0.1)
@@ -133,9 +133,9 @@ def _change(query: ps.FlowQuery, number: int) -> None:
     query.move(other, range(0, SLOTS, 2), to=f"{other}/{number % _HOSTS}")
 
 
-def _sample(spark: SparkSession, query: ps.FlowQuery, folder: Path, at_s: float) -> Sample:
+def _sample(spark: SparkSession, query: ps.FlowQuery, folder: Path, at_s: float) -> SoakSample:
     newest, hosts = query.progress[-1], query.status.hosts
-    return Sample(
+    return SoakSample(
         at_s=round(at_s, 1),
         roles=by_role(hosts),
         hosts=len(hosts),
@@ -154,7 +154,7 @@ def _heap_mb(spark: SparkSession) -> float:
     return float((runtime.totalMemory() - runtime.freeMemory()) / 2**20)
 
 
-def report(samples: list[Sample], seconds: float) -> Report:
+def report(samples: list[SoakSample], seconds: float) -> Report:
     """The report of a run."""
     at_s = [sample.at_s for sample in samples]
 
@@ -179,7 +179,7 @@ def report(samples: list[Sample], seconds: float) -> Report:
     )
 
 
-def _line(sample: Sample) -> str:
+def _line(sample: SoakSample) -> str:
     held = [f"{role} {sample.roles[role].memory_mb:,.0f} MB" for role in ROLES]
     return (
         f"{sample.at_s / 60:4.0f} min: {', '.join(held)}; heap {sample.heap_mb:,.0f} MB; "

@@ -17,7 +17,7 @@ ROLES = ("driver", "jvm", "host", "workers")
 
 
 @dataclass(frozen=True)
-class Held:
+class HeldResources:
     """What processes hold."""
 
     memory_mb: float = 0.0
@@ -25,8 +25,8 @@ class Held:
     descriptors: float = 0.0
     threads: float = 0.0
 
-    def __add__(self, other: Held) -> Held:
-        return Held(
+    def __add__(self, other: HeldResources) -> HeldResources:
+        return HeldResources(
             self.memory_mb + other.memory_mb,
             self.descriptors + other.descriptors,
             self.threads + other.threads,
@@ -34,7 +34,7 @@ class Held:
 
 
 @dataclass(frozen=True)
-class Files:
+class FileCount:
     """Files below a folder."""
 
     number: int
@@ -42,16 +42,16 @@ class Files:
 
 
 @dataclass(frozen=True)
-class Sample:
+class SoakSample:
     """One look at everything."""
 
     at_s: float
     """Seconds into the run."""
-    roles: Mapping[str, Held]
+    roles: Mapping[str, HeldResources]
     hosts: int
     heap_mb: float
     """What lives on the JVM's heap after a collection."""
-    checkpoint: Files
+    checkpoint: FileCount
     sink_entries: int
     """Folders and files at the top of the sink."""
     epochs: int
@@ -59,9 +59,9 @@ class Sample:
     """From arrival to sink, in the newest epoch."""
 
 
-def by_role(hosts: Mapping[str, int]) -> dict[str, Held]:
+def by_role(hosts: Mapping[str, int]) -> dict[str, HeldResources]:
     """What the processes of this one's query hold; hosts are given by their process numbers."""
-    own, found = psutil.Process(), {role: Held() for role in ROLES}
+    own, found = psutil.Process(), {role: HeldResources() for role in ROLES}
     found["driver"] = held(own)
     for process in own.children(recursive=True):
         with suppress(psutil.Error):
@@ -69,17 +69,19 @@ def by_role(hosts: Mapping[str, int]) -> dict[str, Held]:
             role = "jvm" if process.name() == "java" else role
             found[role] += held(process)
     each, number = found["host"], max(1, len(hosts))
-    found["host"] = Held(each.memory_mb / number, each.descriptors / number, each.threads / number)
+    found["host"] = HeldResources(
+        each.memory_mb / number, each.descriptors / number, each.threads / number
+    )
     return found
 
 
-def held(process: psutil.Process) -> Held:
+def held(process: psutil.Process) -> HeldResources:
     with process.oneshot():
         memory_mb = process.memory_info().rss / 2**20
-        return Held(memory_mb, process.num_fds(), process.num_threads())
+        return HeldResources(memory_mb, process.num_fds(), process.num_threads())
 
 
-def files_below(folder: Path) -> Files:
+def files_below(folder: Path) -> FileCount:
     """All files below a folder; some may go while they are counted."""
     number, size = 0, 0
     for place, _, names in os.walk(folder):
@@ -87,7 +89,7 @@ def files_below(folder: Path) -> Files:
             with suppress(OSError):
                 size += os.stat(f"{place}/{name}").st_size
                 number += 1
-    return Files(number, size / 2**20)
+    return FileCount(number, size / 2**20)
 
 
 def growth(at_s: Sequence[float], values: Sequence[float]) -> float:

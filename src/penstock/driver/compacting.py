@@ -18,7 +18,7 @@ from penstock import codec
 from penstock.driver.fleet import Fleet
 from penstock.errors import HostLostError, PenstockError
 from penstock.faults import point
-from penstock.host.compactor import CompactOrder, Standing
+from penstock.host.compactor import CompactionStanding, CompactOrder
 from penstock.model import HostId
 from penstock.state.store.compaction import Compacted, merged_layout
 from penstock.state.store.store import Store
@@ -127,7 +127,7 @@ class Compaction:
         assert part.host is not None
         try:
             facts = self._fleet.ask(part.host, "compaction", tag=part.tag)
-            standing = codec.from_plain(facts, Standing)
+            standing = codec.from_plain(facts, CompactionStanding)
         except PenstockError as failed:
             return self._give_up(part, failed)
         part.done = standing.part

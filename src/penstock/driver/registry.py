@@ -92,7 +92,7 @@ class Registry(TokenServer):
             "refuse": orders.Refuse,
             "heartbeat": orders.Heartbeat,
             COUNTED_ON: orders.CountedOn,
-            "report": orders.Report,
+            "report": orders.CourierReport,
             "set_aside": orders.SetAside,
             "trouble": orders.Trouble,
         }
@@ -220,10 +220,8 @@ class Registry(TokenServer):
             if record is None or record.incarnation != facts["incarnation"]:
                 return False
             self._heard[record] += 1
-            epochs_runs_tasks = facts.get("open", ())
-            self._open[record] = [
-                task for *run, task in epochs_runs_tasks if tuple(run) == self._run
-            ]
+            waiting_for = facts.get("open", ())
+            self._open[record] = [task for *run, task in waiting_for if tuple(run) == self._run]
             return True
 
     def _counts_on(self, facts: dict[str, Any]) -> bool:

@@ -31,7 +31,7 @@ _END_S = 1.0
 
 
 @dataclass(frozen=True)
-class Standing:
+class CompactionStanding:
     """How far an order has come."""
 
     files: int
@@ -65,14 +65,14 @@ class Compactor:
             self._job = _Job(self._work, order)
             self._job.start()
 
-    def standing(self, tag: str) -> Standing:
+    def standing(self, tag: str) -> CompactionStanding:
         """How far an order has come; raises what it failed with."""
         job = self._job
         if job is None or job.order.tag != tag:
             raise ProtocolError(f"there is no compaction {tag} here", hint="begin it again")
         if job.failed is not None:
             raise job.failed
-        return Standing(job.files, job.part)
+        return CompactionStanding(job.files, job.part)
 
     def cancel(self, tag: str | None = None) -> None:
         """Break off this order, or whichever is under way, before its next file."""

@@ -20,7 +20,7 @@ from penstock.exchange.aside import Aside
 from penstock.faults import point
 from penstock.host import serve
 from penstock.host.chain import StepChain
-from penstock.host.compactor import Compactor, CompactOrder, Standing
+from penstock.host.compactor import CompactionStanding, Compactor, CompactOrder
 from penstock.host.fetch import Fetcher
 from penstock.host.machine import HostMachine
 from penstock.host.staging import Held, Staging
@@ -333,7 +333,7 @@ class HostServer(TokenServer):
         must_be_slots(wanted.slots, self.machine.operator.table.slots)
         self._compactor.begin(wanted)
 
-    def _compaction(self, order: dict[str, Any]) -> Standing:
+    def _compaction(self, order: dict[str, Any]) -> CompactionStanding:
         return self._compactor.standing(order["tag"])
 
     def _compact(

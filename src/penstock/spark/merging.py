@@ -7,7 +7,7 @@
 
 Before the mark is written a merge leaves nothing but files that nobody looks at; from then on it is
 finished, by whoever comes next. The newest mark stays: it tells up to where epochs are merged. Only epochs
-are merged that cannot be run again. This file decides and keeps the order; the files are behind `Folder`.
+are merged that cannot be run again. This file decides and keeps the order; the files are behind `SinkFolder`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _OWN = "_merging"
 _EPOCH = "epoch="
 
 
-class Folder(Protocol):
+class SinkFolder(Protocol):
     """A file sink's folder. Names are relative to it; a name that is not there is no error."""
 
     uri: str
@@ -65,7 +65,7 @@ Rewrite = Callable[[Sequence[str], str], None]
 
 
 @dataclass(frozen=True)
-class Mark:
+class MergeMark:
     """A merge that is to be finished, or is."""
 
     epochs: tuple[int, ...]
@@ -80,7 +80,7 @@ class Mark:
 class EpochFolders:
     """The epochs' folders of one file sink. One process at a time merges them."""
 
-    def __init__(self, folder: Folder, rewrite: Rewrite) -> None:
+    def __init__(self, folder: SinkFolder, rewrite: Rewrite) -> None:
         self._folder, self._rewrite = folder, rewrite
         self._merged = -1
 
@@ -109,7 +109,7 @@ class EpochFolders:
         new = f"{_OWN}/new-{last}"
         self._rewrite([f"{_EPOCH}{epoch}" for epoch in epochs], new)
         folder.settle(new)
-        mark = Mark(tuple(epochs), tuple(sorted(folder.files(new))))
+        mark = MergeMark(tuple(epochs), tuple(sorted(folder.files(new))))
         before = self._marks()
         folder.write(f"{_OWN}/{last:012d}.json", codec.encode(mark))
         self._replace(mark)
@@ -121,14 +121,14 @@ class EpochFolders:
         """Finish the newest merge if it has its mark, and clear away what is left of others."""
         marks = self._marks()
         if marks:
-            mark = codec.decode(self._folder.read(f"{_OWN}/{marks[-1]}") or b"", Mark)
+            mark = codec.decode(self._folder.read(f"{_OWN}/{marks[-1]}") or b"", MergeMark)
             self._replace(mark)
             self._merged = mark.last
         for name in self._folder.names(_OWN):
             if name not in marks[-1:]:
                 self._folder.remove(f"{_OWN}/{name}")
 
-    def _replace(self, mark: Mark) -> None:
+    def _replace(self, mark: MergeMark) -> None:
         """First the old folders go, then the new one comes: no row is ever there twice."""
         folder, place = self._folder, f"{_EPOCH}{mark.last}"
         new, old = f"{_OWN}/new-{mark.last}", f"{_OWN}/old-{mark.last}"

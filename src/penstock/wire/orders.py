@@ -66,7 +66,7 @@ class CountedOn(TypedDict):
     task: NotRequired[Number]
 
 
-class Report(TypedDict):
+class CourierReport(TypedDict):
     epoch: Number
     run: Number
     partition: Number

@@ -14,7 +14,7 @@ from penstock.errors import CheckpointError, StoreError
 from penstock.faults import Fault, armed
 from penstock.state.store import blocks, files
 from penstock.state.store.blocks import SegmentGone
-from penstock.state.store.files import Files, Pieces
+from penstock.state.store.files import FilePieces, Files
 from penstock.state.store.places import Place, open_filesystem, s3_options
 from penstock.state.store.store import Store
 from tests.state.store.history import INTS, entries_of, rows_of
@@ -178,9 +178,9 @@ def test_blocks_of_large_files_are_kept_up_to_a_limit(
     changes = {key: (key, "x" * 20) for key in range(40_000)}
     ref = store.write_delta(0, 0, "step", "step/0", rows_of(INTS, changes))
     read: list[int] = []
-    one = Pieces.slice
+    one = FilePieces.slice
     monkeypatch.setattr(
-        Pieces, "slice", lambda self, at, size: (read.append(at), one(self, at, size))[1]
+        FilePieces, "slice", lambda self, at, size: (read.append(at), one(self, at, size))[1]
     )
     segment = store.open_segment(ref, INTS)
     opened = len(read)

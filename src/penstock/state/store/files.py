@@ -103,7 +103,7 @@ class Files:
             if self._local:
                 file.close()
                 read_at = partial(_read_at, self._path(name))
-            return Pieces(
+            return FilePieces(
                 size, lambda *where: self._patiently("read", name, partial(read_at, *where))
             )
 
@@ -286,7 +286,7 @@ class Files:
         return f"{self._root}/{name}"
 
 
-class Pieces:
+class FilePieces:
     """A large file: pieces of it are read when they are asked for."""
 
     def __init__(self, size: int, read_at: Callable[[int, int], bytes]) -> None:
@@ -297,7 +297,7 @@ class Pieces:
         return pa.py_buffer(self._read_at(length, offset))
 
 
-Bytes: TypeAlias = "pa.Buffer | Pieces"
+Bytes: TypeAlias = "pa.Buffer | FilePieces"
 """The bytes of a file."""
 
 
