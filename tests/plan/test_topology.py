@@ -296,3 +296,19 @@ def test_a_damaged_placement_is_named(change: dict[str, object]) -> None:
     facts = Placement((1,), A, 1, "move", B, home=A).as_stored()
     with pytest.raises(CheckpointError, match="placement"):
         stored_placements([facts | change])
+
+
+def test_an_avoided_host_keeps_what_it_owns_and_gets_no_more() -> None:
+    topology = Topology(STEP, 4, [A, B])
+    topology.advance(-1, [A], LAZY, [A])
+    assert topology.slots_of(A) == [0, 1, 2, 3]
+    topology.move([0], A)
+    topology.advance(0, [A, B], LAZY, [A])
+    assert topology.homeless == 0
+    assert topology.slots_of(B) == [2, 3]
+    topology.lost(B)
+    topology.advance(1, [A], LAZY, [A])
+    assert topology.slots_of(A) == [0, 1, 2, 3]
+    topology.lost(A)
+    topology.advance(2, [A, B], LAZY, [A])
+    assert topology.slots_of(B) == [0, 1, 2, 3]

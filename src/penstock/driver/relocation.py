@@ -64,6 +64,8 @@ class Relocation:
         self._died: set[HostId] = set()
         """Hosts that died under the epoch that is being tried."""
         self._lost: list[LostHost] = []
+        self._gone: list[HostId] = []
+        """Hosts that the fleet has lost, and that still have slots here."""
 
     def start_hosts(self) -> None:
         for step, hosts in self._wanted.items():
@@ -199,18 +201,8 @@ class Relocation:
         """Give every slot a ready owner, and move what is to move, as of a sealed version."""
         if run == 0:
             self._died.clear()
-        told = self._fleet.lost()
         for step, topology in self._topologies.items():
-            # The fleet does not miss a host that died before it was told of its slots.
-            owners = topology.routes.hosts
-            untold = set(owners) - set(self._fleet.ready(owners)) - set(told)
-            lost = [host for host in told if host.rsplit("/", 1)[0] == step] + sorted(untold)
-            self._died.update(lost)
-            for host in lost:
-                self._lost.append(LostHost(host, step, topology.slots_of(host)))
-                with self._lock:
-                    topology.lost(host)
-            if not topology.routes.hosts and not lost:
+            if not topology.routes.hosts and not self._lose(topology):
                 # the beginning: hosts that come a little later would be given slots twice
                 hosts = self.hosts(step)
                 self._fleet.wait_for(hosts, len(hosts))
@@ -220,16 +212,30 @@ class Relocation:
         self._tell(version)
         self._retire()
 
+    def _lose(self, topology: Topology) -> list[HostId]:
+        """Take their slots from hosts of a step that are gone; returns these hosts."""
+        self._gone += self._fleet.lost()
+        told = [host for host in self._gone if host.rsplit("/", 1)[0] == topology.step]
+        self._gone = [host for host in self._gone if host not in told]
+        # The fleet does not miss a host that died before it was told of its slots.
+        owners = topology.routes.hosts
+        untold = set(owners) - set(self._fleet.ready(owners)) - set(told)
+        lost = told + sorted(untold)
+        self._died.update(lost)
+        for host in lost:
+            self._lost.append(LostHost(host, topology.step, topology.slots_of(host)))
+            with self._lock:
+                topology.lost(host)
+        return lost
+
     def _advance(self, topology: Topology, version: int) -> None:
         while True:
+            self._lose(topology)
             with self._lock:
                 ready = self._fleet.ready(self._known(topology))
                 # A host that died under this epoch may be back at once, and may die of it again.
-                left_out = self._died | self._fleet.avoided(version + 1)
-                others = [host for host in ready if host not in left_out]
-                if set(others) & set(topology.hosts):
-                    ready = others
-                for handover in topology.advance(version, ready, self.migration):
+                avoided = self._died | self._fleet.avoided(version + 1)
+                for handover in topology.advance(version, ready, self.migration, avoided):
                     self._note(handover)
                 if not topology.homeless:
                     return

@@ -61,6 +61,8 @@ class Topology:
         self._wanted = self._checked(hosts)
         self._known = set(self._wanted)
         self._ready: set[int] = set()
+        self._able: set[int] = set()
+        """Hosts that can be given slots: not those that are to be avoided, if there are others."""
         self._version: int | None = None
         self._moved = 0
         self._owner = np.full(slots, _NONE, dtype=np.int32)
@@ -163,7 +165,11 @@ class Topology:
         self._told = None
 
     def advance(
-        self, version: int, ready: Collection[HostId], migration: Migration
+        self,
+        version: int,
+        ready: Collection[HostId],
+        migration: Migration,
+        avoided: Collection[str] = (),
     ) -> list[Handover]:
         """Change at an epoch boundary what can change now, and tell what changes hands.
 
@@ -172,10 +178,15 @@ class Topology:
         hosts that have least. Of the pending ones at most `migration.slots_at_once` move, also when
         a failed epoch brings the same version here again. A leaving host is asked for its state only
         where slots arrive whole: otherwise it need not be there any more.
+
+        Hosts that are `avoided` are given no slots as long as a wanted host can have them; what they own
+        they keep.
         """
         if version != self._version:
             self._version, self._moved = version, 0
         self._ready = {self._numbers[host] for host in ready if host in self._numbers}
+        able = self._ready - {n for host, n in self._numbers.items() if host in avoided}
+        self._able = able if able & set(self._wanted) else self._ready
         target = self._owner.copy()
         self._move_pending(target, migration)
         self._house_unowned(target)
@@ -273,7 +284,7 @@ class Topology:
         pending = np.flatnonzero(
             (self._owner != _NONE)
             & (self._owner != self._home)
-            & np.isin(self._home, list(self._ready))
+            & np.isin(self._home, list(self._able))
         )
         if migration.slots_at_once is not None:
             pending = pending[: max(0, migration.slots_at_once - self._moved)]
@@ -282,10 +293,10 @@ class Topology:
 
     def _house_unowned(self, target: Array) -> None:
         """Homes that are ready first; then wanted hosts; then leaving ones that still own slots."""
-        home_is_ready = (target == _NONE) & np.isin(self._home, list(self._ready))
-        target[home_is_ready] = self._home[home_is_ready]
-        hosts = [n for n in self._wanted if n in self._ready] or [
-            n for n in sorted(self._ready) if np.any(target == n)
+        home_is_able = (target == _NONE) & np.isin(self._home, list(self._able))
+        target[home_is_able] = self._home[home_is_able]
+        hosts = [n for n in self._wanted if n in self._able] or [
+            n for n in sorted(self._able) if np.any(target == n)
         ]
         if hosts and np.any(target == _NONE):
             target[:] = adopted(target, np.array(hosts))
