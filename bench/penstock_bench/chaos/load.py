@@ -34,7 +34,7 @@ RATE, BURST = 500.0, 10
 HOST_RATE = 1500.0
 """Rows that a host takes in a second: few enough for bursts, and enough to catch up after a fault."""
 EPOCH_ROWS = 3_000
-"""Rows of an epoch at most: after an outage a backlog is many epochs, not a long one that each fault repeats."""
+"""Rows of an epoch at most: a backlog is many epochs, not a long one that each fault repeats."""
 HOSTS, MOST_HOSTS = 2, 3
 HOST_LOST_MS = 1_500
 """Milliseconds of silence after which a host is given up: less than a user's 5 s, so that many fit in."""
