@@ -87,9 +87,16 @@ class HostServer(TokenServer):
         self._ended = threading.Event()
         self._chain, self._followers = chain, followers
         self._fetcher = Fetcher(
-            machine, self._lock, self._reader, token, timeout_ms, self._where, counted_on
+            machine,
+            self._lock,
+            self._reader,
+            self._newest,
+            token,
+            timeout_ms,
+            self._where,
+            counted_on,
         )
-        self._trickle = Trickle(machine, self._lock, self._fetcher, self._where)
+        self._trickle = Trickle(machine, self._lock, self._fetcher, self._where, lambda: None)
         self.actions = {
             "assign": self._assign,
             "seal": self._answer_seal,
@@ -265,7 +272,7 @@ class HostServer(TokenServer):
         """Entries of slots that this host gave away, for the host that owns them now."""
         with telling_errors():
             point("host.serve", **self._where)
-            return serve.answer(self.machine, self._lock, ticket.ticket)
+            return serve.answer(self.machine, self._lock, lambda run: False, ticket.ticket)
 
     def seal_if_complete(self, header: ChannelHeader) -> None:
         """Begin to seal if all channels of the epoch have closed. The caller holds the lock."""
@@ -350,6 +357,9 @@ class HostServer(TokenServer):
     def _reader(self) -> StateReader:
         table = self.machine.operator.table
         return StateReader(self._store, self._step, table.codec, table.schema, table.slots)
+
+    def _newest(self) -> int:
+        return max(self._store.epochs(), default=-1)
 
     def _rollback(self, order: dict[str, Any]) -> None:
         with self._lock:
