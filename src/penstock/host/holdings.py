@@ -45,7 +45,7 @@ class Holdings:
         self.residence = Residence(operator.table.slots)
         self.copies = Copies(operator.table, self.residence)
         self._memory_limit = memory_limit
-        self._next_due: dict[str, int] | None = None
+        self.next_due: dict[str, int] | None = None
         """What falls due next in entries that are not here; None: not known."""
         self._moved = MovedState()
         """What has moved since vitals were last told."""
@@ -65,7 +65,7 @@ class Holdings:
         idle = np.flatnonzero(~self.residence.owned)
         self._drop(np.union1d(fresh, np.setdiff1d(idle, self.residence.copies)), fresh)
         self.copies.begin()
-        self._next_due = None
+        self.next_due = None
 
     def give(self, slots: Array, number: int, run: int) -> None:
         """A reroute of a live run has taken these slots away."""
@@ -78,7 +78,7 @@ class Holdings:
         if len(stale):
             self._drop(stale, slots)
             self.copies.begin()
-        self._next_due = None
+        self.next_due = None
 
     def release(self) -> None:
         """Nobody needs the copies of slots given away: they go when the next version is final."""
@@ -113,7 +113,7 @@ class Holdings:
 
     def need_due(self, limits: dict[str, int]) -> NeedDue | NeedSlots | None:
         """What must come before entries up to these limits can fall due; None: nothing."""
-        residence, known = self.residence, self._next_due
+        residence, known = self.residence, self.next_due
         if not limits or not residence.any_partial:
             return None
         if known is not None and all(c not in known or known[c] > x for c, x in limits.items()):
@@ -150,7 +150,7 @@ class Holdings:
         """All entries that are due have been installed; these are the next values elsewhere."""
         residence = self.residence
         if (need.changes, need.arrivals) == (residence.changes, residence.arrivals):
-            self._next_due = next_due
+            self.next_due = next_due
 
     def complete_slot(self, wanted: Wanted) -> None:
         """All entries of a wanted slot have been installed."""
@@ -203,7 +203,7 @@ class Holdings:
         if self.version is None or version < self.version:
             raise ProtocolError(f"cannot return to version {version}: {self}")
         self.settle(version)
-        self.version, self._next_due = version, None
+        self.version, self.next_due = version, None
         self.operator.rollback()
         gone = self.residence.roll_back()
         if len(gone):
@@ -231,7 +231,7 @@ class Holdings:
         if table.nbytes > limit:
             self._moved = self._moved.plus(evicted=table.evict(int(limit * _AFTER_EVICTION)))
             self.residence.evicted(self.version)
-            self._next_due = None
+            self.next_due = None
 
     def _full(self) -> bool:
         """Whether bringing more in the background would only have it evicted again."""

@@ -158,7 +158,7 @@ class Residence:
 
     def take(self, slots: Array, source: FrozenCopy | None, whole: bool, wanted: bool) -> Array:
         """A reroute has brought these slots. Returns those of which the table may hold an old copy."""
-        stale = slots[self.frozen[slots] != _NEVER]
+        stale: Array = slots[self.frozen[slots] != _NEVER]
         self.owned[slots] = self.partial[slots] = True
         self.whole[slots], self.wanted[slots] = whole, whole or wanted
         self.frozen[slots] = _NEVER
