@@ -1,0 +1,1 @@
+"""Sinks that live couriers write to."""

@@ -1,0 +1,1 @@
+"""Sources that live couriers read by themselves."""
