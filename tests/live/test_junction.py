@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 import pytest
 
-from penstock.live.junction import Item, Junction, Lane, Mark, Rows
+from penstock.live.junction import Item, Junction, Lane, Mark, Reach, Rows
 from penstock.plan.watermarks import FREE
 from penstock.wire.live import Checkpoint, Handing, Message, Part, Reroute
 
@@ -81,7 +81,7 @@ def test_a_host_that_leaves_holds_checkpoints_back_until_it_has_answered_all() -
     assert junction.echo(A, 1) == []
     assert junction.take(B, Rows(0, "its last")) == [Rows(0, "its last")]
     assert junction.gone(B) == [checkpoint(1)]
-    assert junction.reach == (None, False, False)
+    assert junction.reach == Reach(None, False, False)
     junction.take(A, Mark(7))
     assert junction.reach.watermark_ms == 7
 
@@ -89,9 +89,9 @@ def test_a_host_that_leaves_holds_checkpoints_back_until_it_has_answered_all() -
 def test_time_is_the_least_of_all_lanes_and_waits_like_rows() -> None:
     source: Lane = (0, "")
     junction = Junction("top", {A: Mark(5), B: Mark(None), source: Mark(FREE)})
-    assert junction.reach == (None, False, False)
+    assert junction.reach == Reach(None, False, False)
     junction.take(B, Mark(9))
-    assert junction.reach == (5, False, False)
+    assert junction.reach == Reach(5, False, False)
     junction.tell(checkpoint(0))
     junction.echo(A, 0)
     junction.take(A, Mark(8))
@@ -101,7 +101,7 @@ def test_time_is_the_least_of_all_lanes_and_waits_like_rows() -> None:
     assert junction.reach.watermark_ms == 8
     for lane in (A, B, source):
         junction.take(lane, Mark(FREE, final=True))
-    assert junction.reach == (None, True, True)
+    assert junction.reach == Reach(None, True, True)
 
 
 class Hosts:

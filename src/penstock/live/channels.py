@@ -103,7 +103,8 @@ class Stream:
         except PenstockError as failed:
             error = failed
         except Exception as failed:
-            error = PenstockError(f"the stream of host {self.host} failed with {failed!r}")
+            why = str(failed).split("\n")[0]
+            error = PenstockError(f"the stream of host {self.host} failed: {why}")
         with suppress(Exception):  # of a stream that broke, too: else Arrow complains on stderr
             self._writer.close()
         if error is None and not self._done:

@@ -29,7 +29,7 @@ from penstock.wire.live import Back, Chunk, Frame, LiveStep, Message, Part, Rero
 
 _TIME_S = 0.005
 """Seconds from one word about event time to the next, at least: it costs nearly as much as a chunk."""
-_GREETING_S = 0.25
+_GREETING_S = 0.1
 """Seconds to wait for the watermarks of hosts, after a time in which the courier was idle."""
 NEVER = float("inf")
 
@@ -284,6 +284,7 @@ class Outlet:
         if stream is not None:
             self._awaited.discard(part.host)
             self._marks.pop(part.host, None)
+            stream.send(codec.encode(Frame(leave=True)))
             stream.finish()
             self._run.parted(stream, message.number)
 

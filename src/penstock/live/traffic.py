@@ -15,7 +15,7 @@ from typing import Any
 import pyarrow as pa
 
 from penstock import codec
-from penstock.errors import InputError
+from penstock.errors import InputError, from_wire
 from penstock.exchange.aside import Aside
 from penstock.exchange.step_work import as_schema
 from penstock.faults import point
@@ -77,6 +77,8 @@ class Traffic:
         """Rows that left in the sink's epoch."""
         self._noted: dict[int, tuple[dict[int, dict[str, Any]], bool]] = {}
         """Epoch -> positions of the sources at its end, and whether they had ended."""
+        self._last: int | None = None
+        """The run's last epoch, once it has ended: nothing of later ones is read, or leaves."""
         self._stirred = False
         """Whether outlets have something new."""
         self._timeless = timeless(flow)
@@ -185,7 +187,7 @@ class Traffic:
         if now >= self._clocks_at:
             self._look_at_clocks(now)
         look_at = now if self._stirred else min(look_at, self._clocks_at)
-        if not self._window.full:
+        if not self._window.full and self._last is None:
             for number, source in self._sources.items():
                 if source.positions and not source.asked and not source.ended:
                     at = max([pacer.next_at() for pacer in self._pacers[number]])
@@ -206,6 +208,8 @@ class Traffic:
 
     def pulled(self, number: int, polled: list[Polled], ended: bool) -> None:
         """Rows that a source was asked for."""
+        if self._last is not None:
+            return
         source, epoch = self._sources[number], self._source_epoch
         source.asked, source.ended = False, ended
         notes, now_ms = self._notes_of(epoch), self._now_ms()
@@ -258,6 +262,8 @@ class Traffic:
             self._push(self._outputs[step], stream.lane, batch, notes)
         if back is None:
             return
+        if back.error is not None:
+            raise from_wire(back.error)
         self._outlets[step].heard(stream, back)
         if back.aside is not None:
             aside = codec.from_plain(back.aside, Aside)
@@ -290,6 +296,7 @@ class Traffic:
             ended = all(source.ended or not source.positions for _, source in sources)
             self._noted[checkpoint.epoch] = positions, ended
             self._source_epoch = self._epochs[message.number] = checkpoint.epoch + 1
+            self._last = checkpoint.epoch if checkpoint.last else None
         for junction in self._junctions.values():
             self._go_on(junction, junction.tell(message))
         for number in range(len(self._flow.sources)):
@@ -326,6 +333,8 @@ class Traffic:
                 self._pass(item)
 
     def _write(self, batch: pa.RecordBatch) -> None:
+        if self._last is not None and self._sink_epoch > self._last:
+            return  # a timer has fired behind the last checkpoint: it will fire again
         rows = as_schema(batch, self._flow.output, "output")
         self._writer.write(rows, RowIds(self._order.courier, self._sink_epoch, self._left))
         self._left += rows.num_rows
