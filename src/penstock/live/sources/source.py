@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 from penstock.model import DeadLetter
+from penstock.plan.steps import SourceDecoder
 
 
 @dataclass(frozen=True)
@@ -21,18 +22,23 @@ class Polled:
     position: Any
     """Where to start again after these rows; a JSON value."""
     bad: tuple[DeadLetter, ...] = ()
-    """What was between these rows and could not be read: set aside, or refused."""
+    """What stood between these rows and could not be read: to be set aside, or refused (`bad_input`)."""
 
 
 class LiveReader(ABC):
     """Reads some partitions of a source, in a courier. Used by one thread."""
 
-    ended: bool = False
-    """Whether nothing more will come, of a source that has an end."""
+    @property
+    def ended(self) -> bool:
+        """Whether nothing more will come, of a source that has an end."""
+        return False
 
     @abstractmethod
     def poll(self, wait_ms: float, most_rows: int) -> list[Polled]:
         """All rows that are there, at most about `most_rows`; waits up to `wait_ms` for the first."""
+
+    def commit(self, positions: Mapping[str, Any]) -> None:  # noqa: B027 - few sources care
+        """The rows before these positions, by partition, will not be asked for again."""
 
     @abstractmethod
     def close(self) -> None:
@@ -40,12 +46,25 @@ class LiveReader(ABC):
 
 
 class LiveSource(ABC):
-    """A source that couriers read by themselves. Picklable; two that are equal are the same source."""
+    """A source that couriers read by themselves. Picklable; two that are equal are the same source.
+
+    In micro-batches Spark reads it: see `penstock.spark.sources`.
+    """
 
     @property
     @abstractmethod
     def schema(self) -> pa.Schema:
         """The columns of the rows."""
+
+    @property
+    def arrival(self) -> str | None:
+        """The column that tells when a row arrived; None: no column does."""
+        return None
+
+    @property
+    def decoder(self) -> SourceDecoder:
+        """What makes rows of this schema of the rows that Spark reads, in micro-batches."""
+        return Cast(self.schema)
 
     @abstractmethod
     def partitions(self) -> list[str]:
@@ -58,3 +77,16 @@ class LiveSource(ABC):
     @abstractmethod
     def reader(self, positions: Mapping[str, Any]) -> LiveReader:
         """A reader of exactly these partitions, each from its position on."""
+
+
+@dataclass(frozen=True)
+class Cast:
+    """Takes rows whose columns have the right names, and gives them the types of the schema.
+
+    Spark has timestamps in the session's time zone.
+    """
+
+    schema: pa.Schema
+
+    def decode(self, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, Sequence[DeadLetter]]:
+        return batch.cast(self.schema), ()
