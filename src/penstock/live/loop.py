@@ -144,20 +144,21 @@ class CourierRun:
         task, order, events = self._task, self.order, self._events
         writer = task.sink.writer(order.courier, task.flow.output)
         kept.callback(writer.close)
+        for number, positions in order.positions.items():
+            reader = partial(task.sources[number].reader, positions)
+            self._pullers[number] = Puller(number, reader, events.put, task.settings.chunk_rows)
         traffic = Traffic(
             task.flow,
             order,
             task.settings,
+            self._pullers,
             self._connect,
             writer,
             self._reports.put,
             task.keep_late,
         )
-        for number, positions in order.positions.items():
-            reader = partial(task.sources[number].reader, positions)
-            self._pullers[number] = Puller(number, reader, events.put, task.settings.chunk_rows)
         while not self._halted.is_set():
-            look_at = traffic.act(self._ask)
+            look_at = traffic.act()
             timeout = None if look_at == NEVER else max(look_at - time.monotonic(), 0.0)
             try:
                 event = events.get(timeout=timeout)
@@ -166,9 +167,6 @@ class CourierRun:
                     event = events.get_nowait()
             except Empty:
                 pass
-
-    def _ask(self, source: int) -> None:
-        self._pullers[source].allow()
 
     def _connect(self, host: str, location: str, header: StreamHeader, lane: Lane) -> Stream:
         endpoint, lost_ms = self._endpoints.at(location), self._settings.host_lost_ms

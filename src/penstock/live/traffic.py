@@ -8,15 +8,15 @@ lets it `act` when something is due.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import pyarrow as pa
 
 from penstock import codec
-from penstock.errors import InputError, from_wire
-from penstock.exchange.aside import Aside
+from penstock.errors import from_wire
+from penstock.exchange.aside import Aside, bad_input
 from penstock.exchange.step_work import as_schema
 from penstock.faults import point
 from penstock.live.channels import Stream
@@ -27,6 +27,7 @@ from penstock.live.outlet import NEVER, Outlet, Surroundings, one_batch
 from penstock.live.pacing import Pacer, Window
 from penstock.live.sinks.sink import LiveWriter, RowIds
 from penstock.live.sources.source import Polled
+from penstock.model import DeadLetter
 from penstock.plan.steps import FlowPlan, MapStep
 from penstock.plan.watermarks import FREE
 from penstock.settings import Settings
@@ -34,6 +35,16 @@ from penstock.wire.live import Back, LiveOrder, Message, Passed, StreamHeader
 
 Connect = Callable[[str, str, StreamHeader, Lane], Stream]
 """Opens a stream, given the host, its location, the header, and the lane of what comes by it."""
+
+
+class Asked(Protocol):
+    """A source that brings rows when it may."""
+
+    def allow(self) -> None:
+        """Let it bring some."""
+
+    def commit(self, positions: Mapping[str, Any]) -> None:
+        """Nobody will ask again for what is before these positions."""
 
 
 @dataclass
@@ -58,6 +69,7 @@ class Traffic:
         flow: FlowPlan,
         order: LiveOrder,
         settings: Settings,
+        pullers: Mapping[int, Asked],
         connect: Connect,
         writer: LiveWriter,
         report: Callable[[Passed], None],
@@ -65,6 +77,7 @@ class Traffic:
     ) -> None:
         """Opens all streams. `report` is called when an epoch has passed."""
         self._flow, self._order, self._settings = flow, order, settings
+        self._pullers = pullers
         self._open, self._writer, self._report = connect, writer, report
         self._keep_late = keep_late
         self._where = {"run": order.run, "partition": order.courier}
@@ -179,8 +192,8 @@ class Traffic:
     def _now_ms(self) -> int:
         return max(int(time.time() * 1000), self._order.time_ms)
 
-    def act(self, ask: Callable[[int], None]) -> float:
-        """Do what is due, and `ask` sources for rows; gives when to look again, if nothing comes before."""
+    def act(self) -> float:
+        """Do what is due, and ask sources for rows; gives when to look again, if nothing comes before."""
         self._stirred = False
         look_at = min([outlet.work() for outlet in self._outlets.values()], default=NEVER)
         now = time.monotonic()
@@ -189,11 +202,11 @@ class Traffic:
         look_at = now if self._stirred else min(look_at, self._clocks_at)
         if not self._window.full and self._last is None:
             for number, source in self._sources.items():
-                if source.positions and not source.asked and not source.ended:
+                if number in self._pullers and not source.asked and not source.ended:
                     at = max([pacer.next_at() for pacer in self._pacers[number]])
                     if at <= now:
                         source.asked = True
-                        ask(number)
+                        self._pullers[number].allow()
                     else:
                         look_at = min(look_at, at)
         return look_at
@@ -218,7 +231,7 @@ class Traffic:
         for one in polled:
             source.positions[one.partition] = one.position
             if one.bad:
-                self._set_aside(one, notes)
+                self._set_aside(one.bad, notes)
             if one.batch.num_rows:
                 newest = notes.witness.note(number, one.batch)
                 if newest:
@@ -236,15 +249,11 @@ class Traffic:
                 notes.left([arrived], time.time() * 1e6)
         self._mark(number)
 
-    def _set_aside(self, polled: Polled, notes: EpochNotes) -> None:
+    def _set_aside(self, bad: Sequence[DeadLetter], notes: EpochNotes) -> None:
         """What a source could not read."""
         if self._flow.on_error != "dead_letter":
-            bad = polled.bad[0]
-            raise InputError(
-                f"{bad.step}: cannot read what is at {bad.key}: {bad.error}",
-                hint='mend what writes it, or start the flow with on_error="dead_letter"',
-            )
-        notes.aside.dead.extend(polled.bad)
+            raise bad_input(bad)
+        notes.aside.dead.extend(bad)
 
     def _mark(self, number: int) -> None:
         """Let the steps that read a source know how far its event time has come."""
@@ -295,6 +304,7 @@ class Traffic:
             positions = {number: dict(source.positions) for number, source in sources}
             ended = all(source.ended or not source.positions for _, source in sources)
             self._noted[checkpoint.epoch] = positions, ended
+            self._commit(checkpoint.durable)
             self._source_epoch = self._epochs[message.number] = checkpoint.epoch + 1
             self._last = checkpoint.epoch if checkpoint.last else None
         for junction in self._junctions.values():
@@ -302,6 +312,16 @@ class Traffic:
         for number in range(len(self._flow.sources)):
             for junction in self._readers.get(number, ()):
                 self._go_on(junction, junction.echo((number, ""), message.number))
+
+    def _commit(self, durable: int) -> None:
+        """Let sources know that the rows of this epoch, and of those before it, are done with."""
+        epochs = [epoch for epoch in self._noted if epoch <= durable]
+        if epochs:
+            for number, positions in self._noted[max(epochs)][0].items():
+                if number in self._pullers:
+                    self._pullers[number].commit(positions)
+        for epoch in epochs:
+            del self._noted[epoch]
 
     def _push(
         self,
@@ -346,7 +366,7 @@ class Traffic:
         self._writer.flush(epoch)
         point("courier.flushed", epoch=epoch, **self._where)
         notes = self._notes_of(epoch)
-        positions, ended = self._noted.pop(epoch)
+        positions, ended = self._noted[epoch]
         if self._order.close:
             ended = ended and self._junctions[None].reach.final
         self._report(
