@@ -17,7 +17,7 @@ from queue import Empty, SimpleQueue
 
 from penstock import codec
 from penstock.errors import HostLostError, PenstockError, to_wire
-from penstock.live.channels import Answered, Ended, Stream
+from penstock.live.channels import Answered, Ended, HostStream
 from penstock.live.junction import Lane
 from penstock.live.outlet import NEVER
 from penstock.live.puller import Pulled, Puller, PullFailed, as_error
@@ -78,7 +78,7 @@ class CourierRun:
         self._events: SimpleQueue[_Event] = SimpleQueue()
         self._reports: SimpleQueue[Passed | None] = SimpleQueue()
         self._halted = threading.Event()
-        self._streams: list[Stream] = []
+        self._streams: list[HostStream] = []
         self._pullers: dict[int, Puller] = {}
         self._run_thread = threading.Thread(target=self._run, name="live-run", daemon=True)
         self._report_thread = threading.Thread(target=self._report, name="live-report", daemon=True)
@@ -168,9 +168,9 @@ class CourierRun:
             except Empty:
                 pass
 
-    def _connect(self, host: str, location: str, header: StreamHeader, lane: Lane) -> Stream:
+    def _connect(self, host: str, location: str, header: StreamHeader, lane: Lane) -> HostStream:
         endpoint, lost_ms = self._endpoints.at(location), self._settings.host_lost_ms
-        stream = Stream(host, endpoint, header, lane, self._events.put, lost_ms)
+        stream = HostStream(host, endpoint, header, lane, self._events.put, lost_ms)
         self._streams.append(stream)
         if self._halted.is_set():  # too late for `halt` to see it
             stream.cancel()

@@ -19,12 +19,21 @@ from penstock.errors import from_wire
 from penstock.exchange.aside import Aside, bad_input
 from penstock.exchange.step_work import as_schema
 from penstock.faults import point
-from penstock.live.channels import Stream
+from penstock.live.channels import HostStream
 from penstock.live.clocks import SourceClock, known_partitions
-from penstock.live.junction import Item, Junction, Lane, Mark, Rows, inlets, read_by, timeless
+from penstock.live.junction import (
+    InputRows,
+    Item,
+    Junction,
+    Lane,
+    LaneMark,
+    inlets,
+    read_by,
+    timeless,
+)
 from penstock.live.notes import EpochNotes, arrivals_us
 from penstock.live.outlet import NEVER, Outlet, Surroundings, one_batch
-from penstock.live.pacing import Pacer, Window
+from penstock.live.pacing import ByteWindow, Pacer
 from penstock.live.sinks.sink import LiveWriter, RowIds
 from penstock.live.sources.source import Polled
 from penstock.model import DeadLetter
@@ -33,7 +42,7 @@ from penstock.plan.watermarks import FREE
 from penstock.settings import Settings
 from penstock.wire.live import Back, LiveOrder, Message, Passed, StreamHeader
 
-Connect = Callable[[str, str, StreamHeader, Lane], Stream]
+Connect = Callable[[str, str, StreamHeader, Lane], HostStream]
 """Opens a stream, given the host, its location, the header, and the lane of what comes by it."""
 
 
@@ -48,7 +57,7 @@ class Asked(Protocol):
 
 
 @dataclass
-class _Source:
+class _SourceState:
     """One source in this courier."""
 
     clock: SourceClock
@@ -57,7 +66,7 @@ class _Source:
     asked: bool = False
     """Whether it was asked for rows, and has not brought them."""
     ended: bool = False
-    mark: Mark | None = None
+    mark: LaneMark | None = None
     """How far it is, as steps know."""
 
 
@@ -81,7 +90,7 @@ class Traffic:
         self._open, self._writer, self._report = connect, writer, report
         self._keep_late = keep_late
         self._where = {"run": order.run, "partition": order.courier}
-        self._window = Window(int(settings.live_window_mb * (1 << 20)))
+        self._window = ByteWindow(int(settings.live_window_mb * (1 << 20)))
         self._notes: dict[int, EpochNotes] = {}
         self._epochs: dict[int, int] = {}
         """Number of a checkpoint message -> the epoch after it."""
@@ -97,7 +106,7 @@ class Traffic:
         self._timeless = timeless(flow)
         self._inlets = inlets(flow)
         self._maps: dict[int, list[tuple[int, MapStep]]] = {}
-        """Stream -> stateless steps that read it, each with the stream that it makes."""
+        """HostStream -> stateless steps that read it, each with the stream that it makes."""
         self._outputs: dict[str, int] = {}
         """Step -> the stream that it makes."""
         for number, step in enumerate(flow.steps):
@@ -114,10 +123,10 @@ class Traffic:
         steps = {step.step: step for step in self._order.steps}
         self._junctions: dict[str | None, Junction] = {}
         for reader, reads in read_by(self._flow).items():
-            lanes: dict[Lane, Mark] = {}
+            lanes: dict[Lane, LaneMark] = {}
             for read in reads:
                 if isinstance(read, int):
-                    lanes[read, ""] = Mark(FREE if read in self._timeless else None)
+                    lanes[read, ""] = LaneMark(FREE if read in self._timeless else None)
                 else:
                     mark = self._host_mark(read, steps[read].watermark_ms)
                     lanes |= {(read, place.host): mark for place in steps[read].hosts}
@@ -157,16 +166,16 @@ class Traffic:
 
     def _add_sources(self) -> None:
         flow, order = self._flow, self._order
-        self._sources: dict[int, _Source] = {}
+        self._sources: dict[int, _SourceState] = {}
         started_ms = self._now_ms()
         for number, plan in enumerate(flow.sources):
             mine = dict(order.positions.get(number, {}))
             known = known_partitions(order.event_times, number, plan, mine)
-            self._sources[number] = _Source(SourceClock(plan, mine, known, started_ms), mine)
+            self._sources[number] = _SourceState(SourceClock(plan, mine, known, started_ms), mine)
             self._mark(number)
         self._clocks_at = time.monotonic()
 
-    def _connect(self, step: str, host: str, location: str, after: int) -> Stream:
+    def _connect(self, step: str, host: str, location: str, after: int) -> HostStream:
         order = self._order
         header = StreamHeader(step, order.run, order.courier, order.couriers, after)
         lane = (step, host if after < 0 else f"{host}@{after}")
@@ -177,12 +186,12 @@ class Traffic:
                 junction.join(lane, self._host_mark(step, None), after)
         return stream
 
-    def _parted(self, stream: Stream, number: int) -> None:
+    def _parted(self, stream: HostStream, number: int) -> None:
         for junction in self._readers.get(stream.step, ()):
             self._go_on(junction, junction.part(stream.lane, number))
 
-    def _host_mark(self, step: str, watermark_ms: int | None, final: bool = False) -> Mark:
-        return Mark(FREE if step in self._timeless else watermark_ms, final)
+    def _host_mark(self, step: str, watermark_ms: int | None, final: bool = False) -> LaneMark:
+        return LaneMark(FREE if step in self._timeless else watermark_ms, final)
 
     def _notes_of(self, epoch: int) -> EpochNotes:
         if epoch not in self._notes:
@@ -264,7 +273,7 @@ class Traffic:
             for junction in self._readers.get(number, ()):
                 self._go_on(junction, junction.take((number, ""), mark))
 
-    def answered(self, stream: Stream, batch: pa.RecordBatch | None, back: Back | None) -> None:
+    def answered(self, stream: HostStream, batch: pa.RecordBatch | None, back: Back | None) -> None:
         step = stream.step
         if batch is not None and batch.num_rows:
             notes = self._notes_of(stream.epoch)
@@ -290,7 +299,7 @@ class Traffic:
             for junction in readers:
                 self._go_on(junction, junction.echo(stream.lane, back.message))
 
-    def ended(self, stream: Stream) -> None:
+    def ended(self, stream: HostStream) -> None:
         """A host that left its step has answered everything."""
         self._outlets[stream.step].ended(stream)
         for junction in self._readers.get(stream.step, ()):
@@ -334,7 +343,7 @@ class Traffic:
         """Take rows of a stream through stateless steps to all that read it."""
         for step, input in self._inlets.get(stream, ()):
             junction = self._junctions[step]
-            self._go_on(junction, junction.take(lane, Rows(input, batch, arrived)))
+            self._go_on(junction, junction.take(lane, InputRows(input, batch, arrived)))
             arrived = None
         for output, map_step in self._maps.get(stream, ()):
             for made in notes.work.mapped(map_step, [batch]):
@@ -347,7 +356,7 @@ class Traffic:
             if junction.step is not None:
                 self._outlets[junction.step].put(item)
                 self._stirred = True
-            elif isinstance(item, Rows):
+            elif isinstance(item, InputRows):
                 self._write(item.batch)
             else:
                 self._pass(item)
