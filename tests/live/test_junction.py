@@ -86,6 +86,13 @@ def test_a_host_that_leaves_holds_checkpoints_back_until_it_has_answered_all() -
     assert junction.reach.watermark_ms == 7
 
 
+def test_a_stream_that_ends_without_leave_has_brought_nothing() -> None:
+    junction = two()
+    junction.tell(checkpoint(0))
+    junction.echo(A, 0)
+    assert junction.gone(B) == []
+
+
 def test_time_is_the_least_of_all_lanes_and_waits_like_rows() -> None:
     source: Lane = (0, "")
     junction = Junction("top", {A: LaneMark(5), B: LaneMark(None), source: LaneMark(FREE)})

@@ -122,8 +122,9 @@ class Junction:
         return self._go_on()
 
     def gone(self, lane: Lane) -> list[Item]:
-        """A host that leaves has answered everything."""
-        return self.echo(lane, self._lanes[lane].leaves)
+        """The stream of a host has ended: one that leaves has answered everything."""
+        leaves = self._lanes[lane].leaves
+        return [] if leaves == _NEVER else self.echo(lane, leaves)
 
     @property
     def reach(self) -> Reach:

@@ -73,10 +73,11 @@ class CourierRun:
         on_death: Callable[[], None] = lambda: None,
     ) -> None:
         self.order = order
-        self._task, self._flow, self._settings = task, task.flow, task.settings
+        self._task, self._settings = task, task.settings
         self._driver, self._endpoints, self._on_death = driver, endpoints, on_death
         self._events: SimpleQueue[_Event] = SimpleQueue()
         self._reports: SimpleQueue[Passed | None] = SimpleQueue()
+        self._telling = threading.Lock()
         self._halted = threading.Event()
         self._streams: list[HostStream] = []
         self._pullers: dict[int, Puller] = {}
@@ -91,11 +92,13 @@ class CourierRun:
     def tell(self, message: Message) -> None:
         """Put a control message of the driver between chunks. Called by another thread, which connects to
         hosts that are new, so that the run need not wait for that."""
-        if message.reroute is not None:
-            for handing in message.reroute.handings:
-                with suppress(HostLostError):
-                    self._endpoints.at(handing.target_location).greet(self._settings.host_lost_ms)
-        self._events.put(message)
+        with self._telling:  # so that messages keep their order
+            if message.reroute is not None:
+                for handing in message.reroute.handings:
+                    with suppress(HostLostError):
+                        endpoint = self._endpoints.at(handing.target_location)
+                        endpoint.greet(self._settings.host_lost_ms)
+            self._events.put(message)
 
     def halt(self) -> None:
         """Stop polling and sending, and break all streams off. Returns when that has happened."""
@@ -145,6 +148,8 @@ class CourierRun:
         writer = task.sink.writer(order.courier, task.flow.output)
         kept.callback(writer.close)
         for number, positions in order.positions.items():
+            if not positions:
+                continue
             reader = partial(task.sources[number].reader, positions)
             self._pullers[number] = Puller(number, reader, events.put, task.settings.chunk_rows)
         traffic = Traffic(
@@ -162,7 +167,9 @@ class CourierRun:
             timeout = None if look_at == NEVER else max(look_at - time.monotonic(), 0.0)
             try:
                 event = events.get(timeout=timeout)
-                while True:
+                while (
+                    not self._halted.is_set()
+                ):  # streams that were broken off bring nothing to go by
                     _take(traffic, event)
                     event = events.get_nowait()
             except Empty:
