@@ -15,7 +15,7 @@ import pyarrow.flight as fl
 
 from penstock import codec
 from penstock.errors import PenstockError, from_wire
-from penstock.live.loop import CourierTask, LiveRun
+from penstock.live.loop import CourierRun, CourierTask
 from penstock.live.sinks.sink import LiveSink, LiveWriter, RowIds
 from penstock.live.sources.source import LiveReader, LiveSource, Polled
 from penstock.operators.operator import EpochTime
@@ -54,7 +54,7 @@ class Tap:
     def __init__(self, batches: Sequence[pa.RecordBatch] = ()) -> None:
         self.batches = list(batches)
         self.ended = False
-        self.polls = 0
+        self.polls = self.committed = 0
         self.changed = threading.Condition()
 
     def give(self, *batches: pa.RecordBatch, end: bool = False) -> None:
@@ -90,6 +90,17 @@ class _TapReader(LiveReader):
         self._taps, self._positions = taps, positions
         self._lock = next(iter(taps.values())).changed
 
+    @property
+    def ended(self) -> bool:
+        return all(
+            tap.ended and at == len(tap.batches)
+            for tap, at in ((self._taps[name], at) for name, at in self._positions.items())
+        )
+
+    def commit(self, positions: Mapping[str, Any]) -> None:
+        for name, position in positions.items():
+            self._taps[name].committed = position
+
     def poll(self, wait_ms: float, most_rows: int) -> list[Polled]:
         with self._lock:
             self._lock.wait_for(self._ready, wait_ms / 1000)
@@ -100,7 +111,6 @@ class _TapReader(LiveReader):
                 for place, batch in enumerate(tap.batches[at:], at + 1):
                     found.append(Polled(batch, name, place))
                 self._positions[name] = len(tap.batches)
-            self.ended = all(self._taps[name].ended for name in self._positions)
             return found
 
     def _ready(self) -> bool:
@@ -183,22 +193,24 @@ class PretendHost(TokenServer):
         self.going.set()
         self.broken = False
         self.watermark_ms: int | None = None
-        self.begun = False
         self.final = False
 
     def do_exchange(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
         self.headers.append(codec.decode(descriptor.command, StreamHeader))
+        begun = False
         for chunk in reader:
             frame = codec.decode(chunk.app_metadata.to_pybytes(), Frame)
             self.going.wait()
             if self.broken:
                 raise fl.FlightUnavailableError("this host is dead")
             self.log.append(frame)
+            if frame.leave:
+                continue
             batches, back = self.act(frame, chunk.data)
             for batch in batches:
-                if not self.begun:
+                if not begun:
                     writer.begin(batch.schema)
-                    self.begun = True
+                    begun = True
                 writer.write_batch(batch)
             writer.write_metadata(codec.encode(back))
 
@@ -269,7 +281,7 @@ class Scene:
 
     @contextmanager
     def running(self) -> Iterator[Scene]:
-        self.run = LiveRun(
+        self.run = CourierRun(
             self.task,
             self.order,
             self._driver,

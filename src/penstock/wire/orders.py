@@ -104,7 +104,7 @@ class TellMessage(TypedDict):
     """A `wire.live.Message`."""
 
 
-class Halt(TypedDict):
+class HaltRun(TypedDict):
     run: Number
 
 
