@@ -280,7 +280,7 @@ class Relocation:
                     self._copies[step].discard(host)
                     topology.forget(host)
 
-    def sealed(self, sealed: Iterable[SealedHost]) -> None:
+    def sealed(self, epoch: int, sealed: Iterable[SealedHost]) -> None:
         """An epoch is committed: see whether all state has arrived, and free the copies of it."""
         awaited = dict.fromkeys(self._steps, 0)
         for one in sealed:
