@@ -25,6 +25,7 @@ from penstock.driver.progress import (
 )
 from penstock.driver.registry import Registry
 from penstock.driver.relocation import Relocation
+from penstock.driver.stage import Stage
 from penstock.driver.versions import Tries, Versions
 from penstock.errors import CheckpointError
 from penstock.faults import point
@@ -35,9 +36,6 @@ from penstock.plan.steps import FlowPlan
 from penstock.settings import Settings
 from penstock.state.store.store import Store
 from penstock.wire.report import Seen, added, offloaded_by_segment
-
-_WORTH_TELLING_S = 1.0
-"""Seconds of waiting that a user should hear of."""
 
 Write = Callable[[EpochPlan], None]
 """Run the epoch's couriers under this plan and put the output into the sink; raise if that fails."""
@@ -75,7 +73,7 @@ class EpochRunner:
         self._relocation, self._control, self._bill = relocation, control, bill
         self.versions = Versions(flow, fleet, store, settings, clock_ms, steady_ms)
         self._late_sink, self._keep_time = late_sink, keep_time
-        self._stage: tuple[str, float] | None = None
+        self._stage = Stage()
 
     def run(self, epoch: int, partitions: int, write: Write, closing: int = 0) -> EpochProgress:
         """Run an epoch to its manifest. When this returns, the epoch is in the sink and durable.
@@ -113,7 +111,7 @@ class EpochRunner:
                 lost = self._fleet.roll_back(epoch - 1, run)
                 tries.again(epoch, failed, told, lost)
             finally:
-                self._stage = None
+                self._stage.goes_on()
         point("driver.sealed", epoch=epoch, run=plan.run)
         seen, dead = self._registry.seen(), self._registry.dead_letters()
         late = self._registry.late_rows()
@@ -164,13 +162,10 @@ class EpochRunner:
     @property
     def waiting(self) -> str:
         """What the epoch under way has been waiting for, if for long; else empty."""
-        stage = self._stage
-        if stage is None or time.monotonic() - stage[1] < _WORTH_TELLING_S:
-            return ""
-        return f"{stage[0]} ({time.monotonic() - stage[1]:.0f} s)"
+        return str(self._stage)
 
     def _waits(self, epoch: int, run: int, what: str) -> None:
-        self._stage = (f"epoch {epoch} run {run + 1}: waiting for {what}", time.monotonic())
+        self._stage.waits(f"epoch {epoch} run {run + 1}: waiting for {what}")
 
     @property
     def upkeep_trouble(self) -> str:

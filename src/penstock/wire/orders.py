@@ -84,3 +84,18 @@ class Trouble(TypedDict):
     epoch: Number
     run: Number
     error: str
+
+
+class Join(TypedDict):
+    run: Number
+    couriers: Number
+
+
+class CourierPassed(TypedDict):
+    passed: dict[str, Any]
+
+
+class StreamTrouble(TypedDict):
+    run: Number
+    courier: Number
+    error: str
