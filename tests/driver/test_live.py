@@ -25,7 +25,8 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
 def positions(store: Store) -> dict[str, int]:
     """Where the newest manifest says that the one source goes on."""
     manifest = store.read_manifest(max(store.epochs()))
-    assert manifest is not None and manifest.positions is not None
+    assert manifest is not None
+    assert manifest.positions is not None
     return manifest.positions["0"]
 
 
@@ -236,7 +237,7 @@ def test_a_lost_host_sends_all_back_to_the_newest_manifest(store: Store) -> None
             [],
         )
         flow.pass_epochs(1)
-        assert flow.progress[-1].epoch == newest + 1 and flow.progress[-1].runs == 2
+        assert (flow.progress[-1].epoch, flow.progress[-1].runs) == (newest + 1, 2)
         flow.hosts.up.add(B)
         until(lambda: flow.hosts.told.get(B) and 0 in flow.hosts.told[B])
         assert len(flow.couriers.orders) == 2, "the slots go back without another run"
