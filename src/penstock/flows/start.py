@@ -57,7 +57,7 @@ def start(
         raise FlowError(f"on_error={on_error!r} is unknown", hint='use "fail" or "dead_letter"')
     chosen = Migration.parse(migration)
     plan = _with_errors(flow.plan, on_error)
-    source = one_stream([source.df for source in flow.graph.sources], plan.tagged)
+    source = one_stream([source.frame() for source in flow.graph.sources], plan.tagged)
     if close and (source.isStreaming and trigger != "available_now"):
         raise SettingError(
             "close=True ends the input when all that is there now has been read",

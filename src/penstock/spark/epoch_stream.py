@@ -98,10 +98,10 @@ class EpochStream:
     def _output(self, source: DataFrame) -> DataFrame:
         """The source with couriers on it. They learn the epoch's plan when their task starts.
 
-        A flow without steps needs none: Spark does it all.
+        A flow without steps whose rows come as they are needs none: Spark does it all.
         """
         flow = self._start.flow
-        if not flow.steps:
+        if not flow.steps and flow.sources[0].decoder is None:
             return source
         settings = self._start.settings
         courier = Courier(
