@@ -24,6 +24,7 @@ from penstock.model import HostId
 from penstock.plan.migration import Migration
 from penstock.plan.steps import FlowPlan
 from penstock.settings import Settings
+from penstock.state.store.manifest import pack_slots
 from penstock.state.store.store import DeltaRef, Store
 from penstock.wire.live import Checkpoint, LiveOrder, Message, Passed, Reroute
 from penstock.wire.report import Seen
@@ -101,10 +102,11 @@ class PretendedHosts:
 
     def sealed(self, host: HostId, epoch: int) -> None:
         """Let a slow host seal."""
-        away = DeltaRef(
-            STEP.id, host, f"deltas/{STEP.id}/{epoch}-away-{host[-1]}", 1, 1, slots="ff"
+        name, mine = f"deltas/{STEP.id}/{epoch}", 2 if host == A else 6
+        own, away = (
+            DeltaRef(STEP.id, host, f"{name}-{kind}-{host[-1]}", 1, 1, slots=pack_slots([slot]))
+            for kind, slot in (("own", mine), ("away", 8 - mine))
         )
-        own = DeltaRef(STEP.id, host, f"deltas/{STEP.id}/{epoch}-own-{host[-1]}", 1, 1, slots="ff")
         vitals = HostVitals(
             rows=1, useful_ms=1.0, entries=1, state_bytes=1, awaited_slots=self.awaited
         )

@@ -34,6 +34,7 @@ class Witness:
     >>> rows = pa.record_batch({"at": pa.array([5, 7, 6], pa.timestamp("ms")), "p": ["a", "b", "a"]})
     >>> witness = Witness([SourcePlan(rows.schema, event_time="at", partition="p")])
     >>> witness.note(0, rows)
+    {'a': 6, 'b': 7}
     >>> witness.seen().event_ms
     ((0, 'a', 6), (0, 'b', 7))
     """
@@ -54,12 +55,12 @@ class Witness:
             self.note(input, batch)
             yield batch
 
-    def note(self, input: int, batch: pa.RecordBatch) -> None:
-        """Take in one batch of an input."""
+    def note(self, input: int, batch: pa.RecordBatch) -> dict[str, int]:
+        """Take in one batch of an input; gives the newest event time of each partition in it."""
         source = self._sources[input]
         self._rows += batch.num_rows
         if not batch.num_rows:
-            return
+            return {}
         if source.arrival is not None:
             self._arrivals.append(_as_ms(batch.column(source.arrival)))
             self._unfolded += batch.num_rows
@@ -68,12 +69,14 @@ class Witness:
         if source.event_time is not None:
             times = batch.column(source.event_time)
             partition = None if source.partition is None else batch.column(source.partition)
-            self._note_times(input, times, partition, source.partition)
+            return self._note_times(input, times, partition, source.partition)
+        return {}
 
     def _note_times(
         self, input: int, times: pa.Array, partition: pa.Array | None, column: str | None
-    ) -> None:
-        for name, time in _newest_by(times, partition).items():
+    ) -> dict[str, int]:
+        newest = _newest_by(times, partition)
+        for name, time in newest.items():
             place = (input, name)
             self._newest[place] = max(self._newest.get(place, time), time)
         if partition is not None:
@@ -84,6 +87,7 @@ class Witness:
                     hint="name a column that has one value for each partition of the source, such "
                     "as `partition` of a Kafka topic, or none",
                 )
+        return newest
 
     def seen(self) -> Seen:
         """A report of what passed so far."""

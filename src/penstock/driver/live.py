@@ -49,6 +49,7 @@ from penstock.plan.placement import Handover
 from penstock.plan.steps import FlowPlan
 from penstock.plan.topology import Mark
 from penstock.settings import Settings
+from penstock.state.store.manifest import unpack_slots
 from penstock.state.store.store import DeltaRef, Manifest, Store
 from penstock.wire.live import (
     Checkpoint,
@@ -127,17 +128,19 @@ class LiveRunner:
         close: bool = False,
         on_progress: Callable[[EpochProgress], None] = lambda progress: None,
         late_sink: LateSink = lambda epoch, rows: None,
+        rewind: Callable[[int], None] = lambda version: None,
         bill: Bill | None = None,
         clock_ms: Callable[[], float] = wall_ms,
         steady_ms: Callable[[], float] = lambda: time.monotonic() * 1000,
     ) -> None:
+        """`rewind` has the sink take back what it was given since a version, where it can."""
         self._flow, self._sources, self._settings = flow, sources, settings
         self._fleet, self._couriers, self._relocation = fleet, couriers, relocation
         self._registry, self._store, self._inbox = registry, store, inbox
         self._checkpoint_ms, self._close, self._bill = checkpoint_ms, close, bill
-        self._on_progress, self._late_sink = on_progress, late_sink
+        self._on_progress, self._late_sink, self._rewind = on_progress, late_sink, rewind
         self._clock_ms, self._steady_ms = clock_ms, steady_ms
-        self.versions = Versions(flow, fleet, store, settings, clock_ms, steady_ms)
+        self.versions = Versions(flow, fleet, store, settings, clock_ms, steady_ms, live=True)
         self._positions: dict[int, dict[str, Any]] = {}
         """Where each partition of each source goes on from the newest version."""
         self._read: list[tuple[int, str]] = []
@@ -246,6 +249,7 @@ class LiveRunner:
         self._epoch, self._began_ms, self._ending = version + 1, self._clock_ms(), False
         self._hosts, self._joined_by = {}, len(names)
         self._admit()
+        self._rewind(version)
         point("driver.begin", epoch=self._epoch, run=self._run)
         self._couriers.begin(dict(zip(names, self._orders(len(names)), strict=True)))
         self._stage.goes_on()
@@ -275,7 +279,7 @@ class LiveRunner:
                     self._epoch,
                     steps,
                     positions,
-                    [row for row in known if row[1] == "" or row[1] in positions.get(row[0], {})],
+                    known,
                     self.versions.time.now_ms(),
                     self._close,
                 )
@@ -476,6 +480,7 @@ class LiveRunner:
             seen,
             dead,
             self._positions,
+            self._fired(sealed),
         )
         point("driver.committed", **where)
         runs, self._tries = self._tries.failed + 1, self._new_tries()
@@ -506,6 +511,16 @@ class LiveRunner:
             )
         )
 
+    def _fired(self, sealed: Sequence[SealedHost]) -> dict[str, int | None]:
+        """How far each step has come: as far as the last of its hosts, and never back."""
+        fired = dict(self.versions.watermarks)
+        for step, before in fired.items():
+            told = [one.watermark_ms for one in sealed if self._hosts.get(HostId(one.host)) == step]
+            known = [watermark for watermark in told if watermark is not None]
+            if known and len(known) == len(told):
+                fired[step] = max(min(known), min(known) if before is None else before)
+        return fired
+
     @property
     def _version(self) -> int:
         assert self.versions.newest is not None
@@ -527,9 +542,10 @@ def _positions(manifest: Manifest | None) -> dict[int, dict[str, Any]]:
 def _in_order(sealed: Iterable[SealedHost], marks: Mapping[str, Mark]) -> list[DeltaRef]:
     """The deltas of an epoch, those of slots that were given away in it first: their new owners have changed
     the same entries since."""
-    away, own = [], []
-    for host in sealed:
-        *before, last = host.deltas
-        away += before
-        own.append(last)
-    return [*away, *own]
+    deltas = [ref for host in sealed for ref in host.deltas if ref.rows]
+
+    def is_own(ref: DeltaRef) -> bool:
+        routes = marks[ref.step].routes
+        return bool(routes.hosts[routes.owner[unpack_slots(ref.slots)[0]]] == ref.host)
+
+    return sorted(deltas, key=is_own)

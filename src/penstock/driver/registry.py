@@ -100,7 +100,7 @@ class Registry(TokenServer):
             "report": orders.CourierReport,
             "set_aside": orders.SetAside,
             "trouble": orders.Trouble,
-            "passed": orders.CourierPassed,
+            "passed": orders.EpochPassed,
             "stream_trouble": orders.StreamTrouble,
         }
 
@@ -289,7 +289,7 @@ class Registry(TokenServer):
         return error
 
     def _note_passed(self, facts: dict[str, Any]) -> None:
-        passed = codec.from_plain(facts["passed"], Passed)
+        passed = codec.from_plain(facts, Passed)
         with self.changed:
             if passed.run == self._run[1]:
                 self._on_passed(passed)

@@ -9,6 +9,7 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 from penstock import codec
@@ -49,8 +50,12 @@ class Versions:
         settings: Settings,
         clock_ms: Callable[[], float] = wall_ms,
         steady_ms: Callable[[], float] = lambda: time.monotonic() * 1000,
+        live: bool = False,
     ) -> None:
-        self._flow, self._store, self._clock_ms = flow, store, clock_ms
+        """Couriers of a `live` flow know the partitions of their sources without being told a column."""
+        self._store, self._clock_ms, self._graph = store, clock_ms, flow.graph
+        times = (source.time for source in flow.sources)
+        self._times = tuple(t and replace(t, by_partition=t.by_partition or live) for t in times)
         self.upkeep = Upkeep(store, fleet, settings)
         self.newest: int | None = None
         """The newest version that is durable; -1: there is none. None: not known yet."""
@@ -132,11 +137,10 @@ class Versions:
         self, seen: Sequence[Seen], now_ms: int
     ) -> tuple[watermarks.Known, dict[str, int | None]]:
         """How far the sources have come, and what that means for each step in the next epoch."""
-        sources = tuple(source.time for source in self._flow.sources)
         newest = [time for courier in seen for time in courier.event_ms]
-        known = watermarks.advance(sources, self.event_times, newest, now_ms)
-        bounds = watermarks.source_watermarks(sources, known, now_ms, self.started_ms)
-        return known, watermarks.step_watermarks(self._flow.graph, bounds, self.watermarks)
+        known = watermarks.advance(self._times, self.event_times, newest, now_ms)
+        bounds = watermarks.source_watermarks(self._times, known, now_ms, self.started_ms)
+        return known, watermarks.step_watermarks(self._graph, bounds, self.watermarks)
 
 
 class Tries:

@@ -128,10 +128,10 @@ class Seen:
     routed: dict[str, Routed] = field(default_factory=dict)
     """segment -> rows that came by where they leave for burst workers, of segments with a reflex."""
     latencies_us: tuple[int, ...] = ()
-    """In a live flow: middle of each bucket of the times from a row's arrival until it was through, in
-    microseconds."""
+    """Of live couriers: the middle of each bucket of the times from a row's arrival until hosts had applied
+    it, in microseconds."""
     latency_counts: tuple[int, ...] = ()
-    """Rows in each bucket of `latencies_us`."""
+    """Rows in each of these buckets."""
 
 
 def offloaded_by_segment(seen: Iterable[Seen]) -> dict[str, Offloaded]:
