@@ -71,12 +71,26 @@ class PartedOperator:
         """The keys of a channel's batches."""
         return self.parts[0].keys(kind, batches)
 
+    @property
+    def due_columns(self) -> tuple[str, ...]:
+        """The columns that `due` may name."""
+        return self.parts[0].due_columns
+
     def due(self, time: EpochTime) -> dict[str, int]:
-        """What `open` will look at."""
+        """What `fire` will look at."""
         return self.parts[0].due(time)
 
-    def open(self, time: EpochTime) -> Answer:
+    def begin(self, time: EpochTime) -> None:
+        """A round begins in every part."""
+        for part in self.parts:
+            part.begin(time)
+
+    def fire(self) -> Answer:
         """Fire what is due in every part, or, on an exception, in none."""
+        return self._whole_or_not([ForAllParts(lambda part: part.fire())])
+
+    def open(self, time: EpochTime) -> Answer:
+        """Begin, and fire what is due, in every part, or, on an exception, in none."""
         return self._whole_or_not([ForAllParts(lambda part: part.open(time))])
 
     def apply(
@@ -94,11 +108,11 @@ class PartedOperator:
         return self._whole_or_not([*chunk.cut(rows), ChannelEnd()])
 
     def close(self) -> Answer:
-        """The output of every part that is due once per epoch."""
+        """The output of every part that is due once per round."""
         return self._run([ForAllParts(lambda part: part.close())])
 
     def rollback(self) -> None:
-        """Return to the last sealed version in every part."""
+        """Return to the newest durable version in every part."""
         for part in self.parts:
             part.rollback()
         self.table.rollback()

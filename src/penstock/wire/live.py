@@ -138,6 +138,8 @@ class Back:
     """Dead letters of the round, and late rows: an `exchange.aside.Aside` as plain facts."""
     final: bool = False
     """All input of the step has ended, and all that it had to give is before this."""
+    error: str | None = None
+    """Why the host has given the run up, as `errors.to_wire` puts it: the courier is to break off."""
 
 
 @dataclass(frozen=True)

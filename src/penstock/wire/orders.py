@@ -33,6 +33,13 @@ class Rollback(TypedDict):
     run: Number
 
 
+class Join(TypedDict):
+    run: Number
+    couriers: Annotated[int, Meta(ge=1, le=10_000)]
+    time_ms: NotRequired[Number]
+    """The time of day is not before this."""
+
+
 class Compact(TypedDict):
     order: dict[str, Any]
 
