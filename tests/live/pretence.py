@@ -89,6 +89,11 @@ class _TapReader(LiveReader):
     def __init__(self, taps: Mapping[str, Tap], positions: dict[str, int]) -> None:
         self._taps, self._positions = taps, positions
         self._lock = next(iter(taps.values())).changed
+        self._ended = False
+
+    @property
+    def ended(self) -> bool:
+        return self._ended
 
     def poll(self, wait_ms: float, most_rows: int) -> list[Polled]:
         with self._lock:
@@ -100,7 +105,7 @@ class _TapReader(LiveReader):
                 for place, batch in enumerate(tap.batches[at:], at + 1):
                     found.append(Polled(batch, name, place))
                 self._positions[name] = len(tap.batches)
-            self.ended = all(self._taps[name].ended for name in self._positions)
+            self._ended = all(self._taps[name].ended for name in self._positions)
             return found
 
     def _ready(self) -> bool:

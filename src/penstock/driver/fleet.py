@@ -37,8 +37,6 @@ class SealedHost:
     deltas: tuple[DeltaRef, ...]
     """What changed, in the order in which it counts: of slots given away before of those owned."""
     vitals: HostVitals
-    watermark_ms: int | None = None
-    """What a host of a live flow had fired up to."""
 
 
 @dataclass(frozen=True)

@@ -515,7 +515,8 @@ class LiveRunner:
         """How far each step has come: as far as the last of its hosts, and never back."""
         fired = dict(self.versions.watermarks)
         for step, before in fired.items():
-            told = [one.watermark_ms for one in sealed if self._hosts.get(HostId(one.host)) == step]
+            of_step = (one.vitals for one in sealed if self._hosts.get(HostId(one.host)) == step)
+            told = [vitals.watermark_ms for vitals in of_step]
             known = [watermark for watermark in told if watermark is not None]
             if known and len(known) == len(told):
                 fired[step] = max(min(known), min(known) if before is None else before)

@@ -15,7 +15,7 @@ from typing import Any
 import pyarrow as pa
 
 from penstock import codec
-from penstock.errors import InputError
+from penstock.errors import InputError, from_wire
 from penstock.exchange.aside import Aside
 from penstock.exchange.step_work import as_schema
 from penstock.faults import point
@@ -262,6 +262,8 @@ class Traffic:
             self._push(self._outputs[step], stream.lane, batch, notes)
         if back is None:
             return
+        if back.error is not None:
+            raise from_wire(back.error)
         self._outlets[step].heard(stream, back)
         if back.aside is not None:
             aside = codec.from_plain(back.aside, Aside)
