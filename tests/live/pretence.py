@@ -15,7 +15,7 @@ import pyarrow.flight as fl
 
 from penstock import codec
 from penstock.errors import PenstockError, from_wire
-from penstock.live.loop import CourierTask, LiveRun
+from penstock.live.loop import CourierRun, CourierTask
 from penstock.live.sinks.sink import LiveSink, LiveWriter, RowIds
 from penstock.live.sources.source import LiveReader, LiveSource, Polled
 from penstock.operators.operator import EpochTime
@@ -188,22 +188,24 @@ class PretendHost(TokenServer):
         self.going.set()
         self.broken = False
         self.watermark_ms: int | None = None
-        self.begun = False
         self.final = False
 
     def do_exchange(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
         self.headers.append(codec.decode(descriptor.command, StreamHeader))
+        begun = False
         for chunk in reader:
             frame = codec.decode(chunk.app_metadata.to_pybytes(), Frame)
             self.going.wait()
             if self.broken:
                 raise fl.FlightUnavailableError("this host is dead")
             self.log.append(frame)
+            if frame.leave:
+                continue
             batches, back = self.act(frame, chunk.data)
             for batch in batches:
-                if not self.begun:
+                if not begun:
                     writer.begin(batch.schema)
-                    self.begun = True
+                    begun = True
                 writer.write_batch(batch)
             writer.write_metadata(codec.encode(back))
 
@@ -274,7 +276,7 @@ class Scene:
 
     @contextmanager
     def running(self) -> Iterator[Scene]:
-        self.run = LiveRun(
+        self.run = CourierRun(
             self.task,
             self.order,
             self._driver,

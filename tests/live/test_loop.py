@@ -181,7 +181,8 @@ def test_slots_go_to_a_new_host_in_the_middle_and_the_old_one_leaves() -> None:
     assert new.log[0].message == told
     assert new.log[1].time is not None
     assert passed.positions == {0: {"p0": 2}}
-    assert old.log[-1].message == parted
+    assert [frame.message for frame in old.log[-2:]] == [parted, None]
+    assert old.log[-1].leave
     assert not scene.driver.troubles
 
 

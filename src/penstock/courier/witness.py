@@ -7,7 +7,6 @@ from collections.abc import Iterable, Iterator, Sequence
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from penstock.errors import FlowError
 from penstock.plan.steps import SourcePlan
@@ -25,7 +24,7 @@ MOST_PARTITIONS = 10_000
 UNNAMED = "(none)"
 """The partition of rows whose partition is null or an empty text."""
 
-_PER_MS = {"us": 1_000, "ns": 1_000_000}
+_PER_MS = {"ms": 1, "us": 1_000, "ns": 1_000_000}
 
 
 class Witness:
@@ -112,9 +111,9 @@ class Witness:
 
 def _as_ms(column: pa.Array) -> npt.NDArray[np.int64]:
     """A timestamp column as milliseconds since 1970; nulls are left out."""
-    times = column.drop_null().cast(pa.timestamp("ms"), safe=False).cast(pa.int64())
-    found: npt.NDArray[np.int64] = times.to_numpy(zero_copy_only=False)
-    return found
+    times = fixed_values(column.drop_null() if column.null_count else column)
+    unit = column.type.unit
+    return times * 1_000 if unit == "s" else times // _PER_MS[unit]
 
 
 def _newest_by(times: pa.Array, partition: pa.Array | None) -> dict[str, int]:
@@ -125,7 +124,9 @@ def _newest_by(times: pa.Array, partition: pa.Array | None) -> dict[str, int]:
     if times.null_count == len(times):
         return {}
     if partition is None:
-        return {"": _to_ms(pc.max(times).value, times.type)}
+        if times.null_count:
+            times = times.drop_null()
+        return {"": _to_ms(int(fixed_values(times).max()), times.type)}
     if times.null_count:
         valid = times.is_valid()
         times, partition = times.filter(valid), partition.filter(valid)
@@ -152,4 +153,4 @@ def _names(values: pa.Array) -> list[str]:
 
 
 def _to_ms(time: int, type: pa.DataType) -> int:
-    return time * 1_000 if type.unit == "s" else time // _PER_MS.get(type.unit, 1)
+    return time * 1_000 if type.unit == "s" else time // _PER_MS[type.unit]

@@ -65,7 +65,7 @@ class Stream:
 
     def send(self, metadata: bytes, batch: pa.RecordBatch | None = None) -> None:
         """Send a frame: metadata alone, or beside a batch."""
-        with self._endpoint.hearing_errors():
+        try:
             if batch is None:
                 self._writer.write_metadata(metadata)
                 return
@@ -73,6 +73,9 @@ class Stream:
                 self._writer.begin(batch.schema)
                 self._begun = True
             self._writer.write_with_metadata(batch, metadata)
+        except (pa.ArrowException, OSError):
+            with self._endpoint.hearing_errors():
+                raise
 
     def finish(self) -> None:
         """Say that nothing more will be sent: the host answers what it has, and ends the stream."""
@@ -100,7 +103,8 @@ class Stream:
         except PenstockError as failed:
             error = failed
         except Exception as failed:
-            error = PenstockError(f"the stream of host {self.host} failed with {failed!r}")
+            why = str(failed).split("\n")[0]
+            error = PenstockError(f"the stream of host {self.host} failed: {why}")
         with suppress(Exception):  # of a stream that broke, too: else Arrow complains on stderr
             self._writer.close()
         if error is None and not self._done:

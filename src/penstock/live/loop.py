@@ -60,7 +60,7 @@ class _Halt:
 _Event = Answered | Ended | Pulled | PullFailed | Message | _Halt
 
 
-class LiveRun:
+class CourierRun:
     """One run of one courier, in a thread of its own. It ends when it is halted, or with a trouble, of which
     the driver is told once. `on_death` is called if it ends in a way that nobody may hear of."""
 

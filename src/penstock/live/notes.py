@@ -19,6 +19,8 @@ from penstock.wire.report import Seen
 _PER_OCTAVE = 8
 """Buckets of latencies from one to twice as much: each is 9 % wide."""
 _BUCKETS = 40 * _PER_OCTAVE
+_FOLDED = 4_096
+"""Latencies that are put into buckets at a time."""
 _TO_US = {"s": 1e6, "ms": 1e3, "us": 1.0, "ns": 1e-3}
 
 
@@ -33,6 +35,9 @@ class EpochNotes:
         self.newest: dict[tuple[int, str], int] = {}
         """(source, partition) -> its newest event time, in milliseconds."""
         self._latencies = np.zeros(_BUCKETS, np.int64)
+        self._unfolded: list[Array] = []
+        """Latencies in microseconds that are in no bucket yet, and how many these are."""
+        self._rows = 0
 
     def note_times(self, source: int, newest: Mapping[str, int]) -> None:
         """A source's partitions have come so far, by their newest event times."""
@@ -43,13 +48,20 @@ class EpochNotes:
     def left(self, arrived_us: Iterable[Array], left_us: float) -> None:
         """Rows that arrived at these times are through."""
         for times in arrived_us:
-            if len(times):
-                octaves = np.log2(np.maximum(left_us - times, 1.0))
-                buckets = np.minimum((octaves * _PER_OCTAVE).astype(np.int64), _BUCKETS - 1)
-                self._latencies += np.bincount(buckets, minlength=_BUCKETS)
+            self._unfolded.append(left_us - times)
+            self._rows += len(times)
+        if self._rows > _FOLDED:
+            self._fold()
+
+    def _fold(self) -> None:
+        octaves = np.log2(np.maximum(np.concatenate([np.empty(0), *self._unfolded]), 1.0))
+        buckets = np.minimum((octaves * _PER_OCTAVE).astype(np.int64), _BUCKETS - 1)
+        self._latencies += np.bincount(buckets, minlength=_BUCKETS)
+        self._unfolded, self._rows = [], 0
 
     def seen(self) -> Seen:
         """All of it as a report."""
+        self._fold()
         filled = np.flatnonzero(self._latencies)
         middles = np.exp2((filled + 0.5) / _PER_OCTAVE)
         return replace(

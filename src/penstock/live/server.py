@@ -8,7 +8,7 @@ from typing import Any
 
 from penstock import codec
 from penstock.errors import StaleRunError
-from penstock.live.loop import CourierTask, LiveRun
+from penstock.live.loop import CourierRun, CourierTask
 from penstock.wire import orders
 from penstock.wire.flight import Endpoint, Endpoints, TokenServer
 from penstock.wire.live import LiveOrder, Message
@@ -32,7 +32,7 @@ class CourierServer(TokenServer):
         self._task, self._driver = task, driver
         self._on_stop, self._on_death = on_stop, on_death
         self._endpoints = Endpoints(task.token)
-        self._run: LiveRun | None = None
+        self._run: CourierRun | None = None
         self._newest = -1
         """The newest run that began, or was halted."""
         self._lock = threading.Lock()
@@ -61,7 +61,7 @@ class CourierServer(TokenServer):
                 raise StaleRunError(f"run {order.run} comes after run {self._newest}")
             self._end_run()
             self._newest = order.run
-            self._run = LiveRun(self._task, order, self._driver, self._endpoints, self._on_death)
+            self._run = CourierRun(self._task, order, self._driver, self._endpoints, self._on_death)
             self._run.start()
 
     def _message(self, facts: dict[str, Any]) -> None:

@@ -19,6 +19,7 @@ from penstock.live.sources.python_source import PythonSource
 from penstock.live.sources.rate import RateSource
 from penstock.live.sources.source import LiveSource
 from penstock.spark.arriving import Arriving, arriving
+from penstock.spark.schema import spark_schema
 from penstock.state.variables.ddl import schema_of
 
 
@@ -95,8 +96,8 @@ class StreamReaderMaker:
     def __call__(self) -> Any:
         made = self.made()
         schema = made.schema()
-        full = StructType.fromDDL(schema) if isinstance(schema, str) else schema
-        assert isinstance(full, StructType)
+        # Couriers have no session, and Spark's own reader of DDL needs one.
+        full = schema if isinstance(schema, StructType) else spark_schema(schema_of(schema))
         try:
             return made.streamReader(full)
         except PySparkNotImplementedError:

@@ -129,12 +129,9 @@ class Json(Format):
     def writes(self) -> Callable[[pa.RecordBatch], list[bytes | None]]:
         row = _row_class([(f.name, Any) for f in self.schema])
         encode = msgspec.json.Encoder(decimal_format="number").encode
-        maps = [n for n, f in enumerate(self.schema) if pa.types.is_map(f.type)]
 
         def write(batch: pa.RecordBatch) -> list[bytes | None]:
             columns = [_json_values(column) for column in batch.columns]
-            for number in maps:
-                columns[number] = [pairs and dict(pairs) for pairs in columns[number]]
             return list(map(encode, starmap(row, zip(*columns, strict=True))))
 
         return write
@@ -146,6 +143,8 @@ def _json_values(column: pa.Array) -> list[Any]:
     if pa.types.is_timestamp(kind):
         text = column.cast(pa.timestamp(kind.unit, tz=kind.tz and "UTC")).cast(pa.string())
         column = pc.replace_substring(text, " ", "T", max_replacements=1)
+    if pa.types.is_nested(kind):
+        return list(column.to_pylist(maps_as_pydicts="lossy"))
     return list(column.to_pylist())
 
 
