@@ -63,6 +63,11 @@ class CourierCrew(Crew[str, int]):
         known, self._run = self._run, {}
         self._each([n for n, record in known.items() if self._registry.host(n) == record], one)
 
+    def pids(self) -> dict[str, int]:
+        """Courier -> process id, of those that are up."""
+        records = (self._registry.host(name) for name in self.names)
+        return {record.host: record.pid for record in records if record is not None}
+
     @property
     def missing(self) -> bool:
         """Whether a courier of the run is gone, or there again as another incarnation."""
