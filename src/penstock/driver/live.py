@@ -152,7 +152,9 @@ class LiveRunner:
         self._stage = Stage()
         # Of the run under way:
         self._hosts: dict[HostId, str] = {}
-        """Hosts that couriers can reach, and the steps that they serve."""
+        """Hosts that wait for streams of this run, and the steps that they serve."""
+        self._reached: set[HostId] = set()
+        """Hosts among them that couriers were told of."""
         self._joined_by = 0
         """Couriers of the run."""
         self._parted: dict[HostId, int] = {}
@@ -249,6 +251,7 @@ class LiveRunner:
         self._epoch, self._began_ms, self._ending = version + 1, self._clock_ms(), False
         self._hosts, self._joined_by = {}, len(names)
         self._admit()
+        self._reached = set(self._hosts)
         self._rewind(version)
         point("driver.begin", epoch=self._epoch, run=self._run)
         self._couriers.begin(dict(zip(names, self._orders(len(names)), strict=True)))
@@ -385,7 +388,7 @@ class LiveRunner:
 
     def _checkpoint(self, last: bool) -> None:
         """Tell couriers that an epoch ends here, and have its hosts tell when they have written it."""
-        hosts = [host for host in self._hosts if host not in self._parted]
+        hosts = [host for host in self._reached if host not in self._parted]
         epoch, run, now_ms = self._epoch, self._run, self._clock_ms()
         told = Checkpoint(next(self._numbers), epoch, self._version, last)
         marks = self._relocation.mark()
@@ -427,7 +430,7 @@ class LiveRunner:
             return
         there = [host for host in self._hosts if host not in self._parted]
         by_step: dict[StepId, list[Handover]] = {}
-        for handover in self._relocation.reroute(self._epoch - 1, there):
+        for handover in self._relocation.reroute(self._epoch - 1, there, self._version):
             by_step.setdefault(handover.step, []).append(handover)
         migration = self._relocation.migration
         for step, handovers in by_step.items():
@@ -438,6 +441,7 @@ class LiveRunner:
             handings = []
             for one in handovers:
                 assert one.source is not None
+                self._reached.add(one.target)
                 self._fleet.handed(one.source, one.target, one.slots, pace)
                 places = (one.source, self._at(one.source), one.target, self._at(one.target))
                 handings.append(Handing(one.slots, *places))
@@ -446,7 +450,10 @@ class LiveRunner:
     def _part(self) -> None:
         """Let couriers leave hosts that are not needed any more."""
         for step, host in self._relocation.retired():
-            if host in self._hosts and host not in self._parted:
+            if host not in self._reached:
+                self._hosts.pop(host, None)
+                self._relocation.end(step, host)
+            elif host not in self._parted:
                 self._parted[host] = number = next(self._numbers)
                 self._tell(part=Part(number, step, host))
 
@@ -489,6 +496,7 @@ class LiveRunner:
         for host in [h for h, number in self._parted.items() if number < whole.told.number]:
             # All couriers have left it: they have passed a later message.
             self._relocation.end(self._hosts.pop(host), host)
+            self._reached.discard(host)
             del self._parted[host]
         self.versions.tidy(self._relocation.owners())
         first = self._flow.keyed[0].id if self._flow.keyed else None

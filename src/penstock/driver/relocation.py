@@ -297,14 +297,13 @@ class Relocation:
 
     # -- within an epoch, in a live flow
 
-    def reroute(self, version: int, joined: Collection[HostId]) -> list[Handover]:
-        """What changes hands now among the hosts that couriers can reach, in the epoch after a version."""
+    def reroute(self, version: int, joined: Collection[HostId], durable: int) -> list[Handover]:
+        """What changes hands now among the hosts that couriers can reach, in the epoch after a version;
+        `durable` is the newest one in the store."""
         handovers, avoided = [], self._died | self._fleet.avoided(version + 1)
         with self._lock:
             for topology in self._topologies.values():
-                for handover in topology.advance(
-                    version, joined, self.migration, avoided, within=True
-                ):
+                for handover in topology.advance(version, joined, self.migration, avoided, durable):
                     self._note(handover, version + 1)
                     handovers.append(handover)
         return handovers

@@ -89,8 +89,8 @@ class Outcome:
     needs: list[Need] = field(default_factory=list)
     """To be fetched; `Rounds.fetched` wants to hear of each."""
     gathered: list[Gathered] = field(default_factory=list)
-    given: bool = False
-    """Slots were given away: whoever waits for copies of them can have them."""
+    acted: bool = False
+    """A message was acted on: whoever waits for copies of slots may have them now."""
     trickle_mb_s: float | None = None
     """The new pace of what is brought in the background."""
     rows: int = 0
@@ -152,6 +152,8 @@ class Rounds:
         self.run, self.epoch = run, holdings.version + 1
         self.watermark: int | None = None
         """What has fired up to."""
+        self.acted = -1
+        """The newest message that was acted on."""
         self._holdings, self._operator, self._host = holdings, holdings.operator, host
         self._couriers = [_Courier() for _ in range(couriers)]
         self._output = output_courier(host, couriers)
@@ -368,10 +370,9 @@ class Rounds:
                 break
             if leave:
                 self._holdings.give(np.array(leave, np.int64), number, self.run)
-                outcome.given = True
             del self._messages[number]
             self._tell_all(outcome, Back(message=number))
-            acted = True
+            self.acted, acted, outcome.acted = number, True, True
         return acted
 
     # -- checkpoints
@@ -397,6 +398,7 @@ class Rounds:
         for courier in self._couriers:
             courier.barrier = None
         self._tell_all(outcome, Back(message=checkpoint.number))
+        self.acted = checkpoint.number
         return True
 
     # -- rows whose state is elsewhere

@@ -29,10 +29,10 @@ _FIRST = 256
 def answer(
     holdings: Holdings,
     lock: threading.Condition,
-    under_way: Callable[[int], bool],
+    will_reach: Callable[[int, int], bool],
     data: bytes,
 ) -> fl.FlightDataStream:
-    """The stream that a ticket asks for. Waits for a reroute of a live run that is `under_way`."""
+    """The stream that a ticket asks for. Waits for a reroute that the host `will_reach` in a live run."""
     ticket = codec.decode(data, CopyTicket)
     table = holdings.operator.table
     _check(ticket, table)
@@ -43,7 +43,9 @@ def answer(
     copies, version, run = holdings.copies, ticket.version, ticket.run
     with lock:
         residence = holdings.residence
-        lock.wait_for(lambda: residence.holds(slots, version, run).all() or not under_way(run))
+        lock.wait_for(
+            lambda: residence.holds(slots, version, run).all() or not will_reach(run, version)
+        )
         if run >= 0 and not residence.holds(slots, version, run).all():
             raise StaleRunError(f"there is no copy of reroute {version} of run {run} here")
         lacking = copies.lacking(slots)

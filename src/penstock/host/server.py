@@ -301,7 +301,7 @@ class HostServer(TokenServer):
         """Entries of slots that this host gave away, for the host that owns them now."""
         with telling_errors():
             point("host.serve", **self._where)
-            return serve.answer(self.machine, self._lock, self._under_way, ticket.ticket)
+            return serve.answer(self.machine, self._lock, self._will_reach, ticket.ticket)
 
     def seal_if_complete(self, header: ChannelHeader) -> None:
         """Begin to seal if all channels of the epoch have closed. The caller holds the lock."""
@@ -375,9 +375,9 @@ class HostServer(TokenServer):
         if live is not None:
             live.end(reason)
 
-    def _under_way(self, run: int) -> bool:
+    def _will_reach(self, run: int, number: int) -> bool:
         live = self._live
-        return live is not None and live.number == run and live.over is None
+        return live is not None and live.number == run and live.will_reach(number)
 
     def _slot_brought(self) -> None:
         if self._live is not None:

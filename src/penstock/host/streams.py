@@ -178,6 +178,10 @@ class LiveRun:
 
     # -- in any thread
 
+    def will_reach(self, number: int) -> bool:
+        """Whether a control message was not acted on yet, but may be."""
+        return self.over is None and self._rounds.acted < number
+
     def wake(self) -> None:
         """Let the thread look what there is to do."""
         self._inbox.put(None)
@@ -256,7 +260,7 @@ class LiveRun:
                 self._seals[gathered.epoch] = written
             if outcome.trickle_mb_s is not None:
                 self._trickle.mb_s = outcome.trickle_mb_s
-            if outcome.gathered or outcome.given or outcome.trickle_mb_s is not None:
+            if outcome.gathered or outcome.acted or outcome.trickle_mb_s is not None:
                 lock.notify_all()
         for need in outcome.needs:
             self._fetches.submit(self._fetch, need)

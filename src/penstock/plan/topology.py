@@ -183,7 +183,7 @@ class Topology:
         ready: Collection[HostId],
         migration: Migration,
         avoided: Collection[str] = (),
-        within: bool = False,
+        durable: int | None = None,
     ) -> list[Handover]:
         """Change at an epoch boundary what can change now, and tell what changes hands.
 
@@ -196,8 +196,10 @@ class Topology:
         Hosts that are `avoided` are given no slots as long as a wanted host can have them; what they own
         they keep.
 
-        Where slots move `within` the epoch after the version, one moves once in it at most, and is
-        always asked for at the host that it leaves: no store has what that host has done since.
+        In a live flow slots move within the epoch after the version, and `durable` is the newest one
+        in the store. A slot is then asked for at the host that it leaves, whatever the migration: no
+        store has what that host has done since. It moves again only when the epoch that it moved in is
+        durable: the host that it came to may still wait for entries, and must not be cut off.
         """
         if version != self._version:
             self._version, self._moved = version, 0
@@ -205,12 +207,12 @@ class Topology:
         able = self._ready - {n for host, n in self._numbers.items() if host in avoided}
         self._able = able if able & set(self._wanted) else self._ready
         target = self._owner.copy()
-        self._move_pending(target, migration, within)
+        self._move_pending(target, migration, durable)
         self._house_unowned(target)
         changed = np.flatnonzero(target != self._owner)
         if not len(changed):
             return []
-        source = self._sources(changed, lazy=not migration.whole and not within)
+        source = self._sources(changed, lazy=not migration.whole and durable is None)
         why = np.where(
             self._owner[changed] != _NONE,
             self._reason[changed],
@@ -323,10 +325,10 @@ class Topology:
         self._reason[homes != self._home] = why
         self._home, self._told = homes, None
 
-    def _move_pending(self, target: Array, migration: Migration, within: bool) -> None:
+    def _move_pending(self, target: Array, migration: Migration, durable: int | None) -> None:
         pending = self._could_reach(self._able)
-        if within:
-            pending = pending[self._moved_at[pending] != self._version]
+        if durable is not None:
+            pending = pending[self._moved_at[pending] < durable]
         if migration.slots_at_once is not None:
             pending = pending[: max(0, migration.slots_at_once - self._moved)]
         self._moved += len(pending)
