@@ -59,6 +59,8 @@ class Checkpoint:
     epoch: int
     durable: int
     """The newest epoch that has a manifest: what is older can no longer be asked back."""
+    last: bool = False
+    """Couriers send nothing behind it in this run, so that nothing leaves twice when the next one begins."""
 
 
 @dataclass(frozen=True)
