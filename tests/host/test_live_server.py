@@ -252,6 +252,9 @@ def test_many_moves_and_ways_back(rig: Rig, seed: int) -> None:
             rig.seal(version)
             expected[version], owners[version] = dict(sums), list(rig.owners)
             moved.clear()
+            if chance.random() < 0.5:
+                for line in rig.lines:
+                    line.call("release", 5_000)
             found = rig.stored(version)
             assert {key: total for key, (_, total) in found.items()} == {
                 key: total for key, total in sums.items() if counts[key]
