@@ -10,7 +10,7 @@ import pytest
 from penstock.errors import ProtocolError
 from penstock.host.holdings import Holdings
 from penstock.host.residence import NeedDue, NeedKeys
-from penstock.host.rounds import FIRE_EVERY_MS, Outcome, Rounds
+from penstock.host.rounds import FIRE_EVERY_MS, Rounds, Worked
 from penstock.operators.aggregate.aggregates import count
 from penstock.operators.operator import ROWS, EpochTime, StepPlan
 from penstock.operators.window.plan import WindowPlan
@@ -70,15 +70,15 @@ class Run:
         for courier in couriers or (0, 1):
             self.rounds.receive(courier, Frame(message=message))
 
-    def work(self) -> Outcome:
+    def work(self) -> Worked:
         return self.rounds.work()
 
 
-def given(outcome: Outcome) -> list[dict[str, Any]]:
+def given(outcome: Worked) -> list[dict[str, Any]]:
     return [row for sent in outcome.sent if sent.rows is not None for row in sent.rows.to_pylist()]
 
 
-def told(outcome: Outcome, courier: int, fact: str) -> list[Any]:
+def told(outcome: Worked, courier: int, fact: str) -> list[Any]:
     backs = [
         sent.back for sent in outcome.sent if sent.courier == courier and sent.back is not None
     ]

@@ -28,7 +28,7 @@ from penstock.errors import HostLostError, PenstockError, ProtocolError, StaleRu
 from penstock.faults import point
 from penstock.host.fetch import Fetcher
 from penstock.host.residence import Need
-from penstock.host.rounds import Gathered, Outcome, Rounds, Sent
+from penstock.host.rounds import GatheredEpoch, Rounds, Sent, Worked
 from penstock.host.trickle import Trickle
 from penstock.host.vitals import HostVitals
 from penstock.state.store.manifest import DeltaRef
@@ -92,7 +92,7 @@ class LiveRun:
         fetcher: Fetcher,
         trickle: Trickle,
         writer: ThreadPoolExecutor,
-        write: Callable[[int, Gathered], Written],
+        write: Callable[[int, GatheredEpoch], Written],
         where: dict[str, str],
         host_ended: threading.Event,
     ) -> None:
@@ -152,6 +152,8 @@ class LiveRun:
                 raise HostLostError(f"the stream of courier {courier} broke: {broken}") from broken
             if self.over is not None:
                 raise self.told
+            if chunk.app_metadata is None:
+                raise ProtocolError(f"courier {courier} has sent rows without a frame")
             frame = codec.decode(chunk.app_metadata.to_pybytes(), Frame)
             leaves = leaves or frame.leave
             rows = chunk.data
@@ -267,7 +269,7 @@ class LiveRun:
         self._answer(outcome)
         return wakes_in_ms
 
-    def _answer(self, outcome: Outcome) -> None:
+    def _answer(self, outcome: Worked) -> None:
         if outcome.rows:
             where = self._where | {"epoch": self._rounds.epoch}
             point("host.round", **where)
