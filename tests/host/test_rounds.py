@@ -162,7 +162,20 @@ def test_a_window_closes_with_the_watermark_of_all_couriers() -> None:
     assert [row["n"] for row in given(outcome)] == [2]
     assert told(outcome, 1, "watermark_ms") == [20]
     run.time(1, 5)
-    assert run.work().sent == [], "time does not go back"
+    run.work()
+    assert run.rounds.watermark == 20, "time does not go back"
+
+
+def test_a_courier_that_wakes_is_told_how_far_the_host_is() -> None:
+    run = Run(WINDOWS)
+    run.time(1, 5, idle=True)
+    run.time(0, 30)
+    run.work()
+    run.time(1, 5)
+    outcome = run.work()
+    assert told(outcome, 1, "watermark_ms") == [30]
+    assert told(outcome, 0, "watermark_ms") == []
+    assert run.work().sent == []
 
 
 def test_time_does_not_pass_rows_that_are_held() -> None:

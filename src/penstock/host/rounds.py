@@ -112,6 +112,8 @@ class _Courier:
     barrier: Checkpoint | None = None
     """The checkpoint that it has come to, while others have not."""
     left: bool = False
+    wakes: bool = False
+    """It was idle, and waits to be told the host's watermark before it sends rows again."""
     newest: int = -1
     """Its newest chunk that was looked at."""
     told: int = -1
@@ -320,7 +322,9 @@ class Rounds:
             elif frame.leave:
                 self._couriers[number].left = True
             elif frame.time is not None:
-                self._couriers[number].time = frame.time
+                courier = self._couriers[number]
+                courier.wakes = courier.time.idle and not frame.time.idle
+                courier.time = frame.time
                 if self._hears_time():
                     break
             if rows >= MOST_ROWS:
@@ -564,13 +568,16 @@ class Rounds:
         last = {sent.courier: place for place, sent in enumerate(outcome.sent)}
         for number in self._active:
             courier = self._couriers[number]
-            if took[number] == courier.told and self.watermark == self._told and number not in last:
+            # one that wakes is told when no more can pass than that
+            news = self.watermark != self._told or (courier.wakes and not self._heard)
+            if took[number] == courier.told and not news and number not in last:
                 continue
             facts = Back(
                 took=None if took[number] == courier.told else took[number],
-                watermark_ms=None if self.watermark == self._told else self.watermark,
+                watermark_ms=self.watermark if news else None,
                 busy_us=int(courier.busy_s * 1e6),
             )
+            courier.wakes = courier.wakes and not news
             place = last.get(number)
             if place is None:
                 outcome.sent.append(Sent(number, None, facts))

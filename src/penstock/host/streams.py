@@ -37,6 +37,8 @@ from penstock.wire.live import Back, Frame, StreamHeader
 _WINDOW = 16 << 20
 """Bytes of a courier's rows that may wait here, in bytes: beyond them its stream is not read, and Flight's
 flow control holds it."""
+_KEPT_SEALS = 100
+"""Epochs before the one asked for of which it is still known what was written."""
 _SOFT = 10
 """How nice the thread is that writes deltas: rows come first."""
 
@@ -128,6 +130,8 @@ class LiveRun:
         stream = _Stream(writer)
         if self._streams.setdefault(courier, stream) is not stream:
             raise ProtocolError(f"courier {courier} has a stream in run {self.number} already")
+        if self.over is not None:
+            raise self.told
         self.wake()
         try:
             self._read(courier, stream, reader)
@@ -168,14 +172,18 @@ class LiveRun:
     def seal(self, epoch: int, timeout_s: float) -> Written:
         """What an epoch's deltas became, when they are written."""
         with self._lock:
-            self._lock.wait_for(
+            cut = self._lock.wait_for(
                 lambda: self.over is not None or any(e >= epoch for e in self._seals), timeout_s
             )
             if self.over is not None:
                 raise self.told
+            if not cut:
+                raise HostLostError(f"{self._where['host']} has not come to checkpoint {epoch}")
             if epoch not in self._seals:
                 raise ProtocolError(f"there was no checkpoint {epoch} in run {self.number} here")
             written = self._seals[epoch]
+            for old in [e for e in self._seals if e < epoch - _KEPT_SEALS]:
+                del self._seals[old]
         return written.result()
 
     # -- in any thread
