@@ -1,0 +1,237 @@
+"""A real Kafka broker on this machine, for tests and benchmarks: KRaft mode, from Maven's artifacts.
+
+The artifacts come once, into ~/.cache/penstock (or PENSTOCK_CACHE), with the Ivy that PySpark brings. A
+broker takes half a gigabyte of memory, a second or two to come up, and ports that are free.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import socket
+import subprocess
+import tempfile
+import time
+import urllib.request
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pyspark
+
+from penstock.errors import SettingError
+from penstock.live.sources.kafka import kafka
+
+KAFKA = "4.1.0"
+_MAVEN = "https://repo1.maven.org/maven2"
+_CONNECTOR = (
+    ("org/apache/spark", "spark-sql-kafka-0-10_2.13", "4.2.0"),
+    ("org/apache/spark", "spark-token-provider-kafka-0-10_2.13", "4.1.0-preview1"),
+    ("org/apache/kafka", "kafka-clients", "3.9.2"),
+    ("org/apache/commons", "commons-pool2", "2.12.1"),
+)
+"""Spark's connector and what it needs, in versions that run on PySpark 4.3 and that Maven Central has."""
+_RESOLVE_S, _COME_UP_S = 300, 60
+_SETTINGS = """
+process.roles=broker,controller
+node.id=1
+controller.quorum.voters=1@127.0.0.1:{controller}
+listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}
+controller.listener.names=CONTROLLER
+log.dirs={folder}/data
+num.partitions=1
+auto.create.topics.enable=false
+offsets.topic.replication.factor=1
+offsets.topic.num.partitions=1
+transaction.state.log.replication.factor=1
+transaction.state.log.min.isr=1
+transaction.state.log.num.partitions=1
+group.initial.rebalance.delay.ms=0
+log.retention.ms=-1
+"""
+
+
+class Broker:
+    """A broker that runs. `servers` is its address."""
+
+    def __init__(self, process: subprocess.Popen[bytes], servers: str) -> None:
+        self.process, self.servers = process, servers
+
+    def create(self, topic: str, partitions: int = 1) -> str:
+        """Make a topic; returns its name."""
+        from confluent_kafka.admin import AdminClient, NewTopic
+
+        admin = AdminClient({"bootstrap.servers": self.servers})
+        admin.create_topics([NewTopic(topic, partitions, 1)])[topic].result(30)
+        # It is there for all when its partitions have a leader.
+        _wait(lambda: len(kafka(self.servers, topic, format="raw").partitions()) == partitions)
+        return topic
+
+    def produce(self, topic: str, messages: Iterable[Mapping[str, Any]]) -> None:
+        """Write messages, given as the arguments of confluent-kafka's `produce`; returns when they are
+        there."""
+        from confluent_kafka import Producer
+
+        producer = Producer({"bootstrap.servers": self.servers, "linger.ms": 5})
+        for message in messages:
+            producer.produce(topic, **message)
+            producer.poll(0)
+        if producer.flush(30):
+            raise SettingError(f"the broker did not take all messages for {topic}")
+
+    def messages(self, topic: str) -> list[Any]:
+        """All committed messages of a topic, by partition."""
+        source = kafka(self.servers, topic, format="raw")
+        consumer = source._consumer()
+        found: list[Any] = []
+        try:
+            for name, position in source.first(source.partitions()).items():
+                found += _messages(consumer, name, position)
+        finally:
+            consumer.close()
+        return found
+
+
+def _messages(consumer: Any, name: str, position: int) -> list[Any]:
+    from confluent_kafka import TopicPartition
+
+    topic, number = name.rsplit("/", 1)
+    partition = TopicPartition(topic, int(number), position)
+    _, end = consumer.get_watermark_offsets(partition, timeout=20)
+    consumer.assign([partition])
+    found: list[Any] = []
+    until = time.monotonic() + 20
+    while position < end and time.monotonic() < until:
+        for message in consumer.consume(1000, 0.2):
+            found.append(message)
+            position = message.offset() + 1
+    consumer.unassign()
+    return found
+
+
+@contextmanager
+def running_broker() -> Iterator[Broker]:
+    """A broker that ends with the block. A `SettingError` if its artifacts cannot be had."""
+    jars = broker_jars()
+    folder = Path(tempfile.mkdtemp(prefix="penstock-kafka-"))
+    port, controller = _free_ports(2)
+    settings = folder / "server.properties"
+    settings.write_text(_SETTINGS.format(port=port, controller=controller, folder=folder))
+    java = ["java", "-Xmx512m", "-XX:TieredStopAtLevel=1", "-cp", f"{jars}/*"]
+    cluster = "AAAAAAAAAAAAAAAAAAAAAQ"
+    process = None
+    try:
+        with (folder / "log").open("wb") as log:
+            form = ["kafka.tools.StorageTool", "format", "-t", cluster, "-c", str(settings)]
+            subprocess.run([*java, *form], check=True, stdout=log, stderr=log, timeout=_COME_UP_S)
+            process = subprocess.Popen(
+                ["java", "-Xmx512m", "-cp", f"{jars}/*", "kafka.Kafka", str(settings)],
+                stdout=log,
+                stderr=log,
+            )
+        broker = Broker(process, f"127.0.0.1:{port}")
+        _wait(lambda: process.poll() is not None or _answers(port))
+        if process.poll() is not None:
+            raise SettingError(f"the broker ended: {(folder / 'log').read_text()[-2000:]}")
+        yield broker
+    finally:
+        if process is not None:
+            process.kill()
+            process.wait()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def broker_jars() -> Path:
+    """The folder with the broker and all that it needs; fetched if it is not there."""
+
+    def resolve(folder: Path) -> None:
+        ivy = next((Path(pyspark.__file__).parent / "jars").glob("ivy-*.jar"))
+        with tempfile.TemporaryDirectory(prefix="penstock-ivy-") as cache:
+            done = subprocess.run(
+                [
+                    *("java", "-jar", str(ivy), "-cache", cache, "-warn"),
+                    *("-dependency", "org.apache.kafka", "kafka_2.13", KAFKA),
+                    *("-confs", "default", "-types", "jar", "bundle"),
+                    *("-retrieve", f"{folder}/[artifact]-[revision].[ext]"),
+                ],
+                capture_output=True,
+                text=True,
+                timeout=_RESOLVE_S,
+            )
+        if done.returncode or not list(folder.glob("kafka_2.13-*.jar")):
+            raise OSError((done.stdout + done.stderr)[-500:])
+
+    return _cached(f"kafka-{KAFKA}", resolve)
+
+
+def connector_jars() -> str:
+    """The jars of Spark's connector for Kafka, as `spark.jars` wants them; fetched if they are not there."""
+
+    def fetch(folder: Path) -> None:
+        for group, name, version in _CONNECTOR:
+            file = f"{name}-{version}.jar"
+            with urllib.request.urlopen(
+                f"{_MAVEN}/{group}/{name}/{version}/{file}", timeout=60
+            ) as jar:
+                (folder / file).write_bytes(jar.read())
+
+    folder = _cached(f"spark-kafka-{_CONNECTOR[0][2]}", fetch)
+    return ",".join(str(path) for path in sorted(folder.glob("*.jar")))
+
+
+def _cached(name: str, fill: Callable[[Path], None]) -> Path:
+    """A folder in the cache, filled by whoever needs it first."""
+    home = Path(os.environ.get("PENSTOCK_CACHE", "~/.cache/penstock")).expanduser()
+    home.mkdir(parents=True, exist_ok=True)
+    folder = home / name
+    with (home / f"{name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not folder.exists():
+            part = Path(tempfile.mkdtemp(prefix=f"{name}-", dir=home))
+            try:
+                fill(part)
+                part.rename(folder)
+            except (OSError, subprocess.SubprocessError) as failed:
+                shutil.rmtree(part, ignore_errors=True)
+                raise SettingError(
+                    f"cannot fetch {name} from Maven Central: {failed}",
+                    hint="check the network, or fill the cache on another machine",
+                ) from failed
+    return folder
+
+
+def _free_ports(count: int) -> list[int]:
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    ports = [one.getsockname()[1] for one in sockets]
+    for one in sockets:
+        one.close()
+    return ports
+
+
+def _answers(port: int) -> bool:
+    from confluent_kafka import KafkaException
+    from confluent_kafka.admin import AdminClient
+
+    try:
+        with socket.create_connection(("127.0.0.1", port), 0.2):
+            pass
+        return bool(
+            AdminClient({"bootstrap.servers": f"127.0.0.1:{port}"}).list_topics(timeout=1).brokers
+        )
+    except (OSError, KafkaException):
+        return False
+
+
+def _wait(done: Callable[[], bool]) -> None:
+    until = time.monotonic() + _COME_UP_S
+    while True:
+        try:
+            if done():
+                return
+        except SettingError:
+            pass
+        if time.monotonic() > until:
+            raise SettingError("the broker does not answer", hint="look at its log")
+        time.sleep(0.05)

@@ -1,0 +1,56 @@
+"""What couriers write to: a sink in the driver, its writers in couriers, and the ids of rows."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+
+@dataclass(frozen=True)
+class RowIds:
+    """The ids of a batch's rows: row i is number `first + i` of what a courier gave in an epoch.
+
+    A row that leaves again after a failure has the same id, where the flow gives rows in the same order.
+
+    >>> RowIds(courier=2, epoch=7, first=40).text(2)
+    '2-7-42'
+    """
+
+    courier: int
+    epoch: int
+    first: int
+
+    def text(self, row: int) -> str:
+        """The id of a row of the batch."""
+        return f"{self.courier}-{self.epoch}-{self.first + row}"
+
+
+class LiveWriter(ABC):
+    """Writes what one courier gives. Used by one thread."""
+
+    @abstractmethod
+    def write(self, batch: pa.RecordBatch, ids: RowIds) -> None:
+        """Let rows leave, or keep them until `flush`. Rows of an epoch come before those of the next."""
+
+    @abstractmethod
+    def flush(self, epoch: int) -> None:
+        """Returns when all rows of the epoch have left; raises an error if one could not. A writer gets
+        this for each epoch, also for those that gave it no rows."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Let go of connections. Rows that were not flushed need not leave: they will come again."""
+
+
+class LiveSink(ABC):
+    """Where a live flow's output goes. Picklable."""
+
+    @abstractmethod
+    def writer(self, courier: int, schema: pa.Schema) -> LiveWriter:
+        """The writer of a courier, for rows of this schema. Called in the courier when a run begins."""
+
+    def rewind(self, epoch: int) -> None:  # noqa: B027 - few sinks can
+        """Take back what was written of epochs after this one, where that is possible: they are run again,
+        perhaps by fewer couriers. Called in the driver before a run begins, when no writer works."""
