@@ -33,6 +33,8 @@ RATE, BURST = 500.0, 10
 """Rows a second, and how many times as many come in a burst."""
 HOST_RATE = 1500.0
 """Rows that a host takes in a second: few enough for bursts, and enough to catch up after a fault."""
+EPOCH_ROWS = 3_000
+"""Rows of an epoch at most: a backlog is many epochs, not a long one that each fault repeats."""
 HOSTS, MOST_HOSTS = 2, 3
 HOST_LOST_MS = 1_500
 """Milliseconds of silence after which a host is given up: less than a user's 5 s, so that many fit in."""
@@ -88,7 +90,8 @@ def group_of(key: Numbers) -> Numbers:
 
 def flow(spark: SparkSession, plan: ChaosPlan) -> ps.Flow:
     """The flow of a run. Its load begins when it has come up."""
-    source = arriving(spark, "chaos", Arriving(arrivals(plan), ChaosRows(), partitions=2))
+    load = Arriving(arrivals(plan), ChaosRows(), partitions=2, at_most=EPOCH_ROWS)
+    source = arriving(spark, "chaos", load)
     return (
         ps.flow(source, arrival="arrival", event_time="at", delay=DELAY_MS / 1000)
         .key_by("g", "k", slots=SLOTS)

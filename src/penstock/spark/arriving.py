@@ -36,6 +36,8 @@ class Arriving:
     partitions: int = 2
     start_ms: int | None = None
     """When the load begins, in milliseconds since 1970. None: when the query has come up."""
+    at_most: int | None = None
+    """Rows of an epoch at most, as `maxOffsetsPerTrigger` has it; None: all that have arrived."""
     rows: int | None = None
     """How many rows there are; None: they never end."""
 
@@ -71,6 +73,8 @@ class ArrivingReader(DataSourceStreamReader):
             # no row has arrived by now, so no offset tells it yet
             start_ms = self._start_ms = now_ms
         arrived = first + int(arrivals.cumulative(now_ms - start_ms))
+        if self._load.at_most is not None:
+            arrived = min(arrived, row + self._load.at_most)
         if self._load.rows is not None:
             arrived = min(arrived, self._load.rows)
         return {"row": arrived, "start_ms": start_ms, "first": first} if arrived > row else start

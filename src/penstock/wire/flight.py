@@ -122,9 +122,10 @@ class Endpoint:
 
     @contextmanager
     def exchange(
-        self, header: bytes, timeout_ms: int
+        self, header: bytes, timeout_ms: int | None
     ) -> Iterator[tuple[fl.FlightStreamWriter, fl.FlightStreamReader]]:
-        """A conversation in batches. Leaving it early breaks it off."""
+        """A conversation in batches; without a time-out it lasts as long as both want. Leaving it early
+        breaks it off."""
         descriptor = fl.FlightDescriptor.for_command(header)
         with self.hearing_errors():
             writer, reader = self._client.do_exchange(descriptor, self._options(timeout_ms))
@@ -151,8 +152,9 @@ class Endpoint:
         self._closed = True
         self._client.close()
 
-    def _options(self, timeout_ms: int) -> fl.FlightCallOptions:
-        return fl.FlightCallOptions(timeout=timeout_ms / 1000, headers=self._headers)
+    def _options(self, timeout_ms: int | None) -> fl.FlightCallOptions:
+        timeout_s = None if timeout_ms is None else timeout_ms / 1000
+        return fl.FlightCallOptions(timeout=timeout_s, headers=self._headers)
 
     @contextmanager
     def hearing_errors(self) -> Iterator[None]:

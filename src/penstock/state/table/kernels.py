@@ -8,7 +8,8 @@ from numba import njit
 PRESENT, DIRTY, NEW, STAMP = np.int32(1), np.int32(2), np.int32(4), np.int32(8)
 """Bits of an entry's mark; above them, the serial of the savepoint it was last logged for.
 
-A new entry was made by an upsert since the last seal: at that seal there was none."""
+Dirty is what was touched in the round under way. A new entry was made by an upsert in it: when it
+began there was none."""
 UNCHANGED, WAS_NOT = -1, -2
 """What `first_rows` says of entries that are not in the log."""
 
@@ -62,8 +63,60 @@ def clear_dirty(entries, marks):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
+def take_over(  # type: ignore[no-untyped-def]
+    dirty, log, log_present, marks, place, entries, present, size, rows
+):
+    """A round ends: clear the marks of dirty entries, and put down those that do not stand among the
+    first `size` of `entries` yet; `rows` gets the first row that the round's log has for each of
+    these, -1 for new ones. Returns the new size, and whether any was new.
+
+    An entry that is not new is logged when it becomes dirty: first rows are in the order of `dirty`.
+    """
+    added, at, any_new = 0, 0, False
+    for i in range(len(dirty)):
+        entry = dirty[i]
+        row = -1
+        if not marks[entry] & NEW:
+            while log[at] != entry:
+                at += 1
+            row = at
+        marks[entry] &= ~(DIRTY | NEW)
+        if place[entry] < size and entries[place[entry]] == entry:
+            continue
+        place[entry] = size
+        entries[size] = entry
+        present[size] = log_present[row] if row >= 0 else 0
+        rows[added] = row
+        any_new |= row < 0
+        added += 1
+        size += 1
+    return size, any_new
+
+
+@njit(cache=True, nogil=True)
+def rows_of(entries, place, log, size):  # type: ignore[no-untyped-def]
+    """Where these entries stand among the first `size` of a log; -1: not there (see `take_over`)."""
+    out = np.empty(len(entries), np.int64)
+    for i in range(len(entries)):
+        at = place[entries[i]]
+        out[i] = at if at < size and log[at] == entries[i] else -1
+    return out
+
+
+@njit(cache=True, nogil=True)
+def least_above(values, bound):  # type: ignore[no-untyped-def]
+    """The least value above a bound; the bound where there is none."""
+    least = bound
+    for i in range(len(values)):
+        value = values[i]
+        if value > bound and (value < least or least == bound):
+            least = value
+    return least
+
+
+@njit(cache=True, nogil=True)
 def first_rows(entries, marks, log, place):  # type: ignore[no-untyped-def]
-    """Which row of the log holds each entry as of the last seal; UNCHANGED or WAS_NOT there.
+    """Which row of the log holds each entry as of the last step; UNCHANGED or WAS_NOT there.
 
     `place` is room for a number per entry; what it holds is ignored.
     """
