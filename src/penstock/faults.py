@@ -90,6 +90,9 @@ _LIVE = ("epoch", "run", "partition")
 """Of a live courier: its number is the partition."""
 
 LIVE_POINTS: dict[str, FaultPoint] = {
+    "driver.begin": FaultPoint("hosts have joined a live run, and no courier has begun it", _RUN),
+    "driver.message": FaultPoint("a control message has its number, and no courier has it", _RUN),
+    "driver.told": FaultPoint("all couriers have a control message", _RUN),
     "courier.polled": FaultPoint("a live courier has polled rows, and sent none of them", _LIVE),
     "courier.message": FaultPoint(
         "a live courier is about to put a control message between the chunks of a step",

@@ -389,6 +389,7 @@ class Rounds:
         if any(barrier != checkpoint for barrier in barriers):
             raise ProtocolError(f"couriers have come to different checkpoints: {barriers}")
         vitals = self._holdings.vitals(self._rows, self._busy_s * 1000)
+        vitals = replace(vitals, watermark_ms=self.watermark)
         deltas = self._holdings.cut(checkpoint.epoch)
         outcome.gathered.append(Gathered(checkpoint.epoch, tuple(deltas), vitals))
         self._holdings.settle(checkpoint.durable)
