@@ -61,7 +61,8 @@ class Broker:
 
     def create(self, topic: str, partitions: int = 1) -> str:
         """Make a topic; returns its name."""
-        from confluent_kafka.admin import AdminClient, NewTopic
+        from confluent_kafka.admin import AdminClient
+        from confluent_kafka.cimpl import NewTopic
 
         admin = AdminClient({"bootstrap.servers": self.servers})
         admin.create_topics([NewTopic(topic, partitions, 1)])[topic].result(30)
