@@ -27,8 +27,10 @@ class Copies:
 
     def let_go(self) -> None:
         """Drop the entries if nobody may ask for any of them."""
-        if self.entries and not len(self._residence.copies):
+        residence = self._residence
+        if (self.entries or residence.released.any()) and not len(residence.copies):
             self._table.drop(np.flatnonzero(~self._residence.owned))
+            self._residence.released[:] = False
             self.begin()
 
     @property

@@ -89,6 +89,7 @@ class Holdings:
         table = self.operator.table
         before = table.renumberings
         table.drop(slots)
+        self.residence.released[slots] = False
         if table.renumberings != before:
             self.residence.forgot_absent(self.version, fresh)
 

@@ -104,6 +104,8 @@ class Residence:
         """It was complete then: what the copy lacks does not exist."""
         self.came = np.full(slots, -1, np.int64)
         """The version from which on the store has all that was changed before a slot came here."""
+        self.released = np.zeros(slots, np.bool_)
+        """Copies that nobody needs any more, and that may still be in the table."""
         self.left = np.zeros(slots, np.bool_)
         """Given away since the last cut."""
         self.store_version = -1
@@ -158,7 +160,7 @@ class Residence:
 
     def take(self, slots: Array, source: FrozenCopy | None, whole: bool, wanted: bool) -> Array:
         """A reroute has brought these slots. Returns those of which the table may hold an old copy."""
-        stale: Array = slots[self.frozen[slots] != _NEVER]
+        stale: Array = slots[(self.frozen[slots] != _NEVER) | self.released[slots]]
         self.owned[slots] = self.partial[slots] = True
         self.whole[slots], self.wanted[slots] = whole, whole or wanted
         self.frozen[slots] = _NEVER
@@ -255,6 +257,7 @@ class Residence:
     def forget_copies(self) -> None:
         """Nobody needs copies of slots that are durable elsewhere."""
         durable = self._kept[0][1]["frozen"] != _NEVER
+        self.released |= durable
         for frozen in (self.frozen, *(kept["frozen"] for _, kept in self._kept)):
             frozen[durable] = _NEVER
 
