@@ -54,7 +54,7 @@ class Tap:
     def __init__(self, batches: Sequence[pa.RecordBatch] = ()) -> None:
         self.batches = list(batches)
         self.ended = False
-        self.polls = 0
+        self.polls = self.committed = 0
         self.changed = threading.Condition()
 
     def give(self, *batches: pa.RecordBatch, end: bool = False) -> None:
@@ -89,11 +89,17 @@ class _TapReader(LiveReader):
     def __init__(self, taps: Mapping[str, Tap], positions: dict[str, int]) -> None:
         self._taps, self._positions = taps, positions
         self._lock = next(iter(taps.values())).changed
-        self._ended = False
 
     @property
     def ended(self) -> bool:
-        return self._ended
+        return all(
+            tap.ended and at == len(tap.batches)
+            for tap, at in ((self._taps[name], at) for name, at in self._positions.items())
+        )
+
+    def commit(self, positions: Mapping[str, Any]) -> None:
+        for name, position in positions.items():
+            self._taps[name].committed = position
 
     def poll(self, wait_ms: float, most_rows: int) -> list[Polled]:
         with self._lock:
@@ -105,7 +111,6 @@ class _TapReader(LiveReader):
                 for place, batch in enumerate(tap.batches[at:], at + 1):
                     found.append(Polled(batch, name, place))
                 self._positions[name] = len(tap.batches)
-            self._ended = all(self._taps[name].ended for name in self._positions)
             return found
 
     def _ready(self) -> bool:

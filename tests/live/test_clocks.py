@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 
 from penstock.live.clocks import UNHEARD_MS, SourceClock, known_partitions
-from penstock.live.junction import Mark
+from penstock.live.junction import LaneMark
 from penstock.plan.steps import SourcePlan
 from penstock.plan.watermarks import FREE, Partition
 
@@ -52,6 +52,8 @@ def test_quiet_partitions_are_left_out_and_when_all_are_nothing_is_held_back() -
 
 def test_the_end_is_final_only_if_windows_are_to_close() -> None:
     clock = SourceClock(PLAIN, ["a"], {}, started_ms=0)
-    assert clock.mark(1, ended=True, close=False) == Mark(FREE)
-    assert clock.mark(1, ended=True, close=True) == Mark(FREE, final=True)
-    assert SourceClock(PLAIN, [], {}, 0).mark(1, ended=False, close=True) == Mark(FREE, final=True)
+    assert clock.mark(1, ended=True, close=False) == LaneMark(FREE)
+    assert clock.mark(1, ended=True, close=True) == LaneMark(FREE, final=True)
+    assert SourceClock(PLAIN, [], {}, 0).mark(1, ended=False, close=True) == LaneMark(
+        FREE, final=True
+    )

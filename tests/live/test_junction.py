@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 import pytest
 
-from penstock.live.junction import Item, Junction, Lane, Mark, Reach, Rows
+from penstock.live.junction import InputRows, Item, Junction, Lane, LaneMark, Reach
 from penstock.plan.watermarks import FREE
 from penstock.wire.live import Checkpoint, Handing, Message, Part, Reroute
 
@@ -24,17 +24,17 @@ def reroute(number: int, step: str, target: str = "x") -> Message:
 
 
 def two() -> Junction:
-    return Junction("top", {A: Mark(None), B: Mark(None)})
+    return Junction("top", {A: LaneMark(None), B: LaneMark(None)})
 
 
 def test_rows_behind_an_echo_wait_for_the_other_lanes() -> None:
     junction, saved = two(), checkpoint(0)
     assert junction.tell(saved) == []
     assert junction.echo(A, 0) == []
-    assert junction.take(A, Rows(0, "after")) == []
-    assert junction.take(B, Rows(0, "before")) == [Rows(0, "before")]
-    assert junction.echo(B, 0) == [saved, Rows(0, "after")]
-    assert junction.take(A, Rows(0, "next")) == [Rows(0, "next")]
+    assert junction.take(A, InputRows(0, "after")) == []
+    assert junction.take(B, InputRows(0, "before")) == [InputRows(0, "before")]
+    assert junction.echo(B, 0) == [saved, InputRows(0, "after")]
+    assert junction.take(A, InputRows(0, "next")) == [InputRows(0, "next")]
 
 
 def test_a_lane_may_be_two_checkpoints_ahead() -> None:
@@ -43,10 +43,10 @@ def test_a_lane_may_be_two_checkpoints_ahead() -> None:
         junction.tell(checkpoint(number))
     junction.echo(A, 0)
     junction.echo(A, 1)
-    assert junction.take(A, Rows(0, "third")) == []
+    assert junction.take(A, InputRows(0, "third")) == []
     assert junction.echo(B, 0) == [checkpoint(0)]
-    assert junction.take(B, Rows(0, "second")) == [Rows(0, "second")]
-    assert junction.echo(B, 1) == [checkpoint(1), Rows(0, "third")]
+    assert junction.take(B, InputRows(0, "second")) == [InputRows(0, "second")]
+    assert junction.echo(B, 1) == [checkpoint(1), InputRows(0, "third")]
 
 
 def test_messages_about_hosts_keep_their_place_among_checkpoints() -> None:
@@ -63,10 +63,10 @@ def test_rows_of_a_host_that_joined_wait_for_checkpoints_before_it() -> None:
     junction, new = two(), ("sum", "sum/2")
     junction.tell(checkpoint(0))
     junction.tell(reroute(1, "sum", "sum/2"))
-    junction.join(new, Mark(None), after=1)
-    assert junction.take(new, Rows(0, "second")) == []
+    junction.join(new, LaneMark(None), after=1)
+    assert junction.take(new, InputRows(0, "second")) == []
     junction.echo(A, 0)
-    assert junction.echo(B, 0) == [checkpoint(0), Rows(0, "second")]
+    assert junction.echo(B, 0) == [checkpoint(0), InputRows(0, "second")]
     junction.tell(checkpoint(2))
     junction.echo(A, 2)
     assert junction.echo(B, 2) == []
@@ -79,28 +79,35 @@ def test_a_host_that_leaves_holds_checkpoints_back_until_it_has_answered_all() -
     assert junction.part(B, 0) == []
     junction.tell(checkpoint(1))
     assert junction.echo(A, 1) == []
-    assert junction.take(B, Rows(0, "its last")) == [Rows(0, "its last")]
+    assert junction.take(B, InputRows(0, "its last")) == [InputRows(0, "its last")]
     assert junction.gone(B) == [checkpoint(1)]
     assert junction.reach == Reach(None, False, False)
-    junction.take(A, Mark(7))
+    junction.take(A, LaneMark(7))
     assert junction.reach.watermark_ms == 7
+
+
+def test_a_stream_that_ends_without_leave_has_brought_nothing() -> None:
+    junction = two()
+    junction.tell(checkpoint(0))
+    junction.echo(A, 0)
+    assert junction.gone(B) == []
 
 
 def test_time_is_the_least_of_all_lanes_and_waits_like_rows() -> None:
     source: Lane = (0, "")
-    junction = Junction("top", {A: Mark(5), B: Mark(None), source: Mark(FREE)})
+    junction = Junction("top", {A: LaneMark(5), B: LaneMark(None), source: LaneMark(FREE)})
     assert junction.reach == Reach(None, False, False)
-    junction.take(B, Mark(9))
+    junction.take(B, LaneMark(9))
     assert junction.reach == Reach(5, False, False)
     junction.tell(checkpoint(0))
     junction.echo(A, 0)
-    junction.take(A, Mark(8))
+    junction.take(A, LaneMark(8))
     assert junction.reach.watermark_ms == 5
     junction.echo(source, 0)
     junction.echo(B, 0)
     assert junction.reach.watermark_ms == 8
     for lane in (A, B, source):
-        junction.take(lane, Mark(FREE, final=True))
+        junction.take(lane, LaneMark(FREE, final=True))
     assert junction.reach == Reach(None, True, True)
 
 
@@ -121,9 +128,9 @@ def test_any_order_of_answers_gives_what_an_aligned_execution_gives(seed: int) -
     first, second = Hosts("one", ["a", "b"]), Hosts("two", ["x", "y", "z"])
     steps = {"one": first, "two": second}
     junctions = {
-        "one": Junction("one", {(0, ""): Mark(FREE)}),
-        "two": Junction("two", {("one", n): Mark(None) for n in ("a", "b")}),
-        None: Junction(None, {("two", n): Mark(None) for n in ("x", "y", "z")}),
+        "one": Junction("one", {(0, ""): LaneMark(FREE)}),
+        "two": Junction("two", {("one", n): LaneMark(None) for n in ("a", "b")}),
+        None: Junction(None, {("two", n): LaneMark(None) for n in ("x", "y", "z")}),
     }
     after: dict[str, str | None] = {"one": "two", "two": None}
     told: list[Message] = []
@@ -136,7 +143,7 @@ def test_any_order_of_answers_gives_what_an_aligned_execution_gives(seed: int) -
 
     def go_on(name: str | None, items: Iterable[Item]) -> None:
         for item in items:
-            if isinstance(item, Rows):
+            if isinstance(item, InputRows):
                 if name is not None:
                     host = chance.choice(
                         [n for n in steps[name].inbox if n not in steps[name].gone]
@@ -155,7 +162,7 @@ def test_any_order_of_answers_gives_what_an_aligned_execution_gives(seed: int) -
         if message.reroute is not None:
             target = message.reroute.handings[0].target
             hosts.inbox[target], hosts.outbox[name, target] = [], []
-            junctions[after[name]].join((name, target), Mark(None), message.number - 1)
+            junctions[after[name]].join((name, target), LaneMark(None), message.number - 1)
         for host in [n for n in hosts.inbox if n not in hosts.gone]:
             hosts.inbox[host].append(message)
         if message.part is not None:
@@ -186,7 +193,7 @@ def test_any_order_of_answers_gives_what_an_aligned_execution_gives(seed: int) -
         if isinstance(answer, Message):
             go_on(reader, junctions[reader].echo(lane, answer.number))
         else:
-            go_on(reader, junctions[reader].take(lane, Rows(0, answer)))
+            go_on(reader, junctions[reader].take(lane, InputRows(0, answer)))
         return True
 
     joined = 0
@@ -208,7 +215,7 @@ def test_any_order_of_answers_gives_what_an_aligned_execution_gives(seed: int) -
                 tell(Message(part=Part(number, hosts.step, chance.choice(left))))
         else:
             sent[epoch].add(row)
-            go_on("one", junctions["one"].take((0, ""), Rows(0, row)))
+            go_on("one", junctions["one"].take((0, ""), InputRows(0, row)))
         for _ in range(chance.randrange(4)):
             work()
     while work():

@@ -80,6 +80,8 @@ def test_a_checkpoint_is_a_point_between_rows() -> None:
                 assert before == 5 * passed.positions[0]["p0"]
         wait_for(lambda: totals_of(scene) == dict.fromkeys(range(5), 200))
         scene.checkpoint()
+        # each message says which epoch is durable, so that the source hears of the one before the last
+        wait_for(lambda: source.taps["p0"].committed == scene.driver.passed[-2].positions[0]["p0"])
     assert scene.shelf.flushed == [5, 6, 7, 8, 9, 10]
     assert [p.epoch for p in scene.driver.passed] == scene.shelf.flushed
     assert sum(p.seen["rows"] for p in scene.driver.passed) == 1_000

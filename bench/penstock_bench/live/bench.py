@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 
 from penstock.errors import PenstockError
+from penstock_bench.broker import Broker, running_broker
 from penstock_bench.live import measures
 from penstock_bench.live.measures import Received
 from penstock_bench.live.side import SideProcess, await_that
@@ -78,13 +79,11 @@ FULL = LiveScale()
 
 def run(show: Show, quick: bool = False) -> Report:
     """Run all sides, one after the other; takes about a quarter of an hour, four minutes when quick."""
-    from penstock_bench.live.broker import broker
-
     scale = QUICK if quick else FULL
     results: dict[str, Any] = {"sides": {}, "missing": {}}
     with tempfile.TemporaryDirectory(prefix="penstock-live-", ignore_cleanup_errors=True) as place:
         show("starting Kafka")
-        with broker(Path(place)) as kafka:
+        with running_broker() as kafka:
             arena = Arena(kafka, Path(place), scale, show)
             for side in SIDES:
                 if side in PEERS and not peers_path():
@@ -136,7 +135,7 @@ def peers_path() -> str:
 class Arena:
     """One broker, and what is done to each side on it."""
 
-    kafka: Any
+    kafka: Broker
     place: Path
     scale: LiveScale
     show: Show
@@ -204,9 +203,7 @@ class Arena:
         for mode in ("generated_live", "generated_micro"):
             words = [mode, ",".join(map(str, self.scale.generated)), str(self.scale.seconds)]
             folder = self.place / mode
-            side = SideProcess(
-                "penstock_bench.live.sides.generated", [*words, str(folder)], folder
-            )
+            side = SideProcess("penstock_bench.live.sides.generated", [*words, str(folder)], folder)
             try:
                 limit_s = _UP_S + 4 * self.scale.seconds * len(self.scale.generated)
                 await_that("rows were made", lambda s=side: "done" in s.status, limit_s, side)  # type: ignore[misc]

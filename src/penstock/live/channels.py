@@ -20,7 +20,7 @@ from penstock.wire.live import Back, StreamHeader
 class Answered(NamedTuple):
     """What came from a host."""
 
-    stream: Stream
+    stream: HostStream
     batch: pa.RecordBatch | None
     back: Back | None
 
@@ -28,11 +28,11 @@ class Answered(NamedTuple):
 class Ended(NamedTuple):
     """A stream has ended: because both sides are done with it, or because of an error."""
 
-    stream: Stream
+    stream: HostStream
     error: PenstockError | None
 
 
-class Stream:
+class HostStream:
     """One courier's stream to one host of a step. One thread sends; what the host answers is handed, in its
     order, to `put`, by a thread of the stream's own."""
 

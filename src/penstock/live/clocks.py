@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from penstock.live.junction import Mark
+from penstock.live.junction import LaneMark
 from penstock.plan.steps import SourcePlan
 from penstock.plan.watermarks import FREE, Bound, Partition, watermark_of
 
@@ -24,9 +24,9 @@ class SourceClock:
     >>> plan = SourcePlan(pa.schema([("at", pa.timestamp("ms"))]), event_time="at", delay_ms=10)
     >>> clock = SourceClock(plan, ["p0", "p1"], {}, started_ms=0)
     >>> clock.heard("p0", {"": 500}, now_ms=1), clock.mark(1, ended=False, close=False)
-    ({'p0': 500}, Mark(bound=None, final=False))
+    ({'p0': 500}, LaneMark(bound=None, final=False))
     >>> clock.heard("p1", {"": 400}, now_ms=2), clock.mark(2, ended=False, close=False)
-    ({'p1': 400}, Mark(bound=390, final=False))
+    ({'p1': 400}, LaneMark(bound=390, final=False))
     """
 
     def __init__(
@@ -61,13 +61,13 @@ class SourceClock:
             self._partitions[name] = Partition(most_ms, now_ms)
         return named
 
-    def mark(self, now_ms: int, ended: bool, close: bool) -> Mark:
+    def mark(self, now_ms: int, ended: bool, close: bool) -> LaneMark:
         """How far it is; at its end nothing holds others back, and if windows are to close it is final."""
         if ended or not self._reads:
-            return Mark(FREE, final=close)
+            return LaneMark(FREE, final=close)
         if self._time is None:
-            return Mark(FREE)
-        return Mark(self._bound(now_ms))
+            return LaneMark(FREE)
+        return LaneMark(self._bound(now_ms))
 
     def _bound(self, now_ms: int) -> Bound:
         assert self._time is not None

@@ -30,7 +30,7 @@ Lane = tuple[int | str, str]
 _NEVER = 1 << 62
 
 
-class Rows(NamedTuple):
+class InputRows(NamedTuple):
     """A batch on its way to an input of a step."""
 
     input: int
@@ -39,7 +39,7 @@ class Rows(NamedTuple):
     """When its rows arrived at a source of this courier; None: they come from hosts."""
 
 
-class Mark(NamedTuple):
+class LaneMark(NamedTuple):
     """How far event time has come in a lane, behind the rows before it."""
 
     bound: Bound
@@ -47,7 +47,7 @@ class Mark(NamedTuple):
     """Nothing more will come, and windows need not wait for any."""
 
 
-Item = Rows | Message
+Item = InputRows | Message
 """What goes on to a step."""
 
 
@@ -64,10 +64,10 @@ class Reach(NamedTuple):
 class _Lane:
     at: int
     """The newest message that it has brought."""
-    mark: Mark
+    mark: LaneMark
     leaves: int = _NEVER
     """The message with which its host parts: of later ones it brings none."""
-    waiting: deque[tuple[int, Rows | Mark]] = field(default_factory=deque)
+    waiting: deque[tuple[int, InputRows | LaneMark]] = field(default_factory=deque)
     """What came behind a message that has not gone on, each with the newest such message."""
 
 
@@ -76,22 +76,22 @@ class Junction:
 
     >>> from penstock.wire.live import Checkpoint
     >>> a, b = ("sum", "sum/0"), ("sum", "sum/1")
-    >>> top = Junction("top", {a: Mark(None), b: Mark(None)})
+    >>> top = Junction("top", {a: LaneMark(None), b: LaneMark(None)})
     >>> saved = Message(checkpoint=Checkpoint(number=0, epoch=7, durable=6))
-    >>> top.tell(saved), top.echo(a, 0), top.take(a, Rows(0, "late")), top.take(b, Rows(0, "early"))
-    ([], [], [], [Rows(input=0, batch='early', arrived_us=None)])
-    >>> top.echo(b, 0) == [saved, Rows(0, "late")]
+    >>> top.tell(saved), top.echo(a, 0), top.take(a, InputRows(0, "late")), top.take(b, InputRows(0, "early"))
+    ([], [], [], [InputRows(input=0, batch='early', arrived_us=None)])
+    >>> top.echo(b, 0) == [saved, InputRows(0, "late")]
     True
     """
 
-    def __init__(self, step: str | None, lanes: Mapping[Lane, Mark], after: int = -1) -> None:
+    def __init__(self, step: str | None, lanes: Mapping[Lane, LaneMark], after: int = -1) -> None:
         self.step, self.passed = step, after
         """The newest message that went on, or was left out."""
         self._lanes = {name: _Lane(after, mark) for name, mark in lanes.items()}
         self._told: deque[Message] = deque()
         self._reach: Reach | None = None
 
-    def take(self, lane: Lane, item: Rows | Mark) -> list[Item]:
+    def take(self, lane: Lane, item: InputRows | LaneMark) -> list[Item]:
         """Rows, or how far time has come, from a lane."""
         here = self._lanes[lane]
         if here.at > self.passed:
@@ -110,7 +110,7 @@ class Junction:
         self._told.append(message)
         return self._go_on()
 
-    def join(self, lane: Lane, mark: Mark, after: int) -> None:
+    def join(self, lane: Lane, mark: LaneMark, after: int) -> None:
         """A host of a step that is read here has joined: it brings messages after this one only."""
         self._lanes[lane] = _Lane(after, mark)
         self._reach = None
@@ -122,8 +122,9 @@ class Junction:
         return self._go_on()
 
     def gone(self, lane: Lane) -> list[Item]:
-        """A host that leaves has answered everything."""
-        return self.echo(lane, self._lanes[lane].leaves)
+        """The stream of a host has ended: one that leaves has answered everything."""
+        leaves = self._lanes[lane].leaves
+        return [] if leaves == _NEVER else self.echo(lane, leaves)
 
     @property
     def reach(self) -> Reach:
@@ -137,8 +138,8 @@ class Junction:
             self._reach = Reach(least, not bounds, final)
         return self._reach
 
-    def _through(self, lane: _Lane, item: Rows | Mark) -> list[Item]:
-        if isinstance(item, Rows):
+    def _through(self, lane: _Lane, item: InputRows | LaneMark) -> list[Item]:
+        if isinstance(item, InputRows):
             return [item]
         if item != lane.mark:
             lane.mark, self._reach = item, None

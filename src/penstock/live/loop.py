@@ -17,7 +17,7 @@ from queue import Empty, SimpleQueue
 
 from penstock import codec
 from penstock.errors import HostLostError, PenstockError, to_wire
-from penstock.live.channels import Answered, Ended, Stream
+from penstock.live.channels import Answered, Ended, HostStream
 from penstock.live.junction import Lane
 from penstock.live.outlet import NEVER
 from penstock.live.puller import Pulled, Puller, PullFailed, as_error
@@ -73,12 +73,13 @@ class CourierRun:
         on_death: Callable[[], None] = lambda: None,
     ) -> None:
         self.order = order
-        self._task, self._flow, self._settings = task, task.flow, task.settings
+        self._task, self._settings = task, task.settings
         self._driver, self._endpoints, self._on_death = driver, endpoints, on_death
         self._events: SimpleQueue[_Event] = SimpleQueue()
         self._reports: SimpleQueue[Passed | None] = SimpleQueue()
+        self._telling = threading.Lock()
         self._halted = threading.Event()
-        self._streams: list[Stream] = []
+        self._streams: list[HostStream] = []
         self._pullers: dict[int, Puller] = {}
         self._run_thread = threading.Thread(target=self._run, name="live-run", daemon=True)
         self._report_thread = threading.Thread(target=self._report, name="live-report", daemon=True)
@@ -91,11 +92,13 @@ class CourierRun:
     def tell(self, message: Message) -> None:
         """Put a control message of the driver between chunks. Called by another thread, which connects to
         hosts that are new, so that the run need not wait for that."""
-        if message.reroute is not None:
-            for handing in message.reroute.handings:
-                with suppress(HostLostError):
-                    self._endpoints.at(handing.target_location).greet(self._settings.host_lost_ms)
-        self._events.put(message)
+        with self._telling:  # so that messages keep their order
+            if message.reroute is not None:
+                for handing in message.reroute.handings:
+                    with suppress(HostLostError):
+                        endpoint = self._endpoints.at(handing.target_location)
+                        endpoint.greet(self._settings.host_lost_ms)
+            self._events.put(message)
 
     def halt(self) -> None:
         """Stop polling and sending, and break all streams off. Returns when that has happened."""
@@ -144,35 +147,37 @@ class CourierRun:
         task, order, events = self._task, self.order, self._events
         writer = task.sink.writer(order.courier, task.flow.output)
         kept.callback(writer.close)
+        for number, positions in order.positions.items():
+            if not positions:
+                continue
+            reader = partial(task.sources[number].reader, positions)
+            self._pullers[number] = Puller(number, reader, events.put, task.settings.chunk_rows)
         traffic = Traffic(
             task.flow,
             order,
             task.settings,
+            self._pullers,
             self._connect,
             writer,
             self._reports.put,
             task.keep_late,
         )
-        for number, positions in order.positions.items():
-            reader = partial(task.sources[number].reader, positions)
-            self._pullers[number] = Puller(number, reader, events.put, task.settings.chunk_rows)
         while not self._halted.is_set():
-            look_at = traffic.act(self._ask)
+            look_at = traffic.act()
             timeout = None if look_at == NEVER else max(look_at - time.monotonic(), 0.0)
             try:
                 event = events.get(timeout=timeout)
-                while True:
+                while (
+                    not self._halted.is_set()
+                ):  # streams that were broken off bring nothing to go by
                     _take(traffic, event)
                     event = events.get_nowait()
             except Empty:
                 pass
 
-    def _ask(self, source: int) -> None:
-        self._pullers[source].allow()
-
-    def _connect(self, host: str, location: str, header: StreamHeader, lane: Lane) -> Stream:
+    def _connect(self, host: str, location: str, header: StreamHeader, lane: Lane) -> HostStream:
         endpoint, lost_ms = self._endpoints.at(location), self._settings.host_lost_ms
-        stream = Stream(host, endpoint, header, lane, self._events.put, lost_ms)
+        stream = HostStream(host, endpoint, header, lane, self._events.put, lost_ms)
         self._streams.append(stream)
         if self._halted.is_set():  # too late for `halt` to see it
             stream.cancel()

@@ -16,10 +16,10 @@ import pyarrow as pa
 from penstock import codec
 from penstock.exchange.split import split
 from penstock.faults import point
-from penstock.live.channels import Stream
-from penstock.live.junction import Junction, Rows
+from penstock.live.channels import HostStream
+from penstock.live.junction import InputRows, Junction
 from penstock.live.notes import EpochNotes
-from penstock.live.pacing import Pacer, Window
+from penstock.live.pacing import ByteWindow, Pacer
 from penstock.model import HostId
 from penstock.operators.operator import EpochTime, Outgoing, Sender
 from penstock.plan.epoch import RouteTable
@@ -48,13 +48,13 @@ class _Flying:
 class Surroundings:
     """What an outlet needs of the run that it is part of."""
 
-    connect: Callable[[str, str, str, int], Stream]
+    connect: Callable[[str, str, str, int], HostStream]
     """Opens a stream, given step, host, location, and the newest message before its first frame."""
-    parted: Callable[[Stream, int], None]
+    parted: Callable[[HostStream, int], None]
     """Called when a host has left its step with a message."""
     notes: Callable[[int], EpochNotes]
     """The notes of an epoch."""
-    window: Window
+    window: ByteWindow
     clock: Callable[[], float]
     """Seconds, never back."""
     now_us: Callable[[], float]
@@ -86,7 +86,7 @@ class Outlet:
             place.host: run.connect(step.id, place.host, place.location, -1)
             for place in order.hosts
         }
-        self._line: deque[Rows | Message] = deque()
+        self._line: deque[InputRows | Message] = deque()
         self._messages = 0
         """How many there are in line."""
         self._bytes = 0
@@ -105,7 +105,7 @@ class Outlet:
         self._number = -1
         self._flying: dict[int, _Flying] = {}
 
-    def put(self, item: Rows | Message) -> None:
+    def put(self, item: InputRows | Message) -> None:
         """Rows, or a message, that come next."""
         if isinstance(item, Message):
             self._messages += 1
@@ -115,7 +115,7 @@ class Outlet:
             self._run.window.add(bytes)
         self._line.append(item)
 
-    def heard(self, stream: Stream, back: Back) -> None:
+    def heard(self, stream: HostStream, back: Back) -> None:
         """A host has answered."""
         if back.took is not None:
             unapplied = stream.unapplied
@@ -125,7 +125,7 @@ class Outlet:
             self._marks[stream.host] = back.watermark_ms
             self._awaited.discard(stream.host)
 
-    def ended(self, stream: Stream) -> None:
+    def ended(self, stream: HostStream) -> None:
         """The stream to a host that left has ended."""
         while stream.unapplied:
             self._applied(stream.unapplied.popleft())
@@ -187,7 +187,7 @@ class Outlet:
         """Send all rows up to the next message, as one chunk."""
         inputs: list[list[pa.RecordBatch]] = [[] for _ in self.step.plan.inputs]
         arrived, rows = [], 0
-        while self._line and isinstance(item := self._line[0], Rows):
+        while self._line and isinstance(item := self._line[0], InputRows):
             self._line.popleft()
             inputs[item.input].append(item.batch)
             rows += item.batch.num_rows

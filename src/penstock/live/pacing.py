@@ -83,10 +83,10 @@ class Pacer:
         self.pause_s = whole_s * min(max(worth, 0.0), 1.0)
 
 
-class Window:
+class ByteWindow:
     """Bytes that a courier holds or has in flight: polled, waiting, or sent and not applied.
 
-    >>> window = Window(100)
+    >>> window = ByteWindow(100)
     >>> window.add(120)
     >>> window.full
     True

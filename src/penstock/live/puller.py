@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
 from penstock.errors import PenstockError
 from penstock.live.sources.source import LiveReader, Polled
@@ -43,6 +43,7 @@ class Puller:
         """`open` is called in the puller's own thread."""
         self._source, self._open, self._put, self._most_rows = source, open, put, most_rows
         self._allowed = threading.Semaphore(0)
+        self._done: Mapping[str, Any] | None = None
         self._left = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"source-{source}", daemon=True)
         self._thread.start()
@@ -50,6 +51,10 @@ class Puller:
     def allow(self) -> None:
         """Let it poll."""
         self._allowed.release()
+
+    def commit(self, positions: Mapping[str, Any]) -> None:
+        """Let the source know, when it is polled next, that what is before these positions is done with."""
+        self._done = positions
 
     def close(self) -> None:
         """End the thread, once its poll is over."""
@@ -75,6 +80,9 @@ class Puller:
             self._allowed.acquire()
             polled: list[Polled] = []
             while not (polled or reader.ended or self._left.is_set()):
+                done, self._done = self._done, None
+                if done is not None:
+                    reader.commit(done)
                 polled = reader.poll(_WAIT_MS, self._most_rows)
             if self._left.is_set():
                 return

@@ -45,7 +45,7 @@ class CourierServer(TokenServer):
         self.takes = {
             "begin": orders.Begin,
             "message": orders.TellMessage,
-            "halt": orders.Halt,
+            "halt": orders.HaltRun,
         }
 
     def end(self) -> None:

@@ -8,36 +8,56 @@ lets it `act` when something is due.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import pyarrow as pa
 
 from penstock import codec
-from penstock.errors import InputError, from_wire
-from penstock.exchange.aside import Aside
+from penstock.errors import from_wire
+from penstock.exchange.aside import Aside, bad_input
 from penstock.exchange.step_work import as_schema
 from penstock.faults import point
-from penstock.live.channels import Stream
+from penstock.live.channels import HostStream
 from penstock.live.clocks import SourceClock, known_partitions
-from penstock.live.junction import Item, Junction, Lane, Mark, Rows, inlets, read_by, timeless
+from penstock.live.junction import (
+    InputRows,
+    Item,
+    Junction,
+    Lane,
+    LaneMark,
+    inlets,
+    read_by,
+    timeless,
+)
 from penstock.live.notes import EpochNotes, arrivals_us
 from penstock.live.outlet import NEVER, Outlet, Surroundings, one_batch
-from penstock.live.pacing import Pacer, Window
+from penstock.live.pacing import ByteWindow, Pacer
 from penstock.live.sinks.sink import LiveWriter, RowIds
 from penstock.live.sources.source import Polled
+from penstock.model import DeadLetter
 from penstock.plan.steps import FlowPlan, MapStep
 from penstock.plan.watermarks import FREE
 from penstock.settings import Settings
 from penstock.wire.live import Back, LiveOrder, Message, Passed, StreamHeader
 
-Connect = Callable[[str, str, StreamHeader, Lane], Stream]
+Connect = Callable[[str, str, StreamHeader, Lane], HostStream]
 """Opens a stream, given the host, its location, the header, and the lane of what comes by it."""
 
 
+class Asked(Protocol):
+    """A source that brings rows when it may."""
+
+    def allow(self) -> None:
+        """Let it bring some."""
+
+    def commit(self, positions: Mapping[str, Any]) -> None:
+        """Nobody will ask again for what is before these positions."""
+
+
 @dataclass
-class _Source:
+class _SourceState:
     """One source in this courier."""
 
     clock: SourceClock
@@ -46,7 +66,7 @@ class _Source:
     asked: bool = False
     """Whether it was asked for rows, and has not brought them."""
     ended: bool = False
-    mark: Mark | None = None
+    mark: LaneMark | None = None
     """How far it is, as steps know."""
 
 
@@ -58,6 +78,7 @@ class Traffic:
         flow: FlowPlan,
         order: LiveOrder,
         settings: Settings,
+        pullers: Mapping[int, Asked],
         connect: Connect,
         writer: LiveWriter,
         report: Callable[[Passed], None],
@@ -65,10 +86,11 @@ class Traffic:
     ) -> None:
         """Opens all streams. `report` is called when an epoch has passed."""
         self._flow, self._order, self._settings = flow, order, settings
+        self._pullers = pullers
         self._open, self._writer, self._report = connect, writer, report
         self._keep_late = keep_late
         self._where = {"run": order.run, "partition": order.courier}
-        self._window = Window(int(settings.live_window_mb * (1 << 20)))
+        self._window = ByteWindow(int(settings.live_window_mb * (1 << 20)))
         self._notes: dict[int, EpochNotes] = {}
         self._epochs: dict[int, int] = {}
         """Number of a checkpoint message -> the epoch after it."""
@@ -84,7 +106,7 @@ class Traffic:
         self._timeless = timeless(flow)
         self._inlets = inlets(flow)
         self._maps: dict[int, list[tuple[int, MapStep]]] = {}
-        """Stream -> stateless steps that read it, each with the stream that it makes."""
+        """HostStream -> stateless steps that read it, each with the stream that it makes."""
         self._outputs: dict[str, int] = {}
         """Step -> the stream that it makes."""
         for number, step in enumerate(flow.steps):
@@ -101,10 +123,10 @@ class Traffic:
         steps = {step.step: step for step in self._order.steps}
         self._junctions: dict[str | None, Junction] = {}
         for reader, reads in read_by(self._flow).items():
-            lanes: dict[Lane, Mark] = {}
+            lanes: dict[Lane, LaneMark] = {}
             for read in reads:
                 if isinstance(read, int):
-                    lanes[read, ""] = Mark(FREE if read in self._timeless else None)
+                    lanes[read, ""] = LaneMark(FREE if read in self._timeless else None)
                 else:
                     mark = self._host_mark(read, steps[read].watermark_ms)
                     lanes |= {(read, place.host): mark for place in steps[read].hosts}
@@ -144,16 +166,16 @@ class Traffic:
 
     def _add_sources(self) -> None:
         flow, order = self._flow, self._order
-        self._sources: dict[int, _Source] = {}
+        self._sources: dict[int, _SourceState] = {}
         started_ms = self._now_ms()
         for number, plan in enumerate(flow.sources):
             mine = dict(order.positions.get(number, {}))
             known = known_partitions(order.event_times, number, plan, mine)
-            self._sources[number] = _Source(SourceClock(plan, mine, known, started_ms), mine)
+            self._sources[number] = _SourceState(SourceClock(plan, mine, known, started_ms), mine)
             self._mark(number)
         self._clocks_at = time.monotonic()
 
-    def _connect(self, step: str, host: str, location: str, after: int) -> Stream:
+    def _connect(self, step: str, host: str, location: str, after: int) -> HostStream:
         order = self._order
         header = StreamHeader(step, order.run, order.courier, order.couriers, after)
         lane = (step, host if after < 0 else f"{host}@{after}")
@@ -164,12 +186,12 @@ class Traffic:
                 junction.join(lane, self._host_mark(step, None), after)
         return stream
 
-    def _parted(self, stream: Stream, number: int) -> None:
+    def _parted(self, stream: HostStream, number: int) -> None:
         for junction in self._readers.get(stream.step, ()):
             self._go_on(junction, junction.part(stream.lane, number))
 
-    def _host_mark(self, step: str, watermark_ms: int | None, final: bool = False) -> Mark:
-        return Mark(FREE if step in self._timeless else watermark_ms, final)
+    def _host_mark(self, step: str, watermark_ms: int | None, final: bool = False) -> LaneMark:
+        return LaneMark(FREE if step in self._timeless else watermark_ms, final)
 
     def _notes_of(self, epoch: int) -> EpochNotes:
         if epoch not in self._notes:
@@ -179,8 +201,8 @@ class Traffic:
     def _now_ms(self) -> int:
         return max(int(time.time() * 1000), self._order.time_ms)
 
-    def act(self, ask: Callable[[int], None]) -> float:
-        """Do what is due, and `ask` sources for rows; gives when to look again, if nothing comes before."""
+    def act(self) -> float:
+        """Do what is due, and ask sources for rows; gives when to look again, if nothing comes before."""
         self._stirred = False
         look_at = min([outlet.work() for outlet in self._outlets.values()], default=NEVER)
         now = time.monotonic()
@@ -189,11 +211,11 @@ class Traffic:
         look_at = now if self._stirred else min(look_at, self._clocks_at)
         if not self._window.full and self._last is None:
             for number, source in self._sources.items():
-                if source.positions and not source.asked and not source.ended:
+                if number in self._pullers and not source.asked and not source.ended:
                     at = max([pacer.next_at() for pacer in self._pacers[number]])
                     if at <= now:
                         source.asked = True
-                        ask(number)
+                        self._pullers[number].allow()
                     else:
                         look_at = min(look_at, at)
         return look_at
@@ -218,7 +240,7 @@ class Traffic:
         for one in polled:
             source.positions[one.partition] = one.position
             if one.bad:
-                self._set_aside(one, notes)
+                self._set_aside(one.bad, notes)
             if one.batch.num_rows:
                 newest = notes.witness.note(number, one.batch)
                 if newest:
@@ -236,15 +258,11 @@ class Traffic:
                 notes.left([arrived], time.time() * 1e6)
         self._mark(number)
 
-    def _set_aside(self, polled: Polled, notes: EpochNotes) -> None:
+    def _set_aside(self, bad: Sequence[DeadLetter], notes: EpochNotes) -> None:
         """What a source could not read."""
         if self._flow.on_error != "dead_letter":
-            bad = polled.bad[0]
-            raise InputError(
-                f"{bad.step}: cannot read what is at {bad.key}: {bad.error}",
-                hint='mend what writes it, or start the flow with on_error="dead_letter"',
-            )
-        notes.aside.dead.extend(polled.bad)
+            raise bad_input(bad)
+        notes.aside.dead.extend(bad)
 
     def _mark(self, number: int) -> None:
         """Let the steps that read a source know how far its event time has come."""
@@ -255,7 +273,7 @@ class Traffic:
             for junction in self._readers.get(number, ()):
                 self._go_on(junction, junction.take((number, ""), mark))
 
-    def answered(self, stream: Stream, batch: pa.RecordBatch | None, back: Back | None) -> None:
+    def answered(self, stream: HostStream, batch: pa.RecordBatch | None, back: Back | None) -> None:
         step = stream.step
         if batch is not None and batch.num_rows:
             notes = self._notes_of(stream.epoch)
@@ -281,7 +299,7 @@ class Traffic:
             for junction in readers:
                 self._go_on(junction, junction.echo(stream.lane, back.message))
 
-    def ended(self, stream: Stream) -> None:
+    def ended(self, stream: HostStream) -> None:
         """A host that left its step has answered everything."""
         self._outlets[stream.step].ended(stream)
         for junction in self._readers.get(stream.step, ()):
@@ -295,6 +313,7 @@ class Traffic:
             positions = {number: dict(source.positions) for number, source in sources}
             ended = all(source.ended or not source.positions for _, source in sources)
             self._noted[checkpoint.epoch] = positions, ended
+            self._commit(checkpoint.durable)
             self._source_epoch = self._epochs[message.number] = checkpoint.epoch + 1
             self._last = checkpoint.epoch if checkpoint.last else None
         for junction in self._junctions.values():
@@ -302,6 +321,16 @@ class Traffic:
         for number in range(len(self._flow.sources)):
             for junction in self._readers.get(number, ()):
                 self._go_on(junction, junction.echo((number, ""), message.number))
+
+    def _commit(self, durable: int) -> None:
+        """Let sources know that the rows of this epoch, and of those before it, are done with."""
+        epochs = [epoch for epoch in self._noted if epoch <= durable]
+        if epochs:
+            for number, positions in self._noted[max(epochs)][0].items():
+                if number in self._pullers:
+                    self._pullers[number].commit(positions)
+        for epoch in epochs:
+            del self._noted[epoch]
 
     def _push(
         self,
@@ -314,7 +343,7 @@ class Traffic:
         """Take rows of a stream through stateless steps to all that read it."""
         for step, input in self._inlets.get(stream, ()):
             junction = self._junctions[step]
-            self._go_on(junction, junction.take(lane, Rows(input, batch, arrived)))
+            self._go_on(junction, junction.take(lane, InputRows(input, batch, arrived)))
             arrived = None
         for output, map_step in self._maps.get(stream, ()):
             for made in notes.work.mapped(map_step, [batch]):
@@ -327,7 +356,7 @@ class Traffic:
             if junction.step is not None:
                 self._outlets[junction.step].put(item)
                 self._stirred = True
-            elif isinstance(item, Rows):
+            elif isinstance(item, InputRows):
                 self._write(item.batch)
             else:
                 self._pass(item)
@@ -346,7 +375,7 @@ class Traffic:
         self._writer.flush(epoch)
         point("courier.flushed", epoch=epoch, **self._where)
         notes = self._notes_of(epoch)
-        positions, ended = self._noted.pop(epoch)
+        positions, ended = self._noted[epoch]
         if self._order.close:
             ended = ended and self._junctions[None].reach.final
         self._report(

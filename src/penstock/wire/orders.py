@@ -106,7 +106,7 @@ class TellMessage(TypedDict):
     """A `wire.live.Message`."""
 
 
-class Halt(TypedDict):
+class HaltRun(TypedDict):
     run: Number
 
 

@@ -1,4 +1,4 @@
-"""Rows that couriers make themselves: `python -m penstock_bench.live.sides.generated KIND RATES SECONDS FOLDER`.
+"""Rows that couriers make: `python -m penstock_bench.live.sides.generated KIND RATES SECONDS FOLDER`.
 
 KIND "generated_live" tries each rate for so many seconds and keeps the highest whose p99 is below 50 ms;
 "generated_micro" takes a source that is never empty, and counts rows a second.
@@ -12,6 +12,8 @@ import threading
 import time
 from pathlib import Path
 from typing import Any
+
+import pyarrow as pa
 
 import penstock as ps
 from penstock_bench import sides
@@ -42,7 +44,7 @@ def _live(rates: list[int], seconds: float, place: Path) -> dict[str, Any]:
             .aggregate(n=ps.count(), s=ps.sum("value"))
         )
         checkpoint = str(place / f"checkpoint-{rate}")
-        query = flow.start(ps.to("noop"), mode="live", checkpoint=checkpoint, hosts=2)
+        query = flow.start(ps.foreach_arrow(_drop), mode="live", checkpoint=checkpoint, hosts=2)
         try:
             _await_epochs(query, 3 + int(seconds))
             epochs = query.progress[-int(seconds) :]
@@ -55,6 +57,10 @@ def _live(rates: list[int], seconds: float, place: Path) -> dict[str, Any]:
         if p99 < P99_MS and rows / span_s > 0.95 * rate:
             best = max(best, rows / span_s)
     return {"live_tried": tried, "live_per_s": best}
+
+
+def _drop(batch: pa.RecordBatch, ids: object) -> None:
+    """A sink that keeps nothing."""
 
 
 def _micro(seconds: float) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everywhere in PySpark
 
 import penstock as ps
-from penstock_bench.live.broker import CONNECTOR
+from penstock_bench.broker import connector_jars
 from penstock_bench.sides import ROCKSDB, keep_state_in
 
 HOSTS, SLOTS = 2, 64
@@ -28,8 +28,8 @@ def main(servers: str, source: str, sink: str, folder: str, kind: str) -> None:
     """Run the flow until the process is told to end."""
     over = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: over.set())
-    packages = {} if kind == "live" else {"spark.jars.packages": ",".join(CONNECTOR)}
-    conf = {"spark.sql.shuffle.partitions": "2", **packages}
+    jars = {} if kind == "live" else {"spark.jars": connector_jars()}
+    conf = {"spark.sql.shuffle.partitions": "2", **jars}
     spark = ps.session("penstock-live-bench", cores=8, conf=conf)
     run = _native if kind == "native" else _penstock
     try:
@@ -52,7 +52,7 @@ def _penstock(
         .key_by("k", slots=SLOTS)
         .aggregate(n=ps.count(), s=ps.sum("v"), t=ps.max("t"))
     )
-    out = ps.to("kafka", topic=sink, **{"kafka.bootstrap.servers": servers})
+    out = ps.to("kafka", servers=servers, topic=sink)
     options: dict[str, Any] = {"mode": "live"} if kind == "live" else {}
     query = flow.start(out, checkpoint=str(folder / "checkpoint"), hosts=HOSTS, **options)
     try:
@@ -81,7 +81,9 @@ def _obey(folder: Path, query: ps.FlowQuery) -> None:
     command.unlink()
     (step,) = query.placements()
     first, second = sorted(query.status.hosts)[:2]
-    slots = [slot for one in query.placements()[step] if one["host"] == first for slot in one["slots"]]
+    slots = [
+        slot for one in query.placements()[step] if one["host"] == first for slot in one["slots"]
+    ]
     query.move(step, slots, to=second)
 
 
@@ -95,7 +97,11 @@ def _native(
     over: threading.Event,
 ) -> None:
     keep_state_in(spark, ROCKSDB)
-    options = {"kafka.bootstrap.servers": servers, "subscribe": source, "startingOffsets": "earliest"}
+    options = {
+        "kafka.bootstrap.servers": servers,
+        "subscribe": source,
+        "startingOffsets": "earliest",
+    }
     rows = spark.readStream.format("kafka").options(**options).load()
     row = rows.select(F.from_json(F.col("value").cast("string"), _ROW).alias("r")).select("r.*")
     sums = row.groupBy("k").agg(

@@ -230,7 +230,7 @@ class ColumnTable:
         del self._epochs[:cuts]
         for column in self.columns:
             column.settled(len(self._epochs) - 1)
-        if self.between_rounds:
+        if self.between_rounds and not self._savepoints:
             self._compact()
 
     def seal(self) -> None:
