@@ -7,7 +7,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor
-from concurrent.futures import wait as wait_for_any
+from concurrent.futures import wait as wait_for
 from contextlib import suppress
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
@@ -229,6 +229,7 @@ class Crew(ABC, Generic[N, W]):
         self._each(list(self._members), self._end)
         self._watch.stop()
         self._calls.shutdown()
+        wait_for(self._pings.values(), self._settings.host_lost_ms / 1000)
         self._endpoints.close()
 
     def _end(self, name: N) -> None:
@@ -249,7 +250,7 @@ class Crew(ABC, Generic[N, W]):
         endpoint, most_ms = self._endpoints.at(record.location), self._settings.rpc_timeout_ms
         most_ms = most_ms if within_ms is None else min(most_ms, within_ms)
         answer = in_own_thread(lambda: endpoint.call(action, most_ms, **arguments), "fleet-call")
-        wait_for_any((answer, self._registry.loss(record)), return_when=FIRST_COMPLETED)
+        wait_for((answer, self._registry.loss(record)), return_when=FIRST_COMPLETED)
         if not answer.done():
             raise HostLostError(f"{self.kind} {record.host} was given up", location=record.location)
         return answer.result()

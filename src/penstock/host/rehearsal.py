@@ -22,7 +22,7 @@ from penstock.host.residence import NeedKeys
 from penstock.host.rounds import Rounds
 from penstock.model import HostId
 from penstock.operators.aggregate.aggregates import AggregatePlan, count, max, min, sum
-from penstock.operators.operator import EpochTime, Outgoing
+from penstock.operators.operator import EpochTime, Operator, Outgoing
 from penstock.operators.places import FirstPlaces, Places
 from penstock.plan.assignment import Assignment, Incoming
 from penstock.plan.epoch import RouteTable
@@ -85,6 +85,22 @@ def _epochs(step: KeyedStep, rows: pa.RecordBatch) -> None:
     reader.refresh(1)
     for _, keys in need.parts:
         reader.find(keys)
+    _rounds(first.operator, kind, sent)
+
+
+def _rounds(operator: Operator, kind: str, sent: list[pa.RecordBatch]) -> None:
+    """What live flows need besides: epochs of several rounds, and a rollback."""
+    operator.rollback()
+    for epoch in range(2):
+        operator.open(EpochTime(epoch, 0))
+        operator.apply(kind, sent)
+        operator.table.least(operator.table.schema.names[4], 0, operator.table.touched())
+        operator.close()
+        operator.table.step()
+        operator.table.delta(np.arange(_SLOTS))
+        operator.table.cut()
+    operator.table.settle()
+    operator.rollback()
 
 
 def _live(step: KeyedStep, rows: pa.RecordBatch) -> None:
