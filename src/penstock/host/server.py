@@ -374,6 +374,7 @@ class HostServer(TokenServer):
             live = self._live
         if live is not None:
             live.end(reason)
+            live.wait_until_ended(_PATIENCE_S)
 
     def _will_reach(self, run: int, number: int) -> bool:
         live = self._live

@@ -130,10 +130,10 @@ class LiveRun:
         stream = _Stream(writer)
         if self._streams.setdefault(courier, stream) is not stream:
             raise ProtocolError(f"courier {courier} has a stream in run {self.number} already")
-        if self.over is not None:
-            raise self.told
-        self.wake()
         try:
+            if self.over is not None:
+                raise self.told
+            self.wake()
             self._read(courier, stream, reader)
         except BaseException as failed:
             self.end(failed)
@@ -216,7 +216,7 @@ class LiveRun:
         self.wake()
 
     def wait_until_ended(self, timeout_s: float) -> bool:
-        """Whether the thread of a run that was given up has ended."""
+        """Whether couriers were told that the run is over, and its thread has ended."""
         return self._stopped.wait(timeout_s)
 
     @property
@@ -299,6 +299,7 @@ class LiveRun:
             self._unsent.append(sent)
             return
         back = None if sent.back is None else codec.encode(sent.back)
+        failed: HostLostError | None = None
         with stream.lock:
             if stream.over:
                 return
@@ -312,7 +313,7 @@ class LiveRun:
             except (pa.ArrowException, OSError) as broken:
                 failed = HostLostError(f"the stream of courier {sent.courier} broke: {broken}")
                 stream.over = True
-        if stream.over:
+        if failed is not None:
             self.end(failed)
 
     def _fetch(self, need: Need) -> None:
