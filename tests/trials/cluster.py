@@ -164,7 +164,7 @@ class MiniCluster:
 
         self.time_ms = max(self.time_ms, self.now_ms)
         progress = self.runner.run(self.epoch, len(parts), write, closing)
-        self.started_ms = self.runner._started_ms
+        self.started_ms = self.runner.versions.started_ms
         self.epoch += 1
         return progress
 
@@ -200,7 +200,10 @@ class MiniCluster:
 
     def await_upkeep(self) -> None:
         """Wait for the compaction and the clean-up that are under way, if any."""
-        for chore in (self.runner._upkeep._compacting, self.runner._upkeep._cleaning):
+        for chore in (
+            self.runner.versions.upkeep._compacting,
+            self.runner.versions.upkeep._cleaning,
+        ):
             chore.join()
 
     def output(self, epoch: int) -> list[tuple[Any, ...]]:
@@ -234,7 +237,7 @@ class MiniCluster:
     @property
     def begun(self) -> bool:
         """Whether the driver has run an epoch since it was started: only then slots can be moved."""
-        return self.runner._version is not None
+        return self.runner.versions.newest is not None
 
     # Deaths
 

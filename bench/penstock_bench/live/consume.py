@@ -21,6 +21,8 @@ class _Update(msgspec.Struct):
     n: int
     s: int
     t: int
+    diff: int = 1
+    """Pathway also tells what an update replaces, with -1."""
 
 
 def consume(servers: str, topic: str, file: str) -> None:
@@ -51,8 +53,9 @@ def consume(servers: str, topic: str, file: str) -> None:
         now = time.time_ns() // 1000
         for message in messages:
             if message.error() is None:
-                told = decoder.decode(message.value())
-                rows.append((now, told.t, told.k, told.n, told.s))
+                told = decoder.decode(message.value() or b"")
+                if told.diff > 0:
+                    rows.append((now, told.t, told.k, told.n, told.s))
     np.save(file, np.array(rows, np.int64).reshape(-1, 5))
     consumer.close()
 

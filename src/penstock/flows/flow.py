@@ -19,6 +19,8 @@ from penstock.flows.explain import explained
 from penstock.flows.graph import Graph, Source
 from penstock.flows.joins import On, Span, join_bound, key_pairs
 from penstock.flows.keyed_flow import KeyedFlow, WindowedFlow, must_be
+from penstock.flows.start import Mode
+from penstock.flows.start_live import start_live
 from penstock.live.sources.source import LiveSource
 from penstock.model import SLA, milliseconds
 from penstock.operators.aggregate.aggregates import Aggregate
@@ -277,6 +279,10 @@ class Flow:
         close: bool = False,
         name: str | None = None,
         settings: Settings | None = None,
+        mode: Mode = "micro_batch",
+        checkpoint_every: str | float = "1s",
+        delivery: Literal["at_once"] = "at_once",
+        couriers: int | None = None,
     ) -> FlowQuery:
         """Start the flow and return at once.
 
@@ -291,19 +297,36 @@ class Flow:
         kept in the checkpoint's `dead_letters` folder instead of stopping the flow. Rows that came
         behind the watermark of a step are counted, and go to the sink `late_rows` if there is one;
         with several such steps, one for each by its name ("window-1", "join-2.left").
+
+        With `mode="live"` rows leave within milliseconds: couriers are long-lived tasks too, and read
+        the sources themselves (`kafka`, `rate`, `source`). State is made durable every
+        `checkpoint_every`. With `delivery="at_once"` rows leave before that, so that those since the
+        last checkpoint leave again after a failure, with the ids that they had. `couriers` is their
+        number; by default each reads four source partitions. `trigger` is for micro-batches only.
         """
-        return starting.start(
-            replace(self, sink=sink or self.sink),
-            checkpoint=checkpoint,
-            hosts=hosts,
-            migration=migration,
-            on_error=on_error,
-            late_rows=late_rows,
-            trigger=trigger,
-            close=close,
-            name=name,
-            settings=settings or Settings(),
-        )
+        whole = replace(self, sink=sink or self.sink)
+        common: dict[str, Any] = {
+            "checkpoint": checkpoint,
+            "hosts": hosts,
+            "migration": migration,
+            "on_error": on_error,
+            "late_rows": late_rows,
+            "trigger": trigger,
+            "close": close,
+            "name": name,
+            "settings": settings or Settings(),
+        }
+        if mode == "live":
+            return start_live(
+                whole,
+                checkpoint_every=checkpoint_every,
+                delivery=delivery,
+                couriers=couriers,
+                **common,
+            )
+        if mode != "micro_batch":
+            raise FlowError(f"mode={mode!r} is unknown", hint='use "micro_batch" or "live"')
+        return starting.start(whole, **common)
 
     def declared(self, schema: pa.Schema | StructType | str) -> pa.Schema:
         """A schema as users write it (Arrow, Spark, or DDL text) as Arrow."""

@@ -125,7 +125,7 @@ class CourierRun:
         if self._halted.is_set():
             return
         order = self.order
-        _log.warning("courier %d cannot go on with run %d: %s", order.courier, order.run, error)
+        _log.info("courier %d cannot go on with run %d: %s", order.courier, order.run, error)
         facts = {"run": order.run, "courier": order.courier, "error": to_wire(error)}
         with suppress(PenstockError):
             self._driver.call("stream_trouble", self._settings.rpc_timeout_ms, **facts)

@@ -124,8 +124,8 @@ class Endpoint:
     def exchange(
         self, header: bytes, timeout_ms: int | None
     ) -> Iterator[tuple[fl.FlightStreamWriter, fl.FlightStreamReader]]:
-        """A conversation in batches; without a timeout it may last for ever. Leaving it early breaks it
-        off."""
+        """A conversation in batches; without a time-out it lasts as long as both want. Leaving it early
+        breaks it off."""
         descriptor = fl.FlightDescriptor.for_command(header)
         with self.hearing_errors():
             writer, reader = self._client.do_exchange(descriptor, self._options(timeout_ms))
@@ -153,8 +153,8 @@ class Endpoint:
         self._client.close()
 
     def _options(self, timeout_ms: int | None) -> fl.FlightCallOptions:
-        timeout = {} if timeout_ms is None else {"timeout": timeout_ms / 1000}
-        return fl.FlightCallOptions(**timeout, headers=self._headers)
+        timeout_s = None if timeout_ms is None else timeout_ms / 1000
+        return fl.FlightCallOptions(timeout=timeout_s, headers=self._headers)
 
     @contextmanager
     def hearing_errors(self) -> Iterator[None]:

@@ -33,6 +33,15 @@ class Rollback(TypedDict):
     run: Number
 
 
+class Join(TypedDict):
+    run: Number
+    couriers: Annotated[int, Meta(ge=1, le=10_000)]
+    time_ms: NotRequired[int]
+    """The time of day is not before this."""
+    watermark_ms: NotRequired[int | None]
+    """What the step's hosts have fired up to."""
+
+
 class Compact(TypedDict):
     order: dict[str, Any]
 

@@ -95,7 +95,7 @@ steps = st.lists(
 
 
 @given(st.sampled_from(CODECS), st.sampled_from([1, 2, 5, 16]), steps)
-@settings(max_examples=20)
+@settings(max_examples=30, derandomize=True)
 def test_same_as_one_table(codec: KeyCodec, parts: int, steps: list[tuple[str, list[int]]]) -> None:
     twins = Twins(codec, parts)
     marks: list[tuple[int, int]] = []

@@ -1,4 +1,4 @@
-"""Rows that couriers make themselves: `python -m penstock_bench.live.sides.generated KIND RATES SECONDS FOLDER`.
+"""Rows that couriers make: `python -m penstock_bench.live.sides.generated KIND RATES SECONDS FOLDER`.
 
 KIND "generated_live" tries each rate for so many seconds and keeps the highest whose p99 is below 50 ms;
 "generated_micro" takes a source that is never empty, and counts rows a second.

@@ -96,6 +96,10 @@ def _check(aggregate: Aggregate, schema: pa.Schema, signed: bool) -> None:
                 f"{aggregate} needs a column of bools, but {aggregate.where!r} is of type {type}",
                 hint="compute the condition as a column before this step, and name that",
             )
+    if aggregate.column is None and aggregate.kind != "count":
+        raise FlowError(
+            f"{aggregate.kind} of which column?", hint=f'name it: ps.{aggregate.kind}("amount")'
+        )
     if signed and aggregate.kind not in _SIGNED:
         raise FlowError(
             f"{aggregate} cannot take rows back, and the input is a stream of changes ({CHANGE})",
