@@ -162,7 +162,10 @@ def test_a_window_closes_with_the_watermark_of_all_couriers() -> None:
     assert [row["n"] for row in given(outcome)] == [2]
     assert told(outcome, 1, "watermark_ms") == [20]
     run.time(1, 5)
-    assert run.work().sent == [], "time does not go back"
+    outcome = run.work()
+    assert run.rounds.watermark == 20, "time does not go back"
+    assert told(outcome, 1, "watermark_ms") == [20], "who was idle hears how far it is"
+    assert told(outcome, 0, "watermark_ms") == []
 
 
 def test_time_does_not_pass_rows_that_are_held() -> None:

@@ -109,6 +109,8 @@ class _Courier:
     waiting: int = 0
     """Bytes of rows in there."""
     time: Time = _UNKNOWN
+    woke: bool = False
+    """It was idle and is no longer: before it sends rows it wants to hear how far time has come."""
     barrier: Checkpoint | None = None
     """The checkpoint that it has come to, while others have not."""
     left: bool = False
@@ -320,7 +322,9 @@ class Rounds:
             elif frame.leave:
                 self._couriers[number].left = True
             elif frame.time is not None:
-                self._couriers[number].time = frame.time
+                courier = self._couriers[number]
+                courier.woke = courier.time.idle and not frame.time.idle
+                courier.time = frame.time
                 if self._hears_time():
                     break
             if rows >= MOST_ROWS:
@@ -564,11 +568,12 @@ class Rounds:
         last = {sent.courier: place for place, sent in enumerate(outcome.sent)}
         for number in self._active:
             courier = self._couriers[number]
-            if took[number] == courier.told and self.watermark == self._told and number not in last:
+            passed = self.watermark != self._told or courier.woke
+            if took[number] == courier.told and not passed and number not in last:
                 continue
             facts = Back(
                 took=None if took[number] == courier.told else took[number],
-                watermark_ms=None if self.watermark == self._told else self.watermark,
+                watermark_ms=self.watermark if passed else None,
                 busy_us=int(courier.busy_s * 1e6),
             )
             place = last.get(number)
@@ -576,7 +581,7 @@ class Rounds:
                 outcome.sent.append(Sent(number, None, facts))
             else:
                 outcome.sent[place] = outcome.sent[place].with_facts(facts)
-            courier.told, courier.busy_s = took[number], 0.0
+            courier.told, courier.busy_s, courier.woke = took[number], 0.0, False
         self._told = self.watermark
 
 
