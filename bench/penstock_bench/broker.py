@@ -13,7 +13,6 @@ import socket
 import subprocess
 import tempfile
 import time
-import urllib.request
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -25,12 +24,13 @@ from penstock.errors import SettingError
 from penstock.live.sources.kafka import kafka
 
 KAFKA = "4.1.0"
-_MAVEN = "https://repo1.maven.org/maven2"
-_CONNECTOR = (
-    ("org/apache/spark", "spark-sql-kafka-0-10_2.13", "4.2.0"),
-    ("org/apache/spark", "spark-token-provider-kafka-0-10_2.13", "4.1.0-preview1"),
-    ("org/apache/kafka", "kafka-clients", "3.9.2"),
-    ("org/apache/commons", "commons-pool2", "2.12.1"),
+Artifact = tuple[str, str, str]
+"""Organisation, name and revision."""
+_CONNECTOR: tuple[Artifact, ...] = (
+    ("org.apache.spark", "spark-sql-kafka-0-10_2.13", "4.2.0"),
+    ("org.apache.spark", "spark-token-provider-kafka-0-10_2.13", "4.1.0-preview1"),
+    ("org.apache.kafka", "kafka-clients", "3.9.2"),
+    ("org.apache.commons", "commons-pool2", "2.12.1"),
 )
 """Spark's connector and what it needs, in versions that run on PySpark 4.3 and that Maven Central has."""
 _RESOLVE_S, _COME_UP_S = 300, 60
@@ -61,7 +61,8 @@ class Broker:
 
     def create(self, topic: str, partitions: int = 1) -> str:
         """Make a topic; returns its name."""
-        from confluent_kafka.admin import AdminClient, NewTopic
+        from confluent_kafka.admin import AdminClient
+        from confluent_kafka.cimpl import NewTopic
 
         admin = AdminClient({"bootstrap.servers": self.servers})
         admin.create_topics([NewTopic(topic, partitions, 1)])[topic].result(30)
@@ -145,44 +146,40 @@ def running_broker() -> Iterator[Broker]:
 
 def broker_jars() -> Path:
     """The folder with the broker and all that it needs; fetched if it is not there."""
-
-    def resolve(folder: Path) -> None:
-        ivy = next((Path(pyspark.__file__).parent / "jars").glob("ivy-*.jar"))
-        with tempfile.TemporaryDirectory(prefix="penstock-ivy-") as cache:
-            done = subprocess.run(
-                [
-                    *("java", "-jar", str(ivy), "-cache", cache, "-warn"),
-                    *("-dependency", "org.apache.kafka", "kafka_2.13", KAFKA),
-                    *("-confs", "default", "-types", "jar", "bundle"),
-                    *("-retrieve", f"{folder}/[artifact]-[revision].[ext]"),
-                ],
-                capture_output=True,
-                text=True,
-                timeout=_RESOLVE_S,
-            )
-        if done.returncode or not list(folder.glob("kafka_2.13-*.jar")):
-            raise OSError((done.stdout + done.stderr)[-500:])
-
-    return _cached(f"kafka-{KAFKA}", resolve)
+    return _cached(f"kafka-{KAFKA}", [("org.apache.kafka", "kafka_2.13", KAFKA)], transitive=True)
 
 
 def connector_jars() -> str:
     """The jars of Spark's connector for Kafka, as `spark.jars` wants them; fetched if they are not there."""
-
-    def fetch(folder: Path) -> None:
-        for group, name, version in _CONNECTOR:
-            file = f"{name}-{version}.jar"
-            with urllib.request.urlopen(
-                f"{_MAVEN}/{group}/{name}/{version}/{file}", timeout=60
-            ) as jar:
-                (folder / file).write_bytes(jar.read())
-
-    folder = _cached(f"spark-kafka-{_CONNECTOR[0][2]}", fetch)
+    folder = _cached(f"spark-kafka-{_CONNECTOR[0][2]}", _CONNECTOR, transitive=False)
     return ",".join(str(path) for path in sorted(folder.glob("*.jar")))
 
 
-def _cached(name: str, fill: Callable[[Path], None]) -> Path:
-    """A folder in the cache, filled by whoever needs it first."""
+def _fetch(artifacts: Iterable[Artifact], transitive: bool, folder: Path) -> None:
+    """Have Ivy bring jars from Maven Central, or from where its settings say."""
+    ivy = next((Path(pyspark.__file__).parent / "jars").glob("ivy-*.jar"))
+    with tempfile.TemporaryDirectory(prefix="penstock-ivy-") as cache:
+        wanted = Path(cache, "ivy.xml")
+        wanted.write_text(
+            '<ivy-module version="2.0"><info organisation="penstock" module="jars"/><dependencies>'
+            + "".join(
+                f'<dependency org="{org}" name="{name}" rev="{revision}" conf="*->default" '
+                f'transitive="{str(transitive).lower()}"/>'
+                for org, name, revision in artifacts
+            )
+            + "</dependencies></ivy-module>"
+        )
+        words = ["-cache", cache, "-warn", "-ivy", str(wanted), "-types", "jar", "bundle"]
+        words += ["-retrieve", f"{folder}/[artifact]-[revision].[ext]"]
+        done = subprocess.run(
+            ["java", "-jar", str(ivy), *words], capture_output=True, text=True, timeout=_RESOLVE_S
+        )
+    if done.returncode or not list(folder.glob("*.jar")):
+        raise OSError((done.stdout + done.stderr)[-500:])
+
+
+def _cached(name: str, artifacts: Iterable[Artifact], transitive: bool) -> Path:
+    """A folder of jars in the cache, filled by whoever needs it first."""
     home = Path(os.environ.get("PENSTOCK_CACHE", "~/.cache/penstock")).expanduser()
     home.mkdir(parents=True, exist_ok=True)
     folder = home / name
@@ -191,7 +188,7 @@ def _cached(name: str, fill: Callable[[Path], None]) -> Path:
         if not folder.exists():
             part = Path(tempfile.mkdtemp(prefix=f"{name}-", dir=home))
             try:
-                fill(part)
+                _fetch(artifacts, transitive, part)
                 part.rename(folder)
             except (OSError, subprocess.SubprocessError) as failed:
                 shutil.rmtree(part, ignore_errors=True)

@@ -71,7 +71,11 @@ class Stream:
         self._writer, self._reader = self._stack.enter_context(
             self._endpoint.exchange(codec.encode(header), None)
         )
-        self._writer.begin(WIRE)
+        try:
+            with self._endpoint.hearing_errors():
+                self._writer.begin(WIRE)
+        except PenstockError as refused:
+            self.failed = refused
         self._thread = threading.Thread(target=self._read, daemon=True)
         self._thread.start()
 

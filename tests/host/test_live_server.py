@@ -243,7 +243,8 @@ def test_many_moves_and_ways_back(rig: Rig, seed: int) -> None:
             slot = chance.randrange(SLOTS)
             if slot not in moved:
                 moved.add(slot)
-                how = chance.choice([{}, {"whole": True}, {"trickle_mb_s": 100.0}])
+                ways: list[dict[str, Any]] = [{}, {"whole": True}, {"trickle_mb_s": 100.0}]
+                how = chance.choice(ways)
                 rig.tell(rig.move((slot,), rig.owners[slot], 1 - rig.owners[slot], **how))
         elif deed < 0.9:
             rig.tell(rig.checkpoint())
@@ -251,6 +252,9 @@ def test_many_moves_and_ways_back(rig: Rig, seed: int) -> None:
             rig.seal(version)
             expected[version], owners[version] = dict(sums), list(rig.owners)
             moved.clear()
+            if chance.random() < 0.5:
+                for line in rig.lines:
+                    line.call("release", 5_000)
             found = rig.stored(version)
             assert {key: total for key, (_, total) in found.items()} == {
                 key: total for key, total in sums.items() if counts[key]

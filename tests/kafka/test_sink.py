@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -10,6 +11,7 @@ import pytest
 import penstock as ps
 from penstock.errors import StoreError
 from penstock.live.sinks.sink import RowIds
+from penstock.live.sources.formats import FormatName
 from penstock.spark.sinks import live_sink
 from penstock_bench.broker import Broker
 
@@ -35,7 +37,7 @@ def test_rows_arrive_in_their_order_with_key_and_id(kafka: Broker, topic: str) -
 
 def test_columns_key_and_value_as_in_sparks_writer(kafka: Broker, topic: str) -> None:
     rows = pa.record_batch({"key": pa.array([b"k", None]), "value": pa.array(["one", "two"])})
-    options = {"kafka.bootstrap.servers": kafka.servers, "topic": topic}
+    options: dict[str, Any] = {"kafka.bootstrap.servers": kafka.servers, "topic": topic}
     writer = live_sink(ps.to("kafka", **options)).writer(0, rows.schema)
     writer.write(rows, RowIds(0, 1, 0))
     writer.flush(1)
@@ -57,11 +59,12 @@ def test_a_topic_that_is_not_there_is_an_error(kafka: Broker) -> None:
 def test_values_go_through_all_formats(kafka: Broker) -> None:
     avro = {"type": "record", "name": "r", "fields": [
         {"name": "user", "type": "string"}, {"name": "n", "type": "long"}]}  # fmt: skip
-    for format, schema, extra in (
+    cases: list[tuple[FormatName, Any, dict[str, Any]]] = [
         ("json", ROWS.schema, {}),
         ("arrow", ROWS.schema, {}),
         ("avro", avro, {"avro_schema": avro}),
-    ):
+    ]
+    for format, schema, extra in cases:
         topic = kafka.create(f"round-{format}")
         sink = live_sink(
             ps.to("kafka", servers=kafka.servers, topic=topic, value_format=format, **extra)

@@ -166,7 +166,8 @@ class Arena:
 
     def changes(self) -> dict[str, Any]:
         """What a move, and kills, cost at 10,000 rows/s."""
-        found, scale = {}, self.scale
+        found: dict[str, Any] = {}
+        scale = self.scale
         with self._running("penstock_live") as (side, load):
             load.warm(scale.warm_s)
             marks = {}
@@ -302,7 +303,8 @@ class Load:
         _until_quiet(self)
         self._consumer.terminate()
         self._consumer.wait(30)
-        return np.load(self._file)
+        received: Received = np.load(self._file)
+        return received
 
     def right(self, received: Received) -> bool:
         """Whether the last count and sum of every key are those of the rows that were produced."""

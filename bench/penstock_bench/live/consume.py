@@ -53,7 +53,7 @@ def consume(servers: str, topic: str, file: str) -> None:
         now = time.time_ns() // 1000
         for message in messages:
             if message.error() is None:
-                told = decoder.decode(message.value())
+                told = decoder.decode(message.value() or b"")
                 if told.diff > 0:
                     rows.append((now, told.t, told.k, told.n, told.s))
     np.save(file, np.array(rows, np.int64).reshape(-1, 5))

@@ -140,6 +140,8 @@ class Streams:
         aside: Aside,
     ) -> None:
         self._flow, self._tagged, self._aside = flow, flow.tagged, aside
+        # Sources that are not DataFrames have times in UTC, Spark brings them in the session's zone.
+        self._zoned = any(source.decoder is not None for source in flow.sources)
         self._batches = batches
         self._waiting: list[deque[pa.RecordBatch]] = [deque() for _ in flow.sources]
         self._streams: list[Iterable[pa.RecordBatch]] = [
@@ -193,6 +195,8 @@ class Streams:
             if self._tagged is None:
                 yield batch
                 continue
+            if self._zoned:
+                batch = batch.cast(self._tagged.schema)
             for source, rows in self._tagged.unpack(batch):
                 self._waiting[source].append(rows)
 

@@ -50,9 +50,12 @@ MOST_ROWS = 1 << 16
 """Rows of a round after which it takes in no more chunks: answers should not wait for long."""
 FIRE_EVERY_MS = 10
 """Pause between two rounds that fire, where no watermark asks for one."""
+_LOOK_EVERY_MS = 2
+"""Pause before a look whether what is due can fire."""
 _FETCHES = 4
 """Requests for missing keys that are under way at a time."""
-_NEVER_DUE = 1 << 62
+_NEVER_DUE = (1 << 63) - 1
+"""What no due time is."""
 _UNKNOWN = Time(None)
 
 
@@ -235,10 +238,12 @@ class Rounds:
             max(0, self._floor.get(name, 0) - limit)
             for name, limit in soon.items()
             if later[name] > limit or self._floor.get(name, 0) <= limit
+            if self._floor.get(name, 0) != _NEVER_DUE
         ]
-        if not gaps or min(gaps) > _NEVER_DUE // 2:
+        if not gaps:
             return None
-        return max(min(gaps), self._fired_ms + FIRE_EVERY_MS - now)
+        # what is due and has not fired waits for its turn, or for state that comes
+        return max(min(gaps), self._fired_ms + FIRE_EVERY_MS - now, _LOOK_EVERY_MS)
 
     # -- a round
 

@@ -121,7 +121,7 @@ def to(
     partition_by: str | Sequence[str] = (),
     merge_epochs: int = 256,
     **options: Any,
-) -> Writer | KafkaTopic:
+) -> Writer:
     """A sink that is any Spark batch writer: `to("parquet", path=...)`, `to("console")`.
 
     Files (parquet, orc, json, csv, text, avro) of an epoch go to a folder `epoch=N` below `path`, which is
@@ -166,11 +166,11 @@ def to(
 
 
 @dataclass(frozen=True)
-class KafkaTopic:
+class KafkaTopic(Writer):
     """A topic of Kafka with messages that Penstock makes, in both modes. Made by `to`."""
 
-    sink: KafkaSink
-    spark_options: tuple[tuple[str, str], ...] = ()
+    sink: KafkaSink = field(kw_only=True)
+    spark_options: tuple[tuple[str, str], ...] = field(kw_only=True)
 
     def live(self) -> LiveSink:
         return self.sink
@@ -189,14 +189,13 @@ class KafkaTopic:
                 columns = [pa.array(keys, pa.binary()), pa.array(values, pa.binary())]
                 yield pa.RecordBatch.from_arrays(columns, ["key", "value"])
 
-        messages = df.mapInArrow(encoded, "key binary, value binary")
         options = {"kafka.bootstrap.servers": sink.servers, "topic": sink.topic}
-        held(
-            messages,
-            lambda kept: (
-                kept.write.format("kafka").options(**options, **dict(self.spark_options)).save()
-            ),
-        )
+
+        def save(kept: DataFrame) -> None:
+            messages = kept.mapInArrow(encoded, "key binary, value binary")
+            messages.write.format("kafka").options(**options, **dict(self.spark_options)).save()
+
+        held(df, save)
 
 
 def kafka_topic(
@@ -217,7 +216,7 @@ def kafka_topic(
     )
     sink = KafkaSink(servers, topic, value_format, key, avro, tuple((options or {}).items()))
     spark = tuple((name, str(value)) for name, value in (spark_options or {}).items())
-    return KafkaTopic(sink, spark)
+    return KafkaTopic("kafka", sink=sink, spark_options=spark)
 
 
 def spark_kafka_sink(options: dict[str, Any]) -> KafkaSink:

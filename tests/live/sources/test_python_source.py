@@ -65,7 +65,7 @@ class SimpleReader(SimpleDataSourceStreamReader):
         return self.readBetweenOffsets(start, end), end
 
     def readBetweenOffsets(self, start: dict, end: dict) -> Iterator[tuple]:  # noqa: N802
-        return ((n, f"w{n}") for n in range(start["n"], end["n"]))
+        return iter([(n, f"w{n}") for n in range(start["n"], end["n"])])
 
 
 class Counting(DataSource):

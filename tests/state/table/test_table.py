@@ -430,3 +430,44 @@ def test_exported_rows_do_not_change_with_the_table() -> None:
     table.touch(np.arange(3))
     table.column("total")[:] = 7
     assert exported.to_pylist() == before
+
+
+def test_undoing_what_was_installed_after_a_savepoint_leaves_the_round_where_it_began() -> None:
+    table, other = table_of([1]), table_of([2])
+    table.seal()
+    mark = table.savepoint()
+    key = other.keys(np.array([0]))
+    table.install(key, other.export(np.array([0])))
+    table.undo(mark)
+    table.rollback()
+    assert (len(table), table.known(key).tolist()) == (1, [False])
+
+
+def test_settling_drops_dead_entries_and_keeps_those_that_can_come_back() -> None:
+    table = table_of(list(range(5000)))
+    table.seal()
+    known = table.keys(np.arange(5000))
+    for first in (0, 2500):
+        table.remove(np.arange(first, first + 2000))
+        table.cut()
+    assert table.renumberings == 0
+    table.settle()
+    assert (table.renumberings, table.known(known).sum(), len(table)) == (1, 3000, 1000)
+    table.rollback()
+    assert table.find(known).tolist() == [-1] * 2000 + list(range(3000))
+    assert table.column("total").tolist() == list(range(2000, 5000))
+
+
+def test_slots_are_found_without_looking_at_all_entries() -> None:
+    table = table_of(list(range(3000)))
+    slots = slots_of(table.keys(np.arange(3000)).hashes, SLOTS)
+    for size in (3000, 2000, 3000):
+        for some in (np.array([3]), np.array([5, 1, 5]), ALL):
+            expected = np.flatnonzero(np.isin(slots[:size], some))
+            assert table.entries_in(some).tolist() == expected.tolist()
+        if size == 3000:
+            table.seal()
+            table.drop(ALL)
+            table.upsert(table.codec.encode(pa.record_batch({"k": np.arange(2000)})))
+        else:
+            table.upsert(table.codec.encode(pa.record_batch({"k": np.arange(3000)})))

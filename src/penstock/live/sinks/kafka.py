@@ -6,6 +6,7 @@ drop those that come again after a failure.
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,6 +18,8 @@ from penstock.extensions import imported
 from penstock.live.sinks.sink import LiveSink, LiveWriter, RowIds
 from penstock.live.sources.formats import ArrowStream, Avro, Format, Json, Raw
 
+_log = logging.getLogger("penstock.sinks")
+
 ID = "penstock-id"
 """The header that has the id of a row: courier-epoch-number."""
 _WRITES = {
@@ -26,6 +29,8 @@ _WRITES = {
     "enable.idempotence": True,
     "socket.nagle.disable": True,
     "queue.buffering.max.messages": 1_000_000,
+    # A call for each row that arrived would cost as much as to send it.
+    "delivery.report.only.error": True,
 }
 _WAIT_S = 60.0
 """Seconds that Kafka has to take the rows of an epoch."""
@@ -95,19 +100,18 @@ class KafkaWriter(LiveWriter):
         self._sink, self._format = sink, sink.encoder(schema)
         self._failed: Any = None
         self._lost = 0
-        self._producer = confluent.Producer(
-            {"bootstrap.servers": sink.servers} | _WRITES | dict(sink.options)
-        )
+        settings = {"bootstrap.servers": sink.servers, "on_delivery": self._note} | _WRITES
+        self._producer = confluent.Producer(settings | dict(sink.options), logger=_log)
 
     def write(self, batch: pa.RecordBatch, ids: RowIds) -> None:
         values, keys = self._format.encode(batch), self._sink.keys(batch)
         prefix, first = f"{ids.courier}-{ids.epoch}-", ids.first
-        produce, topic, note = self._producer.produce, self._sink.topic, self._note
+        produce, topic = self._producer.produce, self._sink.topic
         for row, value in enumerate(values):
             headers = [(ID, f"{prefix}{first + row}")]
             while True:
                 try:
-                    produce(topic, value, keys[row], headers=headers, on_delivery=note)
+                    produce(topic, value, keys[row], headers=headers)
                     break
                 except BufferError:  # the brokers are slow: so are we
                     self._producer.poll(0.01)

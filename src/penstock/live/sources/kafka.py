@@ -127,7 +127,7 @@ class KafkaSource(LiveSource):
     def _consumer(self, **settings: Any) -> Any:
         confluent = imported("confluent_kafka", "kafka", "reading Kafka")
         servers = {"bootstrap.servers": self.servers}
-        return confluent.Consumer(servers | _READS | dict(self.options) | settings)
+        return confluent.Consumer(servers | _READS | dict(self.options) | settings, logger=_log)
 
 
 def kafka(

@@ -46,7 +46,7 @@ from penstock.state.table.undo_log import UndoLog
 HASH, KEY, SLOT, PRESENT = "__hash", "__key", "__slot", "__present"
 _FEW = 1024
 """Dead entries that are never worth a compaction."""
-_SERIALS = 1 << 28
+_SERIALS = 1 << 27
 """Savepoints and rounds until the stamps of entries start again, to fit beside the other bits of a mark."""
 
 
@@ -100,8 +100,6 @@ class ColumnTable:
         self._log, self._spare = UndoLog(self.columns), UndoLog(self.columns)
         self._epochs = [_Epoch(UndoLog(self.columns), 0)]
         """Those that are not durable, the oldest first; the last one is under way."""
-        self._place = np.zeros(0, np.int32)
-        """By entry: its row in the log of the epoch under way (see `UndoLog.take_over`)."""
         self._by_slot = SlotOrder(slots)
         self._away = np.zeros(slots, np.bool_)
 
@@ -172,12 +170,10 @@ class ColumnTable:
 
     def at_cut(self, name: str, entries: Array) -> Array:
         """Values of a column when the epoch began: zero or None where no entry was present then."""
-        entries, log = indices(entries), self._epochs[-1].log
+        entries = indices(entries)
         values = self.before(name, entries)
-        if log.size:
-            rows = self._epoch_rows(entries)
-            values[rows >= 0] = log.values(name)[rows[rows >= 0]]
-        return values
+        log = self._epochs[-1].log
+        return log.logged(name, entries, self._marks, values) if log.size else values
 
     # -- savepoints, inside a round
 
@@ -199,9 +195,7 @@ class ColumnTable:
         """A round ends: from here on `touched`, `before` and savepoints are about the next one."""
         epoch, touched = self._epochs[-1], self._dirty[: self._dirties]
         if self._dirties:
-            if len(self._place) < self._index.room:
-                self._place = grown(self._place, len(self._place), self._index.room)
-            epoch.log.take_over(self._log, touched, self._marks, self._place)
+            epoch.log.take_over(self._log, touched, self._marks)
             self._dirties = 0
             self._log.clear()
         elif not self._history:
@@ -212,9 +206,9 @@ class ColumnTable:
         """An epoch ends: from here on `delta` is about the next one. A rollback still goes back
         through this one, until it is settled."""
         self.step()
+        self._begin_epoch()
         log, self._spare = self._spare, UndoLog(self.columns)
         self._epochs.append(_Epoch(log, self._index.size))
-        self._begin_epoch()
 
     def settle(self, cuts: int = 1) -> None:
         """The oldest epochs, up to the so many-th cut, are durable: nobody goes back behind it. Drops
@@ -246,10 +240,11 @@ class ColumnTable:
         """Back to the newest cut that is durable, through all rounds and cuts since."""
         self._return_to(self._base)
         if self._history:
+            self._begin_epoch()
             for epoch in reversed(self._epochs):
                 epoch.log.undo(0, self._values, self._marks)
             self._cut_off(self._epochs[0].size)
-            self._present = int(np.count_nonzero(self.present(self._all())))
+            self._count_present()
         self._forget_history()
         self._begin_round()
 
@@ -274,7 +269,7 @@ class ColumnTable:
         is not present."""
         log, entries = self._epochs[-1].log, self.touched()
         if log.size:
-            entries = entries[self._epoch_rows(entries) < 0]
+            entries = entries[(self._marks[entries] & kernels.LOGGED) == 0]
             entries = np.concatenate([log.entries[: log.size], entries])
         if slots is not None:
             entries = entries[self._in(slots, entries)]
@@ -289,7 +284,7 @@ class ColumnTable:
         check_sealed(self.sealed, "load")
         self._check(table)
         self._fill(self._follow_upsert(self.codec.from_storage(table.column(KEY))), table)
-        self._present = int(np.count_nonzero(self.present(self._all())))
+        self._count_present()
         self._epochs[0].size = self._index.size
         self._begin_round()
 
@@ -306,7 +301,9 @@ class ColumnTable:
         a rollback may forget it, so that it has to be installed again. Returns how many are new.
         """
         self._check(table)
-        was_sealed, between_rounds = self.sealed, self.between_rounds
+        # an undo must not go back behind where the round began
+        between_rounds = self.between_rounds and not self._savepoints
+        was_sealed = between_rounds and self.sealed
         before = self._index.size
         self._follow_upsert(keys)
         rows = self._follow_upsert(self.codec.from_storage(table.column(KEY)))
@@ -416,7 +413,7 @@ class ColumnTable:
     def nbytes(self) -> int:
         """Bytes held, slack and logs included; objects are estimated from a sample."""
         logs = [self._log, self._spare, *(epoch.log for epoch in self._epochs)]
-        arrays = [self._marks, self._dirty, self._place, *self._values.values()]
+        arrays = [self._marks, self._dirty, *self._values.values()]
         arrays += [array for log in logs for array in log.arrays]
         held = self._index.nbytes + self._by_slot.nbytes
         held += sum(column.held_bytes for column in self.columns)
@@ -444,19 +441,11 @@ class ColumnTable:
 
     def _forget_history(self) -> None:
         """All that is here is durable."""
+        self._begin_epoch()
         del self._epochs[1:]
         self._epochs[0].log.clear()
-        self._begin_epoch()
         for column in self.columns:
             column.settled(0)
-
-    def _epoch_rows(self, entries: Array) -> Array:
-        """Where these entries stand in the log of the epoch under way, -1: not there."""
-        log = self._epochs[-1].log
-        if len(self._place) < self._index.room:
-            self._place = grown(self._place, len(self._place), self._index.room)
-        rows: Array = kernels.rows_of(entries, self._place, log.entries, log.size)
-        return rows
 
     def _logged(self) -> Array:
         """Which entries changed since the last durable cut (bool), between rounds."""
@@ -510,7 +499,14 @@ class ColumnTable:
         self._index.truncate(size)
         self._by_slot.cut_off(size)
 
+    def _count_present(self) -> None:
+        marks = self._marks[: self._index.size]
+        self._present = int(np.count_nonzero(marks & kernels.PRESENT))
+
     def _begin_epoch(self) -> None:
+        log = self._epochs[-1].log
+        if log.size:
+            kernels.clear_logged(log.entries[: log.size], self._marks)
         self.cuts += 1
         for column in self.columns:
             column.began()
@@ -520,7 +516,7 @@ class ColumnTable:
         self._base = self._here()
         self._serial += 1
         if self._serial >= _SERIALS:
-            self._marks &= kernels.PRESENT
+            self._marks &= kernels.PRESENT | kernels.LOGGED
             self._serial = 1
 
     def _compact(self) -> None:
@@ -538,15 +534,10 @@ class ColumnTable:
         self._index.keep(entries)
         self._make_room()
         self._marks[: len(entries)] = marks
-        self._present = int(np.count_nonzero(marks & kernels.PRESENT))
+        self._count_present()
         for epoch in self._epochs:
             epoch.log.renumber(entries)
             epoch.size = int(np.searchsorted(entries, epoch.size))
-        self._place = np.zeros(0, np.int32)
-        log = self._epochs[-1].log
-        if log.size:
-            self._place = np.zeros(self._index.room, np.int32)
-            self._place[log.entries[: log.size]] = np.arange(log.size)
         for column in self.columns:
             self._values[column.name][: len(entries)] = values[column.name]
             column.kept(self.held(column.name))

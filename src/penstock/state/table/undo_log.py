@@ -66,16 +66,13 @@ class UndoLog:
                 np.take(live[name], self.entries[added], 0, values[added], "clip")
         self.size = size
 
-    def take_over(self, other: UndoLog, dirty: Array, marks: Array, place: Array) -> None:
-        """Take the dirty entries that are not here yet as they were when the other log was empty.
-
-        Their dirty marks are cleared. `place` has a number per entry: where it stands in here, which
-        is only meant if that very entry stands there.
-        """
+    def take_over(self, other: UndoLog, dirty: Array, marks: Array) -> None:
+        """Take the dirty entries that are not here yet as they were when the other log was empty; they
+        are marked as logged, and all of them as clean."""
         self.reserve(len(dirty))
         rows = np.empty(len(dirty), np.int64)
         size, new = kernels.take_over(
-            dirty, other.entries, other.present, marks, place,
+            dirty, other.entries, other.present, marks,
             self.entries, self.present, self.size, rows,
         )  # fmt: skip
         added, rows = slice(self.size, size), rows[: size - self.size]
@@ -107,6 +104,13 @@ class UndoLog:
             live[name][entries[::-1]] = values[undone][::-1]
         self._let_go(size)
 
+    def logged(self, name: str, entries: Array, marks: Array, now: Array) -> Array:
+        """What is logged of a column for these entries, or what it is `now` for those that are not."""
+        rows = kernels.logged_rows(entries, marks, self.entries[: self.size], self._places(marks))
+        logged = rows >= 0
+        now[logged] = self._values[name][rows[logged]]
+        return now
+
     def before(self, name: str, entries: Array, live: Array, marks: Array) -> Array:
         """What a column held for these entries when the log was empty: zero or None for new ones."""
         rows = self._first_rows(entries, marks)
@@ -133,10 +137,15 @@ class UndoLog:
             self._release()
 
     def _first_rows(self, entries: Array, marks: Array) -> Array:
+        log, place = self.entries[: self.size], self._places(marks)
+        rows: Array = kernels.first_rows(entries, marks, log, place)
+        return rows
+
+    def _places(self, marks: Array) -> Array:
+        """Room for a number per entry."""
         if len(self._place) < len(marks):
             self._place = np.empty(len(marks), np.int32)
-        rows: Array = kernels.first_rows(entries, marks, self.entries[: self.size], self._place)
-        return rows
+        return self._place
 
     def _let_go(self, size: int) -> None:
         for column in self._columns:
