@@ -12,7 +12,7 @@ import pytest
 
 import penstock.operators.aggregate.aggregates as ps
 from penstock.errors import ProtocolError, StepError
-from penstock.host.chunks import Chunk, ForAllParts
+from penstock.host.chunks import ChannelChunk, ForAllParts
 from penstock.host.machine import HostMachine
 from penstock.host.parted import PartedOperator
 from penstock.host.residence import NeedKeys
@@ -229,7 +229,7 @@ def test_stages_of_a_chain(parts: int, workers: int) -> None:
             step.open(EpochTime(0, 0))
         return [*steps[0].stages(), _Between(), *steps[1].stages()]
 
-    items = [Chunk(ROWS, [batch]) for batch in chunks]
+    items = [ChannelChunk(ROWS, [batch]) for batch in chunks]
     wanted = run_serially(chain(), items)
     runtime = Runtime(chain(), workers=workers)
     got = runtime.run(items)
@@ -243,8 +243,8 @@ class _Between:
 
     name, kind, parts = "between", "stateless", 1
 
-    def work(self, part: int, piece: Answer) -> Chunk:
-        return Chunk(ROWS, piece.batches)
+    def work(self, part: int, piece: Answer) -> ChannelChunk:
+        return ChannelChunk(ROWS, piece.batches)
 
     def split(self, item: Any) -> Any:
         return [(0, item)]
@@ -264,14 +264,14 @@ def test_an_epoch_in_a_stream_of_work(parts: int) -> None:
     step = in_parts(COUNTS, parts)
     opening = ForAllParts(lambda part: part.open(EpochTime(0, 0)))
     closing = ForAllParts(lambda part: part.close())
-    work = [opening, Chunk(ROWS, [rows([1, 2, 1])]), Chunk(ROWS, []), closing]
+    work = [opening, ChannelChunk(ROWS, [rows([1, 2, 1])]), ChannelChunk(ROWS, []), closing]
     assert given(*run_serially(step.stages(), work)) == [(1, 2, 0), (2, 1, 0)]
 
 
 def test_chunks() -> None:
     batches = [rows(range(4)), rows([]), rows(range(4, 5)), rows(range(5, 14))]
     places = Places.of_records(2, np.arange(14) * 10)
-    whole = Chunk(ROWS, batches, places)
+    whole = ChannelChunk(ROWS, batches, places)
     for size in (1, 3, 5, 14, 20):
         chunks = list(whole.cut(size))
         assert [chunk.rows for chunk in chunks[:-1]] == [size] * (len(chunks) - 1)
@@ -280,7 +280,7 @@ def test_chunks() -> None:
         assert Places.joined([c.places for c in chunks if c.places]).minor.tolist() == list(
             range(0, 140, 10)
         )
-    assert list(Chunk(ROWS, [rows([])]).cut(3)) == []
+    assert list(ChannelChunk(ROWS, [rows([])]).cut(3)) == []
 
 
 def test_a_host_does_not_see_the_parts() -> None:

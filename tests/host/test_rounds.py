@@ -10,7 +10,7 @@ import pytest
 from penstock.errors import ProtocolError
 from penstock.host.holdings import Holdings
 from penstock.host.residence import NeedDue, NeedKeys
-from penstock.host.rounds import FIRE_EVERY_MS, Outcome, Rounds
+from penstock.host.rounds import FIRE_EVERY_MS, Rounds, Worked
 from penstock.operators.aggregate.aggregates import count
 from penstock.operators.operator import ROWS, EpochTime, StepPlan
 from penstock.operators.window.plan import WindowPlan
@@ -70,15 +70,15 @@ class Run:
         for courier in couriers or (0, 1):
             self.rounds.receive(courier, Frame(message=message))
 
-    def work(self) -> Outcome:
+    def work(self) -> Worked:
         return self.rounds.work()
 
 
-def given(outcome: Outcome) -> list[dict[str, Any]]:
+def given(outcome: Worked) -> list[dict[str, Any]]:
     return [row for sent in outcome.sent if sent.rows is not None for row in sent.rows.to_pylist()]
 
 
-def told(outcome: Outcome, courier: int, fact: str) -> list[Any]:
+def told(outcome: Worked, courier: int, fact: str) -> list[Any]:
     backs = [
         sent.back for sent in outcome.sent if sent.courier == courier and sent.back is not None
     ]
@@ -162,7 +162,20 @@ def test_a_window_closes_with_the_watermark_of_all_couriers() -> None:
     assert [row["n"] for row in given(outcome)] == [2]
     assert told(outcome, 1, "watermark_ms") == [20]
     run.time(1, 5)
-    assert run.work().sent == [], "time does not go back"
+    run.work()
+    assert run.rounds.watermark == 20, "time does not go back"
+
+
+def test_a_courier_that_wakes_is_told_how_far_the_host_is() -> None:
+    run = Run(WINDOWS)
+    run.time(1, 5, idle=True)
+    run.time(0, 30)
+    run.work()
+    run.time(1, 5)
+    outcome = run.work()
+    assert told(outcome, 1, "watermark_ms") == [30]
+    assert told(outcome, 0, "watermark_ms") == []
+    assert run.work().sent == []
 
 
 def test_time_does_not_pass_rows_that_are_held() -> None:

@@ -6,7 +6,7 @@ are as many operators of the step as there are parts, each with its own table an
 of them are in one part and a part is never worked on twice at a time.
 
 For a chain of several steps in one host, `stages` gives the runtime operators that this is made of:
-they take `Chunk`s and give `Answer`s. Whoever builds the chain brings its own runtime, opens and
+they take `ChannelChunk`s and give `Answer`s. Whoever builds the chain brings its own runtime, opens and
 closes the step's epochs between runs, and makes a failed run undone by `table.savepoint` and
 `table.undo`.
 """
@@ -18,7 +18,7 @@ from contextlib import ExitStack
 
 import pyarrow as pa
 
-from penstock.host.chunks import ChannelEnd, Chunk, ForAllParts, Work, joined
+from penstock.host.chunks import ChannelChunk, ChannelEnd, ForAllParts, Work, joined
 from penstock.host.part_stages import Cut, Gather, Parts, Whole
 from penstock.operators.operator import Answer, EpochTime, Operator
 from penstock.operators.places import Places
@@ -99,7 +99,7 @@ class PartedOperator:
         """Take in one closed channel, in all parts or in none."""
         if len(self.parts) == 1:
             return self.parts[0].apply(kind, batches, places)
-        chunk = Chunk(kind, batches, places)
+        chunk = ChannelChunk(kind, batches, places)
         if not chunk.rows:
             # whatever there is to say against it, any part can say
             return chunk.on(self.parts[0])
@@ -131,7 +131,7 @@ class PartedOperator:
                 stack.callback(part.shutdown)
 
     def stages(self) -> list[Stage]:
-        """Runtime operators of a chain that apply this step: `Chunk`s in, `Answer`s out.
+        """Runtime operators of a chain that apply this step: `ChannelChunk`s in, `Answer`s out.
 
         A chunk gives one answer, or none if there is nothing in it; so does `ForAllParts`.
         """

@@ -76,7 +76,7 @@ class Sent:
 
 
 @dataclass(frozen=True)
-class Gathered:
+class GatheredEpoch:
     """What a host has to write of an epoch; later deltas win over earlier ones."""
 
     epoch: int
@@ -85,13 +85,13 @@ class Gathered:
 
 
 @dataclass
-class Outcome:
+class Worked:
     """What came of some work."""
 
     sent: list[Sent] = field(default_factory=list)
     needs: list[Need] = field(default_factory=list)
     """To be fetched; `Rounds.fetched` wants to hear of each."""
-    gathered: list[Gathered] = field(default_factory=list)
+    gathered: list[GatheredEpoch] = field(default_factory=list)
     acted: bool = False
     """A message was acted on: whoever waits for copies of slots may have them now."""
     trickle_mb_s: float | None = None
@@ -112,6 +112,8 @@ class _Courier:
     barrier: Checkpoint | None = None
     """The checkpoint that it has come to, while others have not."""
     left: bool = False
+    wakes: bool = False
+    """It was idle, and waits to be told the host's watermark before it sends rows again."""
     newest: int = -1
     """Its newest chunk that was looked at."""
     told: int = -1
@@ -220,9 +222,9 @@ class Rounds:
         for courier in self._couriers:
             courier.busy_s += seconds
 
-    def work(self) -> Outcome:
+    def work(self) -> Worked:
         """Do all that can be done now."""
-        outcome = Outcome()
+        outcome = Worked()
         while self._advance(outcome):
             pass
         self._tell(outcome)
@@ -247,7 +249,7 @@ class Rounds:
 
     # -- a round
 
-    def _advance(self, outcome: Outcome) -> bool:
+    def _advance(self, outcome: Worked) -> bool:
         """One round, and what follows from it; False if there was nothing to do."""
         self._now = max(self._now, self._now_ms())
         fires = self._passes_time(outcome)
@@ -264,7 +266,7 @@ class Rounds:
             or any(courier.frames and courier.barrier is None for courier in self._couriers)
         )
 
-    def _round(self, pieces: list[Piece], fires: bool, outcome: Outcome) -> None:
+    def _round(self, pieces: list[Piece], fires: bool, outcome: Worked) -> None:
         began, operator = self._clock(), self._operator
         time = self._time(self._now)
         operator.begin(time)
@@ -284,7 +286,7 @@ class Rounds:
         outcome.rows, outcome.busy_s = outcome.rows + rows, outcome.busy_s + took_s
         self.spent(took_s)
 
-    def _give(self, answer: Answer, outcome: Outcome) -> None:
+    def _give(self, answer: Answer, outcome: Worked) -> None:
         """Output goes to one courier, so that it keeps its order."""
         for batch in answer.batches:
             if batch.num_rows:
@@ -305,7 +307,7 @@ class Rounds:
 
     # -- frames
 
-    def _absorb(self, pieces: list[Piece], outcome: Outcome) -> bool:
+    def _absorb(self, pieces: list[Piece], outcome: Worked) -> bool:
         """Look at what has come, each courier's in its order, as far as it can be done in one round."""
         rows, held, moved = sum(batch.num_rows for _, batch in pieces), len(self._held), False
         for number, frame, batch in self._frames():
@@ -320,7 +322,9 @@ class Rounds:
             elif frame.leave:
                 self._couriers[number].left = True
             elif frame.time is not None:
-                self._couriers[number].time = frame.time
+                courier = self._couriers[number]
+                courier.wakes = courier.time.idle and not frame.time.idle
+                courier.time = frame.time
                 if self._hears_time():
                     break
             if rows >= MOST_ROWS:
@@ -342,7 +346,7 @@ class Rounds:
                         courier.newest = frame.chunk.number
                     yield number, frame, batch
 
-    def _note_message(self, courier: int, message: Message, outcome: Outcome) -> None:
+    def _note_message(self, courier: int, message: Message, outcome: Worked) -> None:
         if message.checkpoint is not None:
             self._couriers[courier].barrier = message.checkpoint
             return
@@ -354,7 +358,7 @@ class Rounds:
         if message.reroute is not None:
             self._takes(message.reroute, outcome)
 
-    def _takes(self, reroute: Reroute, outcome: Outcome) -> None:
+    def _takes(self, reroute: Reroute, outcome: Worked) -> None:
         """Own the slots that come here from now on."""
         for handing in reroute.handings:
             must_be_slots(handing.slots, len(self._held_slots))
@@ -365,7 +369,7 @@ class Rounds:
                 self._holdings.take(slots, source, reroute.whole, reroute.trickle_mb_s > 0)
                 outcome.trickle_mb_s = reroute.trickle_mb_s
 
-    def _acts(self, outcome: Outcome) -> bool:
+    def _acts(self, outcome: Worked) -> bool:
         """Give away what goes elsewhere, once nothing more of it can come; tell couriers so."""
         acted, active = False, self._active
         for number, (message, seen) in sorted(self._messages.items()):
@@ -382,7 +386,7 @@ class Rounds:
 
     # -- checkpoints
 
-    def _cuts(self, outcome: Outcome) -> bool:
+    def _cuts(self, outcome: Worked) -> bool:
         """End the epoch if all couriers have come to the checkpoint, and all before it is done."""
         barriers = [courier.barrier for courier in self._couriers if not courier.left]
         if not barriers or any(barrier is None for barrier in barriers):
@@ -396,7 +400,7 @@ class Rounds:
         vitals = self._holdings.vitals(self._rows, self._busy_s * 1000)
         vitals = replace(vitals, watermark_ms=self.watermark)
         deltas = self._holdings.cut(checkpoint.epoch)
-        outcome.gathered.append(Gathered(checkpoint.epoch, tuple(deltas), vitals))
+        outcome.gathered.append(GatheredEpoch(checkpoint.epoch, tuple(deltas), vitals))
         self._holdings.settle(checkpoint.durable)
         self.epoch = checkpoint.epoch + 1
         self._rows, self._busy_s = 0, 0.0
@@ -437,7 +441,7 @@ class Rounds:
         free = np.flatnonzero(~waits)
         return _taken(batch, free) if len(free) else None
 
-    def _released(self, outcome: Outcome) -> list[Piece]:
+    def _released(self, outcome: Worked) -> list[Piece]:
         """Rows that were held, and whose state has come."""
         if not self._came:
             return []
@@ -462,7 +466,7 @@ class Rounds:
             self._ask(waiting, outcome)
         return pieces
 
-    def _ask(self, held: list[_Held], outcome: Outcome) -> None:
+    def _ask(self, held: list[_Held], outcome: Worked) -> None:
         """Ask for the state that these rows wait for, but not for slots that come whole."""
         if not held:
             return
@@ -494,7 +498,7 @@ class Rounds:
         limits = self._operator.due(replace(self._time(self._now), watermark_ms=min(known)))
         return self._is_due(limits)
 
-    def _passes_time(self, outcome: Outcome) -> bool:
+    def _passes_time(self, outcome: Worked) -> bool:
         """Let time go on, up to rows that are held; gives whether something falls due."""
         if not self._due_columns and not self._heard:
             return False
@@ -515,7 +519,7 @@ class Rounds:
         paced = moved or self._now >= self._fired_ms + FIRE_EVERY_MS
         return paced and self._is_due(limits)
 
-    def _has_all_due(self, limits: dict[str, int], outcome: Outcome) -> bool:
+    def _has_all_due(self, limits: dict[str, int], outcome: Worked) -> bool:
         """Whether no entry elsewhere is due up to these limits; asks for those that may be."""
         need = self._holdings.need_due(limits)
         if isinstance(need, NeedDue) and not self._due_asked:
@@ -537,7 +541,7 @@ class Rounds:
         if fired:
             self._fired_ms = self._now
 
-    def _ends(self, outcome: Outcome) -> bool:
+    def _ends(self, outcome: Worked) -> bool:
         """Close everything when the input of all couriers has ended."""
         times = [courier.time for courier in self._couriers if not courier.left]
         busy = self._held or any(courier.frames for courier in self._couriers)
@@ -553,10 +557,10 @@ class Rounds:
 
     # -- what couriers are told
 
-    def _tell_all(self, outcome: Outcome, back: Back) -> None:
+    def _tell_all(self, outcome: Worked, back: Back) -> None:
         outcome.sent.extend(Sent(number, None, back) for number in sorted(self._active))
 
-    def _tell(self, outcome: Outcome) -> None:
+    def _tell(self, outcome: Worked) -> None:
         """Tell couriers what was applied, and how far time has come, together with what they get."""
         took = [courier.newest for courier in self._couriers]
         for held in self._held:
@@ -564,13 +568,16 @@ class Rounds:
         last = {sent.courier: place for place, sent in enumerate(outcome.sent)}
         for number in self._active:
             courier = self._couriers[number]
-            if took[number] == courier.told and self.watermark == self._told and number not in last:
+            # one that wakes is told when no more can pass than that
+            news = self.watermark != self._told or (courier.wakes and not self._heard)
+            if took[number] == courier.told and not news and number not in last:
                 continue
             facts = Back(
                 took=None if took[number] == courier.told else took[number],
-                watermark_ms=None if self.watermark == self._told else self.watermark,
+                watermark_ms=self.watermark if news else None,
                 busy_us=int(courier.busy_s * 1e6),
             )
+            courier.wakes = courier.wakes and not news
             place = last.get(number)
             if place is None:
                 outcome.sent.append(Sent(number, None, facts))

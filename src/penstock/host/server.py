@@ -30,7 +30,7 @@ from penstock.host.chain import StepChain
 from penstock.host.compactor import CompactionStanding, Compactor, CompactOrder
 from penstock.host.fetch import Fetcher
 from penstock.host.machine import HostMachine
-from penstock.host.rounds import Gathered, Rounds
+from penstock.host.rounds import GatheredEpoch, Rounds
 from penstock.host.staging import Held, Staging
 from penstock.host.streams import LiveRun, Written, time_of_day, write_softly
 from penstock.host.trickle import Trickle
@@ -355,7 +355,7 @@ class HostServer(TokenServer):
             raise StaleRunError(f"run {header.run} of {header.step} is not under way here")
         live.serve(header, reader, writer)
 
-    def _write_gathered(self, run: int, gathered: Gathered) -> Written:
+    def _write_gathered(self, run: int, gathered: GatheredEpoch) -> Written:
         """Write what an epoch changed; what was given away in it has a file of its own."""
         epoch, where = gathered.epoch, self._where | {"epoch": gathered.epoch, "run": run}
         point("host.seal", **where)
@@ -374,6 +374,7 @@ class HostServer(TokenServer):
             live = self._live
         if live is not None:
             live.end(reason)
+            live.wait_until_ended(_PATIENCE_S)
 
     def _will_reach(self, run: int, number: int) -> bool:
         live = self._live

@@ -28,7 +28,7 @@ from penstock.errors import HostLostError, PenstockError, ProtocolError, StaleRu
 from penstock.faults import point
 from penstock.host.fetch import Fetcher
 from penstock.host.residence import Need
-from penstock.host.rounds import Gathered, Outcome, Rounds, Sent
+from penstock.host.rounds import GatheredEpoch, Rounds, Sent, Worked
 from penstock.host.trickle import Trickle
 from penstock.host.vitals import HostVitals
 from penstock.state.store.manifest import DeltaRef
@@ -37,6 +37,8 @@ from penstock.wire.live import Back, Frame, StreamHeader
 _WINDOW = 16 << 20
 """Bytes of a courier's rows that may wait here, in bytes: beyond them its stream is not read, and Flight's
 flow control holds it."""
+_KEPT_SEALS = 100
+"""Epochs before the one asked for of which it is still known what was written."""
 _SOFT = 10
 """How nice the thread is that writes deltas: rows come first."""
 
@@ -92,7 +94,7 @@ class LiveRun:
         fetcher: Fetcher,
         trickle: Trickle,
         writer: ThreadPoolExecutor,
-        write: Callable[[int, Gathered], Written],
+        write: Callable[[int, GatheredEpoch], Written],
         where: dict[str, str],
         host_ended: threading.Event,
     ) -> None:
@@ -128,8 +130,10 @@ class LiveRun:
         stream = _Stream(writer)
         if self._streams.setdefault(courier, stream) is not stream:
             raise ProtocolError(f"courier {courier} has a stream in run {self.number} already")
-        self.wake()
         try:
+            if self.over is not None:
+                raise self.told
+            self.wake()
             self._read(courier, stream, reader)
         except BaseException as failed:
             self.end(failed)
@@ -152,6 +156,8 @@ class LiveRun:
                 raise HostLostError(f"the stream of courier {courier} broke: {broken}") from broken
             if self.over is not None:
                 raise self.told
+            if chunk.app_metadata is None:
+                raise ProtocolError(f"courier {courier} has sent rows without a frame")
             frame = codec.decode(chunk.app_metadata.to_pybytes(), Frame)
             leaves = leaves or frame.leave
             rows = chunk.data
@@ -166,14 +172,18 @@ class LiveRun:
     def seal(self, epoch: int, timeout_s: float) -> Written:
         """What an epoch's deltas became, when they are written."""
         with self._lock:
-            self._lock.wait_for(
+            cut = self._lock.wait_for(
                 lambda: self.over is not None or any(e >= epoch for e in self._seals), timeout_s
             )
             if self.over is not None:
                 raise self.told
+            if not cut:
+                raise HostLostError(f"{self._where['host']} has not come to checkpoint {epoch}")
             if epoch not in self._seals:
                 raise ProtocolError(f"there was no checkpoint {epoch} in run {self.number} here")
             written = self._seals[epoch]
+            for old in [e for e in self._seals if e < epoch - _KEPT_SEALS]:
+                del self._seals[old]
         return written.result()
 
     # -- in any thread
@@ -206,7 +216,7 @@ class LiveRun:
         self.wake()
 
     def wait_until_ended(self, timeout_s: float) -> bool:
-        """Whether the thread of a run that was given up has ended."""
+        """Whether couriers were told that the run is over, and its thread has ended."""
         return self._stopped.wait(timeout_s)
 
     @property
@@ -267,7 +277,7 @@ class LiveRun:
         self._answer(outcome)
         return wakes_in_ms
 
-    def _answer(self, outcome: Outcome) -> None:
+    def _answer(self, outcome: Worked) -> None:
         if outcome.rows:
             where = self._where | {"epoch": self._rounds.epoch}
             point("host.round", **where)
@@ -289,6 +299,7 @@ class LiveRun:
             self._unsent.append(sent)
             return
         back = None if sent.back is None else codec.encode(sent.back)
+        failed: HostLostError | None = None
         with stream.lock:
             if stream.over:
                 return
@@ -302,7 +313,7 @@ class LiveRun:
             except (pa.ArrowException, OSError) as broken:
                 failed = HostLostError(f"the stream of courier {sent.courier} broke: {broken}")
                 stream.over = True
-        if stream.over:
+        if failed is not None:
             self.end(failed)
 
     def _fetch(self, need: Need) -> None:
