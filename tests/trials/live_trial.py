@@ -72,13 +72,13 @@ class SubjectTrial:
         """Ask for slots of a step to go to one of its hosts."""
         steps = self.cluster.flow.keyed
         step = steps[number % len(steps)].id
-        with suppress(SettingError):  # the driver has died, and its successor has other hosts
+        with suppress(SettingError, RuntimeError):  # the driver is dead, or a new one with other hosts
             hosts = self.cluster.relocation.hosts(step)
             self.cluster.relocation.move(step, slots, hosts[to % len(hosts)])
 
     def scale(self, number: int, hosts: int) -> None:
         steps = self.cluster.flow.keyed
-        with suppress(SettingError):
+        with suppress(SettingError, RuntimeError):
             self.cluster.relocation.scale(steps[number % len(steps)].id, hosts)
 
     def migrate_by(self, migration: str) -> None:
@@ -98,11 +98,11 @@ class SubjectTrial:
                 tap.give(end=True)
         on.until(lambda: on.outcome is not None, "finished")
         assert on.outcome == "finished"
-        self.subject.judge(self.rows, on.sink.all_rows())
+        assert all(not p.late_rows for p in on.progress), "rows were late that cannot be"
         assert on.progress[-1].epoch == max(p.epoch for p in on.progress)
         if not on.deaths["driver"]:
             assert sum(p.rows for p in on.progress) == len(self.rows), "rows that were committed"
-        assert all(not p.late_rows for p in on.progress), "rows were late that cannot be"
+        self.subject.judge(self.rows, on.sink.all_rows())
 
     def stored(self, number: int = 0) -> dict[Any, Row]:
         """Each key of a step, with what the newest version in the store has of it."""
