@@ -195,7 +195,7 @@ def test_a_stream_that_breaks_is_told_to_the_driver_once_and_is_one_line_in_the_
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     source, scene = one_step()
-    with scene.running(), caplog.at_level(logging.WARNING, "penstock.live"):
+    with scene.running(), caplog.at_level(logging.INFO, "penstock.live"):
         source.taps["p0"].give(rows_of(*((k, 1) for k in range(10))))
         wait_for(lambda: len(totals_of(scene)) == 10)
         for host in scene.hosts.values():
