@@ -369,12 +369,11 @@ class HostServer(TokenServer):
         return refs, gathered.vitals
 
     def end_run(self, reason: PenstockError) -> None:
-        """Break off the live run that is under way, if one is: its couriers are told."""
+        """Break off the live run that is under way, if one is: its couriers are told. Does not wait."""
         with self._lock:
             live = self._live
         if live is not None:
             live.end(reason)
-            live.wait_until_ended(_PATIENCE_S)
 
     def _will_reach(self, run: int, number: int) -> bool:
         live = self._live

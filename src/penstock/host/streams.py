@@ -111,7 +111,6 @@ class LiveRun:
         """For couriers whose stream is not open yet."""
         self._seals: dict[int, Future[Written]] = {}
         self._fetches = ThreadPoolExecutor(4, thread_name_prefix="live-fetch")
-        self._stopped = threading.Event()
         threading.Thread(target=self._work, name="rounds", daemon=True).start()
 
     # -- in Flight's threads
@@ -215,10 +214,6 @@ class LiveRun:
         self._fetches.shutdown(wait=False, cancel_futures=True)
         self.wake()
 
-    def wait_until_ended(self, timeout_s: float) -> bool:
-        """Whether couriers were told that the run is over, and its thread has ended."""
-        return self._stopped.wait(timeout_s)
-
     @property
     def told(self) -> PenstockError:
         """Why the run has ended, as couriers and the driver hear it."""
@@ -242,7 +237,6 @@ class LiveRun:
         finally:
             for courier in list(self._streams):
                 self._send(Sent(courier, None, Back(error=to_wire(self.told))))
-            self._stopped.set()
 
     def _next_frames(self, timeout_ms: int | None) -> list[Arrived]:
         """All that has come; waits for something."""
