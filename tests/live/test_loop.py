@@ -160,14 +160,17 @@ def test_a_flow_without_keyed_steps_writes_what_its_functions_make() -> None:
     assert not first.ended
 
 
-def test_slots_go_to_a_new_host_in_the_middle_and_the_old_one_leaves() -> None:
+@pytest.mark.parametrize("first", [False, True])
+def test_slots_go_to_a_new_host_in_the_middle_and_the_old_one_leaves(first: bool) -> None:
+    """Also with the very first message of a run."""
     source, scene = one_step(hosts=1)
     tap, old = source.taps["p0"], scene.hosts["sum/0"]
     new = scene.host("sum/9", TOTALS)
     with scene.running():
         tap.give(rows_of(*((k, 1) for k in range(10))))
         wait_for(lambda: len(old.rows) == 10)
-        scene.checkpoint()
+        if not first:
+            scene.checkpoint()
         slots = tuple(range(8))
         handing = Handing(slots, "sum/0", old.location, "sum/9", new.location)
         told = scene.tell(reroute=Reroute(scene.numbers, "sum", (handing,)))
@@ -192,7 +195,7 @@ def test_a_stream_that_breaks_is_told_to_the_driver_once_and_is_one_line_in_the_
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     source, scene = one_step()
-    with scene.running(), caplog.at_level(logging.WARNING, "penstock.live"):
+    with scene.running(), caplog.at_level(logging.INFO, "penstock.live"):
         source.taps["p0"].give(rows_of(*((k, 1) for k in range(10))))
         wait_for(lambda: len(totals_of(scene)) == 10)
         for host in scene.hosts.values():

@@ -84,7 +84,7 @@ def run(show: Show, quick: bool = False) -> Report:
     with tempfile.TemporaryDirectory(prefix="penstock-live-", ignore_cleanup_errors=True) as place:
         show("starting Kafka")
         with running_broker() as kafka:
-            arena = Arena(kafka, Path(place), scale, show)
+            arena = LiveArena(kafka, Path(place), scale, show)
             for side in SIDES:
                 if side in PEERS and not peers_path():
                     results["missing"][side] = "not installed: make peers"
@@ -132,7 +132,7 @@ def peers_path() -> str:
 
 
 @dataclass
-class Arena:
+class LiveArena:
     """One broker, and what is done to each side on it."""
 
     kafka: Broker
@@ -225,14 +225,14 @@ class Arena:
         return measures.drained_per_s(received, rows)
 
     @contextmanager
-    def _running(self, name: str) -> Iterator[tuple[SideProcess, Load]]:
+    def _running(self, name: str) -> Iterator[tuple[SideProcess, SideLoad]]:
         with self._load(name) as load, self._side(name, load) as side:
             load.produce(100, 0.1)
             await_that(f"{name} was up", lambda: load.count() > 0, _UP_S, side)
             yield side, load
 
     @contextmanager
-    def _side(self, name: str, load: Load) -> Iterator[SideProcess]:
+    def _side(self, name: str, load: SideLoad) -> Iterator[SideProcess]:
         module, kind = SIDES[name]
         folder = self.place / f"{load.source}-side"
         words = [self.kafka.servers, load.source, load.sink, str(folder), *([kind] if kind else [])]
@@ -244,19 +244,19 @@ class Arena:
             side.end()
 
     @contextmanager
-    def _load(self, name: str) -> Iterator[Load]:
+    def _load(self, name: str) -> Iterator[SideLoad]:
         self._topics += 1
         source, sink = f"in-{self._topics}-{name}", f"out-{self._topics}-{name}"
         for topic in (source, sink):
             self.kafka.create(topic, 1)
-        load = Load(self.kafka.servers, source, sink, self.place / f"{source}.npy")
+        load = SideLoad(self.kafka.servers, source, sink, self.place / f"{source}.npy")
         try:
             yield load
         finally:
             load.close()
 
 
-class Load:
+class SideLoad:
     """The producer and the consumer of one side's run."""
 
     def __init__(self, servers: str, source: str, sink: str, file: Path) -> None:
@@ -340,7 +340,7 @@ def _must(producer: subprocess.Popen[str]) -> dict[str, Any]:
     return facts
 
 
-def _until_quiet(load: Load) -> None:
+def _until_quiet(load: SideLoad) -> None:
     """Wait until no more messages come."""
     deadline, count, since = time.monotonic() + _QUIET_S, -1, time.monotonic()
     while time.monotonic() < deadline:

@@ -12,7 +12,7 @@ Received = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
-class Latency:
+class Receipts:
     """Milliseconds from produce to receipt."""
 
     p50_ms: float
@@ -27,16 +27,16 @@ def between(received: Received, from_us: int, to_us: int) -> Received:
     return received[(at >= from_us) & (at < to_us)]
 
 
-def latency(received: Received) -> Latency:
+def latency(received: Received) -> Receipts:
     """
     >>> latency(np.array([[3000, 1000, 1, 1, 1], [5000, 1000, 2, 1, 1]]))
-    Latency(p50_ms=3.0, p99_ms=3.98, max_ms=4.0, messages=2)
+    Receipts(p50_ms=3.0, p99_ms=3.98, max_ms=4.0, messages=2)
     """
     if not len(received):
-        return Latency(float("nan"), float("nan"), float("nan"), 0)
+        return Receipts(float("nan"), float("nan"), float("nan"), 0)
     ms = (received[:, 0] - received[:, 1]) / 1000
     p50, p99 = np.percentile(ms, [50, 99])
-    return Latency(float(p50), float(p99), float(ms.max()), len(ms))
+    return Receipts(float(p50), float(p99), float(ms.max()), len(ms))
 
 
 def by_bin(received: Received, from_us: int, bins: int, bin_ms: int = 100) -> list[float | None]:

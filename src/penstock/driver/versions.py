@@ -173,4 +173,5 @@ class Tries:
             ) from failed
         if self.failed == self._most or not (lost or isinstance(told, self._passing)):
             raise told from failed
-        _log.warning("epoch %d is run again, after run %d: %s", epoch, self.failed, told)
+        # as text: an error holds on to all that was going on
+        _log.warning("epoch %d is run again, after run %d: %s", epoch, self.failed, str(told))

@@ -80,6 +80,7 @@ def start_live(
     settled = LiveStart(
         flow=plan,
         spark=spark,
+        sink=sink,
         store=store.place,
         flow_id=flow_id,
         hosts=counts,
@@ -92,7 +93,7 @@ def start_live(
         name=name,
         temporary=temporary,
         sources=sources,
-        sink=live_sink(sink),
+        outlet=live_sink(sink),
         couriers=count,
         checkpoint_ms=every_ms,
     )

@@ -369,7 +369,7 @@ class HostServer(TokenServer):
         return refs, gathered.vitals
 
     def end_run(self, reason: PenstockError) -> None:
-        """Break off the live run that is under way, if one is: its couriers are told."""
+        """Break off the live run that is under way, if one is: its couriers are told. Does not wait."""
         with self._lock:
             live = self._live
         if live is not None:

@@ -111,7 +111,6 @@ class LiveRun:
         """For couriers whose stream is not open yet."""
         self._seals: dict[int, Future[Written]] = {}
         self._fetches = ThreadPoolExecutor(4, thread_name_prefix="live-fetch")
-        self._stopped = threading.Event()
         threading.Thread(target=self._work, name="rounds", daemon=True).start()
 
     # -- in Flight's threads
@@ -130,10 +129,10 @@ class LiveRun:
         stream = _Stream(writer)
         if self._streams.setdefault(courier, stream) is not stream:
             raise ProtocolError(f"courier {courier} has a stream in run {self.number} already")
-        if self.over is not None:
-            raise self.told
-        self.wake()
         try:
+            if self.over is not None:
+                raise self.told
+            self.wake()
             self._read(courier, stream, reader)
         except BaseException as failed:
             self.end(failed)
@@ -215,10 +214,6 @@ class LiveRun:
         self._fetches.shutdown(wait=False, cancel_futures=True)
         self.wake()
 
-    def wait_until_ended(self, timeout_s: float) -> bool:
-        """Whether the thread of a run that was given up has ended."""
-        return self._stopped.wait(timeout_s)
-
     @property
     def told(self) -> PenstockError:
         """Why the run has ended, as couriers and the driver hear it."""
@@ -242,7 +237,6 @@ class LiveRun:
         finally:
             for courier in list(self._streams):
                 self._send(Sent(courier, None, Back(error=to_wire(self.told))))
-            self._stopped.set()
 
     def _next_frames(self, timeout_ms: int | None) -> list[Arrived]:
         """All that has come; waits for something."""
@@ -299,6 +293,7 @@ class LiveRun:
             self._unsent.append(sent)
             return
         back = None if sent.back is None else codec.encode(sent.back)
+        failed: HostLostError | None = None
         with stream.lock:
             if stream.over:
                 return
@@ -312,7 +307,7 @@ class LiveRun:
             except (pa.ArrowException, OSError) as broken:
                 failed = HostLostError(f"the stream of courier {sent.courier} broke: {broken}")
                 stream.over = True
-        if stream.over:
+        if failed is not None:
             self.end(failed)
 
     def _fetch(self, need: Need) -> None:

@@ -48,8 +48,9 @@ class _Flying:
 class Surroundings:
     """What an outlet needs of the run that it is part of."""
 
-    connect: Callable[[str, str, str, int], HostStream]
-    """Opens a stream, given step, host, location, and the newest message before its first frame."""
+    connect: Callable[[str, str, str, int | None], HostStream]
+    """Opens a stream, given step, host, location, and the message with which the host joins the run; None:
+    it is there from the beginning."""
     parted: Callable[[HostStream, int], None]
     """Called when a host has left its step with a message."""
     notes: Callable[[int], EpochNotes]
@@ -83,7 +84,7 @@ class Outlet:
         self.epoch, self._run = epoch, run
         self._routes = order.routes
         self.streams = {
-            place.host: run.connect(step.id, place.host, place.location, -1)
+            place.host: run.connect(step.id, place.host, place.location, None)
             for place in order.hosts
         }
         self._line: deque[InputRows | Message] = deque()
@@ -267,7 +268,7 @@ class Outlet:
     def _reroute(self, message: Message, reroute: Reroute) -> None:
         joined = {
             handing.target: self._run.connect(
-                self.step.id, handing.target, handing.target_location, message.number - 1
+                self.step.id, handing.target, handing.target_location, message.number
             )
             for handing in reroute.handings
             if handing.target not in self.streams

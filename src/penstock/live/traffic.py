@@ -175,13 +175,16 @@ class Traffic:
             self._mark(number)
         self._clocks_at = time.monotonic()
 
-    def _connect(self, step: str, host: str, location: str, after: int) -> HostStream:
+    def _connect(self, step: str, host: str, location: str, joins: int | None) -> HostStream:
         order = self._order
+        after = -1 if joins is None else joins - 1
         header = StreamHeader(step, order.run, order.courier, order.couriers, after)
-        lane = (step, host if after < 0 else f"{host}@{after}")
+        # a host may leave and join again, and then has another lane
+        lane = (step, host if joins is None else f"{host}@{joins}")
         stream = self._open(host, location, header, lane)
-        stream.epoch = self._outlets[step].epoch if step in self._outlets else order.epoch
-        if after >= 0:
+        stream.epoch = order.epoch
+        if joins is not None:
+            stream.epoch = self._outlets[step].epoch
             for junction in self._readers.get(step, ()):
                 junction.join(lane, self._host_mark(step, None), after)
         return stream

@@ -22,7 +22,6 @@ from penstock.plan.epoch import EpochPlan
 from penstock.spark import private, task
 from penstock.spark.merger import Merger
 from penstock.spark.schema import spark_schema
-from penstock.spark.sinks import Sink
 from penstock.spark.started import Start
 from penstock.state.store.store import Store
 
@@ -38,7 +37,6 @@ class MicroStart(Start):
     source: DataFrame
     clock: bool
     """Whether a clock is among the sources."""
-    sink: Sink
     checkpoint: str
     """Spark's name of the checkpoint folder, absolute and with its scheme."""
     trigger: dict[str, Any]

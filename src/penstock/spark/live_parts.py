@@ -27,7 +27,8 @@ class LiveStart(Start):
     """What a live flow is to be."""
 
     sources: tuple[LiveSource, ...]
-    sink: LiveSink
+    outlet: LiveSink
+    """What couriers write to: the sink, as they see it."""
     couriers: int
     checkpoint_ms: int
     """Milliseconds from one checkpoint to the next."""
@@ -64,7 +65,7 @@ class LiveParts(Parts):
             close=start.close,
             on_progress=self.progress.append,
             late_sink=LateWriter(spark, start.late_rows, start.flow_id),
-            rewind=start.sink.rewind,
+            rewind=start.outlet.rewind,
             bill=self.bill,
         )
 
@@ -95,7 +96,7 @@ class LiveParts(Parts):
             name,
             start.flow,
             start.sources,
-            start.sink,
+            start.outlet,
             driver,
             self.token,
             self.local,

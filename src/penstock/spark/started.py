@@ -21,6 +21,7 @@ class Start:
 
     flow: FlowPlan
     spark: SparkSession
+    sink: Sink
     store: Place
     """Penstock's part of the checkpoint, claimed for this start."""
     flow_id: str
