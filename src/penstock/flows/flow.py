@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from penstock.control.elastic import Elastic
 from penstock.control.treat.decision import Policy
-from penstock.errors import FlowError
+from penstock.errors import FlowError, SettingError
 from penstock.flows import start as starting
 from penstock.flows.explain import explained
 from penstock.flows.graph import Graph, Source
@@ -326,6 +326,11 @@ class Flow:
             )
         if mode != "micro_batch":
             raise FlowError(f"mode={mode!r} is unknown", hint='use "micro_batch" or "live"')
+        if (checkpoint_every, delivery, couriers) != ("1s", "at_once", None):
+            raise SettingError(
+                "checkpoint_every, delivery and couriers are for live flows",
+                hint='leave them out, or start the flow with mode="live"',
+            )
         return starting.start(whole, **common)
 
     def declared(self, schema: pa.Schema | StructType | str) -> pa.Schema:

@@ -17,6 +17,7 @@ from penstock.errors import FlowError, SettingError, StoreError
 from penstock.extensions import imported
 from penstock.live.sinks.sink import LiveSink, LiveWriter, RowIds
 from penstock.live.sources.formats import ArrowStream, Avro, Format, Json, Raw
+from penstock.live.sources.kafka import ToldOnce
 
 _log = logging.getLogger("penstock.sinks")
 
@@ -31,6 +32,7 @@ _WRITES = {
     "queue.buffering.max.messages": 1_000_000,
     # A call for each row that arrived would cost as much as to send it.
     "delivery.report.only.error": True,
+    "log_level": 2,  # it is told once that brokers cannot be reached, not at each attempt
 }
 _WAIT_S = 60.0
 """Seconds that Kafka has to take the rows of an epoch."""
@@ -52,6 +54,9 @@ class KafkaSink(LiveSink):
 
     def writer(self, courier: int, schema: pa.Schema) -> LiveWriter:
         return KafkaWriter(self, schema)
+
+    def check(self, schema: pa.Schema) -> None:
+        self.encoder(schema)
 
     def encoder(self, schema: pa.Schema) -> Format:
         """How rows of this schema become values; refuses those that cannot."""
@@ -100,7 +105,9 @@ class KafkaWriter(LiveWriter):
         self._sink, self._format = sink, sink.encoder(schema)
         self._failed: Any = None
         self._lost = 0
+        self._away = ToldOnce(_log)
         settings = {"bootstrap.servers": sink.servers, "on_delivery": self._note} | _WRITES
+        settings["error_cb"] = lambda error: self._away.tell(f"Kafka, tried again: {error}")
         self._producer = confluent.Producer(settings | dict(sink.options), logger=_log)
 
     def write(self, batch: pa.RecordBatch, ids: RowIds) -> None:
@@ -121,6 +128,7 @@ class KafkaWriter(LiveWriter):
     def flush(self, epoch: int) -> None:
         left = self._producer.flush(_WAIT_S)
         self._check()
+        self._away.over()
         if left:
             raise StoreError(
                 f"Kafka has not taken {left} rows of epoch {epoch} in {_WAIT_S:.0f} s",

@@ -51,6 +51,9 @@ class LiveSink(ABC):
     def writer(self, courier: int, schema: pa.Schema) -> LiveWriter:
         """The writer of a courier, for rows of this schema. Called in the courier when a run begins."""
 
+    def check(self, schema: pa.Schema) -> None:  # noqa: B027 - few sinks care
+        """Refuse rows of a schema that it cannot take. Called in the driver before anything runs."""
+
     def rewind(self, epoch: int) -> None:  # noqa: B027 - few sinks can
         """Take back what was written of epochs after this one, where that is possible: they are run again,
         perhaps by fewer couriers. Called in the driver before a run begins, when no writer works."""
