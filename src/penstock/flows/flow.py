@@ -301,7 +301,7 @@ class Flow:
         With `mode="live"` rows leave within milliseconds: couriers are long-lived tasks too, and read
         the sources themselves (`kafka`, `rate`, `source`). State is made durable every
         `checkpoint_every`. With `delivery="at_once"` rows leave before that, so that those since the
-        last checkpoint leave again after a failure, with the ids that they had. `couriers` is their
+        last checkpoint leave again after a failure, with ids that tell (see `RowIds`). `couriers` is their
         number; by default each reads four source partitions. `trigger` is for micro-batches only.
         """
         whole = replace(self, sink=sink or self.sink)

@@ -1,7 +1,7 @@
 """A topic of Kafka as a sink.
 
-Rows leave at once. Each message has a header `penstock-id` with the id of its row, by which a consumer can
-drop those that come again after a failure.
+Rows leave at once. Each message has a header `penstock-id` with the id of its row, and a header
+`penstock-run`, by which a consumer can drop what comes again after a failure (see `RowIds`).
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ _log = logging.getLogger("penstock.sinks")
 
 ID = "penstock-id"
 """The header that has the id of a row: courier-epoch-number."""
+RUN = "penstock-run"
+"""The header that has the run of a row: when it began, in milliseconds, and its first epoch."""
 _WRITES = {
     # With 0 each row would be a request of its own: at 10,000 rows a second p50 was 282 ms.
     "linger.ms": 0.5,
@@ -114,8 +116,9 @@ class KafkaWriter(LiveWriter):
         values, keys = self._format.encode(batch), self._sink.keys(batch)
         prefix, first = f"{ids.courier}-{ids.epoch}-", ids.first
         produce, topic = self._producer.produce, self._sink.topic
+        run = (RUN, ids.run_text)
         for row, value in enumerate(values):
-            headers = [(ID, f"{prefix}{first + row}")]
+            headers = [(ID, f"{prefix}{first + row}"), run]
             while True:
                 try:
                     produce(topic, value, keys[row], headers=headers)
