@@ -22,6 +22,11 @@ from tests.trials.plain_rows import Row
 KEYS = 40
 
 
+def slow(*values: str) -> list[Any]:
+    """Parameters of tests that only `make test-all` runs."""
+    return [pytest.param(value, marks=pytest.mark.slow) for value in values]
+
+
 class LiveTrial:
     """A live flow of sums, and the twin that it must agree with."""
 
@@ -90,7 +95,7 @@ def test_a_stop_and_a_start_lose_and_repeat_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "migration", ["lazy", "lazy(0)", "all_at_once", "batched(2)", "fluid", "pause"]
+    "migration", ["lazy", "pause", *slow("lazy(0)", "all_at_once", "batched(2)", "fluid")]
 )
 def test_slots_move_while_rows_flow(tmp_path: Path, migration: str) -> None:
     with live_trial(tmp_path, migration=migration) as trial:
@@ -152,7 +157,7 @@ def shake(trial: LiveTrial, turns: int = 4) -> None:
         cluster.pass_epochs(1)
 
 
-@pytest.mark.parametrize("migration", ["lazy", "all_at_once"])
+@pytest.mark.parametrize("migration", ["lazy", *slow("all_at_once")])
 @pytest.mark.parametrize("point", HOST_POINTS)
 def test_a_host_dies(tmp_path: Path, point: str, migration: str) -> None:
     with live_trial(tmp_path, migration=migration) as trial:

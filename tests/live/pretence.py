@@ -54,7 +54,7 @@ class Tap:
     def __init__(self, batches: Sequence[pa.RecordBatch] = ()) -> None:
         self.batches = list(batches)
         self.ended = False
-        self.polls = self.committed = 0
+        self.polls = self.committed = self.read = 0
         self.changed = threading.Condition()
 
     def give(self, *batches: pa.RecordBatch, end: bool = False) -> None:
@@ -110,7 +110,7 @@ class _TapReader(LiveReader):
                 tap.polls += 1
                 for place, batch in enumerate(tap.batches[at:], at + 1):
                     found.append(Polled(batch, name, place))
-                self._positions[name] = len(tap.batches)
+                self._positions[name] = tap.read = len(tap.batches)
             return found
 
     def _ready(self) -> bool:

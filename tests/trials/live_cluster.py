@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
 import pyarrow.flight as fl
@@ -172,6 +172,14 @@ class ThreadCouriers:
             self.kill(name)
 
 
+class _Doom:
+    """Whoever looks at it dies."""
+
+    @property
+    def run(self) -> int:
+        raise InjectedFault("driver", {})
+
+
 class LiveCluster:
     """One live flow with its driver, hosts, couriers and sink. It flows by itself, in threads."""
 
@@ -227,6 +235,11 @@ class LiveCluster:
         self.jobs.kill(str(where["host"]))
         raise InjectedFault("host", where)
 
+    def kill_driver(self, where: Mapping[str, object]) -> None:
+        """What a fault does in another thread than the driver's: that one dies of what it hears next."""
+        self.inbox.put(cast(BrokenOff, _Doom()))
+        raise InjectedFault("driver", where)
+
     def bury(self, task: HostTask) -> None:
         def end() -> None:
             task.end()
@@ -246,7 +259,7 @@ class LiveCluster:
         store = open_store(self.store)
         store.claim(int(time.time() * 1000))
         self.place = store.place
-        inbox: Inbox = Inbox()
+        inbox = self.inbox = Inbox()
         self.registry = Registry(ADDRESS, 0, self.token, lambda _, run: inbox.put(BrokenOff(run)))
         self.jobs = ThreadHosts(self, self.registry, self.token)
         self.courier_jobs = ThreadCouriers(self)

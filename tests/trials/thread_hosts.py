@@ -14,7 +14,7 @@ from penstock.host.main import HostOrder, HostTask, TaskOrder, keep_known
 from penstock.host.server import HostServer
 from penstock.plan.steps import KeyedStep
 from penstock.state.store.store import Place, Store
-from penstock.wire.flight import Endpoint
+from penstock.wire.flight import Endpoint, in_own_thread
 
 if TYPE_CHECKING:
     from tests.trials.cluster import MiniCluster
@@ -60,7 +60,8 @@ class MortalServer(HostServer):
         """Break every call, also those that wait for slots to arrive."""
         self.dead = True
         self.going.set()
-        self.end_run(HostLostError("this host is dead"))
+        # it waits for the thread that works, and whoever dies may hold the lock that this one needs
+        in_own_thread(lambda: self.end_run(HostLostError("this host is dead")), "dying")
         self.machine.needs = self._must_live  # type: ignore[method-assign, assignment]
         with self._lock:
             self.machine.residence.whole[:] = False

@@ -7,5 +7,5 @@ crew.py               long-lived tasks: fleet.py are hosts, couriers.py those of
 registry.py           where they register and are heard; silence_watch.py: who is not heard any more
 relocation.py         which host has which slots, carried out
 control_loop.py       what control decides, carried out
-progress.py, bill.py, stage.py, journal_writer.py    what people are told
+progress.py, bill.py, awaiting.py, journal_writer.py    what people are told
 """

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from penstock.driver.fleet import SealedHost
-from penstock.plan.topology import Mark
+from penstock.plan.topology import SlotsMark
 from penstock.wire.live import Checkpoint, Passed
 
 
@@ -18,7 +18,7 @@ class Underway:
     hosts: frozenset[str]
     """Hosts that write what changed on them."""
     couriers: int
-    marks: Mapping[str, Mark]
+    marks: Mapping[str, SlotsMark]
     """step -> where its slots are at this point of the streams."""
     began_ms: float
     sent_ms: float

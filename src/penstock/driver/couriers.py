@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
-from penstock.driver.crew import AT_ONCE_MS, Crew
+from penstock.driver.crew import AT_ONCE_MS, TaskCrew
 from penstock.driver.registry import HostRecord
 from penstock.errors import HostLostError, PenstockError
 from penstock.wire.live import LiveOrder, Message
@@ -17,7 +17,7 @@ BACK_MS = 1_000
 a task again within a fraction of that."""
 
 
-class CourierCrew(Crew[str, int]):
+class CourierCrew(TaskCrew[str, int]):
     """All couriers of a started flow, named "courier/0" and so on."""
 
     kind = "courier"

@@ -56,7 +56,7 @@ class Jobs(Protocol[W_contra]):
         ...
 
 
-class Crew(ABC, Generic[N, W]):
+class TaskCrew(ABC, Generic[N, W]):
     """Members of one kind of a started flow, by name, each with its work. Used by one thread, the
     query's; only `add`, `pids` and `waiting` may be called by others.
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 import pyarrow as pa
 
 from penstock.control.instructions import Orders, StepOrders
+from penstock.driver.awaiting import Awaiting
 from penstock.driver.bill import Bill
 from penstock.driver.clock import wall_ms
 from penstock.driver.control_loop import ControlLoop
@@ -25,7 +26,6 @@ from penstock.driver.progress import (
 )
 from penstock.driver.registry import Registry
 from penstock.driver.relocation import Relocation
-from penstock.driver.stage import Stage
 from penstock.driver.versions import Tries, Versions
 from penstock.errors import CheckpointError
 from penstock.faults import point
@@ -73,7 +73,7 @@ class EpochRunner:
         self._relocation, self._control, self._bill = relocation, control, bill
         self.versions = Versions(flow, fleet, store, settings, clock_ms, steady_ms)
         self._late_sink, self._keep_time = late_sink, keep_time
-        self._stage = Stage()
+        self._stage = Awaiting()
 
     def run(self, epoch: int, partitions: int, write: Write, closing: int = 0) -> EpochProgress:
         """Run an epoch to its manifest. When this returns, the epoch is in the sink and durable.

@@ -10,7 +10,7 @@ from typing import Any
 
 from penstock import codec
 from penstock.driver.complaints import Complaint, Complaints
-from penstock.driver.crew import AT_ONCE_MS, Crew, Jobs
+from penstock.driver.crew import AT_ONCE_MS, Jobs, TaskCrew
 from penstock.driver.registry import HostRecord, Registry
 from penstock.driver.silence_watch import SilenceWatch
 from penstock.errors import HostLostError, PenstockError, StaleRunError
@@ -48,7 +48,7 @@ class _Told:
     pace: Pace
 
 
-class Fleet(Crew[HostId, KeyedStep]):
+class Fleet(TaskCrew[HostId, KeyedStep]):
     """The hosts of all keyed steps of one started flow. Beside what others may call of a crew, these may
     call `ask`, `owned`, `owned_by_step` and `memory`."""
 

@@ -23,6 +23,7 @@ from itertools import count
 from typing import Any, Literal, Protocol
 
 from penstock import codec
+from penstock.driver.awaiting import Awaiting
 from penstock.driver.bill import Bill
 from penstock.driver.checkpoints import Checkpoints, Underway
 from penstock.driver.clock import wall_ms
@@ -37,7 +38,6 @@ from penstock.driver.progress import (
 )
 from penstock.driver.registry import Registry
 from penstock.driver.relocation import Relocation
-from penstock.driver.stage import Stage
 from penstock.driver.versions import Tries, Versions
 from penstock.errors import CheckpointError, HostLostError, ProtocolError
 from penstock.exchange.aside import Aside, late_tables
@@ -47,7 +47,7 @@ from penstock.plan import watermarks
 from penstock.plan.migration import TRICKLE_MB_S
 from penstock.plan.placement import Handover
 from penstock.plan.steps import FlowPlan
-from penstock.plan.topology import Mark
+from penstock.plan.topology import SlotsMark
 from penstock.settings import Settings
 from penstock.state.store.manifest import unpack_slots
 from penstock.state.store.store import DeltaRef, Manifest, Store
@@ -145,11 +145,11 @@ class LiveRunner:
         """Where each partition of each source goes on from the newest version."""
         self._read: list[tuple[int, str]] = []
         """(source, partition) of all that couriers read."""
-        self._marks: Mapping[str, Mark] = {}
+        self._marks: Mapping[str, SlotsMark] = {}
         """Where slots are at the newest version."""
         self._run = -1
         self._tries = self._new_tries()
-        self._stage = Stage()
+        self._stage = Awaiting()
         # Of the run under way:
         self._hosts: dict[HostId, str] = {}
         """Hosts that wait for streams of this run, and the steps that they serve."""
@@ -551,7 +551,7 @@ def _positions(manifest: Manifest | None) -> dict[int, dict[str, Any]]:
     return {int(source): dict(places) for source, places in (told or {}).items()}
 
 
-def _in_order(sealed: Iterable[SealedHost], marks: Mapping[str, Mark]) -> list[DeltaRef]:
+def _in_order(sealed: Iterable[SealedHost], marks: Mapping[str, SlotsMark]) -> list[DeltaRef]:
     """The deltas of an epoch, those of slots that were given away in it first: their new owners have changed
     the same entries since."""
     deltas = [ref for host in sealed for ref in host.deltas if ref.rows]

@@ -22,7 +22,7 @@ from penstock.plan.epoch import RouteTable
 from penstock.plan.migration import Migration
 from penstock.plan.placement import Handover, Placement, stored_placements
 from penstock.plan.steps import KeyedStep
-from penstock.plan.topology import Mark, Topology
+from penstock.plan.topology import SlotsMark, Topology
 from penstock.settings import Settings
 from penstock.state.store.store import Manifest
 
@@ -343,12 +343,12 @@ class Relocation:
             self._copies[step].discard(host)
             self._topologies[step].forget(host)
 
-    def mark(self) -> dict[str, Mark]:
+    def mark(self) -> dict[str, SlotsMark]:
         """Where all slots are now."""
         with self._lock:
             return {step: topology.mark() for step, topology in self._topologies.items()}
 
-    def go_back(self, marks: Mapping[str, Mark]) -> None:
+    def go_back(self, marks: Mapping[str, SlotsMark]) -> None:
         """Slots are again where they were. What was asked for meanwhile is pending again."""
         with self._lock:
             for step, mark in marks.items():

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from penstock import codec
+from penstock import codec, errors
 from penstock.errors import HostLostError, PenstockError
 from penstock.live.junction import Lane
 from penstock.wire.flight import Endpoint
@@ -73,15 +73,24 @@ class HostStream:
                 self._writer.begin(batch.schema)
                 self._begun = True
             self._writer.write_with_metadata(batch, metadata)
-        except (pa.ArrowException, OSError):
-            with self._endpoint.hearing_errors():
-                raise
+        except (pa.ArrowException, OSError) as broken:
+            raise self._lost(broken) from broken
 
     def finish(self) -> None:
         """Say that nothing more will be sent: the host answers what it has, and ends the stream."""
         self._done = True
-        with self._endpoint.hearing_errors():
+        try:
             self._writer.done_writing()
+        except (pa.ArrowException, OSError) as broken:
+            raise self._lost(broken) from broken
+
+    def _lost(self, broken: Exception) -> PenstockError:
+        """What it means that nothing more can be sent: what the host told, or that it is lost. Arrow calls
+        a stream that the host has closed invalid."""
+        told = errors.find(str(broken))
+        return told or HostLostError(
+            f"the stream to host {self.host} broke: {broken}", location=self._endpoint.location
+        )
 
     def cancel(self) -> None:
         """Break the stream off; may be called by any thread."""

@@ -211,7 +211,7 @@ class Operator(Protocol):
     that come with it, such as the other side's in a join, or others of one call of a processor."""
 
     def keys(self, kind: str, batches: list[pa.RecordBatch]) -> list[Keys]:
-        """The keys of a channel's batches: all that `apply` will look at in the table."""
+        """The keys of these batches, one for each row: all that `apply` will look at in the table."""
         ...
 
     @property

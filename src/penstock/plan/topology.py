@@ -32,7 +32,7 @@ _NONE = -1
 
 
 @dataclass(frozen=True)
-class Mark:
+class SlotsMark:
     """Where the slots of a step were at one moment, and how they came there: what can be gone back to."""
 
     routes: RouteTable
@@ -241,11 +241,13 @@ class Topology:
         found: Array = np.flatnonzero(away & np.isin(self._home, list(able)))
         return found
 
-    def mark(self) -> Mark:
+    def mark(self) -> SlotsMark:
         """Where slots are now, to go back to."""
-        return Mark(self.routes, self.placements_json(), tuple(c.copy() for c in self._columns))
+        return SlotsMark(
+            self.routes, self.placements_json(), tuple(c.copy() for c in self._columns)
+        )
 
-    def go_back(self, mark: Mark) -> None:
+    def go_back(self, mark: SlotsMark) -> None:
         """Slots are again where they were; where they should be stays, so that they move anew."""
         for column, then in zip(self._columns, mark.arrays, strict=True):
             column[:] = then

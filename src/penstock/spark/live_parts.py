@@ -17,7 +17,7 @@ from penstock.live.sinks.sink import LiveSink
 from penstock.live.sources.source import LiveSource
 from penstock.live.task import run_courier
 from penstock.spark.lasting_jobs import LastingTask, SparkJobs
-from penstock.spark.parts import Parts
+from penstock.spark.parts import QueryParts
 from penstock.spark.sinks import LateWriter
 from penstock.spark.started import Start
 
@@ -34,7 +34,7 @@ class LiveStart(Start):
     """Milliseconds from one checkpoint to the next."""
 
 
-class LiveParts(Parts):
+class LiveParts(QueryParts):
     """What a live flow is made of."""
 
     start: LiveStart

@@ -38,7 +38,7 @@ from penstock.state.store.store import Store
 from penstock.wire.flight import own_address
 
 
-class Parts(ABC):
+class QueryParts(ABC):
     """What a started flow is made of, in either mode. Nothing runs yet but the registry."""
 
     runner: EpochRunner | LiveRunner
@@ -115,7 +115,7 @@ class Parts(ABC):
         return LastingTask(tuple(one.host for one in hosts), step.id, partial(run_hosts, order))
 
 
-class FlowParts(Parts):
+class FlowParts(QueryParts):
     """The parts of a flow in micro-batches."""
 
     start: MicroStart
@@ -220,7 +220,7 @@ class FlowParts(Parts):
 class _Couriers:
     """How many couriers work at a time, and the cores that a flow is billed for."""
 
-    def __init__(self, start: MicroStart, parts: Parts) -> None:
+    def __init__(self, start: MicroStart, parts: QueryParts) -> None:
         self._slots, self._start, self._parts = task_slots(start.spark), start, parts
 
     def at_once(self) -> int | None:

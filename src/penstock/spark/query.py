@@ -25,7 +25,7 @@ from penstock.errors import PenstockError, SettingError
 from penstock.faults import arm
 from penstock.plan.migration import Migration
 from penstock.spark import control
-from penstock.spark.parts import FlowParts, Parts
+from penstock.spark.parts import FlowParts, QueryParts
 from penstock.spark.session import check_cores
 
 State = Literal["starting", "running", "stopped", "finished", "failed"]
@@ -71,7 +71,7 @@ class FlowQuery:
     Made by `Flow.start`. Safe to use from any thread.
     """
 
-    def __init__(self, parts: Parts) -> None:
+    def __init__(self, parts: QueryParts) -> None:
         self._start, self._parts = parts.start, parts
         self._relocation, self._control = parts.relocation, parts.control
         self._state: State = "starting"

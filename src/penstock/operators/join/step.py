@@ -64,9 +64,8 @@ class JoinOperator(TableOperator):
         self._time: EpochTime | None = None
 
     def keys(self, kind: str, batches: list[pa.RecordBatch]) -> list[Keys]:
-        """The keys of both sides' rows."""
-        parts = (part for batch in batches for part in self.plan.tagged.unpack(batch))
-        return [self.plan.keys(input, rows) for input, rows in parts]
+        """The keys of both sides' rows, as they are mixed."""
+        return [self.plan.keys_of_both(batch) for batch in batches]
 
     @abstractmethod
     def due(self, time: EpochTime) -> dict[str, int]:

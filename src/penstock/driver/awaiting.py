@@ -8,7 +8,7 @@ _WORTH_TELLING_S = 1.0
 """Seconds of waiting that a user should hear of."""
 
 
-class Stage:
+class Awaiting:
     """What is waited for just now, and since when. Set by one thread, read by any."""
 
     def __init__(self) -> None:
