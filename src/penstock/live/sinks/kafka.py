@@ -107,7 +107,7 @@ class KafkaWriter(LiveWriter):
         self._sink, self._format = sink, sink.encoder(schema)
         self._failed: Any = None
         self._lost = 0
-        self._away = ToldOnce(_log)
+        self._away, self._wrote = ToldOnce(_log), False
         settings = {"bootstrap.servers": sink.servers, "on_delivery": self._note} | _WRITES
         settings["error_cb"] = lambda error: self._away.tell(f"Kafka, tried again: {error}")
         self._producer = confluent.Producer(settings | dict(sink.options), logger=_log)
@@ -126,12 +126,15 @@ class KafkaWriter(LiveWriter):
                 except BufferError:  # the brokers are slow: so are we
                     self._producer.poll(0.01)
         self._producer.poll(0)
+        self._wrote = True
         self._check()
 
     def flush(self, epoch: int) -> None:
         left = self._producer.flush(_WAIT_S)
         self._check()
-        self._away.over()
+        if self._wrote and not left:
+            self._away.over()
+        self._wrote = False
         if left:
             raise StoreError(
                 f"Kafka has not taken {left} rows of epoch {epoch} in {_WAIT_S:.0f} s",
