@@ -24,6 +24,8 @@ from penstock.errors import SettingError
 from penstock.live.sources.kafka import kafka
 
 KAFKA = "4.1.0"
+_BROKER = f"kafka-{KAFKA}"
+"""The folder of a broker's artifacts."""
 Artifact = tuple[str, str, str]
 """Organisation, name and revision."""
 _CONNECTOR: tuple[Artifact, ...] = (
@@ -56,8 +58,30 @@ log.retention.ms=-1
 class Broker:
     """A broker that runs. `servers` is its address."""
 
-    def __init__(self, process: subprocess.Popen[bytes], servers: str) -> None:
-        self.process, self.servers = process, servers
+    def __init__(self, jars: Path, folder: Path, port: int) -> None:
+        """Its settings and data are in the folder."""
+        self.servers, self._folder, self._port = f"127.0.0.1:{port}", folder, port
+        settings = str(folder / "server.properties")
+        self._command = ["java", "-Xmx512m", "-cp", f"{jars}/*", "kafka.Kafka", settings]
+        self.start()
+
+    def start(self) -> None:
+        """Start its process, on the same port and data if it ran before; returns when it answers."""
+        with (self._folder / "log").open("ab") as log:
+            process = self.process = subprocess.Popen(self._command, stdout=log, stderr=log)
+        try:
+            _wait(lambda: process.poll() is not None or _answers(self._port))
+            if process.poll() is not None:
+                log_end = (self._folder / "log").read_text()[-2000:]
+                raise SettingError(f"the broker ended: {log_end}")
+        except BaseException:
+            self.kill()
+            raise
+
+    def kill(self) -> None:
+        """End its process at once."""
+        self.process.kill()
+        self.process.wait()
 
     def create(self, topic: str, partitions: int = 1) -> str:
         """Make a topic; returns its name."""
@@ -122,31 +146,27 @@ def running_broker() -> Iterator[Broker]:
     settings.write_text(_SETTINGS.format(port=port, controller=controller, folder=folder))
     java = ["java", "-Xmx512m", "-XX:TieredStopAtLevel=1", "-cp", f"{jars}/*"]
     cluster = "AAAAAAAAAAAAAAAAAAAAAQ"
-    process = None
     try:
         with (folder / "log").open("wb") as log:
             form = ["kafka.tools.StorageTool", "format", "-t", cluster, "-c", str(settings)]
             subprocess.run([*java, *form], check=True, stdout=log, stderr=log, timeout=_COME_UP_S)
-            process = subprocess.Popen(
-                ["java", "-Xmx512m", "-cp", f"{jars}/*", "kafka.Kafka", str(settings)],
-                stdout=log,
-                stderr=log,
-            )
-        broker = Broker(process, f"127.0.0.1:{port}")
-        _wait(lambda: process.poll() is not None or _answers(port))
-        if process.poll() is not None:
-            raise SettingError(f"the broker ended: {(folder / 'log').read_text()[-2000:]}")
-        yield broker
+        broker = Broker(jars, folder, port)
+        try:
+            yield broker
+        finally:
+            broker.kill()
     finally:
-        if process is not None:
-            process.kill()
-            process.wait()
         shutil.rmtree(folder, ignore_errors=True)
 
 
 def broker_jars() -> Path:
     """The folder with the broker and all that it needs; fetched if it is not there."""
-    return _cached(f"kafka-{KAFKA}", [("org.apache.kafka", "kafka_2.13", KAFKA)], transitive=True)
+    return _cached(_BROKER, [("org.apache.kafka", "kafka_2.13", KAFKA)], transitive=True)
+
+
+def has_broker() -> bool:
+    """Whether what a broker needs is there, without fetching it."""
+    return (_home() / _BROKER).exists()
 
 
 def connector_jars() -> str:
@@ -178,9 +198,13 @@ def _fetch(artifacts: Iterable[Artifact], transitive: bool, folder: Path) -> Non
         raise OSError((done.stdout + done.stderr)[-500:])
 
 
+def _home() -> Path:
+    return Path(os.environ.get("PENSTOCK_CACHE", "~/.cache/penstock")).expanduser()
+
+
 def _cached(name: str, artifacts: Iterable[Artifact], transitive: bool) -> Path:
     """A folder of jars in the cache, filled by whoever needs it first."""
-    home = Path(os.environ.get("PENSTOCK_CACHE", "~/.cache/penstock")).expanduser()
+    home = _home()
     home.mkdir(parents=True, exist_ok=True)
     folder = home / name
     with (home / f"{name}.lock").open("w") as lock:

@@ -22,15 +22,15 @@ ROWS = pa.record_batch({"user": pa.array(["a", "b", "a"]), "n": pa.array([1, 2, 
 def test_rows_arrive_in_their_order_with_key_and_id(kafka: Broker, topic: str) -> None:
     sink = live_sink(ps.to("kafka", servers=kafka.servers, topic=topic, key="user"))
     writer = sink.writer(2, ROWS.schema)
-    writer.write(ROWS, RowIds(2, 7, 0))
-    writer.write(ROWS, RowIds(2, 7, 3))
+    writer.write(ROWS, RowIds(2, 7, 0, run=88, since=5))
+    writer.write(ROWS, RowIds(2, 7, 3, run=88, since=5))
     writer.flush(7)
     found = kafka.messages(topic)
     writer.close()
     of_a = [message for message in found if message.key() == b"a"]
     assert [json.loads(m.value()) for m in of_a] == [{"user": "a", "n": n} for n in (1, 3, 1, 3)]
     assert [m.headers() for m in of_a] == [
-        [("penstock-id", f"2-7-{n}".encode())] for n in (0, 2, 3, 5)
+        [("penstock-id", f"2-7-{n}".encode()), ("penstock-run", b"88-5")] for n in (0, 2, 3, 5)
     ]
     assert len(found) == 6
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from typing import Any, TypeVar
 
 from penstock.driver.crew import AT_ONCE_MS, TaskCrew
@@ -54,11 +53,14 @@ class CourierCrew(TaskCrew[str, int]):
         )
 
     def halt(self, run: int) -> None:
-        """End the run in all couriers that can be reached."""
+        """End the run in all couriers that can be reached; whose process is gone is given up, so that the
+        next run does not begin with it."""
 
         def one(name: str) -> None:
-            with suppress(PenstockError):
+            try:
                 self._call(known[name], "halt", AT_ONCE_MS, run=run)
+            except PenstockError:
+                self._ping(known[name])
 
         known, self._run = self._run, {}
         self._each([n for n, record in known.items() if self._registry.host(n) == record], one)

@@ -268,7 +268,10 @@ class LiveRunner:
             )
             for step in self._flow.keyed
         )
-        known = watermarks.known_rows(self.versions.event_times)
+        known, now_ms = (
+            watermarks.known_rows(self.versions.event_times),
+            self.versions.time.now_ms(),
+        )
         orders = []
         for number, mine in enumerate(dealt(self._read, couriers)):
             positions: dict[int, dict[str, Any]] = {}
@@ -283,7 +286,7 @@ class LiveRunner:
                     steps,
                     positions,
                     known,
-                    self.versions.time.now_ms(),
+                    now_ms,
                     self._close,
                 )
             )

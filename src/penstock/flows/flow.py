@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from penstock.control.elastic import Elastic
 from penstock.control.treat.decision import Policy
-from penstock.errors import FlowError
+from penstock.errors import FlowError, SettingError
 from penstock.flows import start as starting
 from penstock.flows.explain import explained
 from penstock.flows.graph import Graph, Source
@@ -301,7 +301,7 @@ class Flow:
         With `mode="live"` rows leave within milliseconds: couriers are long-lived tasks too, and read
         the sources themselves (`kafka`, `rate`, `source`). State is made durable every
         `checkpoint_every`. With `delivery="at_once"` rows leave before that, so that those since the
-        last checkpoint leave again after a failure, with the ids that they had. `couriers` is their
+        last checkpoint leave again after a failure, with ids that tell (see `RowIds`). `couriers` is their
         number; by default each reads four source partitions. `trigger` is for micro-batches only.
         """
         whole = replace(self, sink=sink or self.sink)
@@ -326,6 +326,11 @@ class Flow:
             )
         if mode != "micro_batch":
             raise FlowError(f"mode={mode!r} is unknown", hint='use "micro_batch" or "live"')
+        if (checkpoint_every, delivery, couriers) != ("1s", "at_once", None):
+            raise SettingError(
+                "checkpoint_every, delivery and couriers are for live flows",
+                hint='leave them out, or start the flow with mode="live"',
+            )
         return starting.start(whole, **common)
 
     def declared(self, schema: pa.Schema | StructType | str) -> pa.Schema:

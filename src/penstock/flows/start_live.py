@@ -57,6 +57,8 @@ def start_live(
             "never ends",
             hint="leave out close, or give ps.rate(...) a number of rows",
         )
+    to = live_sink(sink)
+    to.check(plan.output)
     every_ms = milliseconds(checkpoint_every)
     if every_ms <= 0:
         raise SettingError(f"checkpoint_every={checkpoint_every!r}", hint='use "1s" or the like')
@@ -93,7 +95,7 @@ def start_live(
         name=name,
         temporary=temporary,
         sources=sources,
-        outlet=live_sink(sink),
+        outlet=to,
         couriers=count,
         checkpoint_ms=every_ms,
     )

@@ -368,7 +368,9 @@ class Traffic:
         if self._last is not None and self._sink_epoch > self._last:
             return  # a timer has fired behind the last checkpoint: it will fire again
         rows = as_schema(batch, self._flow.output, "output")
-        self._writer.write(rows, RowIds(self._order.courier, self._sink_epoch, self._left))
+        order, epoch = self._order, self._sink_epoch
+        ids = RowIds(order.courier, epoch, self._left, order.time_ms, order.epoch)
+        self._writer.write(rows, ids)
         self._left += rows.num_rows
 
     def _pass(self, message: Message) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 from pyspark.sql import DataFrame, SparkSession
 
 from penstock.errors import SettingError
-from penstock.spark.private import is_local, keep_jobs_on_interrupt
+from penstock.spark.private import hush_executor, is_local, keep_jobs_on_interrupt
 
 _LINES = 40
 """Lines of Spark's log that are shown when something went wrong."""
@@ -82,7 +82,9 @@ def session(
     )
     for key, value in (conf or {}).items():
         builder = builder.config(key, value)
-    return builder.getOrCreate()
+    spark = builder.getOrCreate()
+    hush_executor(spark)
+    return spark
 
 
 @contextmanager

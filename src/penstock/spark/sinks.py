@@ -138,8 +138,8 @@ def to(
     `to("kafka", servers=..., topic=..., key="user", value_format="json")` makes the messages: the key is a
     column, the value all columns as JSON, as "arrow" or as "avro" (with `avro_schema`), or as "raw" the
     column `value`; `options` are librdkafka's, `spark_options` those of Spark's writer. In live mode each
-    message has a header `penstock-id`.  With the options of Spark's writer (`kafka.bootstrap.servers`,
-    `topic`) the columns `key` and `value` are written as they are.
+    message has the headers `penstock-id` and `penstock-run` (see `RowIds`). With the options of Spark's
+    writer (`kafka.bootstrap.servers`, `topic`) the columns `key` and `value` are written as they are.
 
     In live mode there are kafka, parquet, json and csv, with the options of librdkafka and pyarrow; files
     appear with each checkpoint.

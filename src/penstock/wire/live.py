@@ -177,7 +177,8 @@ class LiveOrder:
     event_times: list[list[Any]] = field(default_factory=list)
     """How far each partition had come, as `plan.watermarks.known_rows` gives it."""
     time_ms: int = 0
-    """The time of day is not before this."""
+    """When the run begins: the time of day is not before this. The same for all couriers, and higher for a
+    later run."""
     close: bool = False
     """When its sources have ended, windows that are open close."""
 

@@ -1,7 +1,7 @@
 """A topic of Kafka as a sink.
 
-Rows leave at once. Each message has a header `penstock-id` with the id of its row, by which a consumer can
-drop those that come again after a failure.
+Rows leave at once. Each message has a header `penstock-id` with the id of its row, and a header
+`penstock-run`, by which a consumer can drop what comes again after a failure (see `RowIds`).
 """
 
 from __future__ import annotations
@@ -17,11 +17,14 @@ from penstock.errors import FlowError, SettingError, StoreError
 from penstock.extensions import imported
 from penstock.live.sinks.sink import LiveSink, LiveWriter, RowIds
 from penstock.live.sources.formats import ArrowStream, Avro, Format, Json, Raw
+from penstock.live.sources.kafka import ToldOnce
 
 _log = logging.getLogger("penstock.sinks")
 
 ID = "penstock-id"
 """The header that has the id of a row: courier-epoch-number."""
+RUN = "penstock-run"
+"""The header that has the run of a row: when it began, in milliseconds, and its first epoch."""
 _WRITES = {
     # With 0 each row would be a request of its own: at 10,000 rows a second p50 was 282 ms.
     "linger.ms": 0.5,
@@ -31,6 +34,7 @@ _WRITES = {
     "queue.buffering.max.messages": 1_000_000,
     # A call for each row that arrived would cost as much as to send it.
     "delivery.report.only.error": True,
+    "log_level": 2,  # it is told once that brokers cannot be reached, not at each attempt
 }
 _WAIT_S = 60.0
 """Seconds that Kafka has to take the rows of an epoch."""
@@ -52,6 +56,9 @@ class KafkaSink(LiveSink):
 
     def writer(self, courier: int, schema: pa.Schema) -> LiveWriter:
         return KafkaWriter(self, schema)
+
+    def check(self, schema: pa.Schema) -> None:
+        self.encoder(schema)
 
     def encoder(self, schema: pa.Schema) -> Format:
         """How rows of this schema become values; refuses those that cannot."""
@@ -100,15 +107,18 @@ class KafkaWriter(LiveWriter):
         self._sink, self._format = sink, sink.encoder(schema)
         self._failed: Any = None
         self._lost = 0
+        self._away, self._wrote = ToldOnce(_log), False
         settings = {"bootstrap.servers": sink.servers, "on_delivery": self._note} | _WRITES
+        settings["error_cb"] = lambda error: self._away.tell(f"Kafka, tried again: {error}")
         self._producer = confluent.Producer(settings | dict(sink.options), logger=_log)
 
     def write(self, batch: pa.RecordBatch, ids: RowIds) -> None:
         values, keys = self._format.encode(batch), self._sink.keys(batch)
         prefix, first = f"{ids.courier}-{ids.epoch}-", ids.first
         produce, topic = self._producer.produce, self._sink.topic
+        run = (RUN, ids.run_text)
         for row, value in enumerate(values):
-            headers = [(ID, f"{prefix}{first + row}")]
+            headers = [(ID, f"{prefix}{first + row}"), run]
             while True:
                 try:
                     produce(topic, value, keys[row], headers=headers)
@@ -116,11 +126,15 @@ class KafkaWriter(LiveWriter):
                 except BufferError:  # the brokers are slow: so are we
                     self._producer.poll(0.01)
         self._producer.poll(0)
+        self._wrote = True
         self._check()
 
     def flush(self, epoch: int) -> None:
         left = self._producer.flush(_WAIT_S)
         self._check()
+        if self._wrote and not left:
+            self._away.over()
+        self._wrote = False
         if left:
             raise StoreError(
                 f"Kafka has not taken {left} rows of epoch {epoch} in {_WAIT_S:.0f} s",

@@ -12,19 +12,32 @@ import pyarrow as pa
 class RowIds:
     """The ids of a batch's rows: row i is number `first + i` of what a courier gave in an epoch.
 
-    A row that leaves again after a failure has the same id, where the flow gives rows in the same order.
+    After a failure another run of the couriers gives all rows since the newest checkpoint again, in another
+    order perhaps, and cut into other epochs. So a row counts unless a later run began with its epoch or
+    before: who keeps what counts has each row once.
 
     >>> RowIds(courier=2, epoch=7, first=40).text(2)
     '2-7-42'
+    >>> RowIds(2, 7, 40, run=1794937274285, since=5).run_text
+    '1794937274285-5'
     """
 
     courier: int
     epoch: int
     first: int
+    run: int = 0
+    """When the run began, in milliseconds of the time of day; a later run has a higher one."""
+    since: int = 0
+    """The run's first epoch: what earlier runs gave of it, and of those after it, counts no more."""
 
     def text(self, row: int) -> str:
         """The id of a row of the batch."""
         return f"{self.courier}-{self.epoch}-{self.first + row}"
+
+    @property
+    def run_text(self) -> str:
+        """The run, and its first epoch."""
+        return f"{self.run}-{self.since}"
 
 
 class LiveWriter(ABC):
@@ -50,6 +63,9 @@ class LiveSink(ABC):
     @abstractmethod
     def writer(self, courier: int, schema: pa.Schema) -> LiveWriter:
         """The writer of a courier, for rows of this schema. Called in the courier when a run begins."""
+
+    def check(self, schema: pa.Schema) -> None:  # noqa: B027 - few sinks care
+        """Refuse rows of a schema that it cannot take. Called in the driver before anything runs."""
 
     def rewind(self, epoch: int) -> None:  # noqa: B027 - few sinks can
         """Take back what was written of epochs after this one, where that is possible: they are run again,

@@ -34,6 +34,7 @@ _READS = {
     "fetch.min.bytes": 1,
     "fetch.error.backoff.ms": 20,
     "socket.nagle.disable": True,
+    "log_level": 2,  # it is told once that brokers cannot be reached, not at each attempt
     "group.id": "penstock",  # librdkafka wants one; no group is joined, nothing is committed
 }
 FIRST, NEXT = -2, -1
@@ -254,6 +255,22 @@ def _partition(name: str, *offset: int) -> Any:
     )
 
 
+class ToldOnce:
+    """Logs the first warning of a trouble, and no more until it is over."""
+
+    def __init__(self, log: logging.Logger) -> None:
+        self._log, self._told = log, False
+
+    def tell(self, message: str) -> None:
+        if not self._told:
+            self._log.warning(message)
+        self._told = True
+
+    def over(self) -> None:
+        """The next one is another trouble."""
+        self._told = False
+
+
 class KafkaReader(LiveReader):
     """Reads some partitions from offsets on. It belongs to no consumer group: the checkpoint has the
     offsets."""
@@ -261,6 +278,7 @@ class KafkaReader(LiveReader):
     def __init__(self, source: KafkaSource, positions: Mapping[str, int]) -> None:
         self._source = source
         self._fatal: Any = None
+        self._away = ToldOnce(_log)
         self._consumer = source._consumer(error_cb=self._note)
         self._consumer.assign([_partition(name, offset) for name, offset in positions.items()])
 
@@ -284,6 +302,8 @@ class KafkaReader(LiveReader):
                 parts[place].append(message)
             else:
                 parts[place] = [message]
+        if parts:
+            self._away.over()
         return [self._polled(*place, part) for place, part in parts.items()]
 
     def _polled(self, topic: str, partition: int, messages: Sequence[Any]) -> Polled:
@@ -300,7 +320,7 @@ class KafkaReader(LiveReader):
         if error.fatal():
             self._fatal = error
         else:
-            _log.warning("Kafka, tried again: %s", error)
+            self._away.tell(f"Kafka, tried again: {error}")
 
     def _check(self, message: Any) -> None:
         """What stands in the place of messages when a partition cannot be read."""
