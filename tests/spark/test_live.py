@@ -135,6 +135,13 @@ def test_what_live_cannot_do_is_refused(spark: SparkSession, tmp_path: Path) -> 
         wide.start(sink, **live, hosts=40)
     with pytest.raises(FlowError, match="mode"):
         flow.start(sink, mode="often")  # type: ignore[arg-type]
+    for only_live in ({"couriers": 1}, {"delivery": "twice"}, {"checkpoint_every": "2s"}):
+        with pytest.raises(SettingError, match="live flows"):
+            flow.start(sink, checkpoint=live["checkpoint"], **only_live)
+    with pytest.raises(SettingError, match="delta"):
+        flow.start(ps.to("delta", path=str(tmp_path / "out")), **live)
+    with pytest.raises(FlowError, match="no column 'user'"):
+        flow.start(ps.to("kafka", servers="-", topic="-", key="user"), **live)
     assert not (tmp_path / "c").exists()
 
 
