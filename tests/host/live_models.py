@@ -269,12 +269,12 @@ class World:
             host, place = where
             need, answers = self.asked[host].pop(place)
             for (_, keys), rows in zip(need.parts, answers, strict=True):
-                self.holdings(host).install(need.changes, keys, cast(pa.Table, rows))
+                self.holdings(host).install(need, keys, cast(pa.Table, rows))
             self.hosts[host].fetched(need)
         elif what == "trickle":
             (host,) = where
             wanted, keys, rows = cast(tuple[Any, Keys, Rows], self.whole_slot(host))
-            self.holdings(host).install(wanted.changes, keys, cast(pa.Table, rows))
+            self.holdings(host).install(wanted, keys, cast(pa.Table, rows))
             self.holdings(host).complete_slot(wanted)
             self.hosts[host].state_came()
         else:

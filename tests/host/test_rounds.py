@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -16,6 +17,7 @@ from penstock.operators.operator import ROWS, EpochTime, StepPlan
 from penstock.operators.window.plan import WindowPlan
 from penstock.operators.window.windows import session_window, tumbling
 from penstock.plan.assignment import Assignment, Incoming
+from penstock.state.keys.codec import slots_of
 from penstock.wire.live import (
     Checkpoint,
     Chunk,
@@ -200,7 +202,7 @@ def test_time_does_not_pass_rows_that_are_held() -> None:
     assert other.rounds.watermark is None
     found, unknown = run.holdings.copies.of_keys(keys, 0, 0)
     assert len(unknown) == 0
-    assert other.holdings.install(need.changes, keys, found)
+    assert other.holdings.install(need, keys, found)
     other.rounds.fetched(need)
     (due,) = other.work().needs
     assert isinstance(due, NeedDue), "what else is due there"
@@ -248,3 +250,69 @@ def test_a_run_without_timers_never_wakes() -> None:
     run.sums(0, (1, 1))
     run.work()
     assert run.rounds.wakes_in_ms() is None
+
+
+# Slots that come and go
+
+
+def reroute(number: int, slots: tuple[int, ...], source: str, target: str) -> Message:
+    handing = Handing(slots, source, "there", target, "here")
+    return Message(reroute=Reroute(number, "step", (handing,)))
+
+
+ALL = tuple(range(SLOTS))
+
+
+def test_a_copy_that_nobody_needs_any_more_does_not_fire() -> None:
+    """It stays in the table while there are other copies: its windows are those of its new owner."""
+    run = Run(WindowPlan(TIMED, ["k"], {"n": count()}, tumbling("10ms"), "at"))
+    run.events(0, *((k, 5) for k in range(8)))
+    run.tell(reroute(0, ALL[:2], HOST, "other"))
+    run.tell(Message(checkpoint=Checkpoint(1, 0, -1)))
+    run.tell(Message(checkpoint=Checkpoint(2, 1, 0)))
+    run.work()
+    run.holdings.release()
+    run.tell(reroute(3, ALL[2:3], HOST, "other"))
+    run.work()
+    for courier in (0, 1):
+        run.time(courier, 20)
+    fired = {row["k"] for row in given(run.work())}
+    owned = run.holdings.residence.owned
+    keys = run.plan.codec.encode(
+        pa.record_batch([pa.array(range(8)), pa.array([0] * 8, pa.timestamp("ms"))], ["k", "window_start"])
+    )  # fmt: skip
+    slots = slots_of(keys.hashes, SLOTS)
+    assert fired == {k for k in range(8) if owned[slots[k]]}
+
+
+def test_a_copy_of_which_entries_were_evicted_does_not_say_that_they_do_not_exist() -> None:
+    run = Run(PLAN)
+    run.sums(0, *((k, 1) for k in range(8)))
+    run.tell(Message(checkpoint=Checkpoint(0, 0, -1)))
+    run.work()
+    run.tell(reroute(1, ALL, HOST, "other"))
+    run.holdings._memory_limit = 1
+    run.tell(Message(checkpoint=Checkpoint(2, 1, 0)))
+    run.work()
+    keys = run.plan.codec.encode(pa.record_batch({"k": pa.array(range(8), pa.int64())}))
+    found, unknown = run.holdings.copies.of_keys(keys, 1, 0)
+    assert found.num_rows + len(unknown) == 8
+    assert run.holdings.copies.lacking(np.arange(SLOTS)) == 0
+
+
+def test_what_was_fetched_for_a_slot_that_has_left_is_not_used_when_it_is_back() -> None:
+    run = Run(PLAN, version=0, source="elsewhere")
+    run.sums(0, (1, 1))
+    (need,) = run.work().needs
+    assert isinstance(need, NeedKeys)
+    ((_, keys),) = need.parts
+    none = run.holdings.operator.table.schema.empty_table()
+    holdings = run.holdings
+    holdings.give(np.arange(SLOTS), 0, 0)
+    assert holdings.install(need, keys, none)
+    assert not holdings.operator.table.known(keys).any(), "it has left"
+    holdings.take(np.arange(SLOTS), None, False, False)
+    assert holdings.install(need, keys, none)
+    assert not holdings.operator.table.known(keys).any(), "that was before it came"
+    assert holdings.install(holdings.need_keys(keys), keys, none)
+    assert holdings.operator.table.known(keys).all()

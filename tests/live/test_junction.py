@@ -223,3 +223,17 @@ def test_any_order_of_answers_gives_what_an_aligned_execution_gives(seed: int) -
     for where, rows in got.items():
         assert {e: found for e, found in rows.items() if found} == dict(sent), where
     assert at == dict.fromkeys(at, epoch)
+
+
+def test_what_ends_behind_a_checkpoint_has_not_ended_before_it() -> None:
+    """Else a flow would be over with an epoch that lacks what its hosts gave in the end."""
+    junction = two()
+    for number in (0, 1):
+        junction.tell(checkpoint(number))
+        junction.echo(A, number)
+        junction.take(A, LaneMark(FREE, final=True))
+    assert junction.take(B, LaneMark(FREE, final=True)) == []
+    assert junction.echo(B, 0) == [checkpoint(0)]
+    assert junction.ended_at is None
+    assert junction.echo(B, 1) == [checkpoint(1)]
+    assert junction.ended_at == 1

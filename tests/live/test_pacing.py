@@ -83,3 +83,12 @@ def test_rows_after_a_quiet_time_are_not_waited_for() -> None:
     pacer.cut(100, 1, now=60.0)
     pacer.done(100, now=60.002)
     assert pacer.pause_s == 0
+
+
+def test_chunks_that_wait_on_a_busy_machine_are_not_cut_less_often_for_that() -> None:
+    pacer = Pacer(longest_s=0.020)
+    for number in range(200):
+        now = number * 0.020
+        pacer.cut(number, 200, now)
+        pacer.done(number, now + 0.015, work_s=0.0014)
+    assert pacer.pause_s == pytest.approx(0.0035, abs=1e-4)

@@ -21,8 +21,8 @@ class Copies:
 
     def begin(self) -> None:
         """Slots have changed hands: look which copies there are now."""
-        slots = self._residence.copies
-        self._table.give_away(slots)
+        slots, released = self._residence.copies, np.flatnonzero(self._residence.released)
+        self._table.give_away(np.union1d(slots, released))
         self.entries, self.served = len(self._table.entries_in(slots)) if len(slots) else 0, 0
 
     def let_go(self) -> None:

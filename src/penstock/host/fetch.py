@@ -127,7 +127,11 @@ class Fetcher:
         after: int | None = None
         while True:
             piece, after = self._slot_reader.scan(wanted.slot, after, _PIECE)
-            yield piece if source is None else self._unchanged(source, piece, wanted.changes)
+            if source is not None:
+                assert self._slot_reader.version is not None
+                version = self._slot_reader.version
+                piece = self._unchanged(source, piece, version, wanted.changes)
+            yield piece
             if after is None:
                 return
 
@@ -138,7 +142,7 @@ class Fetcher:
         point("host.fetched", **self._where)
         with self._arrived:
             for (_, keys), tables in zip(need.parts, found, strict=True):
-                self._holdings.install(need.changes, keys, pa.concat_tables(tables))
+                self._holdings.install(need, keys, pa.concat_tables(tables))
 
     def _find(self, source: FrozenCopy | None, keys: Keys, need: NeedKeys) -> list[pa.Table]:
         slots = slots_of(keys.hashes, self._holdings.operator.table.slots)
@@ -167,11 +171,20 @@ class Fetcher:
         unknown = np.frombuffer(answer.schema.metadata[UNKNOWN], np.int64)
         return answer.replace_schema_metadata(None), unknown, _lacking(answer.schema)
 
-    def _unchanged(self, source: FrozenCopy, stored: pa.Table, changes: int) -> pa.Table:
-        """Those rows of the store of whose keys a copy that is not complete knows nothing."""
+    def _unchanged(
+        self, source: FrozenCopy, stored: pa.Table, version: int, changes: int
+    ) -> pa.Table:
+        """Those rows of the store, as of a version, of whose keys a copy that is not complete knows
+        nothing."""
         keys = self._holdings.operator.table.codec.from_storage(stored.column(KEY))
         answer = self._keys_of(source, keys, changes) if len(keys) else None
-        return stored if answer is None else stored.take(answer[1])
+        if answer is None:
+            return stored
+        _, unknown, lacking = answer
+        if lacking is not None and lacking > version:
+            # it has forgotten meanwhile which of them it had removed
+            raise StaleRunError("a copy of slots has changed while it was read")
+        return stored.take(unknown)
 
     # -- what is due
 
@@ -183,7 +196,7 @@ class Fetcher:
             for tables, afters in found:
                 table = pa.concat_tables(tables)
                 keys = codec.from_storage(table.column(KEY))
-                if not self._holdings.install(need.changes, keys, table):
+                if not self._holdings.install(need, keys, table):
                     return
                 for name, value in ((n, v) for after in afters for n, v in after.items()):
                     next_due[name] = min(value, next_due.get(name, value))
@@ -205,9 +218,11 @@ class Fetcher:
             if lacking is None:
                 return tables, afters
             needed = lacking
-        rows, after = self._stored(need, needed, lambda reader: reader.due(slots, need.limits))
+        version, (rows, after) = self._stored(
+            need, needed, lambda reader: (reader.version or 0, reader.due(slots, need.limits))
+        )
         if answer is not None and source is not None:
-            rows = self._unchanged(source, rows, need.changes)
+            rows = self._unchanged(source, rows, version, need.changes)
         return [*tables, rows], [*afters, after]
 
     # -- whom to ask

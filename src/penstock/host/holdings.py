@@ -27,9 +27,10 @@ from penstock.host.vitals import HostVitals, MovedState
 from penstock.operators.operator import Operator
 from penstock.plan.assignment import Assignment
 from penstock.plan.slots import must_be_slots
-from penstock.state.arrays import Array
+from penstock.state.arrays import Array, fixed_array
 from penstock.state.keys.codec import Keys, slots_of
 from penstock.state.keys.index import key_index
+from penstock.state.table.table import KEY
 
 _AFTER_EVICTION = 0.75
 """Share of the memory limit that is held after an eviction, so that not every version needs one."""
@@ -110,7 +111,7 @@ class Holdings:
         assert self.version is not None
         slots = slots_of(missing.hashes, self.operator.table.slots)
         parts = tuple((s, missing.take(at)) for s, at in self.residence.by_source(slots))
-        return NeedKeys(parts, self.residence.changes, self.version)
+        return NeedKeys(parts, self.residence.changes, self.version, self.residence.arrivals)
 
     def need_due(self, limits: dict[str, int]) -> NeedDue | NeedSlots | None:
         """What must come before entries up to these limits can fall due; None: nothing."""
@@ -136,13 +137,22 @@ class Holdings:
         if self._full() and not len(waited_for):
             return None
         slot = int(waited_for[0] if len(waited_for) else np.flatnonzero(residence.wanted)[0])
-        return Wanted(slot, residence.source(slot), residence.changes, self.version)
+        source, arrivals = residence.source(slot), residence.arrivals
+        return Wanted(slot, source, residence.changes, self.version, arrivals)
 
-    def install(self, changes: int, keys: Keys, rows: pa.Table) -> bool:
-        """Take in what was found of these keys; False if it came too late and must not be used."""
-        if changes != self.residence.changes:
+    def install(self, need: NeedKeys | NeedDue | Wanted, keys: Keys, rows: pa.Table) -> bool:
+        """Take in what was found of these keys; False if it came too late and must not be used. Nor is
+        what was found of slots that have left since, though they may be back."""
+        table = self.operator.table
+        if need.changes != self.residence.changes:
             return False
-        self.operator.table.install(keys, rows)
+        here = self.residence.awaits(slots_of(keys.hashes, table.slots), need.arrivals)
+        if not here.all():
+            keys = keys.take(np.flatnonzero(here))
+            found = table.codec.from_storage(rows.column(KEY))
+            here = self.residence.awaits(slots_of(found.hashes, table.slots), need.arrivals)
+            rows = rows.take(fixed_array(np.flatnonzero(here), pa.int64()))
+        table.install(keys, rows)
         size = rows.get_total_buffer_size()
         self._moved = self._moved.plus(fetched_keys=rows.num_rows, fetched_bytes=size)
         return True

@@ -75,7 +75,7 @@ def _epochs(step: KeyedStep, rows: pa.RecordBatch) -> None:
     table = first.operator.table
     for _, keys in need.parts:
         found, _ = first.copies.of_keys(keys, 1)
-        second.install(need.changes, keys, found)
+        second.install(need, keys, found)
     second.close_channel(header, kind, sent)
     second.seal(2, 0, 1)
     compact(
@@ -138,9 +138,7 @@ def _live(step: KeyedStep, rows: pa.RecordBatch) -> None:
             )
             found, unknown = first.copies.of_keys(asked, 2, 0)
             keys.take(np.frombuffer(unknown.tobytes(), np.int64))
-            second.install(
-                need.changes, keys, pa.Table.from_batches([_received(found.to_batches()[0])])
-            )
+            second.install(need, keys, pa.Table.from_batches([_received(found.to_batches()[0])]))
         runs[1].fetched(need)
         runs[1].work()
     for held in (first, second):

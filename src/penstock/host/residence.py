@@ -52,6 +52,8 @@ class NeedKeys:
     """What the residence counted when it was asked: an answer to an older count is worthless."""
     version: int
     """The store is asked for this version."""
+    arrivals: int = 0
+    """What the residence counted of slots that came: of later ones the answer tells nothing."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +65,6 @@ class NeedDue:
     changes: int
     version: int
     arrivals: int = 0
-    """What the residence counted of slots that came: of later ones the answer tells nothing."""
 
 
 @dataclass(frozen=True)
@@ -81,6 +82,7 @@ class Wanted:
     source: FrozenCopy | None
     changes: int
     version: int
+    arrivals: int = 0
 
 
 Need = NeedKeys | NeedDue | NeedSlots
@@ -111,7 +113,10 @@ class Residence:
         self.store_version = -1
         """What the store is asked for must be at least of this version."""
         self.changes = self.arrivals = 0
-        """Count what makes answers that are still on their way worthless: all, or of what is due."""
+        """Count what makes answers that are still on their way worthless: all, or of what is due, and
+        of slots that came since."""
+        self.arrived = np.zeros(slots, np.int64)
+        """The arrival with which a slot came."""
         self._source: list[FrozenCopy | None] = [None] * slots
         self._kept = [(-1, self._standing())]
         """(version, how the slots stood): the newest that is durable, then each cut since."""
@@ -174,7 +179,13 @@ class Residence:
             for slot in stale.tolist():
                 kept["_source"][slot] = None
         self.arrivals += 1
+        self.arrived[slots] = self.arrivals
         return stale
+
+    def awaits(self, slots: Array, arrivals: int) -> Array:
+        """Which of these slots are still here that were when so many had arrived."""
+        here: Array = self.owned[slots] & (self.arrived[slots] <= arrivals)
+        return here
 
     def _freeze(self, slots: Array, version: int, run: int = -1) -> None:
         self.frozen[slots], self.frozen_run[slots] = version, run
@@ -237,10 +248,13 @@ class Residence:
         return gone
 
     def evicted(self, version: int) -> None:
-        """Entries were dropped at a durable version: the store has them, and nobody else surely."""
+        """Entries were dropped at a durable version: the store has them, and nobody else surely. Also
+        of copies that are not in the store yet, as far as they are there."""
         self.partial |= self.owned
+        self.frozen_complete[:] = False
         for _, kept in self._kept:
             kept["partial"] |= kept["owned"]
+            kept["frozen_complete"][:] = False
         self.whole[:] = self.wanted[:] = False
         self.forgot_absent(version)
 

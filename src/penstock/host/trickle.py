@@ -76,7 +76,7 @@ class Trickle:
             keys = codec.from_storage(rows.column(KEY))
             with self._arrived:
                 point("host.install", **self._where)
-                if not self._holdings.install(wanted.changes, keys, rows):
+                if not self._holdings.install(wanted, keys, rows):
                     return
                 waited_for = bool(self._holdings.residence.whole[wanted.slot])
             brought += rows.get_total_buffer_size()

@@ -88,6 +88,8 @@ class Junction:
         self.step, self.passed = step, after
         """The newest message that went on, or was left out."""
         self._lanes = {name: _Lane(after, mark) for name, mark in lanes.items()}
+        self.ended_at: int | None = None
+        """The first checkpoint that nothing more will come behind: all lanes were final before it."""
         self._told: deque[Message] = deque()
         self._reach: Reach | None = None
 
@@ -152,6 +154,8 @@ class Junction:
             self.passed = message.number
             if message.checkpoint or _step_of(message) == self.step:
                 gone.append(message)
+            if self.ended_at is None and message.checkpoint and self.reach.final:
+                self.ended_at = message.number
             for lane in self._lanes.values():
                 gone += self._follow(lane)
         return gone

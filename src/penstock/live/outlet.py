@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from time import thread_time
 
 import numpy as np
 import pyarrow as pa
@@ -31,6 +32,8 @@ _TIME_S = 0.005
 """Seconds from one word about event time to the next, at least: it costs nearly as much as a chunk."""
 _GREETING_S = 0.1
 """Seconds to wait for the watermarks of hosts, after a time in which the courier was idle."""
+_PART_S = 0.0004
+"""Seconds of work in Flight for a part of a chunk, there and back, on both sides together."""
 NEVER = float("inf")
 
 
@@ -39,6 +42,8 @@ class _Flying:
     """A chunk that some of its hosts have not applied."""
 
     parts: int
+    work_s: float
+    """What it was to this courier."""
     bytes: int
     arrived_us: list[Array]
     notes: EpochNotes
@@ -105,6 +110,8 @@ class Outlet:
         """The sender in use, and the watermark that it judges late rows by."""
         self._number = -1
         self._flying: dict[int, _Flying] = {}
+        self._busy_s = 0.0
+        """Work of hosts since a chunk was applied."""
 
     def put(self, item: InputRows | Message) -> None:
         """Rows, or a message, that come next."""
@@ -118,6 +125,7 @@ class Outlet:
 
     def heard(self, stream: HostStream, back: Back) -> None:
         """A host has answered."""
+        self._busy_s += back.busy_us / 1e6
         if back.took is not None:
             unapplied = stream.unapplied
             while unapplied and unapplied[0] <= back.took:
@@ -196,11 +204,12 @@ class Outlet:
                 arrived.append(item.arrived_us)
         if not rows:
             return
-        notes = self._run.notes(self.epoch)
+        began, notes = thread_time(), self._run.notes(self.epoch)
         kind, parts = self._parts(inputs, notes)
         self._number += 1
         metadata = codec.encode(Frame(chunk=Chunk(self._number, kind)))
-        self._flying[self._number] = _Flying(len(parts), self._bytes, arrived, notes)
+        work_s = thread_time() - began + _PART_S * len(parts)
+        self._flying[self._number] = _Flying(len(parts), work_s, self._bytes, arrived, notes)
         self._bytes = 0
         self.pacer.cut(self._number, rows, now)
         for host, batches in parts.items():
@@ -248,7 +257,8 @@ class Outlet:
         """All hosts of a chunk have applied it."""
         chunk = self._flying.pop(number)
         self._run.window.add(-chunk.bytes)
-        self.pacer.done(number, self._run.clock())
+        self.pacer.done(number, self._run.clock(), chunk.work_s + self._busy_s)
+        self._busy_s = 0.0
         behind_us = 1e6 * sum(outlet.pacer.cost_s for outlet in self.behind)
         chunk.notes.left(chunk.arrived_us, self._run.now_us() + behind_us)
 

@@ -1,8 +1,11 @@
 """When a courier cuts the next chunk of a step. Pure: the clock is handed in, in seconds.
 
 What a chunk costs hardly depends on how many rows it has. So the busier a step is, the more rows should
-go together: after a chunk the courier pauses for a multiple of what chunks cost of late, unless so few rows
-come that it would pause for next to nothing. While rows are rare they are never waited for.
+go together: after a chunk the courier pauses for a multiple of the work that chunks were of late, unless
+so few rows come that it would pause for next to nothing. While rows are rare they are never waited for.
+
+Work is time in which a process was busy, not time that passed: on a machine that does other things, too,
+chunks take longer, and larger ones would take longer still.
 """
 
 from __future__ import annotations
@@ -36,6 +39,8 @@ class Pacer:
         """Chunks that are not done: when each was cut; in order."""
         self.cost_s = 0.001
         """Seconds from a chunk's cut until hosts have applied it, of late."""
+        self._work_s = 0.001
+        """Seconds of work that a chunk was, of late."""
         self.pause_s = 0.0
         """Seconds from one cut to the next."""
         self._rate = 0.0
@@ -52,11 +57,13 @@ class Pacer:
         self._last_cut = now
         self._set_pause()
 
-    def done(self, number: int, now: float) -> None:
-        """A chunk has been applied."""
+    def done(self, number: int, now: float, work_s: float | None = None) -> None:
+        """A chunk has been applied, and was so much work; None: as much as time has passed."""
         # One that waits for state to move says little of what the next will cost.
         took_s = min(now - self._flying.pop(number), self._longest_s)
+        work_s = took_s if work_s is None else min(work_s, self._longest_s)
         self.cost_s += _SMOOTH * (took_s - self.cost_s)
+        self._work_s += _SMOOTH * (work_s - self._work_s)
         self._set_pause()
 
     def free(self, now: float) -> bool:
@@ -78,7 +85,7 @@ class Pacer:
         return nth + min(max(3 * self.cost_s, self._longest_s / 4), self._longest_s)
 
     def _set_pause(self) -> None:
-        whole_s = min(self.cost_s / self._share, self._longest_s)
+        whole_s = min(self._work_s / self._share, self._longest_s)
         worth = (self._rate * whole_s - _FEW) / (_MANY - _FEW)
         self.pause_s = whole_s * min(max(worth, 0.0), 1.0)
 

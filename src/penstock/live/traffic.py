@@ -382,7 +382,8 @@ class Traffic:
         notes = self._notes_of(epoch)
         positions, ended = self._noted[epoch]
         if self._order.close:
-            ended = ended and self._junctions[None].reach.final
+            ended_at = self._junctions[None].ended_at
+            ended = ended and ended_at is not None and ended_at <= message.number
         self._report(
             Passed(
                 self._order.run,
