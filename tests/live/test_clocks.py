@@ -29,6 +29,13 @@ def test_a_partition_that_was_not_heard_holds_the_others_back_for_a_while() -> N
     assert clock.idle_ms is None
 
 
+def test_a_courier_that_has_heard_of_no_partition_holds_the_others_back_for_a_while() -> None:
+    clock = SourceClock(PLAIN, ["a", "b"], {}, started_ms=1_000)
+    assert [bound(clock, 999 + UNHEARD_MS), bound(clock, 1_000 + UNHEARD_MS)] == [None, FREE]
+    clock.heard("b", {"": 50}, 9_000)
+    assert bound(clock, 9_000) == 50
+
+
 def test_what_was_known_before_the_run_counts_for_this_couriers_partitions_only() -> None:
     rows = [[0, "a", 300, 5], [0, "z", 100, 5], [1, "b", 1, 5]]
     known = known_partitions(rows, 0, PLAIN, ["a", "b"])

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -135,6 +137,13 @@ def test_what_live_cannot_do_is_refused(spark: SparkSession, tmp_path: Path) -> 
         wide.start(sink, **live, hosts=40)
     with pytest.raises(FlowError, match="mode"):
         flow.start(sink, mode="often")  # type: ignore[arg-type]
+    for only_live in ({"couriers": 1}, {"delivery": "twice"}, {"checkpoint_every": "2s"}):
+        with pytest.raises(SettingError, match="live flows"):
+            flow.start(sink, checkpoint=live["checkpoint"], **only_live)
+    with pytest.raises(SettingError, match="delta"):
+        flow.start(ps.to("delta", path=str(tmp_path / "out")), **live)
+    with pytest.raises(FlowError, match="no column 'user'"):
+        flow.start(ps.to("kafka", servers="-", topic="-", key="user"), **live)
     assert not (tmp_path / "c").exists()
 
 
@@ -143,3 +152,41 @@ def test_a_checkpoint_stays_in_its_mode(spark: SparkSession, checkpoint: str) ->
     assert query.await_termination(WAIT_S)
     with pytest.raises(CheckpointError, match="mode='live'"):
         counted(100).start(ps.collect(), checkpoint=checkpoint)
+
+
+WAITS = """
+import sys
+import penstock as ps
+
+spark = ps.session(cores=6)
+flow = ps.flow(ps.rate(500, keys=10)).key_by("key").aggregate(n=ps.count())
+query = flow.start(ps.to("json", path=sys.argv[1]), checkpoint=sys.argv[2], mode="live")
+while not query.progress:
+    query.await_termination(0.05)
+print(*query.status.hosts.values(), *query.status.couriers.values(), flush=True)
+query.await_termination()
+"""
+
+
+def test_an_interrupted_script_ends_its_flow_in_good_order(tmp_path: Path) -> None:
+    checkpoint = str(tmp_path / "checkpoint")
+    script = subprocess.Popen(
+        [sys.executable, "-c", WAITS, str(tmp_path / "out"), checkpoint],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        assert script.stdout is not None
+        tasks = script.stdout.readline().split()
+        os.killpg(script.pid, signal.SIGINT)  # as a terminal does
+        _, errors = script.communicate(timeout=WAIT_S)
+    finally:
+        script.kill()
+    assert len(tasks) == 3
+    assert not [pid for pid in tasks if Path("/proc", pid, "exe").exists()]
+    assert errors.rstrip().endswith("KeyboardInterrupt")
+    assert not [
+        line for line in errors.splitlines() if "did not end well" in line or "\tat " in line
+    ]

@@ -74,6 +74,8 @@ class SourceClock:
         patience_ms = UNHEARD_MS if self._time.idle_ms is None else self._time.idle_ms
         if self._unheard and now_ms - self._started_ms < patience_ms:
             return None
+        if not self._partitions:
+            return FREE  # of whichever couriers read those that have rows, none waits for this one
         return watermark_of(self._time, self._partitions.values(), now_ms, self._started_ms)
 
 

@@ -37,12 +37,15 @@ _END_S = 60.0
 _active: weakref.WeakSet[FlowQuery] = weakref.WeakSet()
 
 
-@atexit.register
 def _stop_all() -> None:
     for query in list(_active):
         query._parts.stopping.set()
     for query in list(_active):
         query.stop()
+
+
+# When `atexit` calls, thread pools take no more work, and a query needs them to end in good order.
+getattr(threading, "_register_atexit", atexit.register)(_stop_all)
 
 
 @dataclass(frozen=True)
