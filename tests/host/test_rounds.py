@@ -316,3 +316,33 @@ def test_what_was_fetched_for_a_slot_that_has_left_is_not_used_when_it_is_back()
     assert not holdings.operator.table.known(keys).any(), "that was before it came"
     assert holdings.install(holdings.need_keys(keys), keys, none)
     assert holdings.operator.table.known(keys).all()
+
+
+def test_couriers_are_told_when_what_came_due_with_slots_has_fired() -> None:
+    """The host that they came from was behind."""
+    plan = WindowPlan(TIMED, ["k"], {"n": count()}, tumbling("10ms"), "at")
+    old, run = Run(plan), Run(plan)
+    old.events(0, (1, 5))
+    old.tell(reroute(0, ALL, HOST, "other"))
+    old.work()
+    run.holdings.give(np.arange(SLOTS), 0, 0)
+    run.holdings.release()
+    for courier in (0, 1):
+        run.time(courier, 20)
+    assert told(run.work(), 0, "watermark_ms") == [20]
+    run.tell(reroute(1, ALL, "other", HOST))
+    outcome = run.work()
+    assert told(outcome, 0, "message") == [1]
+    assert told(outcome, 0, "caught_up") == []
+    (need,) = outcome.needs
+    assert isinstance(need, NeedDue)
+    ((_, slots),) = need.parts
+    table, after = old.holdings.copies.of_due(slots, need.limits, 0, 0)
+    keys = plan.codec.from_storage(table.column("__key"))
+    assert run.holdings.install(need, keys, table)
+    run.holdings.none_due_before(need, after)
+    run.rounds.fetched(need)
+    run.now_ms += FIRE_EVERY_MS
+    outcome = run.work()
+    assert [row["n"] for row in given(outcome)] == [1]
+    assert told(outcome, 0, "caught_up") == [1]

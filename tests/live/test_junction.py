@@ -237,3 +237,29 @@ def test_what_ends_behind_a_checkpoint_has_not_ended_before_it() -> None:
     assert junction.ended_at is None
     assert junction.echo(B, 1) == [checkpoint(1)]
     assert junction.ended_at == 1
+
+
+def test_time_does_not_pass_a_reroute_before_what_was_due_of_its_slots_has_come() -> None:
+    """A was behind B: what A had not fired of the slot, B fires late."""
+    junction = two()
+    junction.take(A, LaneMark(5))
+    junction.take(B, LaneMark(9))
+    junction.tell(reroute(0, "sum", B[1]))
+    junction.echo(A, 0)
+    junction.caught_up(A, 0)
+    junction.take(A, LaneMark(9))
+    assert junction.reach.watermark_ms == 5
+    junction.echo(B, 0)
+    assert junction.take(B, InputRows(0, "due at 7")) == [InputRows(0, "due at 7")]
+    assert junction.reach.watermark_ms == 5
+    junction.caught_up(B, 0)
+    assert junction.reach.watermark_ms == 9
+
+
+def test_a_reroute_of_another_step_does_not_hold_time() -> None:
+    junction = two()
+    junction.tell(reroute(0, "elsewhere"))
+    junction.echo(A, 0)
+    for lane in (A, B):
+        junction.take(lane, LaneMark(9))
+    assert junction.reach.watermark_ms == 9

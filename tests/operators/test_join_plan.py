@@ -197,4 +197,4 @@ def test_keys_of_a_batch_are_those_of_its_rows_as_they_are_mixed(bound: Any) -> 
     for order in ([0, 1, 2, 3, 4], [3, 0, 4, 2, 1], [4], [1, 0], []):
         mixed = tagged.take(pa.array(order, pa.int64()))
         (keys,) = operator.keys("rows", [mixed])
-        assert keys.hashes.tolist() == [sum(alone, [])[row] for row in order]
+        assert keys.hashes.tolist() == [[*alone[0], *alone[1]][row] for row in order]

@@ -215,13 +215,16 @@ class LiveCluster:
 
     # What a test asks
 
-    def until(self, condition: Callable[[], object], what: str = "") -> None:
-        ends = time.monotonic() + WAIT_S
+    def until(self, condition: Callable[[], object], what: str = "") -> float:
+        """Wait until something holds; gives the seconds that it took."""
+        began = time.monotonic()
+        ends = began + WAIT_S
         while not condition():
             if isinstance(self.outcome, BaseException):
                 raise self.outcome
             assert time.monotonic() < ends, f"it did not come to that: {what} {self.runner.waiting}"
             time.sleep(0.005)
+        return time.monotonic() - began
 
     def pass_epochs(self, number: int = 1) -> None:
         """Wait until so many more epochs have begun and are durable."""

@@ -96,7 +96,8 @@ _TIMED = tuple(SourcePlan(schema, "ts", DELAY_MS) for schema in (CLICKS, OFFERS)
 
 def _recent(how: Any) -> Case:
     """A join without bounds, of rows that are kept for an hour."""
-    step = KeyedStep("recent", SLOTS, JoinPlan(CLICKS, OFFERS, (("k", "k"),), how, Regular(HOUR_MS)), reads=(0, 1))  # fmt: skip
+    plan = JoinPlan(CLICKS, OFFERS, (("k", "k"),), how, Regular(HOUR_MS))
+    step = KeyedStep("recent", SLOTS, plan, reads=(0, 1))
     twin = lambda: {"recent": RecentTwin(HOUR_MS, with_offer, outer=how == "left")}  # noqa: E731
     return Case(FlowPlan(_TIMED, (step,)), twin, (click, offer))  # type: ignore[dict-item]
 
@@ -329,7 +330,9 @@ def _one(plan: Any, source: SourcePlan, name: str) -> FlowPlan:
 _CLICKS = SourcePlan(CLICKS, "ts", DELAY_MS)
 SUBJECTS: dict[str, Subject] = {
     "sums": Subject(SUMS, _numbers, _sums),
-    "diary": Subject(_one(ProcessPlan(ORDERS, ["who"], Diary()), SourcePlan(ORDERS), "diary"), _orders, _diary, "who"),
+    "diary": Subject(
+        _one(ProcessPlan(ORDERS, ["who"], Diary()), SourcePlan(ORDERS), "diary"), _orders, _diary, "who",
+    ),
     "reminders": Subject(
         _one(ProcessPlan(CLICKS, ["k"], Reminders()), _CLICKS, "reminders"), _clicks, _reminders, closes=True,
     ),

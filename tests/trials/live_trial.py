@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import random
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ from penstock.plan.migration import Migration
 from tests.live.pretence import Tap, TapSource, taps
 from tests.trials.cluster import stored_entries
 from tests.trials.ledger import SLOTS
-from tests.trials.live_cluster import WAIT_S, LiveCluster, live_cluster
+from tests.trials.live_cluster import LiveCluster, live_cluster
 from tests.trials.live_subjects import SUBJECTS, Subject, sources_of
 from tests.trials.plain_rows import Row, of_schema
 
@@ -124,12 +123,3 @@ def subject_trial(
         sources.append(TapSource(by_name, plan.schema))
     with live_cluster(subject.flow, sources, str(store), close=True, **kwargs) as cluster:
         yield SubjectTrial(subject, cluster, given, seed)
-
-
-def within(seconds: float, condition: Callable[[], object], what: str) -> float:
-    """Wait until something holds, which must not take longer; gives the seconds that it took."""
-    began = time.monotonic()
-    while not condition():
-        assert time.monotonic() < began + min(seconds, WAIT_S), f"it took too long: {what}"
-        time.sleep(0.001)
-    return time.monotonic() - began

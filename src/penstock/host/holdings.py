@@ -48,6 +48,9 @@ class Holdings:
         self._memory_limit = memory_limit
         self.next_due: dict[str, int] | None = None
         """What falls due next in entries that are not here; None: not known."""
+        self.least_due: dict[str, int] | None = {}
+        """What entries that were installed are not due before, where that is less than what is due in those
+        that were here; None: not known. Whoever looks for entries that are due takes it."""
         self._moved = MovedState()
         """What has moved since vitals were last told."""
 
@@ -153,6 +156,9 @@ class Holdings:
             here = self.residence.awaits(slots_of(found.hashes, table.slots), need.arrivals)
             rows = rows.take(fixed_array(np.flatnonzero(here), pa.int64()))
         table.install(keys, rows)
+        if self.least_due is not None and rows.num_rows:
+            # what came was elsewhere, and so not due before what was known of that
+            self.least_due = self.next_due
         size = rows.get_total_buffer_size()
         self._moved = self._moved.plus(fetched_keys=rows.num_rows, fetched_bytes=size)
         return True
@@ -160,6 +166,7 @@ class Holdings:
     def none_due_before(self, need: NeedDue, next_due: dict[str, int]) -> None:
         """All entries that are due have been installed; these are the next values elsewhere."""
         residence = self.residence
+        self.least_due = None
         if (need.changes, need.arrivals) == (residence.changes, residence.arrivals):
             self.next_due = next_due
 

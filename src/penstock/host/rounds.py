@@ -168,6 +168,8 @@ class Rounds:
         self._held: list[_Held] = []
         self._held_slots = np.zeros(self._operator.table.slots, np.bool_)
         self._serial = 0
+        self._behind: int | None = None
+        """The newest reroute that was acted on, while what is due of its slots has not fired."""
         self._came = self._unasked = False
         """State has come; rows are held that nobody has asked state for."""
         self._asked = 0
@@ -212,9 +214,6 @@ class Rounds:
     def state_came(self) -> None:
         """Entries or whole slots were installed."""
         self._came = True
-        later = self._holdings.next_due
-        # what came was elsewhere, and so not due before what was known of that
-        self._floor = {} if later is None else _lower(self._floor, later)
 
     def spent(self, seconds: float) -> None:
         """Note time that went into rows."""
@@ -258,6 +257,7 @@ class Rounds:
         if pieces or fires:
             self._round(pieces, fires, outcome)
         acted = self._acts(outcome) or self._cuts(outcome) or self._ends(outcome)
+        acted = self._catches_up(outcome) or acted
         time_goes_on = bool(self._heard) and (bool(pieces) or moved)
         return (
             acted
@@ -380,9 +380,22 @@ class Rounds:
             if leave:
                 self._holdings.give(np.array(leave, np.int64), number, self.run)
             del self._messages[number]
+            if message.reroute is not None:
+                self._behind = number
             self._tell_all(outcome, Back(message=number))
             self.acted, acted, outcome.acted = number, True, True
         return acted
+
+    def _catches_up(self, outcome: Worked) -> bool:
+        """Tell couriers when all that came with slots, and was due before, has fired."""
+        if self._behind is None:
+            return False
+        limits = self._operator.due(self._time(self._now))
+        if not self._has_all_due(limits, outcome) or self._is_due(limits):
+            return False
+        self._tell_all(outcome, Back(caught_up=self._behind))
+        self._behind = None
+        return True
 
     # -- checkpoints
 
@@ -502,6 +515,8 @@ class Rounds:
         """Let time go on, up to rows that are held; gives whether something falls due."""
         if not self._due_columns and not self._heard:
             return False
+        least, self._holdings.least_due = self._holdings.least_due, {}
+        self._floor = {} if least is None else _lower(self._floor, least)
         first, target = self._held[0].serial if self._held else self._serial, self.watermark
         passed = 0
         for before, watermark in self._heard:

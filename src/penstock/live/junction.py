@@ -11,6 +11,9 @@ A checkpoint goes on when every lane has brought it; then what waited behind it 
 exactly the rows of an epoch before the epoch's checkpoint, whatever the order in which hosts answer. A
 message about this step's own hosts goes on as soon as those before it have; one about others' is left out.
 
+Slots that change hands may come from a host that is behind to one that is ahead. Time does not pass a
+reroute in any lane of its step before all of them have *caught up*: what was due of these slots has come.
+
 The sink is a junction too, without hosts: a checkpoint that goes on there has passed the courier.
 """
 
@@ -69,6 +72,10 @@ class _Lane:
     """The message with which its host parts: of later ones it brings none."""
     waiting: deque[tuple[int, InputRows | LaneMark]] = field(default_factory=deque)
     """What came behind a message that has not gone on, each with the newest such message."""
+    caught_up: int = -1
+    """The newest reroute of whose slots it has brought all that was due."""
+    later: LaneMark | None = None
+    """How far time has come, as soon as other lanes have caught up."""
 
 
 class Junction:
@@ -87,7 +94,9 @@ class Junction:
     def __init__(self, step: str | None, lanes: Mapping[Lane, LaneMark], after: int = -1) -> None:
         self.step, self.passed = step, after
         """The newest message that went on, or was left out."""
-        self._lanes = {name: _Lane(after, mark) for name, mark in lanes.items()}
+        self._lanes = {name: _Lane(after, mark, caught_up=after) for name, mark in lanes.items()}
+        self._reroutes: list[tuple[int, str]] = []
+        """(number, step) of those of steps that are read here, that not all lanes have caught up with."""
         self.ended_at: int | None = None
         """The first checkpoint that nothing more will come behind: all lanes were final before it."""
         self._told: deque[Message] = deque()
@@ -99,7 +108,7 @@ class Junction:
         if here.at > self.passed:
             here.waiting.append((here.at, item))
             return []
-        return self._through(here, item)
+        return self._through(lane, item)
 
     def echo(self, lane: Lane, number: int) -> list[Item]:
         """A lane has brought this message, and so all that are older."""
@@ -110,23 +119,36 @@ class Junction:
     def tell(self, message: Message) -> list[Item]:
         """The driver told the courier a message: the next one."""
         self._told.append(message)
+        reroute = message.reroute
+        if reroute is not None and any(step == reroute.step for step, _ in self._lanes):
+            self._reroutes.append((reroute.number, reroute.step))
         return self._go_on()
+
+    def caught_up(self, lane: Lane, number: int) -> None:
+        """A lane has brought all that was due of slots of this reroute, and of older ones."""
+        here = self._lanes[lane]
+        here.caught_up = max(here.caught_up, number)
+        self._let_time_on()
 
     def join(self, lane: Lane, mark: LaneMark, after: int) -> None:
         """A host of a step that is read here has joined: it brings messages after this one only."""
-        self._lanes[lane] = _Lane(after, mark)
+        self._lanes[lane] = _Lane(after, mark, caught_up=after)
         self._reach = None
 
     def part(self, lane: Lane, number: int) -> list[Item]:
         """A host leaves with this message: when it has echoed that, it holds back nothing more."""
         self._lanes[lane].leaves = number
         self._reach = None
+        self._let_time_on()
         return self._go_on()
 
     def gone(self, lane: Lane) -> list[Item]:
         """The stream of a host has ended: one that leaves has answered everything."""
         leaves = self._lanes[lane].leaves
-        return [] if leaves == _NEVER else self.echo(lane, leaves)
+        if leaves == _NEVER:
+            return []
+        self.caught_up(lane, leaves)
+        return self.echo(lane, leaves)
 
     @property
     def reach(self) -> Reach:
@@ -140,12 +162,25 @@ class Junction:
             self._reach = Reach(least, not bounds, final)
         return self._reach
 
-    def _through(self, lane: _Lane, item: InputRows | LaneMark) -> list[Item]:
+    def _through(self, name: Lane, item: InputRows | LaneMark) -> list[Item]:
         if isinstance(item, InputRows):
             return [item]
-        if item != lane.mark:
-            lane.mark, self._reach = item, None
+        self._lanes[name].later = item
+        self._let_time_on()
         return []
+
+    def _let_time_on(self) -> None:
+        self._reroutes = [one for one in self._reroutes if not self._all_caught_up(*one)]
+        for (step, _), lane in self._lanes.items():
+            if lane.later is None or any(of == step and n <= lane.at for n, of in self._reroutes):
+                continue
+            if lane.later != lane.mark:
+                lane.mark, self._reach = lane.later, None
+            lane.later = None
+
+    def _all_caught_up(self, number: int, step: str) -> bool:
+        lanes = (lane for (of, _), lane in self._lanes.items() if of == step)
+        return all(lane.caught_up >= min(number, lane.leaves) for lane in lanes)
 
     def _go_on(self) -> list[Item]:
         gone: list[Item] = []
@@ -156,8 +191,8 @@ class Junction:
                 gone.append(message)
             if self.ended_at is None and message.checkpoint and self.reach.final:
                 self.ended_at = message.number
-            for lane in self._lanes.values():
-                gone += self._follow(lane)
+            for name in self._lanes:
+                gone += self._follow(name)
         return gone
 
     def _is_whole(self, message: Message) -> bool:
@@ -166,11 +201,11 @@ class Junction:
             lane.at >= min(number, lane.leaves) for lane in self._lanes.values()
         )
 
-    def _follow(self, lane: _Lane) -> list[Item]:
+    def _follow(self, name: Lane) -> list[Item]:
         """What waited in a lane, up to the next message that has not gone on."""
-        gone: list[Item] = []
-        while lane.waiting and lane.waiting[0][0] <= self.passed:
-            gone += self._through(lane, lane.waiting.popleft()[1])
+        gone, waiting = list[Item](), self._lanes[name].waiting
+        while waiting and waiting[0][0] <= self.passed:
+            gone += self._through(name, waiting.popleft()[1])
         return gone
 
 

@@ -292,17 +292,21 @@ class Traffic:
             aside = codec.from_plain(back.aside, Aside)
             self._notes_of(stream.epoch).aside.add(aside)
         readers = self._readers.get(step, ())
-        if back.watermark_ms is not None or back.final:
-            if back.watermark_ms is not None:
-                stream.watermark_ms = back.watermark_ms
-            mark = self._host_mark(step, stream.watermark_ms, back.final)
-            for junction in readers:
-                self._go_on(junction, junction.take(stream.lane, mark))
         if back.message is not None:
             echoed = [epoch for number, epoch in self._epochs.items() if number <= back.message]
             stream.epoch = max(echoed, default=stream.epoch)
             for junction in readers:
                 self._go_on(junction, junction.echo(stream.lane, back.message))
+        if back.caught_up is not None:
+            for junction in readers:
+                junction.caught_up(stream.lane, back.caught_up)
+        if back.watermark_ms is not None or back.final:
+            # it may be what came to pass behind the message
+            if back.watermark_ms is not None:
+                stream.watermark_ms = back.watermark_ms
+            mark = self._host_mark(step, stream.watermark_ms, back.final)
+            for junction in readers:
+                self._go_on(junction, junction.take(stream.lane, mark))
 
     def ended(self, stream: HostStream) -> None:
         """A host that left its step has answered everything."""

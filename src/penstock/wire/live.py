@@ -134,6 +134,9 @@ class Back:
     """What the host has fired up to, if that has changed."""
     message: int | None = None
     """The control message that the host has acted on: all that came before it has been answered."""
+    caught_up: int | None = None
+    """A reroute that the host has acted on, and all of whose slots it has fired as far as its watermark says:
+    they may come from a host that was not so far."""
     busy_us: int = 0
     """Time that the host worked since it last told, in microseconds."""
     aside: dict[str, Any] | None = None
