@@ -7,6 +7,7 @@ import time
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -81,7 +82,7 @@ def test_slots_go_back_and_forth_by_each_migration(
 def test_a_death_at_each_point(tmp_path: Path, number: int, point: str) -> None:
     """In the middle of moves; each point has a flow of its own kind, the others have theirs."""
     settings = replace(SETTINGS, compact_epochs=1)
-    options = {"settings": settings, **NEEDS.get(point, {})}
+    options: dict[str, Any] = {"settings": settings, **NEEDS.get(point, {})}
     name = NAMES[(5 * number) % len(NAMES)]
     with subject_trial(name, tmp_path, **options) as trial:
         trial.give()

@@ -346,3 +346,20 @@ def test_couriers_are_told_when_what_came_due_with_slots_has_fired() -> None:
     outcome = run.work()
     assert [row["n"] for row in given(outcome)] == [1]
     assert told(outcome, 0, "caught_up") == [1]
+
+
+def test_who_goes_back_asks_the_store_for_what_it_gave_away_meanwhile() -> None:
+    """As of where it goes back to, though that was not known to be durable when the slots were away."""
+    run = Run(PLAN)
+    run.sums(0, *((k, 1) for k in range(8)))
+    run.tell(Message(checkpoint=Checkpoint(0, 0, -1)))
+    run.tell(reroute(1, ALL, HOST, "other"))
+    run.tell(Message(checkpoint=Checkpoint(2, 1, -1)))
+    run.tell(reroute(3, ALL, "other", HOST))
+    run.work()
+    run.holdings.return_to(0)
+    keys = run.plan.codec.encode(pa.record_batch({"k": pa.array(range(8), pa.int64())}))
+    missing = run.holdings.missing([keys])
+    assert missing is not None
+    assert len(missing) == 8
+    assert run.holdings.residence.store_version == 0

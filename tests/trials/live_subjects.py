@@ -29,6 +29,7 @@ from penstock.operators.window.windows import tumbling
 from penstock.plan.steps import FlowPlan, KeyedStep, MapStep, SourcePlan
 from tests.trials.event_ledger import CASES, DELAY_MS, Case
 from tests.trials.event_rows import CLICKS, OFFERS, PAIRS, click, offer, pair, with_offer
+from tests.trials.event_twins import StepTwin
 from tests.trials.join_twins import RecentTwin
 from tests.trials.ledger import OPS, ORDERS, SLOTS, SUMS, Ledger, SumsTwin, _Account
 from tests.trials.plain_rows import Row, net, plain
@@ -98,14 +99,20 @@ def _recent(how: Any) -> Case:
     """A join without bounds, of rows that are kept for an hour."""
     plan = JoinPlan(CLICKS, OFFERS, (("k", "k"),), how, Regular(HOUR_MS))
     step = KeyedStep("recent", SLOTS, plan, reads=(0, 1))
-    twin = lambda: {"recent": RecentTwin(HOUR_MS, with_offer, outer=how == "left")}  # noqa: E731
-    return Case(FlowPlan(_TIMED, (step,)), twin, (click, offer))  # type: ignore[dict-item]
+
+    def twins() -> dict[str, StepTwin]:
+        return {"recent": RecentTwin(HOUR_MS, with_offer, outer=how == "left")}
+
+    return Case(FlowPlan(_TIMED, (step,)), twins, (click, offer))
 
 
 def _distinct() -> Case:
     step = KeyedStep("distinct", SLOTS, DistinctPlan(PAIRS, ["k", "v"], ttl_ms=HOUR_MS))
-    twin = lambda: {"distinct": DistinctTwin(HOUR_MS)}  # noqa: E731
-    return Case(FlowPlan((SourcePlan(PAIRS),), (step,)), twin, (pair,))  # type: ignore[dict-item]
+
+    def twins() -> dict[str, StepTwin]:
+        return {"distinct": DistinctTwin(HOUR_MS)}
+
+    return Case(FlowPlan((SourcePlan(PAIRS),), (step,)), twins, (pair,))
 
 
 # Sums: the last value of each key

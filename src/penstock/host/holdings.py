@@ -223,7 +223,7 @@ class Holdings:
         self.settle(version)
         self.version, self.next_due = version, None
         self.operator.rollback()
-        gone = self.residence.roll_back()
+        gone = self.residence.roll_back(version)
         if len(gone):
             self._drop(gone, gone)
         self.copies.begin()

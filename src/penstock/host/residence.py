@@ -234,9 +234,11 @@ class Residence:
         """So many cuts are durable; without a number, all that is here is."""
         self._kept = [(0, self._standing())] if cuts is None else self._kept[cuts:]
 
-    def roll_back(self) -> Array:
-        """All is as it was at the newest durable version. Entries that came since are forgotten.
+    def roll_back(self, version: int) -> Array:
+        """All is as it was at the newest durable version. Entries that came since are forgotten, and so
+        may be older ones of slots that have left and come back: the store is asked for that version.
         Returns the slots that came since, and are not here any more."""
+        self.store_version = max(self.store_version, version)
         durable = self._kept[0][1]
         gone: Array = np.flatnonzero(self.owned & ~durable["owned"])
         for name in _STANDING:
