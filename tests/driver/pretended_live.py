@@ -256,7 +256,8 @@ class PretendedCouriers:
         }
         seen = codec.to_plain(Seen(10 * sum(map(len, places.values()))))
         ended = checkpoint.epoch >= self.ends_with
-        passed = Passed(order.run, checkpoint.epoch, courier, places, seen, ended=ended)
+        closed = ended and checkpoint.closes
+        passed = Passed(order.run, checkpoint.epoch, courier, places, seen, None, ended, closed)
         self.inbox.put(passed)
 
     def halt(self, run: int) -> None:
@@ -288,6 +289,7 @@ class PretendedFlow:
         settings: Settings | None = None,
         source: CountedSource | None = None,
         couriers: int = 2,
+        close: bool = False,
     ) -> None:
         self.inbox: Inbox = Inbox()
         self.store, self.progress = store, list[EpochProgress]()
@@ -314,6 +316,7 @@ class PretendedFlow:
             chosen,
             self.inbox,
             checkpoint_ms=every_ms,
+            close=close,
             on_progress=self.progress.append,
         )
         self.stopping = threading.Event()

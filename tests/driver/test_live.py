@@ -299,6 +299,17 @@ def test_an_ended_input_finishes_the_query(store: Store) -> None:
         assert store.epochs() == [0, 1, 2]
 
 
+def test_windows_close_when_all_input_has_ended_and_slots_move_no_more(store: Store) -> None:
+    with pretended(store, close=True) as flow:
+        flow.couriers.ends_with = 2
+        flow.start()
+        assert flow.outcome.result(10) == "finished"
+        told = [message.checkpoint for _, message in flow.couriers.messages]
+        closing = [one.epoch for one in told if one is not None and one.closes]
+        assert closing[0] > 2
+        assert store.epochs()[-1] in closing
+
+
 @pytest.mark.parametrize(
     "point", ["driver.begin", "driver.message", "driver.told", "driver.sealed", "driver.committed"]
 )

@@ -307,11 +307,11 @@ class Scene:
         self.run.tell(made)
         return made
 
-    def checkpoint(self) -> Passed:
+    def checkpoint(self, closes: bool = False) -> Passed:
         """A checkpoint, when it has passed."""
         epoch = self.epoch
         self.epoch += 1
-        self.tell(checkpoint=Checkpoint(self.numbers, epoch, epoch - 1))
+        self.tell(checkpoint=Checkpoint(self.numbers, epoch, epoch - 1, closes=closes))
         found = wait_for(
             lambda: [p for p in self.driver.passed if p.epoch == epoch], "for an epoch"
         )

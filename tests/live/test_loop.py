@@ -322,12 +322,14 @@ def test_a_source_that_ends_closes_windows_and_the_next_checkpoint_says_so() -> 
     steps = (KeyedStep("w", 4, plan), KeyedStep("all", 4, again))
     flow = FlowPlan((SourcePlan(schema, event_time="at"),), steps)
     source = TapSource(taps("p0"), schema)
-    scene = Scene(flow, [source], {"w": 2, "all": 1}, CALM, close=True)
+    scene = Scene(flow, [source], {"w": 2, "all": 1}, CALM)
     with scene.running():
         rows = [{"k": n % 3, "at": 500 * n} for n in range(6)]
         source.taps["p0"].give(pa.RecordBatch.from_pylist(rows, schema))
         assert not scene.checkpoint().ended
         source.taps["p0"].give(end=True)
+        wait_for(lambda: scene.checkpoint().ended)
+        assert not scene.checkpoint(closes=True).closed
         wait_for(
             lambda: (
                 {k: n[-1] for k, n in by_key(scene.shelf.rows, "k", "n").items()}
@@ -335,7 +337,7 @@ def test_a_source_that_ends_closes_windows_and_the_next_checkpoint_says_so() -> 
             )
         )
         wait_for(lambda: scene.hosts["all/0"].final)
-        assert wait_for(lambda: scene.checkpoint().ended or scene.checkpoint().ended)
+        assert wait_for(lambda: scene.checkpoint(closes=True).closed)
 
 
 def test_a_courier_that_dies_tells_nobody() -> None:

@@ -72,7 +72,9 @@ class SubjectTrial:
         """Ask for slots of a step to go to one of its hosts."""
         steps = self.cluster.flow.keyed
         step = steps[number % len(steps)].id
-        with suppress(SettingError, RuntimeError):  # the driver is dead, or a new one with other hosts
+        with suppress(
+            SettingError, RuntimeError
+        ):  # the driver is dead, or a new one with other hosts
             hosts = self.cluster.relocation.hosts(step)
             self.cluster.relocation.move(step, slots, hosts[to % len(hosts)])
 

@@ -174,6 +174,7 @@ class LiveArena:
             for change in ("move", "kill_courier", "kill_host"):
                 with load.producing(10_000, 2 * scale.change_s + 2):
                     time.sleep(scale.change_s)
+                    side.must_run()
                     marks[change] = time.time_ns() // 1000
                     if change == "move":
                         side.tell("move")
@@ -282,7 +283,11 @@ class SideLoad:
     def producing(self, rate: float, seconds: float) -> Iterator[None]:
         """Produce at a rate, for so long, while something else is done."""
         producer = self._producer(rate, int(rate * seconds) or 1)
-        yield
+        try:
+            yield
+        except BaseException:
+            producer.kill()
+            raise
         _must(producer)
 
     def warm(self, seconds: float) -> None:

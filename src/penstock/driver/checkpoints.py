@@ -37,6 +37,11 @@ class Underway:
         """Whether all input has ended with its epoch."""
         return all(passed.ended for passed in self.passed.values())
 
+    @property
+    def closed(self) -> bool:
+        """Whether all windows have closed with its epoch."""
+        return all(passed.closed for passed in self.passed.values())
+
 
 class Checkpoints:
     """Collects what hosts and couriers tell of checkpoints; gives whole ones, in order of epochs."""

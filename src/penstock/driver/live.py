@@ -164,8 +164,8 @@ class LiveRunner:
         self._epoch = 0
         """The epoch that rows belong to which are read now."""
         self._began_ms = 0.0
-        self._ending = False
-        """Whether the run's last checkpoint was told."""
+        self._ending = self._closing = False
+        """Whether the run's last checkpoint was told; whether couriers were told that windows close."""
 
     # -- from outside
 
@@ -248,7 +248,8 @@ class LiveRunner:
             self._couriers.wait_for(self._couriers.names, len(self._couriers.names))
         names = self._couriers.muster()
         self._numbers, self._checkpoints, self._parted = count(), Checkpoints(), {}
-        self._epoch, self._began_ms, self._ending = version + 1, self._clock_ms(), False
+        self._epoch, self._began_ms = version + 1, self._clock_ms()
+        self._ending = self._closing = False
         self._hosts, self._joined_by = {}, len(names)
         self._admit()
         self._reached = set(self._hosts)
@@ -287,7 +288,6 @@ class LiveRunner:
                     positions,
                     known,
                     now_ms,
-                    self._close,
                 )
             )
         return orders
@@ -325,10 +325,13 @@ class LiveRunner:
             now = self._steady_ms()
             for whole in self._checkpoints.take():
                 self._commit(whole)
-                if whole.ended:
+                if whole.ended and (whole.closed or not self._close):
                     return "finished"
                 if whole.told.last:
                     return "stopped" if stopping.is_set() else None
+                if whole.ended and not self._closing and not self._ending:
+                    self._closing = True
+                    self._checkpoint(last=False)
             if now >= pulse_due:
                 pulse_due = now + _PULSE_MS
                 self._pulse()
@@ -336,8 +339,8 @@ class LiveRunner:
                 if now > last_by and stopping.is_set():
                     raise HostLostError("the last checkpoint does not come through")
                 continue
-            last = stopping.is_set() or self._must_renew()
-            if not last:
+            last = stopping.is_set() or (self._must_renew() and not self._closing)
+            if not last and not self._closing:
                 self._move()
                 self._part()
             if last or (now >= due and len(self._checkpoints) < _UNDERWAY):
@@ -393,7 +396,7 @@ class LiveRunner:
         """Tell couriers that an epoch ends here, and have its hosts tell when they have written it."""
         hosts = [host for host in self._reached if host not in self._parted]
         epoch, run, now_ms = self._epoch, self._run, self._clock_ms()
-        told = Checkpoint(next(self._numbers), epoch, self._version, last)
+        told = Checkpoint(next(self._numbers), epoch, self._version, last, self._closing)
         marks = self._relocation.mark()
         self._checkpoints.begin(
             Underway(told, frozenset(hosts), self._joined_by, marks, self._began_ms, now_ms)

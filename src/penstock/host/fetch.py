@@ -175,16 +175,17 @@ class Fetcher:
         self, source: FrozenCopy, stored: pa.Table, version: int, changes: int
     ) -> pa.Table:
         """Those rows of the store, as of a version, of whose keys a copy that is not complete knows
-        nothing."""
-        keys = self._holdings.operator.table.codec.from_storage(stored.column(KEY))
-        answer = self._keys_of(source, keys, changes) if len(keys) else None
-        if answer is None:
+        nothing. The copy may have forgotten meanwhile what it had removed of them, or be gone: then a later
+        version has to be read."""
+        table = self._holdings.operator.table
+        keys = table.codec.from_storage(stored.column(KEY))
+        if not len(keys):
             return stored
-        _, unknown, lacking = answer
+        answer = self._keys_of(source, keys, changes)
+        lacking = self._came(slots_of(keys.hashes, table.slots)) if answer is None else answer[2]
         if lacking is not None and lacking > version:
-            # it has forgotten meanwhile which of them it had removed
             raise StaleRunError("a copy of slots has changed while it was read")
-        return stored.take(unknown)
+        return stored if answer is None else stored.take(answer[1])
 
     # -- what is due
 

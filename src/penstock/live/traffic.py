@@ -101,6 +101,8 @@ class Traffic:
         """Epoch -> positions of the sources at its end, and whether they had ended."""
         self._last: int | None = None
         """The run's last epoch, once it has ended: nothing of later ones is read, or leaves."""
+        self._closes = False
+        """Whether windows that are open close, since all input has ended."""
         self._stirred = False
         """Whether outlets have something new."""
         self._timeless = timeless(flow)
@@ -272,7 +274,7 @@ class Traffic:
     def _mark(self, number: int) -> None:
         """Let the steps that read a source know how far its event time has come."""
         source = self._sources[number]
-        mark = source.clock.mark(self._now_ms(), source.ended, self._order.close)
+        mark = source.clock.mark(self._now_ms(), source.ended, self._closes)
         if mark != source.mark:
             source.mark, self._stirred = mark, True
             for junction in self._readers.get(number, ()):
@@ -326,6 +328,10 @@ class Traffic:
         for number in range(len(self._flow.sources)):
             for junction in self._readers.get(number, ()):
                 self._go_on(junction, junction.echo((number, ""), message.number))
+        if checkpoint is not None and checkpoint.closes:
+            self._closes = True
+            for number in self._sources:
+                self._mark(number)
 
     def _commit(self, durable: int) -> None:
         """Let sources know that the rows of this epoch, and of those before it, are done with."""
@@ -383,9 +389,8 @@ class Traffic:
         point("courier.flushed", epoch=epoch, **self._where)
         notes = self._notes_of(epoch)
         positions, ended = self._noted[epoch]
-        if self._order.close:
-            ended_at = self._junctions[None].ended_at
-            ended = ended and ended_at is not None and ended_at <= message.number
+        ended_at = self._junctions[None].ended_at
+        closed = ended_at is not None and ended_at <= message.number
         self._report(
             Passed(
                 self._order.run,
@@ -395,6 +400,7 @@ class Traffic:
                 codec.to_plain(notes.seen()),
                 codec.to_plain(notes.aside) if notes.aside else None,
                 ended,
+                closed,
             )
         )
         del self._notes[epoch]

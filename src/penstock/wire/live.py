@@ -61,6 +61,8 @@ class Checkpoint:
     """The newest epoch that has a manifest: what is older can no longer be asked back."""
     last: bool = False
     """Couriers send nothing behind it in this run, so that nothing leaves twice when the next one begins."""
+    closes: bool = False
+    """All input has ended, and no slot changes hands behind it: windows that are open close."""
 
 
 @dataclass(frozen=True)
@@ -179,8 +181,6 @@ class LiveOrder:
     time_ms: int = 0
     """When the run begins: the time of day is not before this. The same for all couriers, and higher for a
     later run."""
-    close: bool = False
-    """When its sources have ended, windows that are open close."""
 
 
 @dataclass(frozen=True)
@@ -197,6 +197,8 @@ class Passed:
     aside: dict[str, Any] | None = None
     ended: bool = False
     """All its sources have ended, with this epoch."""
+    closed: bool = False
+    """All that hosts had to give when windows closed is through, with this epoch."""
 
 
 def output_courier(host: str, couriers: int) -> int:

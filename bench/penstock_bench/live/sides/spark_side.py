@@ -74,17 +74,12 @@ def _tell(folder: Path, query: ps.FlowQuery) -> None:
 
 
 def _obey(folder: Path, query: ps.FlowQuery) -> None:
-    """Do what the bench asks for: half of the first host's slots, a quarter of all, go to the other."""
+    """Do what the bench asks for: all slots of the first host, half of them all, go to the other."""
     command = folder / "command"
-    if not command.exists():
-        return
-    command.unlink()
-    (step,) = query.placements()
-    first, second = sorted(query.status.hosts)[:2]
-    slots = [
-        slot for one in query.placements()[step] if one["host"] == first for slot in one["slots"]
-    ]
-    query.move(step, slots, to=second)
+    if command.exists():
+        command.unlink()
+        (step,) = query.placements()
+        query.move(step, range(SLOTS // 2), to=f"{step}/1")
 
 
 def _native(
