@@ -54,6 +54,7 @@ def test_a_checkpoint_that_takes_long_is_told(
         flow.couriers.slow = {0}
         flow.start()
         until(lambda: flow.runner.waiting.startswith("epoch 0: waiting for hosts and the sink"))
+        until(lambda: len(flow.couriers.checkpoints()) == 4)  # no more are told
         checkpoints = flow.couriers.checkpoints()
         flow.couriers.slow = set()
         for checkpoint in checkpoints:
