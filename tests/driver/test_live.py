@@ -46,6 +46,22 @@ def test_manifests_have_positions_and_go_on_after_a_restart(store: Store) -> Non
         assert order.positions == {0: {"p0": 10 * (done + 1), "p2": 200 + 10 * (done + 1)}}
 
 
+def test_a_checkpoint_that_takes_long_is_told(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("penstock.driver.awaiting._WORTH_TELLING_S", 0.1)
+    with pretended(store, every_ms=1) as flow:
+        flow.couriers.slow = {0}
+        flow.start()
+        until(lambda: flow.runner.waiting.startswith("epoch 0: waiting for hosts and the sink"))
+        until(lambda: len(flow.couriers.checkpoints()) == 4)  # no more are told
+        checkpoints = flow.couriers.checkpoints()
+        flow.couriers.slow = set()
+        for checkpoint in checkpoints:
+            flow.couriers.passed(0, checkpoint)
+        until(lambda: not flow.runner.waiting)
+
+
 def test_manifests_come_in_order_while_several_checkpoints_are_under_way(store: Store) -> None:
     with pretended(store, every_ms=1) as flow:
         flow.hosts.slow = {B}

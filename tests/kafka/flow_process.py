@@ -45,7 +45,11 @@ def main() -> None:
     spark = ps.session(cores=12)
     query = start(*sys.argv[1:])
     for line in sys.stdin:
-        print(json.dumps(eval(line, {"query": query}), default=repr), flush=True)
+        try:
+            answer = eval(line, {"query": query})
+        except Exception as refused:  # an order that is refused, a host that is gone
+            answer = repr(refused)
+        print(json.dumps(answer, default=repr), flush=True)
     query.stop()
     spark.stop()
     print(json.dumps(query.status.state), flush=True)

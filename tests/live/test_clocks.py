@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from penstock.live.clocks import UNHEARD_MS, SourceClock, known_partitions
+from penstock.live.clocks import TOGETHER_MS, UNHEARD_MS, SourceClock, known_partitions
 from penstock.live.junction import LaneMark
 from penstock.plan.steps import SourcePlan
 from penstock.plan.watermarks import FREE, Partition
@@ -33,7 +33,20 @@ def test_a_courier_that_has_heard_of_no_partition_holds_the_others_back_for_a_wh
     clock = SourceClock(PLAIN, ["a", "b"], {}, started_ms=1_000)
     assert [bound(clock, 999 + UNHEARD_MS), bound(clock, 1_000 + UNHEARD_MS)] == [None, FREE]
     clock.heard("b", {"": 50}, 9_000)
-    assert bound(clock, 9_000) == 50
+    assert [bound(clock, now) for now in (9_000, 8_999 + UNHEARD_MS)] == [None, None]
+    assert bound(clock, 9_000 + UNHEARD_MS) == 50
+
+
+def test_when_an_empty_source_fills_couriers_wait_for_each_other() -> None:
+    clock = SourceClock(PLAIN, ["a"], {}, started_ms=0, shared=True)
+    clock.heard("a", {"": 50}, 9_000)
+    assert clock.idle_ms is not None
+    assert [bound(clock, now) for now in (9_000, 8_999 + TOGETHER_MS)] == [None, None]
+    assert bound(clock, 9_000 + TOGETHER_MS) == 50
+    assert clock.idle_ms is None
+    at_once = SourceClock(PLAIN, ["a"], {}, started_ms=0, shared=True)
+    at_once.heard("a", {"": 50}, 10)
+    assert bound(at_once, 10) == 50
 
 
 def test_what_was_known_before_the_run_counts_for_this_couriers_partitions_only() -> None:

@@ -72,6 +72,6 @@ class Checkpoints:
         return whole
 
     @property
-    def sent_ms(self) -> float | None:
-        """When the oldest one was sent; None: none is under way."""
-        return min((one.sent_ms for one in self._underway.values()), default=None)
+    def oldest(self) -> Underway | None:
+        """The one that was told first; None: none is under way."""
+        return self._underway[min(self._underway)] if self._underway else None

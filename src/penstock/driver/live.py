@@ -163,6 +163,8 @@ class LiveRunner:
         self._checkpoints = Checkpoints()
         self._epoch = 0
         """The epoch that rows belong to which are read now."""
+        self._awaited = -1
+        """The epoch whose checkpoint is waited for."""
         self._began_ms = 0.0
         self._ending = self._closing = False
         """Whether the run's last checkpoint was told; whether couriers were told that windows close."""
@@ -256,6 +258,7 @@ class LiveRunner:
         self._rewind(version)
         point("driver.begin", epoch=self._epoch, run=self._run)
         self._couriers.begin(dict(zip(names, self._orders(len(names)), strict=True)))
+        self._awaited = -1
         self._stage.goes_on()
 
     def _orders(self, couriers: int) -> list[LiveOrder]:
@@ -375,11 +378,24 @@ class LiveRunner:
         self._couriers.pulse(self._couriers.names)
         if self._couriers.missing:
             raise HostLostError("a courier was lost")
-        oldest = self._checkpoints.sent_ms
-        if oldest is not None and self._clock_ms() - oldest > self._settings.rpc_timeout_ms:
-            raise HostLostError(f"a checkpoint is under way for {self._settings.rpc_timeout_ms} ms")
+        self._await_checkpoint()
         self._fleet.revive(h for step in self._flow.keyed for h in self._relocation.hosts(step.id))
         self._couriers.revive(self._couriers.names)
+
+    def _await_checkpoint(self) -> None:
+        """Tell users of a checkpoint that takes long, as it does when a sink is away; give up in the end."""
+        oldest, most_ms = self._checkpoints.oldest, self._settings.rpc_timeout_ms
+        if oldest is None:
+            self._awaited = -1
+            self._stage.goes_on()
+            return
+        if self._clock_ms() - oldest.sent_ms > most_ms:
+            raise HostLostError(f"a checkpoint is under way for {most_ms} ms")
+        if self._awaited != oldest.told.epoch:
+            self._awaited = oldest.told.epoch
+            self._stage.waits(
+                f"epoch {self._awaited}: waiting for hosts and the sink to make it durable"
+            )
 
     def _must_renew(self) -> bool:
         """Whether another run should begin in good order: nobody else stops rows while slots move by

@@ -12,7 +12,10 @@ from penstock.plan.watermarks import FREE, Bound, Partition, watermark_of
 UNHEARD_MS = 5_000
 """Milliseconds for which a partition that has brought no row yet holds event time back, where the flow does
 not say after how many a partition is idle. Partitions are polled one after the other: without this, rows of
-those that come second would be late when a courier begins."""
+those that come second would be late when a courier begins, or when a source that was empty fills."""
+TOGETHER_MS = 1_000
+"""Milliseconds for which event time waits after the first rows of a source that was empty and that others
+read, too: those of other couriers come at about the same time."""
 
 
 class SourceClock:
@@ -35,9 +38,12 @@ class SourceClock:
         partitions: Iterable[str],
         known: Mapping[str, Partition],
         started_ms: int,
+        shared: bool = False,
     ) -> None:
-        """`known` says how far partitions had come before this run."""
+        """`known` says how far partitions had come before this run. A source that has partitions in other
+        couriers is `shared`, as long as nothing is known of any of them."""
         self._time, self._started_ms = plan.time, started_ms
+        self._shared, self._gathers = shared, False
         self._unheard = set(partitions) - set(known)
         self._reads = bool(self._unheard or known)
         self._partitions: dict[str, Partition] = dict(known)
@@ -49,10 +55,17 @@ class SourceClock:
             return None
         if self._time.idle_ms is not None:
             return self._time.idle_ms
-        return UNHEARD_MS if self._unheard else None
+        return UNHEARD_MS if self._unheard or self._gathers else None
+
+    @property
+    def _patience_ms(self) -> int:
+        given_ms = None if self._time is None else self._time.idle_ms
+        return UNHEARD_MS if given_ms is None else given_ms
 
     def heard(self, partition: str, newest: Mapping[str, int], now_ms: int) -> dict[str, int]:
         """A partition has brought rows with these newest times; gives them by the names that are kept."""
+        if not self._partitions and now_ms - self._started_ms >= self._patience_ms:
+            self._started_ms, self._gathers = now_ms, self._shared
         self._unheard.discard(partition)
         named = {name or partition: newest_ms for name, newest_ms in newest.items()}
         for name, newest_ms in named.items():
@@ -71,9 +84,10 @@ class SourceClock:
 
     def _bound(self, now_ms: int) -> Bound:
         assert self._time is not None
-        patience_ms = UNHEARD_MS if self._time.idle_ms is None else self._time.idle_ms
-        if self._unheard and now_ms - self._started_ms < patience_ms:
+        waits_ms = self._patience_ms if self._unheard else TOGETHER_MS if self._gathers else 0
+        if now_ms - self._started_ms < waits_ms:
             return None
+        self._gathers = False
         if not self._partitions:
             return FREE  # of whichever couriers read those that have rows, none waits for this one
         return watermark_of(self._time, self._partitions.values(), now_ms, self._started_ms)

@@ -276,12 +276,11 @@ class Outlet:
         point("courier.messaged", **where)
 
     def _reroute(self, message: Message, reroute: Reroute) -> None:
+        places = {handing.target: handing.target_location for handing in reroute.handings}
         joined = {
-            handing.target: self._run.connect(
-                self.step.id, handing.target, handing.target_location, message.number
-            )
-            for handing in reroute.handings
-            if handing.target not in self.streams
+            host: self._run.connect(self.step.id, host, location, message.number)
+            for host, location in places.items()
+            if host not in self.streams
         }
         self.streams |= joined
         self._send(Frame(message=message))

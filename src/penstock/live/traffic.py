@@ -173,7 +173,9 @@ class Traffic:
         for number, plan in enumerate(flow.sources):
             mine = dict(order.positions.get(number, {}))
             known = known_partitions(order.event_times, number, plan, mine)
-            self._sources[number] = _SourceState(SourceClock(plan, mine, known, started_ms), mine)
+            shared = order.couriers > 1 and not any(row[0] == number for row in order.event_times)
+            clock = SourceClock(plan, mine, known, started_ms, shared)
+            self._sources[number] = _SourceState(clock, mine)
             self._mark(number)
         self._clocks_at = time.monotonic()
 
