@@ -125,7 +125,7 @@ def test_hosts_come_and_go_while_rows_flow(tmp_path: Path) -> None:
         trial.check()
 
 
-# Deaths at every point
+# Deaths at every point, twice each; once each with flows of all kinds: `test_live_stories`
 
 HOST_POINTS = [
     "host.assign", "host.round", "host.seal", "host.sealed", "host.fetch", "host.fetched",
@@ -157,6 +157,7 @@ def shake(trial: LiveTrial, turns: int = 4) -> None:
         cluster.pass_epochs(1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("migration", ["lazy", *slow("all_at_once")])
 @pytest.mark.parametrize("point", HOST_POINTS)
 def test_a_host_dies(tmp_path: Path, point: str, migration: str) -> None:
@@ -170,6 +171,7 @@ def test_a_host_dies(tmp_path: Path, point: str, migration: str) -> None:
             assert faults.fired
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("point", COURIER_POINTS)
 def test_a_courier_dies(tmp_path: Path, point: str) -> None:
     with live_trial(tmp_path) as trial, armed(Fault(point, hits=(5, 12))) as faults:
@@ -179,6 +181,7 @@ def test_a_courier_dies(tmp_path: Path, point: str) -> None:
         assert sum(n for name, n in trial.cluster.deaths.items() if name.startswith("courier")) >= 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("point", DRIVER_POINTS)
 def test_the_driver_dies(tmp_path: Path, point: str) -> None:
     hits = (1, 2) if point in ("driver.assign", "driver.begin", "driver.layout") else (2, 7)

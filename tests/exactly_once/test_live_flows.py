@@ -10,7 +10,7 @@ from tests.trials.live_subjects import SUBJECTS
 from tests.trials.live_trial import subject_trial
 
 
-@pytest.mark.parametrize("couriers", [1, 2])
+@pytest.mark.parametrize("couriers", [2, pytest.param(1, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", SUBJECTS)
 def test_it_gives_what_a_batch_would(tmp_path: Path, name: str, couriers: int) -> None:
     with subject_trial(name, tmp_path, couriers=couriers) as trial:

@@ -109,9 +109,9 @@ def forgets_what_left(patch: pytest.MonkeyPatch) -> None:
 def keeps_slots_on_the_way_back(patch: pytest.MonkeyPatch) -> None:
     roll_back = Residence.roll_back
 
-    def careless(self: Residence) -> Any:
+    def careless(self: Residence, version: int) -> Any:
         owned = self.owned.copy()
-        gone = roll_back(self)
+        gone = roll_back(self, version)
         self.owned[:] = owned
         return gone
 

@@ -114,7 +114,10 @@ def stir(on: LiveCluster, turn: int) -> None:
         on.courier_jobs.kill("courier/0")
 
 
-@pytest.mark.parametrize("name", TITLES)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(q, marks=[pytest.mark.slow] if q in STATELESS[1:] else []) for q in TITLES],
+)
 def test_answers(session: SparkSession, name: str, events: Path, tmp_path: Path) -> None:
     live = LiveQuery(session, name, events, tmp_path)
     check(name, answered(live, tmp_path / "store", couriers=2), events)
