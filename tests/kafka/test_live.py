@@ -122,13 +122,13 @@ def test_a_flow_survives_everything(kafka: Broker, topic: str, tmp_path: Path) -
         orders.start()
         flow.goes_on()
 
-        for step, target in ((FIRST, 1), (SECOND, 0)):
-            flow.ask(f"query.move({step!r}, range(8), '{step}/{target}')")
-        flow.goes_on()
         for hosts in (3, 2):
             flow.ask(f"query.scale({FIRST!r}, {hosts})")
             flow.until(f"len(query.status.hosts) == {hosts} + 2 and not query.status.pending_slots")
+        for step, target in ((FIRST, 1), (SECOND, 0)):
+            flow.ask(f"query.move({step!r}, range(8), '{step}/{target}')")
         flow.goes_on()
+        assert "is run again" not in log.read_text(), "nothing has failed so far"
 
         for name in (f"{FIRST}/0", "courier/0", f"{SECOND}/1", "courier/1"):
             os.kill(flow.pid(name), signal.SIGKILL)
