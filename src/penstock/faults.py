@@ -56,9 +56,6 @@ FAULT_POINTS: dict[str, FaultPoint] = {
     "host.assign": FaultPoint("a host was told which slots it owns, and has not taken them", _HOST),
     "host.channel": FaultPoint("a channel's input is complete, and not yet applied", _CHANNEL),
     "host.applied": FaultPoint("a channel was applied, and its answer has not left", _CHANNEL),
-    "host.round": FaultPoint(
-        "rows of a live run were applied, and its answers have not left", (*_HOST, *_RUN)
-    ),
     "host.fetch": FaultPoint("a host is about to ask for entries that it lacks", _HOST),
     "host.fetched": FaultPoint("missing entries came, and are not in the table yet", _HOST),
     "host.serve": FaultPoint("a host is asked for entries of slots that it gave away", _HOST),
@@ -90,6 +87,9 @@ _LIVE = ("epoch", "run", "partition")
 """Of a live courier: its number is the partition."""
 
 LIVE_POINTS: dict[str, FaultPoint] = {
+    "host.round": FaultPoint(
+        "rows of a live run were applied, and its answers have not left", (*_HOST, *_RUN)
+    ),
     "driver.begin": FaultPoint("hosts have joined a live run, and no courier has begun it", _RUN),
     "driver.message": FaultPoint("a control message has its number, and no courier has it", _RUN),
     "driver.told": FaultPoint("all couriers have a control message", _RUN),
