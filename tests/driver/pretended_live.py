@@ -26,7 +26,7 @@ from penstock.plan.steps import FlowPlan
 from penstock.settings import Settings
 from penstock.state.store.manifest import pack_slots
 from penstock.state.store.store import DeltaRef, Store
-from penstock.wire.live import Checkpoint, LiveOrder, Message, Passed, Reroute
+from penstock.wire.live import CheckpointMessage, EpochPassed, LiveOrder, Message, Reroute
 from penstock.wire.report import Seen
 from tests.trials.ledger import SUMS
 
@@ -67,7 +67,7 @@ class PretendedRegistry:
 
     def must_be_served(self) -> None: ...
 
-    def expect(self, epoch: int, run: int, on_passed: Callable[[Passed], None]) -> None:
+    def expect(self, epoch: int, run: int, on_passed: Callable[[EpochPassed], None]) -> None:
         self.run, self.why, self.said = run, None, []
 
     def trouble(self) -> PenstockError | None:
@@ -246,7 +246,7 @@ class PretendedCouriers:
                 if order.courier not in self.slow:
                     self.passed(order.courier, message.checkpoint)
 
-    def passed(self, courier: int, checkpoint: Checkpoint) -> None:
+    def passed(self, courier: int, checkpoint: CheckpointMessage) -> None:
         (order,) = [one for one in self.run.values() if one.courier == courier]
         places = {
             source: {
@@ -257,7 +257,9 @@ class PretendedCouriers:
         seen = codec.to_plain(Seen(10 * sum(map(len, places.values()))))
         ended = checkpoint.epoch >= self.ends_with
         closed = ended and checkpoint.closes
-        passed = Passed(order.run, checkpoint.epoch, courier, places, seen, None, ended, closed)
+        passed = EpochPassed(
+            order.run, checkpoint.epoch, courier, places, seen, None, ended, closed
+        )
         self.inbox.put(passed)
 
     def halt(self, run: int) -> None:
@@ -272,7 +274,7 @@ class PretendedCouriers:
     def reroutes(self) -> list[tuple[int, Reroute]]:
         return [(run, m.reroute) for run, m in self.messages if m.reroute is not None]
 
-    def checkpoints(self) -> list[Checkpoint]:
+    def checkpoints(self) -> list[CheckpointMessage]:
         return [m.checkpoint for _, m in self.messages if m.checkpoint is not None]
 
 

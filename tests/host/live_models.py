@@ -22,7 +22,7 @@ from penstock.operators.operator import ROWS, Answer, EpochTime, Operator
 from penstock.plan.assignment import Assignment, Incoming
 from penstock.state.arrays import Array
 from penstock.state.keys.codec import KeyCodec, Keys, int_keys, slots_of
-from penstock.wire.live import Checkpoint, Chunk, Frame, Handing, Message, Reroute
+from penstock.wire.live import CheckpointMessage, Chunk, Frame, Handing, Message, Reroute
 
 SLOTS = 2
 SCHEMA = pa.schema([("k", pa.int64()), ("row", pa.int64())])
@@ -438,7 +438,7 @@ def world(
                 )
                 table[deed.slot] = deed.target
             else:
-                message = Message(checkpoint=Checkpoint(number, epoch, epoch - 2))
+                message = Message(checkpoint=CheckpointMessage(number, epoch, epoch - 2))
             for host in range(hosts):
                 streams[courier, host].append((Frame(message=message), None))
             number += 1

@@ -26,7 +26,7 @@ from penstock.state.store.store import Store
 from penstock.wire.flight import Endpoint
 from penstock.wire.live import (
     Back,
-    Checkpoint,
+    CheckpointMessage,
     Chunk,
     Frame,
     Handing,
@@ -195,7 +195,7 @@ class Rig:
                 self.streams[courier, host].send(Frame(message=message))
 
     def checkpoint(self) -> Message:
-        message = Message(checkpoint=Checkpoint(self.number, self.epoch, self.epoch - 1))
+        message = Message(checkpoint=CheckpointMessage(self.number, self.epoch, self.epoch - 1))
         self.number, self.epoch = self.number + 1, self.epoch + 1
         return message
 

@@ -19,7 +19,7 @@ from penstock.operators.window.windows import session_window, tumbling
 from penstock.plan.assignment import Assignment, Incoming
 from penstock.state.keys.codec import slots_of
 from penstock.wire.live import (
-    Checkpoint,
+    CheckpointMessage,
     Chunk,
     Frame,
     Handing,
@@ -115,10 +115,10 @@ def test_a_checkpoint_has_what_changed_in_all_rounds_of_its_epoch() -> None:
     for value in range(3):
         run.sums(0, (value, value))
         run.work()
-    run.tell(Message(checkpoint=Checkpoint(0, 0, -1)), 0)
+    run.tell(Message(checkpoint=CheckpointMessage(0, 0, -1)), 0)
     run.sums(0, (7, 7))
     assert not run.work().gathered
-    run.tell(Message(checkpoint=Checkpoint(0, 0, -1)), 1)
+    run.tell(Message(checkpoint=CheckpointMessage(0, 0, -1)), 1)
     outcome = run.work()
     (gathered,) = outcome.gathered
     (delta,) = gathered.deltas
@@ -130,8 +130,8 @@ def test_a_checkpoint_has_what_changed_in_all_rounds_of_its_epoch() -> None:
 
 def test_different_checkpoints_are_refused() -> None:
     run = Run(PLAN)
-    run.tell(Message(checkpoint=Checkpoint(0, 0, -1)), 0)
-    run.tell(Message(checkpoint=Checkpoint(1, 1, -1)), 1)
+    run.tell(Message(checkpoint=CheckpointMessage(0, 0, -1)), 0)
+    run.tell(Message(checkpoint=CheckpointMessage(1, 1, -1)), 1)
     with pytest.raises(ProtocolError, match="different checkpoints"):
         run.work()
 
@@ -268,8 +268,8 @@ def test_a_copy_that_nobody_needs_any_more_does_not_fire() -> None:
     run = Run(WindowPlan(TIMED, ["k"], {"n": count()}, tumbling("10ms"), "at"))
     run.events(0, *((k, 5) for k in range(8)))
     run.tell(reroute(0, ALL[:2], HOST, "other"))
-    run.tell(Message(checkpoint=Checkpoint(1, 0, -1)))
-    run.tell(Message(checkpoint=Checkpoint(2, 1, 0)))
+    run.tell(Message(checkpoint=CheckpointMessage(1, 0, -1)))
+    run.tell(Message(checkpoint=CheckpointMessage(2, 1, 0)))
     run.work()
     run.holdings.release()
     run.tell(reroute(3, ALL[2:3], HOST, "other"))
@@ -288,11 +288,11 @@ def test_a_copy_that_nobody_needs_any_more_does_not_fire() -> None:
 def test_a_copy_of_which_entries_were_evicted_does_not_say_that_they_do_not_exist() -> None:
     run = Run(PLAN)
     run.sums(0, *((k, 1) for k in range(8)))
-    run.tell(Message(checkpoint=Checkpoint(0, 0, -1)))
+    run.tell(Message(checkpoint=CheckpointMessage(0, 0, -1)))
     run.work()
     run.tell(reroute(1, ALL, HOST, "other"))
     run.holdings._memory_limit = 1
-    run.tell(Message(checkpoint=Checkpoint(2, 1, 0)))
+    run.tell(Message(checkpoint=CheckpointMessage(2, 1, 0)))
     run.work()
     keys = run.plan.codec.encode(pa.record_batch({"k": pa.array(range(8), pa.int64())}))
     found, unknown = run.holdings.copies.of_keys(keys, 1, 0)
@@ -352,9 +352,9 @@ def test_who_goes_back_asks_the_store_for_what_it_gave_away_meanwhile() -> None:
     """As of where it goes back to, though that was not known to be durable when the slots were away."""
     run = Run(PLAN)
     run.sums(0, *((k, 1) for k in range(8)))
-    run.tell(Message(checkpoint=Checkpoint(0, 0, -1)))
+    run.tell(Message(checkpoint=CheckpointMessage(0, 0, -1)))
     run.tell(reroute(1, ALL, HOST, "other"))
-    run.tell(Message(checkpoint=Checkpoint(2, 1, -1)))
+    run.tell(Message(checkpoint=CheckpointMessage(2, 1, -1)))
     run.tell(reroute(3, ALL, "other", HOST))
     run.work()
     run.holdings.return_to(0)

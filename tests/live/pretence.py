@@ -25,13 +25,13 @@ from penstock.settings import Settings
 from penstock.wire.flight import Endpoint, Endpoints, TokenServer
 from penstock.wire.live import (
     Back,
-    Checkpoint,
+    CheckpointMessage,
+    EpochPassed,
     Frame,
     HostPlace,
     LiveOrder,
     LiveStep,
     Message,
-    Passed,
     StreamHeader,
 )
 
@@ -163,11 +163,11 @@ class PretendDriver(TokenServer):
 
     def __init__(self) -> None:
         super().__init__("127.0.0.1", 0, TOKEN)
-        self.passed: list[Passed] = []
+        self.passed: list[EpochPassed] = []
         self.troubles: list[PenstockError] = []
         self.registered: list[dict[str, Any]] = []
         self.actions = {
-            "passed": lambda facts: self.passed.append(codec.from_plain(facts, Passed)),
+            "passed": lambda facts: self.passed.append(codec.from_plain(facts, EpochPassed)),
             "stream_trouble": lambda facts: self.troubles.append(from_wire(facts["error"])),
             "register": lambda facts: self.registered.append(facts),
             "heartbeat": lambda facts: True,
@@ -307,11 +307,11 @@ class Scene:
         self.run.tell(made)
         return made
 
-    def checkpoint(self, closes: bool = False) -> Passed:
+    def checkpoint(self, closes: bool = False) -> EpochPassed:
         """A checkpoint, when it has passed."""
         epoch = self.epoch
         self.epoch += 1
-        self.tell(checkpoint=Checkpoint(self.numbers, epoch, epoch - 1, closes=closes))
+        self.tell(checkpoint=CheckpointMessage(self.numbers, epoch, epoch - 1, closes=closes))
         found = wait_for(
             lambda: [p for p in self.driver.passed if p.epoch == epoch], "for an epoch"
         )

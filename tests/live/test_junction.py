@@ -10,13 +10,13 @@ import pytest
 
 from penstock.live.junction import InputRows, Item, Junction, Lane, LaneMark, Reach
 from penstock.plan.watermarks import FREE
-from penstock.wire.live import Checkpoint, Handing, Message, Part, Reroute
+from penstock.wire.live import CheckpointMessage, Handing, Message, Part, Reroute
 
 A, B = ("sum", "sum/0"), ("sum", "sum/1")
 
 
 def checkpoint(number: int) -> Message:
-    return Message(checkpoint=Checkpoint(number, number, -1))
+    return Message(checkpoint=CheckpointMessage(number, number, -1))
 
 
 def reroute(number: int, step: str, target: str = "x") -> Message:

@@ -16,7 +16,7 @@ from penstock.errors import HostLostError, ProtocolError, StaleRunError
 from penstock.live.task import run_courier
 from penstock.plan.steps import FlowPlan, SourcePlan
 from penstock.wire.flight import Endpoint
-from penstock.wire.live import Checkpoint, Message
+from penstock.wire.live import CheckpointMessage, Message
 from tests.live.pretence import TOKEN, Scene, TapSource, taps, wait_for
 from tests.live.test_loop import CALM, ROWS, TOTALS, rows_of, totals_of
 
@@ -54,7 +54,7 @@ def test_a_driver_begins_halts_and_begins_again_from_other_positions() -> None:
         call(line, "begin", order=scene.order)
         source.taps["p0"].give(rows_of((1, 5)), rows_of((2, 7)))
         wait_for(lambda: totals_of(scene) == {1: 5, 2: 7})
-        saved = Message(checkpoint=Checkpoint(0, 5, 4))
+        saved = Message(checkpoint=CheckpointMessage(0, 5, 4))
         call(line, "message", run=1, message=saved)
         passed = wait_for(lambda: scene.driver.passed)[0]
         assert passed.positions == {0: {"p0": 2}}

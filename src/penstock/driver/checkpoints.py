@@ -7,14 +7,14 @@ from dataclasses import dataclass, field
 
 from penstock.driver.fleet import SealedHost
 from penstock.plan.topology import SlotsMark
-from penstock.wire.live import Checkpoint, Passed
+from penstock.wire.live import CheckpointMessage, EpochPassed
 
 
 @dataclass
 class Underway:
     """A checkpoint that couriers were told of, and what has come of it so far."""
 
-    told: Checkpoint
+    told: CheckpointMessage
     hosts: frozenset[str]
     """Hosts that write what changed on them."""
     couriers: int
@@ -24,7 +24,7 @@ class Underway:
     sent_ms: float
     """When its epoch began and ended, as time of day."""
     sealed: dict[str, SealedHost] = field(default_factory=dict)
-    passed: dict[int, Passed] = field(default_factory=dict)
+    passed: dict[int, EpochPassed] = field(default_factory=dict)
     passed_ms: float = 0.0
     """When it was through the last courier."""
 
@@ -58,7 +58,7 @@ class Checkpoints:
     def seal(self, epoch: int, host: SealedHost) -> None:
         self._underway[epoch].sealed[host.host] = host
 
-    def passed(self, passed: Passed, now_ms: float) -> None:
+    def passed(self, passed: EpochPassed, now_ms: float) -> None:
         here = self._underway[passed.epoch]
         here.passed[passed.courier], here.passed_ms = passed, now_ms
 

@@ -52,14 +52,14 @@ from penstock.settings import Settings
 from penstock.state.store.manifest import unpack_slots
 from penstock.state.store.store import DeltaRef, Manifest, Store
 from penstock.wire.live import (
-    Checkpoint,
+    CheckpointMessage,
+    EpochPassed,
     Handing,
     HostPlace,
     LiveOrder,
     LiveStep,
     Message,
     Part,
-    Passed,
     Reroute,
 )
 from penstock.wire.report import Seen
@@ -105,7 +105,7 @@ class _Sealed:
     failed: BaseException | None
 
 
-Inbox = queue.SimpleQueue[BrokenOff | Passed | _Sealed]
+Inbox = queue.SimpleQueue[BrokenOff | EpochPassed | _Sealed]
 """What other threads tell the query's."""
 
 
@@ -360,11 +360,11 @@ class LiveRunner:
         except queue.Empty:
             return
 
-    def _note(self, told: BrokenOff | Passed | _Sealed) -> None:
+    def _note(self, told: BrokenOff | EpochPassed | _Sealed) -> None:
         if told.run != self._run:
             return
         match told:
-            case Passed():
+            case EpochPassed():
                 self._checkpoints.passed(told, self._clock_ms())
             case _Sealed(host=SealedHost() as host):
                 self._checkpoints.seal(told.epoch, host)
@@ -403,7 +403,7 @@ class LiveRunner:
         pauses = self._relocation.migration.kind == "pause"
         return (pauses and self._relocation.could_move(self._version)) or self._couriers.idle
 
-    def _tell(self, **message: Checkpoint | Reroute | Part) -> None:
+    def _tell(self, **message: CheckpointMessage | Reroute | Part) -> None:
         point("driver.message", epoch=self._epoch, run=self._run)
         self._couriers.tell(self._run, Message(**message))  # type: ignore[arg-type]
         point("driver.told", epoch=self._epoch, run=self._run)
@@ -412,7 +412,7 @@ class LiveRunner:
         """Tell couriers that an epoch ends here, and have its hosts tell when they have written it."""
         hosts = [host for host in self._reached if host not in self._parted]
         epoch, run, now_ms = self._epoch, self._run, self._clock_ms()
-        told = Checkpoint(next(self._numbers), epoch, self._version, last, self._closing)
+        told = CheckpointMessage(next(self._numbers), epoch, self._version, last, self._closing)
         marks = self._relocation.mark()
         self._checkpoints.begin(
             Underway(told, frozenset(hosts), self._joined_by, marks, self._began_ms, now_ms)

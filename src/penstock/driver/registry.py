@@ -26,7 +26,7 @@ from penstock.exchange.aside import Aside, late_tables
 from penstock.model import DeadLetter
 from penstock.wire import orders
 from penstock.wire.flight import COUNTED_ON, TokenServer
-from penstock.wire.live import Passed
+from penstock.wire.live import EpochPassed
 from penstock.wire.report import Seen
 
 _log = logging.getLogger("penstock.hosts")
@@ -80,7 +80,7 @@ class Registry(TokenServer):
         self._refusal: PenstockError | None = None
         self._on_host_lost = on_host_lost
         self._on_report: Callable[[list[Seen]], None] = lambda seen: None
-        self._on_passed: Callable[[Passed], None] = lambda passed: None
+        self._on_passed: Callable[[EpochPassed], None] = lambda passed: None
         self.actions = {
             "register": self._register,
             "refuse": self._refuse,
@@ -100,7 +100,7 @@ class Registry(TokenServer):
             "report": orders.CourierReport,
             "set_aside": orders.SetAside,
             "trouble": orders.Trouble,
-            "passed": orders.EpochPassed,
+            "passed": orders.CourierPassed,
             "stream_trouble": orders.StreamTrouble,
         }
 
@@ -169,7 +169,7 @@ class Registry(TokenServer):
         epoch: int,
         run: int,
         on_report: Callable[[list[Seen]], None] = lambda seen: None,
-        on_passed: Callable[[Passed], None] = lambda passed: None,
+        on_passed: Callable[[EpochPassed], None] = lambda passed: None,
     ) -> None:
         """From now on, keep the reports of this run and refuse all others.
 
@@ -289,7 +289,7 @@ class Registry(TokenServer):
         return error
 
     def _note_passed(self, facts: dict[str, Any]) -> None:
-        passed = codec.from_plain(facts, Passed)
+        passed = codec.from_plain(facts, EpochPassed)
         with self.changed:
             if passed.run == self._run[1]:
                 self._on_passed(passed)

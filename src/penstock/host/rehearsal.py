@@ -32,7 +32,7 @@ from penstock.state.store.compaction import compact
 from penstock.state.store.manifest import Manifest
 from penstock.state.store.reader import StateReader
 from penstock.state.store.store import Store
-from penstock.wire.live import Checkpoint, Chunk, Frame, Handing, Message, Reroute
+from penstock.wire.live import CheckpointMessage, Chunk, Frame, Handing, Message, Reroute
 from penstock.wire.messages import ChannelHeader
 
 _SLOTS = 4
@@ -120,7 +120,7 @@ def _live(step: KeyedStep, rows: pa.RecordBatch) -> None:
         for batch in (*sent, *sent):
             runs[0].receive(0, chunk, batch)
             runs[0].work()
-        checkpoint = Checkpoint(epoch, epoch, epoch - 1)
+        checkpoint = CheckpointMessage(epoch, epoch, epoch - 1)
         runs[0].receive(0, Frame(message=Message(checkpoint=checkpoint)))
         for gathered in runs[0].work().gathered:
             store.write_delta(epoch, 0, step.id, "rehearsal/0", gathered.deltas[0])

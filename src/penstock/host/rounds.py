@@ -37,7 +37,7 @@ from penstock.state.arrays import Array, fixed_array
 from penstock.state.keys.codec import Keys, slots_of
 from penstock.wire.live import (
     Back,
-    Checkpoint,
+    CheckpointMessage,
     Chunk,
     Frame,
     Message,
@@ -109,7 +109,7 @@ class _Courier:
     waiting: int = 0
     """Bytes of rows in there."""
     time: Time = _UNKNOWN
-    barrier: Checkpoint | None = None
+    barrier: CheckpointMessage | None = None
     """The checkpoint that it has come to, while others have not."""
     left: bool = False
     wakes: bool = False

@@ -81,10 +81,10 @@ class _Lane:
 class Junction:
     """What one step has got so far, and what waits for it. The calls return what goes on now, in order.
 
-    >>> from penstock.wire.live import Checkpoint
+    >>> from penstock.wire.live import CheckpointMessage
     >>> a, b = ("sum", "sum/0"), ("sum", "sum/1")
     >>> top = Junction("top", {a: LaneMark(None), b: LaneMark(None)})
-    >>> saved = Message(checkpoint=Checkpoint(number=0, epoch=7, durable=6))
+    >>> saved = Message(checkpoint=CheckpointMessage(number=0, epoch=7, durable=6))
     >>> top.tell(saved), top.echo(a, 0), top.take(a, InputRows(0, "late")), top.take(b, InputRows(0, "early"))
     ([], [], [], [InputRows(input=0, batch='early', arrived_us=None)])
     >>> top.echo(b, 0) == [saved, InputRows(0, "late")]

@@ -27,7 +27,7 @@ from penstock.live.traffic import Traffic
 from penstock.plan.steps import FlowPlan
 from penstock.settings import Settings
 from penstock.wire.flight import Endpoint, Endpoints
-from penstock.wire.live import LiveOrder, Message, Passed, StreamHeader
+from penstock.wire.live import EpochPassed, LiveOrder, Message, StreamHeader
 
 _log = logging.getLogger("penstock.live")
 
@@ -76,7 +76,7 @@ class CourierRun:
         self._task, self._settings = task, task.settings
         self._driver, self._endpoints, self._on_death = driver, endpoints, on_death
         self._events: SimpleQueue[_Event] = SimpleQueue()
-        self._reports: SimpleQueue[Passed | None] = SimpleQueue()
+        self._reports: SimpleQueue[EpochPassed | None] = SimpleQueue()
         self._telling = threading.Lock()
         self._halted = threading.Event()
         self._streams: list[HostStream] = []

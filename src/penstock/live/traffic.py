@@ -40,7 +40,7 @@ from penstock.model import DeadLetter
 from penstock.plan.steps import FlowPlan, MapStep
 from penstock.plan.watermarks import FREE
 from penstock.settings import Settings
-from penstock.wire.live import Back, LiveOrder, Message, Passed, StreamHeader
+from penstock.wire.live import Back, EpochPassed, LiveOrder, Message, StreamHeader
 
 Connect = Callable[[str, str, StreamHeader, Lane], HostStream]
 """Opens a stream, given the host, its location, the header, and the lane of what comes by it."""
@@ -81,7 +81,7 @@ class Traffic:
         pullers: Mapping[int, Asked],
         connect: Connect,
         writer: LiveWriter,
-        report: Callable[[Passed], None],
+        report: Callable[[EpochPassed], None],
         keep_late: bool = False,
     ) -> None:
         """Opens all streams. `report` is called when an epoch has passed."""
@@ -396,7 +396,7 @@ class Traffic:
         ended_at = self._junctions[None].ended_at
         closed = ended_at is not None and ended_at <= message.number
         self._report(
-            Passed(
+            EpochPassed(
                 self._order.run,
                 epoch,
                 self._order.courier,

@@ -52,7 +52,7 @@ class Time:
 
 
 @dataclass(frozen=True)
-class Checkpoint:
+class CheckpointMessage:
     """What lies before it belongs to this epoch, what lies behind it to the next one."""
 
     number: int
@@ -101,7 +101,7 @@ class Part:
 class Message:
     """One control message of the driver: just one of these."""
 
-    checkpoint: Checkpoint | None = None
+    checkpoint: CheckpointMessage | None = None
     reroute: Reroute | None = None
     part: Part | None = None
 
@@ -187,7 +187,7 @@ class LiveOrder:
 
 
 @dataclass(frozen=True)
-class Passed:
+class EpochPassed:
     """A courier's part of a checkpoint: all of the epoch is through the steps and in the sink."""
 
     run: int

@@ -116,8 +116,8 @@ class StreamTrouble(TypedDict):
     error: str
 
 
-class EpochPassed(TypedDict):
-    """What `wire.live.Passed` says."""
+class CourierPassed(TypedDict):
+    """What `wire.live.EpochPassed` says."""
 
     run: Number
     epoch: Number
