@@ -79,6 +79,7 @@ class Got(NamedTuple):
     epoch: int
     run: int
     since: int
+    earlier: tuple[tuple[int, int], ...] = ()
 
 
 class Output(threading.Thread):
@@ -102,10 +103,11 @@ class Output(threading.Thread):
     def _take(self, message: Any) -> None:
         row, headers = json.loads(message.value()), dict(message.headers())
         _, epoch, _ = map(int, headers["penstock-id"].split(b"-"))
-        run, since = map(int, headers["penstock-run"].split(b"-"))
+        told = [one.split(b"-") for one in headers["penstock-run"].split(b",")]
+        (run, since), *earlier = [(int(run), int(since)) for run, since in told]
         if row["user"] != "the end":
             values = (row["windows"], row["n"], row["total"])
-            self.rows.append(Got(row["user"], values, epoch, run, since))
+            self.rows.append(Got(row["user"], values, epoch, run, since, tuple(earlier)))
 
     def end(self) -> None:
         self._halted.set()
@@ -116,7 +118,7 @@ class Output(threading.Thread):
 def counting(rows: Iterable[Got]) -> list[Got]:
     """The rows that count: no later run began with their epoch, or before it."""
     rows = list(rows)
-    runs = {row.run: row.since for row in rows}
+    runs = {run: since for row in rows for run, since in ((row.run, row.since), *row.earlier)}
     return [row for row in rows if not any(r > row.run and s <= row.epoch for r, s in runs.items())]
 
 

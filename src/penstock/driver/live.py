@@ -68,6 +68,8 @@ Outcome = Literal["stopped", "finished"]
 
 _LOOK_MS = 50
 """Milliseconds between looks at what is to move, and whether all are there."""
+_RUNS_TOLD = 8
+"""Earlier runs that rows tell of at most."""
 _PULSE_MS = 200
 """Milliseconds between questions to hosts and couriers whether they are there."""
 _UNDERWAY = 4
@@ -142,6 +144,8 @@ class LiveRunner:
         self._clock_ms, self._steady_ms = clock_ms, steady_ms
         self.versions = Versions(flow, fleet, store, settings, clock_ms, steady_ms, live=True)
         self._positions: dict[int, dict[str, Any]] = {}
+        self._runs: tuple[tuple[int, int], ...] = ()
+        """When runs began and with which epoch, newest first; without those that a later one goes before."""
         """Where each partition of each source goes on from the newest version."""
         self._read: list[tuple[int, str]] = []
         """(source, partition) of all that couriers read."""
@@ -208,6 +212,7 @@ class LiveRunner:
         manifest = self.versions.take_up(self._sound_version())
         self._relocation.begin(manifest)
         known = _positions(manifest)
+        self._runs = tuple((manifest and manifest.runs) or ())
         facts = self._store.read_flow() or {}
         noted: dict[str, dict[str, Any]] = facts.get("positions", {})
         for number, source in enumerate(self._sources):
@@ -276,6 +281,8 @@ class LiveRunner:
             watermarks.known_rows(self.versions.event_times),
             self.versions.time.now_ms(),
         )
+        earlier = [(began, first) for began, first in self._runs if first < self._epoch]
+        self._runs = ((now_ms, self._epoch), *earlier[:_RUNS_TOLD])
         orders = []
         for number, mine in enumerate(dealt(self._read, couriers)):
             positions: dict[int, dict[str, Any]] = {}
@@ -291,6 +298,7 @@ class LiveRunner:
                     positions,
                     known,
                     now_ms,
+                    self._runs[1:],
                 )
             )
         return orders
@@ -509,6 +517,7 @@ class LiveRunner:
             seen,
             dead,
             self._positions,
+            self._runs,
             self._fired(sealed),
         )
         point("driver.committed", **where)

@@ -98,6 +98,7 @@ class Versions:
         seen: Sequence[Seen],
         dead: Sequence[DeadLetter],
         positions: Positions | None = None,
+        runs: Sequence[tuple[int, int]] | None = None,
         fired: Mapping[str, int | None] | None = None,
     ) -> None:
         """Make an epoch durable. `fired` is how far each step has come, where its hosts tell that."""
@@ -124,6 +125,7 @@ class Versions:
                 event_times=watermarks.known_rows(event_times),
                 time_ms=now_ms,
                 positions=None if positions is None else codec.to_plain(positions),
+                runs=None if runs is None else list(runs),
             )
         )
         self.newest, self.watermarks, self.event_times = epoch, ahead, event_times

@@ -289,7 +289,8 @@ class LiveRun:
 
     def _send(self, sent: Sent) -> None:
         stream = self._streams.get(sent.courier)
-        if stream is None:
+        # One that has opened meanwhile gets what waits for it first.
+        if stream is None or any(one.courier == sent.courier for one in self._unsent):
             self._unsent.append(sent)
             return
         back = None if sent.back is None else codec.encode(sent.back)

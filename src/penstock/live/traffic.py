@@ -381,7 +381,8 @@ class Traffic:
             return  # a timer has fired behind the last checkpoint: it will fire again
         rows = as_schema(batch, self._flow.output, "output")
         order, epoch = self._order, self._sink_epoch
-        ids = RowIds(order.courier, epoch, self._left, order.time_ms, order.epoch)
+        run = (order.time_ms, order.epoch, order.earlier)
+        ids = RowIds(order.courier, epoch, self._left, *run)
         self._writer.write(rows, ids)
         self._left += rows.num_rows
 

@@ -184,6 +184,8 @@ class LiveOrder:
     time_ms: int = 0
     """When the run begins: the time of day is not before this. The same for all couriers, and higher for a
     later run."""
+    earlier: tuple[tuple[int, int], ...] = ()
+    """Runs before this one that began with an earlier epoch: when, and with which one; newest first."""
 
 
 @dataclass(frozen=True)

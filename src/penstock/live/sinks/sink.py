@@ -14,12 +14,15 @@ class RowIds:
 
     After a failure another run of the couriers gives all rows since the newest checkpoint again, in another
     order perhaps, and cut into other epochs. So a row counts unless a later run began with its epoch or
-    before: who keeps what counts has each row once.
+    before: who keeps what counts has each row once. A run may end before it has given any row: rows also tell
+    of the runs before their own.
 
     >>> RowIds(courier=2, epoch=7, first=40).text(2)
     '2-7-42'
     >>> RowIds(2, 7, 40, run=1794937274285, since=5).run_text
     '1794937274285-5'
+    >>> RowIds(2, 7, 40, run=1794937274285, since=5, earlier=((1794937270000, 3),)).run_text
+    '1794937274285-5,1794937270000-3'
     """
 
     courier: int
@@ -29,6 +32,8 @@ class RowIds:
     """When the run began, in milliseconds of the time of day; a later run has a higher one."""
     since: int = 0
     """The run's first epoch: what earlier runs gave of it, and of those after it, counts no more."""
+    earlier: tuple[tuple[int, int], ...] = ()
+    """The newest runs before it that began with an earlier epoch: when, and with which one."""
 
     def text(self, row: int) -> str:
         """The id of a row of the batch."""
@@ -36,8 +41,8 @@ class RowIds:
 
     @property
     def run_text(self) -> str:
-        """The run, and its first epoch."""
-        return f"{self.run}-{self.since}"
+        """The run and its first epoch, then those of earlier runs."""
+        return ",".join(f"{run}-{since}" for run, since in ((self.run, self.since), *self.earlier))
 
 
 class LiveWriter(ABC):
