@@ -75,7 +75,7 @@ def _kafka(source: KafkaSource, spark: SparkSession) -> DataFrame:
 @frame.register
 def _rate(source: RateSource, spark: SparkSession) -> DataFrame:
     start_ms = int(source.clock() * 1000)
-    load = Arriving(source.arrivals, source.content, source.count, start_ms, source.rows)
+    load = Arriving(source.arrivals, source.content, source.count, start_ms, rows=source.rows)
     return arriving(spark, "penstock_rate", load)
 
 
