@@ -14,7 +14,10 @@ from pyspark.sql import SparkSession
 import penstock as ps
 from tests.testing.left_behind import MARK, OF_A_TEST, nothing_left_behind
 
-hypothesis.settings.register_profile("tests", deadline=None)  # a busy machine is no failure
+# A busy machine is no failure. The same examples each time, but for `make fuzz`, which looks for others.
+hypothesis.settings.register_profile(
+    "tests", deadline=None, derandomize="PENSTOCK_FUZZ" not in os.environ
+)
 hypothesis.settings.load_profile("tests")
 
 

@@ -11,6 +11,8 @@ from penstock_bench.burst import pictures as burst_pictures
 from penstock_bench.chaos import bench as chaos
 from penstock_bench.chaos import pictures as chaos_pictures
 from penstock_bench.charts import Pictures
+from penstock_bench.live import bench as live
+from penstock_bench.live import pictures as live_pictures
 from penstock_bench.migration import bench as migration
 from penstock_bench.migration import pictures as migration_pictures
 from penstock_bench.nexmark import bench as nexmark
@@ -55,6 +57,7 @@ BENCHES = {
     "ordered": Bench(ordered.run, ordered.GOALS, ordered_pictures.pictures),
     "burst": Bench(burst.run, burst.GOALS, burst_pictures.pictures),
     "chaos": Bench(chaos.run, chaos.GOALS, chaos_pictures.pictures, ("seconds", "seed")),
+    "live": Bench(live.run, live.GOALS, live_pictures.pictures),
     "soak": Bench(soak.run, soak.GOALS, soak_pictures.pictures, ("minutes",)),
 }
 

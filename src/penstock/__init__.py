@@ -15,6 +15,7 @@ The map, along the way of a record and then of a decision:
     flows/       what a user writes, and how it is started
     plan/        the compiled steps, the plan of an epoch, who owns which slot
     spark/       sessions, the epoch callback, host jobs, sinks: the only place that runs on Spark
+    live/        what couriers read and write by themselves: sources, sinks
     courier/     inside Spark tasks: each step's road to hosts and back, and what the task reports
     exchange/    a keyed step's rows on their way: what couriers and a chain on one host share
     wire/        messages, and Arrow Flight with a token
@@ -31,8 +32,9 @@ The map, along the way of a record and then of a decision:
     testing      testing processors without Spark, and flows with faults
 
 Each folder's docstring is its own map. Imports go one way: cli, console, flows, spark, driver, sim,
-offload, then courier, host and control side by side, exchange, wire, plan, testing, operators, then state
-and runtime side by side, and at the bottom settings, faults, extensions, call_text, codec, model and errors.
+offload, live, then courier, host and control side by side, exchange, wire, plan, testing, operators, then
+state and runtime side by side, and at the bottom settings, faults, extensions, call_text, codec, model and
+errors.
 """
 
 from importlib import import_module
@@ -55,6 +57,9 @@ if TYPE_CHECKING:
         StoreError,
     )
     from penstock.flows.flow import Flow, KeyedFlow, WindowedFlow, flow
+    from penstock.live.sinks.sink import RowIds
+    from penstock.live.sources.kafka import kafka
+    from penstock.live.sources.rate import rate
     from penstock.model import SLA
     from penstock.offload.backends.aws.backend import LambdaFunctions
     from penstock.offload.backends.local.backend import LocalFunctions
@@ -76,7 +81,8 @@ if TYPE_CHECKING:
     from penstock.settings import Settings
     from penstock.spark.query import FlowQuery, QueryStatus
     from penstock.spark.session import configure, session
-    from penstock.spark.sinks import collect, foreach_batch, to
+    from penstock.spark.sinks import collect, foreach_arrow, foreach_batch, to
+    from penstock.spark.sources import source
     from penstock.state.variables.values import Row
 
 _HOMES = {
@@ -87,6 +93,9 @@ _HOMES = {
     "errors": "CheckpointError FlowError HostLostError NullKeyError PenstockError ProtocolError "
     "SettingError StepError StoreError",
     "flows.flow": "Flow KeyedFlow WindowedFlow flow",
+    "live.sinks.sink": "RowIds",
+    "live.sources.kafka": "kafka",
+    "live.sources.rate": "rate",
     "model": "SLA",
     "offload.backends.aws.backend": "LambdaFunctions",
     "offload.backends.local.backend": "LocalFunctions",
@@ -98,7 +107,8 @@ _HOMES = {
     "settings": "Settings",
     "spark.query": "FlowQuery QueryStatus",
     "spark.session": "configure session",
-    "spark.sinks": "collect foreach_batch to",
+    "spark.sinks": "collect foreach_arrow foreach_batch to",
+    "spark.sources": "source",
     "state.variables.values": "Row",
 }
 """Module below `penstock` -> the public names that it holds."""
@@ -137,6 +147,7 @@ __all__ = [
     "ProtocolError",
     "QueryStatus",
     "Row",
+    "RowIds",
     "SettingError",
     "Settings",
     "StepError",
@@ -153,14 +164,18 @@ __all__ = [
     "count_distinct",
     "first",
     "flow",
+    "foreach_arrow",
     "foreach_batch",
     "hopping",
+    "kafka",
     "last",
     "max",
     "min",
     "new_host",
+    "rate",
     "session",
     "session_window",
+    "source",
     "sum",
     "to",
     "tumbling",

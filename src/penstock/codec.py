@@ -11,6 +11,7 @@ that is not finite (nan, inf) becomes null.
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Iterable
 from functools import cache
 from typing import Any, TypeVar, cast, get_args
@@ -91,6 +92,7 @@ def to_plain(value: object) -> Any:
 
 def from_plain(value: object, kind: type[T]) -> T:
     """Undo `to_plain`."""
+    _decoder(kind)
     try:
         return msgspec.convert(value, kind, dec_hook=_rich, str_keys=True)
     except _WRONG as wrong:
@@ -101,9 +103,15 @@ def _refused(kind: Any, wrong: Exception) -> ProtocolError:
     return ProtocolError(f"this is no {getattr(kind, '__name__', kind)}: {wrong}", hint=_HINT)
 
 
-@cache
 def _decoder(kind: Any) -> msgspec.json.Decoder[Any]:
-    return msgspec.json.Decoder(kind, dec_hook=_rich)
+    """The decoder of a type. What msgspec knows of a dataclass is there for all threads while it is still
+    being filled in, and a thread that uses it then crashes: so one thread at a time makes a decoder, of
+    all types that are in its own too, and nobody reads a type before."""
+    found = _decoders.get(kind)
+    if found is None:
+        with _making:
+            found = _decoders.setdefault(kind, msgspec.json.Decoder(kind, dec_hook=_rich))
+    return found
 
 
 def _plain(value: object) -> Any:
@@ -149,3 +157,5 @@ def _dtype(array: Any) -> Any:
 
 
 _encoder = msgspec.json.Encoder(enc_hook=_plain)
+_decoders: dict[Any, msgspec.json.Decoder[Any]] = {}
+_making = threading.Lock()

@@ -3,11 +3,13 @@
     penstock.commands     verbs of the `penstock` command: typer apps
     penstock.workloads    workloads of the simulator: functions of slots, delta_ms and seed
 
-Benchmarks and their workloads are such a package, penstock-bench.
+Benchmarks and their workloads are such a package, penstock-bench. Packages that only some flows need come
+with extras of Penstock (`imported`).
 """
 
 from __future__ import annotations
 
+from importlib import import_module
 from importlib.metadata import entry_points
 from typing import Any, Literal
 
@@ -29,3 +31,14 @@ def extension(group: Group, name: str) -> Any:
         f"{name!r} is in the package penstock-bench, which is not installed",
         hint="in a checkout of Penstock: make setup; elsewhere: pip install penstock-bench",
     )
+
+
+def imported(module: str, extra: str, purpose: str) -> Any:
+    """A module that comes with one of Penstock's extras."""
+    try:
+        return import_module(module)
+    except ImportError as missing:
+        raise SettingError(
+            f"{purpose} needs the package {module}, and it is not installed",
+            hint=f"pip install 'penstock[{extra}]'",
+        ) from missing

@@ -83,6 +83,30 @@ FAULT_POINTS: dict[str, FaultPoint] = {
 }
 """Every place for a failure, by name. Points of a host and of a step name them; so a fault can pick one."""
 
+_LIVE = ("epoch", "run", "partition")
+"""Of a live courier: its number is the partition."""
+
+LIVE_POINTS: dict[str, FaultPoint] = {
+    "host.round": FaultPoint(
+        "rows of a live run were applied, and its answers have not left", (*_HOST, *_RUN)
+    ),
+    "driver.begin": FaultPoint("hosts have joined a live run, and no courier has begun it", _RUN),
+    "driver.message": FaultPoint("a control message has its number, and no courier has it", _RUN),
+    "driver.told": FaultPoint("all couriers have a control message", _RUN),
+    "courier.polled": FaultPoint("a live courier has polled rows, and sent none of them", _LIVE),
+    "courier.message": FaultPoint(
+        "a live courier is about to put a control message between the chunks of a step",
+        ("step", *_LIVE),
+    ),
+    "courier.messaged": FaultPoint(
+        "a live courier has sent a control message to the hosts of a step", ("step", *_LIVE)
+    ),
+    "courier.flushed": FaultPoint(
+        "all output of an epoch has left a live courier, and the driver was not told", _LIVE
+    ),
+}
+"""Places for a failure that only live flows pass. They pass `courier.sent` after each chunk."""
+
 _WORK = ("records", "took_s")
 """Records that were worked on, and the seconds that this took."""
 
@@ -282,7 +306,7 @@ def _replace(old: Armed | None, new: Armed | None) -> None:
 
 
 def _known(name: str) -> FaultPoint:
-    known = {**FAULT_POINTS, **TRIAL_POINTS}
+    known = {**FAULT_POINTS, **LIVE_POINTS, **TRIAL_POINTS}
     if name not in known:
         near = get_close_matches(name, known, n=1)
         hint = f"use {near[0]}?" if near else f"they are {', '.join(known)}"

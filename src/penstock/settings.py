@@ -78,6 +78,16 @@ class Settings:
     """Rows of a chunk: what goes at a time through a chain on one host, and at least through a step
     with several workers. Smaller chunks spread work better, and each has its cost; 1 is allowed."""
 
+    live_window_mb: float = 64.0
+    """Megabytes of rows that a live courier holds, or has sent and no host has applied. Beyond that it polls
+    no more, so that pressure reaches the source. Some seconds of a fast source, and little of a task's
+    memory."""
+
+    live_pause_ms: float = 20.0
+    """Milliseconds from one chunk of a live courier to the next, at most. The pause follows what chunks cost
+    and is 3 to 5 ms at some ten thousand rows a second; only beyond some hundred thousand it comes to this.
+    Lower means less latency there, and more chunks to pay for."""
+
     schedule: ScheduleName = "ct"
     """The operator that a host's worker turns to next: the one with the lowest throughput (ct), the
     last of the chain (lp), the one with the longest work ahead (et), or the first whose output queue
@@ -114,6 +124,9 @@ class Settings:
             )
         if self.host_staged_mb is not None and self.host_staged_mb <= 0:
             raise SettingError(f"host_staged_mb={self.host_staged_mb}", hint="use more than 0")
+        for name in ("live_window_mb", "live_pause_ms"):
+            if getattr(self, name) <= 0:
+                raise SettingError(f"{name}={getattr(self, name)}", hint="use more than 0")
         if self.schedule not in get_args(ScheduleName):
             raise SettingError(
                 f"there is no schedule {self.schedule!r}",

@@ -20,6 +20,7 @@ from penstock_bench.chaos.oracle import SparkLog, difference
 from penstock_bench.chaos.outcome import outcome_of
 from penstock_bench.chaos.schedule import ChaosPlan
 from penstock_bench.chaos.schedule import schedule as chaos_schedule
+from penstock_bench.live import bench as live
 from penstock_bench.live.latency import Began, Seconds
 from penstock_bench.migration import bench as migration
 from penstock_bench.nexmark import bench as nexmark
@@ -27,7 +28,7 @@ from penstock_bench.ordered import bench as ordered
 from penstock_bench.ordered import queries as ordered_queries
 from penstock_bench.ordered import sweeps as ordered_sweeps
 from penstock_bench.ordered.trials import Shown, Trial, told
-from penstock_bench.report import Result
+from penstock_bench.report import Report, Result
 from penstock_bench.soak import bench as soak
 from penstock_bench.soak.samples import ROLES, FileCount, HeldResources, SoakSample
 from penstock_bench.switch import bench as switch
@@ -167,6 +168,41 @@ def chaos_report() -> dict[str, Any]:
     log = SparkLog(dict(enumerate(ends)), Began(1_000_000, 50), len(ends) - 1)
     made = outcome_of(plan, log, schedule, happened, notes, 1, [], difference({}, {}))
     told: dict[str, Any] = json.loads(chaos.report(made).to_json())
+    return told
+
+
+def live_report(peers: bool = True) -> dict[str, Any]:
+    """As `live.run` makes it, with or without the peers that must be installed."""
+    sides = [side for side in live.SIDES if peers or side not in live.PEERS]
+    bins: list[float | None] = [8.0 + n % 3 for n in range(60)]
+    changes: dict[str, Any] = {
+        change: {
+            "steady_ms": 9.0,
+            "peak_ms": 20.0 * (n + 1),
+            "recover_s": 0.5 * (n + 1),
+            "before_ms": bins,
+            "after_ms": [*[None] * n, 20.0 * (n + 1), *bins[n + 1 :]],
+        }
+        for n, change in enumerate(("move", "kill_courier", "kill_host"))
+    }
+    results: dict[str, Any] = {
+        "sides": {
+            side: {
+                "rates": {
+                    str(rate): {"p50_ms": 3.0 * 10**n, "p99_ms": 8.0 * 10**n}
+                    for rate in live.FULL.rates
+                },
+                "drained_per_s": 1e5 * (n + 1),
+            }
+            for n, side in enumerate(sides)
+        },
+        "missing": {},
+        "changes": changes,
+        "generated": {"live_per_s": 3e6, "micro_per_s": 2e6},
+    }
+    settings = {"keys": live.KEYS}
+    report = Report("live", settings, results, live.ratios(results))
+    told: dict[str, Any] = json.loads(report.to_json())
     return told
 
 

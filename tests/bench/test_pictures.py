@@ -25,6 +25,7 @@ from penstock_bench.switch import sweeps as switch_sweeps
 from tests.bench.made_up import (
     burst_report,
     chaos_report,
+    live_report,
     migration_report,
     nexmark_report,
     ordered_report,
@@ -38,6 +39,7 @@ NAMES = {
         *("10-live-latency", "11-live-loads", "15-live-trade-off"),
     ],
     "chaos": ["latency", "recovery"],
+    "live": ["latency", "changes"],
     "migration": [
         *("cumulative-p99-50mb", "p99-50mb", "p50-50mb", "cumulative-p99-5gb", "p99-5gb"),
         *("skew-p50", "skew-p99", "strategies", "moved", "recovery"),
@@ -58,6 +60,7 @@ NAMES = {
 REPORTS: dict[str, Callable[[], dict[str, Any]]] = {
     "burst": burst_report,
     "chaos": chaos_report,
+    "live": live_report,
     "soak": soak_report,
     "migration": lambda: migration_report(
         replace(migration.FULL, sizes=("50mb", "5gb"), fractions=(0.5, 1.0))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -179,3 +181,32 @@ def _refusal(read: Callable[[bytes], object], data: bytes) -> PenstockError | No
     except PenstockError as refused:
         return refused
     return None
+
+
+_AT_ONCE = """
+import sys, threading
+from dataclasses import make_dataclass
+from penstock import codec
+
+sys.setswitchinterval(1e-6)
+for _ in range(30):
+    inner = make_dataclass("Inner", [(f"f{n}", int | None) for n in range(20)])
+    outer = make_dataclass("Outer", [(f"g{n}", inner | None) for n in range(5)])
+    plain = {f"g{n}": {f"f{n}": 1 for n in range(20)} for n in range(5)}
+    text, together = codec.encode(plain), threading.Barrier(8)
+
+    def read(number):
+        together.wait()
+        codec.decode(text, outer) if number % 2 else codec.from_plain(plain, outer)
+
+    threads = [threading.Thread(target=read, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+"""
+
+
+def test_many_threads_may_read_a_type_for_the_first_time() -> None:
+    done = subprocess.run([sys.executable, "-c", _AT_ONCE], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr or f"it died of signal {-done.returncode}"

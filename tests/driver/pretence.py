@@ -27,7 +27,6 @@ from penstock.operators.operator import EpochTime
 from penstock.plan.epoch import EpochPlan, Offload, RouteTable, StepRoutes
 from penstock.plan.steps import FlowPlan
 from penstock.settings import Settings
-from penstock.state.store.store import DeltaRef
 from penstock.wire.report import Seen, Usage
 from tests.trials.ledger import SLOTS, SUMS
 
@@ -254,9 +253,8 @@ class Pretence:
     ) -> None:
         """The epoch is done; `work` is rows and useful time of each host."""
         self.now_ms = done_ms
-        none = cast("DeltaRef", None)
         sealed = [
-            SealedHost(host, none, HostVitals(rows=rows, useful_ms=ms, entries=0, state_bytes=0))
+            SealedHost(host, (), HostVitals(rows=rows, useful_ms=ms, entries=0, state_bytes=0))
             for host, (rows, ms) in work.items()
         ]
         self.loop.sealed(plan, seen, sealed, self.now_ms, self.now_ms)

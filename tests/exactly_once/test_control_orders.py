@@ -117,7 +117,7 @@ def test_nonsense_is_journalled_and_the_flow_goes_on(tmp_path: Path, order: Orde
         flow.take(Turn(2))
         (refused,) = flow.entries("failed", "refused")
         assert NONSENSE[order] in refused.text
-        assert set(flow.cluster.fleet._steps) == {"sums/0", "sums/1"}, "hosts that nobody wants"
+        assert set(flow.cluster.fleet._members) == {"sums/0", "sums/1"}, "hosts that nobody wants"
         assert sorted(flow.cluster.jobs.live) == ["sums/0", "sums/1"]
         flow.order(spread)
         flow.rest()

@@ -121,7 +121,7 @@ def test_a_query_ends_although_a_host_is_stopped(tmp_path: Path) -> None:
         began = time.monotonic()
         flow.cluster.fleet.stop()
         assert time.monotonic() - began < LOST_S + 2
-        flow.cluster.fleet._steps.clear()
+        flow.cluster.fleet._members.clear()
 
 
 # A link that is broken for good

@@ -24,12 +24,12 @@ ORPHAN = "runs/sums/000000000000-gone-0.arrow"
 
 def base(on: MiniCluster) -> int:
     """The version that the next epoch's chain begins at."""
-    return on.runner._base
+    return on.runner.versions.base
 
 
 def layout(on: MiniCluster) -> Layout:
     store = Store(on.store)
-    return store.read_layout(on.runner._layout)
+    return store.read_layout(on.runner.versions.layout)
 
 
 def until(flow: Trial, condition: Callable[[], bool], epochs: int = 60) -> None:
@@ -72,7 +72,7 @@ def test_a_host_that_is_lost_costs_its_own_part_only(tmp_path: Path) -> None:
 
         with armed(Fault("host.compact", do=die, where={"host": "sums/0"})):
             flow.take(Turn(1))
-            compaction = flow.cluster.runner._upkeep._compaction
+            compaction = flow.cluster.runner.versions.upkeep._compaction
             assert compaction is not None
             while sum(part.done is not None for part in compaction._parts) < 2:
                 time.sleep(0.005)

@@ -26,9 +26,10 @@ def test_the_public_names_are_these() -> None:
         "Bounds", "CHANGE", "CheckpointError", "Decision", "Elastic", "Flow", "FlowError", "FlowQuery",
         "FunctionPrice", "HostLostError", "HostPrice", "KeyedFlow", "KeyedProcessor", "LambdaFunctions",
         "LocalFunctions", "Migration", "NullKeyError", "PenstockError", "Policy",
-        "ProtocolError", "QueryStatus", "Row", "SLA", "SettingError", "Settings", "StepError",
+        "ProtocolError", "QueryStatus", "Row", "RowIds", "SLA", "SettingError", "Settings", "StepError",
         "StoreError", "Treatment", "Vitals", "Window", "WindowedFlow", "approx_distinct", "avg",
-        "collect", "configure", "count", "count_distinct", "first", "flow", "foreach_batch", "hopping",
+        "collect", "configure", "count", "count_distinct", "first", "flow", "foreach_arrow",
+            "foreach_batch", "hopping", "kafka", "rate", "source",
         "last", "max", "min", "new_host", "session", "session_window", "sum", "to", "tumbling",
     }  # fmt: skip
 

@@ -213,7 +213,7 @@ class Pair:
             found += [self.stored[k] for k in there if self.stored[k]["__present"][0].as_py()]
             schema = host.operator.table.schema
             table = pa.concat_tables(found) if found else schema.empty_table()
-            assert host.install(need.changes, keys, table)
+            assert host.install(need, keys, table)
 
 
 def slot(key: int) -> int:
@@ -280,7 +280,7 @@ def test_an_answer_that_comes_after_a_rollback_is_not_used() -> None:
     assert isinstance(need, NeedKeys)
     host.rollback(0)
     empty = host.operator.table.schema.empty_table()
-    assert not host.install(need.changes, need.parts[0][1], empty)
+    assert not host.install(need, need.parts[0][1], empty)
 
 
 def test_beyond_the_memory_limit_entries_are_read_again() -> None:
@@ -318,7 +318,7 @@ def test_whole_slots_are_waited_for() -> None:
     assert wanted.source is not None
     table = other.operator.table.export(other.copies.of_slot(1, wanted.source.version))
     keys = host.operator.table.codec.from_storage(table["__key"])
-    assert host.install(wanted.changes, keys, table)
+    assert host.install(wanted, keys, table)
     host.complete_slot(wanted)
     assert host.needs(head, ROWS, rows((a, 1))) is None
     assert host.wanted() is None

@@ -12,7 +12,7 @@ import pytest
 
 import penstock.operators.aggregate.aggregates as ps
 from penstock.errors import ProtocolError, StepError
-from penstock.host.chunks import Chunk, ForAllParts
+from penstock.host.chunks import ChannelChunk, ForAllParts
 from penstock.host.machine import HostMachine
 from penstock.host.parted import PartedOperator
 from penstock.host.residence import NeedKeys
@@ -142,16 +142,16 @@ def test_refuses_what_the_step_cannot_take() -> None:
     assert step.apply(ROWS, []) == Answer()
 
 
-def test_refuses_batches_of_both_sides() -> None:
+def test_takes_batches_of_both_sides() -> None:
+    """Couriers of a live run mix them."""
     sides = pa.schema([("k", pa.int64())]), pa.schema([("k", pa.int64()), ("b", pa.int64())])
     plan = JoinPlan(*sides, (("k", "k"),), "inner", Regular())
     step = in_parts(plan)
     step.open(EpochTime(0, 0))
     left = plan.tagged.pack(0, pa.record_batch({"k": [1, 2]}))
     right = plan.tagged.pack(1, pa.record_batch({"k": [2, 3], "b": [20, 30]}))
-    with pytest.raises(ProtocolError, match="one key for each of its rows"):
-        step.apply(ROWS, [pa.concat_batches([left, right])])
-    assert given(step.apply(ROWS, [left, right])) == [(2, 20)]
+    assert given(step.apply(ROWS, [pa.concat_batches([right, left])])) == [(2, 20)]
+    assert given(step.apply(ROWS, [left, right])) == [(2, 20)] * 3
 
 
 class Watched:
@@ -229,7 +229,7 @@ def test_stages_of_a_chain(parts: int, workers: int) -> None:
             step.open(EpochTime(0, 0))
         return [*steps[0].stages(), _Between(), *steps[1].stages()]
 
-    items = [Chunk(ROWS, [batch]) for batch in chunks]
+    items = [ChannelChunk(ROWS, [batch]) for batch in chunks]
     wanted = run_serially(chain(), items)
     runtime = Runtime(chain(), workers=workers)
     got = runtime.run(items)
@@ -243,8 +243,8 @@ class _Between:
 
     name, kind, parts = "between", "stateless", 1
 
-    def work(self, part: int, piece: Answer) -> Chunk:
-        return Chunk(ROWS, piece.batches)
+    def work(self, part: int, piece: Answer) -> ChannelChunk:
+        return ChannelChunk(ROWS, piece.batches)
 
     def split(self, item: Any) -> Any:
         return [(0, item)]
@@ -264,14 +264,14 @@ def test_an_epoch_in_a_stream_of_work(parts: int) -> None:
     step = in_parts(COUNTS, parts)
     opening = ForAllParts(lambda part: part.open(EpochTime(0, 0)))
     closing = ForAllParts(lambda part: part.close())
-    work = [opening, Chunk(ROWS, [rows([1, 2, 1])]), Chunk(ROWS, []), closing]
+    work = [opening, ChannelChunk(ROWS, [rows([1, 2, 1])]), ChannelChunk(ROWS, []), closing]
     assert given(*run_serially(step.stages(), work)) == [(1, 2, 0), (2, 1, 0)]
 
 
 def test_chunks() -> None:
     batches = [rows(range(4)), rows([]), rows(range(4, 5)), rows(range(5, 14))]
     places = Places.of_records(2, np.arange(14) * 10)
-    whole = Chunk(ROWS, batches, places)
+    whole = ChannelChunk(ROWS, batches, places)
     for size in (1, 3, 5, 14, 20):
         chunks = list(whole.cut(size))
         assert [chunk.rows for chunk in chunks[:-1]] == [size] * (len(chunks) - 1)
@@ -280,7 +280,7 @@ def test_chunks() -> None:
         assert Places.joined([c.places for c in chunks if c.places]).minor.tolist() == list(
             range(0, 140, 10)
         )
-    assert list(Chunk(ROWS, [rows([])]).cut(3)) == []
+    assert list(ChannelChunk(ROWS, [rows([])]).cut(3)) == []
 
 
 def test_a_host_does_not_see_the_parts() -> None:
@@ -303,7 +303,7 @@ def test_a_host_does_not_see_the_parts() -> None:
     for _, missing in need.parts:
         found, unknown = first.copies.of_keys(missing, 1)
         assert not len(unknown)
-        assert second.install(need.changes, missing, found)
+        assert second.install(need, missing, found)
     assert second.needs(_header(2), ROWS, theirs) is None
     answer = second.close_channel(_header(2), ROWS, theirs)
     assert given(answer) == [(k, 3, 0) for k in range(40) if _slot(k) >= 4]

@@ -27,3 +27,40 @@ def test_a_rehearsal_leaves_no_thread_and_loads_no_pandas() -> None:
         [sys.executable, "-c", SCRIPT], capture_output=True, text=True, check=True
     )
     assert done.stdout.splitlines() == ["0 1 False", "[]"]
+
+
+LIVE = """
+import gc
+from numba.core.dispatcher import Dispatcher
+from penstock.host.rehearsal import rehearse
+
+def compiled():
+    found = [d for d in gc.get_objects() if isinstance(d, Dispatcher)]
+    return {(d.py_func.__module__, d.py_func.__name__, s) for d in found for s in d.signatures}
+
+rehearse()
+before = compiled()
+from tests.host.live_rig import Rig
+from tests.host.test_live_server import ONES, all_given
+
+rig = Rig()
+rig.begin()
+rig.send(0, *ONES)
+all_given(rig, 1, 1)
+rig.tell(rig.checkpoint())
+rig.seal(0)
+rig.tell(rig.move((0,), 0, 1))
+rig.tell(rig.move((1,), 1, 0, whole=True))
+rig.send(1, *ONES)
+all_given(rig, 2, 2)
+rig.tell(rig.checkpoint())
+rig.seal(1)
+print(sorted(str(new) for new in compiled() - before))
+rig.end()
+"""
+
+
+def test_a_live_run_compiles_nothing_that_was_not_rehearsed() -> None:
+    """Arrays from the wire cannot be written, which is another signature to a compiler."""
+    done = subprocess.run([sys.executable, "-c", LIVE], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == ["[]"]

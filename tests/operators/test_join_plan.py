@@ -179,3 +179,22 @@ def test_large_output_comes_in_several_batches() -> None:
 def test_partial_states_are_refused() -> None:
     with pytest.raises(ProtocolError, match="'partials'"):
         plan().operator(8, "step", "fail").apply("partials", [])
+
+
+@pytest.mark.parametrize("bound", [Regular(), InWindow(tumbling("1s"), "at", "at")])
+def test_keys_of_a_batch_are_those_of_its_rows_as_they_are_mixed(bound: Any) -> None:
+    """Whoever holds rows back, while their keys move, goes by them."""
+    joined = plan(bound=bound)
+    sides = [
+        pa.RecordBatch.from_pydict(
+            {f.name: pa.array(ids if f.name == "id" else [0] * len(ids)).cast(f.type) for f in side}
+        )
+        for ids, side in zip(([5, 6, 7], [8, 5]), joined.tagged.inputs, strict=True)
+    ]
+    tagged = pa.concat_batches([joined.tagged.pack(n, rows) for n, rows in enumerate(sides)])
+    operator = joined.operator(8, "join", "fail")
+    alone = [joined.keys(n, rows).hashes.tolist() for n, rows in enumerate(sides)]
+    for order in ([0, 1, 2, 3, 4], [3, 0, 4, 2, 1], [4], [1, 0], []):
+        mixed = tagged.take(pa.array(order, pa.int64()))
+        (keys,) = operator.keys("rows", [mixed])
+        assert keys.hashes.tolist() == [[*alone[0], *alone[1]][row] for row in order]

@@ -9,6 +9,7 @@ import pytest
 
 from penstock.errors import PenstockError
 from penstock.spark import query as module
+from penstock.spark.parts import QueryParts
 from penstock.spark.query import FlowQuery
 
 PARTS = ("keeper.stop", "bill.end", "runner.stop", "journal.stop", "events.stop", "fleet.stop")
@@ -26,7 +27,8 @@ def test_a_part_that_does_not_end_keeps_no_other_part_and_not_the_query_from_end
     parts.start = MagicMock(temporary=False)
     parts.start.source.isStreaming = False
     parts.start.settings.faults = ()
-    parts.epochs.error = None
+    parts.epochs.error = parts.error = None
+    parts.ends = lambda: [parts.keeper.stop, *QueryParts.ends(parts)]
     hangs = how is PenstockError
     monkeypatch.setattr(module, "_END_S", 0.2 if hangs else 60.0)
     wrong = (lambda: over.wait(60)) if hangs else how("it cannot be ended")

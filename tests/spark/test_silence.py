@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 import penstock as ps
 from penstock.faults import Fault
-from penstock.spark import host_jobs
+from penstock.spark import lasting_jobs
 from tests.spark.sources import numbers, run, stream, write_files
 from tests.spark.test_faults import await_condition, epochs_in
 from tests.spark.test_flow import sums
@@ -73,7 +73,7 @@ def test_a_stopped_host_is_given_up(
     """Others take its slots, or its next incarnation does. Where it cannot be killed at once, as on
     another machine, it goes on later, and finds that nobody counts on it."""
     if not killed:
-        monkeypatch.setattr(host_jobs, "_kill_worker", lambda pid: False)
+        monkeypatch.setattr(lasting_jobs, "_kill_worker", lambda pid: False)
     tables = numbers(files=6, rows=1000, keys=100)
     write_files(tmp_path / "in", tables)
     flow = (

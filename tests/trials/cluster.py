@@ -164,7 +164,7 @@ class MiniCluster:
 
         self.time_ms = max(self.time_ms, self.now_ms)
         progress = self.runner.run(self.epoch, len(parts), write, closing)
-        self.started_ms = self.runner._started_ms
+        self.started_ms = self.runner.versions.started_ms
         self.epoch += 1
         return progress
 
@@ -200,7 +200,10 @@ class MiniCluster:
 
     def await_upkeep(self) -> None:
         """Wait for the compaction and the clean-up that are under way, if any."""
-        for chore in (self.runner._upkeep._compacting, self.runner._upkeep._cleaning):
+        for chore in (
+            self.runner.versions.upkeep._compacting,
+            self.runner.versions.upkeep._cleaning,
+        ):
             chore.join()
 
     def output(self, epoch: int) -> list[tuple[Any, ...]]:
@@ -211,22 +214,8 @@ class MiniCluster:
 
     def keys(self, step: str) -> set[Any]:
         """The keys of a step that have state which has not expired, as the store tells."""
-        of = self._step(step)
-        table = of.operator().table
-        reader = StateReader(open_store(self.store), step, table.codec, table.schema, table.slots)
-        reader.refresh(self.epoch - 1)
-        found: Counter[Any] = Counter()
-        for slot in range(table.slots):
-            after: int | None = None
-            while True:
-                piece, after = reader.scan(slot, after, 1000)
-                keys = of.codec.as_tuples(of.codec.from_storage(piece.column(KEY)))
-                living = [lives(row, self.time_ms) for row in piece.to_pylist()]
-                found.update(key for key, alive in zip(keys, living, strict=True) if alive)
-                if after is None:
-                    break
-        assert all(times == 1 for times in found.values()), "a key twice"
-        return {key[0] if len(key) == 1 else key for key in found}
+        stored = stored_entries(self.store, self._step(step), self.epoch - 1)
+        return {key for key, row in stored.items() if lives(row, self.time_ms)}
 
     def _step(self, step: str) -> KeyedStep:
         return next(one for one in self.flow.keyed if one.id == step)
@@ -234,7 +223,7 @@ class MiniCluster:
     @property
     def begun(self) -> bool:
         """Whether the driver has run an epoch since it was started: only then slots can be moved."""
-        return self.runner._version is not None
+        return self.runner.versions.newest is not None
 
     # Deaths
 
@@ -460,6 +449,25 @@ def _attempt(where: Mapping[str, object]) -> int:
     attempt = where["attempt"]
     assert isinstance(attempt, int)
     return attempt
+
+
+def stored_entries(store: str, step: KeyedStep, version: int) -> dict[Any, Row]:
+    """Every key of a step, with what a version in the store has of it."""
+    table, found = step.operator().table, dict[Any, Row]()
+    reader = StateReader(open_store(store), step.id, table.codec, table.schema, table.slots)
+    reader.refresh(version)
+    for slot in range(table.slots):
+        after: int | None = None
+        while True:
+            piece, after = reader.scan(slot, after, 1000)
+            keys = step.codec.as_tuples(step.codec.from_storage(piece.column(KEY)))
+            for key, row in zip(keys, piece.to_pylist(), strict=True):
+                one = key[0] if len(key) == 1 else key
+                assert one not in found, "a key twice"
+                found[one] = row
+            if after is None:
+                break
+    return found
 
 
 def lives(row: Row, now_ms: int) -> bool:

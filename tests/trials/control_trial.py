@@ -279,7 +279,7 @@ class ControlTrial(Trial):
     def _leaked(self) -> set[HostId]:
         on = self.cluster
         wanted = {host for step in on.flow.keyed for host in on.relocation.hosts(step.id)}
-        return set(on.fleet._steps) - wanted
+        return set(on.fleet._members) - wanted
 
 
 @contextmanager

@@ -9,14 +9,16 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 import pyarrow.flight as fl
 
 from penstock.driver.registry import Registry
+from penstock.errors import HostLostError
 from penstock.host.main import HostOrder, HostTask, TaskOrder, keep_known
 from penstock.host.server import HostServer
 from penstock.plan.steps import KeyedStep
 from penstock.state.store.store import Place, Store
-from penstock.wire.flight import Endpoint
+from penstock.wire.flight import Endpoint, in_own_thread
 
 if TYPE_CHECKING:
     from tests.trials.cluster import MiniCluster
+    from tests.trials.live_cluster import LiveCluster
 
 ADDRESS = "127.0.0.1"
 
@@ -58,6 +60,8 @@ class MortalServer(HostServer):
         """Break every call, also those that wait for slots to arrive."""
         self.dead = True
         self.going.set()
+        # it waits for the thread that works, and whoever dies may hold the lock that this one needs
+        in_own_thread(lambda: self.end_run(HostLostError("this host is dead")), "dying")
         self.machine.needs = self._must_live  # type: ignore[method-assign, assignment]
         with self._lock:
             self.machine.residence.whole[:] = False
@@ -83,7 +87,7 @@ class _OwnDriver:
 class ThreadHosts:
     """`HostJobs` on threads. Hosts of one task live and die together."""
 
-    def __init__(self, cluster: MiniCluster, registry: Registry, token: str) -> None:
+    def __init__(self, cluster: MiniCluster | LiveCluster, registry: Registry, token: str) -> None:
         self._cluster, self._registry, self._token = cluster, registry, token
         self._servers: dict[str, MortalServer] = {}
         self._tasks: dict[str, HostTask] = {}

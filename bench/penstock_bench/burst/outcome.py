@@ -12,7 +12,7 @@ from penstock.control.examine.vitals import Floats
 from penstock.control.journal.entry import Entry
 from penstock.control.money import Money
 from penstock.driver.progress import EpochProgress, HostProgress
-from penstock.spark.arriving import ArrivalTimes
+from penstock.live.sources.rate import ArrivalTimes
 from penstock_bench.burst.scenarios import LiveBurst
 from penstock_bench.live.latency import delivered, done_ms
 from penstock_bench.switch.outcome import hosts_by_second, of_step, since

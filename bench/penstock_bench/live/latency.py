@@ -15,10 +15,10 @@ import numpy.typing as npt
 
 from penstock.control.examine.vitals import Floats
 from penstock.driver.progress import EpochProgress
+from penstock.live.sources.rate import ArrivalTimes
 from penstock.model import SLA
 from penstock.sim.pieces import Numbers
 from penstock.sim.success import success_rates
-from penstock.spark.arriving import ArrivalTimes
 
 
 @dataclass(frozen=True)

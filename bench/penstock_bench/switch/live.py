@@ -15,10 +15,11 @@ import numpy as np
 from pyspark.sql import DataFrame, SparkSession
 
 import penstock as ps
+from penstock.live.sources.rate import ArrivalTimes
 from penstock.settings import Settings
 from penstock.sim.shapes import shape
 from penstock.sim.skews import skew
-from penstock.spark.arriving import ArrivalTimes, Arriving, arriving
+from penstock.spark.arriving import Arriving, arriving
 from penstock.testing import Fault, Pace
 from penstock_bench import sides
 from penstock_bench.live.latency import SlotsOf, delivered, truth

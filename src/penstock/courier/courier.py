@@ -26,6 +26,7 @@ from penstock.errors import (
     PenstockError,
     to_wire,
 )
+from penstock.exchange.aside import Aside, bad_input
 from penstock.exchange.step_work import as_schema
 from penstock.faults import Fault, arm
 from penstock.plan.epoch import EpochPlan
@@ -105,7 +106,8 @@ class Courier:
 
     def _deliver(self, delivery: Delivery) -> list[pa.RecordBatch]:
         flow, witness = self.flow, Witness(self.flow.sources)
-        streams, roads = Streams(flow, iter(delivery.input), witness), self.roads(delivery)
+        streams = Streams(flow, iter(delivery.input), witness, delivery.aside)
+        roads = self.roads(delivery)
         # The last road to hosts has read all input and sent all records: what was seen and counted
         # can be told already, while the hosts work.
         early = max((n for n, road in enumerate(roads) if road.told == "sent"), default=-1)
@@ -130,12 +132,20 @@ class Streams:
     Rows are read once from Spark, as they are asked for.
     """
 
-    def __init__(self, flow: FlowPlan, batches: Iterator[pa.RecordBatch], witness: Witness) -> None:
-        self._tagged = flow.tagged
+    def __init__(
+        self,
+        flow: FlowPlan,
+        batches: Iterator[pa.RecordBatch],
+        witness: Witness,
+        aside: Aside,
+    ) -> None:
+        self._flow, self._tagged, self._aside = flow, flow.tagged, aside
+        # Sources that are not DataFrames have times in UTC, Spark brings them in the session's zone.
+        self._zoned = any(source.decoder is not None for source in flow.sources)
         self._batches = batches
         self._waiting: list[deque[pa.RecordBatch]] = [deque() for _ in flow.sources]
         self._streams: list[Iterable[pa.RecordBatch]] = [
-            witness.watch(number, self._source(number)) for number in range(len(flow.sources))
+            witness.watch(number, self._decoded(number)) for number in range(len(flow.sources))
         ]
         reads = (stream for step in range(len(flow.steps)) for stream in flow.reads(step))
         self._readers = Counter(reads)
@@ -160,6 +170,19 @@ class Streams:
         """What leaves the flow."""
         return self._streams[-1]
 
+    def _decoded(self, number: int) -> Iterator[pa.RecordBatch]:
+        """The rows of one source, made of what Spark read."""
+        decoder = self._flow.sources[number].decoder
+        if decoder is None:
+            yield from self._source(number)
+            return
+        for batch in self._source(number):
+            rows, bad = decoder.decode(batch)
+            if bad and self._flow.on_error == "fail":
+                raise bad_input(bad)
+            self._aside.dead.extend(bad)
+            yield rows
+
     def _source(self, number: int) -> Iterator[pa.RecordBatch]:
         """The batches of one source; those of others that come in between wait."""
         waiting = self._waiting[number]
@@ -172,6 +195,8 @@ class Streams:
             if self._tagged is None:
                 yield batch
                 continue
+            if self._zoned:
+                batch = batch.cast(self._tagged.schema)
             for source, rows in self._tagged.unpack(batch):
                 self._waiting[source].append(rows)
 

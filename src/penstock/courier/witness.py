@@ -7,7 +7,6 @@ from collections.abc import Iterable, Iterator, Sequence
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from penstock.errors import FlowError
 from penstock.plan.steps import SourcePlan
@@ -25,7 +24,7 @@ MOST_PARTITIONS = 10_000
 UNNAMED = "(none)"
 """The partition of rows whose partition is null or an empty text."""
 
-_PER_MS = {"us": 1_000, "ns": 1_000_000}
+_PER_MS = {"ms": 1, "us": 1_000, "ns": 1_000_000}
 
 
 class Witness:
@@ -34,6 +33,7 @@ class Witness:
     >>> rows = pa.record_batch({"at": pa.array([5, 7, 6], pa.timestamp("ms")), "p": ["a", "b", "a"]})
     >>> witness = Witness([SourcePlan(rows.schema, event_time="at", partition="p")])
     >>> witness.note(0, rows)
+    {'a': 6, 'b': 7}
     >>> witness.seen().event_ms
     ((0, 'a', 6), (0, 'b', 7))
     """
@@ -54,12 +54,12 @@ class Witness:
             self.note(input, batch)
             yield batch
 
-    def note(self, input: int, batch: pa.RecordBatch) -> None:
-        """Take in one batch of an input."""
+    def note(self, input: int, batch: pa.RecordBatch) -> dict[str, int]:
+        """Take in one batch of an input; gives the newest event time of each partition in it."""
         source = self._sources[input]
         self._rows += batch.num_rows
         if not batch.num_rows:
-            return
+            return {}
         if source.arrival is not None:
             self._arrivals.append(_as_ms(batch.column(source.arrival)))
             self._unfolded += batch.num_rows
@@ -68,12 +68,14 @@ class Witness:
         if source.event_time is not None:
             times = batch.column(source.event_time)
             partition = None if source.partition is None else batch.column(source.partition)
-            self._note_times(input, times, partition, source.partition)
+            return self._note_times(input, times, partition, source.partition)
+        return {}
 
     def _note_times(
         self, input: int, times: pa.Array, partition: pa.Array | None, column: str | None
-    ) -> None:
-        for name, time in _newest_by(times, partition).items():
+    ) -> dict[str, int]:
+        newest = _newest_by(times, partition)
+        for name, time in newest.items():
             place = (input, name)
             self._newest[place] = max(self._newest.get(place, time), time)
         if partition is not None:
@@ -84,6 +86,7 @@ class Witness:
                     hint="name a column that has one value for each partition of the source, such "
                     "as `partition` of a Kafka topic, or none",
                 )
+        return newest
 
     def seen(self) -> Seen:
         """A report of what passed so far."""
@@ -108,9 +111,9 @@ class Witness:
 
 def _as_ms(column: pa.Array) -> npt.NDArray[np.int64]:
     """A timestamp column as milliseconds since 1970; nulls are left out."""
-    times = column.drop_null().cast(pa.timestamp("ms"), safe=False).cast(pa.int64())
-    found: npt.NDArray[np.int64] = times.to_numpy(zero_copy_only=False)
-    return found
+    times = fixed_values(column.drop_null() if column.null_count else column)
+    unit = column.type.unit
+    return times * 1_000 if unit == "s" else times // _PER_MS[unit]
 
 
 def _newest_by(times: pa.Array, partition: pa.Array | None) -> dict[str, int]:
@@ -121,7 +124,9 @@ def _newest_by(times: pa.Array, partition: pa.Array | None) -> dict[str, int]:
     if times.null_count == len(times):
         return {}
     if partition is None:
-        return {"": _to_ms(pc.max(times).value, times.type)}
+        if times.null_count:
+            times = times.drop_null()
+        return {"": _to_ms(int(fixed_values(times).max()), times.type)}
     if times.null_count:
         valid = times.is_valid()
         times, partition = times.filter(valid), partition.filter(valid)
@@ -148,4 +153,4 @@ def _names(values: pa.Array) -> list[str]:
 
 
 def _to_ms(time: int, type: pa.DataType) -> int:
-    return time * 1_000 if type.unit == "s" else time // _PER_MS.get(type.unit, 1)
+    return time * 1_000 if type.unit == "s" else time // _PER_MS[type.unit]

@@ -1,1 +1,11 @@
-"""The driver's part of a running query: registry and fleet of hosts, epochs, progress, upkeep."""
+"""The driver's part of a running query.
+
+epochs.py, live.py    the two ways to run it: micro-batches, or runs of lasting streams with checkpoints
+versions.py           what both make: manifests, one after the other, and upkeep behind them
+checkpoints.py        which checkpoints of a live run are under way (pure)
+crew.py               long-lived tasks: fleet.py are hosts, couriers.py those of a live flow
+registry.py           where they register and are heard; silence_watch.py: who is not heard any more
+relocation.py         which host has which slots, carried out
+control_loop.py       what control decides, carried out
+progress.py, bill.py, awaiting.py, journal_writer.py    what people are told
+"""

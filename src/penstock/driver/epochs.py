@@ -5,20 +5,18 @@ Free of Spark: how the epoch's output is written comes in as a function.
 
 from __future__ import annotations
 
-import logging
 import time
 from collections import Counter
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Sequence
 
 import pyarrow as pa
 
-from penstock import codec
 from penstock.control.instructions import Orders, StepOrders
+from penstock.driver.awaiting import Awaiting
 from penstock.driver.bill import Bill
-from penstock.driver.clock import EpochClock, wall_ms
+from penstock.driver.clock import wall_ms
 from penstock.driver.control_loop import ControlLoop
-from penstock.driver.fleet import Fleet, SealedHost
+from penstock.driver.fleet import Fleet
 from penstock.driver.progress import (
     EpochProgress,
     couriers_progress,
@@ -28,28 +26,16 @@ from penstock.driver.progress import (
 )
 from penstock.driver.registry import Registry
 from penstock.driver.relocation import Relocation
-from penstock.driver.upkeep import Upkeep
-from penstock.errors import (
-    FEWER_ROWS,
-    ChangedInputError,
-    CheckpointError,
-    HostLostError,
-    StaleRunError,
-)
+from penstock.driver.versions import Tries, Versions
+from penstock.errors import CheckpointError
 from penstock.faults import point
-from penstock.model import DeadLetter, StepId
+from penstock.model import StepId
 from penstock.operators.operator import EpochTime
-from penstock.plan import watermarks
 from penstock.plan.epoch import EpochPlan, StepRoutes
 from penstock.plan.steps import FlowPlan
 from penstock.settings import Settings
-from penstock.state.store.store import Manifest, Store
+from penstock.state.store.store import Store
 from penstock.wire.report import Seen, added, offloaded_by_segment
-
-_log = logging.getLogger("penstock.epochs")
-
-_WORTH_TELLING_S = 1.0
-"""Seconds of waiting that a user should hear of."""
 
 Write = Callable[[EpochPlan], None]
 """Run the epoch's couriers under this plan and put the output into the sink; raise if that fails."""
@@ -58,10 +44,6 @@ Write = Callable[[EpochPlan], None]
 LateSink = Callable[[int, dict[tuple[str, int], pa.Table]], None]
 """Takes an epoch and, by step and input, its rows that came behind the watermark, if any did, before
 the epoch is durable."""
-
-
-_PASSING = (HostLostError, StaleRunError, ChangedInputError)
-"""Errors of a run that the next run of the epoch may not meet."""
 
 
 class EpochRunner:
@@ -89,15 +71,9 @@ class EpochRunner:
         self._flow, self._fleet, self._registry, self._store = flow, fleet, registry, store
         self._token, self._settings, self._clock_ms = token, settings, clock_ms
         self._relocation, self._control, self._bill = relocation, control, bill
-        self._upkeep = Upkeep(store, fleet, settings)
-        self._version: int | None = None
-        self._base, self._layout = -1, ""
-        self._watermarks: dict[str, int | None] = {step.id: None for step in flow.keyed}
-        self._event_times: watermarks.Known = {}
-        self._time = EpochClock(clock_ms, steady_ms)
-        self._started_ms = self._time.now_ms()
+        self.versions = Versions(flow, fleet, store, settings, clock_ms, steady_ms)
         self._late_sink, self._keep_time = late_sink, keep_time
-        self._stage: tuple[str, float] | None = None
+        self._stage = Awaiting()
 
     def run(self, epoch: int, partitions: int, write: Write, closing: int = 0) -> EpochProgress:
         """Run an epoch to its manifest. When this returns, the epoch is in the sink and durable.
@@ -105,9 +81,10 @@ class EpochRunner:
         `closing` is for the end of a bounded input, which takes an epoch for each step on a row's
         way: in the n-th of them all steps close for good that rows reach as their n-th or before.
         """
-        if self._version is None:
+        if self.versions.newest is None:
             self._resume_before(epoch)
-        started_ms, now_ms, losses = self._clock_ms(), self._epoch_time(epoch), 0
+        started_ms, now_ms = self._clock_ms(), self._epoch_time(epoch)
+        tries = Tries(self._settings.epoch_runs)
         for run in range(self._settings.epoch_runs):
             try:
                 self._registry.must_be_served()
@@ -132,28 +109,26 @@ class EpochRunner:
                 self._waits(epoch, run, "hosts to go back")
                 self._fleet.judge(self._registry.complaints())
                 lost = self._fleet.roll_back(epoch - 1, run)
-                losses += lost
-                if losses == self._settings.epoch_runs:
-                    raise HostLostError(
-                        f"each of the {losses} runs of epoch {epoch} lost a host: {told}",
-                        hint="see the executors' logs of the hosts' Spark jobs; if the system killed "
-                        f"them for lack of memory, {FEWER_ROWS}",
-                    ) from failed
-                gave_up = run + 1 == self._settings.epoch_runs
-                if gave_up or not (lost or isinstance(told, _PASSING)):
-                    raise told from failed
-                _log.warning("epoch %d is run again, after run %d: %s", epoch, run + 1, told)
+                tries.again(epoch, failed, told, lost)
             finally:
-                self._stage = None
+                self._stage.goes_on()
         point("driver.sealed", epoch=epoch, run=plan.run)
         seen, dead = self._registry.seen(), self._registry.dead_letters()
         late = self._registry.late_rows()
         if late:
             self._late_sink(epoch, late)
-        self._commit(plan, sealed, seen, dead)
+        self.versions.commit(
+            epoch,
+            plan.run,
+            [delta for host in sealed for delta in host.deltas],
+            {step.step: step.routes for step in plan.steps},
+            self._relocation.placements(),
+            seen,
+            dead,
+        )
         point("driver.committed", epoch=epoch, run=plan.run)
-        self._relocation.sealed(sealed)
-        self._upkeep.committed(epoch, self._base, self._relocation.owners())
+        self._relocation.sealed(epoch, sealed)
+        self.versions.tidy(self._relocation.owners())
         if self._control is not None:
             self._control.sealed(plan, seen, sealed, written_ms, self._clock_ms())
         return EpochProgress(
@@ -167,7 +142,7 @@ class EpochRunner:
             latency=latency_of(seen, written_ms),
             watermark_ms=plan.steps[0].time.watermark_ms if plan.steps else None,
             dead_letters=len(dead),
-            late_rows=_late_counts(seen),
+            late_rows=late_counts(seen),
             hosts=tuple(host_progress(s.host, s.vitals) for s in sealed),
             migration=migration_progress(self._relocation.taken(), [s.vitals for s in sealed]),
             functions=added(offloaded_by_segment(seen).values()),
@@ -177,8 +152,7 @@ class EpochRunner:
 
     def next_epoch(self) -> int:
         """The epoch after the newest one that is durable."""
-        newest = max(self._store.epochs(), default=-1) if self._version is None else self._version
-        return newest + 1
+        return self.versions.next_epoch()
 
     @property
     def reported(self) -> int:
@@ -188,24 +162,21 @@ class EpochRunner:
     @property
     def waiting(self) -> str:
         """What the epoch under way has been waiting for, if for long; else empty."""
-        stage = self._stage
-        if stage is None or time.monotonic() - stage[1] < _WORTH_TELLING_S:
-            return ""
-        return f"{stage[0]} ({time.monotonic() - stage[1]:.0f} s)"
+        return str(self._stage)
 
     def _waits(self, epoch: int, run: int, what: str) -> None:
-        self._stage = (f"epoch {epoch} run {run + 1}: waiting for {what}", time.monotonic())
+        self._stage.waits(f"epoch {epoch} run {run + 1}: waiting for {what}")
 
     @property
     def upkeep_trouble(self) -> str:
         """What of the store's upkeep failed the last time, and why; empty if nothing did."""
-        return self._upkeep.trouble
+        return self.versions.upkeep.trouble
 
     def stop(self) -> None:
         """No more epochs will come."""
         if self._control is not None:
             self._control.stop()
-        self._upkeep.stop()
+        self.versions.upkeep.stop()
 
     def _resume_before(self, epoch: int) -> None:
         """Find the version that the first epoch of this start builds on."""
@@ -216,28 +187,15 @@ class EpochRunner:
                 hint="Spark's part of the checkpoint was removed or replaced: restore it, or start "
                 "from a new checkpoint folder",
             )
-        manifest = None
-        if epoch > 0:
-            manifest = self._store.chain(epoch - 1).manifest
-            self._base, self._layout = manifest.base, manifest.layout
-            self._watermarks = dict(manifest.watermarks)
-            self._event_times = watermarks.known_from(manifest.event_times)
-            self._time.not_before(manifest.time_ms)
-        if newest == epoch:  # it was run before, perhaps with a clock that is ahead of this one
-            with suppress(CheckpointError):  # damaged: that may be why it is run again
-                replaced = self._store.read_manifest(epoch)
-                self._time.not_before(None if replaced is None else replaced.time_ms)
-        self._started_ms = self._time.now_ms()
-        self._relocation.begin(manifest)
-        self._version = epoch - 1
+        self._relocation.begin(self.versions.take_up(epoch - 1))
 
     def _epoch_time(self, epoch: int) -> int:
         """The time of day that an epoch goes by, in milliseconds."""
         if not self._keep_time:
-            return self._time.now_ms()
+            return self.versions.time.now_ms()
         begun = self._store.read_begun()
         if begun is None or begun["epoch"] != epoch:
-            begun = {"epoch": epoch, "time_ms": self._time.now_ms()}
+            begun = {"epoch": epoch, "time_ms": self.versions.time.now_ms()}
             self._store.write_begun(begun)
         return begun["time_ms"]
 
@@ -272,7 +230,10 @@ class EpochRunner:
                 routes=routes,
                 endpoints=self._fleet.endpoints(routes.hosts),
                 time=EpochTime(
-                    epoch, now_ms, self._watermarks[step.id], self._flow.depths[step.id] <= closing
+                    epoch,
+                    now_ms,
+                    self.versions.watermarks[step.id],
+                    self._flow.depths[step.id] <= closing,
                 ),
                 watched=order.watched,
                 two_stage=order.two_stage,
@@ -294,50 +255,9 @@ class EpochRunner:
             timed=orders.timed,
         )
 
-    def _commit(
-        self,
-        plan: EpochPlan,
-        sealed: list[SealedHost],
-        seen: list[Seen],
-        dead: list[DeadLetter],
-    ) -> None:
-        if dead:
-            self._store.write_dead_letters(plan.epoch, dead)
-        now_ms = self._time.now_ms()
-        event_times, ahead = self._next_watermarks(seen, now_ms)
-        layout = self._upkeep.newest_layout()
-        if layout is not None:
-            self._base, self._layout = layout
-        self._store.write_manifest(
-            Manifest(
-                epoch=plan.epoch,
-                run=plan.run,
-                base=self._base,
-                layout=self._layout,
-                deltas=tuple(s.delta for s in sealed if s.delta.rows),
-                routes={step.step: codec.to_plain(step.routes) for step in plan.steps},
-                watermarks=ahead,
-                rows=sum(s.rows for s in seen),
-                sealed_at_ms=int(self._clock_ms()),
-                placements=self._relocation.placements(),
-                event_times=watermarks.known_rows(event_times),
-                time_ms=now_ms,
-            )
-        )
-        self._version, self._watermarks, self._event_times = plan.epoch, ahead, event_times
 
-    def _next_watermarks(
-        self, seen: list[Seen], now_ms: int
-    ) -> tuple[watermarks.Known, dict[str, int | None]]:
-        """How far the sources have come, and what that means for each step in the next epoch."""
-        sources = tuple(source.time for source in self._flow.sources)
-        newest = [time for courier in seen for time in courier.event_ms]
-        known = watermarks.advance(sources, self._event_times, newest, now_ms)
-        bounds = watermarks.source_watermarks(sources, known, now_ms, self._started_ms)
-        return known, watermarks.step_watermarks(self._flow.graph, bounds, self._watermarks)
-
-
-def _late_counts(seen: list[Seen]) -> dict[str, int]:
+def late_counts(seen: Sequence[Seen]) -> dict[str, int]:
+    """step -> rows that came too late for it."""
     counts: Counter[str] = Counter()
     for courier in seen:
         counts.update(dict(courier.late))

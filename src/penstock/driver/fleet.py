@@ -1,20 +1,18 @@
-"""All hosts of a flow: started, given slots, sealed together, rolled back, started again, stopped."""
+"""All hosts of a flow: given slots, sealed together, rolled back."""
 
 from __future__ import annotations
 
-import logging
-import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor
-from concurrent.futures import wait as wait_for_any
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Future
 from dataclasses import dataclass, replace
-from typing import Any, Protocol, TypeVar
+from typing import Any
 
 from penstock import codec
 from penstock.driver.complaints import Complaint, Complaints
+from penstock.driver.crew import AT_ONCE_MS, Jobs, TaskCrew
 from penstock.driver.registry import HostRecord, Registry
+from penstock.driver.silence_watch import SilenceWatch
 from penstock.errors import HostLostError, PenstockError, StaleRunError
 from penstock.host.vitals import HostVitals
 from penstock.model import HostId
@@ -23,43 +21,12 @@ from penstock.plan.epoch import EpochPlan
 from penstock.plan.steps import KeyedStep
 from penstock.settings import Settings
 from penstock.state.store.store import DeltaRef
-from penstock.wire.flight import Endpoints, in_own_thread
-from penstock.wire.silence import Silences
+from penstock.wire.flight import in_own_thread
 
-_log = logging.getLogger("penstock.hosts")
-
-T = TypeVar("T")
-
-_WORKERS = 64
-"""Calls to hosts at a time. They wait for answers, so there may be many."""
-_WORTH_TELLING_MS = 1_500
-"""Milliseconds of a host's silence that a user should hear of."""
-_AT_ONCE_MS = 5_000
-"""Milliseconds for an answer that takes a host no work."""
-
-
-class HostJobs(Protocol):
-    """Where hosts run. The one implementation that matters starts Spark jobs."""
-
-    def start(self, host: str, step: KeyedStep) -> None:
-        """Begin a host; it registers by itself."""
-        ...
-
-    def running(self, host: str) -> bool:
-        """Whether the host's job is still there (it may be waiting, or be tried again by Spark)."""
-        ...
-
-    def failure(self, host: str) -> str:
-        """Why the host's job ended, as far as is known."""
-        ...
-
-    def cancel(self, host: str) -> None:
-        """End the job, by force if need be, and wait until it is gone."""
-        ...
-
-    def give_up(self, host: str, pid: int) -> None:
-        """End the job by force and at once: the host's process does not answer, and may hang."""
-        ...
+Pace = tuple[bool, float]
+"""Whether slots come whole, and how fast the rest of them is brought in the background, in MB/s."""
+Owned = Mapping[HostId, frozenset[int]]
+"""host -> its slots; one that is not in it has none."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +34,8 @@ class SealedHost:
     """One host's part of a sealed epoch."""
 
     host: str
-    delta: DeltaRef
+    deltas: tuple[DeltaRef, ...]
+    """What changed, in the order in which it counts: of slots given away before of those owned."""
     vitals: HostVitals
 
 
@@ -77,72 +45,53 @@ class _Told:
 
     record: HostRecord
     owned: frozenset[int]
-    pace: tuple[bool, float]
-    """Whether slots come whole, and how fast the rest of them is brought in the background."""
+    pace: Pace
 
 
-class Fleet:
-    """The hosts of all keyed steps of one started flow. Used by one thread, the epoch's; only `add`,
-    `ask`, `owned`, `owned_by_step`, `memory`, `pids` and `waiting` may be called by others.
+class Fleet(TaskCrew[HostId, KeyedStep]):
+    """The hosts of all keyed steps of one started flow. Beside what others may call of a crew, these may
+    call `ask`, `owned`, `owned_by_step` and `memory`."""
 
-    A watch of its own counts how long each host has been silent, from the first one on. A host that is
-    silent for `Settings.host_lost_ms` is given up, whatever it was asked for: no call waits for it any
-    longer, the run under way is broken off if it needs the host, and its job is ended by force.
-    """
+    kind = "host"
+    inheritance = "Its slots go to others"
 
     def __init__(
         self,
-        jobs: HostJobs,
+        jobs: Jobs[KeyedStep],
         registry: Registry,
         token: str,
         settings: Settings,
         clock_ms: Callable[[], float] = lambda: time.monotonic() * 1000,
     ) -> None:
-        self._jobs, self._registry, self._settings = jobs, registry, settings
-        self._clock_ms = clock_ms
-        self._silences = Silences[HostRecord](settings.heartbeat_ms)
-        self._couriers = Silences[tuple[int, int, int]](settings.heartbeat_ms)
-        self._silent: dict[HostRecord, float] = {}
+        super().__init__(jobs, registry, token, settings, clock_ms)
         self._complaints = Complaints()
-        self._awaited: tuple[HostId, float] | None = None
-        """The host that must come up before anything goes on, and since when it is waited for."""
-        self._stopped = threading.Event()
-        self._watcher = threading.Thread(target=self._watch, name="fleet-watch", daemon=True)
-        self._starting = threading.Lock()
-        self._steps: dict[HostId, KeyedStep] = {}
         self._told: dict[HostId, _Told] = {}
-        self._restarts: dict[HostId, int] = {}
-        self._endpoints = Endpoints(token)
-        self._calls = ThreadPoolExecutor(_WORKERS, thread_name_prefix="fleet")
+        self._joined: set[HostId] = set()
+        """Hosts that couriers of the live run under way may send to."""
+        self._task_watch = SilenceWatch[tuple[int, int, int]](
+            "task-watch", settings, clock_ms, registry.couriers, self._task_is_silent
+        )
 
     # -- which hosts there are
 
-    def add(self, host: HostId, step: KeyedStep) -> None:
-        """Start a host. It can be given slots once it is `ready`."""
-        with self._starting:
-            if self._watcher.ident is None:
-                self._watcher.start()
-        self._steps[host] = step
-        self._restarts.pop(host, None)  # one of this name may have been there before
-        self._jobs.start(host, step)
+    def add(self, name: HostId, work: KeyedStep) -> None:
+        self._task_watch.begin()
+        super().add(name, work)
 
     def remove(self, host: HostId) -> None:
         """End a host that owns nothing, in the background."""
         self._told.pop(host, None)
+        self._joined.discard(host)
 
         def end() -> None:
             self._end(host)
-            self._steps.pop(host, None)
+            self._members.pop(host, None)
 
         self._calls.submit(end)
 
-    def knows(self, host: HostId) -> bool:
-        """Whether there is such a host, be it that it is just ending."""
-        return host in self._steps
-
-    def ready(self, hosts: Iterable[HostId]) -> list[HostId]:
-        """The hosts among these that have registered."""
-        return [host for host in hosts if self._registry.host(host) is not None]
+    def stop(self) -> None:
+        self._task_watch.stop()
+        super().stop()
 
     def lost(self) -> list[HostId]:
         """Hosts that were told of their slots and are gone, or there again as another incarnation."""
@@ -150,68 +99,6 @@ class Fleet:
         for host in gone:
             del self._told[host]
         return gone
-
-    def revive(self, hosts: Iterable[HostId]) -> None:
-        """Start the jobs of hosts again that have ended, without waiting for them."""
-        for host in hosts:
-            if self._registry.host(host) is not None:
-                self._restarts.pop(host, None)
-            elif not self._jobs.running(host):
-                tries = self._restarts.get(host, 0)
-                if tries < self._settings.epoch_runs:
-                    self._restarts[host] = tries + 1
-                    self._jobs.start(host, self._steps[host])
-
-    def wait_for(self, hosts: Sequence[HostId], enough: int) -> None:
-        """Wait until `enough` of these hosts are ready; jobs that end meanwhile are started again."""
-        try:
-            self._wait_for(hosts, enough)
-        finally:
-            self._awaited = None
-
-    def _wait_for(self, hosts: Sequence[HostId], enough: int) -> None:
-        began = time.monotonic()
-        deadline = began + self._settings.host_start_ms / 1000
-        while len(self.ready(hosts)) < enough:
-            self._registry.must_be_served()
-            self.revive(hosts)
-            missing = [host for host in hosts if self._registry.host(host) is None]
-            self._awaited = (missing[0], began) if missing else None
-            hopeless = [h for h in missing if not self._jobs.running(h)]
-            if len(hosts) - len(hopeless) < enough:
-                raise HostLostError(
-                    f"host {hopeless[0]} does not stay up: {self._jobs.failure(hopeless[0])}",
-                    hint="see the executor's log of the host's Spark job",
-                )
-            if missing and time.monotonic() > deadline:
-                raise HostLostError(
-                    f"host {missing[0]} did not come up within {self._settings.host_start_ms} ms",
-                    hint="give the session more cores (hosts hold one each), or raise "
-                    "Settings.host_start_ms if executors start slowly",
-                )
-            with self._registry.changed:
-                self._registry.changed.wait(0.1)
-
-    def wait_shortly(self, hosts: Sequence[HostId], most_ms: float) -> None:
-        """Wait until these hosts are ready, or so long; whoever is missing then comes later."""
-        deadline = time.monotonic() + most_ms / 1000
-        with self._registry.changed:
-            while len(self.ready(hosts)) < len(hosts):
-                left = deadline - time.monotonic()
-                if left <= 0 or not self._registry.changed.wait(left):
-                    return
-
-    @property
-    def waiting(self) -> list[str]:
-        """What there is to tell of hosts that are waited for, or silent."""
-        told = []
-        if (awaited := self._awaited) is not None:
-            host, began = awaited
-            told.append(f"waiting for host {host} to come up ({time.monotonic() - began:.0f} s)")
-        for record, silent_ms in self._silent.items():
-            if silent_ms >= _WORTH_TELLING_MS:
-                told.append(f"host {record.host} silent for {silent_ms / 1000:.0f} s")
-        return told
 
     # -- hosts that are given up
 
@@ -227,35 +114,12 @@ class Fleet:
         """Hosts that should have no slots in this epoch if others can have them."""
         return self._complaints.avoided(epoch)
 
-    def _watch(self) -> None:
-        """Give up hosts that are silent, until the fleet is stopped."""
-        while not self._stopped.wait(self._settings.heartbeat_ms / 1000):
-            self._silent = self._silences.tick(self._clock_ms(), self._registry.heard())
-            for record, silent_ms in self._silent.items():
-                if silent_ms > self._settings.host_lost_ms:
-                    self._give_up(record, f"it was silent for {silent_ms / 1000:.1f} s")
-            couriers = self._couriers.tick(self._clock_ms(), self._registry.couriers())
-            for (_, _, task), silent_ms in couriers.items():
-                if silent_ms > self._settings.host_lost_ms:
-                    why = f"the courier of partition {task} was silent for {silent_ms / 1000:.1f} s"
-                    self._registry.break_off(StaleRunError(why))
+    def _needed(self, name: HostId) -> bool:
+        return bool(self.owned(name)) or name in self._joined
 
-    def _give_up(self, record: HostRecord, why: str) -> None:
-        """Count on this incarnation no longer, say so once, and end it by force."""
-        if not self._registry.forget(record):
-            return
-        _log.warning(
-            "host %s (process %d) is given up: %s. Its slots go to others, and it is started again",
-            record.host,
-            record.pid,
-            why,
-        )
-        try:
-            if self.owned(HostId(record.host)):
-                self._registry.break_off(HostLostError(f"host {record.host} was given up: {why}"))
-            self._jobs.give_up(record.host, record.pid)
-        except Exception as failed:  # the watch must go on for the others
-            _log.warning("the job of host %s could not be ended: %s", record.host, failed)
+    def _task_is_silent(self, task: tuple[int, int, int], silent_ms: float) -> None:
+        why = f"the courier of partition {task[2]} was silent for {silent_ms / 1000:.1f} s"
+        self._registry.break_off(StaleRunError(why))
 
     def endpoints(self, hosts: tuple[HostId, ...]) -> tuple[str, ...]:
         return tuple(self._told[host].record.location for host in hosts)
@@ -273,7 +137,7 @@ class Fleet:
     def owned_by_step(self, step: str) -> dict[HostId, frozenset[int]]:
         """The slots of each host of a step that owns any."""
         told = dict(self._told).items()
-        steps = dict(self._steps)
+        steps = dict(self._members)
         return {h: t.owned for h, t in told if t.owned and h in steps and steps[h].id == step}
 
     def was_told(self, host: HostId, order: Assignment) -> bool:
@@ -348,53 +212,71 @@ class Fleet:
             facts = self._order(
                 host, "seal", epoch=plan.epoch, run=plan.run, partitions=plan.partitions
             )
-            return codec.from_plain(facts | {"host": host}, SealedHost)
+            return _sealed(host, facts)
 
         return self._each([host for step in plan.steps for host in step.routes.hosts], one)
 
-    def roll_back(self, version: int, run: int) -> bool:
-        """Take every host that owns slots back to `version`: the run after it is given up.
+    def roll_back(self, version: int, run: int, owned: Owned | None = None) -> bool:
+        """Take hosts back to `version`: the run after it is given up. All that own slots; or, where slots
+        moved within the run, all of them, to the slots that they `owned` then.
 
         Those that cannot are taken for lost; returns whether any is.
         """
 
         def one(host: HostId) -> bool:
-            record = self._told[host].record
-            if self._registry.host(host) != record:
+            told = self._told[host]
+            if self._registry.host(host) != told.record:
                 return True
             try:
-                self._call(record, "rollback", version=version, run=run)
+                self._call(told.record, "rollback", version=version, run=run)
             except PenstockError as failed:
-                self._give_up(record, failed.message)
+                self._give_up(told.record, failed.message)
                 return True
+            if owned is not None:
+                self._told[host] = replace(told, owned=owned.get(host, frozenset()))
             return False
 
-        return any(self._each([host for host, told in self._told.items() if told.owned], one))
+        self._joined.clear()
+        back = [host for host, told in self._told.items() if told.owned or owned is not None]
+        return any(self._each(back, one))
+
+    # -- live runs
+
+    def admit(self, hosts: Iterable[HostId], version: int) -> None:
+        """Tell hosts that have never been told of slots that they own none."""
+        fresh = [host for host in hosts if host not in self._told]
+        self._each(fresh, lambda host: self._tell(host, Assignment(version, ()), wait=False))
+
+    def join(self, hosts: Iterable[HostId], run: int, couriers: int, **facts: Any) -> None:
+        """Let hosts take the streams of so many couriers, in this run."""
+        joining = [host for host in hosts if host not in self._joined]
+        self._joined.update(joining)
+        self._each(
+            joining, lambda host: self._order(host, "join", run=run, couriers=couriers, **facts)
+        )
+
+    def handed(self, source: HostId, target: HostId, slots: Iterable[int], pace: Pace) -> None:
+        """Slots change hands between two hosts, by what couriers tell them."""
+        moved = frozenset(slots)
+        gives, takes = self._told[source], self._told[target]
+        self._told[source] = replace(gives, owned=gives.owned - moved)
+        self._told[target] = replace(takes, owned=takes.owned | moved, pace=pace)
+
+    def sealing(self, host: HostId, epoch: int, run: int) -> Future[SealedHost]:
+        """Have a host tell when its part of a checkpoint is durable; returns at once."""
+
+        def seal() -> SealedHost:
+            return _sealed(host, self._order(host, "seal", epoch=epoch, run=run, partitions=0))
+
+        return in_own_thread(seal, "fleet-seal")
 
     def ask(self, host: HostId, action: str, **arguments: Any) -> Any:
         """Ask a host for what it answers at once."""
-        return self._order(host, action, _AT_ONCE_MS, **arguments)
+        return self._order(host, action, AT_ONCE_MS, **arguments)
 
     def memory(self) -> dict[str, int]:
         """Resident bytes of each host's process."""
         return {host: int(self._order(host, "memory")["rss"]) for host in list(self._told)}
-
-    def stop(self) -> None:
-        """End every host and its Spark job. Nothing is left running."""
-        self._each(list(self._steps), self._end)
-        self._stopped.set()
-        if self._watcher.ident is not None:
-            self._watcher.join()
-        self._calls.shutdown()
-        self._endpoints.close()
-
-    def _end(self, host: HostId) -> None:
-        record = self._registry.host(host)
-        if record is not None:
-            with suppress(PenstockError):
-                self._call(record, "stop")
-            self._registry.forget(record)
-        self._jobs.cancel(host)
 
     # -- calls
 
@@ -406,24 +288,7 @@ class Fleet:
             raise HostLostError(f"host {host} is gone")
         return self._call(told.record, action, within_ms, **arguments)
 
-    def _call(
-        self, record: HostRecord, action: str, within_ms: int | None = None, **arguments: Any
-    ) -> Any:
-        """Have a host do something. Nobody waits for one that is given up meanwhile: the thread that
-        asked it is left alone, and whatever comes of the call is not looked at."""
-        endpoint, most_ms = self._endpoints.at(record.location), self._settings.rpc_timeout_ms
-        most_ms = most_ms if within_ms is None else min(most_ms, within_ms)
-        answer = in_own_thread(lambda: endpoint.call(action, most_ms, **arguments), "fleet-call")
-        wait_for_any((answer, self._registry.loss(record)), return_when=FIRST_COMPLETED)
-        if not answer.done():
-            raise HostLostError(f"host {record.host} was given up", location=record.location)
-        return answer.result()
 
-    def _each(self, hosts: list[HostId], work: Callable[[HostId], T]) -> list[T]:
-        """Do it for all at once; the first error is raised when all are done."""
-        futures = [self._calls.submit(work, host) for host in hosts]
-        outcomes = [(future.exception(), future) for future in futures]
-        for error, _ in outcomes:
-            if error is not None:
-                raise error
-        return [future.result() for _, future in outcomes]
+def _sealed(host: HostId, facts: dict[str, Any]) -> SealedHost:
+    deltas = facts.get("deltas", [facts.get("delta")])
+    return codec.from_plain(facts | {"host": host, "deltas": deltas}, SealedHost)

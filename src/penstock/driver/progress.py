@@ -10,12 +10,14 @@ import numpy as np
 from penstock.control.money import Money
 from penstock.host.vitals import HostVitals, MovedState
 from penstock.plan.placement import Handover
+from penstock.state.arrays import Array
 from penstock.wire.report import OffloadCounts, Seen
 
 
 @dataclass(frozen=True)
 class Latency:
-    """From a row's arrival until its epoch's output is in the sink, in milliseconds."""
+    """From a row's arrival until its epoch's output is in the sink, or in a live flow until its own is, in
+    milliseconds."""
 
     mean_ms: float
     p50_ms: float
@@ -111,11 +113,25 @@ def latency_of(seen: Sequence[Seen], done_ms: float) -> Latency | None:
     Latency(mean_ms=175.0, p50_ms=200.0, p99_ms=200.0)
     """
     arrivals = np.array([a for s in seen for a in s.arrivals_ms], dtype=np.float64)
-    counts = np.array([c for s in seen for c in s.counts], dtype=np.int64)
+    return _latency(done_ms - arrivals, [c for s in seen for c in s.counts])
+
+
+def live_latency_of(seen: Sequence[Seen]) -> Latency | None:
+    """The latency of an epoch of a live flow, where rows are through one by one.
+
+    >>> live_latency_of([Seen(4, latencies_us=(1500, 4000), latency_counts=(3, 1))])
+    Latency(mean_ms=2.125, p50_ms=1.5, p99_ms=4.0)
+    """
+    taken_us = np.array([us for s in seen for us in s.latencies_us], dtype=np.float64)
+    return _latency(taken_us / 1000, [c for s in seen for c in s.latency_counts])
+
+
+def _latency(latencies_ms: Array, counted: Sequence[int]) -> Latency | None:
+    counts = np.array(counted, dtype=np.int64)
     if counts.sum() == 0:
         return None
-    order = np.argsort(-arrivals)
-    latencies, reached = done_ms - arrivals[order], np.cumsum(counts[order])
+    order = np.argsort(latencies_ms)
+    latencies, reached = latencies_ms[order], np.cumsum(counts[order])
     p50, p99 = (latencies[np.searchsorted(reached, q * reached[-1])] for q in (0.5, 0.99))
     mean = float(np.average(latencies, weights=counts[order]))
     return Latency(mean, float(p50), float(p99))

@@ -1,4 +1,4 @@
-"""The driver's Flight service: hosts register and send heartbeats, couriers report."""
+"""The driver's Flight service: hosts and live couriers register and send heartbeats, couriers report."""
 
 from __future__ import annotations
 
@@ -26,6 +26,7 @@ from penstock.exchange.aside import Aside, late_tables
 from penstock.model import DeadLetter
 from penstock.wire import orders
 from penstock.wire.flight import COUNTED_ON, TokenServer
+from penstock.wire.live import EpochPassed
 from penstock.wire.report import Seen
 
 _log = logging.getLogger("penstock.hosts")
@@ -36,7 +37,8 @@ _GIVES_UP = (HostLostError, ChangedInputError, MemoryLimitError)
 
 @dataclass(frozen=True)
 class HostRecord:
-    """A host that has registered. A host that died and came back is another incarnation."""
+    """A host, or a live courier ("courier/0"), that has registered. One that died and came back is another
+    incarnation."""
 
     host: str
     incarnation: str
@@ -78,6 +80,7 @@ class Registry(TokenServer):
         self._refusal: PenstockError | None = None
         self._on_host_lost = on_host_lost
         self._on_report: Callable[[list[Seen]], None] = lambda seen: None
+        self._on_passed: Callable[[EpochPassed], None] = lambda passed: None
         self.actions = {
             "register": self._register,
             "refuse": self._refuse,
@@ -86,6 +89,8 @@ class Registry(TokenServer):
             "report": self._report,
             "set_aside": self._set_aside,
             "trouble": self._note_trouble,
+            "passed": self._note_passed,
+            "stream_trouble": self._note_stream_trouble,
         }
         self.takes = {
             "register": orders.Register,
@@ -95,6 +100,8 @@ class Registry(TokenServer):
             "report": orders.CourierReport,
             "set_aside": orders.SetAside,
             "trouble": orders.Trouble,
+            "passed": orders.CourierPassed,
+            "stream_trouble": orders.StreamTrouble,
         }
 
     def answer(self, actions: Mapping[str, Callable[[dict[str, Any]], Any]]) -> None:
@@ -157,13 +164,21 @@ class Registry(TokenServer):
             self._trouble, self._given_up = self._trouble or why, True
         self._on_host_lost(epoch, run)
 
-    def expect(self, epoch: int, run: int, on_report: Callable[[list[Seen]], None]) -> None:
+    def expect(
+        self,
+        epoch: int,
+        run: int,
+        on_report: Callable[[list[Seen]], None] = lambda seen: None,
+        on_passed: Callable[[EpochPassed], None] = lambda passed: None,
+    ) -> None:
         """From now on, keep the reports of this run and refuse all others.
 
-        `on_report` is called with the reports of the run's couriers so far, whenever one has come.
+        `on_report` is called with the reports of the run's couriers so far, whenever one has come;
+        `on_passed` when an epoch is through a courier of a live run.
         """
         with self.changed:
-            self._run, self._trouble, self._on_report = (epoch, run), None, on_report
+            self._run, self._trouble = (epoch, run), None
+            self._on_report, self._on_passed = on_report, on_passed
             self._seen, self._aside, self._complaints = {}, {}, []
             self._open, self._asked = {}, Counter()
             self._given_up = False
@@ -211,7 +226,8 @@ class Registry(TokenServer):
             self._heard[record], self._losses[record] = 0, Future()
             self.changed.notify_all()
         if before is not None:
-            _log.warning("host %s was lost, and is back as process %d", record.host, record.pid)
+            kind = "" if record.host.startswith("courier/") else "host "
+            _log.warning("%s%s was lost, and is back as process %d", kind, record.host, record.pid)
 
     def _heartbeat(self, facts: dict[str, Any]) -> bool:
         """Answers whether the driver still counts on this incarnation."""
@@ -251,18 +267,39 @@ class Registry(TokenServer):
         with self.changed:
             if not self._is_of_run(facts):
                 return
-            error = from_wire(facts["error"])
-            if isinstance(error, HostLostError):
-                self._complaints += [
-                    Complaint(record.host, record.incarnation, *self._run)
-                    for record in self._hosts.values()
-                    if record.location == error.location
-                ]
-            self._given_up = self._given_up or isinstance(error, _GIVES_UP)
-            # Whoever comes to a run that was given up only knows that, not why it was; and when its
-            # jobs are cancelled, other couriers' inputs break off.
-            given_up = isinstance(self._trouble, _GIVES_UP)
-            if self._trouble is None or not (given_up or isinstance(error, StaleRunError)):
-                self._trouble = error
+            error = self._noted(facts["error"])
         if isinstance(error, _GIVES_UP):
             self._on_host_lost(facts["epoch"], facts["run"])
+
+    def _noted(self, told: str) -> PenstockError:
+        """Keep what a courier of the run ended with, and whom it complained of."""
+        error = from_wire(told)
+        if isinstance(error, HostLostError):
+            self._complaints += [
+                Complaint(record.host, record.incarnation, *self._run)
+                for record in self._hosts.values()
+                if record.location == error.location
+            ]
+        self._given_up = self._given_up or isinstance(error, _GIVES_UP)
+        # Whoever comes to a run that was given up only knows that, not why it was; and when its
+        # jobs are cancelled, other couriers' inputs break off.
+        given_up = isinstance(self._trouble, _GIVES_UP)
+        if self._trouble is None or not (given_up or isinstance(error, StaleRunError)):
+            self._trouble = error
+        return error
+
+    def _note_passed(self, facts: dict[str, Any]) -> None:
+        passed = codec.from_plain(facts, EpochPassed)
+        with self.changed:
+            if passed.run == self._run[1]:
+                self._on_passed(passed)
+
+    def _note_stream_trouble(self, facts: dict[str, Any]) -> None:
+        """A courier of a live run cannot go on, and so the run cannot."""
+        with self.changed:
+            if facts["run"] != self._run[1]:
+                return
+            self._noted(facts["error"])
+            self._given_up = True
+            run = self._run
+        self._on_host_lost(*run)

@@ -1,13 +1,13 @@
-"""Brings slots to where they should live: between two epochs, by the flow's migration.
+"""Brings slots to where they should live: between two epochs or, in a live flow, within one.
 
-`plan.topology` decides; here hosts are started, told and ended. Requests may come from any thread;
-they take effect at the next epoch boundary.
+`plan.topology` decides, by the flow's migration; here hosts are started, told and ended. Requests may
+come from any thread; they take effect at the next epoch boundary, or at once in a live flow.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import count, islice
 from typing import Any, NamedTuple
 
@@ -22,7 +22,7 @@ from penstock.plan.epoch import RouteTable
 from penstock.plan.migration import Migration
 from penstock.plan.placement import Handover, Placement, stored_placements
 from penstock.plan.steps import KeyedStep
-from penstock.plan.topology import Topology
+from penstock.plan.topology import SlotsMark, Topology
 from penstock.settings import Settings
 from penstock.state.store.store import Manifest
 
@@ -45,7 +45,11 @@ class Relocation:
         fleet: Fleet,
         settings: Settings,
         migration: Migration,
+        live: bool = False,
     ) -> None:
+        """In a `live` flow hosts are asked for what they gave away within an epoch, so they must stay
+        until all of it has arrived."""
+        self._live = live
         self._steps = {step.id: step for step in steps}
         self._fleet, self._settings = fleet, settings
         self._wanted = {
@@ -58,6 +62,8 @@ class Relocation:
         self._sources: dict[HostId, dict[int, HostId | None]] = {}
         self._copies: dict[str, set[HostId]] = {step.id: set() for step in steps}
         self._awaited: dict[str, int] = {step.id: 0 for step in steps}
+        self._moved_in: dict[str, int] = {step.id: -1 for step in steps}
+        """step -> the epoch before or in which slots last changed hands."""
         self._handovers: list[Handover] = []
         self._lock = threading.RLock()
         self._begun = threading.Event()
@@ -199,8 +205,6 @@ class Relocation:
 
     def settle(self, version: int, epoch: int, run: int) -> None:
         """Give every slot a ready owner, and move what is to move, as of a sealed version."""
-        if run == 0:
-            self._died.clear()
         for step, topology in self._topologies.items():
             if not topology.routes.hosts and not self._lose(topology):
                 # the beginning: hosts that come a little later would be given slots twice
@@ -236,7 +240,9 @@ class Relocation:
                 # A host that died under this epoch may be back at once, and may die of it again.
                 avoided = self._died | self._fleet.avoided(version + 1)
                 for handover in topology.advance(version, ready, self.migration, avoided):
-                    self._note(handover)
+                    self._note(handover, version + 1)
+                    sources = self._sources.setdefault(handover.target, {})
+                    sources |= dict.fromkeys(handover.slots, handover.source)
                 if not topology.homeless:
                     return
             self._fleet.wait_for(self.hosts(topology.step), 1)
@@ -245,11 +251,9 @@ class Relocation:
         """Hosts of a step that may own or have owned slots."""
         return [*topology.hosts, *topology.retired(), *topology.routes.hosts]
 
-    def _note(self, handover: Handover) -> None:
+    def _note(self, handover: Handover, epoch: int) -> None:
         self._handovers.append(handover)
-        sources = self._sources.setdefault(handover.target, {})
-        for slot in handover.slots:
-            sources[slot] = handover.source
+        self._moved_in[handover.step] = epoch
         if handover.source is not None:
             self._copies[handover.step].add(handover.source)
             self._awaited[handover.step] = 1
@@ -272,21 +276,80 @@ class Relocation:
     def _retire(self) -> None:
         """End hosts that left. Where slots arrive whole, they are needed until all is there."""
         for step, topology in self._topologies.items():
-            if self.migration.whole and self._awaited[step]:
+            if (self.migration.whole or self._live) and self._awaited[step]:
                 continue
-            with self._lock:
-                for host in topology.retired():
-                    self._fleet.remove(host)
-                    self._copies[step].discard(host)
-                    topology.forget(host)
+            for host in topology.retired():
+                self.end(step, host)
 
-    def sealed(self, sealed: Iterable[SealedHost]) -> None:
+    def sealed(self, epoch: int, sealed: Iterable[SealedHost]) -> None:
         """An epoch is committed: see whether all state has arrived, and free the copies of it."""
+        self._died.clear()
         awaited = dict.fromkeys(self._steps, 0)
         for one in sealed:
             awaited[one.host.rsplit("/", 1)[0]] += one.vitals.awaited_slots
-        self._awaited = awaited
         for step, copies in self._copies.items():
+            if epoch < self._moved_in[step]:  # what has moved since, this epoch's hosts do not tell
+                continue
+            self._awaited[step] = awaited[step]
             if copies and not awaited[step]:
                 self._fleet.release(copies)
                 copies.clear()
+
+    # -- within an epoch, in a live flow
+
+    def reroute(self, version: int, joined: Collection[HostId], durable: int) -> list[Handover]:
+        """What changes hands now among the hosts that couriers can reach, in the epoch after a version;
+        `durable` is the newest one in the store."""
+        handovers, avoided = [], self._died | self._fleet.avoided(version + 1)
+        with self._lock:
+            for topology in self._topologies.values():
+                for handover in topology.advance(version, joined, self.migration, avoided, durable):
+                    self._note(handover, version + 1)
+                    handovers.append(handover)
+        return handovers
+
+    def could_move(self, version: int) -> bool:
+        """Whether slots are pending whose new host is there, at a version."""
+        avoided = self._died | self._fleet.avoided(version + 1)
+        with self._lock:
+            return any(
+                topology.could_move(
+                    [h for h in self._fleet.ready(topology.hosts) if h not in avoided]
+                )
+                for topology in self._topologies.values()
+            )
+
+    def leaving(self, step: str) -> list[HostId]:
+        """Hosts of a step that should not be any more, and may still have slots, or copies of some."""
+        with self._lock:
+            topology = self._topologies[step]
+            owners = [host for host in topology.routes.hosts if host not in topology.hosts]
+            return [*owners, *topology.retired()]
+
+    def retired(self) -> list[tuple[str, HostId]]:
+        """(step, host) of hosts that left, and that nobody needs any more."""
+        with self._lock:
+            return [
+                (step, host)
+                for step, topology in self._topologies.items()
+                if not self._awaited[step]
+                for host in topology.retired()
+            ]
+
+    def end(self, step: str, host: HostId) -> None:
+        """End a host that has retired."""
+        with self._lock:
+            self._fleet.remove(host)
+            self._copies[step].discard(host)
+            self._topologies[step].forget(host)
+
+    def mark(self) -> dict[str, SlotsMark]:
+        """Where all slots are now."""
+        with self._lock:
+            return {step: topology.mark() for step, topology in self._topologies.items()}
+
+    def go_back(self, marks: Mapping[str, SlotsMark]) -> None:
+        """Slots are again where they were. What was asked for meanwhile is pending again."""
+        with self._lock:
+            for step, mark in marks.items():
+                self._topologies[step].go_back(mark)

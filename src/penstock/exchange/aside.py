@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
+from penstock.errors import InputError
 from penstock.model import DeadLetter, LateRows
 
 
@@ -60,6 +61,15 @@ def late_tables(asides: Iterable[Aside]) -> dict[tuple[str, int], pa.Table]:
         table = pa.ipc.open_stream(rows.stream).read_all()
         parts.setdefault((rows.step, rows.input), []).append(table)
     return {where: pa.concat_tables(tables) for where, tables in parts.items()}
+
+
+def bad_input(bad: Iterable[DeadLetter]) -> InputError:
+    """The error that ends a flow which does not set aside what cannot be read."""
+    first = next(iter(bad))
+    return InputError(
+        f"{first.step}: cannot read what is at {first.key}: {first.error}; it begins {first.row[:80]}",
+        hint='mend what writes it, or start the flow with on_error="dead_letter" to set it aside',
+    )
 
 
 def _stream(rows: pa.RecordBatch) -> bytes:

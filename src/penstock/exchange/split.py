@@ -26,6 +26,9 @@ def split(
         yield 0, batch
         return
     owner = routes.owner[slots]
+    if (owner == owner[0]).all():
+        yield int(owner[0]), batch
+        return
     order, bounds = stable_order(owner, len(routes.hosts))
     sorted_batch = batch.take(fixed_array(order, pa.int64()))
     for host in range(len(routes.hosts)):

@@ -34,7 +34,8 @@ def explained(plan: FlowPlan, bound: SLA | None, workers: WorkerTerms | None = N
 
 def _source(plan: FlowPlan, number: int) -> list[str]:
     source = plan.sources[number]
-    lines = [f"{stream_name(plan, number):<12}spark    {_columns(source.schema)}"]
+    reader = "spark" if source.decoder is None else "source"
+    lines = [f"{stream_name(plan, number):<12}{reader:<9}{_columns(source.schema)}"]
     if source.arrival:
         lines.append(f"{_GAP}latency is measured from column {source.arrival}")
     if source.event_time:

@@ -9,27 +9,33 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from penstock.control.elastic import Elastic
 from penstock.control.treat.decision import Policy
-from penstock.errors import FlowError
+from penstock.errors import FlowError, SettingError
 from penstock.flows import start as starting
 from penstock.flows.explain import explained
 from penstock.flows.graph import Graph, Source
 from penstock.flows.joins import On, Span, join_bound, key_pairs
 from penstock.flows.keyed_flow import KeyedFlow, WindowedFlow, must_be
+from penstock.flows.start import Mode
+from penstock.flows.start_live import start_live
+from penstock.live.sources.source import LiveSource
 from penstock.model import SLA, milliseconds
 from penstock.operators.aggregate.aggregates import Aggregate
 from penstock.operators.join.plan import JoinPlan
 from penstock.operators.operator import Emit, OnError, StepPlan
 from penstock.operators.process.processor import KeyedProcessor
 from penstock.operators.window.windows import Window
+from penstock.plan.columns import Select, Value, Where
 from penstock.plan.migration import Migration
-from penstock.plan.steps import BatchFunction, FlowPlan, KeyedStep, MapStep, Select, SourcePlan
+from penstock.plan.steps import BatchFunction, FlowPlan, KeyedStep, MapStep, SourcePlan
 from penstock.settings import Settings
 from penstock.spark.schema import arrow_schema, declared
 from penstock.spark.session import check_session
 from penstock.spark.sinks import Sink, foreach_batch, to
+from penstock.state.variables.ddl import schema_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -159,19 +165,38 @@ class Flow:
         to find out.
         """
         name = self.graph.name("map")
-        output = (
-            _probed(function, self.schema, name) if schema is None else declared(schema, self.spark)
-        )
+        output = _probed(function, self.schema, name) if schema is None else self.declared(schema)
         return self._on(self.graph.then(MapStep(name, function, self.schema, output)))
 
-    def select(self, *columns: str, **renamed: str) -> Flow:
-        """Keep these columns, in this order; `new="old"` renames one."""
-        chosen = {**{column: column for column in columns}, **renamed}
+    def select(self, *columns: str, **named: Value) -> Flow:
+        """Keep these columns, in this order; `new="old"` renames one, other values make new ones.
+
+        A value is the name of a column, an Arrow expression such as `pc.field("a") * 2`, or a
+        function from a batch to an array.
+        """
+        chosen: dict[str, Value] = {**{column: column for column in columns}, **named}
         for column in chosen.values():
-            self.must_have(column, "to select")
+            if isinstance(column, str):
+                self.must_have(column, "to select")
         if not chosen:
             raise FlowError("select needs a column", hint="name those to keep")
         return self.map_batches(Select(tuple(chosen.items())))
+
+    def with_columns(self, **named: Value) -> Flow:
+        """All columns, and these; one that has the name of another takes its place. See `select`."""
+        return self.select(**({name: name for name in self.schema.names} | named))
+
+    def filter(self, condition: pc.Expression | Callable[[pa.RecordBatch], Any]) -> Flow:
+        """Keep the rows for which a condition is true, such as `pc.field("n") > 3`.
+
+        It is an Arrow expression, or a function from a batch to an array of booleans.
+        """
+        if not (isinstance(condition, pc.Expression) or callable(condition)):
+            raise FlowError(
+                f"{condition!r:.100} is no condition",
+                hint='give an expression such as pc.field("n") > 3',
+            )
+        return self.map_batches(Where(condition))
 
     def ordered(self) -> Flow:
         """Give the output in the order of arrival, for each partition of the source.
@@ -232,8 +257,8 @@ class Flow:
 
     @property
     def spark(self) -> SparkSession:
-        """The session of the sources."""
-        return self.graph.sources[0].df.sparkSession
+        """The session of the sources: that of a DataFrame, or the active one."""
+        return self.graph.sources[0].spark
 
     def explain(self) -> None:
         """Print the steps, what each needs and gives, and where it runs."""
@@ -254,6 +279,10 @@ class Flow:
         close: bool = False,
         name: str | None = None,
         settings: Settings | None = None,
+        mode: Mode = "micro_batch",
+        checkpoint_every: str | float = "1s",
+        delivery: Literal["at_once"] = "at_once",
+        couriers: int | None = None,
     ) -> FlowQuery:
         """Start the flow and return at once.
 
@@ -268,19 +297,47 @@ class Flow:
         kept in the checkpoint's `dead_letters` folder instead of stopping the flow. Rows that came
         behind the watermark of a step are counted, and go to the sink `late_rows` if there is one;
         with several such steps, one for each by its name ("window-1", "join-2.left").
+
+        With `mode="live"` rows leave within milliseconds: couriers are long-lived tasks too, and read
+        the sources themselves (`kafka`, `rate`, `source`). State is made durable every
+        `checkpoint_every`. With `delivery="at_once"` rows leave before that, so that those since the
+        last checkpoint leave again after a failure, with ids that tell (see `RowIds`). `couriers` is their
+        number; by default each reads four source partitions. `trigger` is for micro-batches only.
         """
-        return starting.start(
-            replace(self, sink=sink or self.sink),
-            checkpoint=checkpoint,
-            hosts=hosts,
-            migration=migration,
-            on_error=on_error,
-            late_rows=late_rows,
-            trigger=trigger,
-            close=close,
-            name=name,
-            settings=settings or Settings(),
-        )
+        whole = replace(self, sink=sink or self.sink)
+        common: dict[str, Any] = {
+            "checkpoint": checkpoint,
+            "hosts": hosts,
+            "migration": migration,
+            "on_error": on_error,
+            "late_rows": late_rows,
+            "trigger": trigger,
+            "close": close,
+            "name": name,
+            "settings": settings or Settings(),
+        }
+        if mode == "live":
+            return start_live(
+                whole,
+                checkpoint_every=checkpoint_every,
+                delivery=delivery,
+                couriers=couriers,
+                **common,
+            )
+        if mode != "micro_batch":
+            raise FlowError(f"mode={mode!r} is unknown", hint='use "micro_batch" or "live"')
+        if (checkpoint_every, delivery, couriers) != ("1s", "at_once", None):
+            raise SettingError(
+                "checkpoint_every, delivery and couriers are for live flows",
+                hint='leave them out, or start the flow with mode="live"',
+            )
+        return starting.start(whole, **common)
+
+    def declared(self, schema: pa.Schema | StructType | str) -> pa.Schema:
+        """A schema as users write it (Arrow, Spark, or DDL text) as Arrow."""
+        if self.graph.sources[0].live is None:
+            return declared(schema, self.spark)
+        return schema_of(schema)
 
     def with_keyed(self, kind: str, slots: int, plan: StepPlan) -> Flow:
         """With one more keyed step."""
@@ -317,7 +374,7 @@ class Flow:
 
 
 def flow(
-    source: DataFrame,
+    source: DataFrame | LiveSource,
     *,
     arrival: str | None = None,
     event_time: str | None = None,
@@ -325,19 +382,25 @@ def flow(
     partition: str | None = None,
     idle: str | float | None = None,
 ) -> Flow:
-    """Begin a flow on a DataFrame, streaming or static.
+    """Begin a flow on a DataFrame, streaming or static, or on a source that couriers can read
+    without Spark: `kafka`, `rate` or `source`. Only these can run in live mode.
 
-    `arrival` names the timestamp column that latency is measured from; by default it is measured
-    from ingestion. `event_time` names the timestamp column that windows and event-time timers
-    follow, and `delay` how far out of order it may be.
+    `arrival` names the timestamp column that latency is measured from; by default it is the one that
+    the source has for it (Kafka's timestamp), or else latency is measured from ingestion.
+    `event_time` names the timestamp column that windows and event-time timers follow, and `delay` how
+    far out of order it may be.
 
     The watermark is the newest event time less the delay. Where the partitions of the source do not
     advance together, `partition` names the column that tells them apart (Kafka's `partition`): then
     it is that of the partition that is furthest behind. One that has brought no row for `idle` does
     not hold the others back; nor does a whole source that is joined with others.
     """
-    check_session(source)
-    schema = arrow_schema(source.schema, source.sparkSession)
+    decoder = None
+    if isinstance(source, LiveSource):
+        schema, decoder, arrival = source.schema, source.decoder, arrival or source.arrival
+    else:
+        check_session(source)
+        schema = arrow_schema(source.schema, source.sparkSession)
     times, names = (pa.types.is_timestamp,), (pa.types.is_integer, pa.types.is_string)
     for purpose, column, what, kinds in (
         ("arrival", arrival, "a timestamp column", times),
@@ -358,7 +421,7 @@ def flow(
             hint='name its column: ps.flow(df, event_time="ts", ...)',
         )
     idle_ms = None if idle is None else milliseconds(idle)
-    plan = SourcePlan(schema, event_time, milliseconds(delay), partition, idle_ms, arrival)
+    plan = SourcePlan(schema, event_time, milliseconds(delay), partition, idle_ms, arrival, decoder)
     return Flow(Graph((Source(source, plan),)), time=event_time)
 
 

@@ -7,18 +7,39 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from penstock.live.sources.source import LiveSource
 from penstock.plan.steps import FlowPlan, KeyedStep, MapStep, SourcePlan, Step
+from penstock.spark.session import check_session
+from penstock.spark.sources import active_session, frame
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
 
 
 @dataclass(frozen=True, eq=False)
 class Source:
-    """A DataFrame that a flow begins with. The same object is the same source in every flow."""
+    """What a flow begins with. The same object is the same source in every flow."""
 
-    df: DataFrame
+    origin: DataFrame | LiveSource
     plan: SourcePlan
+
+    @property
+    def live(self) -> LiveSource | None:
+        """What couriers read by themselves; None: only Spark can read it."""
+        return self.origin if isinstance(self.origin, LiveSource) else None
+
+    @property
+    def spark(self) -> SparkSession:
+        """The session that it is read in."""
+        return active_session() if isinstance(self.origin, LiveSource) else self.origin.sparkSession
+
+    def frame(self) -> DataFrame:
+        """What Spark reads of it in micro-batches."""
+        if not isinstance(self.origin, LiveSource):
+            return self.origin
+        made = frame(self.origin, self.spark)
+        check_session(made)
+        return made
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,6 @@ from penstock.operators.top.distinct import DistinctPlan
 from penstock.operators.top.plan import TopPlan
 from penstock.operators.window.plan import WindowPlan
 from penstock.operators.window.windows import Window
-from penstock.spark.schema import declared
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -63,7 +62,7 @@ class KeyedFlow:
                 f"{type(processor).__name__} does not say what it returns",
                 hint='give process(..., output_schema="word string, n long")',
             )
-        return self._step("process", ProcessPlan, processor, declared(schema, self.flow.spark))
+        return self._step("process", ProcessPlan, processor, self.flow.declared(schema))
 
     def top(
         self,

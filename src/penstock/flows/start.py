@@ -7,7 +7,7 @@ import secrets
 import tempfile
 import time
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import pyarrow as pa
 
@@ -20,7 +20,7 @@ from penstock.plan.migration import Migration
 from penstock.plan.steps import FlowPlan, KeyedStep
 from penstock.settings import Settings
 from penstock.spark.checkpoint import locate, version_to_resume
-from penstock.spark.epoch_stream import Start
+from penstock.spark.epoch_stream import MicroStart
 from penstock.spark.inputs import one_stream, with_clock
 from penstock.spark.parts import FlowParts
 from penstock.spark.private import keep_jobs_on_interrupt
@@ -33,6 +33,8 @@ from penstock.state.table.table import HASH
 
 if TYPE_CHECKING:
     from penstock.flows.flow import Flow
+
+Mode = Literal["micro_batch", "live"]
 
 
 def start(
@@ -48,22 +50,17 @@ def start(
     name: str | None,
     settings: Settings,
 ) -> FlowQuery:
-    """Check everything, then launch the query."""
-    if flow.sink is None:
-        raise FlowError(
-            "the flow has no sink", hint='give start(sink=ps.to("parquet", path=...)) or the like'
-        )
-    if on_error not in ("fail", "dead_letter"):
-        raise FlowError(f"on_error={on_error!r} is unknown", hint='use "fail" or "dead_letter"')
+    """Check everything, then launch the query in micro-batches."""
+    sink = sink_of(flow)
     chosen = Migration.parse(migration)
-    plan = _with_errors(flow.plan, on_error)
-    source = one_stream([source.df for source in flow.graph.sources], plan.tagged)
+    plan = with_errors(flow.plan, on_error)
+    source = one_stream([source.frame() for source in flow.graph.sources], plan.tagged)
     if close and (source.isStreaming and trigger != "available_now"):
         raise SettingError(
             "close=True ends the input when all that is there now has been read",
             hint='give trigger="available_now" with it',
         )
-    counts = _host_counts(plan, hosts)
+    counts = host_counts(plan, hosts)
     if plan.one_host:
         chosen = _for_one_host(flow, plan, counts)
     most, elastic = counts, flow.elasticity
@@ -71,9 +68,9 @@ def start(
         if flow.bound is None:
             raise FlowError("an elastic flow needs an SLA", hint='add .sla(latency="1s")')
         most = {s.id: min(s.slots, elastic.at_most) for s in plan.keyed}
-    check_cores(source, 1 if plan.one_host else sum(most.values()))
+    check_cores(source.sparkSession, 1 if plan.one_host else sum(most.values()))
     if settings.host_cores is None:
-        settings = replace(settings, host_cores=task_cores(source))
+        settings = replace(settings, host_cores=task_cores(source.sparkSession))
     temporary = ""
     if checkpoint is None:
         if source.isStreaming:
@@ -85,7 +82,7 @@ def start(
         checkpoint = f"file://{temporary}"
     folder = locate(source.sparkSession, checkpoint)
     store = Store(folder.store)
-    flow_id = _claim(store, plan, bounded=not source.isStreaming)
+    flow_id = claim(store, plan, bounded=not source.isStreaming)
     replays = source.isStreaming and not store.closing
     version = version_to_resume(folder, store) if replays else None
     if elastic is not None:
@@ -96,11 +93,12 @@ def start(
     clock = False
     if source.isStreaming and timers:
         source, clock = with_clock(source, folder, running=trigger != "available_now")
-    settled = Start(
+    settled = MicroStart(
         flow=plan,
+        spark=source.sparkSession,
         source=source,
         clock=clock,
-        sink=flow.sink,
+        sink=sink,
         store=store.place,
         checkpoint=folder.spark,
         flow_id=flow_id,
@@ -111,7 +109,7 @@ def start(
         elastic=elastic,
         trigger=_trigger(trigger),
         close=close,
-        late_rows=late_sinks(plan, late_rows, flow.sink),
+        late_rows=late_sinks(plan, late_rows, sink),
         name=name,
         temporary=temporary,
     )
@@ -138,7 +136,19 @@ def must_be_a_chain(plan: FlowPlan) -> None:
         )
 
 
-def _with_errors(plan: FlowPlan, on_error: OnError) -> FlowPlan:
+def sink_of(flow: Flow) -> Sink:
+    """The sink that a flow has; refuses one without."""
+    if flow.sink is None:
+        raise FlowError(
+            "the flow has no sink", hint='give start(sink=ps.to("parquet", path=...)) or the like'
+        )
+    return flow.sink
+
+
+def with_errors(plan: FlowPlan, on_error: OnError) -> FlowPlan:
+    """The plan, with what becomes of rows that cannot be processed."""
+    if on_error not in ("fail", "dead_letter"):
+        raise FlowError(f"on_error={on_error!r} is unknown", hint='use "fail" or "dead_letter"')
     steps = tuple(
         replace(step, on_error=on_error) if isinstance(step, KeyedStep) else step
         for step in plan.steps
@@ -146,7 +156,8 @@ def _with_errors(plan: FlowPlan, on_error: OnError) -> FlowPlan:
     return replace(plan, steps=steps, on_error=on_error)
 
 
-def _host_counts(plan: FlowPlan, hosts: int | dict[str, int]) -> dict[str, int]:
+def host_counts(plan: FlowPlan, hosts: int | dict[str, int]) -> dict[str, int]:
+    """Step -> how many hosts it is to have."""
     counts = {}
     for step in plan.keyed:
         wanted = hosts.get(step.id, 1) if isinstance(hosts, dict) else hosts
@@ -177,9 +188,9 @@ def _trigger(trigger: str | None) -> dict[str, Any]:
     return {"processingTime": f"{milliseconds(trigger)} milliseconds"}
 
 
-def _claim(store: Store, plan: FlowPlan, bounded: bool) -> str:
+def claim(store: Store, plan: FlowPlan, bounded: bool, mode: Mode = "micro_batch") -> str:
     """Make the checkpoint this flow's own, or check that it already is. Returns the flow's id."""
-    facts = {"format": FORMAT, "steps": [_step_facts(step) for step in plan.keyed]}
+    facts = {"format": FORMAT, "mode": mode, "steps": [_step_facts(step) for step in plan.keyed]}
     try:
         found = store.read_flow()
         if found is not None:
@@ -211,6 +222,12 @@ def _check(store: Store, found: dict[str, Any], facts: dict[str, Any], bounded: 
             hint="open it with the release that wrote it, or start from a new checkpoint folder",
         )
     check_flow(found, f"flow.json of {store.uri}")
+    if (mode := found.get("mode", "micro_batch")) != facts["mode"]:
+        raise CheckpointError(
+            f"{store.uri} was written with mode={mode!r}, and the flow is started with "
+            f"mode={facts['mode']!r}",
+            hint="start it in the same mode, or from a new checkpoint folder",
+        )
     if found.get("closed"):
         raise CheckpointError(
             f"{store.uri} is of a flow whose input has ended: all its windows are closed",

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from penstock.exchange.aside import Aside
 from penstock.exchange.step_work import StepWork
-from penstock.host.chunks import Chunk, Parted
+from penstock.host.chunks import ChannelChunk, Parted
 from penstock.host.machine import HostMachine
 from penstock.host.part_stages import HostStage
 from penstock.operators.operator import Answer, OnError, Outgoing
@@ -83,7 +83,7 @@ class SendStage(HostStage):
         super().__init__(f"{step.id} in")
         self._step, self._place, self._channel = step, place, channel
 
-    def work(self, part: int, piece: Rows) -> Sequence[Chunk]:
+    def work(self, part: int, piece: Rows) -> Sequence[ChannelChunk]:
         step, work, header = self._step, self._channel.work, self._channel.steps[self._place]
         sent: list[Outgoing] = []
         rows = work.fit(step, 0, piece.batches)
@@ -93,7 +93,7 @@ class SendStage(HostStage):
             return ()
         records = sum(batch.num_rows for batch in batches)
         serials = (piece.number << _NUMBER_BITS) + np.arange(records)
-        return [Chunk(kind, batches, Places.of_records(header.partition, serials))]
+        return [ChannelChunk(kind, batches, Places.of_records(header.partition, serials))]
 
 
 class KeyedStage:
@@ -104,7 +104,7 @@ class KeyedStage:
         self.name, self.kind, self.parts = work.name, work.kind, work.parts
         self.split, self.work, self.size = work.split, work.work, work.size
 
-    def join(self, item: Chunk | Parted, results: list[Any]) -> Sequence[Rows]:
+    def join(self, item: ChannelChunk | Parted, results: list[Any]) -> Sequence[Rows]:
         number = _number(item)
         given = self._work.join(item, results)
         return [rows for answer in given for rows in self.rows(number, answer)]
@@ -122,8 +122,8 @@ class KeyedStage:
         return [Rows(number, batches)] if batches else []
 
 
-def _number(item: Chunk | Parted) -> int:
+def _number(item: ChannelChunk | Parted) -> int:
     """The number of the chunk that became this."""
     chunk = item.pieces[0][1] if isinstance(item, Parted) else item
-    assert isinstance(chunk, Chunk) and chunk.places is not None
+    assert isinstance(chunk, ChannelChunk) and chunk.places is not None
     return int(chunk.places.minor[0]) >> _NUMBER_BITS

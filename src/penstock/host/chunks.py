@@ -22,11 +22,11 @@ _MOST_BYTES = 1 << 30
 
 
 @dataclass(frozen=True)
-class Chunk:
+class ChannelChunk:
     """Some records of a channel, in the order in which they came: what `Operator.apply` takes.
 
     >>> word = pa.RecordBatch.from_pydict({"word": ["a", "b", "c"]})
-    >>> [chunk.rows for chunk in Chunk("rows", [word, word]).cut(4)]
+    >>> [chunk.rows for chunk in ChannelChunk("rows", [word, word]).cut(4)]
     [4, 2]
     """
 
@@ -43,15 +43,15 @@ class Chunk:
         """Let an operator take it in."""
         return operator.apply(self.kind, self.batches, self.places)
 
-    def together(self) -> Chunk:
+    def together(self) -> ChannelChunk:
         """The same records in one batch, unless they are too many for one."""
         if len(self.batches) < 2:
             return self
         if self.rows > _FEW and sum(batch.nbytes for batch in self.batches) > _MOST_BYTES:
             return self
-        return Chunk(self.kind, [pa.concat_batches(self.batches)], self.places)
+        return ChannelChunk(self.kind, [pa.concat_batches(self.batches)], self.places)
 
-    def cut(self, rows: int) -> Iterator[Chunk]:
+    def cut(self, rows: int) -> Iterator[ChannelChunk]:
         """The same records in chunks of at most this many rows, none of them empty; nothing is copied."""
         taken: list[pa.RecordBatch] = []
         begin = held = 0
@@ -67,10 +67,10 @@ class Chunk:
         if held:
             yield self.some(taken, begin, held)
 
-    def some(self, batches: list[pa.RecordBatch], begin: int, rows: int) -> Chunk:
+    def some(self, batches: list[pa.RecordBatch], begin: int, rows: int) -> ChannelChunk:
         """Some of the records: the `rows` records from `begin` on, in these batches."""
         places = None if self.places is None else self.places.slice(begin, rows)
-        return Chunk(self.kind, batches, places)
+        return ChannelChunk(self.kind, batches, places)
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ class ForAllParts:
         return self.do(operator)
 
 
-Work = Chunk | ForAllParts
+Work = ChannelChunk | ForAllParts
 """What can be done to an operator, or to each of its parts."""
 
 

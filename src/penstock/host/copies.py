@@ -21,14 +21,16 @@ class Copies:
 
     def begin(self) -> None:
         """Slots have changed hands: look which copies there are now."""
-        slots = self._residence.copies
-        self._table.give_away(slots)
+        slots, released = self._residence.copies, np.flatnonzero(self._residence.released)
+        self._table.give_away(np.union1d(slots, released))
         self.entries, self.served = len(self._table.entries_in(slots)) if len(slots) else 0, 0
 
     def let_go(self) -> None:
         """Drop the entries if nobody may ask for any of them."""
-        if self.entries and not len(self._residence.copies):
+        residence = self._residence
+        if (self.entries or residence.released.any()) and not len(residence.copies):
             self._table.drop(np.flatnonzero(~self._residence.owned))
+            self._residence.released[:] = False
             self.begin()
 
     @property
@@ -36,30 +38,30 @@ class Copies:
         """Entries that nobody has asked for."""
         return max(0, self.entries - self.served)
 
-    def of_keys(self, keys: Keys, version: int) -> tuple[pa.Table, Array]:
+    def of_keys(self, keys: Keys, version: int, run: int = -1) -> tuple[pa.Table, Array]:
         """The entries of these keys in copies frozen at a version, and the places of those keys of
         which nothing is known here. What is in neither does not exist."""
         table, residence = self._table, self._residence
         slots = slots_of(keys.hashes, table.slots)
-        here = residence.frozen[slots] == version
+        here = residence.holds(slots, version, run)
         entries = table.find(keys)
         told = here & ((entries >= 0) | table.known(keys) | residence.frozen_complete[slots])
         found = entries[here & (entries >= 0)]
         self.served += len(found)
         return table.export(found), np.flatnonzero(~told)
 
-    def of_slot(self, slot: int, version: int) -> Array:
-        """The entries of a slot of which there is a complete copy frozen at a version."""
-        self._must_hold(np.array([slot]), version)
+    def of_slot(self, slot: int, version: int, run: int = -1) -> Array:
+        """The entries of a slot of which there is a copy frozen at a version."""
+        self._must_hold(np.array([slot]), version, run)
         entries = self._table.entries_in(np.array([slot]))
         self.served += len(entries)
         return entries
 
     def of_due(
-        self, slots: Array, limits: dict[str, int], version: int
+        self, slots: Array, limits: dict[str, int], version: int, run: int = -1
     ) -> tuple[pa.Table, dict[str, int]]:
         """The entries of these slots that are due, and the next value of each column after that."""
-        self._must_hold(slots, version)
+        self._must_hold(slots, version, run)
         table = self._table
         entries = table.entries_in(slots)
         due = np.zeros(len(entries), np.bool_)
@@ -72,7 +74,19 @@ class Copies:
                 after[name] = int(later.min())
         return table.export(entries[due]), after
 
-    def _must_hold(self, slots: Array, version: int) -> None:
+    def lacking(self, slots: Array) -> int | None:
+        """The version that the store must have to be asked for what copies of these slots lack; None:
+        they lack nothing."""
         residence = self._residence
-        if not ((residence.frozen[slots] == version) & residence.frozen_complete[slots]).all():
+        slots = slots[~residence.frozen_complete[slots]]
+        if not len(slots):
+            return None
+        return max(residence.store_version, int(residence.came[slots].max()))
+
+    def _must_hold(self, slots: Array, version: int, run: int) -> None:
+        """Refuse what is asked of other copies; at a version the store has all that one lacks, and so
+        it must be whole."""
+        residence = self._residence
+        held = residence.holds(slots, version, run)
+        if not (held & (residence.frozen_complete[slots] | (run >= 0))).all():
             raise StaleRunError(f"there is no whole copy of these slots at version {version} here")

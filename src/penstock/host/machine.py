@@ -1,4 +1,4 @@
-"""The host as a pure state machine: closed channels and orders of the driver in, answers out.
+"""The host in micro-batches, a pure state machine: closed channels and the driver's orders in, answers out.
 
 No sockets, no threads, no files: `host.server` is the shell around it. A host moves through
 
@@ -21,26 +21,20 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field, replace
-from itertools import chain
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pyarrow as pa
 
 from penstock.errors import ChangedInputError, ProtocolError, StaleRunError
-from penstock.host.copies import Copies
-from penstock.host.residence import Need, NeedDue, NeedKeys, NeedSlots, Residence, Wanted
-from penstock.host.vitals import HostVitals, MovedState
+from penstock.host.holdings import Holdings
+from penstock.host.residence import Need, NeedSlots
+from penstock.host.vitals import HostVitals
 from penstock.operators.operator import Answer, EpochTime, Operator
 from penstock.operators.places import Places
 from penstock.plan.assignment import Assignment
-from penstock.plan.slots import must_be_slots
-from penstock.state.keys.codec import Keys, slots_of
-from penstock.state.keys.index import key_index
+from penstock.state.keys.codec import slots_of
 from penstock.wire.messages import ChannelHeader
-
-_AFTER_EVICTION = 0.75
-"""Share of the memory limit that is held after an eviction, so that not every seal needs one."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +65,7 @@ class _Run:
         return len(self.kept) == self.partitions
 
 
-class HostMachine:
+class HostMachine(Holdings):
     """State and protocol of one host. Calls must not overlap: the shell holds a lock."""
 
     def __init__(
@@ -80,51 +74,22 @@ class HostMachine:
         clock: Callable[[], float] = time.perf_counter,
         memory_limit: int | None = None,
     ) -> None:
-        self.operator = operator
-        self.version: int | None = None
-        """The newest epoch that is final here; -1 before the first, None before `assign`."""
-        self.residence = Residence(operator.table.slots)
-        self.copies = Copies(operator.table, self.residence)
+        super().__init__(operator, memory_limit)
         self._run: _Run | None = None
         self._sealed = False
         self._given_up = (-1, -1)
         self._clock = clock
-        self._memory_limit = memory_limit
-        self._next_due: dict[str, int] | None = None
-        self._moved = MovedState()
-        """What has moved since the last seal was told."""
         self._spent_s = 0.0
-
-    # -- slots change hands
 
     def assign(self, order: Assignment) -> None:
         """Own these slots from here on, as of a version that is final."""
-        named = (order.owned, *(coming.slots for coming in order.incoming))
-        must_be_slots(chain.from_iterable(named), self.operator.table.slots)
-        self._stand_at(order.version)
-        table = self.operator.table
-        fresh = self.residence.assign(order)
-        before = table.renumberings
-        idle = np.flatnonzero(~self.residence.owned)
-        table.drop(np.union1d(fresh, np.setdiff1d(idle, self.residence.copies)))
-        if table.renumberings != before:
-            self.residence.forgot_absent(order.version, fresh)
-        self.copies.begin()
-        self._next_due = None
-
-    def release(self) -> None:
-        """Nobody needs the copies of slots given away: they go at the next seal."""
-        self.residence.forget_copies()
-
-    def _stand_at(self, version: int) -> None:
-        if self._run is not None and self._sealed and self._run.epoch == version:
+        if self._run is not None and self._sealed and self._run.epoch == order.version:
             self._finish()
-        elsewhere = self.version not in (None, version) and self.residence.owned.any()
-        if self._run is not None or elsewhere:
-            raise ProtocolError(f"slots cannot change hands here at version {version}: {self}")
-        self.version = version
-
-    # -- what is missing
+        if self._run is not None:
+            raise ProtocolError(
+                f"slots cannot change hands here at version {order.version}: {self}"
+            )
+        super().assign(order)
 
     def needs(self, header: ChannelHeader, kind: str, batches: list[pa.RecordBatch]) -> Need | None:
         """What must be fetched before this channel can be closed; None: nothing."""
@@ -132,80 +97,19 @@ class HostMachine:
         residence = self.residence
         if not residence.any_partial:
             return None
-        assert self.version is not None
         if self._run is None:
-            limits = self.operator.due(header.time)
-            if limits and not self._none_due(limits):
-                return self._need_due(limits)
+            due = self.need_due(self.operator.due(header.time))
+            if due is not None:
+                return due
             self._open(header)
         elif header.partition in self._run.kept:
             return None
-        missing = self._missing(self.operator.keys(kind, batches))
+        missing = self.missing(self.operator.keys(kind, batches))
         if missing is None:
             return None
         slots = slots_of(missing.hashes, self.operator.table.slots)
         whole = np.unique(slots[residence.whole[slots]])
-        if len(whole):
-            return NeedSlots(tuple(whole.tolist()))
-        parts = tuple((s, missing.take(at)) for s, at in residence.by_source(slots))
-        return NeedKeys(parts, residence.changes, self.version)
-
-    def _none_due(self, limits: dict[str, int]) -> bool:
-        known = self._next_due
-        return known is not None and all(c not in known or known[c] > x for c, x in limits.items())
-
-    def _need_due(self, limits: dict[str, int]) -> Need:
-        residence = self.residence
-        whole = np.flatnonzero(residence.whole)
-        if len(whole):
-            return NeedSlots(tuple(whole.tolist()))
-        assert self.version is not None
-        slots = np.flatnonzero(residence.partial)
-        parts = tuple((s, slots[at]) for s, at in residence.by_source(slots))
-        return NeedDue(parts, limits, residence.changes, self.version)
-
-    def _missing(self, keys: list[Keys]) -> Keys | None:
-        """The keys that may have an entry elsewhere, each once."""
-        table, found = self.operator.table, key_index(self.operator.table.codec.layout)
-        for some in keys:
-            away = self.residence.partial[slots_of(some.hashes, table.slots)]
-            if away.any():
-                some = some.take(np.flatnonzero(away))
-                found.upsert(some.take(np.flatnonzero(~table.known(some))))
-        return found.keys(np.arange(found.size)) if found.size else None
-
-    def wanted(self) -> Wanted | None:
-        """The next slot to bring in the background, those first that rows wait for."""
-        residence = self.residence
-        if not residence.wanted.any() or self.version is None:
-            return None
-        waited_for = np.flatnonzero(residence.whole & residence.wanted)
-        if self._full() and not len(waited_for):
-            return None
-        slot = int(waited_for[0] if len(waited_for) else np.flatnonzero(residence.wanted)[0])
-        return Wanted(slot, residence.source(slot), residence.changes, self.version)
-
-    def install(self, changes: int, keys: Keys, rows: pa.Table) -> bool:
-        """Take in what was found of these keys; False if it came too late and must not be used."""
-        if changes != self.residence.changes:
-            return False
-        self.operator.table.install(keys, rows)
-        size = rows.get_total_buffer_size()
-        self._moved = self._moved.plus(fetched_keys=rows.num_rows, fetched_bytes=size)
-        return True
-
-    def none_due_before(self, changes: int, next_due: dict[str, int]) -> None:
-        """All entries that are due have been installed; these are the next values elsewhere."""
-        if changes == self.residence.changes:
-            self._next_due = next_due
-
-    def complete_slot(self, wanted: Wanted) -> None:
-        """All entries of a wanted slot have been installed."""
-        if wanted.changes == self.residence.changes:
-            self.residence.complete(wanted.slot)
-
-    def waited(self, ms: float, fetches: int) -> None:
-        self._moved = self._moved.plus(wait_ms=ms, fetches=fetches)
+        return NeedSlots(tuple(whole.tolist())) if len(whole) else self.need_keys(missing)
 
     def spent(self, seconds: float) -> None:
         """Note time that went into channels outside of `close_channel`: reading, answering."""
@@ -319,18 +223,8 @@ class HostMachine:
                 "partitions have come"
             )
         self._sealed = True
-        table = self.operator.table
-        partial, left = int(np.count_nonzero(self.residence.partial)), self.copies.left_behind
-        moved, self._moved = self._moved.plus(partial_slots=partial, left_behind=left), MovedState()
-        vitals = HostVitals(
-            rows=current.rows,
-            useful_ms=current.busy_s * 1000,
-            entries=len(table) - self.copies.entries,
-            state_bytes=table.nbytes,
-            awaited_slots=self.residence.awaited,
-            **asdict(moved),
-        )
-        return table.delta(), vitals
+        vitals = self.vitals(current.rows, current.busy_s * 1000)
+        return self.operator.table.delta(), vitals
 
     def rollback(self, version: int, run: int = -1) -> None:
         """Give up the epoch under way, sealed or not, and stand at `version` again.
@@ -343,10 +237,9 @@ class HostMachine:
             self._finish()
         if self.version != version:
             raise ProtocolError(f"cannot return to version {version}: {self}")
+        self.return_to(version)
         self._given_up = max(self._given_up, (version + 1, run))
-        self.operator.rollback()
-        self.residence.roll_back()
-        self._run, self._sealed, self._next_due = None, False, None
+        self._run, self._sealed = None, False
 
     def _admit(self, header: ChannelHeader) -> None:
         """Come to where this header's run is open, or can be opened; refuse what is over."""
@@ -373,35 +266,11 @@ class HostMachine:
     def _finish(self) -> None:
         """The sealed epoch is final: its manifest is written."""
         assert self._run is not None
-        table, residence = self.operator.table, self.residence
-        before = table.renumberings
-        table.seal()
-        residence.settle()
-        self.version, self._run, self._sealed = self._run.epoch, None, False
-        self.copies.let_go()
-        if self._memory_limit is not None and table.nbytes > self._memory_limit:
-            self._evict(self._memory_limit)
-        if table.renumberings != before:
-            residence.forgot_absent(self.version)
-
-    def _evict(self, limit: int) -> None:
-        """Make room: first copies of slots given away, then what was not touched for longest."""
-        assert self.version is not None
-        table = self.operator.table
-        self.release()
-        self.copies.let_go()
-        if table.nbytes > limit:
-            self._moved = self._moved.plus(evicted=table.evict(int(limit * _AFTER_EVICTION)))
-            self.residence.evicted(self.version)
-            self._next_due = None
-
-    def _full(self) -> bool:
-        """Whether bringing more in the background would only have it evicted again."""
-        limit = self._memory_limit
-        return limit is not None and self.operator.table.nbytes > limit * _AFTER_EVICTION
+        self.seal_version(self._run.epoch)
+        self._run, self._sealed = None, False
 
     def __str__(self) -> str:
         if self._run is None:
-            return f"host at version {self.version}"
+            return super().__str__()
         state = "sealed" if self._sealed else f"{len(self._run.kept)}/{self._run.partitions} closed"
         return f"host at version {self.version}, epoch {self._run.epoch}.{self._run.run} {state}"

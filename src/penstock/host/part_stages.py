@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.errors import ProtocolError
-from penstock.host.chunks import Chunk, Parted, Work, joined
+from penstock.host.chunks import ChannelChunk, Parted, Work, joined
 from penstock.operators.operator import Answer, Operator
 from penstock.operators.places import Places
 from penstock.runtime.operators import Kind
@@ -71,7 +71,7 @@ class Cut(HostStage):
         self._part_of = part_numbers(self._slots, len(parts))
 
     def work(self, part: int, piece: Work) -> Sequence[Parted]:
-        if not isinstance(piece, Chunk):
+        if not isinstance(piece, ChannelChunk):
             return [Parted(0, [(part, piece) for part in range(self._parts)])]
         batches = [batch for batch in piece.batches if batch.num_rows]
         if not batches:
@@ -83,7 +83,7 @@ class Cut(HostStage):
         together = batches[0] if len(batches) == 1 else pa.concat_batches(batches)
         rows = together.take(fixed_array(order, pa.int64()))
         places = None if piece.places is None else piece.places.take(order)
-        in_parts = Chunk(piece.kind, [rows], places)
+        in_parts = ChannelChunk(piece.kind, [rows], places)
         pieces: list[tuple[int, Work]] = [
             (number, in_parts.some([rows.slice(begin, end - begin)], begin, end - begin))
             for number, begin, end in runs
@@ -113,13 +113,13 @@ class Gather(HostStage):
 
     def forget(self) -> None:
         """A channel begins; the one before it may have failed."""
-        self._held: list[list[Chunk]] = [[] for _ in range(self._parts)]
+        self._held: list[list[ChannelChunk]] = [[] for _ in range(self._parts)]
         self._rows = [0] * self._parts
 
     def work(self, part: int, piece: Parted) -> Sequence[Parted]:
         given = []
         for number, chunk in piece.pieces:
-            if not isinstance(chunk, Chunk):
+            if not isinstance(chunk, ChannelChunk):
                 return [piece]
             self._held[number].append(chunk)
             self._rows[number] += chunk.rows
@@ -138,7 +138,10 @@ class Gather(HostStage):
             places = [chunk.places for chunk in held if chunk.places is not None]
             batches = [batch for chunk in held for batch in chunk.batches]
             pieces.append(
-                (part, Chunk(held[0].kind, batches, Places.joined(places) if places else None))
+                (
+                    part,
+                    ChannelChunk(held[0].kind, batches, Places.joined(places) if places else None),
+                )
             )
             self._rows[part], self._held[part] = 0, []
         return Parted(rows, pieces)
@@ -158,7 +161,7 @@ class Parts(HostStage):
         return item.pieces
 
     def work(self, part: int, piece: Work) -> Answer:
-        if isinstance(piece, Chunk):
+        if isinstance(piece, ChannelChunk):
             piece = piece.together()
         return piece.on(self._operators[part])
 

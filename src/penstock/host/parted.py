@@ -6,7 +6,7 @@ are as many operators of the step as there are parts, each with its own table an
 of them are in one part and a part is never worked on twice at a time.
 
 For a chain of several steps in one host, `stages` gives the runtime operators that this is made of:
-they take `Chunk`s and give `Answer`s. Whoever builds the chain brings its own runtime, opens and
+they take `ChannelChunk`s and give `Answer`s. Whoever builds the chain brings its own runtime, opens and
 closes the step's epochs between runs, and makes a failed run undone by `table.savepoint` and
 `table.undo`.
 """
@@ -18,7 +18,7 @@ from contextlib import ExitStack
 
 import pyarrow as pa
 
-from penstock.host.chunks import ChannelEnd, Chunk, ForAllParts, Work, joined
+from penstock.host.chunks import ChannelChunk, ChannelEnd, ForAllParts, Work, joined
 from penstock.host.part_stages import Cut, Gather, Parts, Whole
 from penstock.operators.operator import Answer, EpochTime, Operator
 from penstock.operators.places import Places
@@ -71,21 +71,35 @@ class PartedOperator:
         """The keys of a channel's batches."""
         return self.parts[0].keys(kind, batches)
 
+    @property
+    def due_columns(self) -> tuple[str, ...]:
+        """The columns that `due` may name."""
+        return self.parts[0].due_columns
+
     def due(self, time: EpochTime) -> dict[str, int]:
-        """What `open` will look at."""
+        """What `fire` will look at."""
         return self.parts[0].due(time)
 
-    def open(self, time: EpochTime) -> Answer:
+    def begin(self, time: EpochTime) -> None:
+        """A round begins in every part."""
+        for part in self.parts:
+            part.begin(time)
+
+    def fire(self) -> Answer:
         """Fire what is due in every part, or, on an exception, in none."""
+        return self._whole_or_not([ForAllParts(lambda part: part.fire())])
+
+    def open(self, time: EpochTime) -> Answer:
+        """Begin, and fire what is due, in every part, or, on an exception, in none."""
         return self._whole_or_not([ForAllParts(lambda part: part.open(time))])
 
     def apply(
         self, kind: str, batches: list[pa.RecordBatch], places: Places | None = None
     ) -> Answer:
         """Take in one closed channel, in all parts or in none."""
-        chunk = Chunk(kind, batches, places)
         if len(self.parts) == 1:
-            return self._run([chunk])
+            return self.parts[0].apply(kind, batches, places)
+        chunk = ChannelChunk(kind, batches, places)
         if not chunk.rows:
             # whatever there is to say against it, any part can say
             return chunk.on(self.parts[0])
@@ -94,11 +108,13 @@ class PartedOperator:
         return self._whole_or_not([*chunk.cut(rows), ChannelEnd()])
 
     def close(self) -> Answer:
-        """The output of every part that is due once per epoch."""
+        """The output of every part that is due once per round."""
+        if len(self.parts) == 1:
+            return self.parts[0].close()
         return self._run([ForAllParts(lambda part: part.close())])
 
     def rollback(self) -> None:
-        """Return to the last sealed version in every part."""
+        """Return to the newest durable version in every part."""
         for part in self.parts:
             part.rollback()
         self.table.rollback()
@@ -115,7 +131,7 @@ class PartedOperator:
                 stack.callback(part.shutdown)
 
     def stages(self) -> list[Stage]:
-        """Runtime operators of a chain that apply this step: `Chunk`s in, `Answer`s out.
+        """Runtime operators of a chain that apply this step: `ChannelChunk`s in, `Answer`s out.
 
         A chunk gives one answer, or none if there is nothing in it; so does `ForAllParts`.
         """

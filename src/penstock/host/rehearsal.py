@@ -16,11 +16,13 @@ from penstock.exchange.aside import Aside
 from penstock.exchange.split import split
 from penstock.exchange.step_work import StepWork
 from penstock.exchange.tally import Tally
+from penstock.host.holdings import Holdings
 from penstock.host.machine import HostMachine
 from penstock.host.residence import NeedKeys
+from penstock.host.rounds import Rounds
 from penstock.model import HostId
 from penstock.operators.aggregate.aggregates import AggregatePlan, count, max, min, sum
-from penstock.operators.operator import EpochTime, Outgoing
+from penstock.operators.operator import EpochTime, Operator, Outgoing
 from penstock.operators.places import FirstPlaces, Places
 from penstock.plan.assignment import Assignment, Incoming
 from penstock.plan.epoch import RouteTable
@@ -30,6 +32,7 @@ from penstock.state.store.compaction import compact
 from penstock.state.store.manifest import Manifest
 from penstock.state.store.reader import StateReader
 from penstock.state.store.store import Store
+from penstock.wire.live import CheckpointMessage, Chunk, Frame, Handing, Message, Reroute
 from penstock.wire.messages import ChannelHeader
 
 _SLOTS = 4
@@ -45,7 +48,9 @@ def rehearse() -> None:
         rows = pa.record_batch(columns)
         totals = {"n": count(), "s": sum("v"), "low": min("v"), "high": max("x")}
         plan = AggregatePlan(rows.schema, ["key"], totals)
-        _epochs(KeyedStep(f"rehearsal-{key.type}", _SLOTS, plan), rows)
+        step = KeyedStep(f"rehearsal-{key.type}", _SLOTS, plan)
+        _epochs(step, rows)
+        _live(step, rows)
     _order()
 
 
@@ -70,7 +75,7 @@ def _epochs(step: KeyedStep, rows: pa.RecordBatch) -> None:
     table = first.operator.table
     for _, keys in need.parts:
         found, _ = first.copies.of_keys(keys, 1)
-        second.install(need.changes, keys, found)
+        second.install(need, keys, found)
     second.close_channel(header, kind, sent)
     second.seal(2, 0, 1)
     compact(
@@ -80,6 +85,72 @@ def _epochs(step: KeyedStep, rows: pa.RecordBatch) -> None:
     reader.refresh(1)
     for _, keys in need.parts:
         reader.find(keys)
+    _rounds(first.operator, kind, sent)
+
+
+def _rounds(operator: Operator, kind: str, sent: list[pa.RecordBatch]) -> None:
+    """What live flows need besides: epochs of several rounds, and a rollback."""
+    operator.rollback()
+    for epoch in range(2):
+        operator.open(EpochTime(epoch, 0))
+        operator.apply(kind, sent)
+        operator.table.least(operator.table.schema.names[4], 0, operator.table.touched())
+        operator.close()
+        operator.table.step()
+        operator.table.delta(np.arange(_SLOTS))
+        operator.table.cut()
+    operator.table.settle()
+    operator.rollback()
+
+
+def _live(step: KeyedStep, rows: pa.RecordBatch) -> None:
+    """A live run: rows as the wire gives them, a checkpoint, a reroute to another host, and all back."""
+    store = Store(f"memory://{secrets.token_hex(4)}")
+    first, second = (Holdings(step.operator()) for _ in range(2))
+    every = tuple(range(_SLOTS))
+    first.assign(Assignment(-1, every))
+    second.assign(Assignment(-1, ()))
+    runs = [Rounds(held, host, 0, 1, lambda: 0) for held, host in ((first, "a"), (second, "b"))]
+    sender = step.plan.sender(EpochTime(0, 0))
+    sender.combines = False
+    sent = [_received(outgoing.batch) for outgoing in sender.add(0, rows)]
+    chunk = Frame(chunk=Chunk(0, sender.finish()[0]))
+    handing = Handing(every, "a", "a", "b", "b")
+    for epoch in range(2):
+        for batch in (*sent, *sent):
+            runs[0].receive(0, chunk, batch)
+            runs[0].work()
+        checkpoint = CheckpointMessage(epoch, epoch, epoch - 1)
+        runs[0].receive(0, Frame(message=Message(checkpoint=checkpoint)))
+        for gathered in runs[0].work().gathered:
+            store.write_delta(epoch, 0, step.id, "rehearsal/0", gathered.deltas[0])
+    moved = Frame(message=Message(reroute=Reroute(2, step.id, (handing,))))
+    runs[0].receive(0, moved)
+    runs[0].work()
+    runs[1].receive(0, moved)
+    runs[1].receive(0, chunk, sent[0])
+    for need in runs[1].work().needs:
+        assert isinstance(need, NeedKeys)
+        for _, keys in need.parts:
+            codec = first.operator.table.codec
+            asked = codec.from_storage(
+                _received(pa.record_batch([codec.to_storage(keys)], ["k"])).column(0)
+            )
+            found, unknown = first.copies.of_keys(asked, 2, 0)
+            keys.take(np.frombuffer(unknown.tobytes(), np.int64))
+            second.install(need, keys, pa.Table.from_batches([_received(found.to_batches()[0])]))
+        runs[1].fetched(need)
+        runs[1].work()
+    for held in (first, second):
+        held.return_to(0)
+
+
+def _received(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """A batch as it comes from the wire, over memory that cannot be written."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batch.schema) as writer:
+        writer.write_batch(batch)
+    return pa.ipc.open_stream(pa.py_buffer(sink.getvalue().to_pybytes())).read_next_batch()
 
 
 def _sent(

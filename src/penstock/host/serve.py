@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import pyarrow as pa
@@ -11,11 +11,12 @@ import pyarrow.flight as fl
 
 from penstock import codec
 from penstock.errors import ProtocolError, StaleRunError
-from penstock.host.machine import HostMachine
+from penstock.host.holdings import Holdings
 from penstock.plan.slots import must_be_slots
 from penstock.state.arrays import Array
+from penstock.state.keys.codec import slots_of
 from penstock.state.table.parted import StepTable
-from penstock.wire.messages import AFTER, UNKNOWN, CopyTicket
+from penstock.wire.messages import AFTER, LACKING, UNKNOWN, CopyTicket
 
 _PIECE = 4 << 20
 """Bytes of a slot that are exported at a time, about: between two pieces the lock is free."""
@@ -25,26 +26,41 @@ _FIRST = 256
 """Entries of the first piece, which shows how big an entry is."""
 
 
-def answer(machine: HostMachine, lock: threading.Condition, data: bytes) -> fl.FlightDataStream:
-    """The stream that a ticket asks for."""
+def answer(
+    holdings: Holdings,
+    lock: threading.Condition,
+    will_reach: Callable[[int, int], bool],
+    data: bytes,
+) -> fl.FlightDataStream:
+    """The stream that a ticket asks for. Waits for a reroute that the host `will_reach` in a live run."""
     ticket = codec.decode(data, CopyTicket)
-    _check(ticket, machine.operator.table)
-    if ticket.kind == "slot":
-        with lock:
-            entries = machine.copies.of_slot(ticket.slots[0], ticket.version)
-            renumberings = machine.operator.table.renumberings
-        pieces = _pieces(machine, lock, ticket, entries, renumberings)
-        return fl.GeneratorStream(machine.operator.table.schema, pieces)
+    table = holdings.operator.table
+    _check(ticket, table)
+    keys = None if ticket.keys is None else table.codec.from_storage(ticket.keys)
+    slots = np.array(ticket.slots, np.int64)
+    if keys is not None:
+        slots = slots_of(keys.hashes, table.slots)
+    copies, version, run = holdings.copies, ticket.version, ticket.run
     with lock:
-        if ticket.kind == "due":
-            slots = np.array(ticket.slots, np.int64)
-            table, after = machine.copies.of_due(slots, ticket.limits, ticket.version)
-            table = table.replace_schema_metadata({AFTER: codec.encode(after)})
+        residence = holdings.residence
+        lock.wait_for(
+            lambda: residence.holds(slots, version, run).all() or not will_reach(run, version)
+        )
+        if run >= 0 and not residence.holds(slots, version, run).all():
+            raise StaleRunError(f"there is no copy of reroute {version} of run {run} here")
+        lacking = copies.lacking(slots)
+        told = {} if lacking is None else {LACKING: codec.encode(lacking)}
+        if ticket.kind == "slot":
+            entries = copies.of_slot(ticket.slots[0], version, run)
+            pieces = _pieces(holdings, lock, ticket, entries, table.renumberings)
+            return fl.GeneratorStream(table.schema.with_metadata(told), pieces)
+        if keys is None:
+            found, after = copies.of_due(slots, ticket.limits, version, run)
+            told[AFTER] = codec.encode(after)
         else:
-            keys = machine.operator.table.codec.from_storage(ticket.keys)
-            table, unknown = machine.copies.of_keys(keys, ticket.version)
-            table = table.replace_schema_metadata({UNKNOWN: unknown.astype(np.int64).tobytes()})
-    return fl.RecordBatchStream(table)
+            found, unknown = copies.of_keys(keys, version, run)
+            told[UNKNOWN] = unknown.astype(np.int64).tobytes()
+    return fl.RecordBatchStream(found.replace_schema_metadata(told))
 
 
 def _check(ticket: CopyTicket, table: StepTable) -> None:
@@ -67,7 +83,7 @@ def _check(ticket: CopyTicket, table: StepTable) -> None:
 
 
 def _pieces(
-    machine: HostMachine,
+    holdings: Holdings,
     lock: threading.Condition,
     ticket: CopyTicket,
     entries: Array,
@@ -76,10 +92,11 @@ def _pieces(
     start, count = 0, _FIRST
     while start < len(entries):
         with lock:
-            frozen = machine.residence.frozen[ticket.slots[0]]
-            if (frozen, machine.operator.table.renumberings) != (ticket.version, renumberings):
+            slot = np.array(ticket.slots)
+            held = holdings.residence.holds(slot, ticket.version, ticket.run).all()
+            if not held or holdings.operator.table.renumberings != renumberings:
                 raise StaleRunError("the copy of this slot was given up meanwhile")
-            piece = machine.operator.table.export(entries[start : start + count])
+            piece = holdings.operator.table.export(entries[start : start + count])
         start += count
         count = max(1, int(_PIECE * count / max(1, piece.get_total_buffer_size())))
         count = min(count, _MOST)

@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import psutil
@@ -15,7 +15,14 @@ import pyarrow as pa
 import pyarrow.flight as fl
 
 from penstock import codec
-from penstock.errors import FEWER_ROWS, HostLostError, MemoryLimitError, ProtocolError
+from penstock.errors import (
+    FEWER_ROWS,
+    HostLostError,
+    MemoryLimitError,
+    PenstockError,
+    ProtocolError,
+    StaleRunError,
+)
 from penstock.exchange.aside import Aside
 from penstock.faults import point
 from penstock.host import serve
@@ -23,7 +30,9 @@ from penstock.host.chain import StepChain
 from penstock.host.compactor import CompactionStanding, Compactor, CompactOrder
 from penstock.host.fetch import Fetcher
 from penstock.host.machine import HostMachine
+from penstock.host.rounds import GatheredEpoch, Rounds
 from penstock.host.staging import Held, Staging
+from penstock.host.streams import LiveRun, Written, time_of_day, write_softly
 from penstock.host.trickle import Trickle
 from penstock.host.vitals import HostVitals
 from penstock.operators.operator import Answer
@@ -35,8 +44,14 @@ from penstock.state.store.compaction import Compacted, compact
 from penstock.state.store.reader import StateReader
 from penstock.state.store.store import DeltaRef, Store
 from penstock.wire import orders
-from penstock.wire.flight import TokenServer, telling_errors
+from penstock.wire.flight import TokenServer, in_own_thread, telling_errors
+from penstock.wire.live import StreamHeader
 from penstock.wire.messages import ChannelHeader, Close
+
+_LIVE = b'"couriers"'
+"""In the header of a live stream, and of no channel."""
+_PATIENCE_S = 5.0
+"""How long an ending host waits for its streams."""
 
 
 class HostServer(TokenServer):
@@ -50,6 +65,9 @@ class HostServer(TokenServer):
 
     In a host of all steps the server of the first one takes the channels, through the `chain`. The
     others are its `followers`: they share its lock, and take only the driver's orders.
+
+    In a live run couriers have one `do_exchange` each for all of it, and `join` says that one begins; then
+    `rollback` ends it, and `seal` waits for a checkpoint.
 
     `counted_on` asks the driver whether it still counts on the host at a location.
     """
@@ -87,11 +105,21 @@ class HostServer(TokenServer):
         self._ended = threading.Event()
         self._chain, self._followers = chain, followers
         self._fetcher = Fetcher(
-            machine, self._lock, self._reader, token, timeout_ms, self._where, counted_on
+            machine,
+            self._lock,
+            self._reader,
+            self._newest,
+            token,
+            timeout_ms,
+            self._where,
+            counted_on,
         )
-        self._trickle = Trickle(machine, self._lock, self._fetcher, self._where)
+        self._trickle = Trickle(machine, self._lock, self._fetcher, self._where, self._slot_brought)
+        self._live: LiveRun | None = None
+        self._soft_writer = ThreadPoolExecutor(1, "live-deltas", write_softly)
         self.actions = {
             "assign": self._assign,
+            "join": self._join,
             "seal": self._answer_seal,
             "rollback": self._rollback,
             "release": self._release,
@@ -103,6 +131,7 @@ class HostServer(TokenServer):
         }
         self.takes = {
             "assign": orders.Assign,
+            "join": orders.Join,
             "seal": orders.Seal,
             "rollback": orders.Rollback,
             "compact": orders.Compact,
@@ -113,13 +142,17 @@ class HostServer(TokenServer):
     def end(self) -> None:
         """Stop serving, and everything in the background."""
         self._ended.set()
+        self.end_run(HostLostError(f"{self._host} has ended"))
         with self._room:
             self._room.notify_all()
         self._trickle.stop()
         self._fetcher.close()
         self._sealer.shutdown(wait=False, cancel_futures=True)
+        self._soft_writer.shutdown(wait=False, cancel_futures=True)
         self._compactor.end()
-        self.shutdown()
+        # Streams end when their couriers have heard of it: nobody waits longer for one that does not.
+        with suppress(TimeoutError):
+            in_own_thread(self.shutdown, "shutdown").result(_PATIENCE_S)
 
     def open_tasks(self) -> set[tuple[int, int, int]]:
         """(epoch, run, task) of each courier whose channel is open."""
@@ -134,6 +167,9 @@ class HostServer(TokenServer):
         writer: fl.MetadataRecordBatchWriter,
     ) -> None:
         with telling_errors():
+            if _LIVE in descriptor.command:
+                self._serve_stream(descriptor.command, reader, writer)
+                return
             header = codec.decode(descriptor.command, ChannelHeader)
             where = self._where | header.where
             answer = self._take(header, reader, where)
@@ -265,7 +301,7 @@ class HostServer(TokenServer):
         """Entries of slots that this host gave away, for the host that owns them now."""
         with telling_errors():
             point("host.serve", **self._where)
-            return serve.answer(self.machine, self._lock, ticket.ticket)
+            return serve.answer(self.machine, self._lock, self._will_reach, ticket.ticket)
 
     def seal_if_complete(self, header: ChannelHeader) -> None:
         """Begin to seal if all channels of the epoch have closed. The caller holds the lock."""
@@ -286,8 +322,72 @@ class HostServer(TokenServer):
 
         self._seal = (epoch, run, self._sealer.submit(write))
 
+    # -- live runs
+
+    def _join(self, order: dict[str, Any]) -> None:
+        """A live run of so many couriers begins, or has begun, and will send here."""
+        run, couriers, time_ms = order["run"], order["couriers"], order.get("time_ms", 0)
+        with self._lock:
+            if self._live is not None and self._live.number >= run:
+                raise StaleRunError(
+                    f"run {run} cannot begin: {self._host} is in {self._live.number}"
+                )
+            machine = self.machine
+            if machine.version is None:
+                raise ProtocolError("this host has not been given its slots yet")
+            rounds = Rounds(machine, self._host, run, couriers, time_of_day(time_ms))
+            rounds.watermark = order.get("watermark_ms")
+            self._live = LiveRun(
+                rounds, couriers, machine.operator.output, self._lock, self._fetcher, self._trickle,
+                self._soft_writer, self._write_gathered, self._where, self._ended,
+            )  # fmt: skip
+
+    def _serve_stream(
+        self,
+        command: bytes,
+        reader: fl.MetadataRecordBatchReader,
+        writer: fl.MetadataRecordBatchWriter,
+    ) -> None:
+        header = codec.decode(command, StreamHeader)
+        with self._lock:
+            live = self._live
+        if live is None or header.step != self._step:
+            raise StaleRunError(f"run {header.run} of {header.step} is not under way here")
+        live.serve(header, reader, writer)
+
+    def _write_gathered(self, run: int, gathered: GatheredEpoch) -> Written:
+        """Write what an epoch changed; what was given away in it has a file of its own."""
+        epoch, where = gathered.epoch, self._where | {"epoch": gathered.epoch, "run": run}
+        point("host.seal", **where)
+        *away, own = gathered.deltas
+        refs = [
+            self._store.write_delta(epoch, run, self._step, self._host, delta, tag)
+            for delta, tag in [*((one, f"away-{self._tag}") for one in away), (own, self._tag)]
+            if delta.num_rows
+        ]
+        point("host.sealed", **where)
+        return refs, gathered.vitals
+
+    def end_run(self, reason: PenstockError) -> None:
+        """Break off the live run that is under way, if one is: its couriers are told. Does not wait."""
+        with self._lock:
+            live = self._live
+        if live is not None:
+            live.end(reason)
+
+    def _will_reach(self, run: int, number: int) -> bool:
+        live = self._live
+        return live is not None and live.number == run and live.will_reach(number)
+
+    def _slot_brought(self) -> None:
+        if self._live is not None:
+            self._live.state_came()
+
     def _answer_seal(self, order: dict[str, Any]) -> dict[str, Any]:
         epoch, run = order["epoch"], order["run"]
+        if self._live is not None and run == self._live.number:
+            refs, vitals = self._live.seal(epoch, self._timeout_s)
+            return {"deltas": refs, "vitals": vitals}
         with self._lock:
             if self._seal is None or self._seal[:2] != (epoch, run):
                 self._begin_seal(epoch, run, order["partitions"])
@@ -351,7 +451,17 @@ class HostServer(TokenServer):
         table = self.machine.operator.table
         return StateReader(self._store, self._step, table.codec, table.schema, table.slots)
 
+    def _newest(self) -> int:
+        return max(self._store.epochs(), default=-1)
+
     def _rollback(self, order: dict[str, Any]) -> None:
+        """Stand at a version again; a live run that is under way ends."""
+        version, run = order["version"], order["run"]
+        if self._live is None:
+            with self._lock:
+                self.machine.rollback(version, run)
+                self._seal = None
+            return
+        self._live.end(StaleRunError(f"run {self._live.number} was given up"))
         with self._lock:
-            self.machine.rollback(order["version"], order["run"])
-            self._seal = None
+            self.machine.return_to(version)

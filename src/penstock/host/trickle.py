@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 
 from penstock.errors import PenstockError
 from penstock.faults import point
 from penstock.host.fetch import Fetcher
-from penstock.host.machine import HostMachine
+from penstock.host.holdings import Holdings
 from penstock.host.residence import Wanted
 from penstock.state.table.table import KEY
 
@@ -22,16 +23,19 @@ _PATIENCE_S = 5.0
 
 
 class Trickle:
-    """One thread that brings the slots that the machine wants, one after another."""
+    """One thread that brings the slots that a host wants, one after another. It calls `brought` for
+    each, without the lock."""
 
     def __init__(
         self,
-        machine: HostMachine,
+        holdings: Holdings,
         arrived: threading.Condition,
         fetcher: Fetcher,
         where: dict[str, str],
+        brought: Callable[[], None],
     ) -> None:
-        self._machine, self._arrived, self._fetcher = machine, arrived, fetcher
+        self._brought = brought
+        self._holdings, self._arrived, self._fetcher = holdings, arrived, fetcher
         self._where = where
         self.mb_s = 0.0
         """The pace of what no row waits for."""
@@ -48,7 +52,7 @@ class Trickle:
     def _work(self) -> None:
         while not self._ended.is_set():
             with self._arrived:
-                wanted = self._machine.wanted()
+                wanted = self._holdings.wanted()
                 if wanted is None:
                     self._arrived.wait(_POLL_S)
                     continue
@@ -64,7 +68,7 @@ class Trickle:
                 self._ended.wait(_AFTER_FAILURE_S)
 
     def _bring(self, wanted: Wanted) -> None:
-        codec = self._machine.operator.table.codec
+        codec = self._holdings.operator.table.codec
         began = piece_began = time.monotonic()
         brought = 0
         for rows in self._fetcher.slot(wanted):
@@ -72,9 +76,9 @@ class Trickle:
             keys = codec.from_storage(rows.column(KEY))
             with self._arrived:
                 point("host.install", **self._where)
-                if not self._machine.install(wanted.changes, keys, rows):
+                if not self._holdings.install(wanted, keys, rows):
                     return
-                waited_for = bool(self._machine.residence.whole[wanted.slot])
+                waited_for = bool(self._holdings.residence.whole[wanted.slot])
             brought += rows.get_total_buffer_size()
             if not waited_for and self.mb_s > 0:
                 now = time.monotonic()
@@ -83,5 +87,6 @@ class Trickle:
                     return
             piece_began = time.monotonic()
         with self._arrived:
-            self._machine.complete_slot(wanted)
+            self._holdings.complete_slot(wanted)
             self._arrived.notify_all()
+        self._brought()

@@ -41,3 +41,5 @@ class HostVitals(MovedState):
     state_bytes: int
     awaited_slots: int = 0
     """Partial slots that a previous host is asked for; of the others the store has everything."""
+    watermark_ms: int | None = None
+    """What a host of a live flow had fired up to when the epoch ended; None: nothing, or it does not tell."""

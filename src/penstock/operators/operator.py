@@ -191,8 +191,10 @@ class RowSender:
 class Operator(Protocol):
     """One step on one host. Pure and single-threaded: the host calls it under its lock.
 
-    The order of calls in an epoch's run is `open`, then `apply` for each channel as it closes, then
-    `close`; after that either the table is sealed or everything is rolled back and run again.
+    The order of calls in a round is `begin`, `fire` (or both in one: `open`), then `apply` for each
+    channel or chunk, then `close`; after that the round ends with the table's `step`, or is rolled back
+    with all others since the last durable version. In micro-batches an epoch is one round, which ends
+    with the table's `seal`. What a round gives is about this round alone.
     """
 
     @property
@@ -209,16 +211,31 @@ class Operator(Protocol):
     that come with it, such as the other side's in a join, or others of one call of a processor."""
 
     def keys(self, kind: str, batches: list[pa.RecordBatch]) -> list[Keys]:
-        """The keys of a channel's batches: all that `apply` will look at in the table."""
+        """The keys of these batches, one for each row: all that `apply` will look at in the table."""
+        ...
+
+    @property
+    def due_columns(self) -> tuple[str, ...]:
+        """The columns that `due` may name, whatever the time is."""
         ...
 
     def due(self, time: EpochTime) -> dict[str, int]:
-        """The entries that `open` will look at, as column -> limit: those with a value above zero and up
+        """The entries that `fire` will look at, as column -> limit: those with a value above zero and up
         to the limit in one of the columns. Empty: it looks at none."""
         ...
 
+    def begin(self, time: EpochTime) -> None:
+        """A round begins at this time. Costs little, however large the table is."""
+        ...
+
+    def fire(self) -> Answer:
+        """Give what the round's times make due: goes through the table. It may be left out where nothing
+        that `due` names is in the table."""
+        ...
+
     def open(self, time: EpochTime) -> Answer:
-        """Fire what the epoch's times make due. The answer goes to the channel of partition 0."""
+        """`begin` and `fire`, in full or, on an exception, not at all. The answer goes to the channel
+        of partition 0."""
         ...
 
     def apply(
@@ -231,11 +248,11 @@ class Operator(Protocol):
         ...
 
     def close(self) -> Answer:
-        """The last channel has closed: give the output that is due once per epoch."""
+        """The last channel has closed: give the output that is due once per round."""
         ...
 
     def rollback(self) -> None:
-        """Return to the last sealed version, the table included."""
+        """Return to the newest durable version, the table included."""
         ...
 
     def shutdown(self) -> None:

@@ -72,7 +72,7 @@ def answer_of(given: Iterable[Given]) -> Answer:
 class TableOperator(ABC):
     """Takes in channels whole or not at all; a rollback of the table is a rollback of it all.
 
-    Nothing falls due, and nothing is given when an epoch closes, where an operator does not say so.
+    Nothing falls due, and nothing is given when a round closes, where an operator does not say so.
     """
 
     kinds: ClassVar[tuple[str, ...]] = (ROWS,)
@@ -110,12 +110,26 @@ class TableOperator(ABC):
                 )
 
     def due(self, time: EpochTime) -> dict[str, int]:
-        """The entries that `open` will look at."""
+        """The entries that `fire` will look at."""
         return {}
 
+    @property
+    def due_columns(self) -> tuple[str, ...]:
+        """The columns that `due` may name."""
+        return tuple(self.due(EpochTime(0, 0, 0)))
+
     @abstractmethod
+    def begin(self, time: EpochTime) -> None:
+        """A round begins at this time."""
+
+    def fire(self) -> Answer:
+        """Give what the round's times make due."""
+        return Answer()
+
     def open(self, time: EpochTime) -> Answer:
-        """Fire what the epoch's times make due."""
+        """Begin a round, and give what its times make due."""
+        self.begin(time)
+        return self.fire()
 
     def apply(
         self, kind: str, batches: list[pa.RecordBatch], places: Places | None = None
@@ -147,11 +161,11 @@ class TableOperator(ABC):
         raise NotImplementedError
 
     def close(self) -> Answer:
-        """Give what is due once per epoch."""
+        """Give what is due once per round."""
         return Answer()
 
     def rollback(self) -> None:
-        """Back to the last sealed version."""
+        """Back to the newest durable version."""
         self.table.rollback()
         self._firsts.clear()
 
@@ -166,7 +180,7 @@ class TableOperator(ABC):
             self._firsts.note(entries, keys.hashes, places)
 
     def _first(self, entries: Array) -> Places | None:
-        """Output places of these entries' end-of-epoch rows."""
+        """Output places of these entries' end-of-round rows."""
         return self._firsts.of(entries) if self.ordered else None
 
     def _due_places(self, stamps: Array, entries: Array, final: bool) -> Places | None:
@@ -191,7 +205,7 @@ def stamp(times_ms: Array) -> Array:
 
 
 def limits(time: EpochTime, *clocks: Clock) -> dict[str, int]:
-    """Per column, the greatest value that is due in an epoch; columns without a clock are left out.
+    """Per column, the greatest value that is due at a time; columns without a clock are left out.
 
     When a bounded input has ended, everything is due by both clocks.
     """

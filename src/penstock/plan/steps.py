@@ -7,13 +7,14 @@ source (see `operators.tagged`), since a flow is one Spark query.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, Protocol
 
 import pyarrow as pa
 
+from penstock.model import DeadLetter
 from penstock.operators.operator import OnError, Operator, StepPlan
 from penstock.operators.tagged import TaggedSchema
 from penstock.plan.watermarks import SourceTime
@@ -69,6 +70,19 @@ class KeyedStep:
 Step = MapStep | KeyedStep
 
 
+class SourceDecoder(Protocol):
+    """Makes a source's rows of what Spark reads of it, in couriers. Picklable."""
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns that Spark reads."""
+        ...
+
+    def decode(self, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, Sequence[DeadLetter]]:
+        """The rows, and what could not be read."""
+        ...
+
+
 @dataclass(frozen=True)
 class SourcePlan:
     """One source of a flow: its columns, and which of them tell the time."""
@@ -82,6 +96,13 @@ class SourcePlan:
     idle_ms: int | None = None
     """Milliseconds without a row after which a partition does not hold back the watermark."""
     arrival: str | None = None
+    decoder: SourceDecoder | None = None
+    """What couriers do with rows that Spark reads; None: they are the source's as they come."""
+
+    @property
+    def as_read(self) -> pa.Schema:
+        """The columns that Spark reads."""
+        return self.schema if self.decoder is None else self.decoder.schema
 
     @property
     def time(self) -> SourceTime | None:
@@ -127,7 +148,7 @@ class FlowPlan:
         """How the rows of several sources share a stream; None: there is one source."""
         if len(self.sources) == 1:
             return None
-        return TaggedSchema(tuple(source.schema for source in self.sources))
+        return TaggedSchema(tuple(source.as_read for source in self.sources))
 
     def reads(self, step: int) -> tuple[int, ...]:
         """The streams that a step reads."""
@@ -160,26 +181,3 @@ class FlowPlan:
         for step, reads in self.graph:
             depths[step] = 1 + max((depths[r] for r in reads if isinstance(r, str)), default=0)
         return depths
-
-
-@dataclass(frozen=True)
-class Select:
-    """Keeps some columns of a batch, under these names, in this order. Picklable.
-
-    >>> batch = pa.RecordBatch.from_pydict({"a": [1], "b": [2], "c": [3]})
-    >>> Select((("c", "c"), ("x", "a")))(batch).to_pylist()
-    [{'c': 3, 'x': 1}]
-    """
-
-    columns: tuple[tuple[str, str], ...]
-    """(new name, name so far)."""
-
-    def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        fields = [batch.schema.field(old).with_name(new) for new, old in self.columns]
-        arrays = [batch.column(old) for _, old in self.columns]
-        return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
-
-    @property
-    def __name__(self) -> str:
-        names = (new if new == old else f"{old} as {new}" for new, old in self.columns)
-        return f"select {', '.join(names)}"

@@ -12,6 +12,7 @@ brings owners nearer to homes. A slot is
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any, get_args
 
 import numpy as np
@@ -28,6 +29,16 @@ from penstock.state.arrays import Array
 _WHY: tuple[Why, ...] = get_args(Why)
 _START, _MOVE, _SCALE, _LOST, _BACK = range(len(_WHY))
 _NONE = -1
+
+
+@dataclass(frozen=True)
+class SlotsMark:
+    """Where the slots of a step were at one moment, and how they came there: what can be gone back to."""
+
+    routes: RouteTable
+    placements: list[dict[str, Any]]
+    """As a manifest keeps them."""
+    arrays: tuple[Array, ...]
 
 
 class Topology:
@@ -65,6 +76,8 @@ class Topology:
         """Hosts that can be given slots: not those that are to be avoided, if there are others."""
         self._version: int | None = None
         self._moved = 0
+        self._moved_at = np.full(slots, _NONE - 1, dtype=np.int64)
+        """The version at which each slot last changed hands."""
         self._owner = np.full(slots, _NONE, dtype=np.int32)
         self._reason = np.full(slots, _START, dtype=np.int8)
         """Why a slot's home is its home: why it moves there, once it does."""
@@ -170,6 +183,7 @@ class Topology:
         ready: Collection[HostId],
         migration: Migration,
         avoided: Collection[str] = (),
+        durable: int | None = None,
     ) -> list[Handover]:
         """Change at an epoch boundary what can change now, and tell what changes hands.
 
@@ -181,6 +195,11 @@ class Topology:
 
         Hosts that are `avoided` are given no slots as long as a wanted host can have them; what they own
         they keep.
+
+        In a live flow slots move within the epoch after the version, and `durable` is the newest one
+        in the store. A slot is then asked for at the host that it leaves, whatever the migration: no
+        store has what that host has done since. It moves again only when the epoch that it moved in is
+        durable: the host that it came to may still wait for entries, and must not be cut off.
         """
         if version != self._version:
             self._version, self._moved = version, 0
@@ -188,12 +207,12 @@ class Topology:
         able = self._ready - {n for host, n in self._numbers.items() if host in avoided}
         self._able = able if able & set(self._wanted) else self._ready
         target = self._owner.copy()
-        self._move_pending(target, migration)
+        self._move_pending(target, migration, durable)
         self._house_unowned(target)
         changed = np.flatnonzero(target != self._owner)
         if not len(changed):
             return []
-        source = self._sources(changed, lazy=not migration.whole)
+        source = self._sources(changed, lazy=not migration.whole and durable is None)
         why = np.where(
             self._owner[changed] != _NONE,
             self._reason[changed],
@@ -210,6 +229,34 @@ class Topology:
             )
             for (s, t, w), rows in _groups(source, target[changed], why)
         ]
+
+    def could_move(self, ready: Collection[HostId]) -> bool:
+        """Whether a slot could reach its home if these hosts were asked now."""
+        able = {self._numbers[host] for host in ready if host in self._numbers}
+        return bool(len(self._could_reach(able)))
+
+    def _could_reach(self, able: set[int]) -> Array:
+        """Slots that have an owner, and whose home is another host, one of these."""
+        away = (self._owner != _NONE) & (self._owner != self._home)
+        found: Array = np.flatnonzero(away & np.isin(self._home, list(able)))
+        return found
+
+    def mark(self) -> SlotsMark:
+        """Where slots are now, to go back to."""
+        return SlotsMark(
+            self.routes, self.placements_json(), tuple(c.copy() for c in self._columns)
+        )
+
+    def go_back(self, mark: SlotsMark) -> None:
+        """Slots are again where they were; where they should be stays, so that they move anew."""
+        for column, then in zip(self._columns, mark.arrays, strict=True):
+            column[:] = then
+        self._version, self._told = None, None
+
+    @property
+    def _columns(self) -> tuple[Array, ...]:
+        """Where slots are, and how they came there."""
+        return self._owner, self._placed, self._since, self._why, self._source, self._moved_at
 
     def retired(self) -> list[HostId]:
         """Hosts that left and own nothing: end them once the handovers are done, then `forget`."""
@@ -280,12 +327,10 @@ class Topology:
         self._reason[homes != self._home] = why
         self._home, self._told = homes, None
 
-    def _move_pending(self, target: Array, migration: Migration) -> None:
-        pending = np.flatnonzero(
-            (self._owner != _NONE)
-            & (self._owner != self._home)
-            & np.isin(self._home, list(self._able))
-        )
+    def _move_pending(self, target: Array, migration: Migration, durable: int | None) -> None:
+        pending = self._could_reach(self._able)
+        if durable is not None:
+            pending = pending[self._moved_at[pending] < durable]
         if migration.slots_at_once is not None:
             pending = pending[: max(0, migration.slots_at_once - self._moved)]
         self._moved += len(pending)
@@ -309,6 +354,7 @@ class Topology:
 
     def _record(self, version: int, slots: Array, target: Array, source: Array, why: Array) -> None:
         self._owner[slots], self._was_owned[slots], self._told = target, True, None
+        self._moved_at[slots] = version
         # A slot that starts where it was before the restart has not come from anywhere.
         came = ~((why == _START) & (self._placed[slots] == target))
         slots, target, source, why = slots[came], target[came], source[came], why[came]

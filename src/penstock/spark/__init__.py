@@ -1,9 +1,10 @@
 """The only place that runs on Spark.
 
 query.py           `FlowQuery`: a started flow, and the thread that runs it
-parts.py           what a started flow is made of, put together
+parts.py           what a started flow is made of, put together; live_parts.py: the same of a live one
+started.py         what a flow is to be when it is started
 epoch_stream.py    micro-batches as epochs
-host_jobs.py       hosts as Spark jobs; daemon.py: the process that their workers are forked from
+lasting_jobs.py    hosts and live couriers as Spark jobs; daemon.py: what their workers are forked from
 task.py            what a task knows of its epoch
 session.py         sessions; sinks.py: where output goes; inputs.py, arriving.py: where rows come from
 control.py         what a query does when `penstock ctl` asks

@@ -11,48 +11,20 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 
-from penstock.sim.pieces import Floats, Numbers
+from penstock.live.sources.rate import TIME, ArrivalTimes, Content
 from penstock.state.variables.ddl import schema_of
 
 _LEAD_IN = 6
 """Epochs that a query gets to come up and run smoothly, where it is not told when rows arrive."""
 _AT_ONCE = 1 << 17
 """Rows in memory at a time."""
-_TIME = pa.timestamp("us", tz="UTC")
-
-
-class ArrivalTimes(Protocol):
-    """When rows arrive: a `Shape`, or what is like one. Picklable."""
-
-    def rate_at(self, t_s: npt.ArrayLike) -> Floats: ...
-
-    def cumulative(self, t_ms: npt.ArrayLike) -> Numbers: ...
-
-    def arrival_us(self, number: Numbers) -> Numbers: ...
-
-
-class Content(Protocol):
-    """What rows hold besides their time of arrival. Goes to Spark's workers: picklable."""
-
-    @property
-    def columns(self) -> str:
-        """Their names and types, as DDL."""
-        ...
-
-    def rows(self, number: Numbers, t_us: Numbers) -> list[pa.Array]:
-        """The columns of the rows of these numbers, which arrive so long after the load began.
-
-        Rows are numbered from 0 as they come. Those of the lead-in come first; their time is 0.
-        """
-        ...
 
 
 @dataclass(frozen=True)
@@ -66,6 +38,8 @@ class Arriving:
     """When the load begins, in milliseconds since 1970. None: when the query has come up."""
     at_most: int | None = None
     """Rows of an epoch at most, as `maxOffsetsPerTrigger` has it; None: all that have arrived."""
+    rows: int | None = None
+    """How many rows there are; None: they never end."""
 
 
 @dataclass
@@ -101,6 +75,8 @@ class ArrivingReader(DataSourceStreamReader):
         arrived = first + int(arrivals.cumulative(now_ms - start_ms))
         if self._load.at_most is not None:
             arrived = min(arrived, row + self._load.at_most)
+        if self._load.rows is not None:
+            arrived = min(arrived, self._load.rows)
         return {"row": arrived, "start_ms": start_ms, "first": first} if arrived > row else start
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
@@ -113,10 +89,10 @@ class ArrivingReader(DataSourceStreamReader):
         for start in range(partition.start, partition.end, _AT_ONCE):
             number = np.arange(start, min(start + _AT_ONCE, partition.end), dtype=np.int64)
             if partition.start_ms is None:
-                t_us, arrival = np.zeros_like(number), pa.nulls(len(number), _TIME)
+                t_us, arrival = np.zeros_like(number), pa.nulls(len(number), TIME)
             else:
                 t_us = self._load.arrivals.arrival_us(number - partition.first)
-                arrival = pa.array(partition.start_ms * 1000 + t_us).cast(_TIME)
+                arrival = pa.array(partition.start_ms * 1000 + t_us).cast(TIME)
             columns = self._load.content.rows(number, t_us)
             yield pa.RecordBatch.from_arrays([arrival, *columns], schema=self._schema)
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import sys
 import zipimport
+from contextlib import suppress
 
 import pyarrow.compute
 import pyarrow.flight
@@ -21,8 +22,14 @@ from pyspark.daemon import manager
 
 import penstock.courier.courier
 import penstock.host.main
+import penstock.live.sinks.kafka
+import penstock.live.sources.kafka
+import penstock.live.task
 import penstock.offload.courier.roads
 from penstock.host.rehearsal import rehearse
+
+with suppress(ImportError):
+    import confluent_kafka  # noqa: F401 - for couriers of live flows, if it is installed
 
 LOADED = (
     pyarrow.compute,
@@ -30,6 +37,7 @@ LOADED = (
     pyspark.worker,
     penstock.courier,
     penstock.host,
+    penstock.live,
     penstock.offload,
 )
 

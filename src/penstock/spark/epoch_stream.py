@@ -13,56 +13,33 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.util import InheritableThread
 
 from penstock import codec
-from penstock.control.elastic import Elastic
 from penstock.courier.courier import Courier
 from penstock.driver.epochs import EpochRunner
 from penstock.driver.progress import EpochProgress
 from penstock.errors import PenstockError
-from penstock.model import SLA
 from penstock.offload.courier.roads import burst_roads
 from penstock.plan.epoch import EpochPlan
-from penstock.plan.migration import Migration
-from penstock.plan.steps import FlowPlan
-from penstock.settings import Settings
 from penstock.spark import private, task
 from penstock.spark.merger import Merger
 from penstock.spark.schema import spark_schema
-from penstock.spark.sinks import Sink
-from penstock.state.store.store import Place, Store
+from penstock.spark.started import Start
+from penstock.state.store.store import Store
 
 
 class StoppedBetweenEpochs(Exception):
     """Ends a stopping query's callback before it has begun its epoch."""
 
 
-@dataclass(frozen=True)
-class Start:
-    """Everything `Flow.start` has settled."""
+@dataclass(frozen=True, kw_only=True)
+class MicroStart(Start):
+    """The same of a flow in micro-batches."""
 
-    flow: FlowPlan
     source: DataFrame
     clock: bool
     """Whether a clock is among the sources."""
-    sink: Sink
-    store: Place
-    """Penstock's part of the checkpoint, claimed for this start."""
     checkpoint: str
     """Spark's name of the checkpoint folder, absolute and with its scheme."""
-    flow_id: str
-    hosts: dict[str, int]
-    migration: Migration
-    settings: Settings
-    sla: SLA | None
-    elastic: Elastic | None
-    """How hosts follow the load; None: they do not."""
     trigger: dict[str, Any]
-    close: bool
-    """When all that is there has been read, the input has ended."""
-    late_rows: dict[tuple[str, int], Sink]
-    """(step, input) -> where rows go that came behind its watermark."""
-    name: str | None
-    temporary: str
-    """A checkpoint folder of Penstock's own that goes when the query ends; empty: there is none."""
 
     @property
     def trigger_ms(self) -> float:
@@ -78,7 +55,7 @@ class EpochStream:
 
     def __init__(
         self,
-        start: Start,
+        start: MicroStart,
         run_id: str,
         runner: EpochRunner,
         store: Store,
@@ -88,7 +65,7 @@ class EpochStream:
     ) -> None:
         self._start, self._run_id, self._runner, self._store = start, run_id, runner, store
         self._stopping, self._on_progress, self._mergers = stopping, on_progress, mergers
-        self._spark = start.source.sparkSession
+        self._spark = start.spark
         self._between_epochs = threading.Lock()
         self.streaming: StreamingQuery | None = None
         self.launched = threading.Event()
@@ -98,10 +75,10 @@ class EpochStream:
     def _output(self, source: DataFrame) -> DataFrame:
         """The source with couriers on it. They learn the epoch's plan when their task starts.
 
-        A flow without steps needs none: Spark does it all.
+        A flow without steps whose rows come as they are needs none: Spark does it all.
         """
         flow = self._start.flow
-        if not flow.steps:
+        if not flow.steps and flow.sources[0].decoder is None:
             return source
         settings = self._start.settings
         courier = Courier(

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import secrets
 import threading
+from abc import ABC, abstractmethod
 from collections import deque
+from collections.abc import Callable
 from functools import partial
-from typing import cast
+from typing import Literal, cast
 
 from penstock.control.money import HostPrice
 from penstock.driver.bill import Bill
@@ -15,31 +17,41 @@ from penstock.driver.control_loop import ControlLoop
 from penstock.driver.epochs import EpochRunner
 from penstock.driver.fleet import Fleet
 from penstock.driver.journal_writer import EventWriter, JournalWriter
+from penstock.driver.live import LiveRunner
 from penstock.driver.progress import EpochProgress
 from penstock.driver.registry import Registry
 from penstock.driver.relocation import Relocation
-from penstock.host.main import HostOrder, TaskOrder
+from penstock.host.main import HostOrder, TaskOrder, run_hosts
 from penstock.offload.backends.backend import Backend
 from penstock.offload.backends.local.backend import reachable
 from penstock.offload.keeper import WorkerKeeper
 from penstock.offload.policy.flow import helped
 from penstock.plan.steps import KeyedStep
 from penstock.spark import private
-from penstock.spark.epoch_stream import EpochStream, Start, cancel_run
-from penstock.spark.host_jobs import SparkHostJobs
+from penstock.spark.epoch_stream import EpochStream, MicroStart, cancel_run
+from penstock.spark.lasting_jobs import LastingTask, SparkJobs
 from penstock.spark.merger import Merger
 from penstock.spark.session import task_slots
 from penstock.spark.sinks import LateWriter, Writer
+from penstock.spark.started import Start
 from penstock.state.store.store import Store
 from penstock.wire.flight import own_address
 
 
-class FlowParts:
-    """What a started flow is made of. Nothing runs yet but the registry."""
+class QueryParts(ABC):
+    """What a started flow is made of, in either mode. Nothing runs yet but the registry."""
 
-    def __init__(self, start: Start) -> None:
-        self.start = start
-        flow, settings, spark = start.flow, start.settings, start.source.sparkSession
+    runner: EpochRunner | LiveRunner
+    bill: Bill
+    keeper: WorkerKeeper | None = None
+    """The flow's burst workers; None: it has none."""
+    control: ControlLoop | None = None
+    """Lets hosts follow the load; None: they do not."""
+
+    def __init__(
+        self, start: Start, on_host_lost: Callable[[int, int], None], live: bool = False
+    ) -> None:
+        self.start, settings = start, start.settings
         self.run_id = secrets.token_hex(4)
         self.token = secrets.token_hex(16)
         """What all endpoints of this run ask for."""
@@ -49,18 +61,70 @@ class FlowParts:
         """The newest epochs, oldest first."""
         self.store = Store(start.store)
         self.journal, self.events = JournalWriter(self.store), EventWriter(self.store)
-        self.registry = Registry(
-            own_address(private.is_local(spark)),
-            settings.driver_port,
-            self.token,
-            on_host_lost=partial(cancel_run, spark, self.run_id),
-        )
-        jobs = SparkHostJobs(spark.sparkContext, self.run_id, self._order)
+        self.local = private.is_local(start.spark)
+        port = settings.driver_port
+        self.registry = Registry(own_address(self.local), port, self.token, on_host_lost)
+        jobs = SparkJobs(start.spark.sparkContext, self.run_id, self._host_task)
         self.fleet = Fleet(jobs, self.registry, self.token, settings)
-        self.relocation = Relocation(flow.keyed, start.hosts, self.fleet, settings, start.migration)
-        couriers = _Couriers(start, self.relocation, self.progress)
+        self.relocation = Relocation(
+            start.flow.keyed, start.hosts, self.fleet, settings, start.migration, live
+        )
+
+    def start_up(self) -> None:
+        """Begin what lasts as long as the query."""
+        self.bill.note()
+        self.relocation.start_hosts()
+
+    @abstractmethod
+    def drive(self) -> Literal["stopped", "finished"]:
+        """Run the flow to its end, in the thread that calls."""
+
+    @property
+    def error(self) -> BaseException | None:
+        """What the flow failed with, where that is clearer than what `drive` raised."""
+        return None
+
+    @property
+    def couriers(self) -> dict[str, int]:
+        """Courier -> process id, of those that last as long as the query and are up."""
+        return {}
+
+    @property
+    def waiting(self) -> list[str]:
+        """What is waited for."""
+        return [self.runner.waiting, *self.fleet.waiting]
+
+    def ends(self) -> list[Callable[[], object]]:
+        """What ends all parts, one after the other."""
+        stops = [self.bill.end, self.runner.stop, self.journal.stop, self.events.stop]
+        return [*stops, self.fleet.stop, self.registry.shutdown, self.store.remove_control]
+
+    @property
+    def hosts_wanted(self) -> int:
+        """How many hosts there should be, over all steps."""
+        return sum(len(self.relocation.hosts(step.id)) for step in self.start.flow.keyed)
+
+    def _host_task(self, host: str, step: KeyedStep) -> LastingTask:
+        """What the task of a host is to run: that host, or one of each step."""
+        start, flow = self.start, self.start.flow
+        hosts = [HostOrder(host, step)]
+        if flow.one_host:
+            hosts = [HostOrder(f"{step.id}/0", step) for step in flow.keyed]
+        store, driver, settings = start.store, self.registry.location, start.settings
+        order = TaskOrder(tuple(hosts), flow, store, driver, self.token, self.local, settings)
+        return LastingTask(tuple(one.host for one in hosts), step.id, partial(run_hosts, order))
+
+
+class FlowParts(QueryParts):
+    """The parts of a flow in micro-batches."""
+
+    start: MicroStart
+
+    def __init__(self, start: MicroStart) -> None:
+        flow, settings, spark = start.flow, start.settings, start.spark
+        super().__init__(start, lambda epoch, run: cancel_run(spark, self.run_id, epoch, run))
+        couriers = _Couriers(start, self)
         self.keeper = self._keeper()
-        """The flow's burst workers; None: it has none."""
         self.helps = self.keeper is not None and bool(helped(flow)[0])
         """Whether burst workers can help any step."""
         self.bill = Bill(
@@ -70,8 +134,7 @@ class FlowParts:
             wall_ms,
         )
         self.control = self._control(couriers)
-        """Lets hosts follow the load; None: they do not."""
-        self.runner = EpochRunner(
+        self.runner: EpochRunner = EpochRunner(
             flow,
             self.fleet,
             self.relocation,
@@ -102,22 +165,32 @@ class FlowParts:
             self.mergers,
         )
 
-    def _order(self, host: str, step: KeyedStep) -> TaskOrder:
-        """What the task of a host is to run: that host, or one of each step."""
-        start, flow = self.start, self.start.flow
-        hosts = [HostOrder(host, step)]
-        if flow.one_host:
-            hosts = [HostOrder(f"{step.id}/0", step) for step in flow.keyed]
-        local = private.is_local(start.source.sparkSession)
-        store, driver = start.store, self.registry.location
-        return TaskOrder(tuple(hosts), flow, store, driver, self.token, local, start.settings)
+    def start_up(self) -> None:
+        if self.keeper is not None and self.helps:
+            self.keeper.start()
+        super().start_up()
+
+    def drive(self) -> Literal["stopped", "finished"]:
+        if self.start.source.isStreaming:
+            self.epochs.stream()
+        else:
+            self.epochs.run_bounded()
+        return "stopped" if self.stopping.is_set() else "finished"
+
+    @property
+    def error(self) -> BaseException | None:
+        return self.epochs.error
+
+    def ends(self) -> list[Callable[[], object]]:
+        first = [] if self.keeper is None else [self.keeper.stop]
+        return [*first, *(merger.stop for merger in self.mergers), *super().ends()]
 
     def _keeper(self) -> WorkerKeeper | None:
         """The burst workers of a flow that may use any, not started yet."""
         start = self.start
         if start.elastic is None or start.elastic.functions is None:
             return None
-        address = own_address(private.is_local(start.source.sparkSession))
+        address = own_address(self.local)
         backend = reachable(cast(Backend, start.elastic.functions), address)
         faults = start.settings.faults
         return WorkerKeeper(lambda: backend.start(start.flow, self.run_id, self.token, faults))
@@ -147,25 +220,18 @@ class FlowParts:
 class _Couriers:
     """How many couriers work at a time, and the cores that a flow is billed for."""
 
-    def __init__(
-        self, start: Start, relocation: Relocation, progress: deque[EpochProgress]
-    ) -> None:
-        self._slots, self._start = task_slots(start.source), start
-        self._relocation, self._progress = relocation, progress
+    def __init__(self, start: MicroStart, parts: QueryParts) -> None:
+        self._slots, self._start, self._parts = task_slots(start.spark), start, parts
 
     def at_once(self) -> int | None:
         """How many couriers there is room for beside the hosts; None if that is not known."""
-        return None if self._slots is None else max(1, self._slots - self._hosts)
+        return None if self._slots is None else max(1, self._slots - self._parts.hosts_wanted)
 
     def paid_cores(self) -> int:
         """A host costs by its cores, from when it is asked for. Where a flow has no hosts, its couriers
         do the work, and cost as much."""
-        flow, tasks = self._start.flow, self._hosts
+        flow, tasks, progress = self._start.flow, self._parts.hosts_wanted, self._parts.progress
         if not flow.keyed:
-            newest = self._progress[-1].partitions if self._progress else 1
+            newest = progress[-1].partitions if progress else 1
             tasks = min(newest, self.at_once() or newest)
         return (min(tasks, 1) if flow.one_host else tasks) * self._start.settings.workers
-
-    @property
-    def _hosts(self) -> int:
-        return sum(len(self._relocation.hosts(step.id)) for step in self._start.flow.keyed)

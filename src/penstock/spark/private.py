@@ -153,6 +153,14 @@ def _hadoop(spark: SparkSession) -> Any:
     return session._jsparkSession.sessionState().newHadoopConf()
 
 
+def hush_executor(spark: SparkSession) -> None:
+    """Have the driver's own executor log no stack trace of a task that failed. Why a query fails, its error
+    says; and that a Python worker was killed, under a host that comes back, is a line of Penstock's."""
+    jvm: Any = spark.sparkContext._jvm
+    log4j = jvm.org.apache.logging.log4j
+    log4j.core.config.Configurator.setLevel("org.apache.spark.executor.Executor", log4j.Level.OFF)
+
+
 def is_local(spark: SparkSession | SparkContext) -> bool:
     """Whether tasks run on the driver's machine."""
     context = spark if isinstance(spark, SparkContext) else spark.sparkContext

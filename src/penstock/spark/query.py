@@ -10,7 +10,7 @@ import shutil
 import threading
 import weakref
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from pyspark.sql.streaming.query import StreamingQuery
@@ -25,7 +25,7 @@ from penstock.errors import PenstockError, SettingError
 from penstock.faults import arm
 from penstock.plan.migration import Migration
 from penstock.spark import control
-from penstock.spark.parts import FlowParts
+from penstock.spark.parts import FlowParts, QueryParts
 from penstock.spark.session import check_cores
 
 State = Literal["starting", "running", "stopped", "finished", "failed"]
@@ -37,12 +37,15 @@ _END_S = 60.0
 _active: weakref.WeakSet[FlowQuery] = weakref.WeakSet()
 
 
-@atexit.register
 def _stop_all() -> None:
     for query in list(_active):
         query._parts.stopping.set()
     for query in list(_active):
         query.stop()
+
+
+# When `atexit` calls, thread pools take no more work, and a query needs them to end in good order.
+getattr(threading, "_register_atexit", atexit.register)(_stop_all)
 
 
 @dataclass(frozen=True)
@@ -61,6 +64,8 @@ class QueryStatus:
     """Slots that have not reached the host where they should be."""
     money: Money | None = None
     """Spent since it was started."""
+    couriers: dict[str, int] = field(default_factory=dict)
+    """courier -> process id, of those of a live flow that are up."""
 
 
 class FlowQuery:
@@ -69,7 +74,7 @@ class FlowQuery:
     Made by `Flow.start`. Safe to use from any thread.
     """
 
-    def __init__(self, parts: FlowParts) -> None:
+    def __init__(self, parts: QueryParts) -> None:
         self._start, self._parts = parts.start, parts
         self._relocation, self._control = parts.relocation, parts.control
         self._state: State = "starting"
@@ -91,7 +96,7 @@ class FlowQuery:
         """A glance: state, newest epoch, hosts."""
         parts = self._parts
         message = str(self._error) if self._error else self._state
-        for told in (parts.runner.waiting, *parts.fleet.waiting):
+        for told in parts.waiting:
             message += f"; {told}" if told and not self._done.is_set() else ""
         if trouble := parts.runner.upkeep_trouble:
             message += f"; {trouble}"
@@ -107,6 +112,7 @@ class FlowQuery:
             migration=str(self.migration),
             pending_slots=self._relocation.pending,
             money=self.money,
+            couriers=parts.couriers,
         )
 
     @property
@@ -144,7 +150,9 @@ class FlowQuery:
             self._done.wait()
 
     def spark_query(self) -> StreamingQuery:
-        """Spark's own query behind this one; waits until it is started."""
+        """Spark's own query behind this one; waits until it is started. A live flow has none."""
+        if not isinstance(self._parts, FlowParts):
+            raise PenstockError("a live flow has no Spark query behind it")
         epochs = self._parts.epochs
         while not epochs.launched.wait(0.1):
             if self._done.is_set():
@@ -163,10 +171,10 @@ class FlowQuery:
     def scale(self, step: str, hosts: int) -> None:
         """Give a step this number of hosts. Returns at once: slots move when new hosts are up."""
         self._must_run(moving=True)
-        others = sum(len(self._relocation.hosts(s.id)) for s in self._start.flow.keyed)
         more = hosts - len(self._relocation.hosts(step)) if step in self._start.hosts else 0
         if more > 0:
-            check_cores(self._start.source, others + more)
+            parts = self._parts
+            check_cores(self._start.spark, parts.hosts_wanted + more, len(parts.couriers) or 1)
         self._relocation.scale(step, hosts)
 
     @property
@@ -211,7 +219,7 @@ class FlowQuery:
         wanted = steering or Steering.of(**changes)
         if wanted.at_most is not None:
             hosts = sum(min(step.slots, wanted.at_most) for step in self._start.flow.keyed)
-            check_cores(self._start.source, hosts)
+            check_cores(self._start.spark, hosts)
         return self.control.steer(wanted)
 
     @property
@@ -232,19 +240,14 @@ class FlowQuery:
 
     def _drive(self) -> None:
         parts = self._parts
-        epochs = parts.epochs
         try:
             self._start_up()
             self._state = "running"
-            if parts.start.source.isStreaming:
-                epochs.stream()
-            else:
-                epochs.run_bounded()
-            self._state = "stopped" if parts.stopping.is_set() else "finished"
+            self._state = parts.drive()
         except BaseException as failed:
-            self._error = epochs.error or failed
+            self._error = parts.error or failed
         finally:
-            self._error = self._error or epochs.error
+            self._error = self._error or parts.error
             if self._error is not None:
                 self._state = "failed"
             try:
@@ -256,10 +259,7 @@ class FlowQuery:
     def _start_up(self) -> None:
         parts = self._parts
         arm(parts.start.settings.faults)
-        if parts.keeper is not None and parts.helps:
-            parts.keeper.start()
-        parts.bill.note()
-        parts.relocation.start_hosts()
+        parts.start_up()
         parts.store.write_control(
             {"location": parts.registry.location, "token": parts.token, "pid": os.getpid()}
         )
@@ -267,12 +267,7 @@ class FlowQuery:
     def _clean_up(self) -> None:
         """End all parts, one after the other, and also those behind one that fails or hangs."""
         parts = self._parts
-        ends = [parts.bill.end, parts.runner.stop, parts.journal.stop, parts.events.stop]
-        ends += [merger.stop for merger in parts.mergers]
-        ends += [parts.fleet.stop, parts.registry.shutdown, parts.store.remove_control]
-        if parts.keeper is not None:
-            ends.insert(0, parts.keeper.stop)
-        for end in ends:
+        for end in parts.ends():
             if failed := _failure(end, _END_S):
                 _log.warning("a part of query %s did not end well: %s", self.run_id, failed)
                 if self._error is None:

@@ -13,7 +13,7 @@ from pathlib import Path
 from pyspark.sql import DataFrame, SparkSession
 
 from penstock.errors import SettingError
-from penstock.spark.private import is_local, keep_jobs_on_interrupt
+from penstock.spark.private import hush_executor, is_local, keep_jobs_on_interrupt
 
 _LINES = 40
 """Lines of Spark's log that are shown when something went wrong."""
@@ -82,7 +82,9 @@ def session(
     )
     for key, value in (conf or {}).items():
         builder = builder.config(key, value)
-    return builder.getOrCreate()
+    spark = builder.getOrCreate()
+    hush_executor(spark)
+    return spark
 
 
 @contextmanager
@@ -125,16 +127,17 @@ def _stderr_to(log: Path) -> Iterator[None]:
         os.close(kept)
 
 
-def check_session(source: DataFrame) -> None:
-    """Refuse a session in which hosts and couriers cannot work."""
+def check_session(source: DataFrame | SparkSession) -> None:
+    """Refuse a session, or a DataFrame of one, in which hosts and couriers cannot work."""
     if type(source).__module__.startswith("pyspark.sql.connect"):
         raise SettingError(
-            "the DataFrame is of a Spark Connect session, whose driver is elsewhere: hosts and couriers "
+            "this is a Spark Connect session, whose driver is elsewhere: hosts and couriers "
             "need the driver's SparkContext",
             hint="make the session with ps.session(), or ps.configure(SparkSession.builder"
             '.master(...)), without "remote" and without SPARK_REMOTE in the environment',
         )
-    if source.sparkSession.sparkContext.getConf().get("spark.speculation", "false") == "true":
+    spark = source.sparkSession if isinstance(source, DataFrame) else source
+    if spark.sparkContext.getConf().get("spark.speculation", "false") == "true":
         raise SettingError(
             "spark.speculation is on: Spark would start second copies of hosts, which run as long as the "
             "query, and of couriers that wait for them",
@@ -142,32 +145,34 @@ def check_session(source: DataFrame) -> None:
         )
 
 
-def check_cores(source: DataFrame, hosts: int) -> None:
-    """Hosts hold a task slot each, for as long as the query runs; couriers need at least one."""
-    context, slots = source.sparkSession.sparkContext, task_slots(source)
-    if slots is not None and slots < hosts + 1:
+def check_cores(spark: SparkSession, hosts: int, couriers: int = 1) -> None:
+    """Hosts hold a task slot each, for as long as the query runs, and so do couriers of a live flow; others
+    need at least one."""
+    needed, slots = hosts + couriers, task_slots(spark)
+    if slots is not None and slots < needed:
         more = (
-            f"start the session with ps.session(cores={(hosts + 2) * task_cores(source)}) or more; "
+            f"start the session with ps.session(cores={(needed + 1) * task_cores(spark)}) or more; "
             "in local mode there may be more of them than the machine has"
-            if is_local(source.sparkSession)
+            if is_local(spark)
             else "give the application more cores, or turn on dynamic allocation"
         )
+        beside = "a courier" if couriers == 1 else f"{couriers} couriers"
         raise SettingError(
-            f"{hosts} hosts and a courier need {hosts + 1} task slots, but the master "
-            f"{context.master} has {slots}",
+            f"{hosts} hosts and {beside} need {needed} task slots, but the master "
+            f"{spark.sparkContext.master} has {slots}",
             hint=f"use fewer hosts, or {more}",
         )
 
 
-def task_slots(source: DataFrame) -> int | None:
+def task_slots(spark: SparkSession) -> int | None:
     """How many tasks can run at a time; None where that is not known, or changes."""
-    context = source.sparkSession.sparkContext
+    context = spark.sparkContext
     elastic = context.getConf().get("spark.dynamicAllocation.enabled", "false") == "true"
     if elastic or context.getConf().get("spark.default.parallelism") is not None:
         return None
-    return context.defaultParallelism // task_cores(source)
+    return context.defaultParallelism // task_cores(spark)
 
 
-def task_cores(source: DataFrame) -> int:
+def task_cores(spark: SparkSession) -> int:
     """The cores that Spark gives a task."""
-    return int(source.sparkSession.sparkContext.getConf().get("spark.task.cpus", "1"))
+    return int(spark.sparkContext.getConf().get("spark.task.cpus", "1"))

@@ -3,17 +3,26 @@ go that came behind the watermark of a step."""
 
 from __future__ import annotations
 
+import json
+import tempfile
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import pyarrow as pa
+from pyspark import TaskContext
 from pyspark.sql import DataFrame, SparkSession
 
 from penstock.errors import SettingError
+from penstock.live.sinks.files import ENCODERS, FileSink, epoch_of
+from penstock.live.sinks.function import ArrowFunction, FunctionSink
+from penstock.live.sinks.kafka import KafkaSink
+from penstock.live.sinks.sink import LiveSink, RowIds
 from penstock.plan.steps import FlowPlan
-from penstock.spark.private import forget_stage, in_own_stage, pinned
+from penstock.spark.private import forget_stage, in_own_stage, is_local, pinned
+from penstock.spark.schema import arrow_schema
+from penstock.state.store.files import Files
 
 _FILES = ("parquet", "orc", "json", "csv", "text", "avro")
 _MERGED = ("parquet", "orc", "json", "csv", "text")
@@ -26,10 +35,23 @@ class Sink(Protocol):
 
     It is called again for the same epoch if that is run again: when a host died under it, even after this
     call returned, and once more by the next start if the driver died. It need not read the DataFrame. One
-    that ignores an epoch which it has already says so by an attribute `takes_once` that is true.
+    that ignores an epoch which it has already says so by an attribute `takes_once` that is true. One that
+    can be written to in live mode has a method `live`, which gives what couriers write to.
     """
 
     def write(self, df: DataFrame, epoch: int, flow_id: str) -> None: ...
+
+
+def live_sink(sink: Sink) -> LiveSink:
+    """What couriers write to in live mode; refuses a sink that only Spark can write to."""
+    live = getattr(sink, "live", None)
+    if live is None:
+        raise SettingError(
+            f"{type(sink).__name__} cannot be written to in live mode",
+            hint="use ps.to with kafka, parquet, json or csv, ps.foreach_arrow(function) or ps.collect()",
+        )
+    found: LiveSink = live()
+    return found
 
 
 @dataclass(frozen=True)
@@ -52,6 +74,22 @@ class Writer:
         """Whether folders of single epochs are merged."""
         plain = not {"encoding", "charset"} & {option.lower() for option in self.options}
         return self.format in _MERGED and self.mode is None and self.merge_epochs > 0 and plain
+
+    def live(self) -> LiveSink:
+        """What couriers write to in live mode. The options are pyarrow's there."""
+        options = dict(self.options)
+        if self.format == "kafka":
+            return spark_kafka_sink(options)
+        if self.format not in ENCODERS or self.mode is not None or self.partition_by:
+            how = f", mode={self.mode!r}" if self.mode else ""
+            how += f", partition_by={self.partition_by!r}" if self.partition_by else ""
+            raise SettingError(
+                f"to({self.format!r}{how}) cannot be written to in live mode",
+                hint="use kafka, parquet, json or csv without mode and partition_by, "
+                "ps.foreach_arrow(function) or ps.collect()",
+            )
+        path = options.pop("path")
+        return FileSink(self.format, str(path), tuple(options.items()))
 
     def write(self, df: DataFrame, epoch: int, flow_id: str) -> None:
         if self.format in _WHOLE:
@@ -97,6 +135,15 @@ def to(
     rows of these epochs, or find a file gone; they never see a row twice. Who follows new files as they
     come (Spark's own file stream) would take merged ones for new: 0 turns merging off.
 
+    `to("kafka", servers=..., topic=..., key="user", value_format="json")` makes the messages: the key is a
+    column, the value all columns as JSON, as "arrow" or as "avro" (with `avro_schema`), or as "raw" the
+    column `value`; `options` are librdkafka's, `spark_options` those of Spark's writer. In live mode each
+    message has the headers `penstock-id` and `penstock-run` (see `RowIds`). With the options of Spark's
+    writer (`kafka.bootstrap.servers`, `topic`) the columns `key` and `value` are written as they are.
+
+    In live mode there are kafka, parquet, json and csv, with the options of librdkafka and pyarrow; files
+    appear with each checkpoint.
+
     Delta is written with a transaction id, and takes an epoch once. All other formats, and files with a
     `mode` of their own, may get an epoch's rows again: after a crash, and when a host died after they were
     written.
@@ -108,12 +155,120 @@ def to(
         raise SettingError(
             f"merge_epochs={merge_epochs}", hint="use at least 2, or 0 to merge nothing"
         )
+    if format == "kafka" and "servers" in options:
+        return kafka_topic(**options)
     if format in _FILES and "path" not in options:
         raise SettingError(
             f"files of format {format} need a folder", hint='give path="some/folder"'
         )
     columns = (partition_by,) if isinstance(partition_by, str) else tuple(partition_by)
     return Writer(format, mode, columns, options, merge_epochs)
+
+
+@dataclass(frozen=True)
+class KafkaTopic(Writer):
+    """A topic of Kafka with messages that Penstock makes, in both modes. Made by `to`."""
+
+    sink: KafkaSink = field(kw_only=True)
+    spark_options: tuple[tuple[str, str], ...] = field(kw_only=True)
+
+    def live(self) -> LiveSink:
+        return self.sink
+
+    def write(self, df: DataFrame, epoch: int, flow_id: str) -> None:
+        sink, schema = self.sink, arrow_schema(df.schema, df.sparkSession)
+        format = sink.encoder(schema)
+
+        def encoded(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            for batch in batches:
+                values = format.encode(batch)
+                keys = [
+                    key.encode() if isinstance(key, str) else key
+                    for key in sink.keys(batch)[: len(values)]
+                ]
+                columns = [pa.array(keys, pa.binary()), pa.array(values, pa.binary())]
+                yield pa.RecordBatch.from_arrays(columns, ["key", "value"])
+
+        options = {"kafka.bootstrap.servers": sink.servers, "topic": sink.topic}
+
+        def save(kept: DataFrame) -> None:
+            messages = kept.mapInArrow(encoded, "key binary, value binary")
+            messages.write.format("kafka").options(**options, **dict(self.spark_options)).save()
+
+        held(df, save)
+
+
+def kafka_topic(
+    servers: str,
+    topic: str,
+    *,
+    key: str | None = None,
+    value_format: str = "json",
+    avro_schema: Any = None,
+    options: Mapping[str, Any] | None = None,
+    spark_options: Mapping[str, Any] | None = None,
+) -> KafkaTopic:
+    """A topic whose messages are made of rows. See `to`."""
+    avro = (
+        avro_schema
+        if avro_schema is None or isinstance(avro_schema, str)
+        else json.dumps(avro_schema)
+    )
+    sink = KafkaSink(servers, topic, value_format, key, avro, tuple((options or {}).items()))
+    spark = tuple((name, str(value)) for name, value in (spark_options or {}).items())
+    return KafkaTopic("kafka", sink=sink, spark_options=spark)
+
+
+def spark_kafka_sink(options: dict[str, Any]) -> KafkaSink:
+    """What the options of Spark's writer to Kafka mean in live mode."""
+    prefix = "kafka."
+    clients = {
+        name.removeprefix(prefix): v for name, v in options.items() if name.startswith(prefix)
+    }
+    servers, topic = clients.pop("bootstrap.servers", None), options.get("topic")
+    if not servers or not topic:
+        raise SettingError(
+            "to('kafka') needs servers and a topic",
+            hint='give to("kafka", servers="broker:9092", topic="out", key="user")',
+        )
+    return KafkaSink(servers, topic, "raw", "key", None, tuple(clients.items()))
+
+
+@dataclass(frozen=True)
+class ForeachArrow:
+    """A user's function of (Arrow batch, ids of its rows), run in couriers. Made by `foreach_arrow`."""
+
+    function: ArrowFunction
+
+    def live(self) -> LiveSink:
+        return FunctionSink(self.function)
+
+    def write(self, df: DataFrame, epoch: int, flow_id: str) -> None:
+        function = self.function
+
+        def called(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            context = TaskContext.get()
+            partition, first = context.partitionId() if context else 0, 0
+            for batch in batches:
+                function(batch, RowIds(partition, epoch, first))
+                first += batch.num_rows
+            yield from ()
+
+        held(
+            df,
+            lambda kept: (
+                kept.mapInArrow(called, "n long").write.format("noop").mode("overwrite").save()
+            ),
+        )
+
+
+def foreach_arrow(function: ArrowFunction) -> ForeachArrow:
+    """A sink that calls a function with each Arrow batch of output and the `RowIds` of its rows.
+
+    It is called where the rows are: in live couriers, or in Spark's tasks at the end of an epoch. Rows that
+    leave again after a failure have the epoch that they had.
+    """
+    return ForeachArrow(function)
 
 
 @dataclass(frozen=True)
@@ -140,7 +295,8 @@ def foreach_batch(function: Callable[[DataFrame, int], None]) -> ForeachBatch:
 class Collect:
     """Keeps all output in the driver's memory, for tests and small results.
 
-    The output of an epoch that is run again takes the place of what it gave before.
+    The output of an epoch that is run again takes the place of what it gave before. In live mode couriers
+    leave it in a folder of the machine, as the epoch passes: there it is for local sessions.
 
     >>> Collect().rows()
     []
@@ -149,6 +305,18 @@ class Collect:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._epochs: dict[int, pa.Table] = {}
+        self._folder: tempfile.TemporaryDirectory[str] | None = None
+
+    def live(self) -> LiveSink:
+        """What couriers write to in live mode."""
+        session = SparkSession.getActiveSession()
+        if session is not None and not is_local(session):
+            raise SettingError(
+                "collect() needs a local session in live mode: executors cannot reach the driver's memory",
+                hint="write to files or to Kafka",
+            )
+        self._folder = self._folder or tempfile.TemporaryDirectory(prefix="penstock-collect-")
+        return FileSink("arrow", self._folder.name)
 
     def write(self, df: DataFrame, epoch: int, flow_id: str) -> None:
         table = df.toArrow()
@@ -158,7 +326,17 @@ class Collect:
     def epochs(self) -> dict[int, pa.Table]:
         """The output by epoch."""
         with self._lock:
-            return dict(sorted(self._epochs.items()))
+            found = dict(self._epochs)
+        if self._folder is not None:
+            files = Files(self._folder.name)
+            for file in sorted(files.below(""), key=lambda found: found.name):
+                epoch = epoch_of(file.name)
+                if epoch is not None:
+                    table = pa.ipc.open_file(files.read(file.name)).read_all()
+                    found[epoch] = (
+                        pa.concat_tables([found[epoch], table]) if epoch in found else table
+                    )
+        return dict(sorted(found.items()))
 
     def rows(self) -> list[dict[str, Any]]:
         """All rows, in the order of the epochs."""

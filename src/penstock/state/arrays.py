@@ -140,8 +140,10 @@ def more(room: int) -> int:
 
 
 def indices(values: Array) -> Array:
-    """Numbers of rows or entries as kernels are compiled for them: int64 in one piece."""
-    return np.ascontiguousarray(values, np.int64)
+    """Numbers of rows or entries as kernels are compiled for them: int64 in one piece, not read-only
+    as what `np.frombuffer` makes of received bytes."""
+    numbers = np.ascontiguousarray(values, np.int64)
+    return numbers if numbers.flags.writeable else numbers.copy()
 
 
 def ranges(starts: Array, counts: Array) -> Array:

@@ -97,7 +97,7 @@ class Endpoint:
         self.location = location
         self._client = fl.FlightClient(location, generic_options=_UNLIMITED)
         self._headers = [(b"authorization", f"Bearer {token}".encode())]
-        self._calls = set[object]()
+        self._calls, self._lock = set[object](), threading.Lock()
         self._closed = False
         self._greeted = False
 
@@ -122,9 +122,10 @@ class Endpoint:
 
     @contextmanager
     def exchange(
-        self, header: bytes, timeout_ms: int
+        self, header: bytes, timeout_ms: int | None
     ) -> Iterator[tuple[fl.FlightStreamWriter, fl.FlightStreamReader]]:
-        """A conversation in batches. Leaving it early breaks it off."""
+        """A conversation in batches; without a time-out it lasts as long as both want. Leaving it early
+        breaks it off."""
         descriptor = fl.FlightDescriptor.for_command(header)
         with self.hearing_errors():
             writer, reader = self._client.do_exchange(descriptor, self._options(timeout_ms))
@@ -147,18 +148,24 @@ class Endpoint:
                 raise
 
     def close(self) -> None:
-        """Let go of the connection; calls from here on find nobody."""
-        self._closed = True
-        self._client.close()
+        """Let go of the connection, once calls under way have ended; those from here on find nobody."""
+        with self._lock:
+            self._closed = True
+            if not self._calls:
+                self._client.close()
 
-    def _options(self, timeout_ms: int) -> fl.FlightCallOptions:
-        return fl.FlightCallOptions(timeout=timeout_ms / 1000, headers=self._headers)
+    def _options(self, timeout_ms: int | None) -> fl.FlightCallOptions:
+        timeout_s = None if timeout_ms is None else timeout_ms / 1000
+        return fl.FlightCallOptions(timeout=timeout_s, headers=self._headers)
 
     @contextmanager
     def hearing_errors(self) -> Iterator[None]:
         """Turn what Flight raises into the error that the other side told, or into its loss."""
         call = object()
-        self._calls.add(call)
+        with self._lock:
+            if self._closed:
+                raise HostLostError(f"no more calls to {self.location}", location=self.location)
+            self._calls.add(call)
         try:
             yield
         except (pa.ArrowException, OSError) as failed:
@@ -172,7 +179,11 @@ class Endpoint:
                 ) from failed
             raise
         finally:
-            self._calls.discard(call)
+            with self._lock:
+                self._calls.discard(call)
+                # Arrow crashes where a connection is closed under a call.
+                if self._closed and not self._calls:
+                    self._client.close()
 
 
 def in_own_thread(work: Callable[[], T], name: str) -> Future[T]:

@@ -106,13 +106,16 @@ class CopyTicket:
 
     kind: Literal["keys", "slot", "due"]
     version: int
-    """The copy must be of this version."""
+    """The copy must be of this version; in a live run, of the reroute with this number."""
     slots: tuple[int, ...] = ()
     limits: dict[str, int] = field(default_factory=dict)
     """Column -> greatest value that is due, for "due"."""
     keys: pa.Array | None = None
     """The keys as they stand in a file, for "keys"."""
+    run: int = -1
+    """The live run; -1: none. In one that is under way, the answer waits for the reroute."""
 
 
-UNKNOWN, AFTER = b"unknown", b"after"
-"""Metadata of an answer: places of keys that nothing is known of; what falls due next, as JSON."""
+UNKNOWN, AFTER, LACKING = b"unknown", b"after", b"lacking"
+"""Metadata of an answer: places of keys that nothing is known of; what falls due next; and, if the copy
+is not complete, the version that the store must have to be asked for the rest. The latter two as JSON."""

@@ -1,4 +1,4 @@
-"""What the actions of hosts and of the registry take: facts by name, each of a type and within bounds.
+"""What the actions of hosts, live couriers and the registry take: facts by name, of a type, within bounds.
 
 A message is checked against these before anything is done with it. Facts that are not named here are
 let through.
@@ -31,6 +31,15 @@ class Seal(TypedDict):
 class Rollback(TypedDict):
     version: Number
     run: Number
+
+
+class Join(TypedDict):
+    run: Number
+    couriers: Annotated[int, Meta(ge=1, le=10_000)]
+    time_ms: NotRequired[int]
+    """The time of day is not before this."""
+    watermark_ms: NotRequired[int | None]
+    """What the step's hosts have fired up to."""
 
 
 class Compact(TypedDict):
@@ -84,3 +93,34 @@ class Trouble(TypedDict):
     epoch: Number
     run: Number
     error: str
+
+
+class Begin(TypedDict):
+    order: dict[str, Any]
+    """A `wire.live.LiveOrder`."""
+
+
+class TellMessage(TypedDict):
+    run: Number
+    message: dict[str, Any]
+    """A `wire.live.Message`."""
+
+
+class HaltRun(TypedDict):
+    run: Number
+
+
+class StreamTrouble(TypedDict):
+    run: Number
+    courier: Number
+    error: str
+
+
+class CourierPassed(TypedDict):
+    """What `wire.live.EpochPassed` says."""
+
+    run: Number
+    epoch: Number
+    courier: Number
+    positions: dict[str, dict[str, Any]]
+    seen: dict[str, Any]

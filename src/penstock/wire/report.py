@@ -127,6 +127,11 @@ class Seen:
     """segment -> the work in its stateless steps, of segments that the plan has timed."""
     routed: dict[str, Routed] = field(default_factory=dict)
     """segment -> rows that came by where they leave for burst workers, of segments with a reflex."""
+    latencies_us: tuple[int, ...] = ()
+    """Of live couriers: the middle of each bucket of the times from a row's arrival until hosts had applied
+    it, in microseconds."""
+    latency_counts: tuple[int, ...] = ()
+    """Rows in each of these buckets."""
 
 
 def offloaded_by_segment(seen: Iterable[Seen]) -> dict[str, Offloaded]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
@@ -18,33 +18,11 @@ from penstock_bench.workloads.nexmark.catalog import TITLES
 from penstock_bench.workloads.nexmark.config import NexmarkConfig
 from penstock_bench.workloads.nexmark.generator import generate
 from penstock_bench.workloads.nexmark.oracle import answer
-from penstock_bench.workloads.nexmark.run import SETTINGS, prepare, write_final
+from penstock_bench.workloads.nexmark.run import prepare, write_final
 from tests.bench.workloads.odd_events import odd_events
 
 Act = Callable[[ps.FlowQuery, int], None]
 STATELESS = ("q0", "q1", "q2", "q10", "q13", "q14", "q21", "q22")
-
-
-@pytest.fixture(scope="module")
-def session(spark: SparkSession) -> Iterator[SparkSession]:
-    """The session of all tests, with the settings of the queries."""
-    before = {key: spark.conf.get(key, None) for key in SETTINGS}
-    for key, value in SETTINGS.items():
-        spark.conf.set(key, value)
-    yield spark
-    for key, old in before.items():
-        if old is None:
-            spark.conf.unset(key)
-        else:
-            spark.conf.set(key, old)
-
-
-@pytest.fixture(scope="module")
-def events(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Twenty seconds of event time: windows close on the way, and events are out of order."""
-    folder = tmp_path_factory.mktemp("events")
-    generate(NexmarkConfig(events=10_000, seed=5, rate=500, disorder_ms=700), folder)
-    return folder
 
 
 def result(

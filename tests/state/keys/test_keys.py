@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.errors import FlowError
+from penstock.state.keys import kernels
 from penstock.state.keys.codec import KeyCodec, Keys, slots_of
 
 DAY = dt.date(2024, 2, 29)
@@ -224,3 +225,14 @@ def test_a_key_that_cannot_be_is_refused_with_advice() -> None:
     for type in (pa.map_(pa.string(), pa.int64()), pa.null(), pa.list_(pa.null())):
         with pytest.raises(FlowError, match=r"column 'm'.*What to do"):
             KeyCodec(pa.schema([("m", type)]))
+
+
+def test_received_numbers_need_no_other_kernels() -> None:
+    """numba compiles anew for arrays that are read-only, as those made from bytes are."""
+    codec = KeyCodec(pa.schema([("k", pa.string())]))
+    keys = codec.encode(pa.record_batch({"k": ["a", "bb", "c"]}))
+    kept = keys.take(np.array([2, 1]))
+    before = kernels.gather_offsets.signatures, kernels.gather_bytes.signatures
+    received = keys.take(np.frombuffer(np.array([2, 1]).tobytes(), np.int64))
+    assert codec.as_tuples(received) == codec.as_tuples(kept) == [("c",), ("bb",)]
+    assert (kernels.gather_offsets.signatures, kernels.gather_bytes.signatures) == before

@@ -68,7 +68,12 @@ class Twins:
         assert len(plain) == len(parted)
         assert plain.sealed == parted.sealed
         assert plain.schema.equals(parted.schema)
+        assert plain.between_rounds == parted.between_rounds
         assert bag(plain.delta()) == bag(parted.delta())
+        assert bag(plain.delta(EVERY[::2])) == bag(parted.delta(EVERY[::2]))
+        assert bag(plain.export(plain.touched())) == bag(parted.export(parted.touched()))
+        assert plain.least("n", 3) == parted.least("n", 3)
+        assert plain.least("n", 3, plain.touched()) == parted.least("n", 3, parted.touched())
         mine, theirs = plain.find(keys), parted.find(keys)
         assert ((mine < 0) == (theirs < 0)).all()
         # in any order of entries
@@ -81,18 +86,20 @@ class Twins:
             assert bag(whole) == bag(parted.export(parted.entries_in(slots)))
 
 
+STEPS = ("add", "remove", "seal", "rollback", "step", "cut")
 numbers = st.lists(st.integers(0, 31), max_size=12)
 steps = st.lists(
-    st.tuples(st.sampled_from(["add", "remove", "seal", "rollback", "savepoint", "undo"]), numbers),
+    st.tuples(st.sampled_from([*STEPS, "savepoint", "undo", "settle"]), numbers),
     max_size=10,
 )
 
 
 @given(st.sampled_from(CODECS), st.sampled_from([1, 2, 5, 16]), steps)
-@settings(max_examples=20)
+@settings(max_examples=30, derandomize=True)
 def test_same_as_one_table(codec: KeyCodec, parts: int, steps: list[tuple[str, list[int]]]) -> None:
     twins = Twins(codec, parts)
     marks: list[tuple[int, int]] = []
+    cuts = 0
     for what, some in steps:
         if what in ("add", "remove"):
             getattr(twins, what)(some)
@@ -103,7 +110,12 @@ def test_same_as_one_table(codec: KeyCodec, parts: int, steps: list[tuple[str, l
             twins.plain.undo(marks[at][0])
             twins.parted.undo(marks[at][1])
             del marks[at + 1 :]
-        elif what in ("seal", "rollback"):
+        elif what == "settle" and cuts:
+            cuts -= 1
+            twins.plain.settle()
+            twins.parted.settle()
+        elif what in STEPS:
+            cuts = {"step": cuts, "cut": cuts + 1}.get(what, 0)
             getattr(twins.plain, what)()
             getattr(twins.parted, what)()
             marks.clear()
@@ -165,7 +177,7 @@ def test_refuses_in_the_middle_of_an_epoch() -> None:
     twins = Twins(CODECS[0], 3)
     twins.add([1])
     for order in (lambda: twins.parted.drop(EVERY), lambda: twins.parted.evict(0)):
-        with pytest.raises(ProtocolError, match="in the middle of an epoch"):
+        with pytest.raises(ProtocolError, match="in the middle of a round"):
             order()
     with pytest.raises(ProtocolError, match="savepoint 0 is gone"):
         twins.parted.undo(0)

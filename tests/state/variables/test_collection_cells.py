@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 from unittest import mock
 
@@ -72,7 +72,10 @@ class PatchMachine(RuleBasedStateMachine):
         self.files: list[pa.Table] = []
         """Deltas, the oldest first; some are merged."""
         self.model: dict[str, list[Any]] = {user: nothing() for user in USERS}
-        self.sealed = copy.deepcopy(self.model)
+        self.cuts = [copy.deepcopy(self.model)]
+        """As of the newest durable cut, and of all cuts since."""
+        self.pending: list[pa.Table] = []
+        """Deltas of cuts that are not durable."""
         self.savepoints: list[dict[str, list[Any]]] = []
         self.small = mock.patch.object(collection_cells, "SMALL", 0)
         self.small.start()
@@ -138,16 +141,39 @@ class PatchMachine(RuleBasedStateMachine):
     def rollback(self) -> None:
         self.desk.table.rollback()
         self.savepoints.clear()
-        self.model = copy.deepcopy(self.sealed)
+        self.model = copy.deepcopy(self.cuts[0])
+        self.pending, self.cuts = [], [copy.deepcopy(self.model)]
+
+    @rule()
+    def step(self) -> None:
+        self.desk.table.step()
+        self.savepoints.clear()
+
+    @rule()
+    def cut(self) -> None:
+        self.told()
+        self.desk.table.cut()
+
+    @rule(data=st.data())
+    def settle(self, data: st.DataObject) -> None:
+        durable = data.draw(st.integers(0, len(self.pending)))
+        self.desk.table.settle(durable)
+        self.files += self.pending[:durable]
+        del self.pending[:durable], self.cuts[:durable]
 
     @rule()
     def seal(self) -> None:
+        self.told()
+        self.desk.table.seal()
+        self.files += self.pending
+        self.pending, self.cuts = [], self.cuts[-1:]
+
+    def told(self) -> None:
         delta = self.desk.table.delta()
         assert delta.equals(self.desk.table.delta())
-        self.files.append(delta)
-        self.desk.table.seal()
+        self.pending.append(delta)
         self.savepoints.clear()
-        self.sealed = copy.deepcopy(self.model)
+        self.cuts.append(copy.deepcopy(self.model))
         self.check_files()
 
     @rule(ms=st.integers(1, 60))
@@ -157,7 +183,7 @@ class PatchMachine(RuleBasedStateMachine):
 
     # -- what happens to tables and files
 
-    @precondition(lambda self: self.desk.table.sealed)
+    @precondition(lambda self: self.desk.table.between_rounds)
     @rule(share=st.floats(0, 1))
     def evict(self, share: float) -> None:
         self.desk.table.evict(int(share * self.desk.table.nbytes))
@@ -196,8 +222,8 @@ class PatchMachine(RuleBasedStateMachine):
     # -- how it works
 
     def check_files(self) -> None:
-        """They tell the sealed state."""
-        table = self.stored()
+        """They tell what was there at the last cut."""
+        table = self.stored(self.pending)
         assert not unresolved(table).any()
         other = Desk(declared)
         other.table.load(table)
@@ -207,11 +233,12 @@ class PatchMachine(RuleBasedStateMachine):
         with cells.work(keys, other.table.find(keys)):
             for at, user in enumerate(USERS):
                 cells.begin(at)
-                assert self.seen(other) == self.living(self.sealed[user])
+                assert self.seen(other) == self.living(self.cuts[-1][user])
 
-    def stored(self) -> pa.Table:
-        table = self.files[0]
-        for newer in self.files[1:]:
+    def stored(self, pending: Sequence[pa.Table] = ()) -> pa.Table:
+        files = [*self.files, *pending]
+        table = files[0]
+        for newer in files[1:]:
             table = merged(table, newer)
         return table.filter(table.column("__present"))
 

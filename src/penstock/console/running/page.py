@@ -73,7 +73,9 @@ def draw(title: str, look: Look, width: int) -> RenderableType:
         parts.append(Text(look.trouble, "bold red"))
     parts += [Text(), _latency(look.history, None if control is None else sla_of(control)), Text()]
     if control is None:
-        off = Text("autoscaling is off; turn it on with .elastic()", "dim")
+        live = bool(look.answer["status"].get("couriers"))
+        how = "a live flow keeps its hosts" if live else "turn it on with .elastic()"
+        off = Text(f"autoscaling is off; {how}", "dim")
         parts += [draw_hosts(look.answer), Text(), off]
     else:
         for name, step in control["steps"].items():

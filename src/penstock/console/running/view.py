@@ -132,7 +132,8 @@ def draw_head(status: dict[str, Any]) -> Text:
 
 
 def draw_hosts(answer: dict[str, Any]) -> Table:
-    """A row for each host that is up, owns slots or did something in the newest epoch."""
+    """A row for each host that is up, owns slots or did something in the newest epoch; and for each courier
+    of a live flow that is up."""
     pids = answer["status"]["hosts"]
     newest = {h["host"]: h for h in answer["progress"]["hosts"]} if answer["progress"] else {}
     placements = [p for told in answer["placements"].values() for p in stored_placements(told)]
@@ -157,6 +158,8 @@ def draw_hosts(answer: dict[str, Any]) -> Table:
             f"{seen['rows']:,}" if seen else "-",
             slots_to_text(coming),
         )
+    for courier, pid in sorted(answer["status"].get("couriers", {}).items()):
+        table.add_row(Text(courier), str(pid), "-", "-", "-", "-", "")
     return table
 
 

@@ -26,7 +26,7 @@ from penstock.operators.aggregate.accumulators import (
     with_where,
 )
 from penstock.state.arrays import Array, fixed_array, fixed_values, grown, one_chunk, valid_mask
-from penstock.state.table.bags import Bags
+from penstock.state.table.bags import Bags, Looks
 from penstock.state.table.columns import Column
 
 MEMBERS = pa.schema(
@@ -142,6 +142,7 @@ class ValueSets(Bags):
     def __init__(self, name: str) -> None:
         # names of bags have no dots
         super().__init__(name.replace("%", "%25").replace(".", "%2e"), MEMBERS)
+        self._counts = Looks()
         self._drop()
 
     def add(self, entries: Array, values: Array, bits: Array) -> tuple[Array, Array]:
@@ -162,7 +163,10 @@ class ValueSets(Bags):
     def tidy(self) -> None:
         """Forget what no entry holds, if it prevails, also in the index."""
         super().tidy()
-        if self._index.used > 2 * int(self._cells[:, 1].sum()) + _SPARE:
+        used = self._index.used
+        if used <= _SPARE or not self._counts.worth(used, self._bound.cuts):
+            return
+        if used > 2 * int(self._cells[:, 1].sum()) + _SPARE:
             self._drop()
 
     @property

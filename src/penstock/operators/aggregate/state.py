@@ -63,11 +63,11 @@ class AggregateState:
         return self._sets[name] if name in self._sets else self._table.column(name)
 
     def before(self, entries: Array) -> State:
-        """The values of these entries as of the last seal: value i is that of entries[i]."""
+        """The values of these entries as of the last step: value i is that of entries[i]."""
         return lambda name: self._table.before(name, entries)
 
     def tidy(self) -> None:
-        """An epoch opens: forget what no entry holds any more, if it prevails."""
+        """A round begins: forget what no entry holds any more, if it prevails."""
         for sets in self._sets.values():
             sets.tidy()
 

@@ -67,7 +67,7 @@ class AggregateRows:
 
 
 class AggregateOperator(TableOperator):
-    """Keeps a plan's aggregates per key; gives what changed when the epoch closes.
+    """Keeps a plan's aggregates per key; gives what changed when the round closes.
 
     Channels bring "partials" (packed states of a `Combiner`) or "rows" (what its `raw` gives).
     """
@@ -87,14 +87,13 @@ class AggregateOperator(TableOperator):
             lambda entries: plan.codec.decode(table.keys(entries)),
         )  # fmt: skip
 
-    def open(self, time: EpochTime) -> Answer:
+    def begin(self, time: EpochTime) -> None:
         """Nothing falls due by time alone."""
         self._state.tidy()
         self._firsts.clear()
-        return Answer()
 
     def close(self) -> Answer:
-        """What the epoch changed: keys with their aggregates as they are now, or changes."""
+        """What the round changed: keys with their aggregates as they are now, or changes."""
         touched = self.table.touched()
         if self.plan.signed:
             self._settle(touched)

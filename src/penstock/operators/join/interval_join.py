@@ -39,7 +39,7 @@ class IntervalJoin(ExpiringJoin):
         self.exact = (self._outer, False)
         left = plan.left.append(pa.field(MATCHED, pa.bool_())) if self._outer else plan.left
         bags = (Bags("left", left), Bags("right", plan.right))
-        super().__init__(plan, slots, step_id, ordered, bags, self.due_columns)
+        super().__init__(plan, slots, step_id, ordered, bags, self.side_columns)
 
     def due(self, time: EpochTime) -> dict[str, int]:
         """Entries with rows that the watermark is past."""

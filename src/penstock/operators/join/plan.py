@@ -137,10 +137,23 @@ class JoinPlan(StepPlan):
 
     def keys(self, input: int, batch: pa.RecordBatch) -> Keys:
         """The keys in the step's table of rows as they come to a host."""
+        return self.codec.encode(self._table_rows(input, batch))
+
+    def keys_of_both(self, batch: pa.RecordBatch) -> Keys:
+        """The same, of rows of both sides in the order in which they are mixed."""
+        parts = self.tagged.unpack(batch)
+        if len(parts) < 2:
+            return self.keys(*(parts or [(LEFT, _none(self.tagged.inputs[LEFT]))])[0])
+        rows = [self._table_rows(input, part) for input, part in parts]
+        mixed = np.concatenate([self.tagged.rows(input, batch) for input, _ in parts])
+        in_order = fixed_array(np.argsort(mixed), pa.int64())
+        return self.codec.encode(pa.concat_batches(rows).take(in_order))
+
+    def _table_rows(self, input: int, batch: pa.RecordBatch) -> pa.RecordBatch:
         rows = self.key_rows(input, batch)
         if isinstance(self.bound, InWindow):
             rows = rows.append_column(WINDOW_START, batch.column(STARTS))
-        return self.codec.encode(rows)
+        return rows
 
     def _output(self, added: list[pa.Field]) -> pa.Schema:
         fields = [self.left.field(name) for name in self.kept[LEFT]]
@@ -276,3 +289,7 @@ class JoinSender:
 
 def _where(batch: pa.RecordBatch, mask: Array) -> pa.RecordBatch:
     return batch.take(fixed_array(np.flatnonzero(mask), pa.int64()))
+
+
+def _none(schema: pa.Schema) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pylist([], schema)

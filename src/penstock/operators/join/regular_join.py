@@ -53,7 +53,7 @@ class RegularJoin(ExpiringJoin):
             if self._ttl_ms is not None:
                 schema = schema.append(pa.field(_UNTIL, pa.int64()))
             bags.append(Bags(name, schema))
-        columns = [] if self._ttl_ms is None else list(self.due_columns)
+        columns = [] if self._ttl_ms is None else list(self.side_columns)
         if self._outer:
             columns.append(Column(_RIGHTS, pa.int64()))
         super().__init__(plan, slots, step_id, ordered, (bags[LEFT], bags[RIGHT]), columns)

@@ -64,21 +64,24 @@ class JoinOperator(TableOperator):
         self._time: EpochTime | None = None
 
     def keys(self, kind: str, batches: list[pa.RecordBatch]) -> list[Keys]:
-        """The keys of both sides' rows."""
-        parts = (part for batch in batches for part in self.plan.tagged.unpack(batch))
-        return [self.plan.keys(input, rows) for input, rows in parts]
+        """The keys of both sides' rows, as they are mixed."""
+        return [self.plan.keys_of_both(batch) for batch in batches]
 
     @abstractmethod
     def due(self, time: EpochTime) -> dict[str, int]:
         """Entries with rows that can go."""
 
-    def open(self, time: EpochTime) -> Answer:
-        """Let rows go that can match no more; give left ones that never did. When the input ends,
-        the others go at the end of the epoch: the rows that it brings may still match."""
+    def begin(self, time: EpochTime) -> None:
+        """Rows are kept from this time on."""
         self._time = time
         for some in self.bags:
             some.tidy()
-        return self._expired(replace(time, final=False))
+
+    def fire(self) -> Answer:
+        """Let rows go that can match no more; give left ones that never did. When the input ends,
+        the others go at the end of the round: the rows that it brings may still match."""
+        assert self._time is not None
+        return self._expired(replace(self._time, final=False))
 
     def close(self) -> Answer:
         """Nothing, unless the input has ended."""
@@ -87,7 +90,7 @@ class JoinOperator(TableOperator):
         return self._expired(self._time)
 
     def rollback(self) -> None:
-        """Back to the last sealed version."""
+        """Back to the newest durable version."""
         super().rollback()
         self._time = None
 
@@ -204,7 +207,7 @@ class ExpiringJoin(JoinOperator):
     """Rows can go from the time on that `_stamps` gives. They may stay longer, since looking through
     a large bag for a few rows is not worth it: what they must not match they do not match."""
 
-    due_columns: ClassVar[list[Column]] = [Column(name, pa.int64()) for name in DUE]
+    side_columns: ClassVar[list[Column]] = [Column(name, pa.int64()) for name in DUE]
     exact: tuple[bool, bool] = (False, False)
     """Whether rows of each side must go at their very time."""
 

@@ -26,10 +26,14 @@ from penstock.operators.process.processor import KeyedProcessor
 from penstock.operators.process.timer_calls import Limits, TimerCalls
 from penstock.operators.table_operator import TableOperator, whole_or_not
 from penstock.state.keys.codec import KeyCodec
+from penstock.state.variables.collection_cells import NEVER
 from penstock.state.variables.ddl import schema_of
 from penstock.state.variables.handle import StateHandle, Timers
 from penstock.state.variables.timers import ALL_TIMES
 from penstock.state.variables.values import RowForm
+
+_PURGE_EVERY_MS = 100
+"""Least time between two passes over the table for what has outlived its TTL, in rounds of live flows."""
 
 
 class ProcessPlan(StepPlan):
@@ -117,7 +121,9 @@ class ProcessOperator(TableOperator):
             raise caller.failure(self.processor.init, "", "", None, error) from error
         super().__init__(plan, self.handle.make_table(slots), step_id, ordered)
         (self._input,) = plan.inputs
+        self._time = EpochTime(0, 0)
         self._timers: Timers | None = None
+        self._purge_at_ms = 0
         self._calls: KeyCalls | BatchCalls
         self._calls = BatchCalls(caller) if plan.by_batch else KeyCalls(caller, self._input)
         queue = self.handle.timers
@@ -128,16 +134,30 @@ class ProcessOperator(TableOperator):
         queue = self.handle.timers
         return {} if queue is None else queue.due_columns(_limits(time)[0])
 
-    def open(self, time: EpochTime) -> Answer:
-        """Take out what has outlived its TTL, then fire the timers that are due."""
-        self.handle.cells.now_ms = time.now_ms
-        self._timers = timers = Timers(time.now_ms, time.watermark_ms)
-        due, limits = _limits(time)
+    def begin(self, time: EpochTime) -> None:
+        """Calls see this time. What has outlived its TTL, which no call sees, is taken out now and then:
+        that goes through the table."""
+        self._time, self.handle.cells.now_ms = time, time.now_ms
+        self._timers = Timers(time.now_ms, time.watermark_ms)
+        if time.now_ms >= self._purge_at_ms:
+            with whole_or_not(self.table):
+                self._purge()
+
+    def fire(self) -> Answer:
+        """Fire the timers that are due."""
+        if self._timer_calls is None:
+            return Answer()
+        assert self._timers is not None
+        due, limits = _limits(self._time)
         with whole_or_not(self.table):
-            self._purge()
-            if self._timer_calls is None:
-                return Answer()
-            return self._timer_calls.expired(due, limits, timers, self.ordered).answer()
+            calls = self._timer_calls.expired(due, limits, self._timers, self.ordered)
+            return calls.answer()
+
+    def open(self, time: EpochTime) -> Answer:
+        """Take out all that has outlived its TTL, then fire the timers that are due."""
+        self._purge_at_ms = time.now_ms
+        with whole_or_not(self.table):
+            return super().open(time)
 
     def _applied(
         self, kind: str, batches: list[pa.RecordBatch], places: Sequence[Places | None]
@@ -155,9 +175,9 @@ class ProcessOperator(TableOperator):
         return self._calls.rows(batch, self._timers, Places.joined(some) if some else None).answer()
 
     def rollback(self) -> None:
-        """Return to the last sealed version. There is nothing beside the table to bring back."""
+        """Return to the newest durable version. There is nothing beside the table to bring back."""
         super().rollback()
-        self._timers = None
+        self._timers, self._purge_at_ms = None, 0
 
     def shutdown(self) -> None:
         """The host ends in good order: let the processor close."""
@@ -177,6 +197,8 @@ class ProcessOperator(TableOperator):
         changed = [variable.purge() for variable in cells.variables]
         if changed:
             cells.drop_bare(np.unique(np.concatenate(changed)))
+        ends = [variable.next_end_ms() for variable in cells.variables]
+        self._purge_at_ms = max(min(ends, default=NEVER), cells.now_ms + _PURGE_EVERY_MS)
 
 
 def _limits(time: EpochTime) -> tuple[Limits, Limits]:

@@ -101,7 +101,7 @@ class DistinctOperator(TableOperator):
         self._due = None if plan.clock is None else due_column(plan.clock)
         columns = [] if self._due is None else [self._due]
         super().__init__(plan, ColumnTable(plan.codec, columns, slots), step_id, ordered)
-        self.plan, self._now_ms = plan, 0
+        self.plan, self._time = plan, EpochTime(0, 0)
 
     def due(self, time: EpochTime) -> dict[str, int]:
         """Keys that are forgotten. Not at the end of the input: its last rows may still come."""
@@ -109,10 +109,13 @@ class DistinctOperator(TableOperator):
             {} if self.plan.clock is None else limits(replace(time, final=False), self.plan.clock)
         )
 
-    def open(self, time: EpochTime) -> Answer:
+    def begin(self, time: EpochTime) -> None:
+        """Keys that come now are kept for the TTL from this time on."""
+        self._time = time
+
+    def fire(self) -> Answer:
         """Forget what is over."""
-        self._now_ms = time.now_ms
-        over = due_entries(self.table, self.due(time))
+        over = due_entries(self.table, self.due(self._time))
         if len(over):
             self.table.remove(over)
         return Answer()
@@ -143,7 +146,7 @@ class DistinctOperator(TableOperator):
             starts = batch.column(WINDOW_START).take(fixed_array(rows, pa.int64()))
             return stamp(windows.due_ms(starts))
         assert self.plan.ttl_ms is not None
-        return stamp(np.full(len(rows), self._now_ms + self.plan.ttl_ms, np.int64))
+        return stamp(np.full(len(rows), self._time.now_ms + self.plan.ttl_ms, np.int64))
 
     def _given(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         windows = self.plan.windows

@@ -55,15 +55,18 @@ class TopOperator(TableOperator):
         """Keys and windows that are over."""
         return {} if self.plan.clock is None else limits(time, self.plan.clock)
 
-    def open(self, time: EpochTime) -> Answer:
-        """Give or forget what is over; at the end of the input only `close` does, after all rows."""
+    def begin(self, time: EpochTime) -> None:
+        """Nothing is over yet that was there when the round began."""
         self._bags.tidy()
         self._firsts.clear()
         self._time, self._over = time, np.empty(0, np.int64)
-        return Answer() if time.final else self._finish(time)
+
+    def fire(self) -> Answer:
+        """Give or forget what is over; at the end of the input only `close` does, after all rows."""
+        return Answer() if self._time.final else self._finish(self._time)
 
     def close(self) -> Answer:
-        """What the epoch changed, unless rows are given when their key is over."""
+        """What the round changed, unless rows are given when their key is over."""
         if self.plan.emit == "close":
             return self._finish(self._time) if self._time.final else Answer()
         touched = self.table.touched()
@@ -173,10 +176,10 @@ class TopOperator(TableOperator):
         return answer_of(given)
 
     def _changes(self, entries: Array) -> Iterator[Given]:
-        """What was taken back of these entries since the last seal, then what was put in."""
+        """What was taken back of these entries since the round began, then what was put in."""
         old_owner, old = self._bags.before(entries)
         if len(self._over):
-            # rows of keys that were over when the epoch began were not taken back
+            # rows of keys that were over when the round began were not taken back
             there = ~np.isin(entries[old_owner], self._over)
             old_owner, old = old_owner[there], old[there]
         owner, new = self._bags.ids(entries)

@@ -183,7 +183,7 @@ class SessionOperator(ClosingOperator):
         return self._stamps(self._times(END, found)) + self.plan.lateness_ms
 
     def _other(self, entries: Array) -> tuple[_Sessions, _Sessions]:
-        """The sessions that were there at the last seal and became others since, and the others.
+        """The sessions that were there when the round began and became others since, and the others.
         Those that have closed became none."""
         was, now = _Sessions(entries, *self._bags.before(entries)), self._sessions(entries)
         closed = self._last_stamps(was) <= self._limit
@@ -196,7 +196,7 @@ class SessionOperator(ClosingOperator):
     # -- rows go out
 
     def _touching(self, found: _Sessions) -> Places | None:
-        """Output places of sessions that the epoch has changed: those of their keys."""
+        """Output places of sessions that the round has changed: those of their keys."""
         return self._first(found.entries[found.owner])
 
     def _closing(self, found: _Sessions) -> Places | None:

@@ -43,7 +43,7 @@ NONE_DUE = -1
 class ClosingOperator(TableOperator):
     """What operators of all windows share: entries fall due, and are given and forgotten then.
 
-    What a final epoch closes is given at its end, so that its own rows count.
+    What a final round closes is given at its end, so that its own rows count.
     """
 
     def __init__(self, plan: WindowPlan, table: ColumnTable, step_id: str, ordered: bool) -> None:
@@ -57,12 +57,15 @@ class ClosingOperator(TableOperator):
         """Windows that end, or go."""
         return limits(time, self.plan.window.clock)
 
-    def open(self, time: EpochTime) -> Answer:
-        """Give the windows that have closed, and forget those that take no more rows."""
+    def begin(self, time: EpochTime) -> None:
+        """From now on it is decided by this time which windows are late."""
         self._tidy()
         self._firsts.clear()
         self._limits, self._final = self.due(time), time.final
-        return Answer() if time.final else answer_of(self._closed())
+
+    def fire(self) -> Answer:
+        """Give the windows that have closed, and forget those that take no more rows."""
+        return Answer() if self._final else answer_of(self._closed())
 
     def close(self) -> Answer:
         """Give what late rows have changed, or whatever has changed; at the very end, all."""
@@ -79,7 +82,7 @@ class ClosingOperator(TableOperator):
 
     @property
     def _limit(self) -> int:
-        """What the column of due entries is up to in this epoch."""
+        """What the column of due entries is up to in this round."""
         return self._limits.get(self._due, NONE_DUE)
 
     @abstractmethod
@@ -92,7 +95,7 @@ class ClosingOperator(TableOperator):
 
     @abstractmethod
     def _changed(self, touched: Array) -> Iterable[Given]:
-        """What the epoch has changed in these entries: as it is now, or as changes."""
+        """What the round has changed in these entries: as it is now, or as changes."""
 
     @abstractmethod
     def _given_again(self, touched: Array) -> Iterable[Given]:

@@ -22,7 +22,15 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.errors import FlowError
-from penstock.state.arrays import Array, fixed_array, fixed_values, look, one_chunk, physical
+from penstock.state.arrays import (
+    Array,
+    fixed_array,
+    fixed_values,
+    indices,
+    look,
+    one_chunk,
+    physical,
+)
 from penstock.state.keys import encoding, kernels
 
 _NULLS = b"nulls"
@@ -55,12 +63,12 @@ class Keys:
         assert self.offsets is not None and self.data is not None
         return encoding.Blob(self.offsets, self.data)
 
-    def take(self, indices: Array) -> Keys:
+    def take(self, places: Array) -> Keys:
         """The keys at these places, in this order."""
-        hashes = self.hashes[indices]
+        hashes = self.hashes[places]
         if self.ints is not None:
-            return Keys(hashes, ints=self.ints[indices])
-        rows = np.ascontiguousarray(indices, np.int64)
+            return Keys(hashes, ints=self.ints[places])
+        rows = indices(places)
         offsets = kernels.gather_offsets(self.offsets, rows)
         data = kernels.gather_bytes(self.offsets, self.data, rows, offsets)
         return Keys(hashes, offsets=offsets, data=data)

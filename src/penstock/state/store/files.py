@@ -57,9 +57,19 @@ class Found:
 
 
 class Files:
-    """The files below one root. Any process may hold one for the same root, and use it in any thread."""
+    """The files below one root. Any process may hold one for the same root, and use it in any thread.
 
-    def __init__(self, place: Place | str, pause: Callable[[float], None] = time.sleep) -> None:
+    If it `hides`, files have names that readers of data skip until they are whole.
+    """
+
+    def __init__(
+        self,
+        place: Place | str,
+        pause: Callable[[float], None] = time.sleep,
+        *,
+        hides: bool = False,
+    ) -> None:
+        self._mark = "." if hides else ""
         self.uri = place if isinstance(place, str) else place.uri
         self.trouble = ""
         """What the store is being waited for; empty if it is not."""
@@ -235,7 +245,8 @@ class Files:
 
     def _written(self, path: str, data: bytes | pa.Buffer, secret: bool, durable: bool) -> str:
         """A file beside the path with this data, to be given that name."""
-        target, folder = f"{path}.{os.getpid()}-{next(_numbers)}.tmp", os.path.dirname(path)
+        folder, name = os.path.split(path)
+        target = f"{folder}/{self._mark}{name}.{os.getpid()}-{next(_numbers)}.tmp"
         if durable and self._local:
             self._settle_folder(folder)
         try:

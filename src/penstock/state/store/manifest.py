@@ -134,6 +134,10 @@ class Manifest:
     time_ms: int | None = None
     """The time when the epoch was made durable, in milliseconds; later epochs have no earlier one. None
     in a manifest of an earlier release."""
+    positions: dict[str, dict[str, Any]] | None = None
+    """Source, by number -> partition -> where the next epoch begins. None: Spark's log tells that."""
+    runs: list[tuple[int, int]] | None = None
+    """Live runs up to the one that this epoch is of, newest first: when each began, and its first epoch."""
 
 
 @dataclass(frozen=True)

@@ -151,6 +151,21 @@ def shifted(old_counts, old, new_counts, new):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
+def renumbered(ids, rows):  # type: ignore[no-untyped-def]
+    """Number ids below `rows` anew, in place, in order of first appearance; returns the distinct ones."""
+    number = np.full(rows, -1, np.int64)
+    distinct = np.empty(min(rows, len(ids)), np.int64)
+    found = 0
+    for i in range(len(ids)):
+        if number[ids[i]] < 0:
+            number[ids[i]] = found
+            distinct[found] = ids[i]
+            found += 1
+        ids[i] = number[ids[i]]
+    return distinct[:found]
+
+
+@njit(cache=True, nogil=True)
 def total(cells):  # type: ignore[no-untyped-def]
     """How many rows all these cells hold."""
     rows = 0

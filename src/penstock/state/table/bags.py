@@ -18,6 +18,7 @@ keeps in its log are all that undo and rollback need. What nobody names any more
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -58,9 +59,7 @@ class BagColumn(PatchableColumn):
     def to_arrow(self, values: Array, valid: Array | None = None) -> pa.Array:
         return self.bags.lists(values, np.ones(len(values), np.bool_) if valid is None else valid)
 
-    def delta_arrays(
-        self, values: Array, present: Array, entries: Array, base: int
-    ) -> list[pa.Array]:
+    def delta_arrays(self, values: Array, present: Array, entries: Array) -> list[pa.Array]:
         gone, skip = self.bags.changes(values, entries)
         patch = skip > 0
         return [
@@ -72,12 +71,32 @@ class BagColumn(PatchableColumn):
     def from_arrow(self, column: pa.Array | pa.ChunkedArray) -> Array:
         return self.bags.installed(one_chunk(column))
 
-    def kept(self, values: Array) -> None:
-        self.bags.gather(values)
+    def kept(self, held: Sequence[Array]) -> None:
+        self.bags.gather(held)
 
     @property
     def held_bytes(self) -> int:
         return self.bags.nbytes
+
+
+class Looks:
+    """When to look again for what nobody holds any more, which costs as much as there are entries: once
+    in an epoch, or when there is an eighth more of it all.
+
+    >>> looks = Looks()
+    >>> [looks.worth(count, cuts) for count, cuts in ((80, 0), (89, 0), (90, 0), (90, 1), (91, 1))]
+    [True, False, True, True, False]
+    """
+
+    def __init__(self) -> None:
+        self._count, self._cuts = 0, -1
+
+    def worth(self, count: int, cuts: int) -> bool:
+        """Whether to look now: there are so many, and the table was cut so often."""
+        if cuts == self._cuts and count < self._count + self._count // 8:
+            return False
+        self._count, self._cuts = count, cuts
+        return True
 
 
 class Bags:
@@ -105,7 +124,7 @@ class Bags:
         rows = pa.list_(pa.struct(list(schema)))
         self.column = BagColumn(f"{name}.__list", rows, bags=self)
         self._table: ColumnTable | None = None
-        self._arena = Arena(schema)
+        self._arena, self._looks = Arena(schema), Looks()
         self._no_nodes()
 
     def bind(self, table: ColumnTable) -> None:
@@ -137,7 +156,7 @@ class Bags:
         return self._arena.values(name, ids)
 
     def before(self, entries: Array) -> tuple[Array, Array]:
-        """As `ids`, as of the last seal; entries that are new since then had no rows."""
+        """As `ids`, as of the last step; entries that are new since then had no rows."""
         return self._listed(self._bound.before(self.column.name, entries))
 
     # -- changing: entries must have been touched
@@ -177,14 +196,14 @@ class Bags:
         return np.arange(first, self._arena.size)
 
     def tidy(self) -> None:
-        """Forget rows that no entry holds, if they prevail. Operators call it in `open`, when
-        nothing has changed since the last seal: at another time it does nothing."""
-        most = max(self._arena.size, self._size)
-        if most <= _FEW or not self._bound.sealed:
+        """Forget rows that no entry holds, nor can get back, if they prevail. Operators call it when a
+        round begins; in the middle of one it does nothing."""
+        most, table = max(self._arena.size, self._size), self._bound
+        if most <= _FEW or not table.between_rounds or not self._looks.worth(most, table.cuts):
             return
-        cells = self._cells
-        if most > 2 * int(kernels.total(cells)) + _FEW:
-            self.gather(cells)
+        held = table.held(self.column.name)
+        if most > 2 * sum(int(kernels.total(cells)) for cells in held) + _FEW:
+            self.gather(held)
 
     @property
     def nbytes(self) -> int:
@@ -193,22 +212,27 @@ class Bags:
 
     # -- for the column
 
-    def gather(self, cells: Array) -> None:
-        """Store the rows of these cells anew; only they are left, and nothing can be undone."""
-        counts = cells[:, 1].copy()
-        _, ids = self._listed(cells)
-        if len(ids) == self._arena.size and self._size == np.count_nonzero(counts):
+    def gather(self, held: Sequence[Array]) -> None:
+        """Store the rows of these arrays of cells anew; only they are left. A row that several cells
+        have stays one row."""
+        counts = np.concatenate([cells[:, 1] for cells in held])
+        ids = np.concatenate([self._listed(cells)[1] for cells in held])
+        distinct = kernels.renumbered(ids, self._arena.size)
+        if len(distinct) == self._arena.size and self._size == np.count_nonzero(counts):
             return
-        self._arena.keep(ids)
+        self._arena.keep(distinct)
         self._no_nodes()
         self.renumberings += 1
-        cells[:] = self._chained(np.cumsum(counts) - counts, counts, np.arange(len(ids)))
+        chained = self._chained(np.cumsum(counts) - counts, counts, ids)
+        ends = np.cumsum([len(cells) for cells in held])
+        for cells, end in zip(held, ends.tolist(), strict=True):
+            cells[:] = chained[end - len(cells) : end]
 
     def changes(self, cells: Array, entries: Array) -> tuple[Array, Array]:
         """How a delta can tell of these entries, whose cells these are: for each how many of the
-        first rows are gone since the last seal, and how many of those left then are still the first
+        first rows are gone since the last cut, and how many of those left then are still the first
         ones. None are where the bag is better told whole."""
-        old = self._bound.before(self.column.name, entries)
+        old = self._bound.at_cut(self.column.name, entries)
         gone, skip = np.zeros(len(cells), np.int64), np.zeros(len(cells), np.int64)
         large = np.flatnonzero((cells[:, 1] > SMALL) & (old[:, 1] > 0))
         grew = kernels.grew(old[large], cells[large], self._nodes)

@@ -10,7 +10,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -67,17 +67,19 @@ class Column:
         """Whole values of entries, one array for each of `fields`."""
         return [self.to_arrow(values, present)]
 
-    def delta_arrays(
-        self, values: Array, present: Array, entries: Array, base: int
-    ) -> list[pa.Array]:
-        """What changed in these entries since the last seal; those from `base` on are new."""
+    def delta_arrays(self, values: Array, present: Array, entries: Array) -> list[pa.Array]:
+        """What changed in these entries since the last cut."""
         return self.to_arrays(values, present)
 
-    def settled(self) -> None:
-        """The table was sealed or rolled back: nothing has changed since."""
+    def began(self) -> None:
+        """The table was cut, sealed or rolled back: nothing has changed since."""
 
-    def kept(self, values: Array) -> None:
-        """These values are all there are, and may be changed in place: forget what only others had."""
+    def settled(self, cuts: int) -> None:
+        """The table can return to the newest `cuts` cuts, and to none before the last of these."""
+
+    def kept(self, held: Sequence[Array]) -> None:
+        """The values in these arrays, those of entries first, are all there are, and may be changed
+        in place: forget what only others had."""
 
     @property
     def held_bytes(self) -> int:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-PRESENT, DIRTY, NEW, STAMP = np.int32(1), np.int32(2), np.int32(4), np.int32(8)
+PRESENT, DIRTY, NEW = np.int32(1), np.int32(2), np.int32(4)
+LOGGED, STAMP = np.int32(8), np.int32(16)
 """Bits of an entry's mark; above them, the serial of the savepoint it was last logged for.
 
-A new entry was made by an upsert since the last seal: at that seal there was none."""
+Dirty is what was touched in the round under way. A new entry was made by an upsert in it: when it
+began there was none. A logged entry stands in the log of the epoch under way."""
 UNCHANGED, WAS_NOT = -1, -2
 """What `first_rows` says of entries that are not in the log."""
 
@@ -40,7 +42,7 @@ def touch(  # type: ignore[no-untyped-def]
         if revive and not present:
             present = PRESENT
             revived += 1
-        marks[entry] = stamp | DIRTY | present | (mark & NEW)
+        marks[entry] = stamp | DIRTY | present | (mark & (NEW | LOGGED))
     return dirties, logged, revived
 
 
@@ -62,8 +64,70 @@ def clear_dirty(entries, marks):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
+def take_over(  # type: ignore[no-untyped-def]
+    dirty, log, log_present, marks, entries, present, size, rows
+):
+    """A round ends: clear the marks of dirty entries, and put down those that are not logged yet;
+    `rows` gets the first row that the round's log has for each of these, -1 for new ones. Returns
+    the new size, and whether any was new.
+
+    An entry that is not new is logged when it becomes dirty: first rows are in the order of `dirty`.
+    """
+    added, at, any_new = 0, 0, False
+    for i in range(len(dirty)):
+        entry = dirty[i]
+        mark = marks[entry]
+        row = -1
+        if not mark & NEW:
+            while log[at] != entry:
+                at += 1
+            row = at
+        marks[entry] = mark & ~(DIRTY | NEW) | LOGGED
+        if mark & LOGGED:
+            continue
+        entries[size] = entry
+        present[size] = log_present[row] if row >= 0 else 0
+        rows[added] = row
+        any_new |= row < 0
+        added += 1
+        size += 1
+    return size, any_new
+
+
+@njit(cache=True, nogil=True)
+def clear_logged(entries, marks):  # type: ignore[no-untyped-def]
+    for i in range(len(entries)):
+        marks[entries[i]] &= ~LOGGED
+
+
+@njit(cache=True, nogil=True)
+def logged_rows(entries, marks, log, place):  # type: ignore[no-untyped-def]
+    """Where these entries stand in the log of the epoch under way; -1: not there.
+
+    `place` is room for a number per entry; what it holds is ignored.
+    """
+    for i in range(len(log)):
+        place[log[i]] = i
+    out = np.empty(len(entries), np.int64)
+    for i in range(len(entries)):
+        out[i] = place[entries[i]] if marks[entries[i]] & LOGGED else -1
+    return out
+
+
+@njit(cache=True, nogil=True)
+def least_above(values, bound):  # type: ignore[no-untyped-def]
+    """The least value above a bound; the bound where there is none."""
+    least = bound
+    for i in range(len(values)):
+        value = values[i]
+        if value > bound and (value < least or least == bound):
+            least = value
+    return least
+
+
+@njit(cache=True, nogil=True)
 def first_rows(entries, marks, log, place):  # type: ignore[no-untyped-def]
-    """Which row of the log holds each entry as of the last seal; UNCHANGED or WAS_NOT there.
+    """Which row of the log holds each entry as of the last step; UNCHANGED or WAS_NOT there.
 
     `place` is room for a number per entry; what it holds is ignored.
     """

@@ -6,14 +6,20 @@ the worker that holds the part may change; what is here works on all of them, wh
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
 import pyarrow as pa
 
 from penstock.state.arrays import Array, fixed_array, fixed_values, one_chunk
 from penstock.state.keys.codec import KeyCodec, Keys, slots_of
-from penstock.state.table.table import SLOT, ColumnTable, check_savepoint, check_sealed
+from penstock.state.table.table import (
+    SLOT,
+    ColumnTable,
+    check_between_rounds,
+    check_savepoint,
+    check_sealed,
+)
 
 
 def part_numbers(slots: int, parts: int) -> Array:
@@ -76,6 +82,10 @@ class PartedTable:
     def sealed(self) -> bool:
         return all(part.sealed for part in self.parts)
 
+    @property
+    def between_rounds(self) -> bool:
+        return all(part.between_rounds for part in self.parts)
+
     # -- looking up
 
     def find(self, keys: Keys) -> Array:
@@ -99,11 +109,21 @@ class PartedTable:
 
     def entries_in(self, slots: Array) -> Array:
         """The present entries of these slots, part by part."""
-        found = [
-            part.entries_in(slots) * len(self.parts) + number
-            for number, part in enumerate(self.parts)
-        ]
-        return np.concatenate(found)
+        return self._numbered(part.entries_in(slots) for part in self.parts)
+
+    def touched(self) -> Array:
+        """The entries touched in this round, part by part."""
+        return self._numbered(part.touched() for part in self.parts)
+
+    def least(self, name: str, above: int = 0, entries: Array | None = None) -> int | None:
+        if entries is None:
+            found = [part.least(name, above) for part in self.parts]
+        else:
+            found = [
+                self.parts[part].least(name, above, entries[rows] // len(self.parts))
+                for part, rows in self._entries_by_part(entries)
+            ]
+        return min((value for value in found if value is not None), default=None)
 
     # -- rows out and in
 
@@ -120,8 +140,8 @@ class PartedTable:
         order[place] = np.arange(len(place))
         return whole.combine_chunks().take(fixed_array(order, pa.int64()))
 
-    def delta(self) -> pa.Table:
-        return pa.concat_tables([part.delta() for part in self.parts])
+    def delta(self, slots: Array | None = None) -> pa.Table:
+        return pa.concat_tables([part.delta(slots) for part in self.parts])
 
     def load(self, table: pa.Table) -> None:
         check_sealed(self.sealed, "load")
@@ -144,14 +164,14 @@ class PartedTable:
         self._each(lambda part: part.give_away(slots))
 
     def drop(self, slots: Array) -> None:
-        check_sealed(self.sealed, "drop")
+        check_between_rounds(self.between_rounds, "drop")
         self._each(lambda part: part.drop(slots))
 
     def evict(self, nbytes: int) -> int:
         """Forget entries, in each part the least recently touched first, until about `nbytes` are held.
 
         Parts shrink alike. Returns how many are gone."""
-        check_sealed(self.sealed, "evict")
+        check_between_rounds(self.between_rounds, "evict")
         share = min(1.0, nbytes / max(1, self.nbytes))
         gone = sum(part.evict(int(part.nbytes * share)) for part in self.parts)
         self._savepoints.clear()
@@ -171,6 +191,16 @@ class PartedTable:
             part.undo(its)
         del self._savepoints[mark + 1 :]
 
+    def step(self) -> None:
+        self._each(lambda part: part.step())
+
+    def cut(self) -> None:
+        self._each(lambda part: part.cut())
+
+    def settle(self, cuts: int = 1) -> None:
+        for part in self.parts:
+            part.settle(cuts)
+
     def seal(self) -> None:
         self._each(lambda part: part.seal())
 
@@ -184,6 +214,11 @@ class PartedTable:
         self._savepoints.clear()
 
     # -- who holds what
+
+    def _numbered(self, found: Iterable[Array]) -> Array:
+        """Entries of each part as they are known here."""
+        parts = len(self.parts)
+        return np.concatenate([entries * parts + part for part, entries in enumerate(found)])
 
     def _keys_by_part(self, keys: Keys) -> Iterator[tuple[int, Array]]:
         return self._by_part(self._part_of[slots_of(keys.hashes, self.slots)])

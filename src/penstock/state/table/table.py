@@ -3,10 +3,15 @@
 Entries are dense numbers (see `key_index`); each column is an array indexed by entry. An operator
 asks for the entries of a batch's keys, then changes the columns in place. Beneath it:
 
-- a *log* keeps the old values of entries touched since the last seal, once per savepoint, so a
-  failed channel is undone and a failed epoch rolled back; new entries are cut off at the end;
-- *dirty* marks say which entries the next delta holds;
-- a removed entry stays as a dead one, for the delta must tell of it, until a later seal drops it.
+- a *log* keeps the old values of entries touched in the round under way, once per savepoint, so a
+  failed channel is undone; new entries are cut off at the end;
+- *dirty* marks say which entries the round has touched;
+- a log for each *epoch* keeps the old values of entries that its rounds have touched: these are in
+  its delta, and a failed epoch is rolled back, through all epochs that are not durable yet;
+- a removed entry stays as a dead one, for the delta must tell of it, until it is durable and dropped.
+
+A round ends with `step`, an epoch with `cut`, and `settle` says that the oldest epochs are durable.
+`seal` is all of these at once: where an epoch is a single round, nothing is logged twice.
 
 >>> codec = KeyCodec(pa.schema([("user", pa.int64())]))
 >>> table = ColumnTable(codec, [Column("total", pa.int64())], slots=16)
@@ -23,6 +28,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -34,13 +40,14 @@ from penstock.state.keys.codec import KeyCodec, Keys, slots_of
 from penstock.state.keys.index import key_index
 from penstock.state.table import kernels
 from penstock.state.table.columns import Column
+from penstock.state.table.slot_order import SlotOrder
 from penstock.state.table.undo_log import UndoLog
 
 HASH, KEY, SLOT, PRESENT = "__hash", "__key", "__slot", "__present"
 _FEW = 1024
 """Dead entries that are never worth a compaction."""
-_SERIALS = 1 << 28
-"""Savepoints until the stamps of entries start again, to fit beside the other bits of a mark."""
+_SERIALS = 1 << 27
+"""Savepoints and rounds until the stamps of entries start again, to fit beside the other bits of a mark."""
 
 
 class _Mark(NamedTuple):
@@ -52,13 +59,26 @@ class _Mark(NamedTuple):
     present: int
 
 
+@dataclass
+class _Epoch:
+    """What lies between two cuts."""
+
+    log: UndoLog
+    """The entries that its ended rounds have touched, as they were when it began."""
+    size: int
+    """How many entries there were when it began."""
+
+
 class ColumnTable:
-    """Keyed state with savepoints. Single-threaded; entries stay valid until `seal` or `drop`."""
+    """Keyed state with savepoints. Single-threaded; entries stay valid in a round, and afterwards
+    until `renumberings` counts on."""
 
     schema: pa.Schema
     """The schema of `delta` and `export`: __hash, __key, __slot, __present, then the columns."""
     renumberings: int
     """How often entries were numbered anew: whoever holds entry numbers looks them up again."""
+    cuts: int
+    """How often it was cut, sealed or rolled back."""
 
     def __init__(self, codec: KeyCodec, columns: Sequence[Column], slots: int) -> None:
         self.codec, self.columns, self.slots = codec, tuple(columns), slots
@@ -73,11 +93,14 @@ class ColumnTable:
         )
         self._index = key_index(codec.layout)
         self._make_room()
-        self._present = self._dirties = self.renumberings = 0
+        self._present = self._dirties = self.renumberings = self.cuts = 0
         self._serial = 1
         self._savepoints: list[_Mark] = []
         self._base = _Mark(0, 0, 0, 0)
-        self._log = UndoLog(self.columns)
+        self._log, self._spare = UndoLog(self.columns), UndoLog(self.columns)
+        self._epochs = [_Epoch(UndoLog(self.columns), 0)]
+        """Those that are not durable, the oldest first; the last one is under way."""
+        self._by_slot = SlotOrder(slots)
         self._away = np.zeros(slots, np.bool_)
 
     # -- reading and changing entries
@@ -135,20 +158,27 @@ class ColumnTable:
         mask: Array = (self._marks[entries] & kernels.PRESENT) != 0
         return mask
 
-    # -- as of the last seal
+    # -- as of the last step, and the last cut
 
     def before(self, name: str, entries: Array) -> Array:
-        """Values of a column as of the last seal: zero or None where no entry was present then."""
+        """Values of a column when the round began: zero or None where no entry was present then."""
         return self._log.before(name, indices(entries), self._values[name], self._marks)
 
     def was_present(self, entries: Array) -> Array:
-        """Whether each of these entries was present at the last seal (bool)."""
+        """Whether each of these entries was present when the round began (bool)."""
         return self._log.was_present(indices(entries), self._marks)
 
-    # -- savepoints
+    def at_cut(self, name: str, entries: Array) -> Array:
+        """Values of a column when the epoch began: zero or None where no entry was present then."""
+        entries = indices(entries)
+        values = self.before(name, entries)
+        log = self._epochs[-1].log
+        return log.logged(name, entries, self._marks, values) if log.size else values
+
+    # -- savepoints, inside a round
 
     def savepoint(self) -> int:
-        """A mark to return to. `seal` and `rollback` forget it, and undoing an earlier one too."""
+        """A mark to return to. The end of the round forgets it, and undoing an earlier one too."""
         self._savepoints.append(self._here())
         self._serial += 1
         return len(self._savepoints) - 1
@@ -159,35 +189,91 @@ class ColumnTable:
         self._return_to(self._savepoints[mark])
         del self._savepoints[mark + 1 :]
 
-    def rollback(self) -> None:
-        """Back to the last seal."""
-        self._return_to(self._base)
-        self._savepoints.clear()
+    # -- rounds and epochs
+
+    def step(self) -> None:
+        """A round ends: from here on `touched`, `before` and savepoints are about the next one."""
+        epoch, touched = self._epochs[-1], self._dirty[: self._dirties]
+        if self._dirties:
+            epoch.log.take_over(self._log, touched, self._marks)
+            self._dirties = 0
+            self._log.clear()
+        elif not self._history:
+            epoch.size = self._index.size
+        self._begin_round()
+
+    def cut(self) -> None:
+        """An epoch ends: from here on `delta` is about the next one. A rollback still goes back
+        through this one, until it is settled."""
+        self.step()
+        self._begin_epoch()
+        log, self._spare = self._spare, UndoLog(self.columns)
+        self._epochs.append(_Epoch(log, self._index.size))
+
+    def settle(self, cuts: int = 1) -> None:
+        """The oldest epochs, up to the so many-th cut, are durable: nobody goes back behind it. Drops
+        dead entries that prevail, if no round is under way."""
+        if not 0 <= cuts < len(self._epochs):
+            raise ProtocolError(
+                f"{cuts} cuts cannot be settled: there are {len(self._epochs) - 1}",
+                hint="settle each cut once, when it is durable",
+            )
+        for epoch in self._epochs[:cuts]:
+            epoch.log.clear()
+            self._spare = epoch.log
+        del self._epochs[:cuts]
         for column in self.columns:
-            column.settled()
+            column.settled(len(self._epochs) - 1)
+        if self.between_rounds and not self._savepoints:
+            self._compact()
 
     def seal(self) -> None:
-        """The changes are durable: forget log and dirty marks; drop dead entries that prevail."""
+        """All changes are durable: ends round and epoch, and settles all cuts."""
         kernels.clear_dirty(self._dirty[: self._dirties], self._marks)
         self._dirties = 0
         self._log.clear()
-        self._settle()
+        self._forget_history()
+        self._compact()
+        self._epochs[0].size = self._index.size
+
+    def rollback(self) -> None:
+        """Back to the newest cut that is durable, through all rounds and cuts since."""
+        self._return_to(self._base)
+        if self._history:
+            self._begin_epoch()
+            for epoch in reversed(self._epochs):
+                epoch.log.undo(0, self._values, self._marks)
+            self._cut_off(self._epochs[0].size)
+            self._count_present()
+        self._forget_history()
+        self._begin_round()
 
     @property
     def sealed(self) -> bool:
-        """Whether nothing has changed since the last seal."""
+        """Whether nothing has changed since all was durable."""
+        return self.between_rounds and not self._history
+
+    @property
+    def between_rounds(self) -> bool:
+        """Whether nothing has changed since the last step."""
         return self._here() == self._base
 
     # -- moving entries in and out
 
     def touched(self) -> Array:
-        """The entries touched since the last seal, in order of first touch, also removed ones."""
+        """The entries touched in this round, in order of first touch, also removed ones."""
         return self._dirty[: self._dirties].astype(np.int64)
 
-    def delta(self) -> pa.Table:
-        """What changed in the touched entries; columns are null where an entry is not present."""
-        entries, base = self.touched(), self._base.size
-        return self._rows(entries, lambda c, *cells: c.delta_arrays(*cells, entries, base))
+    def delta(self, slots: Array | None = None) -> pa.Table:
+        """What changed since the last cut, in all slots or in these; columns are null where an entry
+        is not present."""
+        log, entries = self._epochs[-1].log, self.touched()
+        if log.size:
+            entries = entries[(self._marks[entries] & kernels.LOGGED) == 0]
+            entries = np.concatenate([log.entries[: log.size], entries])
+        if slots is not None:
+            entries = entries[self._in(slots, entries)]
+        return self._rows(entries, lambda c, *cells: c.delta_arrays(*cells, entries))
 
     def export(self, entries: Array) -> pa.Table:
         """These entries whole, in the form of a delta."""
@@ -198,8 +284,9 @@ class ColumnTable:
         check_sealed(self.sealed, "load")
         self._check(table)
         self._fill(self._follow_upsert(self.codec.from_storage(table.column(KEY))), table)
-        self._present = int(np.count_nonzero(self._marks[: self._index.size] & kernels.PRESENT))
-        self._settle()
+        self._count_present()
+        self._epochs[0].size = self._index.size
+        self._begin_round()
 
     def known(self, keys: Keys) -> Array:
         """Which keys have an entry here, present or known to be absent."""
@@ -210,11 +297,13 @@ class ColumnTable:
         """Take in what another copy of the state holds of keys that have no entry here.
 
         All of these keys are known afterwards: those without a row in `table` as absent. Allowed in
-        the middle of an epoch. What is installed is clean: the next delta does not tell of it, and
+        the middle of a round. What is installed is clean: the next delta does not tell of it, and
         a rollback may forget it, so that it has to be installed again. Returns how many are new.
         """
         self._check(table)
-        was_sealed = self.sealed
+        # an undo must not go back behind where the round began
+        between_rounds = self.between_rounds and not self._savepoints
+        was_sealed = between_rounds and self.sealed
         before = self._index.size
         self._follow_upsert(keys)
         rows = self._follow_upsert(self.codec.from_storage(table.column(KEY)))
@@ -225,8 +314,10 @@ class ColumnTable:
             table, rows = table.filter(fixed_array(new, pa.bool_())), rows[new]
         self._fill(rows, table)
         self._present += int(np.count_nonzero(self._marks[before : self._index.size]))
-        if was_sealed:
+        if between_rounds:
             self._base = self._here()
+        if was_sealed:
+            self._epochs[0].size = self._index.size
         return self._index.size - before
 
     def _rows(self, entries: Array, arrays_of: Callable[..., list[pa.Array]]) -> pa.Table:
@@ -262,8 +353,15 @@ class ColumnTable:
             )
 
     def entries_in(self, slots: Array) -> Array:
-        """The present entries of these slots."""
-        return np.flatnonzero(self._in(slots) & self.present(self._all()))
+        """The present entries of these slots, ascending."""
+        entries = self._by_slot.entries(slots, self._index, self.renumberings)
+        return entries[self.present(entries)]
+
+    def least(self, name: str, above: int = 0, entries: Array | None = None) -> int | None:
+        """The least value of a column above a bound, among these entries or all; None: there is none."""
+        values = self.column(name) if entries is None else self._values[name][entries]
+        found = int(kernels.least_above(values, above))
+        return None if found == above else found
 
     def give_away(self, slots: Array) -> None:
         """From now on the entries of these slots, and no others, are a copy that others may read."""
@@ -277,35 +375,48 @@ class ColumnTable:
         return entries[~self._away[slots_of(self._index.hashes(entries), self.slots)]]
 
     def drop(self, slots: Array) -> None:
-        """Forget everything of these slots: they have moved away. Entry numbers change."""
-        check_sealed(self.sealed, "drop")
-        inside = self._in(slots)
+        """Forget everything of these slots, also what a rollback would bring back of them: they have
+        moved away. Entry numbers change."""
+        check_between_rounds(self.between_rounds, "drop")
+        inside = self._in(slots, self._all())
         if inside.any():
-            self._keep(np.flatnonzero(~inside & self.present(self._all())))
-            self._settle()
+            self._keep(np.flatnonzero(~inside & self._needed()))
+            self._begin_round()
 
     def evict(self, nbytes: int) -> int:
-        """Forget entries, least recently touched first, until about `nbytes` are held.
+        """Forget entries, least recently touched first, until about `nbytes` are held. Those that
+        changed since the last durable cut stay.
 
         Entry numbers change. Returns how many are gone."""
-        check_sealed(self.sealed, "evict")
+        check_between_rounds(self.between_rounds, "evict")
         before = self._present
         for column in self.columns:
-            column.kept(self._values[column.name][: self._index.size])
+            column.kept(self.held(column.name))
         entries = np.flatnonzero(self.present(self._all()))
         kept = int(before * min(1.0, nbytes / max(1, self.nbytes)))
         if kept < before:
             newest = np.argpartition(-self._marks[entries], kept)[:kept]
-            entries = entries[np.sort(newest)]
-        self._keep(entries)
-        self._settle()
+            entries = entries[newest]
+        needed = self._logged()
+        needed[entries] = True
+        self._keep(np.flatnonzero(needed))
+        self._begin_round()
         return before - self._present
+
+    def held(self, name: str) -> list[Array]:
+        """All values of a column, to be changed in place between rounds: those of entries, and old
+        ones that a rollback would bring back."""
+        logged = (epoch.log.values(name) for epoch in self._epochs if epoch.log.size)
+        return [self.column(name), *logged]
 
     @property
     def nbytes(self) -> int:
-        """Bytes held, slack and log included; objects are estimated from a sample."""
-        arrays = [self._marks, self._dirty, *self._values.values(), *self._log.arrays]
-        held = self._index.nbytes + sum(column.held_bytes for column in self.columns)
+        """Bytes held, slack and logs included; objects are estimated from a sample."""
+        logs = [self._log, self._spare, *(epoch.log for epoch in self._epochs)]
+        arrays = [self._marks, self._dirty, *self._values.values()]
+        arrays += [array for log in logs for array in log.arrays]
+        held = self._index.nbytes + self._by_slot.nbytes
+        held += sum(column.held_bytes for column in self.columns)
         return held + sum(array.nbytes + self._objects(array) for array in arrays)
 
     # -- how it works
@@ -316,11 +427,36 @@ class ColumnTable:
     def _all(self) -> Array:
         return np.arange(self._index.size)
 
-    def _in(self, slots: Array) -> Array:
+    def _in(self, slots: Array, entries: Array) -> Array:
         wanted = np.zeros(self.slots, np.bool_)
         wanted[slots] = True
-        mask: Array = wanted[slots_of(self._index.hashes(self._all()), self.slots)]
+        mask: Array = wanted[slots_of(self._index.hashes(entries), self.slots)]
         return mask
+
+    @property
+    def _history(self) -> bool:
+        """Whether there is more to take back than the round under way."""
+        first = self._epochs[0]
+        return len(self._epochs) > 1 or first.log.size > 0 or first.size != self._base.size
+
+    def _forget_history(self) -> None:
+        """All that is here is durable."""
+        self._begin_epoch()
+        del self._epochs[1:]
+        self._epochs[0].log.clear()
+        for column in self.columns:
+            column.settled(0)
+
+    def _logged(self) -> Array:
+        """Which entries changed since the last durable cut (bool), between rounds."""
+        mask = np.zeros(self._index.size, np.bool_)
+        for epoch in self._epochs:
+            mask[epoch.log.entries[: epoch.log.size]] = True
+        return mask
+
+    def _needed(self) -> Array:
+        """Which entries are present, or may be told of or brought back (bool), between rounds."""
+        return self._logged() | self.present(self._all())
 
     def _make_room(self) -> None:
         room = self._index.room
@@ -350,45 +486,68 @@ class ColumnTable:
 
     def _return_to(self, mark: _Mark) -> None:
         self._log.undo(mark.logged, self._values, self._marks)
-        new = slice(mark.size, self._index.size)
-        for column in self.columns:
-            self._values[column.name][new] = column.nothing
         kernels.clear_dirty(self._dirty[mark.dirties : self._dirties], self._marks)
-        self._index.truncate(mark.size)
+        self._cut_off(mark.size)
         self._dirties, self._present = mark.dirties, mark.present
         self._serial += 1
 
-    def _settle(self) -> None:
-        """This is now the sealed version."""
-        dead = self._index.size - self._present
-        if dead > max(_FEW, self._present):
-            self._keep(np.flatnonzero(self.present(self._all())))
-        self._savepoints.clear()
+    def _cut_off(self, size: int) -> None:
+        """Forget the entries from number `size` on."""
+        new = slice(size, self._index.size)
         for column in self.columns:
-            column.settled()
+            self._values[column.name][new] = column.nothing
+        self._index.truncate(size)
+        self._by_slot.cut_off(size)
+
+    def _count_present(self) -> None:
+        marks = self._marks[: self._index.size]
+        self._present = int(np.count_nonzero(marks & kernels.PRESENT))
+
+    def _begin_epoch(self) -> None:
+        log = self._epochs[-1].log
+        if log.size:
+            kernels.clear_logged(log.entries[: log.size], self._marks)
+        self.cuts += 1
+        for column in self.columns:
+            column.began()
+
+    def _begin_round(self) -> None:
+        self._savepoints.clear()
         self._base = self._here()
         self._serial += 1
         if self._serial >= _SERIALS:
-            self._marks &= kernels.PRESENT
+            self._marks &= kernels.PRESENT | kernels.LOGGED
             self._serial = 1
 
+    def _compact(self) -> None:
+        """Drop dead entries that nobody needs, if they prevail; no round is under way."""
+        dead = self._index.size - self._present - sum(epoch.log.size for epoch in self._epochs)
+        if dead > max(_FEW, self._present):
+            self._keep(np.flatnonzero(self._needed()))
+        self._begin_round()
+
     def _keep(self, entries: Array) -> None:
+        """Keep these entries, ascending, and number them anew; between rounds."""
         self.renumberings += 1
         values = {name: column[entries] for name, column in self._values.items()}
         marks = self._marks[entries] & ~kernels.DIRTY
         self._index.keep(entries)
         self._make_room()
+        self._marks[: len(entries)] = marks
+        self._count_present()
+        for epoch in self._epochs:
+            epoch.log.renumber(entries)
+            epoch.size = int(np.searchsorted(entries, epoch.size))
         for column in self.columns:
             self._values[column.name][: len(entries)] = values[column.name]
-            column.kept(self._values[column.name][: len(entries)])
-        self._marks[: len(entries)] = marks
-        self._present = len(entries)
+            column.kept(self.held(column.name))
 
     def _objects(self, array: Array) -> int:
-        if array.dtype != object or not self._index.size:
+        array = array[: self._index.size]
+        if array.dtype != object or not len(array):
             return 0
-        sample = array[: self._index.size][:: max(1, self._index.size // 64)]
-        return sum(map(sys.getsizeof, sample)) * self._index.size // max(1, len(sample))
+        sample = array[:: max(1, len(array) // 64)]
+        return sum(map(sys.getsizeof, sample)) * len(array) // len(sample)
 
 
 def columns_text(schema: pa.Schema) -> str:
@@ -401,7 +560,7 @@ def check_savepoint(mark: int, savepoints: int) -> None:
     if not 0 <= mark < savepoints:
         raise ProtocolError(
             f"savepoint {mark} is gone",
-            hint="undo to a savepoint made since the last seal, the newest first",
+            hint="undo to a savepoint of the round under way, the newest first",
         )
 
 
@@ -410,4 +569,12 @@ def check_sealed(sealed: bool, what: str) -> None:
     if not sealed:
         raise ProtocolError(
             f"cannot {what} in the middle of an epoch", hint="seal or roll back first"
+        )
+
+
+def check_between_rounds(between_rounds: bool, what: str) -> None:
+    """Refuse what cannot be done while a round is under way."""
+    if not between_rounds:
+        raise ProtocolError(
+            f"cannot {what} in the middle of a round", hint="step, seal or roll back first"
         )

@@ -1,4 +1,8 @@
-"""The undo log of a table: old values of entries, in the order in which they were touched."""
+"""The undo logs of a table: old values of entries, in the order in which they were touched.
+
+A table has one for the round under way, in which an entry stands once per savepoint, and one for each
+epoch that is not durable, in which it stands once: as it was when the epoch began.
+"""
 
 from __future__ import annotations
 
@@ -29,12 +33,17 @@ class UndoLog:
 
     def __init__(self, columns: Sequence[Column]) -> None:
         self._columns = columns
+        self._place = np.zeros(0, np.int32)
         self._release()
 
     @property
     def arrays(self) -> list[Array]:
         """All the memory that it holds."""
-        return [self.entries, self.present, *self._values.values()]
+        return [self.entries, self.present, self._place, *self._values.values()]
+
+    def values(self, name: str) -> Array:
+        """The old values of a column, one for each row."""
+        return self._values[name][: self.size]
 
     def reserve(self, rows: int) -> None:
         """Make room for as many more rows."""
@@ -57,6 +66,34 @@ class UndoLog:
                 np.take(live[name], self.entries[added], 0, values[added], "clip")
         self.size = size
 
+    def take_over(self, other: UndoLog, dirty: Array, marks: Array) -> None:
+        """Take the dirty entries that are not here yet as they were when the other log was empty; they
+        are marked as logged, and all of them as clean."""
+        self.reserve(len(dirty))
+        rows = np.empty(len(dirty), np.int64)
+        size, new = kernels.take_over(
+            dirty, other.entries, other.present, marks,
+            self.entries, self.present, self.size, rows,
+        )  # fmt: skip
+        added, rows = slice(self.size, size), rows[: size - self.size]
+        if len(rows):
+            for name, values in self._values.items():
+                np.take(other._values[name], rows, 0, values[added], "clip")
+                if new:
+                    values[added][rows < 0] = None if values.dtype == object else 0
+        self.size = size
+
+    def renumber(self, kept: Array) -> None:
+        """Only these entries, ascending, are left, and are numbered anew in this order."""
+        old = self.entries[: self.size]
+        at = np.searchsorted(kept, old)
+        still = kept[np.minimum(at, len(kept) - 1)] == old if len(kept) else np.zeros(len(at), bool)
+        size = int(np.count_nonzero(still))
+        self.entries[:size] = at[still]
+        for held in (self.present, *self._values.values()):
+            held[:size] = held[: self.size][still]
+        self._let_go(size)
+
     def undo(self, size: int, live: Mapping[str, Array], marks: Array) -> None:
         """Put the old values back, and forget all rows but the first `size`."""
         undone = slice(size, self.size)
@@ -66,6 +103,13 @@ class UndoLog:
             # Backwards: an entry that was logged several times gets its oldest value last.
             live[name][entries[::-1]] = values[undone][::-1]
         self._let_go(size)
+
+    def logged(self, name: str, entries: Array, marks: Array, now: Array) -> Array:
+        """What is logged of a column for these entries, or what it is `now` for those that are not."""
+        rows = kernels.logged_rows(entries, marks, self.entries[: self.size], self._places(marks))
+        logged = rows >= 0
+        now[logged] = self._values[name][rows[logged]]
+        return now
 
     def before(self, name: str, entries: Array, live: Array, marks: Array) -> Array:
         """What a column held for these entries when the log was empty: zero or None for new ones."""
@@ -93,9 +137,15 @@ class UndoLog:
             self._release()
 
     def _first_rows(self, entries: Array, marks: Array) -> Array:
-        place = np.empty(len(marks), np.int32)
-        rows: Array = kernels.first_rows(entries, marks, self.entries[: self.size], place)
+        log, place = self.entries[: self.size], self._places(marks)
+        rows: Array = kernels.first_rows(entries, marks, log, place)
         return rows
+
+    def _places(self, marks: Array) -> Array:
+        """Room for a number per entry."""
+        if len(self._place) < len(marks):
+            self._place = np.empty(len(marks), np.int32)
+        return self._place
 
     def _let_go(self, size: int) -> None:
         for column in self._columns:

@@ -15,7 +15,7 @@ import pyarrow as pa
 from penstock.errors import FlowError
 from penstock.state.arrays import Array, fixed_array
 from penstock.state.table.columns import PatchableColumn
-from penstock.state.variables.collection_cells import NEVER, ListCell, MapCell, Seals
+from penstock.state.variables.collection_cells import NEVER, Cuts, ListCell, MapCell
 from penstock.state.variables.values import Row, RowForm, reader
 from penstock.state.variables.variable import Cells, StateVariable
 
@@ -32,14 +32,12 @@ class _CellColumn(PatchableColumn):
         cells = [None if cell is None else cell.whole for cell in values.tolist()]
         return pa.array(cells, self.type)
 
-    def delta_arrays(
-        self, values: Array, present: Array, entries: Array, base: int
-    ) -> list[pa.Array]:
+    def delta_arrays(self, values: Array, present: Array, entries: Array) -> list[pa.Array]:
         parts: list[Any] = []
         gone: list[Any] = []
         patched = np.zeros(len(values), np.bool_)
         for at, cell in enumerate(values.tolist()):
-            patch = None if cell is None else cell.patch(self.state.seals)
+            patch = None if cell is None else cell.patch(self.state.cuts)
             if patch is not None:
                 patched[at] = True
                 parts.append(patch[0])
@@ -54,8 +52,11 @@ class _CellColumn(PatchableColumn):
             pa.array(gone, gone_type),
         ]
 
-    def settled(self) -> None:
-        self.state.seals.settled()
+    def began(self) -> None:
+        self.state.cuts.began()
+
+    def settled(self, cuts: int) -> None:
+        self.state.cuts.settled(cuts)
 
 
 class _Collection(StateVariable):
@@ -64,13 +65,13 @@ class _Collection(StateVariable):
     def __init__(self, name: str, cells: Cells, ttl_ms: int | None, type: pa.DataType) -> None:
         super().__init__(name, cells, ttl_ms, pa.uint8())
         self._items = f"{name}.__{self.kind}"
-        self.seals = Seals()
+        self.cuts = Cuts()
         self.columns.append(_CellColumn(self._items, type, restore=self._restored, state=self))
 
     def read(self, entries: Array) -> list[Any]:
         cells: list[Any] = self._cells.table.column(self._items)[entries].tolist()
         for at in np.flatnonzero(self._expired(entries)).tolist():
-            cells[at] = cells[at].living(self._cells.now_ms, self.seals)
+            cells[at] = cells[at].living(self._cells.now_ms, self.cuts)
         return cells
 
     def write(self, entries: Array, cells: list[Any]) -> None:
@@ -117,7 +118,7 @@ class ListState(_Collection):
     def put(self, values: Iterable[Any]) -> None:
         """Replace the key's list; an empty one clears it."""
         rows = self._elements(values)
-        self._replace(ListCell.new(rows, self._ends, self.seals) if rows else None)
+        self._replace(ListCell.new(rows, self._ends, self.cuts) if rows else None)
 
     def append_value(self, value: Any) -> None:
         self.append_list((value,))
@@ -127,9 +128,9 @@ class ListState(_Collection):
         if rows:
             cell = self.fetch()[self._cells.at]
             if cell is None:
-                self._replace(ListCell.new(rows, self._ends, self.seals))
+                self._replace(ListCell.new(rows, self._ends, self.cuts))
             else:
-                self._replace(cell.appended(rows, self._ends, self.seals))
+                self._replace(cell.appended(rows, self._ends, self.cuts))
 
     def _elements(self, values: Iterable[Any]) -> list[Any]:
         write = self._form.write
@@ -187,9 +188,9 @@ class MapState(_Collection):
     def update_value(self, key: Any, value: Any) -> None:
         key, row = self._written_key(key), self._value.write(value)
         if self.ttl_ms is None:
-            self._own().put(key, row, NEVER, self.seals)
+            self._own().put(key, row, NEVER, self.cuts)
         else:
-            self._own().put(key, (row, self._ends), self._ends, self.seals)
+            self._own().put(key, (row, self._ends), self._ends, self.cuts)
 
     def iterator(self) -> Iterator[tuple[Row, Row]]:
         """The pairs, in order of first insertion; a change made meanwhile is not seen."""
@@ -205,7 +206,7 @@ class MapState(_Collection):
     def remove_key(self, key: Any) -> None:
         key = self._written_key(key)
         if key in self._pairs():
-            self._own().remove((key,), self.seals)
+            self._own().remove((key,), self.cuts)
 
     def _pairs(self) -> dict[Any, Any]:
         cell = self.fetch()[self._cells.at]
@@ -216,7 +217,7 @@ class MapState(_Collection):
         cell: MapCell | None = self.fetch()[self._cells.at]
         call = self._cells.call
         if cell is None:
-            cell = MapCell.new({}, call, NEVER, self.seals)
+            cell = MapCell.new({}, call, NEVER, self.cuts)
             self._replace(cell)
         elif cell.call != call:
             cell = cell.next(call)

@@ -9,6 +9,7 @@ each call replaced lets one call be undone among many.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -55,6 +56,10 @@ class Variable:
     def purge(self) -> Array:
         """Take out all that has expired by now; returns the entries that changed."""
         return np.empty(0, np.int64)
+
+    def next_end_ms(self) -> int:
+        """No cell expires before this time, right after `purge`; those that come meanwhile included."""
+        return sys.maxsize
 
     def fetch(self) -> list[Any]:
         """The cells of the keys at hand."""
@@ -121,6 +126,13 @@ class StateVariable(Variable):
             table.touch(changed)
             self.write(changed, self.read(changed))
         return changed
+
+    def next_end_ms(self) -> int:
+        if self.ttl_ms is None:
+            return super().next_end_ms()
+        now = self._cells.now_ms
+        first = self._cells.table.least(self._expires, now)
+        return now + self.ttl_ms if first is None else min(first, now + self.ttl_ms)
 
     def _expired(self, entries: Array) -> Array:
         """True where a cell, or a part of it, has come to its end."""

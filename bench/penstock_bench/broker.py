@@ -1,0 +1,258 @@
+"""A real Kafka broker on this machine, for tests and benchmarks: KRaft mode, from Maven's artifacts.
+
+The artifacts come once, into ~/.cache/penstock (or PENSTOCK_CACHE), with the Ivy that PySpark brings. A
+broker takes half a gigabyte of memory, a second or two to come up, and ports that are free.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pyspark
+
+from penstock.errors import SettingError
+from penstock.live.sources.kafka import kafka
+
+KAFKA = "4.1.0"
+_BROKER = f"kafka-{KAFKA}"
+"""The folder of a broker's artifacts."""
+Artifact = tuple[str, str, str]
+"""Organisation, name and revision."""
+_CONNECTOR: tuple[Artifact, ...] = (
+    ("org.apache.spark", "spark-sql-kafka-0-10_2.13", "4.2.0"),
+    ("org.apache.spark", "spark-token-provider-kafka-0-10_2.13", "4.1.0-preview1"),
+    ("org.apache.kafka", "kafka-clients", "3.9.2"),
+    ("org.apache.commons", "commons-pool2", "2.12.1"),
+)
+"""Spark's connector and what it needs, in versions that run on PySpark 4.3 and that Maven Central has."""
+_RESOLVE_S, _COME_UP_S = 300, 60
+_SETTINGS = """
+process.roles=broker,controller
+node.id=1
+controller.quorum.voters=1@127.0.0.1:{controller}
+listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}
+controller.listener.names=CONTROLLER
+log.dirs={folder}/data
+num.partitions=1
+auto.create.topics.enable=false
+offsets.topic.replication.factor=1
+offsets.topic.num.partitions=1
+transaction.state.log.replication.factor=1
+transaction.state.log.min.isr=1
+transaction.state.log.num.partitions=1
+group.initial.rebalance.delay.ms=0
+log.retention.ms=-1
+"""
+
+
+class Broker:
+    """A broker that runs. `servers` is its address."""
+
+    def __init__(self, jars: Path, folder: Path, port: int) -> None:
+        """Its settings and data are in the folder."""
+        self.servers, self._folder, self._port = f"127.0.0.1:{port}", folder, port
+        settings = str(folder / "server.properties")
+        self._command = ["java", "-Xmx512m", "-cp", f"{jars}/*", "kafka.Kafka", settings]
+        self.start()
+
+    def start(self) -> None:
+        """Start its process, on the same port and data if it ran before; returns when it answers."""
+        with (self._folder / "log").open("ab") as log:
+            process = self.process = subprocess.Popen(self._command, stdout=log, stderr=log)
+        try:
+            _wait(lambda: process.poll() is not None or _answers(self._port))
+            if process.poll() is not None:
+                log_end = (self._folder / "log").read_text()[-2000:]
+                raise SettingError(f"the broker ended: {log_end}")
+        except BaseException:
+            self.kill()
+            raise
+
+    def kill(self) -> None:
+        """End its process at once."""
+        self.process.kill()
+        self.process.wait()
+
+    def create(self, topic: str, partitions: int = 1) -> str:
+        """Make a topic; returns its name."""
+        from confluent_kafka.admin import AdminClient
+        from confluent_kafka.cimpl import NewTopic
+
+        admin = AdminClient({"bootstrap.servers": self.servers})
+        admin.create_topics([NewTopic(topic, partitions, 1)])[topic].result(30)
+        # It is there for all when its partitions have a leader.
+        _wait(lambda: len(kafka(self.servers, topic, format="raw").partitions()) == partitions)
+        return topic
+
+    def produce(self, topic: str, messages: Iterable[Mapping[str, Any]]) -> None:
+        """Write messages, given as the arguments of confluent-kafka's `produce`; returns when they are
+        there."""
+        from confluent_kafka import Producer
+
+        producer = Producer({"bootstrap.servers": self.servers, "linger.ms": 5})
+        for message in messages:
+            producer.produce(topic, **message)
+            producer.poll(0)
+        if producer.flush(30):
+            raise SettingError(f"the broker did not take all messages for {topic}")
+
+    def messages(self, topic: str) -> list[Any]:
+        """All committed messages of a topic, by partition."""
+        source = kafka(self.servers, topic, format="raw")
+        consumer = source._consumer()
+        found: list[Any] = []
+        try:
+            for name, position in source.first(source.partitions()).items():
+                found += _messages(consumer, name, position)
+        finally:
+            consumer.close()
+        return found
+
+
+def _messages(consumer: Any, name: str, position: int) -> list[Any]:
+    from confluent_kafka import TopicPartition
+
+    topic, number = name.rsplit("/", 1)
+    partition = TopicPartition(topic, int(number), position)
+    _, end = consumer.get_watermark_offsets(partition, timeout=20)
+    consumer.assign([partition])
+    found: list[Any] = []
+    until = time.monotonic() + 20
+    while position < end and time.monotonic() < until:
+        for message in consumer.consume(1000, 0.2):
+            found.append(message)
+            position = message.offset() + 1
+    consumer.unassign()
+    return found
+
+
+@contextmanager
+def running_broker() -> Iterator[Broker]:
+    """A broker that ends with the block. A `SettingError` if its artifacts cannot be had."""
+    jars = broker_jars()
+    folder = Path(tempfile.mkdtemp(prefix="penstock-kafka-"))
+    port, controller = _free_ports(2)
+    settings = folder / "server.properties"
+    settings.write_text(_SETTINGS.format(port=port, controller=controller, folder=folder))
+    java = ["java", "-Xmx512m", "-XX:TieredStopAtLevel=1", "-cp", f"{jars}/*"]
+    cluster = "AAAAAAAAAAAAAAAAAAAAAQ"
+    try:
+        with (folder / "log").open("wb") as log:
+            form = ["kafka.tools.StorageTool", "format", "-t", cluster, "-c", str(settings)]
+            subprocess.run([*java, *form], check=True, stdout=log, stderr=log, timeout=_COME_UP_S)
+        broker = Broker(jars, folder, port)
+        try:
+            yield broker
+        finally:
+            broker.kill()
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def broker_jars() -> Path:
+    """The folder with the broker and all that it needs; fetched if it is not there."""
+    return _cached(_BROKER, [("org.apache.kafka", "kafka_2.13", KAFKA)], transitive=True)
+
+
+def has_broker() -> bool:
+    """Whether what a broker needs is there, without fetching it."""
+    return (_home() / _BROKER).exists()
+
+
+def connector_jars() -> str:
+    """The jars of Spark's connector for Kafka, as `spark.jars` wants them; fetched if they are not there."""
+    folder = _cached(f"spark-kafka-{_CONNECTOR[0][2]}", _CONNECTOR, transitive=False)
+    return ",".join(str(path) for path in sorted(folder.glob("*.jar")))
+
+
+def _fetch(artifacts: Iterable[Artifact], transitive: bool, folder: Path) -> None:
+    """Have Ivy bring jars from Maven Central, or from where its settings say."""
+    ivy = next((Path(pyspark.__file__).parent / "jars").glob("ivy-*.jar"))
+    with tempfile.TemporaryDirectory(prefix="penstock-ivy-") as cache:
+        wanted = Path(cache, "ivy.xml")
+        wanted.write_text(
+            '<ivy-module version="2.0"><info organisation="penstock" module="jars"/><dependencies>'
+            + "".join(
+                f'<dependency org="{org}" name="{name}" rev="{revision}" conf="*->default" '
+                f'transitive="{str(transitive).lower()}"/>'
+                for org, name, revision in artifacts
+            )
+            + "</dependencies></ivy-module>"
+        )
+        words = ["-cache", cache, "-warn", "-ivy", str(wanted), "-types", "jar", "bundle"]
+        words += ["-retrieve", f"{folder}/[artifact]-[revision].[ext]"]
+        done = subprocess.run(
+            ["java", "-jar", str(ivy), *words], capture_output=True, text=True, timeout=_RESOLVE_S
+        )
+    if done.returncode or not list(folder.glob("*.jar")):
+        raise OSError((done.stdout + done.stderr)[-500:])
+
+
+def _home() -> Path:
+    return Path(os.environ.get("PENSTOCK_CACHE", "~/.cache/penstock")).expanduser()
+
+
+def _cached(name: str, artifacts: Iterable[Artifact], transitive: bool) -> Path:
+    """A folder of jars in the cache, filled by whoever needs it first."""
+    home = _home()
+    home.mkdir(parents=True, exist_ok=True)
+    folder = home / name
+    with (home / f"{name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not folder.exists():
+            part = Path(tempfile.mkdtemp(prefix=f"{name}-", dir=home))
+            try:
+                _fetch(artifacts, transitive, part)
+                part.rename(folder)
+            except (OSError, subprocess.SubprocessError) as failed:
+                shutil.rmtree(part, ignore_errors=True)
+                raise SettingError(
+                    f"cannot fetch {name} from Maven Central: {failed}",
+                    hint="check the network, or fill the cache on another machine",
+                ) from failed
+    return folder
+
+
+def _free_ports(count: int) -> list[int]:
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    ports = [one.getsockname()[1] for one in sockets]
+    for one in sockets:
+        one.close()
+    return ports
+
+
+def _answers(port: int) -> bool:
+    from confluent_kafka import KafkaException
+    from confluent_kafka.admin import AdminClient
+
+    try:
+        with socket.create_connection(("127.0.0.1", port), 0.2):
+            pass
+        return bool(
+            AdminClient({"bootstrap.servers": f"127.0.0.1:{port}"}).list_topics(timeout=1).brokers
+        )
+    except (OSError, KafkaException):
+        return False
+
+
+def _wait(done: Callable[[], bool]) -> None:
+    until = time.monotonic() + _COME_UP_S
+    while True:
+        try:
+            if done():
+                return
+        except SettingError:
+            pass
+        if time.monotonic() > until:
+            raise SettingError("the broker does not answer", hint="look at its log")
+        time.sleep(0.05)

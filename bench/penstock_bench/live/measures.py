@@ -1,0 +1,74 @@
+"""Figures of what a consumer received: pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+Received = npt.NDArray[np.int64]
+"""One row for each message: received at, produced at (microseconds since 1970), key, count, sum."""
+
+
+@dataclass(frozen=True)
+class Receipts:
+    """Milliseconds from produce to receipt."""
+
+    p50_ms: float
+    p99_ms: float
+    max_ms: float
+    messages: int
+
+
+def between(received: Received, from_us: int, to_us: int) -> Received:
+    """The messages of rows that were produced then."""
+    at = received[:, 1]
+    return received[(at >= from_us) & (at < to_us)]
+
+
+def latency(received: Received) -> Receipts:
+    """
+    >>> latency(np.array([[3000, 1000, 1, 1, 1], [5000, 1000, 2, 1, 1]]))
+    Receipts(p50_ms=3.0, p99_ms=3.98, max_ms=4.0, messages=2)
+    """
+    if not len(received):
+        return Receipts(float("nan"), float("nan"), float("nan"), 0)
+    ms = (received[:, 0] - received[:, 1]) / 1000
+    p50, p99 = np.percentile(ms, [50, 99])
+    return Receipts(float(p50), float(p99), float(ms.max()), len(ms))
+
+
+def by_bin(received: Received, from_us: int, bins: int, bin_ms: int = 100) -> list[float | None]:
+    """The 99th percentile, in milliseconds, of the rows produced in each bin of time; None: none were."""
+    number = (received[:, 1] - from_us) // (bin_ms * 1000)
+    ms = (received[:, 0] - received[:, 1]) / 1000
+    found: list[float | None] = []
+    for one in range(bins):
+        some = ms[number == one]
+        found.append(float(np.percentile(some, 99)) if len(some) else None)
+    return found
+
+
+def final(received: Received) -> dict[int, tuple[int, int]]:
+    """Key -> its last count and sum, in the order of receipt."""
+    return {int(k): (int(n), int(s)) for _, _, k, n, s in received}
+
+
+def drained_per_s(received: Received, rows: int) -> float:
+    """Rows a second while a backlog was worked off, without the first tenth.
+
+    A message's count says how many rows of its key were done by then.
+    """
+    order = np.argsort(received[:, 0], kind="stable")
+    at, key, count = received[order, 0], received[order, 2], received[order, 3]
+    by_key = np.argsort(key, kind="stable")
+    before = np.zeros(len(count), np.int64)
+    same = np.flatnonzero(key[by_key][1:] == key[by_key][:-1])
+    before[by_key[same + 1]] = count[by_key[same]]
+    done = np.cumsum(count - before)
+    first = int(np.searchsorted(done, rows // 10))
+    last = int(np.searchsorted(done, rows - 1))
+    if last >= len(done) or at[last] <= at[first]:
+        return 0.0
+    return float((done[last] - done[first]) / ((at[last] - at[first]) / 1e6))

@@ -1,0 +1,68 @@
+"""A producer in a process of its own: rows of keys and numbers into a Kafka topic, at a rate.
+
+`python -m penstock_bench.live.produce SERVERS TOPIC ROWS_PER_SECOND ROWS KEYS`. Row i has the key of its
+number and the time at which it was handed to Kafka, so whoever gets it knows how long it took. A rate of 0
+is as fast as it goes.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from typing import Any
+
+import numpy as np
+
+from penstock_bench.workloads.draws import Draws
+
+_AT_ONCE = 4_096
+_TICK_S = 0.001
+
+
+def produce(servers: str, topic: str, rate: float, rows: int, keys: int) -> dict[str, Any]:
+    """Produce all rows; returns how it went."""
+    from confluent_kafka import Producer
+
+    producer = Producer(
+        {
+            "bootstrap.servers": servers,
+            "linger.ms": 0.5 if rate else 20,
+            "acks": 1,
+            "queue.buffering.max.messages": 2_000_000,
+            "socket.nagle.disable": True,
+        }
+    )
+    number, began, late_s = 0, time.monotonic(), 0.0
+    while number < rows:
+        due = rows if not rate else min(rows, int((time.monotonic() - began) * rate) + 1)
+        if due <= number:
+            producer.poll(0)
+            time.sleep(_TICK_S)
+            continue
+        end = min(due, number + _AT_ONCE)
+        draws = Draws(1, np.arange(number, end, dtype=np.int64))
+        key, value = draws.below(keys, "key").tolist(), draws.below(1000, "value").tolist()
+        for i in range(end - number):
+            text = b'{"k":%d,"v":%d,"t":%d}' % (key[i], value[i], time.time_ns() // 1000)
+            _put(producer, topic, text, (number + i))
+        producer.poll(0)
+        number = end
+        if rate:
+            late_s = max(late_s, time.monotonic() - began - number / rate)
+    producer.flush()
+    return {"rows": rows, "seconds": time.monotonic() - began, "late_s": late_s}
+
+
+def _put(producer: Any, topic: str, text: bytes, number: int) -> None:
+    while True:
+        try:
+            producer.produce(topic, text)
+            return
+        except BufferError:
+            producer.poll(0.05)
+
+
+if __name__ == "__main__":
+    told = produce(sys.argv[1], sys.argv[2], float(sys.argv[3]), int(sys.argv[4]), int(sys.argv[5]))
+    print(json.dumps(told))

@@ -1,0 +1,120 @@
+"""The bench's flow on Spark: `python -m penstock_bench.live.sides.spark_side SERVERS IN OUT FOLDER KIND`.
+
+KIND is "live" or "micro" for Penstock's two ways to run it, "native" for Spark's own aggregation.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - as everywhere in PySpark
+
+import penstock as ps
+from penstock_bench.broker import connector_jars
+from penstock_bench.sides import ROCKSDB, keep_state_in
+
+HOSTS, SLOTS = 2, 64
+_ROW = "k long, v long, t long"
+_POLL_S = 0.05
+
+
+def main(servers: str, source: str, sink: str, folder: str, kind: str) -> None:
+    """Run the flow until the process is told to end."""
+    over = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: over.set())
+    jars = {} if kind == "live" else {"spark.jars": connector_jars()}
+    conf = {"spark.sql.shuffle.partitions": "2", **jars}
+    spark = ps.session("penstock-live-bench", cores=8, conf=conf)
+    run = _native if kind == "native" else _penstock
+    try:
+        run(spark, servers, source, sink, Path(folder), kind, over)
+    finally:
+        spark.stop()
+
+
+def _penstock(
+    spark: SparkSession,
+    servers: str,
+    source: str,
+    sink: str,
+    folder: Path,
+    kind: str,
+    over: threading.Event,
+) -> None:
+    flow = (
+        ps.flow(ps.kafka(servers, source, schema=_ROW, starting="earliest"))
+        .key_by("k", slots=SLOTS)
+        .aggregate(n=ps.count(), s=ps.sum("v"), t=ps.max("t"))
+    )
+    out = ps.to("kafka", servers=servers, topic=sink)
+    options: dict[str, Any] = {"mode": "live"} if kind == "live" else {}
+    query = flow.start(out, checkpoint=str(folder / "checkpoint"), hosts=HOSTS, **options)
+    try:
+        while not over.wait(_POLL_S):
+            if not query.is_active:
+                raise RuntimeError(query.status.message)
+            _tell(folder, query)
+            _obey(folder, query)
+    finally:
+        query.stop()
+
+
+def _tell(folder: Path, query: ps.FlowQuery) -> None:
+    status = query.status
+    couriers = getattr(status, "couriers", {})
+    file = folder / "status.new"
+    file.write_text(json.dumps({"hosts": status.hosts, "couriers": couriers}))
+    file.rename(folder / "status.json")
+
+
+def _obey(folder: Path, query: ps.FlowQuery) -> None:
+    """Do what the bench asks for: all slots of the first host, half of them all, go to the other."""
+    command = folder / "command"
+    if command.exists():
+        command.unlink()
+        (step,) = query.placements()
+        query.move(step, range(SLOTS // 2), to=f"{step}/1")
+
+
+def _native(
+    spark: SparkSession,
+    servers: str,
+    source: str,
+    sink: str,
+    folder: Path,
+    kind: str,
+    over: threading.Event,
+) -> None:
+    keep_state_in(spark, ROCKSDB)
+    options = {
+        "kafka.bootstrap.servers": servers,
+        "subscribe": source,
+        "startingOffsets": "earliest",
+    }
+    rows = spark.readStream.format("kafka").options(**options).load()
+    row = rows.select(F.from_json(F.col("value").cast("string"), _ROW).alias("r")).select("r.*")
+    sums = row.groupBy("k").agg(
+        F.count("*").alias("n"), F.sum("v").alias("s"), F.max("t").alias("t")
+    )
+    out = sums.select(F.to_json(F.struct("k", "n", "s", "t")).alias("value"))
+    query = (
+        out.writeStream.format("kafka")
+        .option("kafka.bootstrap.servers", servers)
+        .option("topic", sink)
+        .option("checkpointLocation", str(folder / "checkpoint"))
+        .outputMode("update")
+        .start()
+    )
+    while not over.wait(_POLL_S) and query.isActive:
+        pass
+    query.stop()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:6])

@@ -1,0 +1,107 @@
+"""The couriers of a live flow: given source partitions, begun, told what the driver says, halted."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeVar
+
+from penstock.driver.crew import AT_ONCE_MS, TaskCrew
+from penstock.driver.registry import HostRecord
+from penstock.errors import HostLostError, PenstockError
+from penstock.wire.live import LiveOrder, Message
+
+P = TypeVar("P")
+
+BACK_MS = 1_000
+"""Milliseconds that a new run waits for a courier that was lost; then others read its partitions. Spark tries
+a task again within a fraction of that."""
+
+
+class CourierCrew(TaskCrew[str, int]):
+    """All couriers of a started flow, named "courier/0" and so on."""
+
+    kind = "courier"
+    inheritance = "Its partitions go to others"
+
+    names: tuple[str, ...] = ()
+    """All couriers that there should be."""
+    _run: Mapping[str, HostRecord] = {}
+    """Those of the run under way."""
+
+    def start(self, count: int) -> None:
+        self.names = tuple(f"courier/{number}" for number in range(count))
+        for number, name in enumerate(self.names):
+            self.add(name, number)
+
+    def muster(self) -> list[str]:
+        """The couriers of the next run: all, or those that are there when the others were waited for."""
+        self.revive(self.names)
+        if not self.ready(self.names):
+            self.wait_for(self.names, 1)
+        self.wait_shortly(self.names, BACK_MS)
+        return self.ready(self.names)
+
+    def begin(self, orders: Mapping[str, LiveOrder]) -> None:
+        """Let these couriers begin a run, each with its order."""
+        self._run = {name: self._record(name) for name in orders}
+        self._each(list(orders), lambda name: self._tell(name, "begin", order=orders[name]))
+
+    def tell(self, run: int, message: Message) -> None:
+        """Hand all couriers of the run a control message, the next one."""
+        self._each(
+            list(self._run), lambda name: self._tell(name, "message", run=run, message=message)
+        )
+
+    def halt(self, run: int) -> None:
+        """End the run in all couriers that can be reached; whose process is gone is given up, so that the
+        next run does not begin with it."""
+
+        def one(name: str) -> None:
+            try:
+                self._call(known[name], "halt", AT_ONCE_MS, run=run)
+            except PenstockError:
+                self._ping(known[name])
+
+        known, self._run = self._run, {}
+        self._each([n for n, record in known.items() if self._registry.host(n) == record], one)
+
+    def pids(self) -> dict[str, int]:
+        """Courier -> process id, of those that are up."""
+        records = (self._registry.host(name) for name in self.names)
+        return {record.host: record.pid for record in records if record is not None}
+
+    @property
+    def missing(self) -> bool:
+        """Whether a courier of the run is gone, or there again as another incarnation."""
+        return any(self._registry.host(name) != record for name, record in self._run.items())
+
+    @property
+    def idle(self) -> bool:
+        """Whether a courier is there that the run does without."""
+        return len(self._run) < len(self.ready(self.names))
+
+    def _record(self, name: str) -> HostRecord:
+        record = self._registry.host(name)
+        if record is None:
+            raise HostLostError(f"courier {name} is gone")
+        return record
+
+    def _tell(self, name: str, action: str, within_ms: int | None = None, **arguments: Any) -> None:
+        record = self._run[name]
+        try:
+            self._call(record, action, within_ms, **arguments)
+        except HostLostError as failed:
+            self._give_up(record, failed.message)
+            raise
+
+    def _needed(self, name: str) -> bool:
+        return name in self._run
+
+
+def dealt(partitions: Sequence[P], couriers: int) -> list[list[P]]:
+    """Partitions handed out to couriers, one after the other.
+
+    >>> dealt(["a", "b", "c"], couriers=2)
+    [['a', 'c'], ['b']]
+    """
+    return [list(partitions[number::couriers]) for number in range(couriers)]

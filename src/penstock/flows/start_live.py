@@ -1,0 +1,142 @@
+"""From a flow to a running live query: everything that live cannot do is refused here, before it runs."""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from penstock.errors import FlowError, SettingError
+from penstock.flows.start import claim, host_counts, sink_of, with_errors
+from penstock.live.sources.source import LiveSource
+from penstock.model import milliseconds
+from penstock.operators.operator import OnError
+from penstock.plan.migration import Migration
+from penstock.settings import Settings
+from penstock.spark.checkpoint import locate
+from penstock.spark.live_parts import LiveParts, LiveStart
+from penstock.spark.private import keep_jobs_on_interrupt
+from penstock.spark.query import FlowQuery
+from penstock.spark.session import check_cores, check_session, task_cores
+from penstock.spark.sinks import Sink, late_sinks, live_sink
+from penstock.state.store.store import Store
+
+if TYPE_CHECKING:
+    from penstock.flows.flow import Flow
+
+_MICRO = 'start it without mode="live"'
+_PARTITIONS_EACH = 4
+"""Source partitions that a courier reads, unless the user says how many couriers there are: a courier takes
+some ten thousand rows a second from each, and a task slot."""
+
+
+def start_live(
+    flow: Flow,
+    *,
+    checkpoint: str | None,
+    hosts: int | dict[str, int],
+    migration: str | Migration,
+    on_error: OnError,
+    late_rows: Sink | dict[str, Sink] | None,
+    trigger: str | None,
+    close: bool,
+    name: str | None,
+    settings: Settings,
+    checkpoint_every: str | float,
+    delivery: str,
+    couriers: int | None,
+) -> FlowQuery:
+    """Check everything, then launch the live query."""
+    sink, plan = sink_of(flow), with_errors(flow.plan, on_error)
+    sources = _sources(flow)
+    _refuse(flow, trigger, delivery)
+    bounded = all(getattr(source, "rows", None) is not None for source in sources)
+    if close and not bounded:
+        raise SettingError(
+            "close=True closes all windows when the sources have ended, but a source of this flow "
+            "never ends",
+            hint="leave out close, or give ps.rate(...) a number of rows",
+        )
+    to = live_sink(sink)
+    to.check(plan.output)
+    every_ms = milliseconds(checkpoint_every)
+    if every_ms <= 0:
+        raise SettingError(f"checkpoint_every={checkpoint_every!r}", hint='use "1s" or the like')
+    spark, counts, count = flow.spark, host_counts(plan, hosts), _courier_count(sources, couriers)
+    check_session(spark)
+    check_cores(spark, sum(counts.values()), count + bool(late_rows))
+    if settings.host_cores is None:
+        settings = replace(settings, host_cores=task_cores(spark))
+    temporary = ""
+    if checkpoint is None:
+        if not bounded:
+            raise SettingError(
+                "a live flow needs a checkpoint folder",
+                hint='give start(checkpoint="some/folder"); it continues from there next time',
+            )
+        temporary = tempfile.mkdtemp(prefix="penstock-")
+        checkpoint = f"file://{temporary}"
+    store = Store(locate(spark, checkpoint).store)
+    flow_id = claim(store, plan, bounded=False, mode="live")
+    keep_jobs_on_interrupt()
+    settled = LiveStart(
+        flow=plan,
+        spark=spark,
+        sink=sink,
+        store=store.place,
+        flow_id=flow_id,
+        hosts=counts,
+        migration=Migration.parse(migration),
+        settings=settings,
+        sla=flow.bound,
+        elastic=None,
+        close=close,
+        late_rows=late_sinks(plan, late_rows, sink),
+        name=name,
+        temporary=temporary,
+        sources=sources,
+        outlet=to,
+        couriers=count,
+        checkpoint_ms=every_ms,
+    )
+    return FlowQuery(LiveParts(settled)).launch()
+
+
+def _sources(flow: Flow) -> tuple[LiveSource, ...]:
+    found = tuple(source.live for source in flow.graph.sources if source.live is not None)
+    if len(found) < len(flow.graph.sources):
+        raise FlowError(
+            "the flow begins with a DataFrame, a source that only Spark can read",
+            hint=f"begin it with ps.kafka(...), ps.rate(...) or ps.source(...), or {_MICRO}",
+        )
+    return found
+
+
+def _refuse(flow: Flow, trigger: str | None, delivery: str) -> None:
+    """Refuse what a live flow cannot do."""
+    if trigger is not None:
+        raise SettingError(
+            "a live flow has no trigger: rows leave as they come",
+            hint='leave it out; checkpoint_every="1s" says how often state is made durable',
+        )
+    if delivery != "at_once":
+        raise SettingError(f"delivery={delivery!r} is unknown", hint='use "at_once"')
+    for asked, method, what in (
+        (flow.one_host, "on_one_host", "run on one host"),
+        (flow.keeps_order, "ordered", "keep the order of all rows (it keeps that of each key)"),
+        (flow.elasticity is not None, "elastic", "be elastic yet"),
+    ):
+        if asked:
+            raise FlowError(f"a live flow cannot {what}", hint=f"leave out {method}(), or {_MICRO}")
+
+
+def _courier_count(sources: tuple[LiveSource, ...], wanted: int | None) -> int:
+    partitions = sum(len(source.partitions()) for source in sources)
+    if wanted is None:
+        return -(-partitions // _PARTITIONS_EACH)
+    if not 1 <= wanted <= partitions:
+        raise SettingError(
+            f"couriers={wanted} for sources with {partitions} partitions",
+            hint=f"use 1 to {partitions}: each reads at least one",
+        )
+    return wanted

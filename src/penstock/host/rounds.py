@@ -1,0 +1,610 @@
+"""The host in a live run, a pure state machine: frames of couriers in, answers out.
+
+No sockets, no threads: `host.streams` is the shell around it. A courier's frames come in their order.
+What they bring is applied in *rounds*, whatever has come by then in one; control messages are points
+in each courier's stream:
+
+- a *checkpoint*: what lies behind it in one stream waits until it has come in all (*aligned*). Then what
+  changed since the last one is gathered, and the next epoch begins;
+- a *reroute*: a host that slots come to owns them from the first copy of the message on. One that they
+  leave gives them away when the message has come from all couriers: no more rows of them can come.
+
+Rows whose state is not here are held back, slot by slot and in order, until it has been fetched; all
+others go on. Neither time nor a checkpoint passes rows that are held, and their slots stay.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from itertools import groupby, pairwise
+
+import numpy as np
+import pyarrow as pa
+
+from penstock import codec
+from penstock.errors import ProtocolError
+from penstock.exchange.aside import Aside
+from penstock.host.chunks import joined
+from penstock.host.holdings import Holdings
+from penstock.host.residence import FrozenCopy, Need, NeedDue
+from penstock.host.vitals import HostVitals
+from penstock.operators.operator import Answer, EpochTime
+from penstock.plan.slots import must_be_slots
+from penstock.state.arrays import Array, fixed_array
+from penstock.state.keys.codec import Keys, slots_of
+from penstock.wire.live import (
+    Back,
+    CheckpointMessage,
+    Chunk,
+    Frame,
+    Message,
+    Reroute,
+    Time,
+    output_courier,
+)
+
+MOST_ROWS = 1 << 16
+"""Rows of a round after which it takes in no more chunks: answers should not wait for long."""
+FIRE_EVERY_MS = 10
+"""Pause between two rounds that fire, where no watermark asks for one."""
+_LOOK_EVERY_MS = 2
+"""Pause before a look whether what is due can fire."""
+_FETCHES = 4
+"""Requests for missing keys that are under way at a time."""
+_NEVER_DUE = (1 << 63) - 1
+"""What no due time is."""
+_UNKNOWN = Time(None)
+
+
+@dataclass(frozen=True)
+class Sent:
+    """What goes to a courier: rows of the step's output, facts, or both."""
+
+    courier: int
+    rows: pa.RecordBatch | None = None
+    back: Back | None = None
+
+    def with_facts(self, facts: Back) -> Sent:
+        """The same, with what a courier is told after each work besides."""
+        if self.back is not None:
+            took, watermark_ms = facts.took, facts.watermark_ms
+            facts = replace(self.back, took=took, watermark_ms=watermark_ms, busy_us=facts.busy_us)
+        return Sent(self.courier, self.rows, facts)
+
+
+@dataclass(frozen=True)
+class GatheredEpoch:
+    """What a host has to write of an epoch; later deltas win over earlier ones."""
+
+    epoch: int
+    deltas: tuple[pa.Table, ...]
+    vitals: HostVitals
+
+
+@dataclass
+class Worked:
+    """What came of some work."""
+
+    sent: list[Sent] = field(default_factory=list)
+    needs: list[Need] = field(default_factory=list)
+    """To be fetched; `Rounds.fetched` wants to hear of each."""
+    gathered: list[GatheredEpoch] = field(default_factory=list)
+    acted: bool = False
+    """A message was acted on: whoever waits for copies of slots may have them now."""
+    trickle_mb_s: float | None = None
+    """The new pace of what is brought in the background."""
+    rows: int = 0
+    busy_s: float = 0.0
+
+
+@dataclass
+class _Courier:
+    """What is known of a courier."""
+
+    frames: deque[tuple[Frame, pa.RecordBatch | None, int]] = field(default_factory=deque)
+    """What came from it, and has not been looked at: frame, rows, their bytes."""
+    waiting: int = 0
+    """Bytes of rows in there."""
+    time: Time = _UNKNOWN
+    barrier: CheckpointMessage | None = None
+    """The checkpoint that it has come to, while others have not."""
+    left: bool = False
+    wakes: bool = False
+    """It was idle, and waits to be told the host's watermark before it sends rows again."""
+    newest: int = -1
+    """Its newest chunk that was looked at."""
+    told: int = -1
+    """What it knows of chunks that were applied."""
+    busy_s: float = 0.0
+    """Work since it was last told of some."""
+
+
+@dataclass(frozen=True)
+class _Held:
+    """Rows of a chunk that wait for state, sorted by slot."""
+
+    serial: int
+    courier: int
+    number: int
+    kind: str
+    rows: pa.RecordBatch
+    keys: Keys
+    slots: Array
+    left: tuple[tuple[int, int], ...]
+    """(begin, end) of each slot's rows that still wait."""
+
+
+Piece = tuple[str, pa.RecordBatch]
+"""Records that can be applied, and of what kind they are."""
+
+
+class Rounds:
+    """One live run on one host. Calls must not overlap: the shell holds a lock."""
+
+    def __init__(
+        self,
+        holdings: Holdings,
+        host: str,
+        run: int,
+        couriers: int,
+        now_ms: Callable[[], int],
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        assert holdings.version is not None
+        self.run, self.epoch = run, holdings.version + 1
+        self.watermark: int | None = None
+        """What has fired up to."""
+        self.acted = -1
+        """The newest message that was acted on."""
+        self._holdings, self._operator, self._host = holdings, holdings.operator, host
+        self._couriers = [_Courier() for _ in range(couriers)]
+        self._output = output_courier(host, couriers)
+        self._now_ms, self._clock, self._now = now_ms, clock, 0
+        self._messages: dict[int, tuple[Message, set[int]]] = {}
+        """Reroutes and the like that have not come from all couriers, and from whom they have."""
+        self._held: list[_Held] = []
+        self._held_slots = np.zeros(self._operator.table.slots, np.bool_)
+        self._serial = 0
+        self._behind: int | None = None
+        """The newest reroute that was acted on, while what is due of its slots has not fired."""
+        self._came = self._unasked = False
+        """State has come; rows are held that nobody has asked state for."""
+        self._asked = 0
+        self._due_asked = False
+        self._heard: deque[tuple[int, int]] = deque()
+        """Watermarks of all couriers that were not passed: (held rows that are before it, watermark)."""
+        self._told: int | None = None
+        self._ended = False
+        self._floor: dict[str, int] = {}
+        """For each column of due times, what no entry here is below; none: not known."""
+        self._due_columns, self._fired_ms = self._operator.due_columns, -FIRE_EVERY_MS
+        self._rows, self._busy_s = 0, 0.0
+
+    # -- what happens
+
+    def receive(
+        self, courier: int, frame: Frame, rows: pa.RecordBatch | None = None, nbytes: int = 0
+    ) -> None:
+        """A courier's next frame, and the bytes of its rows."""
+        if not 0 <= courier < len(self._couriers) or (frame.chunk is None) != (rows is None):
+            raise ProtocolError(f"courier {courier} has sent a frame that cannot be: {frame}")
+        sender = self._couriers[courier]
+        sender.frames.append((frame, rows, nbytes))
+        sender.waiting += nbytes
+
+    def waiting(self, courier: int) -> int:
+        """Bytes of a courier's rows that were not looked at."""
+        return self._couriers[courier].waiting
+
+    def has_left(self, courier: int) -> bool:
+        """Whether a courier sends nothing more, and all that it sent was looked at."""
+        return self._couriers[courier].left
+
+    def fetched(self, need: Need) -> None:
+        """What was needed has been installed, or could not be."""
+        if isinstance(need, NeedDue):
+            self._due_asked = False
+        else:
+            self._asked -= 1
+        self.state_came()
+
+    def state_came(self) -> None:
+        """Entries or whole slots were installed."""
+        self._came = True
+
+    def spent(self, seconds: float) -> None:
+        """Note time that went into rows."""
+        self._busy_s += seconds
+        for courier in self._couriers:
+            courier.busy_s += seconds
+
+    def work(self) -> Worked:
+        """Do all that can be done now."""
+        outcome = Worked()
+        while self._advance(outcome):
+            pass
+        self._tell(outcome)
+        return outcome
+
+    def wakes_in_ms(self) -> int | None:
+        """When to work again at the latest, if nothing comes; None: need not."""
+        if not self._due_columns or self._due_asked:
+            return None
+        now = max(self._now, self._now_ms())
+        soon, later = (self._operator.due(self._time(at)) for at in (now, now + 1000))
+        gaps = [
+            max(0, self._floor.get(name, 0) - limit)
+            for name, limit in soon.items()
+            if later[name] > limit or self._floor.get(name, 0) <= limit
+            if self._floor.get(name, 0) != _NEVER_DUE
+        ]
+        if not gaps:
+            return None
+        # what is due and has not fired waits for its turn, or for state that comes
+        return max(min(gaps), self._fired_ms + FIRE_EVERY_MS - now, _LOOK_EVERY_MS)
+
+    # -- a round
+
+    def _advance(self, outcome: Worked) -> bool:
+        """One round, and what follows from it; False if there was nothing to do."""
+        self._now = max(self._now, self._now_ms())
+        fires = self._passes_time(outcome)
+        pieces = self._released(outcome)
+        moved = self._absorb(pieces, outcome)
+        if pieces or fires:
+            self._round(pieces, fires, outcome)
+        acted = self._acts(outcome) or self._cuts(outcome) or self._ends(outcome)
+        acted = self._catches_up(outcome) or acted
+        time_goes_on = bool(self._heard) and (bool(pieces) or moved)
+        return (
+            acted
+            or fires
+            or time_goes_on
+            or any(courier.frames and courier.barrier is None for courier in self._couriers)
+        )
+
+    def _round(self, pieces: list[Piece], fires: bool, outcome: Worked) -> None:
+        began, operator = self._clock(), self._operator
+        time = self._time(self._now)
+        operator.begin(time)
+        answers = [operator.fire()] if fires else []
+        rows = 0
+        for kind, some in groupby(pieces, lambda piece: piece[0]):
+            batches = [batch for _, batch in some]
+            whole = batches if len(batches) == 1 else [pa.concat_batches(batches)]
+            rows += whole[0].num_rows
+            answers.append(operator.apply(kind, whole))
+        answers.append(operator.close())
+        self._note_due(time, fires)
+        operator.table.step()
+        self._give(joined(answers), outcome)
+        took_s = self._clock() - began
+        self._rows += rows
+        outcome.rows, outcome.busy_s = outcome.rows + rows, outcome.busy_s + took_s
+        self.spent(took_s)
+
+    def _give(self, answer: Answer, outcome: Worked) -> None:
+        """Output goes to one courier, so that it keeps its order."""
+        for batch in answer.batches:
+            if batch.num_rows:
+                outcome.sent.append(Sent(self._taker, batch))
+        aside = Aside(answer.dead, answer.late)
+        if aside:
+            outcome.sent.append(Sent(self._taker, None, Back(aside=codec.to_plain(aside))))
+
+    @property
+    def _taker(self) -> int:
+        numbers = [n for n, courier in enumerate(self._couriers) if not courier.left]
+        return self._output if self._output in numbers or not numbers else numbers[0]
+
+    @property
+    def _active(self) -> set[int]:
+        """The couriers that may still send something."""
+        return {n for n, courier in enumerate(self._couriers) if not courier.left}
+
+    # -- frames
+
+    def _absorb(self, pieces: list[Piece], outcome: Worked) -> bool:
+        """Look at what has come, each courier's in its order, as far as it can be done in one round."""
+        rows, held, moved = sum(batch.num_rows for _, batch in pieces), len(self._held), False
+        for number, frame, batch in self._frames():
+            moved = True
+            if batch is not None and frame.chunk is not None:
+                rows += batch.num_rows
+                free = self._hold(number, frame.chunk, batch)
+                if free is not None:
+                    pieces.append((frame.chunk.kind, free))
+            elif frame.message is not None:
+                self._note_message(number, frame.message, outcome)
+            elif frame.leave:
+                self._couriers[number].left = True
+            elif frame.time is not None:
+                courier = self._couriers[number]
+                courier.wakes = courier.time.idle and not frame.time.idle
+                courier.time = frame.time
+                if self._hears_time():
+                    break
+            if rows >= MOST_ROWS:
+                break
+        self._ask(self._held[held:], outcome)
+        return moved
+
+    def _frames(self) -> Iterator[tuple[int, Frame, pa.RecordBatch | None]]:
+        """What has come from couriers that are not at a checkpoint: of each in turn, and in its order."""
+        going = True
+        while going:
+            going = False
+            for number, courier in enumerate(self._couriers):
+                if courier.frames and courier.barrier is None:
+                    going = True
+                    frame, batch, nbytes = courier.frames.popleft()
+                    courier.waiting -= nbytes
+                    if frame.chunk is not None:
+                        courier.newest = frame.chunk.number
+                    yield number, frame, batch
+
+    def _note_message(self, courier: int, message: Message, outcome: Worked) -> None:
+        if message.checkpoint is not None:
+            self._couriers[courier].barrier = message.checkpoint
+            return
+        known = self._messages.get(message.number)
+        if known is not None:
+            known[1].add(courier)
+            return
+        self._messages[message.number] = (message, {courier})
+        if message.reroute is not None:
+            self._takes(message.reroute, outcome)
+
+    def _takes(self, reroute: Reroute, outcome: Worked) -> None:
+        """Own the slots that come here from now on."""
+        for handing in reroute.handings:
+            must_be_slots(handing.slots, len(self._held_slots))
+            if handing.target == self._host:
+                place = handing.source_location
+                source = FrozenCopy(place, reroute.number, self.run) if place else None
+                slots = np.array(handing.slots, np.int64)
+                self._holdings.take(slots, source, reroute.whole, reroute.trickle_mb_s > 0)
+                outcome.trickle_mb_s = reroute.trickle_mb_s
+
+    def _acts(self, outcome: Worked) -> bool:
+        """Give away what goes elsewhere, once nothing more of it can come; tell couriers so."""
+        acted, active = False, self._active
+        for number, (message, seen) in sorted(self._messages.items()):
+            handings = message.reroute.handings if message.reroute is not None else ()
+            leave = [slot for h in handings if h.source == self._host for slot in h.slots]
+            if not active <= seen or self._held_slots[leave].any():
+                break
+            if leave:
+                self._holdings.give(np.array(leave, np.int64), number, self.run)
+            del self._messages[number]
+            if message.reroute is not None:
+                self._behind = number
+            self._tell_all(outcome, Back(message=number))
+            self.acted, acted, outcome.acted = number, True, True
+        return acted
+
+    def _catches_up(self, outcome: Worked) -> bool:
+        """Tell couriers when all that came with slots, and was due before, has fired."""
+        if self._behind is None:
+            return False
+        limits = self._operator.due(self._time(self._now))
+        if not self._has_all_due(limits, outcome) or self._is_due(limits):
+            return False
+        self._tell_all(outcome, Back(caught_up=self._behind))
+        self._behind = None
+        return True
+
+    # -- checkpoints
+
+    def _cuts(self, outcome: Worked) -> bool:
+        """End the epoch if all couriers have come to the checkpoint, and all before it is done."""
+        barriers = [courier.barrier for courier in self._couriers if not courier.left]
+        if not barriers or any(barrier is None for barrier in barriers):
+            return False
+        if self._held or self._messages:
+            return False
+        checkpoint = barriers[0]
+        assert checkpoint is not None
+        if any(barrier != checkpoint for barrier in barriers):
+            raise ProtocolError(f"couriers have come to different checkpoints: {barriers}")
+        vitals = self._holdings.vitals(self._rows, self._busy_s * 1000)
+        vitals = replace(vitals, watermark_ms=self.watermark)
+        deltas = self._holdings.cut(checkpoint.epoch)
+        outcome.gathered.append(GatheredEpoch(checkpoint.epoch, tuple(deltas), vitals))
+        self._holdings.settle(checkpoint.durable)
+        self.epoch = checkpoint.epoch + 1
+        self._rows, self._busy_s = 0, 0.0
+        for courier in self._couriers:
+            courier.barrier = None
+        self._tell_all(outcome, Back(message=checkpoint.number))
+        self.acted = checkpoint.number
+        return True
+
+    # -- rows whose state is elsewhere
+
+    def _hold(self, courier: int, chunk: Chunk, batch: pa.RecordBatch) -> pa.RecordBatch | None:
+        """Hold back what cannot be applied of a chunk; gives the rest of it."""
+        residence, table = self._holdings.residence, self._operator.table
+        if not residence.any_partial:
+            return batch
+        keys = self._operator.keys(chunk.kind, [batch])[0]
+        slots = slots_of(keys.hashes, table.slots)
+        away = np.flatnonzero(residence.partial[slots])
+        if not len(away):
+            return batch
+        stuck = residence.whole | self._held_slots
+        stuck[slots[away[~table.known(keys.take(away))]]] = True
+        waits = stuck[slots]
+        if not waits.any():
+            return batch
+        rows = np.flatnonzero(waits)
+        rows = rows[np.argsort(slots[rows], kind="stable")]
+        slots = slots[rows]
+        bounds = [0, *(np.flatnonzero(np.diff(slots)) + 1).tolist(), len(slots)]
+        held = _Held(
+            self._serial, courier, chunk.number, chunk.kind, _taken(batch, rows), keys.take(rows),
+            slots, tuple(pairwise(bounds)),
+        )  # fmt: skip
+        self._held.append(held)
+        self._serial += 1
+        self._held_slots[slots] = True
+        free = np.flatnonzero(~waits)
+        return _taken(batch, free) if len(free) else None
+
+    def _released(self, outcome: Worked) -> list[Piece]:
+        """Rows that were held, and whose state has come."""
+        if not self._came:
+            return []
+        self._came = False
+        residence, table, pieces = self._holdings.residence, self._operator.table, list[Piece]()
+        blocked, waiting = np.zeros_like(self._held_slots), list[_Held]()
+        for held in self._held:
+            lacks = residence.partial[held.slots] & ~table.known(held.keys)
+            lacks |= residence.whole[held.slots]
+            left = []
+            for begin, end in held.left:
+                slot = held.slots[begin]
+                if blocked[slot] or lacks[begin:end].any():
+                    blocked[slot] = True
+                    left.append((begin, end))
+                else:
+                    pieces.append((held.kind, held.rows.slice(begin, end - begin)))
+            if left:
+                waiting.append(replace(held, left=tuple(left)))
+        self._held, self._held_slots = waiting, blocked
+        if self._unasked or not self._asked:
+            self._ask(waiting, outcome)
+        return pieces
+
+    def _ask(self, held: list[_Held], outcome: Worked) -> None:
+        """Ask for the state that these rows wait for, but not for slots that come whole."""
+        if not held:
+            return
+        self._unasked = self._asked >= _FETCHES
+        if not self._unasked:
+            whole = self._holdings.residence.whole
+            lacking = (h.keys.take(np.flatnonzero(~whole[h.slots])) for h in held)
+            missing = self._holdings.missing([keys for keys in lacking if len(keys)])
+            if missing is not None:
+                outcome.needs.append(self._holdings.need_keys(missing))
+                self._asked += 1
+
+    # -- time
+
+    def _time(self, now_ms: int) -> EpochTime:
+        return EpochTime(self.epoch, now_ms, self.watermark, self._ended)
+
+    def _hears_time(self) -> bool:
+        """Take note of how far all couriers have come; gives whether that makes something due."""
+        times = [courier.time for courier in self._couriers if not courier.left]
+        counting = [t.watermark_ms for t in times if not t.idle and not t.final]
+        if not counting:
+            return bool(times) and all(t.final for t in times)
+        known = [watermark for watermark in counting if watermark is not None]
+        newest = self._heard[-1][1] if self._heard else self.watermark
+        if len(known) < len(counting) or (newest is not None and min(known) <= newest):
+            return False
+        self._heard.append((self._serial, min(known)))
+        limits = self._operator.due(replace(self._time(self._now), watermark_ms=min(known)))
+        return self._is_due(limits)
+
+    def _passes_time(self, outcome: Worked) -> bool:
+        """Let time go on, up to rows that are held; gives whether something falls due."""
+        if not self._due_columns and not self._heard:
+            return False
+        least, self._holdings.least_due = self._holdings.least_due, {}
+        self._floor = {} if least is None else _lower(self._floor, least)
+        first, target = self._held[0].serial if self._held else self._serial, self.watermark
+        passed = 0
+        for before, watermark in self._heard:
+            if before > first:
+                break
+            target, passed = watermark, passed + 1
+        time = replace(self._time(self._now), watermark_ms=target)
+        limits = self._operator.due(time)
+        if not self._has_all_due(limits, outcome):
+            return False
+        for _ in range(passed):
+            self._heard.popleft()
+        moved = target != self.watermark
+        self.watermark = target
+        paced = moved or self._now >= self._fired_ms + FIRE_EVERY_MS
+        return paced and self._is_due(limits)
+
+    def _has_all_due(self, limits: dict[str, int], outcome: Worked) -> bool:
+        """Whether no entry elsewhere is due up to these limits; asks for those that may be."""
+        need = self._holdings.need_due(limits)
+        if isinstance(need, NeedDue) and not self._due_asked:
+            outcome.needs.append(need)
+            self._due_asked = True
+        return need is None
+
+    def _is_due(self, limits: dict[str, int]) -> bool:
+        return any(self._floor.get(name, 0) <= limit for name, limit in limits.items())
+
+    def _note_due(self, time: EpochTime, fired: bool) -> None:
+        """Remember when the next entry falls due: after a look at all of them, or at those touched."""
+        table, limits = self._operator.table, self._operator.due(time) if fired else {}
+        for name in self._due_columns:
+            if name in limits:
+                self._floor[name] = table.least(name, limits[name]) or _NEVER_DUE
+            if (least := table.least(name, 0, table.touched())) is not None:
+                self._floor[name] = min(least, self._floor.get(name, 0))
+        if fired:
+            self._fired_ms = self._now
+
+    def _ends(self, outcome: Worked) -> bool:
+        """Close everything when the input of all couriers has ended."""
+        times = [courier.time for courier in self._couriers if not courier.left]
+        busy = self._held or any(courier.frames for courier in self._couriers)
+        if self._ended or busy or not times or not all(t.final for t in times):
+            return False
+        final = replace(self._time(self._now), final=True)
+        if not self._has_all_due(self._operator.due(final), outcome):
+            return False
+        self._ended = True
+        self._round([], True, outcome)
+        self._tell_all(outcome, Back(final=True))
+        return True
+
+    # -- what couriers are told
+
+    def _tell_all(self, outcome: Worked, back: Back) -> None:
+        outcome.sent.extend(Sent(number, None, back) for number in sorted(self._active))
+
+    def _tell(self, outcome: Worked) -> None:
+        """Tell couriers what was applied, and how far time has come, together with what they get."""
+        took = [courier.newest for courier in self._couriers]
+        for held in self._held:
+            took[held.courier] = min(took[held.courier], held.number - 1)
+        last = {sent.courier: place for place, sent in enumerate(outcome.sent)}
+        for number in self._active:
+            courier = self._couriers[number]
+            # one that wakes is told when no more can pass than that
+            news = self.watermark != self._told or (courier.wakes and not self._heard)
+            if took[number] == courier.told and not news and number not in last:
+                continue
+            facts = Back(
+                took=None if took[number] == courier.told else took[number],
+                watermark_ms=self.watermark if news else None,
+                busy_us=int(courier.busy_s * 1e6),
+            )
+            courier.wakes = courier.wakes and not news
+            place = last.get(number)
+            if place is None:
+                outcome.sent.append(Sent(number, None, facts))
+            else:
+                outcome.sent[place] = outcome.sent[place].with_facts(facts)
+            courier.told, courier.busy_s = took[number], 0.0
+        self._told = self.watermark
+
+
+def _taken(batch: pa.RecordBatch, rows: Array) -> pa.RecordBatch:
+    return batch.take(fixed_array(rows, pa.int64()))
+
+
+def _lower(floor: dict[str, int], later: dict[str, int]) -> dict[str, int]:
+    return {name: min(least, later.get(name, least)) for name, least in floor.items()}

@@ -1,0 +1,123 @@
+"""A courier's lasting streams to hosts, over Flight. A stream has no deadline: it lasts for a run."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
+from typing import NamedTuple
+
+import pyarrow as pa
+
+from penstock import codec, errors
+from penstock.errors import HostLostError, PenstockError
+from penstock.live.junction import Lane
+from penstock.wire.flight import Endpoint
+from penstock.wire.live import Back, StreamHeader
+
+
+class Answered(NamedTuple):
+    """What came from a host."""
+
+    stream: HostStream
+    batch: pa.RecordBatch | None
+    back: Back | None
+
+
+class Ended(NamedTuple):
+    """A stream has ended: because both sides are done with it, or because of an error."""
+
+    stream: HostStream
+    error: PenstockError | None
+
+
+class HostStream:
+    """One courier's stream to one host of a step. One thread sends; what the host answers is handed, in its
+    order, to `put`, by a thread of the stream's own."""
+
+    def __init__(
+        self,
+        host: str,
+        endpoint: Endpoint,
+        header: StreamHeader,
+        lane: Lane,
+        put: Callable[[Answered | Ended], None],
+        timeout_ms: int,
+    ) -> None:
+        """Waits up to `timeout_ms` for a first answer of a host that was not connected yet."""
+        self.host, self.step, self.lane = host, header.step, lane
+        self._endpoint, self._put = endpoint, put
+        self._begun = self._done = False
+        self.unapplied: deque[int] = deque()
+        """Numbers of the chunks that the host has not applied, for whoever sends."""
+        self.epoch = 0
+        """The epoch of what the host answers next, for whoever takes it."""
+        self.watermark_ms: int | None = None
+        endpoint.greet(timeout_ms)
+        self._conversation = ExitStack()
+        self._writer, self._reader = self._conversation.enter_context(
+            endpoint.exchange(codec.encode(header), None)
+        )
+        name = f"stream-{header.step}-{host}"
+        self._thread = threading.Thread(target=self._read, name=name, daemon=True)
+        self._thread.start()
+
+    def send(self, metadata: bytes, batch: pa.RecordBatch | None = None) -> None:
+        """Send a frame: metadata alone, or beside a batch."""
+        try:
+            if batch is None:
+                self._writer.write_metadata(metadata)
+                return
+            if not self._begun:
+                self._writer.begin(batch.schema)
+                self._begun = True
+            self._writer.write_with_metadata(batch, metadata)
+        except (pa.ArrowException, OSError) as broken:
+            raise self._lost(broken) from broken
+
+    def finish(self) -> None:
+        """Say that nothing more will be sent: the host answers what it has, and ends the stream."""
+        self._done = True
+        try:
+            self._writer.done_writing()
+        except (pa.ArrowException, OSError) as broken:
+            raise self._lost(broken) from broken
+
+    def _lost(self, broken: Exception) -> PenstockError:
+        """What it means that nothing more can be sent: what the host told, or that it is lost. Arrow calls
+        a stream that the host has closed invalid."""
+        told = errors.find(str(broken))
+        return told or HostLostError(
+            f"the stream to host {self.host} broke: {broken}", location=self._endpoint.location
+        )
+
+    def cancel(self) -> None:
+        """Break the stream off; may be called by any thread."""
+        self._done = True
+        self._reader.cancel()
+
+    def join(self, timeout_s: float) -> None:
+        """Wait for the stream's thread to end."""
+        self._thread.join(timeout_s)
+
+    def _read(self) -> None:
+        error: PenstockError | None = None
+        try:
+            with self._conversation, self._endpoint.hearing_errors():
+                for chunk in self._reader:
+                    told = chunk.app_metadata
+                    back = None if told is None else codec.decode(told.to_pybytes(), Back)
+                    self._put(Answered(self, chunk.data, back))
+        except PenstockError as failed:
+            error = failed
+        except Exception as failed:
+            why = str(failed).split("\n")[0]
+            error = PenstockError(f"the stream of host {self.host} failed: {why}")
+        with suppress(Exception):  # of a stream that broke, too: else Arrow complains on stderr
+            self._writer.close()
+        if error is None and not self._done:
+            error = HostLostError(
+                f"host {self.host} has ended its stream", location=self._endpoint.location
+            )
+        self._put(Ended(self, None if self._done else error))

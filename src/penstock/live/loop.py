@@ -1,0 +1,217 @@
+"""A run of a live courier: from one start, or recovery, of the flow's couriers to the next.
+
+One thread decides and sends. The threads of streams and sources only put into its queue what came; another
+one tells the driver which epochs have passed.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from functools import partial
+from queue import Empty, SimpleQueue
+
+from penstock import codec
+from penstock.errors import HostLostError, PenstockError, to_wire
+from penstock.live.channels import Answered, Ended, HostStream
+from penstock.live.junction import Lane
+from penstock.live.outlet import NEVER
+from penstock.live.puller import Pulled, Puller, PullFailed, as_error
+from penstock.live.sinks.sink import LiveSink
+from penstock.live.sources.source import LiveSource
+from penstock.live.traffic import Traffic
+from penstock.plan.steps import FlowPlan
+from penstock.settings import Settings
+from penstock.wire.flight import Endpoint, Endpoints
+from penstock.wire.live import EpochPassed, LiveOrder, Message, StreamHeader
+
+_log = logging.getLogger("penstock.live")
+
+_JOIN_S = 5.0
+"""Seconds to wait for a thread that was told to end."""
+_AGAIN_S = 0.2
+"""Seconds until a driver that did not answer is told again."""
+
+
+@dataclass(frozen=True)
+class CourierTask:
+    """Everything that a courier needs to begin, as Spark ships it."""
+
+    name: str
+    flow: FlowPlan
+    sources: tuple[LiveSource, ...]
+    sink: LiveSink
+    driver: str
+    token: str
+    local: bool
+    settings: Settings
+    keep_late: bool = False
+    """Whether somebody wants to have the rows that came too late."""
+
+
+class _Halt:
+    """Ends the run."""
+
+
+_Event = Answered | Ended | Pulled | PullFailed | Message | _Halt
+
+
+class CourierRun:
+    """One run of one courier, in a thread of its own. It ends when it is halted, or with a trouble, of which
+    the driver is told once. `on_death` is called if it ends in a way that nobody may hear of."""
+
+    def __init__(
+        self,
+        task: CourierTask,
+        order: LiveOrder,
+        driver: Endpoint,
+        endpoints: Endpoints,
+        on_death: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.order = order
+        self._task, self._settings = task, task.settings
+        self._driver, self._endpoints, self._on_death = driver, endpoints, on_death
+        self._events: SimpleQueue[_Event] = SimpleQueue()
+        self._reports: SimpleQueue[EpochPassed | None] = SimpleQueue()
+        self._telling = threading.Lock()
+        self._halted = threading.Event()
+        self._streams: list[HostStream] = []
+        self._pullers: dict[int, Puller] = {}
+        self._run_thread = threading.Thread(target=self._run, name="live-run", daemon=True)
+        self._report_thread = threading.Thread(target=self._report, name="live-report", daemon=True)
+
+    def start(self) -> None:
+        """Begin."""
+        self._run_thread.start()
+        self._report_thread.start()
+
+    def tell(self, message: Message) -> None:
+        """Put a control message of the driver between chunks. Called by another thread, which connects to
+        hosts that are new, so that the run need not wait for that."""
+        with self._telling:  # so that messages keep their order
+            if message.reroute is not None:
+                for handing in message.reroute.handings:
+                    with suppress(HostLostError):
+                        endpoint = self._endpoints.at(handing.target_location)
+                        endpoint.greet(self._settings.host_lost_ms)
+            self._events.put(message)
+
+    def halt(self) -> None:
+        """Stop polling and sending, and break all streams off. Returns when that has happened."""
+        self._halted.set()
+        self._events.put(_Halt())
+        for stream in list(self._streams):
+            stream.cancel()
+        for thread in (self._run_thread, self._report_thread):
+            if thread.is_alive() and thread is not threading.current_thread():
+                thread.join(_JOIN_S)
+
+    def _run(self) -> None:
+        with ExitStack() as kept:
+            kept.callback(self._let_go)
+            try:
+                self._loop(kept)
+            except Exception as failed:
+                self._trouble(as_error(failed))
+            except BaseException:  # as if the process had died: nobody is told
+                self._on_death()
+
+    def _trouble(self, error: PenstockError) -> None:
+        """Tell the driver, once, that this run cannot go on; unless it has been given up anyway."""
+        if self._halted.is_set():
+            return
+        order = self.order
+        _log.info("courier %d cannot go on with run %d: %s", order.courier, order.run, error)
+        facts = {"run": order.run, "courier": order.courier, "error": to_wire(error)}
+        with suppress(PenstockError):
+            self._driver.call("stream_trouble", self._settings.rpc_timeout_ms, **facts)
+
+    def _let_go(self) -> None:
+        """Break off all streams and end all threads."""
+        self._halted.set()
+        self._reports.put(None)
+        for stream in self._streams:
+            stream.cancel()
+        for puller in self._pullers.values():
+            puller.close()
+        for puller in self._pullers.values():
+            puller.join(_JOIN_S)
+        for stream in self._streams:
+            stream.join(_JOIN_S)
+
+    def _loop(self, kept: ExitStack) -> None:
+        task, order, events = self._task, self.order, self._events
+        writer = task.sink.writer(order.courier, task.flow.output)
+        kept.callback(writer.close)
+        for number, positions in order.positions.items():
+            if not positions:
+                continue
+            reader = partial(task.sources[number].reader, positions)
+            self._pullers[number] = Puller(number, reader, events.put, task.settings.chunk_rows)
+        traffic = Traffic(
+            task.flow,
+            order,
+            task.settings,
+            self._pullers,
+            self._connect,
+            writer,
+            self._reports.put,
+            task.keep_late,
+        )
+        while not self._halted.is_set():
+            look_at = traffic.act()
+            timeout = None if look_at == NEVER else max(look_at - time.monotonic(), 0.0)
+            try:
+                event = events.get(timeout=timeout)
+                while (
+                    not self._halted.is_set()
+                ):  # streams that were broken off bring nothing to go by
+                    _take(traffic, event)
+                    event = events.get_nowait()
+            except Empty:
+                pass
+
+    def _connect(self, host: str, location: str, header: StreamHeader, lane: Lane) -> HostStream:
+        endpoint, lost_ms = self._endpoints.at(location), self._settings.host_lost_ms
+        stream = HostStream(host, endpoint, header, lane, self._events.put, lost_ms)
+        self._streams.append(stream)
+        if self._halted.is_set():  # too late for `halt` to see it
+            stream.cancel()
+        return stream
+
+    def _report(self) -> None:
+        """Tell the driver of epochs that have passed, in their order."""
+        while (passed := self._reports.get()) is not None:
+            while not self._halted.is_set():
+                try:
+                    facts = codec.to_plain(passed)
+                    self._driver.call("passed", self._settings.rpc_timeout_ms, **facts)
+                except HostLostError:
+                    self._halted.wait(_AGAIN_S)
+                except PenstockError as refused:
+                    _log.warning(
+                        "epoch %d of courier %d: %s", passed.epoch, passed.courier, refused
+                    )
+                    break
+                else:
+                    break
+
+
+def _take(traffic: Traffic, event: _Event) -> None:
+    """Hand on what came."""
+    match event:
+        case Answered(stream, batch, back):
+            traffic.answered(stream, batch, back)
+        case Pulled(source, polled, ended):
+            traffic.pulled(source, polled, ended)
+        case Message():
+            traffic.tell(event)
+        case Ended(stream, None):
+            traffic.ended(stream)
+        case Ended(_, error) | PullFailed(_, error):
+            assert error is not None
+            raise error

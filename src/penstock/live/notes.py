@@ -1,0 +1,85 @@
+"""What a live courier notes of one epoch, to tell the driver when the epoch has passed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+import numpy as np
+import pyarrow as pa
+
+from penstock.courier.witness import Witness
+from penstock.exchange.aside import Aside
+from penstock.exchange.step_work import StepWork
+from penstock.exchange.tally import Tally
+from penstock.plan.steps import FlowPlan
+from penstock.state.arrays import Array, fixed_values
+from penstock.wire.report import Seen
+
+_PER_OCTAVE = 8
+"""Buckets of latencies from one to twice as much: each is 9 % wide."""
+_BUCKETS = 40 * _PER_OCTAVE
+_FOLDED = 4_096
+"""Latencies that are put into buckets at a time."""
+_TO_US = {"s": 1e6, "ms": 1e3, "us": 1.0, "ns": 1e-3}
+
+
+class EpochNotes:
+    """Rows read and sent, what was set aside, and how long rows took, in one epoch of one courier."""
+
+    def __init__(self, flow: FlowPlan, keep_late: bool) -> None:
+        self.witness = Witness(flow.sources)
+        self.aside = Aside()
+        self.work = StepWork(flow.on_error, keep_late, self.aside)
+        self.tallies = {step.id: Tally(step) for step in flow.keyed}
+        self.newest: dict[tuple[int, str], int] = {}
+        """(source, partition) -> its newest event time, in milliseconds."""
+        self._latencies = np.zeros(_BUCKETS, np.int64)
+        self._unfolded: list[Array] = []
+        """Latencies in microseconds that are in no bucket yet, and how many these are."""
+        self._rows = 0
+
+    def note_times(self, source: int, newest: Mapping[str, int]) -> None:
+        """A source's partitions have come so far, by their newest event times."""
+        for name, time_ms in newest.items():
+            place = (source, name)
+            self.newest[place] = max(self.newest.get(place, time_ms), time_ms)
+
+    def left(self, arrived_us: Iterable[Array], left_us: float) -> None:
+        """Rows that arrived at these times are through."""
+        for times in arrived_us:
+            self._unfolded.append(left_us - times)
+            self._rows += len(times)
+        if self._rows > _FOLDED:
+            self._fold()
+
+    def _fold(self) -> None:
+        octaves = np.log2(np.maximum(np.concatenate([np.empty(0), *self._unfolded]), 1.0))
+        buckets = np.minimum((octaves * _PER_OCTAVE).astype(np.int64), _BUCKETS - 1)
+        self._latencies += np.bincount(buckets, minlength=_BUCKETS)
+        self._unfolded, self._rows = [], 0
+
+    def seen(self) -> Seen:
+        """All of it as a report."""
+        self._fold()
+        filled = np.flatnonzero(self._latencies)
+        middles = np.exp2((filled + 0.5) / _PER_OCTAVE)
+        return replace(
+            self.witness.seen(),
+            event_ms=tuple((*place, time) for place, time in sorted(self.newest.items())),
+            late=self.aside.late_counts(),
+            loads={step: tally.counts for step, tally in self.tallies.items()},
+            latencies_us=tuple(middles.astype(np.int64).tolist()),
+            latency_counts=tuple(self._latencies[filled].tolist()),
+        )
+
+
+def arrivals_us(batch: pa.RecordBatch, column: str | None, now_us: float) -> Array:
+    """When each row arrived, in microseconds since 1970; without such a column, when the courier got it."""
+    if column is None:
+        return np.full(batch.num_rows, now_us)
+    times = batch.column(column)
+    if times.null_count:
+        times = times.drop_null()
+    found: Array = fixed_values(times) * _TO_US[times.type.unit]
+    return found

@@ -1,0 +1,98 @@
+"""The thread of a source: polls when it is allowed to, and hands on what it got."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from penstock.errors import PenstockError
+from penstock.live.sources.source import LiveReader, Polled
+
+_WAIT_MS = 100.0
+"""Milliseconds that one poll waits for a row, and so that the end of a run may wait for a poll."""
+
+
+class Pulled(NamedTuple):
+    """What one poll of a source gave."""
+
+    source: int
+    polled: list[Polled]
+    ended: bool
+    """Nothing more will come."""
+
+
+class PullFailed(NamedTuple):
+    """A source could not be read."""
+
+    source: int
+    error: Exception
+
+
+class Puller:
+    """Polls one source. Each `allow` makes it poll until there are rows, once: whoever takes the rows decides
+    when there may be more, so that pressure reaches the source."""
+
+    def __init__(
+        self,
+        source: int,
+        open: Callable[[], LiveReader],
+        put: Callable[[Pulled | PullFailed], None],
+        most_rows: int,
+    ) -> None:
+        """`open` is called in the puller's own thread."""
+        self._source, self._open, self._put, self._most_rows = source, open, put, most_rows
+        self._allowed = threading.Semaphore(0)
+        self._done: Mapping[str, Any] | None = None
+        self._left = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=f"source-{source}", daemon=True)
+        self._thread.start()
+
+    def allow(self) -> None:
+        """Let it poll."""
+        self._allowed.release()
+
+    def commit(self, positions: Mapping[str, Any]) -> None:
+        """Let the source know, when it is polled next, that what is before these positions is done with."""
+        self._done = positions
+
+    def close(self) -> None:
+        """End the thread, once its poll is over."""
+        self._left.set()
+        self._allowed.release()
+
+    def join(self, timeout_s: float) -> None:
+        """Wait for the thread to end."""
+        self._thread.join(timeout_s)
+
+    def _run(self) -> None:
+        try:
+            reader = self._open()
+            try:
+                self._pull(reader)
+            finally:
+                reader.close()
+        except Exception as failed:
+            self._put(PullFailed(self._source, failed))
+
+    def _pull(self, reader: LiveReader) -> None:
+        while True:
+            self._allowed.acquire()
+            polled: list[Polled] = []
+            while not (polled or reader.ended or self._left.is_set()):
+                done, self._done = self._done, None
+                if done is not None:
+                    reader.commit(done)
+                polled = reader.poll(_WAIT_MS, self._most_rows)
+            if self._left.is_set():
+                return
+            self._put(Pulled(self._source, polled, reader.ended))
+            if reader.ended:
+                return
+
+
+def as_error(failed: Exception) -> PenstockError:
+    """The error as one that can be told to the driver."""
+    if isinstance(failed, PenstockError):
+        return failed
+    return PenstockError(f"a courier failed with {type(failed).__name__}: {failed}")

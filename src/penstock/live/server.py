@@ -1,0 +1,85 @@
+"""A live courier's Flight service: the driver tells it what to do."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from penstock import codec
+from penstock.errors import StaleRunError
+from penstock.live.loop import CourierRun, CourierTask
+from penstock.wire import orders
+from penstock.wire.flight import Endpoint, Endpoints, TokenServer
+from penstock.wire.live import LiveOrder, Message
+
+
+class CourierServer(TokenServer):
+    """Begins, halts and ends the runs of one courier. A run that begins ends the one before it.
+
+    `on_stop` is called when the driver says stop, `on_death` when the courier is as good as dead.
+    """
+
+    def __init__(
+        self,
+        task: CourierTask,
+        address: str,
+        driver: Endpoint,
+        on_stop: Callable[[], None],
+        on_death: Callable[[], None] = lambda: None,
+    ) -> None:
+        super().__init__(address, 0, task.token)
+        self._task, self._driver = task, driver
+        self._on_stop, self._on_death = on_stop, on_death
+        self._endpoints = Endpoints(task.token)
+        self._run: CourierRun | None = None
+        self._newest = -1
+        """The newest run that began, or was halted."""
+        self._lock = threading.Lock()
+        self.actions = {
+            "begin": self._begin,
+            "message": self._message,
+            "halt": self._halt,
+            "stop": self._stop,
+        }
+        self.takes = {
+            "begin": orders.Begin,
+            "message": orders.TellMessage,
+            "halt": orders.HaltRun,
+        }
+
+    def end(self) -> None:
+        """End the run, and stop serving."""
+        self._end_run()
+        self._endpoints.close()
+        self.shutdown()
+
+    def _begin(self, facts: dict[str, Any]) -> None:
+        order = codec.from_plain(facts["order"], LiveOrder)
+        with self._lock:
+            if order.run <= self._newest:
+                raise StaleRunError(f"run {order.run} comes after run {self._newest}")
+            self._end_run()
+            self._newest = order.run
+            self._run = CourierRun(self._task, order, self._driver, self._endpoints, self._on_death)
+            self._run.start()
+
+    def _message(self, facts: dict[str, Any]) -> None:
+        run, message = self._run, codec.from_plain(facts["message"], Message)
+        if run is None or run.order.run != facts["run"]:
+            raise StaleRunError(f"run {facts['run']} is not the one that is under way")
+        run.tell(message)
+
+    def _halt(self, facts: dict[str, Any]) -> None:
+        with self._lock:
+            if facts["run"] >= self._newest:
+                self._newest = facts["run"]
+                self._end_run()
+
+    def _stop(self, facts: dict[str, Any]) -> None:
+        self._on_stop()
+
+    def _end_run(self) -> None:
+        if self._run is not None:
+            self._run.halt()
+            self._run = None

@@ -1,0 +1,123 @@
+"""Hosts and live couriers as Spark jobs: one task each, in a job group of its own."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+import psutil
+from pyspark import SparkContext
+from pyspark.util import InheritableThread
+
+from penstock.faults import point
+from penstock.spark import private
+
+W = TypeVar("W")
+
+_GRACE_S = 5.0
+"""How long a task that was told to stop may take before its job is cancelled."""
+
+
+@dataclass(frozen=True)
+class LastingTask:
+    """A task that runs until it is told to stop."""
+
+    names: tuple[str, ...]
+    """All that it serves as: they start, die and end together."""
+    step: str
+    """The step that it serves; "" if it is no host."""
+    run: Callable[[], None]
+    """What it does; goes to an executor, so it can be pickled."""
+
+    @property
+    def what(self) -> str:
+        """As people see it in Spark's pages."""
+        return f"Penstock {'host ' if self.step else ''}{', '.join(self.names)}"
+
+
+class _Job(InheritableThread):
+    """The thread that waits for one Spark job."""
+
+    def __init__(self, sc: SparkContext, task: LastingTask, group: str) -> None:
+        super().__init__(target=self._work, name=group, daemon=True)
+        self._sc, self._task, self.group = sc, task, group
+        self.called_off = threading.Event()
+        self.failure = ""
+
+    def _work(self) -> None:
+        task = self._task
+        point("driver.host", host=task.names[0], step=task.step, until=self.called_off)
+        if self.called_off.is_set():
+            return
+        self._sc.setJobGroup(self.group, task.what, interruptOnCancel=True)
+        run = task.run
+        try:
+            self._sc.parallelize([0], 1).foreachPartition(lambda _: run())
+        except Exception as ended:
+            self.failure = str(ended).strip().split("\n")[0]
+
+
+class SparkJobs(Generic[W]):
+    """Starts and ends members of a crew through Spark. See `driver.crew.Jobs`.
+
+    `task` says what the task of a member is to run. Those that it names together share a job.
+    """
+
+    def __init__(self, sc: SparkContext, run: str, task: Callable[[str, W], LastingTask]) -> None:
+        self._sc, self._run, self._task = sc, run, task
+        self._jobs: dict[str, _Job] = {}
+        self._started = 0
+
+    def start(self, name: str, work: W) -> None:
+        if self.running(name):
+            return
+        self._started += 1
+        task = self._task(name, work)
+        job = _Job(self._sc, task, f"penstock-{self._run}-{name}-{self._started}")
+        self._jobs |= dict.fromkeys(task.names, job)
+        job.start()
+
+    def running(self, name: str) -> bool:
+        return name in self._jobs and self._jobs[name].is_alive()
+
+    def failure(self, name: str) -> str:
+        return self._jobs[name].failure if name in self._jobs else "it was never started"
+
+    def cancel(self, name: str) -> None:
+        job = self._jobs.get(name)
+        if job is None:
+            return
+        job.called_off.set()
+        job.join(_GRACE_S)
+        if job.is_alive():
+            self._sc.cancelJobGroup(job.group)
+            job.join(_GRACE_S)
+
+    def give_up(self, name: str, pid: int) -> None:
+        """On this machine, kill the member's process: Spark tries its task again. Elsewhere, cancel the job:
+        Spark kills the Python worker of a cancelled task some seconds later, also one that is stopped.
+
+        A job is not cancelled without need: another try of its task, with other hosts in it, may be up."""
+        if private.is_local(self._sc) and _kill_worker(pid):
+            return
+        job = self._jobs.get(name)
+        if job is not None and job.is_alive():
+            job.called_off.set()
+            self._sc.cancelJobGroup(job.group)
+
+
+def _kill_worker(pid: int) -> bool:
+    """Kill a Python worker of Spark's, and no other process that may have its number by now; returns
+    whether it is gone."""
+    try:
+        if any(word.endswith(".daemon") for word in psutil.Process(pid).cmdline()):
+            os.kill(pid, signal.SIGKILL)
+    except (psutil.NoSuchProcess, ProcessLookupError):
+        pass
+    except (psutil.Error, OSError):
+        return False
+    return True

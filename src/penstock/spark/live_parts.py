@@ -1,0 +1,106 @@
+"""The parts of a live flow, put together: couriers are long-lived Spark tasks like hosts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Literal
+
+from penstock.control.money import HostPrice
+from penstock.driver.bill import Bill
+from penstock.driver.clock import wall_ms
+from penstock.driver.couriers import CourierCrew
+from penstock.driver.live import BrokenOff, Inbox, LiveRunner
+from penstock.live.loop import CourierTask
+from penstock.live.sinks.sink import LiveSink
+from penstock.live.sources.source import LiveSource
+from penstock.live.task import run_courier
+from penstock.spark.lasting_jobs import LastingTask, SparkJobs
+from penstock.spark.parts import QueryParts
+from penstock.spark.sinks import LateWriter
+from penstock.spark.started import Start
+
+
+@dataclass(frozen=True, kw_only=True)
+class LiveStart(Start):
+    """What a live flow is to be."""
+
+    sources: tuple[LiveSource, ...]
+    outlet: LiveSink
+    """What couriers write to: the sink, as they see it."""
+    couriers: int
+    checkpoint_ms: int
+    """Milliseconds from one checkpoint to the next."""
+
+
+class LiveParts(QueryParts):
+    """What a live flow is made of."""
+
+    start: LiveStart
+
+    def __init__(self, start: LiveStart) -> None:
+        inbox: Inbox = Inbox()
+        super().__init__(start, lambda _, run: inbox.put(BrokenOff(run)), live=True)
+        spark, settings = start.spark, start.settings
+        jobs = SparkJobs(spark.sparkContext, self.run_id, self._courier_task)
+        self.crew = CourierCrew(jobs, self.registry, self.token, settings)
+        self.bill = Bill(
+            HostPrice(),
+            lambda: (self.hosts_wanted + start.couriers) * settings.workers,
+            lambda: 0.0,
+            wall_ms,
+        )
+        self.runner: LiveRunner = LiveRunner(
+            start.flow,
+            start.sources,
+            self.fleet,
+            self.crew,
+            self.relocation,
+            self.registry,
+            self.store,
+            settings,
+            inbox,
+            checkpoint_ms=start.checkpoint_ms,
+            close=start.close,
+            on_progress=self.progress.append,
+            late_sink=LateWriter(spark, start.late_rows, start.flow_id),
+            rewind=start.outlet.rewind,
+            bill=self.bill,
+        )
+
+    def start_up(self) -> None:
+        super().start_up()
+        self.crew.start(self.start.couriers)
+
+    def drive(self) -> Literal["stopped", "finished"]:
+        outcome = self.runner.run(self.stopping)
+        if outcome == "finished" and self.start.close:
+            self.store.close_flow()
+        return outcome
+
+    @property
+    def couriers(self) -> dict[str, int]:
+        return self.crew.pids()
+
+    @property
+    def waiting(self) -> list[str]:
+        return [*super().waiting, *self.crew.waiting]
+
+    def ends(self) -> list[Callable[[], object]]:
+        return [self.crew.stop, *super().ends()]
+
+    def _courier_task(self, name: str, number: int) -> LastingTask:
+        start, driver = self.start, self.registry.location
+        task = CourierTask(
+            name,
+            start.flow,
+            start.sources,
+            start.outlet,
+            driver,
+            self.token,
+            self.local,
+            start.settings,
+            keep_late=bool(start.late_rows),
+        )
+        return LastingTask((name,), "", partial(run_courier, task))

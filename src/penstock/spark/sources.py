@@ -1,0 +1,126 @@
+"""Sources that couriers can read by themselves, as DataFrames: what micro-batches read; and Python data
+sources of Spark as such sources."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from functools import singledispatch
+from typing import Any
+
+from pyspark.errors import PySparkNotImplementedError
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.datasource import DataSource
+from pyspark.sql.types import StructType
+
+from penstock.errors import FlowError, SettingError
+from penstock.live.sources.kafka import KafkaSource, place_of
+from penstock.live.sources.python_source import PythonSource
+from penstock.live.sources.rate import RateSource
+from penstock.live.sources.source import LiveSource
+from penstock.spark.arriving import Arriving, arriving
+from penstock.spark.schema import spark_schema
+from penstock.state.variables.ddl import schema_of
+
+
+def active_session() -> SparkSession:
+    """The session that a flow without a DataFrame runs in."""
+    found = SparkSession.getActiveSession()
+    if found is None:
+        raise SettingError(
+            "there is no Spark session for the flow", hint="make one first: spark = ps.session()"
+        )
+    return found
+
+
+@singledispatch
+def frame(source: LiveSource, spark: SparkSession) -> DataFrame:
+    """The source as Spark reads it: rows for its decoder."""
+    raise FlowError(
+        f"{type(source).__name__} cannot be read in micro-batches", hint='start it with mode="live"'
+    )
+
+
+@frame.register
+def _kafka(source: KafkaSource, spark: SparkSession) -> DataFrame:
+    starting = source.starting
+    if not isinstance(starting, str):
+        offsets: dict[str, dict[str, int]] = {}
+        for name, offset in source.first(source.partitions()).items():
+            topic, number = place_of(name)
+            offsets.setdefault(topic, {})[str(number)] = offset
+        starting = json.dumps(offsets)
+    options: dict[str, str | bool] = {
+        "kafka.bootstrap.servers": source.servers,
+        "subscribe": ",".join(source.topics),
+        "startingOffsets": starting,
+        "includeHeaders": "headers" in dict(source.metadata),
+        "kafka.isolation.level": "read_committed",
+    }
+    try:
+        df = (
+            spark.readStream.format("kafka").options(**options, **dict(source.spark_options)).load()
+        )
+    except Exception as failed:
+        if "Failed to find data source: kafka" not in str(failed):
+            raise
+        raise SettingError(
+            "Spark's connector for Kafka is not in the session",
+            hint='make the session with conf={"spark.jars.packages": '
+            '"org.apache.spark:spark-sql-kafka-0-10_2.13:..."}, in the version of Spark',
+        ) from failed
+    return df.select(*source.decoder.schema.names)
+
+
+@frame.register
+def _rate(source: RateSource, spark: SparkSession) -> DataFrame:
+    start_ms = int(source.clock() * 1000)
+    load = Arriving(source.arrivals, source.content, source.count, start_ms, rows=source.rows)
+    return arriving(spark, "penstock_rate", load)
+
+
+@frame.register
+def _python(source: PythonSource, spark: SparkSession) -> DataFrame:
+    assert isinstance(source.make, StreamReaderMaker)
+    spark.dataSource.register(source.make.kind)
+    return spark.readStream.format(source.name).options(**dict(source.options)).load()
+
+
+@dataclass(frozen=True)
+class StreamReaderMaker:
+    """Makes the stream reader of a Python data source, simple or not."""
+
+    kind: type[DataSource]
+    options: tuple[tuple[str, str], ...]
+
+    def __call__(self) -> Any:
+        made = self.made()
+        schema = made.schema()
+        # Couriers have no session, and Spark's own reader of DDL needs one.
+        full = schema if isinstance(schema, StructType) else spark_schema(schema_of(schema))
+        try:
+            return made.streamReader(full)
+        except PySparkNotImplementedError:
+            return made.simpleStreamReader(full)
+
+    def made(self) -> DataSource:
+        return self.kind(dict(self.options))
+
+
+def source(kind: type[DataSource], **options: Any) -> PythonSource:
+    """A Python data source of Spark, given by its class, as the source of a flow.
+
+    Spark reads it in micro-batches. In live mode its `streamReader` (or `simpleStreamReader`) runs in one
+    courier: what it reads between two offsets must be the same each time, as Spark asks for, too. Its
+    `commit` is called when a checkpoint is durable. Times without a zone are UTC.
+    """
+    given = tuple((name, str(value)) for name, value in options.items())
+    maker = StreamReaderMaker(kind, given)
+    made = maker.made()
+    columns = schema_of(made.schema())
+    for method in ("streamReader", "simpleStreamReader"):
+        if getattr(kind, method) is not getattr(DataSource, method):
+            return PythonSource(columns, maker, made.name(), given)
+    raise FlowError(
+        f"{kind.__name__} has no stream reader", hint="give it streamReader or simpleStreamReader"
+    )

@@ -1,0 +1,215 @@
+"""What goes over a lasting stream between a courier and a host, and what the driver tells couriers.
+
+A stream lasts for a run: the time from one start, or recovery, of a flow's couriers to the next. A frame is
+a record batch with metadata, or metadata alone. Control messages are numbered by the driver, in one sequence
+for a run; every courier puts every message between its chunks, in that order, so that a message is a point
+of the stream.
+"""
+
+from __future__ import annotations
+
+import zlib
+from dataclasses import dataclass, field
+from typing import Any
+
+from penstock.plan.epoch import RouteTable
+
+
+@dataclass(frozen=True)
+class StreamHeader:
+    """Names one courier's stream to one host of a step, in one run."""
+
+    step: str
+    run: int
+    courier: int
+    couriers: int
+    """How many couriers the run has: a host aligns the streams of all of them."""
+    after: int = -1
+    """The newest control message before the stream's first frame: a host that joins in the middle of a run
+    gets only those behind it."""
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """Rows of a step that go together. A stream has chunks of one kind and schema."""
+
+    number: int
+    """Counts the chunks of a courier to a step, to whatever hosts they go."""
+    kind: str
+    """What its records are: rows of the step's input, or partial states."""
+
+
+@dataclass(frozen=True)
+class Time:
+    """How far event time has come in what a courier sends to a step."""
+
+    watermark_ms: int | None
+    """None: not known yet, which holds the step back."""
+    idle: bool = False
+    """All that the courier reads for the step is quiet: it holds nobody back."""
+    final: bool = False
+    """No more rows will come from this courier, and windows need not wait for any."""
+
+
+@dataclass(frozen=True)
+class CheckpointMessage:
+    """What lies before it belongs to this epoch, what lies behind it to the next one."""
+
+    number: int
+    epoch: int
+    durable: int
+    """The newest epoch that has a manifest: what is older can no longer be asked back."""
+    last: bool = False
+    """Couriers send nothing behind it in this run, so that nothing leaves twice when the next one begins."""
+    closes: bool = False
+    """All input has ended, and no slot changes hands behind it: windows that are open close."""
+
+
+@dataclass(frozen=True)
+class Handing:
+    """Slots that go from one host of a step to another."""
+
+    slots: tuple[int, ...]
+    source: str
+    source_location: str
+    target: str
+    target_location: str
+
+
+@dataclass(frozen=True)
+class Reroute:
+    """From here on, rows of these slots go to other hosts."""
+
+    number: int
+    step: str
+    handings: tuple[Handing, ...]
+    whole: bool = False
+    """Rows of a slot wait until all of it has come; else until their own keys have."""
+    trickle_mb_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class Part:
+    """From here on a host, which owns nothing any more, is not among those of its step."""
+
+    number: int
+    step: str
+    host: str
+
+
+@dataclass(frozen=True)
+class Message:
+    """One control message of the driver: just one of these."""
+
+    checkpoint: CheckpointMessage | None = None
+    reroute: Reroute | None = None
+    part: Part | None = None
+
+    @property
+    def number(self) -> int:
+        """Its place in the run's sequence."""
+        told = self.checkpoint or self.reroute or self.part
+        assert told is not None
+        return told.number
+
+
+@dataclass(frozen=True)
+class Frame:
+    """From a courier to a host: just one of these; a chunk comes with its record batch."""
+
+    chunk: Chunk | None = None
+    time: Time | None = None
+    message: Message | None = None
+    leave: bool = False
+    """The courier's sources have ended: it sends nothing more, and nobody waits for it."""
+
+
+@dataclass(frozen=True)
+class Back:
+    """From a host to a courier, alone or beside a batch of the step's output, which it is behind."""
+
+    took: int | None = None
+    """All chunks of this courier up to this one have been applied."""
+    watermark_ms: int | None = None
+    """What the host has fired up to, if that has changed."""
+    message: int | None = None
+    """The control message that the host has acted on: all that came before it has been answered."""
+    caught_up: int | None = None
+    """A reroute that the host has acted on, and all of whose slots it has fired as far as its watermark says:
+    they may come from a host that was not so far."""
+    busy_us: int = 0
+    """Time that the host worked since it last told, in microseconds."""
+    aside: dict[str, Any] | None = None
+    """Dead letters of the round, and late rows: an `exchange.aside.Aside` as plain facts."""
+    final: bool = False
+    """All input of the step has ended, and all that it had to give is before this."""
+    error: str | None = None
+    """Why the host has given the run up, as `errors.to_wire` puts it: the courier is to break off."""
+
+
+@dataclass(frozen=True)
+class HostPlace:
+    """A host of a step, and where it listens."""
+
+    host: str
+    location: str
+
+
+@dataclass(frozen=True)
+class LiveStep:
+    """Who serves a keyed step when a run begins."""
+
+    step: str
+    routes: RouteTable
+    hosts: tuple[HostPlace, ...]
+    """All of its hosts, those that own nothing too; `routes.hosts` are among them."""
+    watermark_ms: int | None = None
+    """What the step's hosts have fired up to, as the manifest says."""
+
+
+@dataclass(frozen=True)
+class LiveOrder:
+    """What a courier is to do in a run."""
+
+    run: int
+    courier: int
+    couriers: int
+    epoch: int
+    """The epoch that is under way: the one after the newest manifest."""
+    steps: tuple[LiveStep, ...]
+    positions: dict[int, dict[str, Any]]
+    """Source, by number -> its partitions that this courier reads, and where they go on."""
+    event_times: list[list[Any]] = field(default_factory=list)
+    """How far each partition had come, as `plan.watermarks.known_rows` gives it."""
+    time_ms: int = 0
+    """When the run begins: the time of day is not before this. The same for all couriers, and higher for a
+    later run."""
+    earlier: tuple[tuple[int, int], ...] = ()
+    """Runs before this one that began with an earlier epoch: when, and with which one; newest first."""
+
+
+@dataclass(frozen=True)
+class EpochPassed:
+    """A courier's part of a checkpoint: all of the epoch is through the steps and in the sink."""
+
+    run: int
+    epoch: int
+    courier: int
+    positions: dict[int, dict[str, Any]]
+    """Source -> partition -> where the next epoch begins."""
+    seen: dict[str, Any] = field(default_factory=dict)
+    """What it read and sent in the epoch, as `wire.report.Seen`."""
+    aside: dict[str, Any] | None = None
+    ended: bool = False
+    """All its sources have ended, with this epoch."""
+    closed: bool = False
+    """All that hosts had to give when windows closed is through, with this epoch."""
+
+
+def output_courier(host: str, couriers: int) -> int:
+    """The courier that takes all output of a host: one only, so that it keeps its order.
+
+    >>> output_courier("sum/0", 1)
+    0
+    """
+    return zlib.crc32(host.encode()) % couriers

@@ -1,0 +1,52 @@
+"""The crew of live couriers: who is given up when a run ends."""
+
+from __future__ import annotations
+
+from penstock.driver.couriers import CourierCrew
+from penstock.driver.registry import HostRecord, Registry
+from penstock.settings import Settings
+from penstock.wire.flight import TokenServer
+
+
+class NoJobs:
+    """Jobs of couriers that come by themselves."""
+
+    def __init__(self) -> None:
+        self.ended: list[str] = []
+
+    def start(self, name: str, work: int) -> None:
+        pass
+
+    def running(self, name: str) -> bool:
+        return True
+
+    def failure(self, name: str) -> str:
+        return ""
+
+    def cancel(self, name: str) -> None:
+        pass
+
+    def give_up(self, name: str, pid: int) -> None:
+        self.ended.append(name)
+
+
+def test_a_courier_that_is_gone_when_a_run_ends_is_not_in_the_next_one() -> None:
+    registry = Registry("127.0.0.1", 0, "t")
+    jobs, servers = NoJobs(), [TokenServer("127.0.0.1", 0, "t") for _ in range(2)]
+    crew = CourierCrew(jobs, registry, "t", Settings())
+    try:
+        crew.start(2)
+        for name, server in zip(crew.names, servers, strict=True):
+            facts = {"host": name, "incarnation": name, "location": server.location, "pid": 1}
+            registry.actions["register"](facts)
+        servers[0].actions["halt"] = servers[1].actions["halt"] = lambda facts: None
+        crew._run = {name: HostRecord(name, name, server.location, 1) for name, server in
+                     zip(crew.names, servers, strict=True)}  # fmt: skip
+        servers[1].shutdown()
+        crew.halt(0)
+        assert crew.ready(crew.names) == ["courier/0"]
+        assert jobs.ended == ["courier/1"]
+    finally:
+        servers[0].shutdown()
+        crew.stop()
+        registry.shutdown()

@@ -1,0 +1,135 @@
+"""Reroutes and checkpoints on live hosts, in all orders in which frames and answers can come.
+
+Every row is applied once, by the owner at its point of the stream, and those of a courier in order; a
+checkpoint has just the rows before it; nobody waits for ever; and from wherever hosts stand, they can go
+back to the newest manifest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from penstock.host.holdings import Holdings
+from penstock.host.residence import Residence
+from penstock.host.rounds import Rounds
+from penstock.wire.live import Chunk
+from tests.host.live_models import Cut, Move, Row, explore, world
+
+ONE, OTHER, CUT = Row(0), Row(1), Cut()
+MOVE, WHOLE, CROSS = Move(0, 0, 1), Move(0, 0, 1, whole=True), Move(1, 1, 0)
+BACK, ON = Move(0, 1, 0, after=1), Move(0, 1, 2, after=1)
+
+CASES: dict[str, dict[str, Any]] = {
+    "a move": {"scripts": [[ONE, MOVE, ONE, CUT], [ONE, MOVE, ONE, CUT]]},
+    "nothing comes of what moved": {"scripts": [[ONE, MOVE, CUT], [ONE, MOVE, CUT]]},
+    "rows behind the checkpoint": {
+        "scripts": [[ONE, MOVE, ONE, CUT, ONE], [OTHER, MOVE, CUT, ONE]]
+    },
+    "two checkpoints": {"scripts": [[ONE, CUT, MOVE, ONE, CUT], [CUT, MOVE, CUT]]},
+    "state in the store": {
+        "scripts": [[ONE, MOVE, ONE, CUT], [MOVE, ONE, CUT]],
+        "stored": True,
+    },
+    "a slot comes whole": {"scripts": [[ONE, WHOLE, ONE, CUT], [WHOLE, ONE, CUT]]},
+    "a slot comes whole from a host that lacks some of it": {
+        "scripts": [[ONE, WHOLE, ONE, CUT], [WHOLE, ONE, CUT]],
+        "stored": True,
+    },
+    "slots cross": {"scripts": [[ONE, MOVE, CROSS, OTHER, CUT], [MOVE, CROSS, ONE, CUT]]},
+    "there and back": {"scripts": [[ONE, MOVE, ONE, CUT, BACK, ONE, CUT], [MOVE, CUT, BACK, CUT]]},
+    "back before its state has come": {
+        "scripts": [[MOVE, CUT, ONE, BACK, ONE, CUT], [MOVE, CUT, BACK, CUT]],
+        "stored": True,
+    },
+    "and on to a third": {
+        "scripts": [[MOVE, ONE, CUT, ON, ONE, CUT]],
+        "hosts": 3,
+    },
+    "and on to a third, from the store": {
+        "scripts": [[MOVE, CUT, ON, ONE, CUT]],
+        "hosts": 3,
+        "stored": True,
+    },
+}
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_every_order_of_deliveries(case: dict[str, Any]) -> None:
+    assert explore(lambda: world(**case)) > 30
+
+
+# -- what is wrong shows
+
+Mutant = Callable[[pytest.MonkeyPatch], None]
+
+
+def does_not_align(patch: pytest.MonkeyPatch) -> None:
+    def frames(self: Rounds) -> Iterator[Any]:
+        for number, courier in enumerate(self._couriers):
+            while courier.frames:
+                frame, batch, _ = courier.frames.popleft()
+                yield number, frame, batch
+
+    patch.setattr(Rounds, "_frames", frames)
+
+
+def applies_what_has_no_state(patch: pytest.MonkeyPatch) -> None:
+    def hold(self: Rounds, courier: int, chunk: Chunk, batch: pa.RecordBatch) -> pa.RecordBatch:
+        return batch
+
+    patch.setattr(Rounds, "_hold", hold)
+
+
+def gives_away_at_once(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Rounds, "_active", property(lambda self: set()))
+
+
+def cuts_through_held_rows(patch: pytest.MonkeyPatch) -> None:
+    cuts = Rounds._cuts
+
+    def careless(self: Rounds, outcome: Any) -> bool:
+        held, self._held = self._held, []
+        try:
+            return cuts(self, outcome)
+        finally:
+            self._held = held
+
+    patch.setattr(Rounds, "_cuts", careless)
+
+
+def forgets_what_left(patch: pytest.MonkeyPatch) -> None:
+    cut = Holdings.cut
+    patch.setattr(Holdings, "cut", lambda self, epoch: cut(self, epoch)[-1:])
+
+
+def keeps_slots_on_the_way_back(patch: pytest.MonkeyPatch) -> None:
+    roll_back = Residence.roll_back
+
+    def careless(self: Residence, version: int) -> Any:
+        owned = self.owned.copy()
+        gone = roll_back(self, version)
+        self.owned[:] = owned
+        return gone
+
+    patch.setattr(Residence, "roll_back", careless)
+
+
+MUTANTS: dict[Mutant, str] = {
+    does_not_align: "rows behind the checkpoint",
+    applies_what_has_no_state: "a move",
+    gives_away_at_once: "a move",
+    cuts_through_held_rows: "a move",
+    forgets_what_left: "nothing comes of what moved",
+    keeps_slots_on_the_way_back: "two checkpoints",
+}
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.__name__)
+def test_a_host_that_is_wrong_is_found_out(mutant: Mutant, monkeypatch: pytest.MonkeyPatch) -> None:
+    mutant(monkeypatch)
+    with pytest.raises((AssertionError, KeyError)):
+        explore(lambda: world(**CASES[MUTANTS[mutant]]))

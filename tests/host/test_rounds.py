@@ -1,0 +1,365 @@
+"""A live run on a host, without threads: rounds, what couriers are told, and time."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from penstock.errors import ProtocolError
+from penstock.host.holdings import Holdings
+from penstock.host.residence import NeedDue, NeedKeys
+from penstock.host.rounds import FIRE_EVERY_MS, Rounds, Worked
+from penstock.operators.aggregate.aggregates import count
+from penstock.operators.operator import ROWS, EpochTime, StepPlan
+from penstock.operators.window.plan import WindowPlan
+from penstock.operators.window.windows import session_window, tumbling
+from penstock.plan.assignment import Assignment, Incoming
+from penstock.state.keys.codec import slots_of
+from penstock.wire.live import (
+    CheckpointMessage,
+    Chunk,
+    Frame,
+    Handing,
+    Message,
+    Reroute,
+    Time,
+    output_courier,
+)
+from tests.host.live_rig import PLAN, SCHEMA
+
+SLOTS = 4
+TIMED = pa.schema([("k", pa.int64()), ("at", pa.timestamp("ms"))])
+HOST = "step/0"
+
+
+class Run:
+    """One host of a run with two couriers."""
+
+    def __init__(self, plan: StepPlan, version: int = -1, source: str | None = None) -> None:
+        self.plan, self.now_ms = plan, 0
+        self.holdings = Holdings(plan.operator(SLOTS, "step", "fail"))
+        every = tuple(range(SLOTS))
+        self.holdings.assign(Assignment(version, every, (Incoming(every, source),)))
+        self.rounds = Rounds(self.holdings, HOST, 0, 2, lambda: self.now_ms, lambda: 0.0)
+        self.number = 0
+
+    def rows(self, courier: int, batch: pa.RecordBatch, now_ms: int = 0) -> None:
+        sender = self.plan.sender(EpochTime(0, now_ms))
+        sender.combines = False
+        sent = list(sender.add(0, batch))
+        kind, rest = sender.finish()
+        for outgoing in (*sent, *rest):
+            self.number += 1
+            self.rounds.receive(courier, Frame(chunk=Chunk(self.number, kind)), outgoing.batch)
+
+    def sums(self, courier: int, *pairs: tuple[int, int]) -> None:
+        self.rows(
+            courier, pa.record_batch(list(map(pa.array, zip(*pairs, strict=True))), schema=SCHEMA)
+        )
+
+    def events(self, courier: int, *pairs: tuple[int, int]) -> None:
+        keys, times = zip(*pairs, strict=True)
+        columns = [pa.array(keys), pa.array(times, pa.timestamp("ms"))]
+        self.rows(courier, pa.record_batch(columns, schema=TIMED))
+
+    def time(self, courier: int, *given: Any, **more: Any) -> None:
+        self.rounds.receive(courier, Frame(time=Time(*given, **more)))
+
+    def tell(self, message: Message, *couriers: int) -> None:
+        for courier in couriers or (0, 1):
+            self.rounds.receive(courier, Frame(message=message))
+
+    def work(self) -> Worked:
+        return self.rounds.work()
+
+
+def given(outcome: Worked) -> list[dict[str, Any]]:
+    return [row for sent in outcome.sent if sent.rows is not None for row in sent.rows.to_pylist()]
+
+
+def told(outcome: Worked, courier: int, fact: str) -> list[Any]:
+    backs = [
+        sent.back for sent in outcome.sent if sent.courier == courier and sent.back is not None
+    ]
+    return [value for back in backs if (value := getattr(back, fact)) not in (None, False)]
+
+
+def test_what_is_queued_is_one_round() -> None:
+    run = Run(PLAN)
+    run.sums(0, (1, 1), (2, 1))
+    run.sums(1, (1, 10))
+    run.sums(0, (1, 100))
+    outcome = run.work()
+    assert given(outcome) == [{"k": 1, "t": 111, "n": 3}, {"k": 2, "t": 1, "n": 1}]
+    assert {sent.courier for sent in outcome.sent if sent.rows is not None} == {
+        output_courier(HOST, 2)
+    }
+    assert told(outcome, 0, "took") == [3]
+    assert told(outcome, 1, "took") == [2]
+    assert run.work().sent == [], "nobody is told what it knows"
+
+
+def test_each_round_tells_only_what_it_changed() -> None:
+    run = Run(PLAN)
+    run.sums(0, (1, 1), (2, 1))
+    run.work()
+    run.sums(0, (2, 5))
+    assert given(run.work()) == [{"k": 2, "t": 6, "n": 2}]
+
+
+def test_a_checkpoint_has_what_changed_in_all_rounds_of_its_epoch() -> None:
+    run = Run(PLAN)
+    for value in range(3):
+        run.sums(0, (value, value))
+        run.work()
+    run.tell(Message(checkpoint=CheckpointMessage(0, 0, -1)), 0)
+    run.sums(0, (7, 7))
+    assert not run.work().gathered
+    run.tell(Message(checkpoint=CheckpointMessage(0, 0, -1)), 1)
+    outcome = run.work()
+    (gathered,) = outcome.gathered
+    (delta,) = gathered.deltas
+    assert sorted(delta["__key"].to_pylist()) == [0, 1, 2]
+    assert gathered.vitals.rows == 3
+    assert [sent.back.message for sent in outcome.sent if sent.back][:2] == [0, 0]
+    assert given(outcome) == [{"k": 7, "t": 7, "n": 1}]
+
+
+def test_different_checkpoints_are_refused() -> None:
+    run = Run(PLAN)
+    run.tell(Message(checkpoint=CheckpointMessage(0, 0, -1)), 0)
+    run.tell(Message(checkpoint=CheckpointMessage(1, 1, -1)), 1)
+    with pytest.raises(ProtocolError, match="different checkpoints"):
+        run.work()
+
+
+def test_a_frame_of_nobody_is_refused() -> None:
+    with pytest.raises(ProtocolError):
+        Run(PLAN).rounds.receive(2, Frame(leave=True))
+    with pytest.raises(ProtocolError):
+        Run(PLAN).rounds.receive(0, Frame(chunk=Chunk(0, ROWS)))
+
+
+WINDOWS = WindowPlan(TIMED, ["k"], {"n": count()}, tumbling("10ms"), "at")
+
+
+def test_a_window_closes_with_the_watermark_of_all_couriers() -> None:
+    run = Run(WINDOWS)
+    run.events(0, (1, 3), (1, 12))
+    run.time(0, 20)
+    outcome = run.work()
+    assert given(outcome) == []
+    assert run.rounds.watermark is None, "the other courier has not told how far it is"
+    run.events(1, (1, 4))
+    run.time(1, 11)
+    run.events(1, (1, 13))
+    outcome = run.work()
+    assert [row["n"] for row in given(outcome)] == [2], "rows before the time, and none behind it"
+    assert told(outcome, 0, "watermark_ms") == told(outcome, 1, "watermark_ms") == [11]
+    run.time(1, None, idle=True)
+    outcome = run.work()
+    assert [row["n"] for row in given(outcome)] == [2]
+    assert told(outcome, 1, "watermark_ms") == [20]
+    run.time(1, 5)
+    run.work()
+    assert run.rounds.watermark == 20, "time does not go back"
+
+
+def test_a_courier_that_wakes_is_told_how_far_the_host_is() -> None:
+    run = Run(WINDOWS)
+    run.time(1, 5, idle=True)
+    run.time(0, 30)
+    run.work()
+    run.time(1, 5)
+    outcome = run.work()
+    assert told(outcome, 1, "watermark_ms") == [30]
+    assert told(outcome, 0, "watermark_ms") == []
+    assert run.work().sent == []
+
+
+def test_time_does_not_pass_rows_that_are_held() -> None:
+    run = Run(WINDOWS)
+    run.time(1, None, idle=True)
+    run.events(0, (1, 3))
+    run.work()
+    other = Run(WINDOWS)
+    other.time(1, None, idle=True)
+    other.work()
+    handing = Handing(tuple(range(SLOTS)), HOST, "here", "there", "there")
+    run.tell(Message(reroute=Reroute(0, "step", (handing,))))
+    run.work()
+    taken = Handing(tuple(range(SLOTS)), "elsewhere", "elsewhere", HOST, "here")
+    other.tell(Message(reroute=Reroute(0, "step", (taken,))), 0)
+    other.events(0, (1, 4))
+    other.time(0, 11)
+    (need,) = (need for need in other.work().needs if isinstance(need, NeedKeys))
+    ((source, keys),) = need.parts
+    assert source is not None
+    assert (source.location, source.version, source.run) == ("elsewhere", 0, 0)
+    assert other.rounds.watermark is None
+    found, unknown = run.holdings.copies.of_keys(keys, 0, 0)
+    assert len(unknown) == 0
+    assert other.holdings.install(need, keys, found)
+    other.rounds.fetched(need)
+    (due,) = other.work().needs
+    assert isinstance(due, NeedDue), "what else is due there"
+    assert given(other.work()) == []
+    other.holdings.none_due_before(due, {})
+    other.rounds.fetched(due)
+    assert [row["n"] for row in given(other.work())] == [2]
+    assert other.rounds.watermark == 11
+
+
+def test_all_windows_close_at_the_end() -> None:
+    run = Run(WINDOWS)
+    run.events(0, (1, 3))
+    run.time(0, 3, final=True)
+    assert given(run.work()) == []
+    run.time(1, None, final=True)
+    outcome = run.work()
+    assert [row["n"] for row in given(outcome)] == [1]
+    assert told(outcome, 0, "final") == told(outcome, 1, "final") == [True]
+    assert not run.work().sent
+
+
+def test_the_time_of_day_closes_windows_by_itself() -> None:
+    plan = WindowPlan(
+        TIMED, ["k"], {"n": count()}, session_window("50ms", clock="processing"), None
+    )
+    run = Run(plan)
+    run.now_ms = 1000
+    run.rows(
+        0, pa.record_batch([pa.array([1]), pa.array([0], pa.timestamp("ms"))], schema=TIMED), 1000
+    )
+    assert given(run.work()) == []
+    wait = run.rounds.wakes_in_ms()
+    assert wait is not None
+    assert FIRE_EVERY_MS <= wait <= 51
+    run.now_ms += 40
+    assert given(run.work()) == []
+    run.now_ms += 20
+    assert [row["n"] for row in given(run.work())] == [1]
+    assert run.rounds.wakes_in_ms() is None, "an idle host sleeps"
+
+
+def test_a_run_without_timers_never_wakes() -> None:
+    run = Run(PLAN)
+    run.sums(0, (1, 1))
+    run.work()
+    assert run.rounds.wakes_in_ms() is None
+
+
+# Slots that come and go
+
+
+def reroute(number: int, slots: tuple[int, ...], source: str, target: str) -> Message:
+    handing = Handing(slots, source, "there", target, "here")
+    return Message(reroute=Reroute(number, "step", (handing,)))
+
+
+ALL = tuple(range(SLOTS))
+
+
+def test_a_copy_that_nobody_needs_any_more_does_not_fire() -> None:
+    """It stays in the table while there are other copies: its windows are those of its new owner."""
+    run = Run(WindowPlan(TIMED, ["k"], {"n": count()}, tumbling("10ms"), "at"))
+    run.events(0, *((k, 5) for k in range(8)))
+    run.tell(reroute(0, ALL[:2], HOST, "other"))
+    run.tell(Message(checkpoint=CheckpointMessage(1, 0, -1)))
+    run.tell(Message(checkpoint=CheckpointMessage(2, 1, 0)))
+    run.work()
+    run.holdings.release()
+    run.tell(reroute(3, ALL[2:3], HOST, "other"))
+    run.work()
+    for courier in (0, 1):
+        run.time(courier, 20)
+    fired = {row["k"] for row in given(run.work())}
+    owned = run.holdings.residence.owned
+    keys = run.plan.codec.encode(
+        pa.record_batch([pa.array(range(8)), pa.array([0] * 8, pa.timestamp("ms"))], ["k", "window_start"])
+    )  # fmt: skip
+    slots = slots_of(keys.hashes, SLOTS)
+    assert fired == {k for k in range(8) if owned[slots[k]]}
+
+
+def test_a_copy_of_which_entries_were_evicted_does_not_say_that_they_do_not_exist() -> None:
+    run = Run(PLAN)
+    run.sums(0, *((k, 1) for k in range(8)))
+    run.tell(Message(checkpoint=CheckpointMessage(0, 0, -1)))
+    run.work()
+    run.tell(reroute(1, ALL, HOST, "other"))
+    run.holdings._memory_limit = 1
+    run.tell(Message(checkpoint=CheckpointMessage(2, 1, 0)))
+    run.work()
+    keys = run.plan.codec.encode(pa.record_batch({"k": pa.array(range(8), pa.int64())}))
+    found, unknown = run.holdings.copies.of_keys(keys, 1, 0)
+    assert found.num_rows + len(unknown) == 8
+    assert run.holdings.copies.lacking(np.arange(SLOTS)) == 0
+
+
+def test_what_was_fetched_for_a_slot_that_has_left_is_not_used_when_it_is_back() -> None:
+    run = Run(PLAN, version=0, source="elsewhere")
+    run.sums(0, (1, 1))
+    (need,) = run.work().needs
+    assert isinstance(need, NeedKeys)
+    ((_, keys),) = need.parts
+    none = run.holdings.operator.table.schema.empty_table()
+    holdings = run.holdings
+    holdings.give(np.arange(SLOTS), 0, 0)
+    assert holdings.install(need, keys, none)
+    assert not holdings.operator.table.known(keys).any(), "it has left"
+    holdings.take(np.arange(SLOTS), None, False, False)
+    assert holdings.install(need, keys, none)
+    assert not holdings.operator.table.known(keys).any(), "that was before it came"
+    assert holdings.install(holdings.need_keys(keys), keys, none)
+    assert holdings.operator.table.known(keys).all()
+
+
+def test_couriers_are_told_when_what_came_due_with_slots_has_fired() -> None:
+    """The host that they came from was behind."""
+    plan = WindowPlan(TIMED, ["k"], {"n": count()}, tumbling("10ms"), "at")
+    old, run = Run(plan), Run(plan)
+    old.events(0, (1, 5))
+    old.tell(reroute(0, ALL, HOST, "other"))
+    old.work()
+    run.holdings.give(np.arange(SLOTS), 0, 0)
+    run.holdings.release()
+    for courier in (0, 1):
+        run.time(courier, 20)
+    assert told(run.work(), 0, "watermark_ms") == [20]
+    run.tell(reroute(1, ALL, "other", HOST))
+    outcome = run.work()
+    assert told(outcome, 0, "message") == [1]
+    assert told(outcome, 0, "caught_up") == []
+    (need,) = outcome.needs
+    assert isinstance(need, NeedDue)
+    ((_, slots),) = need.parts
+    table, after = old.holdings.copies.of_due(slots, need.limits, 0, 0)
+    keys = plan.codec.from_storage(table.column("__key"))
+    assert run.holdings.install(need, keys, table)
+    run.holdings.none_due_before(need, after)
+    run.rounds.fetched(need)
+    run.now_ms += FIRE_EVERY_MS
+    outcome = run.work()
+    assert [row["n"] for row in given(outcome)] == [1]
+    assert told(outcome, 0, "caught_up") == [1]
+
+
+def test_who_goes_back_asks_the_store_for_what_it_gave_away_meanwhile() -> None:
+    """As of where it goes back to, though that was not known to be durable when the slots were away."""
+    run = Run(PLAN)
+    run.sums(0, *((k, 1) for k in range(8)))
+    run.tell(Message(checkpoint=CheckpointMessage(0, 0, -1)))
+    run.tell(reroute(1, ALL, HOST, "other"))
+    run.tell(Message(checkpoint=CheckpointMessage(2, 1, -1)))
+    run.tell(reroute(3, ALL, "other", HOST))
+    run.work()
+    run.holdings.return_to(0)
+    keys = run.plan.codec.encode(pa.record_batch({"k": pa.array(range(8), pa.int64())}))
+    missing = run.holdings.missing([keys])
+    assert missing is not None
+    assert len(missing) == 8
+    assert run.holdings.residence.store_version == 0

@@ -1,0 +1,59 @@
+"""A live flow in a process of its own, which can be killed: told what to do by lines on its stdin.
+
+    python -m tests.kafka.flow_process SERVERS INPUT OUTPUT CHECKPOINT
+
+Each line is a Python expression about `query`; what it gives is answered as a line of JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import penstock as ps
+from penstock.spark.query import FlowQuery
+
+FIRST, SECOND = "window-1", "aggregate-2"
+
+
+def flow(servers: str, topic: str) -> ps.Flow:
+    """Windows per user, and totals over them."""
+    orders = ps.kafka(servers, topic, schema="user string, amount long, at timestamp")
+    return (
+        ps.flow(orders, event_time="at", delay="1s")
+        .key_by("user", slots=16)
+        .window(ps.tumbling("1s"))
+        .aggregate(n=ps.count(), total=ps.sum("amount"))
+        .key_by("user", slots=16)
+        .aggregate(windows=ps.count(), n=ps.sum("n"), total=ps.sum("total"))
+    )
+
+
+def start(servers: str, source: str, output: str, checkpoint: str) -> FlowQuery:
+    return flow(servers, source).start(
+        ps.to("kafka", servers=servers, topic=output, key="user"),
+        checkpoint=checkpoint,
+        mode="live",
+        checkpoint_every="300ms",
+        hosts=2,
+        couriers=2,
+        settings=ps.Settings(heartbeat_ms=200, host_lost_ms=2_000),
+    )
+
+
+def main() -> None:
+    spark = ps.session(cores=12)
+    query = start(*sys.argv[1:])
+    for line in sys.stdin:
+        try:
+            answer = eval(line, {"query": query})
+        except Exception as refused:  # an order that is refused, a host that is gone
+            answer = repr(refused)
+        print(json.dumps(answer, default=repr), flush=True)
+    query.stop()
+    spark.stop()
+    print(json.dumps(query.status.state), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,178 @@
+"""A live flow between two topics of a real broker, in a process of its own, through everything that can
+happen to it: state and output are those of a batch computation."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock.console.checkpoint.checkpoint import Checkpoint
+from penstock_bench.broker import Broker
+from tests.kafka.flow_process import FIRST, SECOND
+from tests.kafka.orders import USERS, Orders, Output, counting, newest
+
+pytestmark = pytest.mark.kafka
+WAIT_S = 90.0
+
+
+class FlowProcess:
+    """A flow in a process of its own. What it writes to stderr goes to a file."""
+
+    def __init__(self, *arguments: str, log: Path) -> None:
+        with log.open("ab") as errors:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "tests.kafka.flow_process", *arguments],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                text=True,
+            )
+
+    def ask(self, expression: str) -> Any:
+        """What an expression about `query` gives."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(f"{expression}\n")
+        self._process.stdin.flush()
+        return self._answer()
+
+    def until(self, expression: str) -> None:
+        ends = time.monotonic() + WAIT_S
+        while not self.ask(expression):
+            assert self.ask("query.is_active"), self.ask("repr(query.exception())")
+            assert time.monotonic() < ends, f"not {expression}: {self.ask('query.status')}"
+            time.sleep(0.02)
+
+    def goes_on(self) -> None:
+        """Wait for three epochs that have been read since now, by everybody."""
+        epoch = self.ask("query.progress[-1].epoch if query.progress else -1")
+        self.until(
+            f"query.progress and query.progress[-1].epoch >= {epoch} + 3 and query.status.pending_slots"
+            " == 0 and len(query.status.hosts) >= 4 and len(query.status.couriers) == 2"
+        )
+
+    def pid(self, name: str) -> int:
+        found: int = self.ask(f"(query.status.hosts | query.status.couriers)[{name!r}]")
+        return found
+
+    def kill(self) -> list[int]:
+        """Kill the driver; returns the processes of its tasks."""
+        tasks = self.ask("[*query.status.hosts.values(), *query.status.couriers.values()]")
+        self._process.kill()
+        self._process.communicate()
+        return list(tasks)
+
+    def stop(self) -> None:
+        state, _ = self._process.communicate(timeout=30)
+        assert json.loads(state.splitlines()[-1]) == "stopped"
+        assert self._process.returncode == 0
+
+    def end(self) -> None:
+        self._process.kill()
+        self._process.communicate()
+
+    def _answer(self) -> Any:
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        assert line, "the flow's process has ended"
+        return json.loads(line)
+
+
+@contextmanager
+def stopped(pid: int, seconds: float) -> Iterator[None]:
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        time.sleep(seconds)
+        yield
+    finally:
+        os.kill(pid, signal.SIGCONT)
+
+
+def is_gone(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "Z"
+    except OSError:
+        return True
+
+
+def wait(condition: Callable[[], object]) -> None:
+    ends = time.monotonic() + WAIT_S
+    while not condition():
+        assert time.monotonic() < ends
+        time.sleep(0.05)
+
+
+def test_a_flow_survives_everything(kafka: Broker, topic: str, tmp_path: Path) -> None:
+    checkpoint, log = str(tmp_path / "checkpoint"), tmp_path / "log"
+    arguments = (kafka.servers, topic, kafka.create(f"{topic}-out"), checkpoint)
+    orders, output = Orders(*arguments[:2]), Output(arguments[0], arguments[2])
+    flow = FlowProcess(*arguments, log=log)
+    try:
+        flow.until("query.progress")  # of a topic without rows
+        orders.start()
+        flow.goes_on()
+
+        for hosts in (3, 2):
+            flow.ask(f"query.scale({FIRST!r}, {hosts})")
+            flow.until(f"len(query.status.hosts) == {hosts} + 2 and not query.status.pending_slots")
+        for step, target in ((FIRST, 1), (SECOND, 0)):
+            flow.ask(f"query.move({step!r}, range(8), '{step}/{target}')")
+        flow.goes_on()
+        assert "is run again" not in log.read_text(), "nothing has failed so far"
+
+        for name in (f"{FIRST}/0", "courier/0", f"{SECOND}/1", "courier/1"):
+            os.kill(flow.pid(name), signal.SIGKILL)
+            flow.goes_on()
+        for name in (f"{FIRST}/1", "courier/0"):
+            pid = flow.pid(name)
+            os.kill(pid, signal.SIGSTOP)
+            flow.until(f"{pid} not in (query.status.hosts | query.status.couriers).values()")
+            flow.goes_on()
+
+        with stopped(kafka.process.pid, 3):
+            pass
+        flow.goes_on()
+        kafka.kill()
+        time.sleep(1)
+        kafka.start()
+        flow.goes_on()
+
+        tasks = flow.kill()
+        flow = FlowProcess(*arguments, log=log)
+        flow.goes_on()
+        wait(lambda: all(is_gone(pid) for pid in tasks))
+        orders.end()
+        wanted = orders.totals()
+        wait(lambda: newest(output.rows) == wanted)
+        flow.until(f"query.progress[-1].epoch > {flow.ask('query.progress[-1].epoch')}")
+        flow.stop()
+    finally:
+        flow.end()
+        orders.end() if orders.is_alive() else None
+        output.end()
+    assert len(wanted) == USERS
+    told = counting(output.rows)
+    assert newest(told) == wanted
+    assert max(Counter((row.user, row.values[0]) for row in told).values()) == 1
+    assert len({row.run for row in output.rows}) >= 8
+    assert state(checkpoint) == wanted
+    traces = [line for line in log.read_text().splitlines() if line.startswith("\tat ")]
+    assert not traces
+
+
+def state(checkpoint: str) -> dict[str, tuple[int, int, int]]:
+    """User -> what the store has of it."""
+    entries = Checkpoint(checkpoint).entries(SECOND, None, 10 * USERS).entries
+    columns = ("count(*)", "sum(n)", "sum(total)")
+    found = {e.key["user"]: tuple(e.state[column] for column in columns) for e in entries}
+    return {user: (windows, n, total) for user, (windows, n, total) in found.items()}

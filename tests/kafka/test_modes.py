@@ -1,0 +1,96 @@
+"""The same topic in micro-batches, with Spark's connector, and as a live courier reads it: the same rows,
+and the same dead letters; and messages written by Spark.
+
+Spark runs in a process of its own: its session needs the connector's jars.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import penstock as ps
+from penstock.errors import SettingError
+from penstock_bench.broker import Broker, connector_jars
+from tests.kafka.test_source import fill, read
+
+pytestmark = pytest.mark.kafka
+
+DRIVER = """
+import json, sys, time
+from pathlib import Path
+import penstock as ps
+
+servers, topic, out, jars, folder = sys.argv[1:]
+spark = ps.session(cores=6, conf={"spark.jars": jars, "spark.sql.session.timeZone": "Asia/Tokyo"})
+source = ps.kafka(servers, topic, schema="n long, word string", starting={topic: {1: 7}},
+                  metadata=["key", "headers", "topic", "partition", "offset"])
+rows, sums = ps.collect(), ps.collect()
+
+ps.flow(source).start(rows, checkpoint=f"{folder}/rows", trigger="available_now",
+                      on_error="dead_letter").await_termination(120)
+(ps.flow(source, event_time="arrival").key_by("word").aggregate(n=ps.count()).start(
+    ps.to("kafka", servers=servers, topic=out, key="word"), checkpoint=f"{folder}/sums",
+    trigger="available_now", on_error="dead_letter").await_termination(120))
+letters = [json.loads(line) for file in Path(folder, "rows").rglob("dead_letters/*.jsonl")
+           for line in file.read_text().splitlines()]
+failed = ""
+query = ps.flow(source).start(ps.collect(), checkpoint=f"{folder}/fails", trigger="available_now")
+try:
+    query.await_termination(60)
+except ps.PenstockError as error:
+    failed = str(error)
+print("RESULT", json.dumps([rows.rows(), letters, failed], default=repr))
+"""
+
+
+def test_micro_batches_read_what_a_courier_reads(kafka: Broker, topic: str, tmp_path: Path) -> None:
+    try:
+        jars = connector_jars()
+    except SettingError as missing:
+        pytest.skip(f"no connector: {missing}")
+    fill(kafka, topic, range(300))
+    kafka.produce(
+        topic, [{"value": value, "partition": 2, "timestamp": 5} for value in ("oops", None)]
+    )
+    source = ps.kafka(
+        kafka.servers,
+        topic,
+        schema="n long, word string",
+        starting={topic: {1: 7}},
+        metadata=["key", "headers", "topic", "partition", "offset"],
+    )
+    polled = read(source, source.first(source.partitions()), 295)
+    live = [row for one in polled for row in one.batch.to_pylist()]
+    assert len(live) == 300 - 7 + 1
+    out = kafka.create(f"{topic}-out")
+
+    arguments = [kafka.servers, topic, out, jars, str(tmp_path)]
+    done = subprocess.run(
+        [sys.executable, "-c", DRIVER, *arguments], capture_output=True, text=True, timeout=280
+    )
+    (line,) = [
+        line for line in done.stdout.splitlines() if line.startswith("RESULT ")
+    ] or pytest.fail(done.stdout + done.stderr[-9000:])
+    micro, letters, failed = json.loads(line.removeprefix("RESULT "))
+
+    def place(row: dict[str, Any]) -> tuple[int, int]:
+        return row["partition"], row["offset"]
+
+    as_text = json.loads(json.dumps(live, default=repr))
+    assert sorted(micro, key=place) == sorted(as_text, key=place)
+    (bad,) = [bad for one in polled for bad in one.bad]
+    assert [(letter["key"], letter["row"]) for letter in letters] == [(bad.key, bad.row)]
+    assert bad.key in failed
+    assert "dead_letter" in failed
+
+    counts = {
+        message.key().decode(): json.loads(message.value()) for message in kafka.messages(out)
+    }
+    words = [row["word"] for row in live if row["word"] is not None]
+    assert counts == {word: {"word": word, "n": words.count(word)} for word in set(words)}

@@ -1,0 +1,72 @@
+"""The source Kafka, as far as it goes without a broker."""
+
+from __future__ import annotations
+
+import pickle
+
+import pyarrow as pa
+import pytest
+
+import penstock as ps
+from penstock.errors import FlowError, SettingError
+from penstock.live.sources.kafka import METADATA
+
+
+def test_columns_are_the_values_fields_and_what_was_asked_for() -> None:
+    source = ps.kafka(
+        "b:1", "t", schema="a long", arrival="sent", metadata={"key": "k", "offset": "o"}
+    )
+    assert source.schema == pa.schema(
+        [("a", pa.int64()), ("sent", METADATA["timestamp"]), ("k", pa.binary()), ("o", pa.int64())]
+    )
+    assert source.arrival == "sent"
+    assert ps.kafka("b:1", "t", schema="a long", arrival=None).arrival is None
+    assert pickle.loads(pickle.dumps(source)) == source
+
+
+def test_columns_of_one_name_are_refused() -> None:
+    for schema, given in (("arrival long", {}), ("key long", {"metadata": ["key"]})):
+        with pytest.raises(FlowError, match="two columns would be called"):
+            ps.kafka("b:1", "t", schema=schema, **given)  # type: ignore[arg-type]
+
+
+def test_what_no_source_can_be_made_of_is_refused() -> None:
+    with pytest.raises(FlowError, match="messages have no colour"):
+        ps.kafka("b:1", "t", schema="a long", metadata=["colour"])
+    with pytest.raises(SettingError, match="starting='now'"):
+        ps.kafka("b:1", "t", schema="a long", starting="now")  # type: ignore[arg-type]
+    with pytest.raises(SettingError, match="servers and a topic"):
+        ps.kafka("b:1", [], schema="a long")
+
+
+def test_what_spark_reads_is_decoded_as_a_courier_does() -> None:
+    source = ps.kafka("b:1", "t", schema="a long", metadata=["key"])
+    read = pa.RecordBatch.from_pylist(
+        [
+            {
+                "value": value,
+                "topic": "t",
+                "partition": 3,
+                "offset": n,
+                "timestamp": n,
+                "key": b"k%d" % n,
+            }
+            for n, value in enumerate([b'{"a": 1}', b"oops", None])
+        ],
+        schema=source.decoder.schema,
+    )
+    rows, bad = source.decoder.decode(read)
+    assert rows.schema == source.schema
+    assert [(row["a"], row["key"]) for row in rows.to_pylist()] == [(1, b"k0"), (None, b"k2")]
+    assert [(letter.key, letter.row) for letter in bad] == [("t/3/1", "oops")]
+
+
+def test_a_flow_measures_latency_from_the_messages_timestamp() -> None:
+    source = ps.kafka("b:1", "t", schema="a long")
+    flow = ps.flow(source)
+    assert flow.plan.sources[0].arrival == "arrival"
+    assert flow.graph.sources[0].live is source
+    assert (
+        ps.flow(ps.kafka("b:1", "t", schema="at timestamp"), arrival="at").plan.sources[0].arrival
+        == "at"
+    )

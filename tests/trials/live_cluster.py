@@ -1,0 +1,356 @@
+"""A whole live flow in one process, without Spark, and everything in it can die.
+
+The driver's classes, the hosts' and couriers' Flight servers are the real ones; threads stand for
+processes. What Spark does is done here: a task that died is tried again, and after the death of the driver
+another one is started on the same store.
+"""
+
+from __future__ import annotations
+
+import secrets
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import pyarrow as pa
+import pyarrow.flight as fl
+
+from penstock.driver.couriers import CourierCrew
+from penstock.driver.fleet import Fleet
+from penstock.driver.live import BrokenOff, Inbox, LiveRunner, Outcome
+from penstock.driver.progress import EpochProgress
+from penstock.driver.registry import Registry
+from penstock.driver.relocation import Relocation
+from penstock.errors import PenstockError
+from penstock.faults import InjectedFault, arm
+from penstock.host.main import HostTask, keep_known
+from penstock.live.loop import CourierTask
+from penstock.live.server import CourierServer
+from penstock.live.sinks.sink import LiveSink, LiveWriter, RowIds
+from penstock.live.sources.source import LiveSource
+from penstock.live.task import register
+from penstock.plan.migration import Migration
+from penstock.plan.steps import FlowPlan
+from penstock.settings import Settings
+from penstock.wire.flight import Endpoint
+from tests.trials.plain_rows import Row
+from tests.trials.thread_hosts import ADDRESS, Birth, ThreadHosts, open_store
+
+SETTINGS = Settings(
+    rpc_timeout_ms=10_000,
+    host_start_ms=10_000,
+    heartbeat_ms=100,
+    host_lost_ms=2_000,
+    compact_epochs=4,
+    keep_epochs=4,
+)
+WAIT_S = 30.0
+
+
+@dataclass(frozen=True)
+class KeptRows(LiveSink):
+    """Keeps what leaves, by the epoch that it left in; what is run again takes the place of that."""
+
+    rows: dict[int, list[Row]] = field(default_factory=dict)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def writer(self, courier: int, schema: pa.Schema) -> LiveWriter:
+        return _KeptWriter(self)
+
+    def rewind(self, epoch: int) -> None:
+        with self.lock:
+            for later in [e for e in self.rows if e > epoch]:
+                del self.rows[later]
+
+    def all_rows(self) -> list[Row]:
+        with self.lock:
+            return [row for epoch in sorted(self.rows) for row in self.rows[epoch]]
+
+
+@dataclass
+class _KeptWriter(LiveWriter):
+    sink: KeptRows
+
+    def write(self, batch: pa.RecordBatch, ids: RowIds) -> None:
+        with self.sink.lock:
+            self.sink.rows.setdefault(ids.epoch, []).extend(batch.to_pylist())
+
+    def flush(self, epoch: int) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class MortalCourier(CourierServer):
+    """A courier that can die: from then on every call breaks."""
+
+    dead = False
+
+    def do_action(self, *args: Any) -> Any:
+        if self.dead:
+            raise fl.FlightUnavailableError("this courier is dead")
+        return super().do_action(*args)
+
+
+class ThreadCouriers:
+    """Jobs of couriers, as threads."""
+
+    def __init__(self, cluster: LiveCluster) -> None:
+        self._cluster = cluster
+        self._servers: dict[str, MortalCourier] = {}
+        self._ends: dict[str, threading.Event] = {}
+        self.absent: set[str] = set()
+        """Couriers that do not come up: there is no core for them."""
+        self._lock = threading.Lock()
+
+    def start(self, name: str, work: int) -> None:
+        self.kill(name)
+        if name not in self.absent:
+            threading.Thread(target=self._serve, args=(name,), daemon=True).start()
+
+    def _serve(self, name: str) -> None:
+        cluster, ended = self._cluster, threading.Event()
+        task = CourierTask(
+            name,
+            cluster.flow,
+            cluster.sources,
+            cluster.sink,
+            cluster.registry.location,
+            cluster.token,
+            True,
+            cluster.settings,
+            keep_late=True,
+        )
+        driver = Endpoint(task.driver, task.token)
+        server = MortalCourier(task, ADDRESS, driver, ended.set, lambda: self._died(name, server))
+        with self._lock:
+            self._servers[name], self._ends[name] = server, ended
+        with suppress(PenstockError):
+            known = [register(server, task, driver)]
+            keep_known(driver, cluster.settings, known, ended)
+        self._end(server)
+        driver.close()
+
+    def _died(self, name: str, server: MortalCourier) -> None:
+        """A fault has ended the courier's thread, as if its process had died."""
+        server.dead = True
+        threading.Thread(target=self.kill, args=(name,), daemon=True).start()
+
+    def running(self, name: str) -> bool:
+        with self._lock:
+            return name in self._servers or name in self.absent
+
+    def failure(self, name: str) -> str:
+        return "it was killed"
+
+    def cancel(self, name: str) -> None:
+        self.kill(name)
+
+    def give_up(self, name: str, pid: int) -> None:
+        self.kill(name)
+
+    def kill(self, name: str) -> None:
+        """End a courier as SIGKILL would."""
+        with self._lock:
+            server, ended = self._servers.pop(name, None), self._ends.pop(name, None)
+        if server is not None and ended is not None:
+            self._cluster.deaths[name] += 1
+            server.dead = True
+            ended.set()
+
+    def _end(self, server: MortalCourier) -> None:
+        server.dead = True
+        with suppress(RuntimeError):
+            self._cluster.undertaker.submit(server.end)
+
+    def close(self) -> None:
+        for name in list(self._servers):
+            self.kill(name)
+
+
+class _Doom:
+    """Whoever looks at it dies."""
+
+    @property
+    def run(self) -> int:
+        raise InjectedFault("driver", {})
+
+
+class LiveCluster:
+    """One live flow with its driver, hosts, couriers and sink. It flows by itself, in threads."""
+
+    def __init__(
+        self,
+        flow: FlowPlan,
+        sources: tuple[LiveSource, ...],
+        store: str,
+        *,
+        hosts: int = 2,
+        couriers: int = 2,
+        settings: Settings = SETTINGS,
+        migration: str = "lazy",
+        checkpoint_ms: int = 60,
+        close: bool = False,
+        memory_limit: int | None = None,
+    ) -> None:
+        self.flow, self.sources, self.store, self.settings = flow, sources, store, settings
+        self.hosts, self.couriers = {step.id: hosts for step in flow.keyed}, couriers
+        self.migration, self._checkpoint_ms = Migration.parse(migration), checkpoint_ms
+        self.memory_limit, self._close_flow = memory_limit, close
+        self.sink = KeptRows()
+        self.late: dict[int, dict[tuple[str, int], list[Row]]] = {}
+        self.deaths: Counter[str] = Counter()
+        self.births: dict[str, Birth] = {}
+        self.progress: list[EpochProgress] = []
+        self.outcome: Outcome | BaseException | None = None
+        self.undertaker = ThreadPoolExecutor(8, thread_name_prefix="undertaker")
+        self._closing = threading.Event()
+        self._driver = threading.Thread(target=self._drive, name="live-driver", daemon=True)
+        self._start_driver()
+        self._driver.start()
+
+    # What a test asks
+
+    def until(self, condition: Callable[[], object], what: str = "") -> float:
+        """Wait until something holds; gives the seconds that it took."""
+        began = time.monotonic()
+        ends = began + WAIT_S
+        while not condition():
+            if isinstance(self.outcome, BaseException):
+                raise self.outcome
+            assert time.monotonic() < ends, f"it did not come to that: {what} {self.runner.waiting}"
+            time.sleep(0.005)
+        return time.monotonic() - began
+
+    def pass_epochs(self, number: int = 1) -> None:
+        """Wait until so many more epochs have begun and are durable."""
+        begun = self.progress[-1].epoch if self.progress else -1
+        self.until(lambda: self.progress and self.progress[-1].epoch >= begun + number + 1)
+
+    # Deaths
+
+    def kill_host(self, where: Mapping[str, object]) -> None:
+        """What a fault does to the host that passes its point."""
+        self.jobs.kill(str(where["host"]))
+        raise InjectedFault("host", where)
+
+    def kill_driver(self, where: Mapping[str, object]) -> None:
+        """What a fault does in another thread than the driver's: that one dies of what it hears next."""
+        self.inbox.put(cast(BrokenOff, _Doom()))
+        raise InjectedFault("driver", where)
+
+    def bury(self, task: HostTask) -> None:
+        def end() -> None:
+            task.end()
+            for server in task.servers:  # a process that is dead writes nothing more
+                server._sealer.shutdown()
+                server._soft_writer.shutdown()
+
+        try:
+            self.undertaker.submit(end)
+        except RuntimeError:
+            end()
+
+    # The driver
+
+    def _start_driver(self) -> None:
+        self.token = secrets.token_hex(8)
+        store = open_store(self.store)
+        store.claim(int(time.time() * 1000))
+        self.place = store.place
+        inbox = self.inbox = Inbox()
+        self.registry = Registry(ADDRESS, 0, self.token, lambda _, run: inbox.put(BrokenOff(run)))
+        self.jobs = ThreadHosts(self, self.registry, self.token)
+        self.courier_jobs = ThreadCouriers(self)
+        self.fleet = Fleet(self.jobs, self.registry, self.token, self.settings)
+        self.crew = CourierCrew(self.courier_jobs, self.registry, self.token, self.settings)
+        self.relocation = Relocation(
+            self.flow.keyed, self.hosts, self.fleet, self.settings, self.migration, live=True
+        )
+        self.stopping = threading.Event()
+        self.runner = LiveRunner(
+            self.flow,
+            self.sources,
+            self.fleet,
+            self.crew,
+            self.relocation,
+            self.registry,
+            store,
+            self.settings,
+            inbox,
+            checkpoint_ms=self._checkpoint_ms,
+            close=self._close_flow,
+            on_progress=self.progress.append,
+            late_sink=self._keep_late,
+            rewind=self.sink.rewind,
+        )
+        self.relocation.start_hosts()
+        self.crew.start(self.couriers)
+
+    def _drive(self) -> None:
+        """Be the driver; when it dies of a fault, be the next one."""
+        while not self._closing.is_set():
+            try:
+                self.outcome = self.runner.run(self.stopping)
+                return
+            except InjectedFault:
+                self.deaths["driver"] += 1
+                self._end_driver()
+                self._start_driver()
+            except BaseException as failed:
+                self.outcome = failed
+                return
+
+    def _keep_late(self, epoch: int, rows: dict[tuple[str, int], pa.Table]) -> None:
+        self.late[epoch] = {where: table.to_pylist() for where, table in rows.items()}
+
+    def _end_driver(self) -> None:
+        self.jobs.close()
+        self.courier_jobs.close()
+        self.runner.stop()
+        self.crew.stop()
+        self.fleet.stop()
+        self.registry.shutdown()
+
+    def stop(self) -> Outcome:
+        """End the flow in good order."""
+        self.stopping.set()
+        self._driver.join(WAIT_S)
+        if isinstance(self.outcome, BaseException):
+            raise self.outcome
+        assert self.outcome is not None
+        return self.outcome
+
+    def restart(self, **changes: Any) -> None:
+        """Stop in good order, and start again on the same store."""
+        self.stop()
+        self._end_driver()
+        self.hosts |= changes.get("hosts", {})
+        self.couriers = changes.get("couriers", self.couriers)
+        self.outcome = None
+        self._start_driver()
+        self._driver = threading.Thread(target=self._drive, name="live-driver", daemon=True)
+        self._driver.start()
+
+    def close(self) -> None:
+        self._closing.set()
+        self.stopping.set()
+        self._driver.join(WAIT_S)
+        self._end_driver()
+        self.undertaker.shutdown()
+        arm(())
+        assert not self._driver.is_alive(), "the driver is left behind"
+
+
+@contextmanager
+def live_cluster(flow: FlowPlan, sources: Any, store: str, **kwargs: Any) -> Iterator[LiveCluster]:
+    """A cluster that leaves nothing behind."""
+    made = LiveCluster(flow, tuple(sources), store, **kwargs)
+    try:
+        yield made
+    finally:
+        made.close()

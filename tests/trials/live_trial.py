@@ -1,0 +1,125 @@
+"""A live flow on trial: rows, moves, deaths and silence in any order, then a look at the whole."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from penstock.errors import SettingError
+from penstock.plan.migration import Migration
+from tests.live.pretence import Tap, TapSource, taps
+from tests.trials.cluster import stored_entries
+from tests.trials.ledger import SLOTS
+from tests.trials.live_cluster import LiveCluster, live_cluster
+from tests.trials.live_subjects import SUBJECTS, Subject, sources_of
+from tests.trials.plain_rows import Row, of_schema
+
+START_MS = 1_000_000
+"""Event time begins here."""
+PARTITIONS = 3
+
+
+class SubjectTrial:
+    """A live flow, and all rows that it was given."""
+
+    def __init__(
+        self, subject: Subject, cluster: LiveCluster, given: list[dict[str, Tap]], seed: int
+    ) -> None:
+        self.subject, self.cluster, self._taps = subject, cluster, given
+        self.pick, self.rows, self.now_ms = random.Random(seed), list[Row](), START_MS
+
+    # Rows
+
+    def give(self, batches: int = 4, rows: int = 10, gap_ms: int = 400) -> None:
+        """Let rows arrive, while event time goes on by so much with each batch."""
+        for _ in range(batches):
+            self.now_ms += gap_ms
+            made = self.subject.rows(self.pick, rows, self.now_ms)
+            self.rows += made
+            for source, of_source in sources_of(self.subject.flow, made).items():
+                for tap, some in self._dealt(source, of_source):
+                    tap.give(of_schema(some, self.subject.flow.sources[source].schema))
+
+    def _dealt(self, source: int, rows: list[Row]) -> Iterator[tuple[Tap, list[Row]]]:
+        """Rows, each with the partition that it comes by: any, or always the same one."""
+        partitions = list(self._taps[source].values())
+        if self.subject.pinned is None:
+            self.pick.shuffle(partitions)
+            for place, tap in enumerate(partitions):
+                if rows[place :: len(partitions)]:
+                    yield tap, rows[place :: len(partitions)]
+            return
+        for row in rows:
+            place = sum(map(ord, row[self.subject.pinned]))
+            yield partitions[place % len(partitions)], [row]
+
+    def polled(self) -> None:
+        """Wait until couriers have read all that was given."""
+        everything = [tap for of in self._taps for tap in of.values()]
+        self.cluster.until(
+            lambda: all(tap.read == len(tap.batches) for tap in everything), "all is read"
+        )
+
+    # What a user does
+
+    def move(
+        self, number: int = 0, slots: tuple[int, ...] = tuple(range(SLOTS)), to: int = 0
+    ) -> None:
+        """Ask for slots of a step to go to one of its hosts."""
+        steps = self.cluster.flow.keyed
+        step = steps[number % len(steps)].id
+        with suppress(
+            SettingError, RuntimeError
+        ):  # the driver is dead, or a new one with other hosts
+            hosts = self.cluster.relocation.hosts(step)
+            self.cluster.relocation.move(step, slots, hosts[to % len(hosts)])
+
+    def scale(self, number: int, hosts: int) -> None:
+        steps = self.cluster.flow.keyed
+        with suppress(SettingError, RuntimeError):
+            self.cluster.relocation.scale(steps[number % len(steps)].id, hosts)
+
+    def migrate_by(self, migration: str) -> None:
+        self.cluster.migration = self.cluster.relocation.migration = Migration.parse(migration)
+
+    def moved(self) -> None:
+        """Wait until no slot is on its way."""
+        self.cluster.until(lambda: not self.cluster.relocation.pending, "moved")
+
+    # What must be so
+
+    def check(self) -> None:
+        """End the input, and compare what left, and what the store holds, with a batch computation."""
+        on = self.cluster
+        for of in self._taps:
+            for tap in of.values():
+                tap.give(end=True)
+        on.until(lambda: on.outcome is not None, "finished")
+        assert on.outcome == "finished"
+        assert all(not p.late_rows for p in on.progress), "rows were late that cannot be"
+        assert on.progress[-1].epoch == max(p.epoch for p in on.progress)
+        if not on.deaths["driver"]:
+            assert sum(p.rows for p in on.progress) == len(self.rows), "rows that were committed"
+        self.subject.judge(self.rows, on.sink.all_rows())
+
+    def stored(self, number: int = 0) -> dict[Any, Row]:
+        """Each key of a step, with what the newest version in the store has of it."""
+        step = self.cluster.flow.keyed[number]
+        return stored_entries(self.cluster.store, step, self.cluster.progress[-1].epoch)
+
+
+@contextmanager
+def subject_trial(
+    name: str, store: Path, seed: int = 1, partitions: int = PARTITIONS, **kwargs: Any
+) -> Iterator[SubjectTrial]:
+    subject = SUBJECTS[name]
+    sources, given = [], []
+    for number, plan in enumerate(subject.flow.sources):
+        by_name = taps(*(f"s{number}p{n}" for n in range(partitions)))
+        given.append(by_name)
+        sources.append(TapSource(by_name, plan.schema))
+    with live_cluster(subject.flow, sources, str(store), close=True, **kwargs) as cluster:
+        yield SubjectTrial(subject, cluster, given, seed)
