@@ -54,8 +54,9 @@ def _changes(report: Result) -> Picture:
         panels.append(
             Panel(
                 [Line(places, [*before, *after], "", BLUE), Line([0, 0], [1, 1000], "", GREY)],
-                x=f"seconds since {words}",
+                x="seconds since then, by when rows were produced",
                 y="p99 of 100 ms, ms",
+                note=words,
                 log="y",
             )
         )
