@@ -313,7 +313,6 @@ class SideLoad:
 
     def right(self, received: Received) -> bool:
         """Whether the last count and sum of every key are those of the rows that were produced."""
-        wanted: dict[int, tuple[int, int]] = {}
         n, s = np.zeros(KEYS, np.int64), np.zeros(KEYS, np.int64)
         for rows in self._rows:
             draws = Draws(1, np.arange(rows, dtype=np.int64))

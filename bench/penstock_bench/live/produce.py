@@ -45,7 +45,7 @@ def produce(servers: str, topic: str, rate: float, rows: int, keys: int) -> dict
         key, value = draws.below(keys, "key").tolist(), draws.below(1000, "value").tolist()
         for i in range(end - number):
             text = b'{"k":%d,"v":%d,"t":%d}' % (key[i], value[i], time.time_ns() // 1000)
-            _put(producer, topic, text, (number + i))
+            _put(producer, topic, text)
         producer.poll(0)
         number = end
         if rate:
@@ -54,7 +54,7 @@ def produce(servers: str, topic: str, rate: float, rows: int, keys: int) -> dict
     return {"rows": rows, "seconds": time.monotonic() - began, "late_s": late_s}
 
 
-def _put(producer: Any, topic: str, text: bytes, number: int) -> None:
+def _put(producer: Any, topic: str, text: bytes) -> None:
     while True:
         try:
             producer.produce(topic, text)

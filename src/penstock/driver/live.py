@@ -144,9 +144,9 @@ class LiveRunner:
         self._clock_ms, self._steady_ms = clock_ms, steady_ms
         self.versions = Versions(flow, fleet, store, settings, clock_ms, steady_ms, live=True)
         self._positions: dict[int, dict[str, Any]] = {}
+        """Where each partition of each source goes on from the newest version."""
         self._runs: tuple[tuple[int, int], ...] = ()
         """When runs began and with which epoch, newest first; without those that a later one goes before."""
-        """Where each partition of each source goes on from the newest version."""
         self._read: list[tuple[int, str]] = []
         """(source, partition) of all that couriers read."""
         self._marks: Mapping[str, SlotsMark] = {}

@@ -10,7 +10,7 @@ import signal
 import sys
 import threading
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everywhere in PySpark
@@ -24,6 +24,14 @@ _ROW = "k long, v long, t long"
 _POLL_S = 0.05
 
 
+class _Topics(NamedTuple):
+    """Where rows come from, and where updates go."""
+
+    servers: str
+    source: str
+    sink: str
+
+
 def main(servers: str, source: str, sink: str, folder: str, kind: str) -> None:
     """Run the flow until the process is told to end."""
     over = threading.Event()
@@ -31,29 +39,25 @@ def main(servers: str, source: str, sink: str, folder: str, kind: str) -> None:
     jars = {} if kind == "live" else {"spark.jars": connector_jars()}
     conf = {"spark.sql.shuffle.partitions": "2", **jars}
     spark = ps.session("penstock-live-bench", cores=8, conf=conf)
-    run = _native if kind == "native" else _penstock
+    topics = _Topics(servers, source, sink)
     try:
-        run(spark, servers, source, sink, Path(folder), kind, over)
+        if kind == "native":
+            _native(spark, topics, Path(folder), over)
+        else:
+            _penstock(topics, Path(folder), {"mode": "live"} if kind == "live" else {}, over)
     finally:
         spark.stop()
 
 
 def _penstock(
-    spark: SparkSession,
-    servers: str,
-    source: str,
-    sink: str,
-    folder: Path,
-    kind: str,
-    over: threading.Event,
+    topics: _Topics, folder: Path, options: dict[str, Any], over: threading.Event
 ) -> None:
     flow = (
-        ps.flow(ps.kafka(servers, source, schema=_ROW, starting="earliest"))
+        ps.flow(ps.kafka(topics.servers, topics.source, schema=_ROW, starting="earliest"))
         .key_by("k", slots=SLOTS)
         .aggregate(n=ps.count(), s=ps.sum("v"), t=ps.max("t"))
     )
-    out = ps.to("kafka", servers=servers, topic=sink)
-    options: dict[str, Any] = {"mode": "live"} if kind == "live" else {}
+    out = ps.to("kafka", servers=topics.servers, topic=topics.sink)
     query = flow.start(out, checkpoint=str(folder / "checkpoint"), hosts=HOSTS, **options)
     try:
         while not over.wait(_POLL_S):
@@ -67,9 +71,8 @@ def _penstock(
 
 def _tell(folder: Path, query: ps.FlowQuery) -> None:
     status = query.status
-    couriers = getattr(status, "couriers", {})
     file = folder / "status.new"
-    file.write_text(json.dumps({"hosts": status.hosts, "couriers": couriers}))
+    file.write_text(json.dumps({"hosts": status.hosts, "couriers": status.couriers}))
     file.rename(folder / "status.json")
 
 
@@ -82,19 +85,11 @@ def _obey(folder: Path, query: ps.FlowQuery) -> None:
         query.move(step, range(SLOTS // 2), to=f"{step}/1")
 
 
-def _native(
-    spark: SparkSession,
-    servers: str,
-    source: str,
-    sink: str,
-    folder: Path,
-    kind: str,
-    over: threading.Event,
-) -> None:
+def _native(spark: SparkSession, topics: _Topics, folder: Path, over: threading.Event) -> None:
     keep_state_in(spark, ROCKSDB)
     options = {
-        "kafka.bootstrap.servers": servers,
-        "subscribe": source,
+        "kafka.bootstrap.servers": topics.servers,
+        "subscribe": topics.source,
         "startingOffsets": "earliest",
     }
     rows = spark.readStream.format("kafka").options(**options).load()
@@ -105,8 +100,8 @@ def _native(
     out = sums.select(F.to_json(F.struct("k", "n", "s", "t")).alias("value"))
     query = (
         out.writeStream.format("kafka")
-        .option("kafka.bootstrap.servers", servers)
-        .option("topic", sink)
+        .option("kafka.bootstrap.servers", topics.servers)
+        .option("topic", topics.sink)
         .option("checkpointLocation", str(folder / "checkpoint"))
         .outputMode("update")
         .start()
