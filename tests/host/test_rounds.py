@@ -11,7 +11,8 @@ import pytest
 from penstock.errors import ProtocolError
 from penstock.host.holdings import Holdings
 from penstock.host.residence import NeedDue, NeedKeys
-from penstock.host.rounds import FIRE_EVERY_MS, Rounds, Worked
+from penstock.host.rounds import Rounds, Worked
+from penstock.host.run_time import FIRE_EVERY_MS
 from penstock.operators.aggregate.aggregates import count
 from penstock.operators.operator import ROWS, EpochTime, StepPlan
 from penstock.operators.window.plan import WindowPlan
@@ -152,7 +153,7 @@ def test_a_window_closes_with_the_watermark_of_all_couriers() -> None:
     run.time(0, 20)
     outcome = run.work()
     assert given(outcome) == []
-    assert run.rounds.watermark is None, "the other courier has not told how far it is"
+    assert run.rounds.time.watermark is None, "the other courier has not told how far it is"
     run.events(1, (1, 4))
     run.time(1, 11)
     run.events(1, (1, 13))
@@ -165,7 +166,7 @@ def test_a_window_closes_with_the_watermark_of_all_couriers() -> None:
     assert told(outcome, 1, "watermark_ms") == [20]
     run.time(1, 5)
     run.work()
-    assert run.rounds.watermark == 20, "time does not go back"
+    assert run.rounds.time.watermark == 20, "time does not go back"
 
 
 def test_a_courier_that_wakes_is_told_how_far_the_host_is() -> None:
@@ -199,7 +200,7 @@ def test_time_does_not_pass_rows_that_are_held() -> None:
     ((source, keys),) = need.parts
     assert source is not None
     assert (source.location, source.version, source.run) == ("elsewhere", 0, 0)
-    assert other.rounds.watermark is None
+    assert other.rounds.time.watermark is None
     found, unknown = run.holdings.copies.of_keys(keys, 0, 0)
     assert len(unknown) == 0
     assert other.holdings.install(need, keys, found)
@@ -210,7 +211,7 @@ def test_time_does_not_pass_rows_that_are_held() -> None:
     other.holdings.none_due_before(due, {})
     other.rounds.fetched(due)
     assert [row["n"] for row in given(other.work())] == [2]
-    assert other.rounds.watermark == 11
+    assert other.rounds.time.watermark == 11
 
 
 def test_all_windows_close_at_the_end() -> None:

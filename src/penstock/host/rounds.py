@@ -19,7 +19,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from itertools import groupby, pairwise
+from itertools import groupby
 
 import numpy as np
 import pyarrow as pa
@@ -28,17 +28,16 @@ from penstock import codec
 from penstock.errors import ProtocolError
 from penstock.exchange.aside import Aside
 from penstock.host.chunks import joined
+from penstock.host.held_rows import HeldRows, Piece
 from penstock.host.holdings import Holdings
 from penstock.host.residence import FrozenCopy, Need, NeedDue
+from penstock.host.run_time import RunTime
 from penstock.host.vitals import HostVitals
-from penstock.operators.operator import Answer, EpochTime
+from penstock.operators.operator import Answer
 from penstock.plan.slots import must_be_slots
-from penstock.state.arrays import Array, fixed_array
-from penstock.state.keys.codec import Keys, slots_of
 from penstock.wire.live import (
     Back,
     CheckpointMessage,
-    Chunk,
     Frame,
     Message,
     Reroute,
@@ -48,14 +47,6 @@ from penstock.wire.live import (
 
 MOST_ROWS = 1 << 16
 """Rows of a round after which it takes in no more chunks: answers should not wait for long."""
-FIRE_EVERY_MS = 10
-"""Pause between two rounds that fire, where no watermark asks for one."""
-_LOOK_EVERY_MS = 2
-"""Pause before a look whether what is due can fire."""
-_FETCHES = 4
-"""Requests for missing keys that are under way at a time."""
-_NEVER_DUE = (1 << 63) - 1
-"""What no due time is."""
 _UNKNOWN = Time(None)
 
 
@@ -122,25 +113,6 @@ class _Courier:
     """Work since it was last told of some."""
 
 
-@dataclass(frozen=True)
-class _Held:
-    """Rows of a chunk that wait for state, sorted by slot."""
-
-    serial: int
-    courier: int
-    number: int
-    kind: str
-    rows: pa.RecordBatch
-    keys: Keys
-    slots: Array
-    left: tuple[tuple[int, int], ...]
-    """(begin, end) of each slot's rows that still wait."""
-
-
-Piece = tuple[str, pa.RecordBatch]
-"""Records that can be applied, and of what kind they are."""
-
-
 class Rounds:
     """One live run on one host. Calls must not overlap: the shell holds a lock."""
 
@@ -155,32 +127,21 @@ class Rounds:
     ) -> None:
         assert holdings.version is not None
         self.run, self.epoch = run, holdings.version + 1
-        self.watermark: int | None = None
-        """What has fired up to."""
         self.acted = -1
         """The newest message that was acted on."""
         self._holdings, self._operator, self._host = holdings, holdings.operator, host
         self._couriers = [_Courier() for _ in range(couriers)]
         self._output = output_courier(host, couriers)
-        self._now_ms, self._clock, self._now = now_ms, clock, 0
+        self._clock = clock
         self._messages: dict[int, tuple[Message, set[int]]] = {}
         """Reroutes and the like that have not come from all couriers, and from whom they have."""
-        self._held: list[_Held] = []
-        self._held_slots = np.zeros(self._operator.table.slots, np.bool_)
-        self._serial = 0
+        self._held = HeldRows(holdings)
+        self._needs: list[Need] = []
+        """What has to be fetched, and was not told of."""
+        self.time = RunTime(holdings, now_ms, self._needs.append)
         self._behind: int | None = None
         """The newest reroute that was acted on, while what is due of its slots has not fired."""
-        self._came = self._unasked = False
-        """State has come; rows are held that nobody has asked state for."""
-        self._asked = 0
-        self._due_asked = False
-        self._heard: deque[tuple[int, int]] = deque()
-        """Watermarks of all couriers that were not passed: (held rows that are before it, watermark)."""
         self._told: int | None = None
-        self._ended = False
-        self._floor: dict[str, int] = {}
-        """For each column of due times, what no entry here is below; none: not known."""
-        self._due_columns, self._fired_ms = self._operator.due_columns, -FIRE_EVERY_MS
         self._rows, self._busy_s = 0, 0.0
 
     # -- what happens
@@ -206,14 +167,14 @@ class Rounds:
     def fetched(self, need: Need) -> None:
         """What was needed has been installed, or could not be."""
         if isinstance(need, NeedDue):
-            self._due_asked = False
+            self.time.fetched()
         else:
-            self._asked -= 1
+            self._held.answered()
         self.state_came()
 
     def state_came(self) -> None:
         """Entries or whole slots were installed."""
-        self._came = True
+        self._held.state_came()
 
     def spent(self, seconds: float) -> None:
         """Note time that went into rows."""
@@ -227,38 +188,27 @@ class Rounds:
         while self._advance(outcome):
             pass
         self._tell(outcome)
+        outcome.needs, self._needs[:] = list(self._needs), []
         return outcome
 
     def wakes_in_ms(self) -> int | None:
         """When to work again at the latest, if nothing comes; None: need not."""
-        if not self._due_columns or self._due_asked:
-            return None
-        now = max(self._now, self._now_ms())
-        soon, later = (self._operator.due(self._time(at)) for at in (now, now + 1000))
-        gaps = [
-            max(0, self._floor.get(name, 0) - limit)
-            for name, limit in soon.items()
-            if later[name] > limit or self._floor.get(name, 0) <= limit
-            if self._floor.get(name, 0) != _NEVER_DUE
-        ]
-        if not gaps:
-            return None
-        # what is due and has not fired waits for its turn, or for state that comes
-        return max(min(gaps), self._fired_ms + FIRE_EVERY_MS - now, _LOOK_EVERY_MS)
+        return self.time.wakes_in_ms(self.epoch)
 
     # -- a round
 
     def _advance(self, outcome: Worked) -> bool:
         """One round, and what follows from it; False if there was nothing to do."""
-        self._now = max(self._now, self._now_ms())
-        fires = self._passes_time(outcome)
-        pieces = self._released(outcome)
+        self.time.go_on()
+        fires = self.time.passes(self._held.first_serial, self.epoch)
+        pieces, need = self._held.released()
+        self._ask_for(need)
         moved = self._absorb(pieces, outcome)
         if pieces or fires:
             self._round(pieces, fires, outcome)
         acted = self._acts(outcome) or self._cuts(outcome) or self._ends(outcome)
         acted = self._catches_up(outcome) or acted
-        time_goes_on = bool(self._heard) and (bool(pieces) or moved)
+        time_goes_on = self.time.is_behind and (bool(pieces) or moved)
         return (
             acted
             or fires
@@ -268,7 +218,7 @@ class Rounds:
 
     def _round(self, pieces: list[Piece], fires: bool, outcome: Worked) -> None:
         began, operator = self._clock(), self._operator
-        time = self._time(self._now)
+        time = self.time.now(self.epoch)
         operator.begin(time)
         answers = [operator.fire()] if fires else []
         rows = 0
@@ -278,7 +228,7 @@ class Rounds:
             rows += whole[0].num_rows
             answers.append(operator.apply(kind, whole))
         answers.append(operator.close())
-        self._note_due(time, fires)
+        self.time.note_due(time, fires)
         operator.table.step()
         self._give(joined(answers), outcome)
         took_s = self._clock() - began
@@ -309,12 +259,13 @@ class Rounds:
 
     def _absorb(self, pieces: list[Piece], outcome: Worked) -> bool:
         """Look at what has come, each courier's in its order, as far as it can be done in one round."""
-        rows, held, moved = sum(batch.num_rows for _, batch in pieces), len(self._held), False
+        rows, moved = sum(batch.num_rows for _, batch in pieces), False
+        held = len(self._held.chunks)
         for number, frame, batch in self._frames():
             moved = True
             if batch is not None and frame.chunk is not None:
                 rows += batch.num_rows
-                free = self._hold(number, frame.chunk, batch)
+                free = self._held.hold(number, frame.chunk, batch)
                 if free is not None:
                     pieces.append((frame.chunk.kind, free))
             elif frame.message is not None:
@@ -325,12 +276,17 @@ class Rounds:
                 courier = self._couriers[number]
                 courier.wakes = courier.time.idle and not frame.time.idle
                 courier.time = frame.time
-                if self._hears_time():
+                times = [other.time for other in self._couriers if not other.left]
+                if self.time.hear(times, self._held.next_serial, self.epoch):
                     break
             if rows >= MOST_ROWS:
                 break
-        self._ask(self._held[held:], outcome)
+        self._ask_for(self._held.need(self._held.chunks[held:]))
         return moved
+
+    def _ask_for(self, need: Need | None) -> None:
+        if need is not None:
+            self._needs.append(need)
 
     def _frames(self) -> Iterator[tuple[int, Frame, pa.RecordBatch | None]]:
         """What has come from couriers that are not at a checkpoint: of each in turn, and in its order."""
@@ -361,7 +317,7 @@ class Rounds:
     def _takes(self, reroute: Reroute, outcome: Worked) -> None:
         """Own the slots that come here from now on."""
         for handing in reroute.handings:
-            must_be_slots(handing.slots, len(self._held_slots))
+            must_be_slots(handing.slots, len(self._held.slots))
             if handing.target == self._host:
                 place = handing.source_location
                 source = FrozenCopy(place, reroute.number, self.run) if place else None
@@ -375,7 +331,7 @@ class Rounds:
         for number, (message, seen) in sorted(self._messages.items()):
             handings = message.reroute.handings if message.reroute is not None else ()
             leave = [slot for h in handings if h.source == self._host for slot in h.slots]
-            if not active <= seen or self._held_slots[leave].any():
+            if not active <= seen or self._held.slots[leave].any():
                 break
             if leave:
                 self._holdings.give(np.array(leave, np.int64), number, self.run)
@@ -390,8 +346,7 @@ class Rounds:
         """Tell couriers when all that came with slots, and was due before, has fired."""
         if self._behind is None:
             return False
-        limits = self._operator.due(self._time(self._now))
-        if not self._has_all_due(limits, outcome) or self._is_due(limits):
+        if not self.time.has_fired(self.epoch):
             return False
         self._tell_all(outcome, Back(caught_up=self._behind))
         self._behind = None
@@ -404,14 +359,14 @@ class Rounds:
         barriers = [courier.barrier for courier in self._couriers if not courier.left]
         if not barriers or any(barrier is None for barrier in barriers):
             return False
-        if self._held or self._messages:
+        if self._held.chunks or self._messages:
             return False
         checkpoint = barriers[0]
         assert checkpoint is not None
         if any(barrier != checkpoint for barrier in barriers):
             raise ProtocolError(f"couriers have come to different checkpoints: {barriers}")
         vitals = self._holdings.vitals(self._rows, self._busy_s * 1000)
-        vitals = replace(vitals, watermark_ms=self.watermark)
+        vitals = replace(vitals, watermark_ms=self.time.watermark)
         deltas = self._holdings.cut(checkpoint.epoch)
         outcome.gathered.append(GatheredEpoch(checkpoint.epoch, tuple(deltas), vitals))
         self._holdings.settle(checkpoint.durable)
@@ -423,149 +378,17 @@ class Rounds:
         self.acted = checkpoint.number
         return True
 
-    # -- rows whose state is elsewhere
-
-    def _hold(self, courier: int, chunk: Chunk, batch: pa.RecordBatch) -> pa.RecordBatch | None:
-        """Hold back what cannot be applied of a chunk; gives the rest of it."""
-        residence, table = self._holdings.residence, self._operator.table
-        if not residence.any_partial:
-            return batch
-        keys = self._operator.keys(chunk.kind, [batch])[0]
-        slots = slots_of(keys.hashes, table.slots)
-        away = np.flatnonzero(residence.partial[slots])
-        if not len(away):
-            return batch
-        stuck = residence.whole | self._held_slots
-        stuck[slots[away[~table.known(keys.take(away))]]] = True
-        waits = stuck[slots]
-        if not waits.any():
-            return batch
-        rows = np.flatnonzero(waits)
-        rows = rows[np.argsort(slots[rows], kind="stable")]
-        slots = slots[rows]
-        bounds = [0, *(np.flatnonzero(np.diff(slots)) + 1).tolist(), len(slots)]
-        held = _Held(
-            self._serial, courier, chunk.number, chunk.kind, _taken(batch, rows), keys.take(rows),
-            slots, tuple(pairwise(bounds)),
-        )  # fmt: skip
-        self._held.append(held)
-        self._serial += 1
-        self._held_slots[slots] = True
-        free = np.flatnonzero(~waits)
-        return _taken(batch, free) if len(free) else None
-
-    def _released(self, outcome: Worked) -> list[Piece]:
-        """Rows that were held, and whose state has come."""
-        if not self._came:
-            return []
-        self._came = False
-        residence, table, pieces = self._holdings.residence, self._operator.table, list[Piece]()
-        blocked, waiting = np.zeros_like(self._held_slots), list[_Held]()
-        for held in self._held:
-            lacks = residence.partial[held.slots] & ~table.known(held.keys)
-            lacks |= residence.whole[held.slots]
-            left = []
-            for begin, end in held.left:
-                slot = held.slots[begin]
-                if blocked[slot] or lacks[begin:end].any():
-                    blocked[slot] = True
-                    left.append((begin, end))
-                else:
-                    pieces.append((held.kind, held.rows.slice(begin, end - begin)))
-            if left:
-                waiting.append(replace(held, left=tuple(left)))
-        self._held, self._held_slots = waiting, blocked
-        if self._unasked or not self._asked:
-            self._ask(waiting, outcome)
-        return pieces
-
-    def _ask(self, held: list[_Held], outcome: Worked) -> None:
-        """Ask for the state that these rows wait for, but not for slots that come whole."""
-        if not held:
-            return
-        self._unasked = self._asked >= _FETCHES
-        if not self._unasked:
-            whole = self._holdings.residence.whole
-            lacking = (h.keys.take(np.flatnonzero(~whole[h.slots])) for h in held)
-            missing = self._holdings.missing([keys for keys in lacking if len(keys)])
-            if missing is not None:
-                outcome.needs.append(self._holdings.need_keys(missing))
-                self._asked += 1
-
-    # -- time
-
-    def _time(self, now_ms: int) -> EpochTime:
-        return EpochTime(self.epoch, now_ms, self.watermark, self._ended)
-
-    def _hears_time(self) -> bool:
-        """Take note of how far all couriers have come; gives whether that makes something due."""
-        times = [courier.time for courier in self._couriers if not courier.left]
-        counting = [t.watermark_ms for t in times if not t.idle and not t.final]
-        if not counting:
-            return bool(times) and all(t.final for t in times)
-        known = [watermark for watermark in counting if watermark is not None]
-        newest = self._heard[-1][1] if self._heard else self.watermark
-        if len(known) < len(counting) or (newest is not None and min(known) <= newest):
-            return False
-        self._heard.append((self._serial, min(known)))
-        limits = self._operator.due(replace(self._time(self._now), watermark_ms=min(known)))
-        return self._is_due(limits)
-
-    def _passes_time(self, outcome: Worked) -> bool:
-        """Let time go on, up to rows that are held; gives whether something falls due."""
-        if not self._due_columns and not self._heard:
-            return False
-        least, self._holdings.least_due = self._holdings.least_due, {}
-        self._floor = {} if least is None else _lower(self._floor, least)
-        first, target = self._held[0].serial if self._held else self._serial, self.watermark
-        passed = 0
-        for before, watermark in self._heard:
-            if before > first:
-                break
-            target, passed = watermark, passed + 1
-        time = replace(self._time(self._now), watermark_ms=target)
-        limits = self._operator.due(time)
-        if not self._has_all_due(limits, outcome):
-            return False
-        for _ in range(passed):
-            self._heard.popleft()
-        moved = target != self.watermark
-        self.watermark = target
-        paced = moved or self._now >= self._fired_ms + FIRE_EVERY_MS
-        return paced and self._is_due(limits)
-
-    def _has_all_due(self, limits: dict[str, int], outcome: Worked) -> bool:
-        """Whether no entry elsewhere is due up to these limits; asks for those that may be."""
-        need = self._holdings.need_due(limits)
-        if isinstance(need, NeedDue) and not self._due_asked:
-            outcome.needs.append(need)
-            self._due_asked = True
-        return need is None
-
-    def _is_due(self, limits: dict[str, int]) -> bool:
-        return any(self._floor.get(name, 0) <= limit for name, limit in limits.items())
-
-    def _note_due(self, time: EpochTime, fired: bool) -> None:
-        """Remember when the next entry falls due: after a look at all of them, or at those touched."""
-        table, limits = self._operator.table, self._operator.due(time) if fired else {}
-        for name in self._due_columns:
-            if name in limits:
-                self._floor[name] = table.least(name, limits[name]) or _NEVER_DUE
-            if (least := table.least(name, 0, table.touched())) is not None:
-                self._floor[name] = min(least, self._floor.get(name, 0))
-        if fired:
-            self._fired_ms = self._now
+    # -- the end
 
     def _ends(self, outcome: Worked) -> bool:
         """Close everything when the input of all couriers has ended."""
         times = [courier.time for courier in self._couriers if not courier.left]
-        busy = self._held or any(courier.frames for courier in self._couriers)
-        if self._ended or busy or not times or not all(t.final for t in times):
+        busy = self._held.chunks or any(courier.frames for courier in self._couriers)
+        if self.time.ended or busy or not times or not all(t.final for t in times):
             return False
-        final = replace(self._time(self._now), final=True)
-        if not self._has_all_due(self._operator.due(final), outcome):
+        if not self.time.has_all_due(replace(self.time.now(self.epoch), final=True)):
             return False
-        self._ended = True
+        self.time.ended = True
         self._round([], True, outcome)
         self._tell_all(outcome, Back(final=True))
         return True
@@ -578,18 +401,19 @@ class Rounds:
     def _tell(self, outcome: Worked) -> None:
         """Tell couriers what was applied, and how far time has come, together with what they get."""
         took = [courier.newest for courier in self._couriers]
-        for held in self._held:
+        for held in self._held.chunks:
             took[held.courier] = min(took[held.courier], held.number - 1)
+        watermark = self.time.watermark
         last = {sent.courier: place for place, sent in enumerate(outcome.sent)}
         for number in self._active:
             courier = self._couriers[number]
             # one that wakes is told when no more can pass than that
-            news = self.watermark != self._told or (courier.wakes and not self._heard)
+            news = watermark != self._told or (courier.wakes and not self.time.is_behind)
             if took[number] == courier.told and not news and number not in last:
                 continue
             facts = Back(
                 took=None if took[number] == courier.told else took[number],
-                watermark_ms=self.watermark if news else None,
+                watermark_ms=watermark if news else None,
                 busy_us=int(courier.busy_s * 1e6),
             )
             courier.wakes = courier.wakes and not news
@@ -599,12 +423,4 @@ class Rounds:
             else:
                 outcome.sent[place] = outcome.sent[place].with_facts(facts)
             courier.told, courier.busy_s = took[number], 0.0
-        self._told = self.watermark
-
-
-def _taken(batch: pa.RecordBatch, rows: Array) -> pa.RecordBatch:
-    return batch.take(fixed_array(rows, pa.int64()))
-
-
-def _lower(floor: dict[str, int], later: dict[str, int]) -> dict[str, int]:
-    return {name: min(least, later.get(name, least)) for name, least in floor.items()}
+        self._told = watermark

@@ -336,7 +336,7 @@ class HostServer(TokenServer):
             if machine.version is None:
                 raise ProtocolError("this host has not been given its slots yet")
             rounds = Rounds(machine, self._host, run, couriers, time_of_day(time_ms))
-            rounds.watermark = order.get("watermark_ms")
+            rounds.time.watermark = order.get("watermark_ms")
             self._live = LiveRun(
                 rounds, couriers, machine.operator.output, self._lock, self._fetcher, self._trickle,
                 self._soft_writer, self._write_gathered, self._where, self._ended,

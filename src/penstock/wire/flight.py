@@ -164,7 +164,9 @@ class Endpoint:
         call = object()
         with self._lock:
             if self._closed:
-                raise HostLostError(f"the connection to {self.location} is closed", location=self.location)
+                raise HostLostError(
+                    f"the connection to {self.location} is closed", location=self.location
+                )
             self._calls.add(call)
         try:
             yield

@@ -1,0 +1,145 @@
+"""Time in a live run on one host: how far the couriers have come, and what falls due."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from penstock.host.holdings import Holdings
+from penstock.host.residence import Need, NeedDue
+from penstock.operators.operator import EpochTime
+from penstock.wire.live import Time
+
+FIRE_EVERY_MS = 10
+"""Pause between two rounds that fire, where no watermark asks for one."""
+_LOOK_EVERY_MS = 2
+"""Pause before a look whether what is due can fire."""
+_NEVER_DUE = (1 << 63) - 1
+"""What no due time is."""
+
+
+class RunTime:
+    """The watermark that has been passed, those that were heard, and when entries fall due.
+
+    No watermark passes rows that are held, or entries elsewhere that may be due: `need` is called with what
+    must be fetched first.
+    """
+
+    def __init__(
+        self, holdings: Holdings, now_ms: Callable[[], int], need: Callable[[Need], None]
+    ) -> None:
+        self._holdings, self._operator = holdings, holdings.operator
+        self._clock, self._need, self._now = now_ms, need, 0
+        self.watermark: int | None = None
+        """What has fired up to."""
+        self.ended = False
+        """Whether all input has ended, and everything has fired."""
+        self._heard: deque[tuple[int, int]] = deque()
+        """Watermarks of all couriers that were not passed: (held chunks that are before it, watermark)."""
+        self._asked = False
+        """Whether entries elsewhere that may be due were asked for."""
+        self._floor: dict[str, int] = {}
+        """For each column of due times, what no entry here is below; none: not known."""
+        self._fired_ms = -FIRE_EVERY_MS
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether watermarks were heard that have not been passed."""
+        return bool(self._heard)
+
+    def now(self, epoch: int) -> EpochTime:
+        """The time of a round."""
+        return EpochTime(epoch, self._now, self.watermark, self.ended)
+
+    def go_on(self) -> None:
+        """Look at the clock."""
+        self._now = max(self._now, self._clock())
+
+    def fetched(self) -> None:
+        """What may be due has been installed, or could not be."""
+        self._asked = False
+
+    def hear(self, times: Sequence[Time], before: int, epoch: int) -> bool:
+        """Take note of how far all couriers have come, after so many chunks that were held; gives whether
+        that makes something due."""
+        counting = [t.watermark_ms for t in times if not t.idle and not t.final]
+        if not counting:
+            return bool(times) and all(t.final for t in times)
+        known = [watermark for watermark in counting if watermark is not None]
+        newest = self._heard[-1][1] if self._heard else self.watermark
+        if len(known) < len(counting) or (newest is not None and min(known) <= newest):
+            return False
+        self._heard.append((before, min(known)))
+        return self._is_due(replace(self.now(epoch), watermark_ms=min(known)))
+
+    def passes(self, first_held: int, epoch: int) -> bool:
+        """Let time go on, up to the first chunk that is held; gives whether something falls due."""
+        if not self._operator.due_columns and not self._heard:
+            return False
+        least, self._holdings.least_due = self._holdings.least_due, {}
+        self._floor = {} if least is None else _lower(self._floor, least)
+        target, passed = self.watermark, 0
+        for before, watermark in self._heard:
+            if before > first_held:
+                break
+            target, passed = watermark, passed + 1
+        time = replace(self.now(epoch), watermark_ms=target)
+        if not self.has_all_due(time):
+            return False
+        for _ in range(passed):
+            self._heard.popleft()
+        moved = target != self.watermark
+        self.watermark = target
+        paced = moved or self._now >= self._fired_ms + FIRE_EVERY_MS
+        return paced and self._is_due(time)
+
+    def has_all_due(self, time: EpochTime) -> bool:
+        """Whether no entry elsewhere is due then; asks for those that may be."""
+        need = self._holdings.need_due(self._operator.due(time))
+        if isinstance(need, NeedDue) and not self._asked:
+            self._need(need)
+            self._asked = True
+        return need is None
+
+    def has_fired(self, epoch: int) -> bool:
+        """Whether nothing is due that has not fired, here or elsewhere."""
+        time = self.now(epoch)
+        return self.has_all_due(time) and not self._is_due(time)
+
+    def _is_due(self, time: EpochTime) -> bool:
+        limits = self._operator.due(time)
+        return any(self._floor.get(name, 0) <= limit for name, limit in limits.items())
+
+    def note_due(self, time: EpochTime, fired: bool) -> None:
+        """Remember when the next entry falls due: after a look at all of them, or at those touched."""
+        table, limits = self._operator.table, self._operator.due(time) if fired else {}
+        for name in self._operator.due_columns:
+            if name in limits:
+                self._floor[name] = table.least(name, limits[name]) or _NEVER_DUE
+            if (least := table.least(name, 0, table.touched())) is not None:
+                self._floor[name] = min(least, self._floor.get(name, 0))
+        if fired:
+            self._fired_ms = self._now
+
+    def wakes_in_ms(self, epoch: int) -> int | None:
+        """When something falls due, if nothing comes before; None: nothing will."""
+        if not self._operator.due_columns or self._asked:
+            return None
+        now = max(self._now, self._clock())
+        times = (replace(self.now(epoch), now_ms=at) for at in (now, now + 1000))
+        soon, later = map(self._operator.due, times)
+        gaps = [
+            max(0, self._floor.get(name, 0) - limit)
+            for name, limit in soon.items()
+            if later[name] > limit or self._floor.get(name, 0) <= limit
+            if self._floor.get(name, 0) != _NEVER_DUE
+        ]
+        if not gaps:
+            return None
+        # what is due and has not fired waits for its turn, or for state that comes
+        return max(min(gaps), self._fired_ms + FIRE_EVERY_MS - now, _LOOK_EVERY_MS)
+
+
+def _lower(floor: dict[str, int], later: dict[str, int]) -> dict[str, int]:
+    return {name: min(least, later.get(name, least)) for name, least in floor.items()}
