@@ -13,13 +13,12 @@ import pyarrow.compute as pc
 
 from penstock.control.elastic import Elastic
 from penstock.control.treat.decision import Policy
-from penstock.errors import FlowError, SettingError
-from penstock.flows import start as starting
+from penstock.errors import FlowError
 from penstock.flows.explain import explained
 from penstock.flows.graph import Graph, Source
 from penstock.flows.joins import On, Span, join_bound, key_pairs
 from penstock.flows.keyed_flow import KeyedFlow, WindowedFlow, must_be
-from penstock.flows.start import Mode
+from penstock.flows.start import Mode, StartOptions, must_be_a_chain, start
 from penstock.flows.start_live import start_live
 from penstock.live.sources.source import LiveSource
 from penstock.model import SLA, milliseconds
@@ -46,6 +45,8 @@ if TYPE_CHECKING:
     from penstock.spark.query import FlowQuery
 
 __all__ = ["Flow", "KeyedFlow", "WindowedFlow", "flow"]
+
+_STARTS = {"micro_batch": start, "live": start_live}
 
 
 @dataclass(frozen=True)
@@ -217,7 +218,7 @@ class Flow:
         other: in the order of arrival of each source partition, as with `ordered`. Such a flow
         cannot be scaled or moved, and its state has to fit into the one host's memory.
         """
-        starting.must_be_a_chain(self.plan)
+        must_be_a_chain(self.plan)
         return replace(self, one_host=True)
 
     def sla(self, latency: str | float, window: str | float = "1s") -> Flow:
@@ -305,33 +306,23 @@ class Flow:
         number; by default each reads four source partitions. `trigger` is for micro-batches only.
         """
         whole = replace(self, sink=sink or self.sink)
-        common: dict[str, Any] = {
-            "checkpoint": checkpoint,
-            "hosts": hosts,
-            "migration": migration,
-            "on_error": on_error,
-            "late_rows": late_rows,
-            "trigger": trigger,
-            "close": close,
-            "name": name,
-            "settings": settings or Settings(),
-        }
-        if mode == "live":
-            return start_live(
-                whole,
-                checkpoint_every=checkpoint_every,
-                delivery=delivery,
-                couriers=couriers,
-                **common,
-            )
-        if mode != "micro_batch":
+        options = StartOptions(
+            checkpoint=checkpoint,
+            hosts=hosts,
+            migration=migration,
+            on_error=on_error,
+            late_rows=late_rows,
+            trigger=trigger,
+            close=close,
+            name=name,
+            settings=settings or Settings(),
+            checkpoint_every=checkpoint_every,
+            delivery=delivery,
+            couriers=couriers,
+        )
+        if mode not in _STARTS:
             raise FlowError(f"mode={mode!r} is unknown", hint='use "micro_batch" or "live"')
-        if (checkpoint_every, delivery, couriers) != ("1s", "at_once", None):
-            raise SettingError(
-                "checkpoint_every, delivery and couriers are for live flows",
-                hint='leave them out, or start the flow with mode="live"',
-            )
-        return starting.start(whole, **common)
+        return _STARTS[mode](whole, options)
 
     def declared(self, schema: pa.Schema | StructType | str) -> pa.Schema:
         """A schema as users write it (Arrow, Spark, or DDL text) as Arrow."""

@@ -6,7 +6,7 @@ import base64
 import secrets
 import tempfile
 import time
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 import pyarrow as pa
@@ -37,30 +37,45 @@ if TYPE_CHECKING:
 Mode = Literal["micro_batch", "live"]
 
 
-def start(
-    flow: Flow,
-    *,
-    checkpoint: str | None,
-    hosts: int | dict[str, int],
-    migration: str | Migration,
-    on_error: OnError,
-    late_rows: Sink | dict[str, Sink] | None,
-    trigger: str | None,
-    close: bool,
-    name: str | None,
-    settings: Settings,
-) -> FlowQuery:
+@dataclass(frozen=True)
+class StartOptions:
+    """How a flow is to run. See `Flow.start`."""
+
+    checkpoint: str | None = None
+    hosts: int | dict[str, int] = 2
+    migration: str | Migration = "lazy"
+    on_error: OnError = "fail"
+    late_rows: Sink | dict[str, Sink] | None = None
+    trigger: str | None = None
+    close: bool = False
+    name: str | None = None
+    settings: Settings = field(default_factory=Settings)
+    checkpoint_every: str | float = "1s"
+    delivery: str = "at_once"
+    couriers: int | None = None
+
+
+def start(flow: Flow, options: StartOptions) -> FlowQuery:
     """Check everything, then launch the query in micro-batches."""
+    defaults = StartOptions()
+    for name in ("checkpoint_every", "delivery", "couriers"):
+        if getattr(options, name) != getattr(defaults, name):
+            raise SettingError(
+                f"{name} is for live flows",
+                hint='leave it out, or start the flow with mode="live"',
+            )
+    settings, trigger, close = options.settings, options.trigger, options.close
+    checkpoint = options.checkpoint
     sink = sink_of(flow)
-    chosen = Migration.parse(migration)
-    plan = with_errors(flow.plan, on_error)
+    chosen = Migration.parse(options.migration)
+    plan = with_errors(flow.plan, options.on_error)
     source = one_stream([source.frame() for source in flow.graph.sources], plan.tagged)
     if close and (source.isStreaming and trigger != "available_now"):
         raise SettingError(
             "close=True ends the input when all that is there now has been read",
             hint='give trigger="available_now" with it',
         )
-    counts = host_counts(plan, hosts)
+    counts = host_counts(plan, options.hosts)
     if plan.one_host:
         chosen = _for_one_host(flow, plan, counts)
     most, elastic = counts, flow.elasticity
@@ -109,8 +124,8 @@ def start(
         elastic=elastic,
         trigger=_trigger(trigger),
         close=close,
-        late_rows=late_sinks(plan, late_rows, sink),
-        name=name,
+        late_rows=late_sinks(plan, options.late_rows, sink),
+        name=options.name,
         temporary=temporary,
     )
     return FlowQuery(FlowParts(settled)).launch()

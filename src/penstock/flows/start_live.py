@@ -7,18 +7,16 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from penstock.errors import FlowError, SettingError
-from penstock.flows.start import claim, host_counts, sink_of, with_errors
+from penstock.flows.start import StartOptions, claim, host_counts, sink_of, with_errors
 from penstock.live.sources.source import LiveSource
 from penstock.model import milliseconds
-from penstock.operators.operator import OnError
 from penstock.plan.migration import Migration
-from penstock.settings import Settings
 from penstock.spark.checkpoint import locate
 from penstock.spark.live_parts import LiveParts, LiveStart
 from penstock.spark.private import keep_jobs_on_interrupt
 from penstock.spark.query import FlowQuery
 from penstock.spark.session import check_cores, check_session, task_cores
-from penstock.spark.sinks import Sink, late_sinks, live_sink
+from penstock.spark.sinks import late_sinks, live_sink
 from penstock.state.store.store import Store
 
 if TYPE_CHECKING:
@@ -30,26 +28,13 @@ _PARTITIONS_EACH = 4
 some ten thousand rows a second from each, and a task slot."""
 
 
-def start_live(
-    flow: Flow,
-    *,
-    checkpoint: str | None,
-    hosts: int | dict[str, int],
-    migration: str | Migration,
-    on_error: OnError,
-    late_rows: Sink | dict[str, Sink] | None,
-    trigger: str | None,
-    close: bool,
-    name: str | None,
-    settings: Settings,
-    checkpoint_every: str | float,
-    delivery: str,
-    couriers: int | None,
-) -> FlowQuery:
+def start_live(flow: Flow, options: StartOptions) -> FlowQuery:
     """Check everything, then launch the live query."""
-    sink, plan = sink_of(flow), with_errors(flow.plan, on_error)
+    sink, plan = sink_of(flow), with_errors(flow.plan, options.on_error)
+    checkpoint, settings, close = options.checkpoint, options.settings, options.close
+    late_rows = options.late_rows
     sources = _sources(flow)
-    _refuse(flow, trigger, delivery)
+    _refuse(flow, options.trigger, options.delivery)
     bounded = all(getattr(source, "rows", None) is not None for source in sources)
     if close and not bounded:
         raise SettingError(
@@ -59,10 +44,13 @@ def start_live(
         )
     to = live_sink(sink)
     to.check(plan.output)
-    every_ms = milliseconds(checkpoint_every)
+    every_ms = milliseconds(options.checkpoint_every)
     if every_ms <= 0:
-        raise SettingError(f"checkpoint_every={checkpoint_every!r}", hint='use "1s" or the like')
-    spark, counts, count = flow.spark, host_counts(plan, hosts), _courier_count(sources, couriers)
+        raise SettingError(
+            f"checkpoint_every={options.checkpoint_every!r}", hint='use "1s" or the like'
+        )
+    spark, counts = flow.spark, host_counts(plan, options.hosts)
+    count = _courier_count(sources, options.couriers)
     check_session(spark)
     check_cores(spark, sum(counts.values()), count + bool(late_rows))
     if settings.host_cores is None:
@@ -86,13 +74,13 @@ def start_live(
         store=store.place,
         flow_id=flow_id,
         hosts=counts,
-        migration=Migration.parse(migration),
+        migration=Migration.parse(options.migration),
         settings=settings,
         sla=flow.bound,
         elastic=None,
         close=close,
         late_rows=late_sinks(plan, late_rows, sink),
-        name=name,
+        name=options.name,
         temporary=temporary,
         sources=sources,
         outlet=to,
