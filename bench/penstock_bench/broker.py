@@ -94,6 +94,14 @@ class Broker:
         _wait(lambda: len(kafka(self.servers, topic, format="raw").partitions()) == partitions)
         return topic
 
+    def grow(self, topic: str, partitions: int) -> None:
+        """Give a topic more partitions, so many in all."""
+        from confluent_kafka.admin import AdminClient
+        from confluent_kafka.cimpl import NewPartitions
+
+        admin = AdminClient({"bootstrap.servers": self.servers})
+        admin.create_partitions([NewPartitions(topic, partitions)])[topic].result(30)
+
     def produce(self, topic: str, messages: Iterable[Mapping[str, Any]]) -> None:
         """Write messages, given as the arguments of confluent-kafka's `produce`; returns when they are
         there."""

@@ -88,6 +88,10 @@ class Settings:
     and is 3 to 5 ms at some ten thousand rows a second; only beyond some hundred thousand it comes to this.
     Lower means less latency there, and more chunks to pay for."""
 
+    live_partitions_ms: float = 30_000.0
+    """Milliseconds from one look for new partitions of a live flow's sources to the next. To read them, rows
+    stop for a moment: topics seldom grow."""
+
     schedule: ScheduleName = "ct"
     """The operator that a host's worker turns to next: the one with the lowest throughput (ct), the
     last of the chain (lp), the one with the longest work ahead (et), or the first whose output queue
@@ -124,7 +128,7 @@ class Settings:
             )
         if self.host_staged_mb is not None and self.host_staged_mb <= 0:
             raise SettingError(f"host_staged_mb={self.host_staged_mb}", hint="use more than 0")
-        for name in ("live_window_mb", "live_pause_ms"):
+        for name in ("live_window_mb", "live_pause_ms", "live_partitions_ms"):
             if getattr(self, name) <= 0:
                 raise SettingError(f"{name}={getattr(self, name)}", hint="use more than 0")
         if self.schedule not in get_args(ScheduleName):

@@ -55,6 +55,9 @@ class CountedSource:
     def first(self, partitions: list[str]) -> dict[str, Any]:
         return {partition: self.starts[partition] for partition in partitions}
 
+    def appeared(self, partitions: list[str]) -> dict[str, Any]:
+        return dict.fromkeys(partitions, 0)
+
 
 @dataclass
 class PretendedRegistry:

@@ -102,7 +102,27 @@ def test_starting_positions_are_kept_before_anything_is_read(store: Store) -> No
         again.start().pass_epochs(1)
         order = again.couriers.orders[0]
         assert order["courier/0"].positions == {0: {"p0": 7}}, "as the first start saw it"
-        assert order["courier/1"].positions == {0: {"p1": 5}}, "a partition that is new"
+        assert order["courier/1"].positions == {0: {"p1": 0}}, (
+            "a new partition, from its first row on"
+        )
+
+
+def test_partitions_that_come_to_be_are_read_from_then_on(store: Store) -> None:
+    starts = {"p0": 7, "p1": 7}
+    with pretended(
+        store, source=CountedSource(starts), settings=Settings(live_partitions_ms=1)
+    ) as flow:
+        flow.start().pass_epochs(1)
+        starts["p2"] = 99
+        until(lambda: len(flow.couriers.orders) > 1)
+        flow.pass_epochs(2)
+        read = flow.couriers.orders[1]
+        places = {p: at for order in read.values() for p, at in order.positions[0].items()}
+        newest = store.read_manifest(read["courier/0"].epoch - 1)
+        assert newest is not None
+        assert newest.positions is not None
+        assert places == {**newest.positions["0"], "p2": 0}, "nothing is read again"
+        assert {one.runs for one in flow.progress} == {1}, "nothing was undone"
 
 
 # Slots that move

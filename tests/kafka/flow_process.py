@@ -37,7 +37,7 @@ def start(servers: str, source: str, output: str, checkpoint: str) -> FlowQuery:
         checkpoint_every="300ms",
         hosts=2,
         couriers=2,
-        settings=ps.Settings(heartbeat_ms=200, host_lost_ms=2_000),
+        settings=ps.Settings(heartbeat_ms=200, host_lost_ms=2_000, live_partitions_ms=500),
     )
 
 

@@ -14,12 +14,12 @@ from typing import Any, NamedTuple
 from confluent_kafka import Consumer, Producer
 from confluent_kafka import TopicPartition as Place
 
-USERS, PARTITIONS = 50, 3
+USERS = 50
 _END = datetime(2100, 1, 1, tzinfo=UTC)
 
 
 class Orders(threading.Thread):
-    """Sends some hundred orders a second to a topic of three partitions, with keys and event times that are
+    """Sends some hundred orders a second to a topic of some partitions, with keys and event times that are
     up to half a second out of order, and remembers them."""
 
     def __init__(self, servers: str, topic: str, rate: int = 400) -> None:
@@ -29,6 +29,8 @@ class Orders(threading.Thread):
         self._producer = Producer(
             {"bootstrap.servers": servers, "enable.idempotence": True, "log_level": 2}
         )
+        self.partitions = 3
+        """Of the topic, that are sent to."""
         self.sent: list[tuple[str, int, datetime]] = []
 
     def run(self) -> None:
@@ -44,7 +46,7 @@ class Orders(threading.Thread):
         """Stop, and let all windows close."""
         self._halted.set()
         self.join()
-        for partition in range(PARTITIONS):
+        for partition in range(self.partitions):
             self._send("the end", 0, _END, partition)
         assert not self._producer.flush(60)
         assert not self._lost
@@ -53,7 +55,7 @@ class Orders(threading.Thread):
         if user != "the end":
             self.sent.append((user, amount, at))
         if partition is None:  # not by the key: couriers share the rows of a user
-            partition = self._random.randrange(PARTITIONS)
+            partition = self._random.randrange(self.partitions)
         value = json.dumps({"user": user, "amount": amount, "at": at.isoformat()})
         self._producer.produce(self._topic, value, user, partition, on_delivery=self._note)
 

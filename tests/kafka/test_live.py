@@ -127,6 +127,9 @@ def test_a_flow_survives_everything(kafka: Broker, topic: str, tmp_path: Path) -
             flow.until(f"len(query.status.hosts) == {hosts} + 2 and not query.status.pending_slots")
         for step, target in ((FIRST, 1), (SECOND, 0)):
             flow.ask(f"query.move({step!r}, range(8), '{step}/{target}')")
+        kafka.grow(topic, 4)
+        flow.until("query.progress[-1].partitions == 4")
+        orders.partitions = 4
         flow.goes_on()
         assert "is run again" not in log.read_text(), "nothing has failed so far"
 

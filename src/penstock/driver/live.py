@@ -110,7 +110,7 @@ class LiveRunner:
         self._on_progress, self._late_sink, self._rewind = on_progress, late_sink, rewind
         self._clock_ms, self._steady_ms = clock_ms, steady_ms
         self.versions = Versions(flow, fleet, store, settings, clock_ms, steady_ms, live=True)
-        self._positions = SourcePositions(sources, store)
+        self._positions = SourcePositions(sources, store, settings.live_partitions_ms)
         self._runs: tuple[tuple[int, int], ...] = ()
         """When runs began and with which epoch, newest first; without those that a later one goes before."""
         self._marks: Mapping[str, SlotsMark] = {}
@@ -192,6 +192,7 @@ class LiveRunner:
         if first:
             self._couriers.wait_for(self._couriers.names, len(self._couriers.names))
         names = self._couriers.muster()
+        self._positions.take_new()
         run = LiveRun(self._run, len(names), self._parts)
         self._rewind(version)
         point("driver.begin", epoch=run.epoch, run=run.number)
@@ -296,6 +297,7 @@ class LiveRunner:
         if self._couriers.missing:
             raise HostLostError("a courier was lost")
         self._await_checkpoint(run.checkpoints.oldest)
+        self._positions.look(self._steady_ms())
         self._fleet.revive(h for step in self._flow.keyed for h in self._relocation.hosts(step.id))
         self._couriers.revive(self._couriers.names)
 
@@ -316,9 +318,10 @@ class LiveRunner:
 
     def _must_renew(self) -> bool:
         """Whether another run should begin in good order: nobody else stops rows while slots move by
-        "pause", or gives partitions to a courier that came back."""
+        "pause", or gives partitions that are new to a courier, or some to one that came back."""
         pauses = self._relocation.migration.kind == "pause"
-        return (pauses and self._relocation.could_move(self._version)) or self._couriers.idle
+        moves = pauses and self._relocation.could_move(self._version)
+        return moves or self._couriers.idle or self._positions.grown
 
     # -- what is durable
 

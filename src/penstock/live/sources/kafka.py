@@ -104,6 +104,11 @@ class KafkaSource(LiveSource):
                 for name, offset in wanted.items()
             }
 
+    def appeared(self, partitions: Sequence[str]) -> dict[str, int]:
+        """At the earliest, whatever `starting` says: all that is in them came after the flow had begun."""
+        with closing(self._consumer()) as consumer:
+            return {name: _bounds(consumer, name)[0] for name in partitions}
+
     def reader(self, positions: Mapping[str, int]) -> KafkaReader:
         return KafkaReader(self, positions)
 
@@ -153,7 +158,8 @@ def kafka(
 
     A new flow begins at `starting`: "earliest", "latest", or `{topic: {partition: offset}}`, where -2 is the
     earliest and -1 the latest, and partitions that are not named begin at the earliest. Later it goes on
-    from its checkpoint. Only committed messages are read.
+    from its checkpoint; partitions that are new are read from their first message on. Only committed messages
+    are read.
 
     `options` are librdkafka's, for live couriers (and to find the partitions); `spark_options` are those of
     Spark's connector, for micro-batches, such as `{"kafka.security.protocol": "SSL"}`. Both are needed where

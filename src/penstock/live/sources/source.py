@@ -74,6 +74,10 @@ class LiveSource(ABC):
     def first(self, partitions: Sequence[str]) -> dict[str, Any]:
         """Where reading begins, by partition: JSON values. Asked in the driver, once for a new flow."""
 
+    def appeared(self, partitions: Sequence[str]) -> dict[str, Any]:
+        """Where reading begins in partitions that came to be after the flow had begun."""
+        return self.first(partitions)
+
     @abstractmethod
     def reader(self, positions: Mapping[str, Any]) -> LiveReader:
         """A reader of exactly these partitions, each from its position on."""
