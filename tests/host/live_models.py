@@ -218,7 +218,7 @@ class World:
         """The same again, to go on from here another way with these hosts."""
         memo = {id(value): value for value in self._unchanging}
         for host in hosts:
-            memo |= {id(held): held for held in self.hosts[host]._held}
+            memo |= {id(held): held for held in self.hosts[host]._held.chunks}
         same, streams = list(self.hosts), {w: deque(f) for w, f in self.streams.items()}
         for host in hosts:
             same[host] = copy.deepcopy(same[host], memo)
@@ -342,7 +342,7 @@ class World:
         """Nothing more can happen."""
         last = max(self.before)
         assert not any(self.streams.values()), "frames are left"
-        assert not any(host._held for host in self.hosts), "rows are held for ever"
+        assert not any(host._held.chunks for host in self.hosts), "rows are held for ever"
         assert not any(c.frames for host in self.hosts for c in host._couriers), "frames wait"
         for host, rounds in enumerate(self.hosts):
             owned = np.flatnonzero(rounds._holdings.residence.owned).tolist()
@@ -386,7 +386,7 @@ class World:
             tuple(sorted(self.table(host).now.items())),
             tuple(sorted(self.table(host).changed)),
             tuple((len(c.frames), c.barrier, c.newest) for c in rounds._couriers),
-            tuple((h.serial, h.courier, h.number, h.left) for h in rounds._held),
+            tuple((h.serial, h.courier, h.number, h.left) for h in rounds._held.chunks),
             tuple((n, tuple(sorted(seen))) for n, (_, seen) in rounds._messages.items()),
             tuple(getattr(residence, n).tobytes() for n in ("owned", "partial", "frozen", "came", "whole")),
             tuple(asked), rounds.epoch, len(residence._kept), self.holdings(host).version,

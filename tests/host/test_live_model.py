@@ -13,6 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from penstock.host.held_rows import HeldRows
 from penstock.host.holdings import Holdings
 from penstock.host.residence import Residence
 from penstock.host.rounds import Rounds
@@ -78,10 +79,10 @@ def does_not_align(patch: pytest.MonkeyPatch) -> None:
 
 
 def applies_what_has_no_state(patch: pytest.MonkeyPatch) -> None:
-    def hold(self: Rounds, courier: int, chunk: Chunk, batch: pa.RecordBatch) -> pa.RecordBatch:
+    def hold(self: HeldRows, courier: int, chunk: Chunk, batch: pa.RecordBatch) -> pa.RecordBatch:
         return batch
 
-    patch.setattr(Rounds, "_hold", hold)
+    patch.setattr(HeldRows, "hold", hold)
 
 
 def gives_away_at_once(patch: pytest.MonkeyPatch) -> None:
@@ -92,11 +93,11 @@ def cuts_through_held_rows(patch: pytest.MonkeyPatch) -> None:
     cuts = Rounds._cuts
 
     def careless(self: Rounds, outcome: Any) -> bool:
-        held, self._held = self._held, []
+        held, self._held.chunks = self._held.chunks, []
         try:
             return cuts(self, outcome)
         finally:
-            self._held = held
+            self._held.chunks = held
 
     patch.setattr(Rounds, "_cuts", careless)
 

@@ -138,7 +138,7 @@ class Rounds:
         self._held = HeldRows(holdings)
         self._needs: list[Need] = []
         """What has to be fetched, and was not told of."""
-        self.time = RunTime(holdings, now_ms, self._needs.append)
+        self.time = RunTime(holdings, now_ms, self._needs)
         self._behind: int | None = None
         """The newest reroute that was acted on, while what is due of its slots has not fired."""
         self._told: int | None = None

@@ -22,15 +22,13 @@ _NEVER_DUE = (1 << 63) - 1
 class RunTime:
     """The watermark that has been passed, those that were heard, and when entries fall due.
 
-    No watermark passes rows that are held, or entries elsewhere that may be due: `need` is called with what
-    must be fetched first.
+    No watermark passes rows that are held, or entries elsewhere that may be due: what must be fetched first
+    is added to `needs`.
     """
 
-    def __init__(
-        self, holdings: Holdings, now_ms: Callable[[], int], need: Callable[[Need], None]
-    ) -> None:
+    def __init__(self, holdings: Holdings, now_ms: Callable[[], int], needs: list[Need]) -> None:
         self._holdings, self._operator = holdings, holdings.operator
-        self._clock, self._need, self._now = now_ms, need, 0
+        self._clock, self._needs, self._now = now_ms, needs, 0
         self.watermark: int | None = None
         """What has fired up to."""
         self.ended = False
@@ -98,7 +96,7 @@ class RunTime:
         """Whether no entry elsewhere is due then; asks for those that may be."""
         need = self._holdings.need_due(self._operator.due(time))
         if isinstance(need, NeedDue) and not self._asked:
-            self._need(need)
+            self._needs.append(need)
             self._asked = True
         return need is None
 
