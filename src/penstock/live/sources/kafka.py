@@ -287,6 +287,8 @@ class KafkaReader(LiveReader):
         self._away = ToldOnce(_log)
         self._consumer = source._consumer(error_cb=self._note)
         self._consumer.assign([_partition(name, offset) for name, offset in positions.items()])
+        self._only = place_of(next(iter(positions))) if len(positions) == 1 else None
+        """The one partition that is read, if it is one."""
 
     def poll(self, wait_ms: float, most_rows: int) -> list[Polled]:
         # consume() with a time-out waits until it has as many as it may give.
@@ -298,19 +300,22 @@ class KafkaReader(LiveReader):
         messages = [first]
         if most_rows > 1:
             messages += self._consumer.consume(most_rows - 1, 0)
+        good = [message for message in messages if message.error() is None]
+        if len(good) < len(messages):
+            for message in messages:
+                self._check(message)
+        if good:
+            self._away.over()
+        return [self._polled(*place, part) for place, part in self._parts(good).items()]
+
+    def _parts(self, messages: list[Any]) -> dict[tuple[str, int], list[Any]]:
+        """Messages by topic and partition."""
+        if self._only is not None and messages:
+            return {self._only: messages}
         parts: dict[tuple[str, int], list[Any]] = {}
         for message in messages:
-            if message.error() is not None:
-                self._check(message)
-                continue
-            place = message.topic(), message.partition()
-            if place in parts:
-                parts[place].append(message)
-            else:
-                parts[place] = [message]
-        if parts:
-            self._away.over()
-        return [self._polled(*place, part) for place, part in parts.items()]
+            parts.setdefault((message.topic(), message.partition()), []).append(message)
+        return parts
 
     def _polled(self, topic: str, partition: int, messages: Sequence[Any]) -> Polled:
         values = [message.value() for message in messages]
@@ -330,7 +335,10 @@ class KafkaReader(LiveReader):
 
     def _check(self, message: Any) -> None:
         """What stands in the place of messages when a partition cannot be read."""
-        error, place = message.error(), name_of(message.topic(), message.partition())
+        error = message.error()
+        if error is None:
+            return
+        place = name_of(message.topic(), message.partition())
         if error.name() == "_AUTO_OFFSET_RESET":
             raise InputError(
                 f"Kafka: messages of {place} that the flow has to read are gone: {error.str()}",
