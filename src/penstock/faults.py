@@ -104,6 +104,12 @@ LIVE_POINTS: dict[str, FaultPoint] = {
     "courier.flushed": FaultPoint(
         "all output of an epoch has left a live courier, and the driver was not told", _LIVE
     ),
+    "courier.release": FaultPoint(
+        "an epoch is durable, and a live courier has not delivered its rows", _LIVE
+    ),
+    "courier.released": FaultPoint(
+        "rows of a durable epoch are delivered, and still in the outbox of a live courier", _LIVE
+    ),
 }
 """Places for a failure that only live flows pass. They pass `courier.sent` after each chunk."""
 

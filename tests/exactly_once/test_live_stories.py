@@ -78,11 +78,25 @@ def test_slots_go_back_and_forth_by_each_migration(
         trial.check()
 
 
-@pytest.mark.parametrize(("number", "point"), list(enumerate(POINTS)))
-def test_a_death_at_each_point(tmp_path: Path, number: int, point: str) -> None:
+DELIVERED = ("courier.flushed", "courier.release", "courier.released", "host.seal", "host.sealed",
+             "driver.sealed", "driver.committed", "driver.begin", "store.write")  # fmt: skip
+"""Points between the end of an epoch and its delivery."""
+
+
+@pytest.mark.parametrize(
+    ("number", "point", "transactional"),
+    [
+        *((n, point, False) for n, point in enumerate(POINTS) if "releas" not in point),
+        *((n, point, True) for n, point in enumerate(DELIVERED)),
+    ],
+)
+def test_a_death_at_each_point(
+    tmp_path: Path, number: int, point: str, transactional: bool
+) -> None:
     """In the middle of moves; each point has a flow of its own kind, the others have theirs."""
     settings = replace(SETTINGS, compact_epochs=1)
     options: dict[str, Any] = {"settings": settings, **NEEDS.get(point, {})}
+    options["transactional"] = transactional
     name = NAMES[(5 * number) % len(NAMES)]
     with subject_trial(name, tmp_path, **options) as trial:
         trial.give()

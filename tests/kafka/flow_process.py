@@ -1,16 +1,19 @@
 """A live flow in a process of its own, which can be killed: told what to do by lines on its stdin.
 
-    python -m tests.kafka.flow_process SERVERS INPUT OUTPUT CHECKPOINT
+    python -m tests.kafka.flow_process SERVERS INPUT OUTPUT CHECKPOINT DELIVERY [POINT]
 
-Each line is a Python expression about `query`; what it gives is answered as a line of JSON.
+Each line is a Python expression about `query`; what it gives is answered as a line of JSON. Whoever passes POINT
+for the fifth time is killed.
 """
 
 from __future__ import annotations
 
 import json
 import sys
+from typing import Any
 
 import penstock as ps
+from penstock.faults import Fault, arm
 from penstock.spark.query import FlowQuery
 
 FIRST, SECOND = "window-1", "aggregate-2"
@@ -29,7 +32,12 @@ def flow(servers: str, topic: str) -> ps.Flow:
     )
 
 
-def start(servers: str, source: str, output: str, checkpoint: str) -> FlowQuery:
+def start(
+    servers: str, source: str, output: str, checkpoint: str, delivery: Any, *points: str
+) -> FlowQuery:
+    faults = tuple(Fault(point, do="kill", hits=(5,)) for point in points)
+    for fault in faults:
+        arm((fault,)) if fault.point.startswith("driver.") else None
     return flow(servers, source).start(
         ps.to("kafka", servers=servers, topic=output, key="user"),
         checkpoint=checkpoint,
@@ -37,7 +45,10 @@ def start(servers: str, source: str, output: str, checkpoint: str) -> FlowQuery:
         checkpoint_every="300ms",
         hosts=2,
         couriers=2,
-        settings=ps.Settings(heartbeat_ms=200, host_lost_ms=2_000, live_partitions_ms=500),
+        delivery=delivery,
+        settings=ps.Settings(
+            heartbeat_ms=200, host_lost_ms=2_000, live_partitions_ms=500, faults=faults
+        ),
     )
 
 

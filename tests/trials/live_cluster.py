@@ -31,7 +31,8 @@ from penstock.faults import InjectedFault, arm
 from penstock.host.main import HostTask, keep_known
 from penstock.live.loop import CourierTask
 from penstock.live.server import CourierServer
-from penstock.live.sinks.sink import LiveSink, LiveWriter, RowIds
+from penstock.live.sinks.sink import Delivery, LiveSink, LiveWriter, RowIds
+from penstock.live.sinks.transactional import TransactionalSink
 from penstock.live.sources.source import LiveSource
 from penstock.live.task import register
 from penstock.plan.migration import Migration
@@ -58,9 +59,14 @@ class KeptRows(LiveSink):
 
     rows: dict[int, list[Row]] = field(default_factory=dict)
     lock: threading.Lock = field(default_factory=threading.Lock)
+    delivered: set[tuple[int, int]] = field(default_factory=set)
+    """(epoch, courier) of what was delivered in a transaction."""
 
     def writer(self, courier: int, schema: pa.Schema) -> LiveWriter:
         return _KeptWriter(self)
+
+    def delivery(self, courier: int, schema: pa.Schema, flow_id: str) -> Delivery:
+        return _KeptDelivery(self)
 
     def rewind(self, epoch: int) -> None:
         with self.lock:
@@ -83,6 +89,17 @@ class _KeptWriter(LiveWriter):
     def flush(self, epoch: int) -> None: ...
 
     def close(self) -> None: ...
+
+
+@dataclass
+class _KeptDelivery(Delivery):
+    sink: KeptRows
+
+    def deliver(self, rows: pa.RecordBatch, ids: RowIds) -> None:
+        with self.sink.lock:
+            if (ids.epoch, ids.courier) not in self.sink.delivered:
+                self.sink.delivered.add((ids.epoch, ids.courier))
+                self.sink.rows.setdefault(ids.epoch, []).extend(rows.to_pylist())
 
 
 class MortalCourier(CourierServer):
@@ -118,7 +135,7 @@ class ThreadCouriers:
             name,
             cluster.flow,
             cluster.sources,
-            cluster.sink,
+            cluster.outlet,
             cluster.registry.location,
             cluster.token,
             True,
@@ -196,12 +213,13 @@ class LiveCluster:
         checkpoint_ms: int = 60,
         close: bool = False,
         memory_limit: int | None = None,
+        transactional: bool = False,
     ) -> None:
         self.flow, self.sources, self.store, self.settings = flow, sources, store, settings
         self.hosts, self.couriers = {step.id: hosts for step in flow.keyed}, couriers
         self.migration, self._checkpoint_ms = Migration.parse(migration), checkpoint_ms
         self.memory_limit, self._close_flow = memory_limit, close
-        self.sink = KeptRows()
+        self.sink, self._transactional = KeptRows(), transactional
         self.late: dict[int, dict[tuple[str, int], list[Row]]] = {}
         self.deaths: Counter[str] = Counter()
         self.births: dict[str, Birth] = {}
@@ -261,7 +279,9 @@ class LiveCluster:
         self.token = secrets.token_hex(8)
         store = open_store(self.store)
         store.claim(int(time.time() * 1000))
-        self.place = store.place
+        self.place, self.outlet = store.place, cast(LiveSink, self.sink)
+        if self._transactional:
+            self.outlet = TransactionalSink(self.sink, store.place, "flow")
         inbox = self.inbox = Inbox()
         self.registry = Registry(ADDRESS, 0, self.token, lambda _, run: inbox.put(BrokenOff(run)))
         self.jobs = ThreadHosts(self, self.registry, self.token)
@@ -286,7 +306,8 @@ class LiveCluster:
             close=self._close_flow,
             on_progress=self.progress.append,
             late_sink=self._keep_late,
-            rewind=self.sink.rewind,
+            rewind=self.outlet.rewind,
+            keeps=self.outlet.keeps,
         )
         self.relocation.start_hosts()
         self.crew.start(self.couriers)

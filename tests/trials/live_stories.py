@@ -19,6 +19,7 @@ HOST_POINTS = (
 )  # fmt: skip
 COURIER_POINTS = (
     "courier.polled", "courier.sent", "courier.message", "courier.messaged", "courier.flushed",
+    "courier.release", "courier.released",
 )  # fmt: skip
 DRIVER_POINTS = (
     "driver.assign", "driver.begin", "driver.message", "driver.told", "driver.sealed",
@@ -56,6 +57,7 @@ def random_options(pick: random.Random) -> dict[str, Any]:
         "couriers": pick.randint(1, 2),
         "migration": pick.choice(MIGRATIONS),
         "memory_limit": pick.choice((None, *MEMORY)),
+        "transactional": pick.random() < 0.5,
     }
 
 

@@ -52,6 +52,10 @@ class CourierCrew(TaskCrew[str, int]):
             list(self._run), lambda name: self._tell(name, "message", run=run, message=message)
         )
 
+    def release(self, run: int, epoch: int) -> None:
+        """Let all couriers of the run know that an epoch is durable."""
+        self._each(list(self._run), lambda name: self._tell(name, "durable", run=run, epoch=epoch))
+
     def halt(self, run: int) -> None:
         """End the run in all couriers that can be reached; whose process is gone is given up, so that the
         next run does not begin with it."""

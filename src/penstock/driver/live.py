@@ -98,16 +98,19 @@ class LiveRunner:
         on_progress: Callable[[EpochProgress], None] = lambda progress: None,
         late_sink: LateSink = lambda epoch, rows: None,
         rewind: Callable[[int], None] = lambda version: None,
+        keeps: bool = False,
         bill: Bill | None = None,
         clock_ms: Callable[[], float] = wall_ms,
         steady_ms: Callable[[], float] = lambda: time.monotonic() * 1000,
     ) -> None:
-        """`rewind` has the sink take back what it was given since a version, where it can."""
+        """`rewind` has the sink take back what it was given since a version, where it can. One that `keeps`
+        rows until they are durable delivers then what couriers have not."""
         self._flow, self._settings = flow, settings
         self._fleet, self._couriers, self._relocation = fleet, couriers, relocation
         self._registry, self._store, self._inbox = registry, store, inbox
         self._checkpoint_ms, self._close, self._bill = checkpoint_ms, close, bill
-        self._on_progress, self._late_sink, self._rewind = on_progress, late_sink, rewind
+        self._on_progress, self._late_sink = on_progress, late_sink
+        self._rewind, self._keeps = rewind, keeps
         self._clock_ms, self._steady_ms = clock_ms, steady_ms
         self.versions = Versions(flow, fleet, store, settings, clock_ms, steady_ms, live=True)
         self._positions = SourcePositions(sources, store, settings.live_partitions_ms)
@@ -146,9 +149,12 @@ class LiveRunner:
         while True:
             try:
                 outcome = self._flow_on(self._begin(), stopping)
+                if outcome is None or self._keeps:
+                    self._couriers.halt(self._run)
                 if outcome is not None:
+                    if self._keeps:
+                        self._rewind(self._version)
                     return outcome
-                self._couriers.halt(self._run)
                 self._roll_back()
             except Exception as failed:
                 self._recover(failed)
@@ -352,6 +358,8 @@ class LiveRunner:
             run.fired(sealed),
         )
         point("driver.committed", **where)
+        if self._keeps:
+            self._couriers.release(run.number, epoch)
         runs, self._tries = self._tries.failed + 1, self._new_tries()
         self._marks = marks
         self._relocation.sealed(epoch, sealed)

@@ -282,7 +282,7 @@ class Flow:
         settings: Settings | None = None,
         mode: Mode = "micro_batch",
         checkpoint_every: str | float = "1s",
-        delivery: Literal["at_once"] = "at_once",
+        delivery: Literal["at_once", "transactional"] = "at_once",
         couriers: int | None = None,
     ) -> FlowQuery:
         """Start the flow and return at once.
@@ -302,8 +302,10 @@ class Flow:
         With `mode="live"` rows leave within milliseconds: couriers are long-lived tasks too, and read
         the sources themselves (`kafka`, `rate`, `source`). State is made durable every
         `checkpoint_every`. With `delivery="at_once"` rows leave before that, so that those since the
-        last checkpoint leave again after a failure, with ids that tell (see `RowIds`). `couriers` is their
-        number; by default each reads four source partitions. `trigger` is for micro-batches only.
+        last checkpoint leave again after a failure, with ids that tell (see `RowIds`). With "transactional"
+        they are seen when they are durable, each exactly once: in Kafka by consumers that read committed
+        rows, or as files. `couriers` is their number; by default each reads four source partitions. `trigger`
+        is for micro-batches only.
         """
         whole = replace(self, sink=sink or self.sink)
         options = StartOptions(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from penstock.errors import FlowError, SettingError
 from penstock.flows.start import StartOptions, claim, host_counts, sink_of, with_errors
+from penstock.live.sinks.transactional import TransactionalSink
 from penstock.live.sources.source import LiveSource
 from penstock.model import milliseconds
 from penstock.plan.migration import Migration
@@ -66,6 +67,9 @@ def start_live(flow: Flow, options: StartOptions) -> FlowQuery:
         checkpoint = f"file://{temporary}"
     store = Store(locate(spark, checkpoint).store)
     flow_id = claim(store, plan, bounded=False, mode="live")
+    if options.delivery == "transactional":
+        to = TransactionalSink(to, store.place, flow_id)
+        to.check(plan.output)
     keep_jobs_on_interrupt()
     settled = LiveStart(
         flow=plan,
@@ -107,8 +111,10 @@ def _refuse(flow: Flow, trigger: str | None, delivery: str) -> None:
             "a live flow has no trigger: rows leave as they come",
             hint='leave it out; checkpoint_every="1s" says how often state is made durable',
         )
-    if delivery != "at_once":
-        raise SettingError(f"delivery={delivery!r} is unknown", hint='use "at_once"')
+    if delivery not in ("at_once", "transactional"):
+        raise SettingError(
+            f"delivery={delivery!r} is unknown", hint='use "at_once" or "transactional"'
+        )
     for asked, method, what in (
         (flow.one_host, "on_one_host", "run on one host"),
         (flow.keeps_order, "ordered", "keep the order of all rows (it keeps that of each key)"),

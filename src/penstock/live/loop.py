@@ -1,7 +1,7 @@
 """A run of a live courier: from one start, or recovery, of the flow's couriers to the next.
 
 One thread decides and sends. The threads of streams and sources only put into its queue what came; another
-one tells the driver which epochs have passed.
+one tells the driver which epochs have passed, and one lets rows leave that were kept until they are durable.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from penstock.live.channels import Answered, Ended, HostStream
 from penstock.live.junction import Lane
 from penstock.live.outlet import NEVER
 from penstock.live.puller import Pulled, Puller, PullFailed, as_error
-from penstock.live.sinks.sink import LiveSink
+from penstock.live.sinks.sink import LiveSink, LiveWriter
 from penstock.live.sources.source import LiveSource
 from penstock.live.traffic import Traffic
 from penstock.plan.steps import FlowPlan
@@ -57,7 +57,14 @@ class _Halt:
     """Ends the run."""
 
 
-_Event = Answered | Ended | Pulled | PullFailed | Message | _Halt
+@dataclass(frozen=True)
+class _ReleaseFailed:
+    """Rows of an epoch that is durable could not be let go."""
+
+    error: Exception
+
+
+_Event = Answered | Ended | Pulled | PullFailed | Message | _ReleaseFailed | _Halt
 
 
 class CourierRun:
@@ -77,12 +84,14 @@ class CourierRun:
         self._driver, self._endpoints, self._on_death = driver, endpoints, on_death
         self._events: SimpleQueue[_Event] = SimpleQueue()
         self._reports: SimpleQueue[EpochPassed | None] = SimpleQueue()
+        self._durable: SimpleQueue[int | None] = SimpleQueue()
         self._telling = threading.Lock()
         self._halted = threading.Event()
         self._streams: list[HostStream] = []
         self._pullers: dict[int, Puller] = {}
         self._run_thread = threading.Thread(target=self._run, name="live-run", daemon=True)
         self._report_thread = threading.Thread(target=self._report, name="live-report", daemon=True)
+        self._release_thread: threading.Thread | None = None
 
     def start(self) -> None:
         """Begin."""
@@ -99,6 +108,10 @@ class CourierRun:
                         endpoint = self._endpoints.at(handing.target_location)
                         endpoint.greet(self._settings.host_lost_ms)
             self._events.put(message)
+
+    def release(self, epoch: int) -> None:
+        """An epoch is durable: rows that were kept for that may leave. Called by another thread."""
+        self._durable.put(epoch)
 
     def halt(self) -> None:
         """Stop polling and sending, and break all streams off. Returns when that has happened."""
@@ -134,6 +147,7 @@ class CourierRun:
         """Break off all streams and end all threads."""
         self._halted.set()
         self._reports.put(None)
+        self._durable.put(None)
         for stream in self._streams:
             stream.cancel()
         for puller in self._pullers.values():
@@ -146,7 +160,10 @@ class CourierRun:
     def _loop(self, kept: ExitStack) -> None:
         task, order, events = self._task, self.order, self._events
         writer = task.sink.writer(order.courier, task.flow.output)
-        kept.callback(writer.close)
+        kept.callback(self._end_releasing, writer)
+        work = partial(self._release, writer)
+        self._release_thread = threading.Thread(target=work, name="live-release", daemon=True)
+        self._release_thread.start()
         for number, positions in order.positions.items():
             if not positions:
                 continue
@@ -174,6 +191,22 @@ class CourierRun:
                     event = events.get_nowait()
             except Empty:
                 pass
+
+    def _release(self, writer: LiveWriter) -> None:
+        """Let rows leave that were kept until they are durable."""
+        try:
+            while (epoch := self._durable.get()) is not None:
+                writer.release(epoch)
+        except Exception as failed:
+            self._events.put(_ReleaseFailed(failed))
+        except BaseException:  # as if the process had died: nobody is told
+            self._on_death()
+
+    def _end_releasing(self, writer: LiveWriter) -> None:
+        self._durable.put(None)
+        assert self._release_thread is not None
+        self._release_thread.join(_JOIN_S)
+        writer.close()
 
     def _connect(self, host: str, location: str, header: StreamHeader, lane: Lane) -> HostStream:
         endpoint, lost_ms = self._endpoints.at(location), self._settings.host_lost_ms
@@ -212,6 +245,6 @@ def _take(traffic: Traffic, event: _Event) -> None:
             traffic.tell(event)
         case Ended(stream, None):
             traffic.ended(stream)
-        case Ended(_, error) | PullFailed(_, error):
+        case Ended(_, error) | PullFailed(_, error) | _ReleaseFailed(error):
             assert error is not None
             raise error

@@ -39,12 +39,14 @@ class CourierServer(TokenServer):
         self.actions = {
             "begin": self._begin,
             "message": self._message,
+            "durable": self._durable,
             "halt": self._halt,
             "stop": self._stop,
         }
         self.takes = {
             "begin": orders.Begin,
             "message": orders.TellMessage,
+            "durable": orders.EpochDurable,
             "halt": orders.HaltRun,
         }
 
@@ -65,10 +67,16 @@ class CourierServer(TokenServer):
             self._run.start()
 
     def _message(self, facts: dict[str, Any]) -> None:
-        run, message = self._run, codec.from_plain(facts["message"], Message)
+        self._run_of(facts).tell(codec.from_plain(facts["message"], Message))
+
+    def _durable(self, facts: dict[str, Any]) -> None:
+        self._run_of(facts).release(facts["epoch"])
+
+    def _run_of(self, facts: dict[str, Any]) -> CourierRun:
+        run = self._run
         if run is None or run.order.run != facts["run"]:
             raise StaleRunError(f"run {facts['run']} is not the one that is under way")
-        run.tell(message)
+        return run
 
     def _halt(self, facts: dict[str, Any]) -> None:
         with self._lock:

@@ -66,6 +66,7 @@ class LiveParts(QueryParts):
             on_progress=self.progress.append,
             late_sink=LateWriter(spark, start.late_rows, start.flow_id),
             rewind=start.outlet.rewind,
+            keeps=start.outlet.keeps,
             bill=self.bill,
         )
 

@@ -100,6 +100,11 @@ class Begin(TypedDict):
     """A `wire.live.LiveOrder`."""
 
 
+class EpochDurable(TypedDict):
+    run: Number
+    epoch: Number
+
+
 class TellMessage(TypedDict):
     run: Number
     message: dict[str, Any]

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
 
-from penstock.live.sinks.sink import LiveSink, LiveWriter, RowIds
+from penstock.live.sinks.sink import Delivery, LiveSink, LiveWriter, RowIds
 from penstock.live.sources.formats import Json
 from penstock.state.store.files import Files
 
@@ -52,6 +52,9 @@ class FileSink(LiveSink):
     def writer(self, courier: int, schema: pa.Schema) -> LiveWriter:
         return FileWriter(self, courier, schema)
 
+    def delivery(self, courier: int, schema: pa.Schema, flow_id: str) -> Delivery:
+        return FileDelivery(self)
+
     def rewind(self, epoch: int) -> None:
         files = Files(self.path)
         for found in files.below(""):
@@ -81,6 +84,18 @@ class FileWriter(LiveWriter):
 
     def close(self) -> None:
         self._epoch = None
+
+
+@dataclass(frozen=True)
+class FileDelivery(Delivery):
+    """Delivers epochs as files. One that is delivered again is the same file."""
+
+    sink: FileSink
+
+    def deliver(self, rows: pa.RecordBatch, ids: RowIds) -> None:
+        writer = FileWriter(self.sink, ids.courier, rows.schema)
+        writer.write(rows, ids)
+        writer.flush(ids.epoch)
 
 
 class _EpochFile:

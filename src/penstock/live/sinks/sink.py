@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
+from penstock.errors import SettingError
+
 
 @dataclass(frozen=True)
 class RowIds:
@@ -57,13 +59,32 @@ class LiveWriter(ABC):
         """Returns when all rows of the epoch have left; raises an error if one could not. A writer gets
         this for each epoch, also for those that gave it no rows."""
 
+    def release(self, epoch: int) -> None:  # noqa: B027 - most let rows leave at once
+        """The epoch, and those before it, are durable: rows that were kept for that may leave. Called by
+        another thread than all else."""
+
     @abstractmethod
     def close(self) -> None:
         """Let go of connections. Rows that were not flushed need not leave: they will come again."""
 
 
+class Delivery(ABC):
+    """Lets the rows of durable epochs of one courier be seen. Used by one thread."""
+
+    @abstractmethod
+    def deliver(self, rows: pa.RecordBatch, ids: RowIds) -> None:
+        """Let all rows that a courier gave in an epoch be seen, unless they are already. Returns when they
+        are; epochs come in their order."""
+
+    def close(self) -> None:  # noqa: B027 - few hold anything
+        """Let go of connections."""
+
+
 class LiveSink(ABC):
     """Where a live flow's output goes. Picklable."""
+
+    keeps = False
+    """Whether writers keep rows until their epoch is durable, and want to hear of that."""
 
     @abstractmethod
     def writer(self, courier: int, schema: pa.Schema) -> LiveWriter:
@@ -71,6 +92,13 @@ class LiveSink(ABC):
 
     def check(self, schema: pa.Schema) -> None:  # noqa: B027 - few sinks care
         """Refuse rows of a schema that it cannot take. Called in the driver before anything runs."""
+
+    def delivery(self, courier: int, schema: pa.Schema, flow_id: str) -> Delivery:
+        """What delivers a courier's rows once, for `delivery="transactional"`; refused where none can."""
+        raise SettingError(
+            f"{type(self).__name__} cannot take rows exactly once",
+            hint='use delivery="at_once", or a sink of Kafka or of files',
+        )
 
     def rewind(self, epoch: int) -> None:  # noqa: B027 - few sinks can
         """Take back what was written of epochs after this one, where that is possible: they are run again,

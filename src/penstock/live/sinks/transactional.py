@@ -1,0 +1,202 @@
+"""Any sink whose rows can be delivered once, made transactional: rows are seen when their epoch is durable,
+and each exactly once.
+
+A courier keeps the rows of an epoch in memory. When the epoch has passed, it writes them to the checkpoint's
+*outbox*, one parcel for each courier and epoch, and tells the driver. When the manifest is there, it delivers
+them and removes the parcel. Whatever is in the outbox after a failure is delivered by the driver before
+anything else goes on, if it is of a durable epoch; else it is removed. A parcel that was delivered and not
+removed is delivered again: the sink knows, and does nothing.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import pyarrow as pa
+
+from penstock.errors import StoreError
+from penstock.faults import point
+from penstock.live.sinks.sink import Delivery, LiveSink, LiveWriter, RowIds
+from penstock.state.store.files import Files
+from penstock.state.store.store import Place, Store
+
+OUTBOX = "outbox"
+_MOST_PARCELS = 4
+"""Epochs that may be durable, or on their way to be, and not delivered; then the next one waits."""
+_WAIT_S = 60.0
+"""Seconds that it waits for that."""
+_NAME = re.compile(rf"{OUTBOX}/epoch=(\d+)/courier-(\d+)-(\d+)\.arrow")
+
+
+class Parcel(NamedTuple):
+    """The rows of a courier and an epoch, in the outbox."""
+
+    epoch: int
+    courier: int
+    run: int
+    """When the run began that it is of, in milliseconds."""
+
+    @property
+    def name(self) -> str:
+        """Its file.
+
+        >>> Parcel(7, 0, 1794937274285).name
+        'outbox/epoch=7/courier-0-1794937274285.arrow'
+        """
+        return f"{OUTBOX}/epoch={self.epoch}/courier-{self.courier}-{self.run}.arrow"
+
+    @staticmethod
+    def named(name: str) -> Parcel | None:
+        """The parcel in a file; None: it is another file.
+
+        >>> Parcel.named("outbox/epoch=7/courier-0-1794937274285.arrow")
+        Parcel(epoch=7, courier=0, run=1794937274285)
+        """
+        found = _NAME.fullmatch(name)
+        return None if found is None else Parcel(*map(int, found.groups()))
+
+    def counts(self, version: int, runs: Sequence[tuple[int, int]]) -> bool:
+        """Whether it is of what is durable: its epoch, in the newest run that began with it or before.
+
+        >>> Parcel(7, 0, 200).counts(version=7, runs=[(300, 8), (200, 5), (100, 0)])
+        True
+        >>> Parcel(7, 0, 100).counts(7, [(200, 5), (100, 0)]), Parcel(8, 0, 200).counts(7, [(200, 5)])
+        (False, False)
+        """
+        began = (began for began, first in runs if first <= self.epoch)
+        return self.epoch <= version and next(began, None) == self.run
+
+
+@dataclass(frozen=True)
+class TransactionalSink(LiveSink):
+    """A sink, with an outbox in a checkpoint."""
+
+    keeps = True
+
+    sink: LiveSink
+    place: Place
+    flow_id: str
+
+    def writer(self, courier: int, schema: pa.Schema) -> LiveWriter:
+        return OutboxWriter(self, courier, schema)
+
+    def check(self, schema: pa.Schema) -> None:
+        self.sink.check(schema)
+        self.sink.delivery(0, schema, self.flow_id)
+
+    def rewind(self, epoch: int) -> None:
+        """Deliver what is durable, and remove what is not."""
+        store = Store(self.place)
+        store.must_own()
+        manifest = store.read_manifest(epoch) if epoch >= 0 else None
+        runs = (manifest and manifest.runs) or ()
+        found = sorted(filter(None, (Parcel.named(f.name) for f in store.files.below(OUTBOX))))
+        for parcel in found:
+            if parcel.counts(epoch, runs):
+                self._deliver(store.files, parcel)
+            store.files.remove(parcel.name)
+
+    def _deliver(self, files: Files, parcel: Parcel) -> None:
+        data = files.read(parcel.name)
+        if data is None:
+            return  # a courier was quicker
+        rows, ids = unpacked(data)
+        delivery = self.sink.delivery(parcel.courier, rows.schema, self.flow_id)
+        try:
+            delivery.deliver(rows, ids)
+        finally:
+            delivery.close()
+
+
+def packed(rows: pa.RecordBatch, ids: RowIds) -> pa.Buffer:
+    """The bytes of a parcel."""
+    facts = {
+        b"courier": b"%d" % ids.courier,
+        b"epoch": b"%d" % ids.epoch,
+        b"run": ids.run_text.encode(),
+    }
+    buffer = pa.BufferOutputStream()
+    with pa.ipc.new_file(buffer, rows.schema.with_metadata(facts)) as writer:
+        writer.write_batch(rows)
+    return buffer.getvalue()
+
+
+def unpacked(data: bytes | pa.Buffer) -> tuple[pa.RecordBatch, RowIds]:
+    """Undo `packed`.
+
+    >>> unpacked(packed(pa.record_batch({"n": [1, 2]}), RowIds(0, 7, 0, 200, 5, ((100, 0),))))[1]
+    RowIds(courier=0, epoch=7, first=0, run=200, since=5, earlier=((100, 0),))
+    """
+    table = pa.ipc.open_file(pa.py_buffer(data)).read_all().combine_chunks()
+    facts = {name.decode(): value.decode() for name, value in table.schema.metadata.items()}
+    told = (one.split("-") for one in facts["run"].split(","))
+    (run, since), *earlier = [(int(run), int(since)) for run, since in told]
+    ids = RowIds(int(facts["courier"]), int(facts["epoch"]), 0, run, since, tuple(earlier))
+    (rows,) = table.replace_schema_metadata(None).to_batches()
+    return rows, ids
+
+
+@dataclass
+class _Kept:
+    """The rows of an epoch."""
+
+    ids: RowIds
+    batches: list[pa.RecordBatch] = field(default_factory=list)
+
+
+class OutboxWriter(LiveWriter):
+    """Keeps the rows of epochs until they are durable. `release` is called by a thread of its own."""
+
+    def __init__(self, sink: TransactionalSink, courier: int, schema: pa.Schema) -> None:
+        self._sink, self._courier, self._schema = sink, courier, schema
+        self._files = Files(sink.place)
+        self._epoch: _Kept | None = None
+        self._parcels: dict[int, tuple[Parcel, pa.RecordBatch, RowIds]] = {}
+        """Epoch -> what of it is in the outbox."""
+        self._fewer = threading.Condition()
+        self._delivery: Delivery | None = None
+
+    def write(self, batch: pa.RecordBatch, ids: RowIds) -> None:
+        if self._epoch is None:
+            self._epoch = _Kept(ids)
+        self._epoch.batches.append(batch)
+
+    def flush(self, epoch: int) -> None:
+        kept, self._epoch = self._epoch, None
+        if kept is None:
+            return
+        with self._fewer:
+            if not self._fewer.wait_for(lambda: len(self._parcels) < _MOST_PARCELS, _WAIT_S):
+                raise StoreError(
+                    f"the sink has not taken the rows of {len(self._parcels)} epochs in {_WAIT_S:.0f} s",
+                    hint="check it; the flow goes on from its checkpoint",
+                )
+        rows, ids = pa.concat_batches(kept.batches), kept.ids
+        parcel = Parcel(epoch, self._courier, ids.run)
+        self._files.write(parcel.name, packed(rows, ids))
+        with self._fewer:
+            self._parcels[epoch] = parcel, rows, ids
+
+    def release(self, epoch: int) -> None:
+        with self._fewer:
+            due = [self._parcels[one] for one in sorted(self._parcels) if one <= epoch]
+        for parcel, rows, ids in due:
+            where = {"epoch": parcel.epoch, "run": ids.run, "partition": self._courier}
+            point("courier.release", **where)
+            if self._delivery is None:
+                made = self._sink.sink.delivery(self._courier, self._schema, self._sink.flow_id)
+                self._delivery = made
+            self._delivery.deliver(rows, ids)
+            point("courier.released", **where)
+            self._files.remove(parcel.name)
+            with self._fewer:
+                del self._parcels[parcel.epoch]
+                self._fewer.notify_all()
+
+    def close(self) -> None:
+        if self._delivery is not None:
+            self._delivery.close()
