@@ -1,9 +1,9 @@
 """A live flow in a process of its own, which can be killed: told what to do by lines on its stdin.
 
-    python -m tests.kafka.flow_process SERVERS INPUT OUTPUT CHECKPOINT DELIVERY [POINT]
+    python -m tests.kafka.flow_process SERVERS INPUT OUTPUT CHECKPOINT DELIVERY [POINT ...]
 
-Each line is a Python expression about `query`; what it gives is answered as a line of JSON. Whoever passes POINT
-for the fifth time is killed.
+Each line is a Python expression about `query`; what it gives is answered as a line of JSON. Whoever
+passes POINT for the fifth time is killed.
 """
 
 from __future__ import annotations
@@ -36,8 +36,7 @@ def start(
     servers: str, source: str, output: str, checkpoint: str, delivery: Any, *points: str
 ) -> FlowQuery:
     faults = tuple(Fault(point, do="kill", hits=(5,)) for point in points)
-    for fault in faults:
-        arm((fault,)) if fault.point.startswith("driver.") else None
+    arm(faults)  # those of the driver's own points
     return flow(servers, source).start(
         ps.to("kafka", servers=servers, topic=output, key="user"),
         checkpoint=checkpoint,

@@ -85,12 +85,13 @@ class Got(NamedTuple):
 
 
 class Output(threading.Thread):
-    """Consumes a topic of one partition."""
+    """Consumes a topic of one partition, all of it or committed rows only."""
 
-    def __init__(self, servers: str, topic: str) -> None:
+    def __init__(self, servers: str, topic: str, committed: bool = False) -> None:
         super().__init__(name="output", daemon=True)
-        settings = {"bootstrap.servers": servers, "group.id": "tests", "log_level": 2}
-        self._consumer = Consumer(settings | {"enable.auto.commit": False})
+        isolation = "read_committed" if committed else "read_uncommitted"
+        settings = {"bootstrap.servers": servers, "group.id": "tests", "isolation.level": isolation}
+        self._consumer = Consumer(settings | {"enable.auto.commit": False, "log_level": 2})
         self._consumer.assign([Place(topic, 0, 0)])
         self._halted = threading.Event()
         self.rows: list[Got] = []

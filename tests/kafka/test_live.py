@@ -72,6 +72,11 @@ class FlowProcess:
         self._process.communicate()
         return list(tasks)
 
+    def died(self) -> None:
+        """Wait until a fault has killed the driver."""
+        self._process.wait(WAIT_S)
+        assert self._process.returncode == -signal.SIGKILL
+
     def stop(self) -> None:
         state, _ = self._process.communicate(timeout=30)
         assert json.loads(state.splitlines()[-1]) == "stopped"
@@ -114,7 +119,7 @@ def wait(condition: Callable[[], object]) -> None:
 
 def test_a_flow_survives_everything(kafka: Broker, topic: str, tmp_path: Path) -> None:
     checkpoint, log = str(tmp_path / "checkpoint"), tmp_path / "log"
-    arguments = (kafka.servers, topic, kafka.create(f"{topic}-out"), checkpoint)
+    arguments = (kafka.servers, topic, kafka.create(f"{topic}-out"), checkpoint, "at_once")
     orders, output = Orders(*arguments[:2]), Output(arguments[0], arguments[2])
     flow = FlowProcess(*arguments, log=log)
     try:
@@ -171,6 +176,43 @@ def test_a_flow_survives_everything(kafka: Broker, topic: str, tmp_path: Path) -
     assert state(checkpoint) == wanted
     traces = [line for line in log.read_text().splitlines() if line.startswith("\tat ")]
     assert not traces
+
+
+def test_committed_rows_are_seen_once(kafka: Broker, topic: str, tmp_path: Path) -> None:
+    """Through deaths of couriers and drivers between the end of an epoch and its transaction."""
+    checkpoint, log = str(tmp_path / "checkpoint"), tmp_path / "log"
+    arguments = (kafka.servers, topic, kafka.create(f"{topic}-out"), checkpoint, "transactional")
+    orders, output = Orders(*arguments[:2]), Output(arguments[0], arguments[2], committed=True)
+    flow = FlowProcess(*arguments, "courier.flushed", "courier.release", log=log)
+    try:
+        orders.start()
+        for _ in range(3):
+            flow.goes_on()
+        flow.kill()
+        flow = FlowProcess(*arguments, "courier.released", log=log)
+        for _ in range(3):
+            flow.goes_on()
+        flow.kill()
+        for point in ("driver.sealed", "driver.committed"):
+            flow = FlowProcess(*arguments, point, log=log)
+            flow.died()
+        flow = FlowProcess(*arguments, log=log)
+        flow.goes_on()
+        orders.end()
+        wanted = orders.totals()
+        wait(lambda: newest(output.rows) == wanted)
+        flow.stop()
+    finally:
+        flow.end()
+        orders.end() if orders.is_alive() else None
+        output.end()
+    seen = Counter((row.user, row.values[0]) for row in output.rows)
+    assert set(seen.values()) == {1}, "each row is seen once"
+    assert len({row.run for row in output.rows}) >= 6, "there were deaths"
+    assert state(checkpoint) == wanted
+    assert not (tmp_path / "checkpoint" / "outbox").exists() or not list(
+        (tmp_path / "checkpoint" / "outbox").glob("*/*")
+    )
 
 
 def state(checkpoint: str) -> dict[str, tuple[int, int, int]]:

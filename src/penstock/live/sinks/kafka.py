@@ -1,8 +1,8 @@
 """A topic of Kafka as a sink.
 
 Rows leave at once, or with `delivery="transactional"` in one transaction for each courier and checkpoint.
-Each message has a header `penstock-id` with the id of its row, and a header `penstock-run`: by them a consumer
-of rows that left at once can drop what comes again after a failure (see `RowIds`).
+Each message has the headers `penstock-id`, the id of its row, and `penstock-run`. By them a consumer of rows
+that left at once can drop what comes again after a failure (see `RowIds`).
 """
 
 from __future__ import annotations
