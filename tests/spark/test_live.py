@@ -15,7 +15,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import penstock as ps
-from penstock.errors import CheckpointError, FlowError, SettingError
+from penstock.errors import FlowError, SettingError
 from penstock.spark.query import FlowQuery
 
 WAIT_S = 60.0
@@ -145,13 +145,6 @@ def test_what_live_cannot_do_is_refused(spark: SparkSession, tmp_path: Path) -> 
     with pytest.raises(FlowError, match="no column 'user'"):
         flow.start(ps.to("kafka", servers="-", topic="-", key="user"), **live)
     assert not (tmp_path / "c").exists()
-
-
-def test_a_checkpoint_stays_in_its_mode(spark: SparkSession, checkpoint: str) -> None:
-    query = counted(100).start(ps.collect(), mode="live", checkpoint=checkpoint)
-    assert query.await_termination(WAIT_S)
-    with pytest.raises(CheckpointError, match="mode='live'"):
-        counted(100).start(ps.collect(), checkpoint=checkpoint)
 
 
 WAITS = """

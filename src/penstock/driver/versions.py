@@ -54,6 +54,7 @@ class Versions:
     ) -> None:
         """Couriers of a `live` flow know the partitions of their sources without being told a column."""
         self._store, self._clock_ms, self._graph = store, clock_ms, flow.graph
+        self._live = live
         times = (source.time for source in flow.sources)
         self._times = tuple(t and replace(t, by_partition=t.by_partition or live) for t in times)
         self.upkeep = Upkeep(store, fleet, settings)
@@ -73,7 +74,9 @@ class Versions:
             manifest = self._store.chain(version).manifest
             self.base, self.layout = manifest.base, manifest.layout
             self.watermarks = dict(manifest.watermarks)
-            self.event_times = watermarks.known_from(manifest.event_times)
+            if (manifest.positions is not None) == self._live:
+                # else it was made in the other mode, which has other names for partitions
+                self.event_times = watermarks.known_from(manifest.event_times)
             self.time.not_before(manifest.time_ms)
         with suppress(CheckpointError):  # damaged: that may be why it is run again
             # it was run before, perhaps with a clock that is ahead of this one

@@ -27,11 +27,14 @@ from penstock.spark.private import keep_jobs_on_interrupt
 from penstock.spark.query import FlowQuery
 from penstock.spark.session import check_cores, task_cores
 from penstock.spark.sinks import Sink, late_sinks
+from penstock.spark.switching import must_be_live, to_micro
 from penstock.state.store.manifest import check_flow
 from penstock.state.store.store import FORMAT, READABLE, Store
 from penstock.state.table.table import HASH
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from penstock.flows.flow import Flow
 
 Mode = Literal["micro_batch", "live"]
@@ -97,7 +100,12 @@ def start(flow: Flow, options: StartOptions) -> FlowQuery:
         checkpoint = f"file://{temporary}"
     folder = locate(source.sparkSession, checkpoint)
     store = Store(folder.store)
-    flow_id = claim(store, plan, bounded=not source.isStreaming)
+
+    def switched(found: dict[str, Any]) -> dict[str, Any]:
+        live = must_be_live([source.live for source in flow.graph.sources], store.uri)
+        return to_micro(folder, store, live, sink, found["id"])
+
+    flow_id = claim(store, plan, "micro_batch", switched, bounded=not source.isStreaming)
     replays = source.isStreaming and not store.closing
     version = version_to_resume(folder, store) if replays else None
     if elastic is not None:
@@ -203,8 +211,18 @@ def _trigger(trigger: str | None) -> dict[str, Any]:
     return {"processingTime": f"{milliseconds(trigger)} milliseconds"}
 
 
-def claim(store: Store, plan: FlowPlan, bounded: bool, mode: Mode = "micro_batch") -> str:
-    """Make the checkpoint this flow's own, or check that it already is. Returns the flow's id."""
+def claim(
+    store: Store,
+    plan: FlowPlan,
+    mode: Mode,
+    switched: Callable[[dict[str, Any]], dict[str, Any]],
+    bounded: bool = False,
+) -> str:
+    """Make the checkpoint this flow's own, or check that it already is. Returns the flow's id.
+
+    If it was last run in the other mode, `switched` is called with what `flow.json` says, and gives what that
+    has to say from now on.
+    """
     facts = {"format": FORMAT, "mode": mode, "steps": [_step_facts(step) for step in plan.keyed]}
     try:
         found = store.read_flow()
@@ -214,6 +232,9 @@ def claim(store: Store, plan: FlowPlan, bounded: bool, mode: Mode = "micro_batch
         found = store.read_flow()  # by whoever may have started it at the same time
         if found is None:
             found = facts | {"id": secrets.token_hex(8)}
+            store.write_flow(found)
+        elif found.get("mode", "micro_batch") != mode:
+            found = found | switched(found) | {"mode": mode}
             store.write_flow(found)
     except (OSError, StoreError) as refused:
         raise SettingError(
@@ -237,12 +258,6 @@ def _check(store: Store, found: dict[str, Any], facts: dict[str, Any], bounded: 
             hint="open it with the release that wrote it, or start from a new checkpoint folder",
         )
     check_flow(found, f"flow.json of {store.uri}")
-    if (mode := found.get("mode", "micro_batch")) != facts["mode"]:
-        raise CheckpointError(
-            f"{store.uri} was written with mode={mode!r}, and the flow is started with "
-            f"mode={facts['mode']!r}",
-            hint="start it in the same mode, or from a new checkpoint folder",
-        )
     if found.get("closed"):
         raise CheckpointError(
             f"{store.uri} is of a flow whose input has ended: all its windows are closed",

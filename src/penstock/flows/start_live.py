@@ -18,6 +18,7 @@ from penstock.spark.private import keep_jobs_on_interrupt
 from penstock.spark.query import FlowQuery
 from penstock.spark.session import check_cores, check_session, task_cores
 from penstock.spark.sinks import late_sinks, live_sink
+from penstock.spark.switching import to_live
 from penstock.state.store.store import Store
 
 if TYPE_CHECKING:
@@ -65,8 +66,9 @@ def start_live(flow: Flow, options: StartOptions) -> FlowQuery:
             )
         temporary = tempfile.mkdtemp(prefix="penstock-")
         checkpoint = f"file://{temporary}"
-    store = Store(locate(spark, checkpoint).store)
-    flow_id = claim(store, plan, bounded=False, mode="live")
+    folder = locate(spark, checkpoint)
+    store = Store(folder.store)
+    flow_id = claim(store, plan, "live", lambda found: to_live(folder, store, sources))
     if options.delivery == "transactional":
         to = TransactionalSink(to, store.place, flow_id)
         to.check(plan.output)

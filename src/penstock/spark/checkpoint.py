@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import posixpath
+from collections.abc import Sequence
 from dataclasses import dataclass
 from urllib.parse import quote
 
@@ -120,6 +122,22 @@ class OffsetLog:
         """How many sources the newest epoch had; None: there was none."""
         newest = self._entries.get(max(self._entries, default=-1), "").split("\n")
         return len(newest) - 2 if newest[0] == "v1" else None
+
+    def offsets(self, epoch: int) -> list[str] | None:
+        """How far each source was read with an epoch, as JSON, "-" if not at all; None: it is not known."""
+        data = self._files.read(f"offsets/{epoch}")
+        lines = [] if data is None else data.decode().split("\n")
+        return lines[2:] if lines[:1] == ["v1"] else None
+
+    def begin_after(self, epoch: int, offsets: Sequence[str], now_ms: int) -> None:
+        """Have Spark go on after this epoch, with sources that were read so far. The commit comes last: until
+        then Spark would run the epoch again."""
+        facts = {"batchWatermarkMs": 0, "batchTimestampMs": now_ms, "conf": {}}
+        lines = ["v1", json.dumps(facts), *offsets]
+        done = ["v1", json.dumps({"nextBatchWatermarkMs": 0})]
+        for folder, text in (("offsets", lines), ("commits", done)):
+            self._files.remove(f"{folder}/.{epoch}.crc")
+            self._files.write(f"{folder}/{epoch}", "\n".join(text).encode())
 
     def have_sources(self, count: int) -> None:
         """Have so many sources; of those that come new nothing was read. The newest epoch comes last: it

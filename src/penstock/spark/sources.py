@@ -14,7 +14,7 @@ from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
 from penstock.errors import FlowError, SettingError
-from penstock.live.sources.kafka import KafkaSource, place_of
+from penstock.live.sources.kafka import KafkaSource
 from penstock.live.sources.python_source import PythonSource
 from penstock.live.sources.rate import RateSource
 from penstock.live.sources.source import LiveSource
@@ -45,11 +45,7 @@ def frame(source: LiveSource, spark: SparkSession) -> DataFrame:
 def _kafka(source: KafkaSource, spark: SparkSession) -> DataFrame:
     starting = source.starting
     if not isinstance(starting, str):
-        offsets: dict[str, dict[str, int]] = {}
-        for name, offset in source.first(source.partitions()).items():
-            topic, number = place_of(name)
-            offsets.setdefault(topic, {})[str(number)] = offset
-        starting = json.dumps(offsets)
+        starting = json.dumps(source.offset_at(source.first(source.partitions())))
     options: dict[str, str | bool] = {
         "kafka.bootstrap.servers": source.servers,
         "subscribe": ",".join(source.topics),

@@ -94,8 +94,7 @@ class TransactionalSink(LiveSink):
         store.must_own()
         manifest = store.read_manifest(epoch) if epoch >= 0 else None
         runs = (manifest and manifest.runs) or ()
-        found = sorted(filter(None, (Parcel.named(f.name) for f in store.files.below(OUTBOX))))
-        for parcel in found:
+        for parcel in parcels_in(store.files):
             if parcel.counts(epoch, runs):
                 self._deliver(store.files, parcel)
             store.files.remove(parcel.name)
@@ -110,6 +109,11 @@ class TransactionalSink(LiveSink):
             delivery.deliver(rows, ids)
         finally:
             delivery.close()
+
+
+def parcels_in(files: Files) -> list[Parcel]:
+    """What is in the outbox of a checkpoint, in the order of epochs."""
+    return sorted(filter(None, (Parcel.named(found.name) for found in files.below(OUTBOX))))
 
 
 def packed(rows: pa.RecordBatch, ids: RowIds) -> pa.Buffer:

@@ -109,6 +109,17 @@ class KafkaSource(LiveSource):
         with closing(self._consumer()) as consumer:
             return {name: _bounds(consumer, name)[0] for name in partitions}
 
+    def positions_at(self, offset: Any) -> dict[str, int]:
+        found = offset.items()
+        return {name_of(topic, int(n)): at for topic, parts in found for n, at in parts.items()}
+
+    def offset_at(self, positions: Mapping[str, int]) -> dict[str, dict[str, int]]:
+        offsets: dict[str, dict[str, int]] = {}
+        for name, offset in positions.items():
+            topic, number = place_of(name)
+            offsets.setdefault(topic, {})[str(number)] = offset
+        return offsets
+
     def reader(self, positions: Mapping[str, int]) -> KafkaReader:
         return KafkaReader(self, positions)
 

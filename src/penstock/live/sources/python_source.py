@@ -44,6 +44,21 @@ class PythonSource(LiveSource):
     def first(self, partitions: Sequence[str]) -> dict[str, Any]:
         return {partition: {"from": self.make().initialOffset()} for partition in partitions}
 
+    def positions_at(self, offset: Any) -> dict[str, Any]:
+        return {_ONLY: {"from": offset}}
+
+    def offset_at(self, positions: Mapping[str, Any]) -> Any:
+        (place,) = positions.values()
+        if "to" not in place:
+            return place["from"]
+        reader = self.reader(positions)
+        try:
+            if not reader.is_between_ranges():
+                raise self._one_way("it was stopped between two of its offsets")
+        finally:
+            reader.close()
+        return place["to"]
+
     def reader(self, positions: Mapping[str, Any]) -> PythonReader:
         return PythonReader(self, positions)
 
@@ -108,6 +123,10 @@ class PythonReader(LiveReader):
                     hint="a stream reader must give the same rows for the same offsets",
                 )
             count -= batch.num_rows
+
+    def is_between_ranges(self) -> bool:
+        """Whether all rows of the range have been read that it begins in."""
+        return self._next(1) is None
 
     def poll(self, wait_ms: float, most_rows: int) -> list[Polled]:
         if self._at is None:

@@ -112,6 +112,21 @@ class RateSource(LiveSource):
         begins = {"row": 0, "start_ms": int(self.clock() * 1000)}
         return {partition: dict(begins) for partition in partitions}
 
+    def positions_at(self, offset: Any) -> dict[str, Any]:
+        begins = {"start_ms": offset["start_ms"]}
+        return {
+            name: {"row": -(-(offset["row"] - int(name)) // self.count), **begins}
+            for name in self.partitions()
+        }
+
+    def offset_at(self, positions: Mapping[str, Any]) -> Any:
+        row = sum(place["row"] for place in positions.values())
+        (start_ms,) = {place["start_ms"] for place in positions.values()}
+        offset = {"row": row, "start_ms": start_ms, "first": 0}
+        if self.positions_at(offset) != positions:
+            raise self._one_way("its partitions have not come equally far")
+        return offset
+
     def reader(self, positions: Mapping[str, Any]) -> RateReader:
         return RateReader(self, positions)
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from penstock.errors import CheckpointError
 from penstock.model import DeadLetter
 from penstock.plan.steps import SourceDecoder
 
@@ -77,6 +78,20 @@ class LiveSource(ABC):
     def appeared(self, partitions: Sequence[str]) -> dict[str, Any]:
         """Where reading begins in partitions that came to be after the flow had begun."""
         return self.first(partitions)
+
+    def positions_at(self, offset: Any) -> dict[str, Any]:
+        """Positions by partition, at an offset of Spark's log: for a flow that ran in micro-batches."""
+        raise self._one_way()
+
+    def offset_at(self, positions: Mapping[str, Any]) -> Any:
+        """The offset of Spark's log at these positions: for a flow that ran live."""
+        raise self._one_way()
+
+    def _one_way(self, why: str = "") -> CheckpointError:
+        return CheckpointError(
+            f"a flow that reads {type(self).__name__} cannot go on in the other mode{why and ': '}{why}",
+            hint="start it in the mode that it had",
+        )
 
     @abstractmethod
     def reader(self, positions: Mapping[str, Any]) -> LiveReader:
