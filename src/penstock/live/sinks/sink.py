@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
+NEVER = float("inf")
+
 
 @dataclass(frozen=True)
 class RowIds:
@@ -51,6 +53,10 @@ class LiveWriter(ABC):
     @abstractmethod
     def write(self, batch: pa.RecordBatch, ids: RowIds) -> None:
         """Let rows leave, or keep them until `flush`. Rows of an epoch come before those of the next."""
+
+    def work(self) -> float:
+        """Do what is due; gives when to look again, as `time.monotonic` tells it."""
+        return NEVER
 
     @abstractmethod
     def flush(self, epoch: int) -> None:
