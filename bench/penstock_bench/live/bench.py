@@ -69,7 +69,7 @@ class LiveScale:
     """Rows that each side works off at its own pace."""
     change_s: float = 6.0
     """Seconds of load before and after a move or a kill."""
-    generated: tuple[int, ...] = (500_000, 1_000_000, 1_500_000, 2_000_000, 3_000_000, 4_000_000)
+    generated: tuple[int, ...] = (500_000, 1_000_000, 2_000_000, 3_000_000, 3_500_000, 4_000_000)
     """Rates of rows that couriers make themselves."""
 
 
