@@ -36,7 +36,7 @@ def paced(
 
 @pytest.mark.parametrize(
     ("rate", "low_ms", "high_ms"),
-    [(100, 0, 0.01), (1_000, 0, 0.5), (10_000, 3, 5), (50_000, 3, 6), (1_000_000, 8, 20)],
+    [(100, 0, 0.01), (1_000, 0, 0.5), (10_000, 2, 4), (50_000, 2, 5), (1_000_000, 5, 20)],
 )
 def test_the_pause_follows_the_rate_and_the_cost_of_chunks(
     rate: float, low_ms: float, high_ms: float
@@ -91,4 +91,4 @@ def test_chunks_that_wait_on_a_busy_machine_are_not_cut_less_often_for_that() ->
         now = number * 0.020
         pacer.cut(number, 200, now)
         pacer.done(number, now + 0.015, work_s=0.0014)
-    assert pacer.pause_s == pytest.approx(0.0035, abs=1e-4)
+    assert pacer.pause_s == pytest.approx(0.0028, abs=1e-4)

@@ -38,7 +38,7 @@ def test_orders_are_summed_through_moves_and_kills(
 ) -> None:
     source, target = broker.create("orders", 3), broker.create("totals")
     orders, output = Orders(broker.servers, source), Output(broker.servers, target)
-    query = start(broker.servers, source, target, checkpoint)
+    query = start(broker.servers, source, target, checkpoint, "at_once")
     try:
         until(query, lambda: query.progress)
         orders.start()

@@ -65,15 +65,15 @@ class LiveScale:
     """Seconds of load before anything is measured: a JVM needs them."""
     seconds: float = 20.0
     """Seconds at each rate, of which the first tenth does not count."""
-    backlog: int = 2_000_000
+    backlog: int = 4_000_000
     """Rows that each side works off at its own pace."""
     change_s: float = 6.0
     """Seconds of load before and after a move or a kill."""
-    generated: tuple[int, ...] = (500_000, 1_000_000, 1_500_000, 2_000_000, 3_000_000, 4_000_000)
+    generated: tuple[int, ...] = (500_000, 1_000_000, 2_000_000, 3_000_000, 3_500_000, 4_000_000)
     """Rates of rows that couriers make themselves."""
 
 
-QUICK = LiveScale((1_000, 10_000), 8.0, 6.0, 200_000, 4.0, (500_000, 1_000_000))
+QUICK = LiveScale((1_000, 10_000), 8.0, 6.0, 1_500_000, 4.0, (500_000, 1_000_000))
 FULL = LiveScale()
 
 

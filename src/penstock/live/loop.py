@@ -19,9 +19,8 @@ from penstock import codec
 from penstock.errors import HostLostError, PenstockError, to_wire
 from penstock.live.channels import Answered, Ended, HostStream
 from penstock.live.junction import Lane
-from penstock.live.outlet import NEVER
 from penstock.live.puller import Pulled, Puller, PullFailed, as_error
-from penstock.live.sinks.sink import LiveSink, LiveWriter
+from penstock.live.sinks.sink import NEVER, LiveSink, LiveWriter
 from penstock.live.sources.source import LiveSource
 from penstock.live.traffic import Traffic
 from penstock.plan.steps import FlowPlan

@@ -21,6 +21,7 @@ from penstock.live.channels import HostStream
 from penstock.live.junction import InputRows, Junction
 from penstock.live.notes import EpochNotes
 from penstock.live.pacing import ByteWindow, Pacer
+from penstock.live.sinks.sink import NEVER
 from penstock.model import HostId
 from penstock.operators.operator import EpochTime, Outgoing, Sender
 from penstock.plan.epoch import RouteTable
@@ -34,7 +35,6 @@ _GREETING_S = 0.1
 """Seconds to wait for the watermarks of hosts, after a time in which the courier was idle."""
 _PART_S = 0.0004
 """Seconds of work in Flight for a part of a chunk, there and back, on both sides together."""
-NEVER = float("inf")
 
 
 @dataclass

@@ -32,9 +32,9 @@ from penstock.live.junction import (
     timeless,
 )
 from penstock.live.notes import EpochNotes, arrivals_us
-from penstock.live.outlet import NEVER, Outlet, Surroundings, one_batch
+from penstock.live.outlet import Outlet, Surroundings, one_batch
 from penstock.live.pacing import ByteWindow, Pacer
-from penstock.live.sinks.sink import LiveWriter, RowIds
+from penstock.live.sinks.sink import NEVER, LiveWriter, RowIds
 from penstock.live.sources.source import Polled
 from penstock.model import DeadLetter
 from penstock.plan.steps import FlowPlan, MapStep
@@ -211,7 +211,9 @@ class Traffic:
     def act(self) -> float:
         """Do what is due, and ask sources for rows; gives when to look again, if nothing comes before."""
         self._stirred = False
-        look_at = min([outlet.work() for outlet in self._outlets.values()], default=NEVER)
+        look_at = min(
+            self._writer.work(), *(outlet.work() for outlet in self._outlets.values()), NEVER
+        )
         now = time.monotonic()
         if now >= self._clocks_at:
             self._look_at_clocks(now)

@@ -8,6 +8,7 @@ that left at once can drop what comes again after a failure (see `RowIds`).
 from __future__ import annotations
 
 import logging
+import time
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,7 +17,7 @@ import pyarrow.compute as pc
 
 from penstock.errors import FlowError, SettingError, StoreError
 from penstock.extensions import imported
-from penstock.live.sinks.sink import Delivery, LiveSink, LiveWriter, RowIds
+from penstock.live.sinks.sink import NEVER, Delivery, LiveSink, LiveWriter, RowIds
 from penstock.live.sources.formats import ArrowStream, Avro, Format, Json, Raw
 from penstock.live.sources.kafka import ToldOnce
 
@@ -39,6 +40,10 @@ _WRITES = {
 }
 _WAIT_S = 60.0
 """Seconds that Kafka has to take the rows of an epoch."""
+_LOOK_S = 0.001
+"""Seconds until the next look whether the brokers have what they were sent."""
+_MOST = 64
+"""Batches that wait for that; more are handed to librdkafka, which waits if it has too many."""
 _NO_KEY = "values in arrow hold many rows, so they have no key"
 
 
@@ -125,18 +130,38 @@ class KafkaWriter(LiveWriter):
         self._sink, self._format = sink, sink.encoder(schema)
         self._failed: Any = None
         self._lost = 0
+        self._waiting: list[tuple[pa.RecordBatch, RowIds]] = []
         self._away, self._wrote = ToldOnce(_log), False
         settings = {"bootstrap.servers": sink.servers, "on_delivery": self._note} | _WRITES
         settings["error_cb"] = lambda error: self._away.tell(f"Kafka, tried again: {error}")
         self._producer = confluent.Producer(settings | dict(sink.options), logger=_log)
 
     def write(self, batch: pa.RecordBatch, ids: RowIds) -> None:
-        self._sink.produce(self._producer, self._format, batch, ids)
+        self._waiting.append((batch, ids))
+        self.work()
+
+    def work(self) -> float:
+        self._check()
+        if not self._waiting:
+            return NEVER
+        # With idempotence librdkafka sends a partition nothing more while it has messages under way. If it is
+        # given more it spins meanwhile, and takes a core from others: at 10,000 rows/s p99 was 40 to 60 ms.
+        self._producer.poll(0)
+        if len(self._producer) and len(self._waiting) < _MOST:
+            return time.monotonic() + _LOOK_S
+        self._produce()
+        return NEVER
+
+    def _produce(self) -> None:
+        """Hand all that waits to librdkafka."""
+        for batch, ids in self._waiting:
+            self._sink.produce(self._producer, self._format, batch, ids)
+        self._waiting.clear()
         self._producer.poll(0)
         self._wrote = True
-        self._check()
 
     def flush(self, epoch: int) -> None:
+        self._produce()
         left = self._producer.flush(_WAIT_S)
         self._check()
         if self._wrote and not left:

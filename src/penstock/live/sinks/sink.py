@@ -9,6 +9,8 @@ import pyarrow as pa
 
 from penstock.errors import SettingError
 
+NEVER = float("inf")
+
 
 @dataclass(frozen=True)
 class RowIds:
@@ -53,6 +55,10 @@ class LiveWriter(ABC):
     @abstractmethod
     def write(self, batch: pa.RecordBatch, ids: RowIds) -> None:
         """Let rows leave, or keep them until `flush`. Rows of an epoch come before those of the next."""
+
+    def work(self) -> float:
+        """Do what is due; gives when to look again, as `time.monotonic` tells it."""
+        return NEVER
 
     @abstractmethod
     def flush(self, epoch: int) -> None:

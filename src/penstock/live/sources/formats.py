@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import date, datetime, time
 from decimal import Decimal
-from functools import lru_cache
+from functools import cached_property
 from itertools import starmap
 from typing import Any, Literal, TypedDict, cast
 
@@ -55,10 +55,25 @@ class Format(ABC):
     def writes(self) -> Callable[[pa.RecordBatch], list[bytes | None]]:
         """A function that gives the values of a batch's rows, one for each unless it says otherwise."""
 
+    # Made once, where they are used: functions cannot be pickled.
+
+    @cached_property
+    def _read(self) -> Callable[[Values], Decoded]:
+        return self.reads()
+
+    @cached_property
+    def _write(self) -> Callable[[pa.RecordBatch], list[bytes | None]]:
+        return self.writes()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {
+            name: value for name, value in vars(self).items() if name not in ("_read", "_write")
+        }
+
     def decode(self, values: Values) -> Decoded:
         """Read a chunk, value by value where it has bad ones."""
         try:
-            return _reads(self)(values)
+            return self._read(values)
         except Exception as error:
             if len(values) == 1:
                 why = f"{type(error).__name__}: {error}"
@@ -68,17 +83,7 @@ class Format(ABC):
 
     def encode(self, batch: pa.RecordBatch) -> list[bytes | None]:
         """The values of a batch's rows."""
-        return _writes(self)(batch)
-
-
-@lru_cache(maxsize=64)
-def _reads(format: Format) -> Callable[[Values], Decoded]:
-    return format.reads()
-
-
-@lru_cache(maxsize=64)
-def _writes(format: Format) -> Callable[[pa.RecordBatch], list[bytes | None]]:
-    return format.writes()
+        return self._write(batch)
 
 
 def _nothing(schema: pa.Schema) -> pa.RecordBatch:

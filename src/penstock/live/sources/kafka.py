@@ -33,6 +33,10 @@ _READS = {
     "fetch.wait.max.ms": 100,
     "fetch.min.bytes": 1,
     "fetch.error.backoff.ms": 20,
+    # When it has so many messages that a courier has not polled, librdkafka fetches no more for so long. By
+    # default that is a second, and a backlog went at 120,000 rows a second instead of 370,000.
+    "queued.min.messages": 200_000,
+    "fetch.queue.backoff.ms": 5,
     "socket.nagle.disable": True,
     "log_level": 2,  # it is told once that brokers cannot be reached, not at each attempt
     "group.id": "penstock",  # librdkafka wants one; no group is joined, nothing is committed
