@@ -42,6 +42,9 @@ class _Flying:
     """A chunk that some of its hosts have not applied."""
 
     parts: int
+    """Hosts that have not applied it."""
+    sent: int
+    """Hosts that it was sent to."""
     work_s: float
     """What it was to this courier."""
     bytes: int
@@ -134,6 +137,11 @@ class Outlet:
             self._marks[stream.host] = back.watermark_ms
             self._awaited.discard(stream.host)
 
+    @property
+    def half_answered(self) -> bool:
+        """Whether some hosts of a chunk have applied it, and others have not."""
+        return any(chunk.parts < chunk.sent for chunk in self._flying.values())
+
     def ended(self, stream: HostStream) -> None:
         """The stream to a host that left has ended."""
         while stream.unapplied:
@@ -209,7 +217,9 @@ class Outlet:
         self._number += 1
         metadata = codec.encode(Frame(chunk=Chunk(self._number, kind)))
         work_s = thread_time() - began + _PART_S * len(parts)
-        self._flying[self._number] = _Flying(len(parts), work_s, self._bytes, arrived, notes)
+        self._flying[self._number] = _Flying(
+            len(parts), len(parts), work_s, self._bytes, arrived, notes
+        )
         self._bytes = 0
         self.pacer.cut(self._number, rows, now)
         for host, batches in parts.items():

@@ -158,6 +158,13 @@ class Traffic:
             self._outlets[step.id] = Outlet(
                 step, steps[step.id], order.epoch, self._junctions[step.id], pacer, behind, run
             )
+        leaving = self._junctions[None]
+        self._last_outlets = [
+            outlet
+            for step, outlet in self._outlets.items()
+            if leaving in self._readers.get(step, ())
+        ]
+        """That of the step whose output leaves."""
         self._sink_pacer, self._chunks = Pacer(longest_s), 0
         """Of flows without keyed steps: their chunks go to the sink."""
         self._pacers: dict[int, list[Pacer]] = {}
