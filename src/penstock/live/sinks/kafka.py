@@ -232,6 +232,8 @@ class KafkaDelivery(Delivery):
         reads = {"group.id": self._name, "isolation.level": "read_committed", "log_level": 2}
         self._marker = confluent.Consumer(servers | options | reads, logger=_log)
         (place,) = self._marker.committed([confluent.TopicPartition(self._sink.topic, 0)], _WAIT_S)
+        if place.error is not None:
+            raise confluent.KafkaException(place.error)
         self._next = max(place.offset, 0)
         self._producer = producer
 

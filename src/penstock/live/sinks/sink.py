@@ -57,8 +57,8 @@ class LiveWriter(ABC):
         """Let rows leave, or keep them until `flush`. Rows of an epoch come before those of the next."""
 
     def work(self, more: bool = False) -> float:
-        """Do what is due; gives when to look again, as `time.monotonic` tells it. Called after writes, and when
-        it is time to look again. With `more`, other rows of the same chunk will come in a moment."""
+        """Do what is due; gives when to look again, as `time.monotonic` tells it. Called after writes, and
+        when it is time to look again. With `more`, other rows of the same chunk will come in a moment."""
         return NEVER
 
     @abstractmethod
