@@ -135,9 +135,12 @@ class OffsetLog:
         facts = {"batchWatermarkMs": 0, "batchTimestampMs": now_ms, "conf": {}}
         lines = ["v1", json.dumps(facts), *offsets]
         done = ["v1", json.dumps({"nextBatchWatermarkMs": 0})]
-        for folder, text in (("offsets", lines), ("commits", done)):
-            self._files.remove(f"{folder}/.{epoch}.crc")
-            self._files.write(f"{folder}/{epoch}", "\n".join(text).encode())
+        # Spark also looks for the offsets of the epoch before, though it needs them only to run this one again.
+        before = [] if epoch == 0 else [(f"offsets/{epoch - 1}", lines)]
+        for name, text in (*before, (f"offsets/{epoch}", lines), (f"commits/{epoch}", done)):
+            folder, number = name.split("/")
+            self._files.remove(f"{folder}/.{number}.crc")  # Hadoop's checksum of what it was
+            self._files.write(name, "\n".join(text).encode())
 
     def have_sources(self, count: int) -> None:
         """Have so many sources; of those that come new nothing was read. The newest epoch comes last: it
