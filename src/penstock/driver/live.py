@@ -116,8 +116,8 @@ class LiveRunner:
         self._positions = SourcePositions(sources, store, settings.live_partitions_ms)
         self._runs: tuple[tuple[int, int], ...] = ()
         """When runs began and with which epoch, newest first; without those that a later one goes before."""
-        self._marks: Mapping[str, SlotsMark] = {}
-        """Where slots are at the newest version."""
+        self._marks: Mapping[str, SlotsMark] | None = None
+        """Where slots are at the newest version; None while hosts are being told of their slots."""
         self._run = -1
         self._tries = self._new_tries()
         self._stage = Awaiting()
@@ -191,6 +191,7 @@ class LiveRunner:
         self._registry.must_be_served()
         self._registry.expect(version + 1, self._run, on_passed=self._inbox.put)
         self._waits("hosts to take their slots")
+        self._marks = None
         self._relocation.settle(version, version + 1, self._tries.failed)
         self._relocation.take_lost()
         self._marks = self._relocation.mark()
@@ -221,6 +222,9 @@ class LiveRunner:
 
     def _roll_back(self) -> bool:
         """Take hosts and slots to the newest version; returns whether a host was lost."""
+        if self._marks is None:
+            # No rows have flowed since some slots changed hands: those stay, and the rest follows.
+            return self._fleet.roll_back(self._version, self._run)
         owned = {
             HostId(host): frozenset(mark.routes.slots_of(number).tolist())
             for mark in self._marks.values()

@@ -135,7 +135,7 @@ class OffsetLog:
         facts = {"batchWatermarkMs": 0, "batchTimestampMs": now_ms, "conf": {}}
         lines = ["v1", json.dumps(facts), *offsets]
         done = ["v1", json.dumps({"nextBatchWatermarkMs": 0})]
-        # Spark also looks for the offsets of the epoch before, though it needs them only to run this one again.
+        # Spark also looks for the offsets of the epoch before, though only a rerun of this one needs them.
         before = [] if epoch == 0 else [(f"offsets/{epoch - 1}", lines)]
         for name, text in (*before, (f"offsets/{epoch}", lines), (f"commits/{epoch}", done)):
             folder, number = name.split("/")
