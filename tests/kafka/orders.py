@@ -42,6 +42,15 @@ class Orders(threading.Thread):
                 self._send(user, self._random.randrange(100), datetime.now(UTC) - late)
             self._producer.poll(0)
 
+    def use(self, partitions: int) -> None:
+        """Send to so many partitions from now on; waits until the producer knows of them."""
+        while (
+            len(self._producer.list_topics(self._topic, 10).topics[self._topic].partitions)
+            < partitions
+        ):
+            time.sleep(0.05)
+        self.partitions = partitions
+
     def end(self) -> None:
         """Stop, and let all windows close."""
         self._halted.set()

@@ -134,7 +134,7 @@ def test_a_flow_survives_everything(kafka: Broker, topic: str, tmp_path: Path) -
             flow.ask(f"query.move({step!r}, range(8), '{step}/{target}')")
         kafka.grow(topic, 4)
         flow.until("query.progress[-1].partitions == 4")
-        orders.partitions = 4
+        orders.use(partitions=4)
         flow.goes_on()
         assert "is run again" not in log.read_text(), "nothing has failed so far"
 
