@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import time
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,19 +13,10 @@ from pyspark.sql import SparkSession
 import penstock as ps
 from penstock.errors import CheckpointError
 from penstock.live.sources.rate import RateSource
-from penstock.spark.query import FlowQuery
+from tests.spark.test_live import until
 
 WAIT_S, RATE, KEYS = 60.0, 1_000, 40
 LIVE: dict[str, Any] = {"mode": "live", "checkpoint_every": "200ms"}
-
-
-def until(query: FlowQuery, condition: Callable[[], object]) -> None:
-    ends = time.monotonic() + WAIT_S
-    while not condition():
-        if (failed := query.exception()) is not None:
-            raise failed
-        assert time.monotonic() < ends, f"it did not come to that: {query.status}"
-        time.sleep(0.02)
 
 
 def flow(source: RateSource) -> ps.Flow:
