@@ -40,7 +40,8 @@ def windows(out: Path) -> Counter[tuple[int, int]]:
 
 def test_back_and_forth(spark: SparkSession, checkpoint: str, tmp_path: Path) -> None:
     rows, out = 25_000, tmp_path / "out"
-    counted, start = flow(ps.rate(RATE, keys=KEYS, rows=rows)), {"checkpoint": checkpoint}
+    counted = flow(ps.rate(RATE, keys=KEYS, rows=rows))
+    start: dict[str, Any] = {"checkpoint": checkpoint}
     for options in ({}, {**LIVE, "delivery": "transactional"}, {}):
         query = counted.start(ps.to("parquet", path=str(out)), **start, **options)
         try:
