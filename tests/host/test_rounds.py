@@ -29,7 +29,7 @@ from penstock.wire.live import (
     Time,
     output_courier,
 )
-from tests.host.live_rig import PLAN, SCHEMA, slots
+from tests.host.live_rig import PLAN, SCHEMA
 
 SLOTS = 4
 TIMED = pa.schema([("k", pa.int64()), ("at", pa.timestamp("ms"))])
@@ -261,42 +261,6 @@ def reroute(number: int, slots: tuple[int, ...], source: str, target: str) -> Me
     return Message(reroute=Reroute(number, "step", (handing,)))
 
 
-def fetched(run: Run, need: NeedKeys, entries: dict[int, tuple[int, int]]) -> None:
-    """State of all keys that were needed has come: sums and counts, of those that have one."""
-    ((_, keys),) = need.parts
-    away = Run(PLAN)
-    for key, (total, _) in entries.items():
-        away.sums(0, (key, total))
-    away.work()
-    away.tell(reroute(0, tuple(range(SLOTS)), HOST, "there"))
-    away.work()
-    found, _ = away.holdings.copies.of_keys(keys, 0, 0)
-    assert run.holdings.install(need, keys, found)
-    run.rounds.fetched(need)
-
-
-def test_rows_whose_state_is_here_go_first() -> None:
-    """Also if their slot has others, whose state is still being fetched; those of a key keep their order."""
-    run = Run(PLAN)
-    run.tell(reroute(0, tuple(range(SLOTS)), "elsewhere", HOST))
-    run.work()
-    same = [k for k, slot in enumerate(slots(list(range(100)))) if slot == 0]
-    here, away = same[:2]
-    run.sums(0, (here, 1))
-    (first,) = run.work().needs
-    assert isinstance(first, NeedKeys)
-    run.sums(0, (away, 2))
-    (second,) = run.work().needs
-    assert isinstance(second, NeedKeys)
-    fetched(run, first, {here: (10, 1)})
-    assert given(run.work()) == [{"k": here, "t": 11, "n": 2}]
-    run.sums(0, (away, 3), (here, 100))
-    outcome = run.work()
-    assert given(outcome) == [{"k": here, "t": 111, "n": 3}]
-    fetched(run, second, {away: (20, 1)})
-    assert given(run.work()) == [{"k": away, "t": 25, "n": 3}]
-
-
 ALL = tuple(range(SLOTS))
 
 
@@ -318,8 +282,8 @@ def test_a_copy_that_nobody_needs_any_more_does_not_fire() -> None:
     keys = run.plan.codec.encode(
         pa.record_batch([pa.array(range(8)), pa.array([0] * 8, pa.timestamp("ms"))], ["k", "window_start"])
     )  # fmt: skip
-    places = slots_of(keys.hashes, SLOTS)
-    assert fired == {k for k in range(8) if owned[places[k]]}
+    slots = slots_of(keys.hashes, SLOTS)
+    assert fired == {k for k in range(8) if owned[slots[k]]}
 
 
 def test_a_copy_of_which_entries_were_evicted_does_not_say_that_they_do_not_exist() -> None:

@@ -1,11 +1,9 @@
-"""Rows of a live run whose state is not here: held back until it has come, key by key and in order.
-
-All others go first, also those of the same slot.
-"""
+"""Rows of a live run whose state is not here: held back slot by slot and in order, until it has come."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
@@ -25,7 +23,7 @@ Piece = tuple[str, pa.RecordBatch]
 
 @dataclass(frozen=True)
 class HeldChunk:
-    """Rows of a chunk that wait for state."""
+    """Rows of a chunk that wait for state, sorted by slot."""
 
     serial: int
     courier: int
@@ -34,11 +32,8 @@ class HeldChunk:
     rows: pa.RecordBatch
     keys: Keys
     slots: Array
-
-    def only(self, rows: Array) -> HeldChunk:
-        """Some of its rows."""
-        kept = (_taken(self.rows, rows), self.keys.take(rows), self.slots[rows])
-        return HeldChunk(self.serial, self.courier, self.number, self.kind, *kept)
+    left: tuple[tuple[int, int], ...]
+    """(begin, end) of each slot's rows that still wait."""
 
 
 class HeldRows:
@@ -70,45 +65,54 @@ class HeldRows:
 
     def hold(self, courier: int, chunk: Chunk, batch: pa.RecordBatch) -> pa.RecordBatch | None:
         """Hold back what cannot be applied of a chunk; gives the rest of it."""
-        if not self._holdings.residence.any_partial:
+        residence, table = self._holdings.residence, self._operator.table
+        if not residence.any_partial:
             return batch
         keys = self._operator.keys(chunk.kind, [batch])[0]
-        slots = slots_of(keys.hashes, self._operator.table.slots)
-        waits = self._lacking(keys, slots)
+        slots = slots_of(keys.hashes, table.slots)
+        away = np.flatnonzero(residence.partial[slots])
+        if not len(away):
+            return batch
+        stuck = residence.whole | self.slots
+        stuck[slots[away[~table.known(keys.take(away))]]] = True
+        waits = stuck[slots]
         if not waits.any():
             return batch
-        held = HeldChunk(self.next_serial, courier, chunk.number, chunk.kind, batch, keys, slots)
-        held = held.only(np.flatnonzero(waits))
+        rows = np.flatnonzero(waits)
+        rows = rows[np.argsort(slots[rows], kind="stable")]
+        slots = slots[rows]
+        bounds = [0, *(np.flatnonzero(np.diff(slots)) + 1).tolist(), len(slots)]
+        held = HeldChunk(
+            self.next_serial, courier, chunk.number, chunk.kind, _taken(batch, rows),
+            keys.take(rows), slots, tuple(pairwise(bounds)),
+        )  # fmt: skip
         self.chunks.append(held)
         self.next_serial += 1
-        self.slots[held.slots] = True
+        self.slots[slots] = True
         free = np.flatnonzero(~waits)
         return _taken(batch, free) if len(free) else None
-
-    def _lacking(self, keys: Keys, slots: Array) -> Array:
-        """Whether each row's state is not here, or its slot comes whole and is not complete."""
-        residence = self._holdings.residence
-        lacking = residence.whole[slots]
-        unsure = np.flatnonzero(residence.partial[slots] & ~lacking)
-        if len(unsure):
-            lacking[unsure] = ~self._operator.table.known(keys.take(unsure))
-        return lacking
 
     def released(self) -> tuple[list[Piece], NeedKeys | None]:
         """Rows whose state has come, and what must be fetched for others."""
         if not self._came:
             return [], None
         self._came = False
-        pieces, waiting = list[Piece](), list[HeldChunk]()
-        self.slots = np.zeros_like(self.slots)
+        residence, table, pieces = self._holdings.residence, self._operator.table, list[Piece]()
+        blocked, waiting = np.zeros_like(self.slots), list[HeldChunk]()
         for held in self.chunks:
-            lacking = self._lacking(held.keys, held.slots)
-            if not lacking.all():
-                pieces.append((held.kind, _taken(held.rows, np.flatnonzero(~lacking))))
-            if lacking.any():
-                waiting.append(held.only(np.flatnonzero(lacking)))
-                self.slots[waiting[-1].slots] = True
-        self.chunks = waiting
+            lacks = residence.partial[held.slots] & ~table.known(held.keys)
+            lacks |= residence.whole[held.slots]
+            left = []
+            for begin, end in held.left:
+                slot = held.slots[begin]
+                if blocked[slot] or lacks[begin:end].any():
+                    blocked[slot] = True
+                    left.append((begin, end))
+                else:
+                    pieces.append((held.kind, held.rows.slice(begin, end - begin)))
+            if left:
+                waiting.append(replace(held, left=tuple(left)))
+        self.chunks, self.slots = waiting, blocked
         return pieces, self.need(waiting) if self._unasked or not self._asked else None
 
     def need(self, held: list[HeldChunk]) -> NeedKeys | None:

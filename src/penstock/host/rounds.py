@@ -9,8 +9,8 @@ in each courier's stream:
 - a *reroute*: a host that slots come to owns them from the first copy of the message on. One that they
   leave gives them away when the message has come from all couriers: no more rows of them can come.
 
-Rows whose state is not here are held back, key by key and in order, until it has been fetched; all
-others go first. Neither time nor a checkpoint passes rows that are held, and their slots stay.
+Rows whose state is not here are held back, slot by slot and in order, until it has been fetched; all
+others go on. Neither time nor a checkpoint passes rows that are held, and their slots stay.
 """
 
 from __future__ import annotations
