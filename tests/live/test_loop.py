@@ -206,6 +206,7 @@ def test_a_stream_that_breaks_is_told_to_the_driver_once_and_is_one_line_in_the_
         source.taps["p0"].give(rows_of(*((k, 1) for k in range(10))))
         wait_for(lambda: scene.driver.troubles)
         scene.run.halt()
+        scene.run.join()
         polls = source.taps["p0"].polls
         source.taps["p0"].give(rows_of((1, 1)))
     assert len(scene.driver.troubles) == 1

@@ -7,6 +7,7 @@ another one is started on the same store.
 
 from __future__ import annotations
 
+import queue
 import secrets
 import threading
 import time
@@ -20,7 +21,11 @@ from typing import Any, cast
 import pyarrow as pa
 import pyarrow.flight as fl
 
+from penstock.control.crew_size import CrewLimits, CrewPlan
+from penstock.control.journal.entry import Entry
+from penstock.driver.checkpoints import Underway
 from penstock.driver.couriers import CourierCrew
+from penstock.driver.crew_scaling import CrewScaling
 from penstock.driver.fleet import Fleet
 from penstock.driver.live import BrokenOff, Inbox, LiveRunner, Outcome
 from penstock.driver.progress import EpochProgress
@@ -51,6 +56,8 @@ SETTINGS = Settings(
     keep_epochs=4,
 )
 WAIT_S = 30.0
+FIXED = CrewLimits(at_most=0, high=9.0, low=0.0)
+"""Couriers are never too busy, and never have too little to do."""
 
 
 @dataclass(frozen=True)
@@ -189,6 +196,22 @@ class ThreadCouriers:
             self.kill(name)
 
 
+class AskedCrew(CrewScaling):
+    """Couriers come, go and change their partitions when a test asks for it; else as the policy says."""
+
+    def __init__(
+        self, crew: CourierCrew, limits: CrewLimits, tell: Callable[[Entry], None], look_ms: float
+    ) -> None:
+        super().__init__(crew, limits, tell, look_ms)
+        self.asked: queue.SimpleQueue[CrewPlan] = queue.SimpleQueue()
+
+    def take_in(self, whole: Underway) -> None:
+        try:
+            self._carry_out(self.asked.get_nowait(), whole)
+        except queue.Empty:
+            super().take_in(whole)
+
+
 class _Doom:
     """Whoever looks at it dies."""
 
@@ -214,6 +237,8 @@ class LiveCluster:
         close: bool = False,
         memory_limit: int | None = None,
         transactional: bool = False,
+        limits: CrewLimits = FIXED,
+        look_ms: float = 50.0,
     ) -> None:
         self.flow, self.sources, self.store, self.settings = flow, sources, store, settings
         self.hosts, self.couriers = {step.id: hosts for step in flow.keyed}, couriers
@@ -224,6 +249,8 @@ class LiveCluster:
         self.deaths: Counter[str] = Counter()
         self.births: dict[str, Birth] = {}
         self.progress: list[EpochProgress] = []
+        self.journal: list[Entry] = []
+        self._limits, self._look_ms = limits, look_ms
         self.outcome: Outcome | BaseException | None = None
         self.undertaker = ThreadPoolExecutor(8, thread_name_prefix="undertaker")
         self._closing = threading.Event()
@@ -292,6 +319,7 @@ class LiveCluster:
             self.flow.keyed, self.hosts, self.fleet, self.settings, self.migration, live=True
         )
         self.stopping = threading.Event()
+        self.scaling = AskedCrew(self.crew, self._limits, self.journal.append, self._look_ms)
         self.runner = LiveRunner(
             self.flow,
             self.sources,
@@ -308,6 +336,7 @@ class LiveCluster:
             late_sink=self._keep_late,
             rewind=self.outlet.rewind,
             keeps=self.outlet.keeps,
+            scaling=self.scaling,
         )
         self.relocation.start_hosts()
         self.crew.start(self.couriers)

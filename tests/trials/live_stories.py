@@ -65,7 +65,9 @@ def random_request(trial: SubjectTrial, pick: random.Random) -> None:
     """Something that a user, or the world, may do while rows flow."""
     step, to = pick.randrange(3), pick.randrange(4)
     slots = tuple(pick.sample(range(SLOTS), pick.randint(1, SLOTS)))
-    what = pick.choice(("move", "move", "back and forth", "scale", "migration", "nothing"))
+    what = pick.choice(
+        ("move", "move", "back and forth", "scale", "couriers", "migration", "nothing")
+    )
     if what == "move":
         trial.move(step, slots, to)
     elif what == "back and forth":
@@ -74,6 +76,8 @@ def random_request(trial: SubjectTrial, pick: random.Random) -> None:
         trial.move(step, slots, to + 1)
     elif what == "scale":
         trial.scale(step, pick.randint(1, 4))
+    elif what == "couriers":
+        trial.have_couriers(pick.randint(1, 3))
     elif what == "migration":
         trial.migrate_by(pick.choice(MIGRATIONS))
 

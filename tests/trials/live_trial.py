@@ -8,6 +8,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from penstock.control.crew_size import CrewPlan
 from penstock.errors import SettingError
 from penstock.plan.migration import Migration
 from tests.live.pretence import Tap, TapSource, taps
@@ -81,6 +82,13 @@ class SubjectTrial:
         steps = self.cluster.flow.keyed
         with suppress(SettingError, RuntimeError):
             self.cluster.relocation.scale(steps[number % len(steps)].id, hosts)
+
+    def have_couriers(self, couriers: int) -> None:
+        """Ask for so many couriers, with any partitions."""
+        sources = enumerate(self.cluster.sources)
+        names = [(number, name) for number, source in sources for name in source.partitions()]
+        loads = {name: self.pick.random() for name in names}
+        self.cluster.scaling.asked.put(CrewPlan(couriers, loads, "the test wants it"))
 
     def migrate_by(self, migration: str) -> None:
         self.cluster.migration = self.cluster.relocation.migration = Migration.parse(migration)

@@ -1,16 +1,15 @@
-"""The couriers of a live flow: given source partitions, begun, told what the driver says, halted."""
+"""The couriers of a live flow: more and fewer of them, begun, told what the driver says, halted."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, TypeVar
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from typing import Any
 
 from penstock.driver.crew import AT_ONCE_MS, TaskCrew
 from penstock.driver.registry import HostRecord
 from penstock.errors import HostLostError, PenstockError
 from penstock.wire.live import LiveOrder, Message
-
-P = TypeVar("P")
 
 BACK_MS = 1_000
 """Milliseconds that a new run waits for a courier that was lost; then others read its partitions. Spark tries
@@ -18,7 +17,7 @@ a task again within a fraction of that."""
 
 
 class CourierCrew(TaskCrew[str, int]):
-    """All couriers of a started flow, named "courier/0" and so on."""
+    """All couriers of a started flow, named "courier/0" and so on. No name is given twice."""
 
     kind = "courier"
     inheritance = "Its partitions go to others"
@@ -27,24 +26,42 @@ class CourierCrew(TaskCrew[str, int]):
     """All couriers that there should be."""
     _run: Mapping[str, HostRecord] = {}
     """Those of the run under way."""
+    _served: frozenset[str] = frozenset()
+    """Couriers that have been in a run: one that is lost is back soon, a new one may wait for a core."""
+    _given: int = 0
+    """Names that were given."""
 
     def start(self, count: int) -> None:
-        self.names = tuple(f"courier/{number}" for number in range(count))
-        for number, name in enumerate(self.names):
+        """Have so many couriers. More are started, and are in a run when they have come up; those that are
+        too many leave with the run under way."""
+        fresh = range(self._given, self._given + max(0, count - len(self.names)))
+        self._given = fresh.stop
+        added = tuple(f"courier/{number}" for number in fresh)
+        self.names = (*self.names[:count], *added)
+        for number, name in zip(fresh, added, strict=True):
             self.add(name, number)
+        self._retire()
+
+    def _retire(self) -> None:
+        """End couriers that are too many, and in no run, without waiting for that."""
+        for name in [n for n in self._members if n not in self.names and n not in self._run]:
+            del self._members[name]
+            self._calls.submit(self._end, name)
 
     def muster(self) -> list[str]:
         """The couriers of the next run: all, or those that are there when the others were waited for."""
         self.revive(self.names)
         if not self.ready(self.names):
             self.wait_for(self.names, 1)
-        self.wait_shortly(self.names, BACK_MS)
+        self.wait_shortly([name for name in self.names if name in self._served], BACK_MS)
         return self.ready(self.names)
 
     def begin(self, orders: Mapping[str, LiveOrder]) -> None:
         """Let these couriers begin a run, each with its order."""
         self._run = {name: self._record(name) for name in orders}
+        self._served |= orders.keys()
         self._each(list(orders), lambda name: self._tell(name, "begin", order=orders[name]))
+        self._retire()
 
     def tell(self, run: int, message: Message) -> None:
         """Hand all couriers of the run a control message, the next one."""
@@ -53,8 +70,14 @@ class CourierCrew(TaskCrew[str, int]):
         )
 
     def release(self, run: int, epoch: int) -> None:
-        """Let all couriers of the run know that an epoch is durable."""
-        self._each(list(self._run), lambda name: self._tell(name, "durable", run=run, epoch=epoch))
+        """Let all couriers of the run know that an epoch is durable. One that cannot be told is given up,
+        which breaks the run off: the epoch stays, and the next run delivers what this one has not."""
+
+        def one(name: str) -> None:
+            with suppress(HostLostError):
+                self._tell(name, "durable", run=run, epoch=epoch)
+
+        self._each(list(self._run), one)
 
     def halt(self, run: int) -> None:
         """End the run in all couriers that can be reached; whose process is gone is given up, so that the
@@ -69,6 +92,9 @@ class CourierCrew(TaskCrew[str, int]):
         known, self._run = self._run, {}
         self._each([n for n, record in known.items() if self._registry.host(n) == record], one)
 
+    def pulse(self, names: Iterable[str]) -> None:
+        super().pulse({*names, *self._run})  # one that is to leave must be there until it has left
+
     def pids(self) -> dict[str, int]:
         """Courier -> process id, of those that are up."""
         records = (self._registry.host(name) for name in self.names)
@@ -82,7 +108,12 @@ class CourierCrew(TaskCrew[str, int]):
     @property
     def idle(self) -> bool:
         """Whether a courier is there that the run does without."""
-        return len(self._run) < len(self.ready(self.names))
+        return not self._run.keys() >= set(self.ready(self.names))
+
+    @property
+    def surplus(self) -> bool:
+        """Whether the run has a courier that is to leave."""
+        return not self._run.keys() <= set(self.names)
 
     def _record(self, name: str) -> HostRecord:
         record = self._registry.host(name)
@@ -100,12 +131,3 @@ class CourierCrew(TaskCrew[str, int]):
 
     def _needed(self, name: str) -> bool:
         return name in self._run
-
-
-def dealt(partitions: Sequence[P], couriers: int) -> list[list[P]]:
-    """Partitions handed out to couriers, one after the other.
-
-    >>> dealt(["a", "b", "c"], couriers=2)
-    [['a', 'c'], ['b']]
-    """
-    return [list(partitions[number::couriers]) for number in range(couriers)]

@@ -27,6 +27,7 @@ from penstock.driver.bill import Bill
 from penstock.driver.checkpoints import Underway
 from penstock.driver.clock import wall_ms
 from penstock.driver.couriers import CourierCrew
+from penstock.driver.crew_scaling import CrewScaling
 from penstock.driver.epochs import LateSink, late_counts
 from penstock.driver.fleet import Fleet, SealedHost
 from penstock.driver.live_run import HostSealed, LiveRun, RunParts
@@ -100,17 +101,19 @@ class LiveRunner:
         rewind: Callable[[int], None] = lambda version: None,
         keeps: bool = False,
         bill: Bill | None = None,
+        scaling: CrewScaling | None = None,
         clock_ms: Callable[[], float] = wall_ms,
         steady_ms: Callable[[], float] = lambda: time.monotonic() * 1000,
     ) -> None:
         """`rewind` has the sink take back what it was given since a version, where it can. One that `keeps`
-        rows until they are durable delivers then what couriers have not."""
+        rows until they are durable delivers then what couriers have not. Without a `scaling` there are always
+        as many couriers."""
         self._flow, self._settings = flow, settings
         self._fleet, self._couriers, self._relocation = fleet, couriers, relocation
         self._registry, self._store, self._inbox = registry, store, inbox
         self._checkpoint_ms, self._close, self._bill = checkpoint_ms, close, bill
         self._on_progress, self._late_sink = on_progress, late_sink
-        self._rewind, self._keeps = rewind, keeps
+        self._rewind, self._keeps, self._scaling = rewind, keeps, scaling
         self._clock_ms, self._steady_ms = clock_ms, steady_ms
         self.versions = Versions(flow, fleet, store, settings, clock_ms, steady_ms, live=True)
         self._positions = SourcePositions(sources, store, settings.live_partitions_ms)
@@ -199,6 +202,8 @@ class LiveRunner:
         if first:
             self._couriers.wait_for(self._couriers.names, len(self._couriers.names))
         names = self._couriers.muster()
+        if self._scaling is not None:
+            self._scaling.begun()
         self._positions.take_new()
         run = LiveRun(self._run, len(names), self._parts)
         self._rewind(version)
@@ -215,9 +220,10 @@ class LiveRunner:
         earlier = [(began, first) for began, first in self._runs if first < run.epoch]
         self._runs = ((now_ms, run.epoch), *earlier[:_RUNS_TOLD])
         place = (run.couriers, run.epoch, steps)
+        loads = None if self._scaling is None else self._scaling.loads
         return [
             LiveOrder(run.number, number, *place, positions, known, now_ms, self._runs[1:])
-            for number, positions in enumerate(self._positions.deal(run.couriers))
+            for number, positions in enumerate(self._positions.deal(run.couriers, loads))
         ]
 
     def _roll_back(self) -> bool:
@@ -328,10 +334,11 @@ class LiveRunner:
 
     def _must_renew(self) -> bool:
         """Whether another run should begin in good order: nobody else stops rows while slots move by
-        "pause", or gives partitions that are new to a courier, or some to one that came back."""
+        "pause", gives partitions that are new to a courier, or has them go from one courier to another."""
         pauses = self._relocation.migration.kind == "pause"
         moves = pauses and self._relocation.could_move(self._version)
-        return moves or self._couriers.idle or self._positions.grown
+        scales = self._scaling is not None and self._scaling.must_renew
+        return moves or scales or self._couriers.idle or self._positions.grown
 
     # -- what is durable
 
@@ -368,6 +375,8 @@ class LiveRunner:
         self._marks = marks
         self._relocation.sealed(epoch, sealed)
         run.committed(whole)
+        if self._scaling is not None and not run.ending:
+            self._scaling.take_in(whole)
         self.versions.tidy(self._relocation.owners())
         first = self._flow.keyed[0].id if self._flow.keyed else None
         self._on_progress(

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
-from penstock.driver.couriers import dealt
+from penstock.control.crew_size import Partition, dealt
 from penstock.state.store.store import Manifest, Store
 from penstock.wire.live import EpochPassed
 
@@ -100,10 +100,12 @@ class SourcePositions:
             _log.info("source %d has more partitions: %s", number, ", ".join(fresh))
             self._add(number, fresh)
 
-    def deal(self, couriers: int) -> list[dict[int, dict[str, Any]]]:
-        """What each courier of a run reads, and from where."""
+    def deal(
+        self, couriers: int, loads: Mapping[Partition, float] | None = None
+    ) -> list[dict[int, dict[str, Any]]]:
+        """What each courier of a run reads, and from where; by the partitions' loads, if they are known."""
         parts = []
-        for mine in dealt(self.read, couriers):
+        for mine in dealt(self.read, couriers, loads):
             positions: dict[int, dict[str, Any]] = {}
             for source, partition in mine:
                 positions.setdefault(source, {})[partition] = self.newest[source][partition]

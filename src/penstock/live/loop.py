@@ -17,6 +17,7 @@ from queue import Empty, SimpleQueue
 
 from penstock import codec
 from penstock.errors import HostLostError, PenstockError, to_wire
+from penstock.live.busy import BusyTime
 from penstock.live.channels import Answered, Ended, HostStream
 from penstock.live.junction import Lane
 from penstock.live.puller import Pulled, Puller, PullFailed, as_error
@@ -86,6 +87,7 @@ class CourierRun:
         self._durable: SimpleQueue[int | None] = SimpleQueue()
         self._telling = threading.Lock()
         self._halted = threading.Event()
+        self._busy = BusyTime()
         self._streams: list[HostStream] = []
         self._pullers: dict[int, Puller] = {}
         self._run_thread = threading.Thread(target=self._run, name="live-run", daemon=True)
@@ -113,7 +115,8 @@ class CourierRun:
         self._durable.put(epoch)
 
     def halt(self) -> None:
-        """Stop polling and sending, and break all streams off. Returns when that has happened."""
+        """Stop polling and sending, and break all streams off. Returns when that has happened; a poll that
+        is under way may go on for a moment, but nothing comes of it."""
         self._halted.set()
         self._events.put(_Halt())
         for stream in list(self._streams):
@@ -121,6 +124,11 @@ class CourierRun:
         for thread in (self._run_thread, self._report_thread):
             if thread.is_alive() and thread is not threading.current_thread():
                 thread.join(_JOIN_S)
+
+    def join(self) -> None:
+        """Wait for polls that were under way when the run ended."""
+        for puller in self._pullers.values():
+            puller.join(_JOIN_S)
 
     def _run(self) -> None:
         with ExitStack() as kept:
@@ -143,7 +151,8 @@ class CourierRun:
             self._driver.call("stream_trouble", self._settings.rpc_timeout_ms, **facts)
 
     def _let_go(self) -> None:
-        """Break off all streams and end all threads."""
+        """Break off all streams, and let all threads end. Nobody waits for a source's: its poll may take
+        100 ms, in which the next run can have begun."""
         self._halted.set()
         self._reports.put(None)
         self._durable.put(None)
@@ -151,8 +160,6 @@ class CourierRun:
             stream.cancel()
         for puller in self._pullers.values():
             puller.close()
-        for puller in self._pullers.values():
-            puller.join(_JOIN_S)
         for stream in self._streams:
             stream.join(_JOIN_S)
 
@@ -167,7 +174,7 @@ class CourierRun:
             if not positions:
                 continue
             reader = partial(task.sources[number].reader, positions)
-            self._pullers[number] = Puller(number, reader, events.put, task.settings.chunk_rows)
+            self._pullers[number] = Puller(number, reader, self._put, task.settings.chunk_rows)
         traffic = Traffic(
             task.flow,
             order,
@@ -177,6 +184,7 @@ class CourierRun:
             writer,
             self._reports.put,
             task.keep_late,
+            self._busy.taken_ms,
         )
         while not self._halted.is_set():
             look_at = traffic.act()
@@ -209,11 +217,16 @@ class CourierRun:
 
     def _connect(self, host: str, location: str, header: StreamHeader, lane: Lane) -> HostStream:
         endpoint, lost_ms = self._endpoints.at(location), self._settings.host_lost_ms
-        stream = HostStream(host, endpoint, header, lane, self._events.put, lost_ms)
+        stream = HostStream(host, endpoint, header, lane, self._put, lost_ms)
         self._streams.append(stream)
         if self._halted.is_set():  # too late for `halt` to see it
             stream.cancel()
         return stream
+
+    def _put(self, event: _Event) -> None:
+        """Hand the run something. Called by the threads of streams and sources."""
+        self._busy.note()
+        self._events.put(event)
 
     def _report(self) -> None:
         """Tell the driver of epochs that have passed, in their order."""

@@ -34,10 +34,19 @@ class EpochNotes:
         self.tallies = {step.id: Tally(step) for step in flow.keyed}
         self.newest: dict[tuple[int, str], int] = {}
         """(source, partition) -> its newest event time, in milliseconds."""
+        self.rows_read: dict[int, dict[str, int]] = {}
+        """Source -> partition -> rows."""
+        self.lag_ms = 0.0
+        """Age of the newest row when it was last read, in milliseconds."""
         self._latencies = np.zeros(_BUCKETS, np.int64)
         self._unfolded: list[Array] = []
         """Latencies in microseconds that are in no bucket yet, and how many these are."""
         self._rows = 0
+
+    def read(self, source: int, partition: str, rows: int) -> None:
+        """Rows of a partition were read."""
+        here = self.rows_read.setdefault(source, {})
+        here[partition] = here.get(partition, 0) + rows
 
     def note_times(self, source: int, newest: Mapping[str, int]) -> None:
         """A source's partitions have come so far, by their newest event times."""

@@ -52,7 +52,10 @@ class CourierServer(TokenServer):
 
     def end(self) -> None:
         """End the run, and stop serving."""
+        run = self._run
         self._end_run()
+        if run is not None:
+            run.join()
         self._endpoints.close()
         self.shutdown()
 

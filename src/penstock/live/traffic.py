@@ -83,12 +83,14 @@ class Traffic:
         writer: LiveWriter,
         report: Callable[[EpochPassed], None],
         keep_late: bool = False,
+        busy_ms: Callable[[], float] = lambda: 0.0,
     ) -> None:
-        """Opens all streams. `report` is called when an epoch has passed."""
+        """Opens all streams. `report` is called when an epoch has passed. `busy_ms` gives what the courier
+        has worked since it was last called."""
         self._flow, self._order, self._settings = flow, order, settings
         self._pullers = pullers
         self._open, self._writer, self._report = connect, writer, report
-        self._keep_late = keep_late
+        self._keep_late, self._busy_ms = keep_late, busy_ms
         self._where = {"run": order.run, "partition": order.courier}
         self._window = ByteWindow(int(settings.live_window_mb * (1 << 20)))
         self._notes: dict[int, EpochNotes] = {}
@@ -258,6 +260,7 @@ class Traffic:
             if one.bad:
                 self._set_aside(one.bad, notes)
             if one.batch.num_rows:
+                notes.read(number, one.partition, one.batch.num_rows)
                 newest = notes.witness.note(number, one.batch)
                 if newest:
                     notes.note_times(number, source.clock.heard(one.partition, newest, now_ms))
@@ -265,7 +268,11 @@ class Traffic:
         if batches:
             began, rows = time.monotonic(), one_batch(batches)
             arrival = self._flow.sources[number].arrival
-            arrived = arrivals_us(rows, arrival, time.time() * 1e6)
+            now_us = time.time() * 1e6
+            arrived = arrivals_us(rows, arrival, now_us)
+            notes.lag_ms = (
+                (now_us - float(arrived.max(initial=0.0))) / 1000 if len(arrived) else 0.0
+            )
             self._push(number, (number, ""), rows, notes, arrived)
             if not self._outlets:
                 self._chunks += 1
@@ -415,6 +422,9 @@ class Traffic:
                 codec.to_plain(notes.aside) if notes.aside else None,
                 ended,
                 closed,
+                self._busy_ms(),
+                notes.rows_read,
+                notes.lag_ms,
             )
         )
         del self._notes[epoch]

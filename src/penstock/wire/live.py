@@ -204,6 +204,12 @@ class EpochPassed:
     """All its sources have ended, with this epoch."""
     closed: bool = False
     """All that hosts had to give when windows closed is through, with this epoch."""
+    busy_ms: float = 0.0
+    """Time on a core that the courier's threads have taken since it last told, in milliseconds."""
+    rows: dict[int, dict[str, int]] = field(default_factory=dict)
+    """Source -> partition -> rows that were read in the epoch."""
+    lag_ms: float = 0.0
+    """Age of the newest row when it was last read, in milliseconds."""
 
 
 def output_courier(host: str, couriers: int) -> int:

@@ -199,6 +199,18 @@ def hot_key(at: At, hot: HotKey) -> Entry:
     return at.entry("hot key", told, facts)
 
 
+def couriers_changed(at: At, before: int, now: int, why: str) -> Entry:
+    """A live flow is to have so many couriers, or its partitions are dealt anew.
+
+    >>> couriers_changed(At("couriers", 0.0), 2, 3, "courier 1 was busy for 85 % of its time").text
+    '3 couriers instead of 2: courier 1 was busy for 85 % of its time'
+    """
+    told = f"{now} courier{'' if now == 1 else 's'} instead of {before}"
+    if now == before:
+        told = f"partitions are dealt anew to {now} couriers"
+    return at.entry("couriers", f"{told}: {why}", {"before": before, "now": now, "why": why})
+
+
 def offload(
     at: At, offloading: Offloading, money: Money | None = None, *, dry_run: bool = False
 ) -> Entry:

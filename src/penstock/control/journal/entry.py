@@ -16,6 +16,7 @@ Event = Literal[
     "host lost",
     "setting",  # the SLA, the policy or a limit was changed
     "hot key",
+    "couriers",  # a live flow has more or fewer couriers, or they read other partitions
     "offload",  # what burst workers carry has changed, or it is time for hosts
 ]
 
