@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, suppress
 from typing import NamedTuple
 
@@ -49,8 +49,10 @@ class HostStream:
         self.host, self.step, self.lane = host, header.step, lane
         self._endpoint, self._put = endpoint, put
         self._begun = self._done = False
-        self.unapplied: deque[int] = deque()
-        """Numbers of the chunks that the host has not applied, for whoever sends."""
+        self._unapplied: deque[int] = deque()
+        """Numbers of the chunks that are not known to be applied, with all before them."""
+        self._ahead: set[int] = set()
+        """Those among them that were applied nevertheless."""
         self.epoch = 0
         """The epoch of what the host answers next, for whoever takes it."""
         self.watermark_ms: int | None = None
@@ -62,6 +64,22 @@ class HostStream:
         name = f"stream-{header.step}-{host}"
         self._thread = threading.Thread(target=self._read, name=name, daemon=True)
         self._thread.start()
+
+    def flies(self, number: int) -> None:
+        """A chunk is sent to the host."""
+        self._unapplied.append(number)
+
+    def applied(self, took: int | None = None, done: Iterable[int] = ()) -> Iterator[int]:
+        """The chunks that the host has applied now: all up to a number, and some later ones."""
+        unapplied = self._unapplied
+        while took is not None and unapplied and unapplied[0] <= took:
+            number = unapplied.popleft()
+            if number not in self._ahead:
+                yield number
+            self._ahead.discard(number)
+        for number in done:
+            self._ahead.add(number)
+            yield number
 
     def send(self, metadata: bytes, batch: pa.RecordBatch | None = None) -> None:
         """Send a frame: metadata alone, or beside a batch."""
