@@ -134,7 +134,9 @@ class Rounds:
         couriers: int,
         now_ms: Callable[[], int],
         clock: Callable[[], float] = time.perf_counter,
+        in_order: bool = False,
     ) -> None:
+        """With `in_order`, the rows of a slot keep their order, not only those of a key."""
         assert holdings.version is not None
         self.run, self.epoch = run, holdings.version + 1
         self.acted = -1
@@ -145,7 +147,7 @@ class Rounds:
         self._clock = clock
         self._messages: dict[int, tuple[Message, set[int]]] = {}
         """Reroutes and the like that have not come from all couriers, and from whom they have."""
-        self._held = HeldRows(holdings)
+        self._held = HeldRows(holdings, by_slot=in_order)
         self._needs: list[Need] = []
         """What has to be fetched, and was not told of."""
         self.time = RunTime(holdings, now_ms, self._needs)

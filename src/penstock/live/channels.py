@@ -32,6 +32,38 @@ class Ended(NamedTuple):
     error: PenstockError | None
 
 
+class Unapplied:
+    """Chunks that were sent to a host, and that it has not applied.
+
+    >>> chunks = Unapplied()
+    >>> for number in range(5):
+    ...     chunks.add(number)
+    >>> list(chunks.applied(0, done=(2, 3))), list(chunks.applied(4))
+    ([0, 2, 3], [1, 4])
+    """
+
+    def __init__(self) -> None:
+        self._numbers: deque[int] = deque()
+        self._ahead: set[int] = set()
+        """Those of them that were applied before older ones."""
+
+    def add(self, number: int) -> None:
+        """A chunk is sent: the newest."""
+        self._numbers.append(number)
+
+    def applied(self, took: int | None, done: Iterable[int] = ()) -> Iterator[int]:
+        """The host has applied all up to a number, and these later ones; gives those that were not yet."""
+        numbers = self._numbers
+        while took is not None and numbers and numbers[0] <= took:
+            number = numbers.popleft()
+            if number not in self._ahead:
+                yield number
+            self._ahead.discard(number)
+        for number in done:
+            self._ahead.add(number)
+            yield number
+
+
 class HostStream:
     """One courier's stream to one host of a step. One thread sends; what the host answers is handed, in its
     order, to `put`, by a thread of the stream's own."""
@@ -49,10 +81,8 @@ class HostStream:
         self.host, self.step, self.lane = host, header.step, lane
         self._endpoint, self._put = endpoint, put
         self._begun = self._done = False
-        self._unapplied: deque[int] = deque()
-        """Numbers of the chunks that are not known to be applied, with all before them."""
-        self._ahead: set[int] = set()
-        """Those among them that were applied nevertheless."""
+        self.unapplied = Unapplied()
+        """The chunks that the host has not applied, for whoever sends."""
         self.epoch = 0
         """The epoch of what the host answers next, for whoever takes it."""
         self.watermark_ms: int | None = None
@@ -64,22 +94,6 @@ class HostStream:
         name = f"stream-{header.step}-{host}"
         self._thread = threading.Thread(target=self._read, name=name, daemon=True)
         self._thread.start()
-
-    def flies(self, number: int) -> None:
-        """A chunk is sent to the host."""
-        self._unapplied.append(number)
-
-    def applied(self, took: int | None = None, done: Iterable[int] = ()) -> Iterator[int]:
-        """The chunks that the host has applied now: all up to a number, and some later ones."""
-        unapplied = self._unapplied
-        while took is not None and unapplied and unapplied[0] <= took:
-            number = unapplied.popleft()
-            if number not in self._ahead:
-                yield number
-            self._ahead.discard(number)
-        for number in done:
-            self._ahead.add(number)
-            yield number
 
     def send(self, metadata: bytes, batch: pa.RecordBatch | None = None) -> None:
         """Send a frame: metadata alone, or beside a batch."""

@@ -129,7 +129,7 @@ class Outlet:
     def heard(self, stream: HostStream, back: Back) -> None:
         """A host has answered."""
         self._busy_s += back.busy_us / 1e6
-        for number in stream.applied(back.took, back.done):
+        for number in stream.unapplied.applied(back.took, back.done):
             self._applied(number)
         if back.watermark_ms is not None:
             self._marks[stream.host] = back.watermark_ms
@@ -142,7 +142,7 @@ class Outlet:
 
     def ended(self, stream: HostStream) -> None:
         """The stream to a host that left has ended."""
-        for number in stream.applied(self._number):
+        for number in stream.unapplied.applied(self._number):
             self._applied(number)
 
     def work(self) -> float:
@@ -222,7 +222,7 @@ class Outlet:
         self.pacer.cut(self._number, rows, now)
         for host, batches in parts.items():
             stream = self.streams[host]
-            stream.flies(self._number)
+            stream.unapplied.add(self._number)
             stream.send(metadata, one_batch(batches))
         point("courier.sent", step=self.step.id, epoch=self.epoch, attempt=0, **self._run.where)
         if not parts:
