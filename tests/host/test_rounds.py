@@ -412,6 +412,23 @@ def test_what_was_fetched_for_a_slot_that_has_left_is_not_used_when_it_is_back()
     assert holdings.operator.table.known(keys).all()
 
 
+def test_slots_that_came_just_before_the_end_are_caught_up_with() -> None:
+    """When the input has ended all times are due: those of no entry are not."""
+    run = Run(WINDOWS)
+    for courier in (0, 1):
+        run.time(courier, 20)
+    run.work()
+    run.tell(reroute(1, ALL, "other", HOST))
+    for courier in (0, 1):
+        run.time(courier, 20, final=True)
+    (due,) = run.work().needs
+    assert isinstance(due, NeedDue)
+    run.holdings.none_due_before(due, {})
+    run.rounds.fetched(due)
+    outcome = run.work()
+    assert (told(outcome, 0, "final"), told(outcome, 0, "caught_up")) == ([True], [1])
+
+
 def test_couriers_are_told_when_what_came_due_with_slots_has_fired() -> None:
     """The host that they came from was behind."""
     plan = WindowPlan(TIMED, ["k"], {"n": count()}, tumbling("10ms"), "at")
