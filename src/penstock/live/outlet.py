@@ -142,10 +142,8 @@ class Outlet:
         self._busy_s += back.busy_us / 1e6
         if self.meter is not None and back.busy_us:
             self.meter.worked(stream.host, back.busy_us)
-        if back.took is not None:
-            unapplied = stream.unapplied
-            while unapplied and unapplied[0] <= back.took:
-                self._applied(unapplied.popleft(), stream.host)
+        for number in stream.unapplied.applied(back.took, back.done):
+            self._applied(number, stream.host)
         if back.watermark_ms is not None:
             self._marks[stream.host] = back.watermark_ms
             self._awaited.discard(stream.host)
@@ -157,8 +155,8 @@ class Outlet:
 
     def ended(self, stream: HostStream) -> None:
         """The stream to a host that left has ended."""
-        while stream.unapplied:
-            self._applied(stream.unapplied.popleft(), stream.host)
+        for number in stream.unapplied.applied(self._number):
+            self._applied(number, stream.host)
 
     def work(self) -> float:
         """Do what is due. Gives the time at which to look again, if nothing happens before."""
@@ -249,7 +247,7 @@ class Outlet:
         self.pacer.cut(self._number, rows, now)
         for host, batches in parts.items():
             stream = self.streams[host]
-            stream.unapplied.append(self._number)
+            stream.unapplied.add(self._number)
             stream.send(metadata, one_batch(batches))
         point("courier.sent", step=self.step.id, epoch=self.epoch, attempt=0, **self._run.where)
         if not parts:

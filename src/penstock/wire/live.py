@@ -133,6 +133,8 @@ class Back:
 
     took: int | None = None
     """All chunks of this courier up to this one have been applied."""
+    done: tuple[int, ...] = ()
+    """Later chunks that have been applied since the host last told: older ones wait for state."""
     watermark_ms: int | None = None
     """What the host has fired up to, if that has changed."""
     message: int | None = None
