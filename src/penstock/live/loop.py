@@ -26,7 +26,7 @@ from penstock.live.traffic import Traffic
 from penstock.plan.steps import FlowPlan
 from penstock.settings import Settings
 from penstock.wire.flight import Endpoint, Endpoints
-from penstock.wire.live import EpochPassed, LiveOrder, Message, StreamHeader
+from penstock.wire.live import EpochPassed, Guides, LiveOrder, Message, StreamHeader
 
 _log = logging.getLogger("penstock.live")
 
@@ -63,7 +63,7 @@ class _ReleaseFailed:
     error: Exception
 
 
-_Event = Answered | Ended | Pulled | PullFailed | Message | _ReleaseFailed | _Halt
+_Event = Answered | Ended | Pulled | PullFailed | Message | Guides | _ReleaseFailed | _Halt
 
 
 class CourierRun:
@@ -107,6 +107,10 @@ class CourierRun:
                         endpoint = self._endpoints.at(handing.target_location)
                         endpoint.greet(self._settings.host_lost_ms)
             self._events.put(message)
+
+    def guide(self, guides: Guides) -> None:
+        """Let the run know what to do with rows from now on. Called by another thread."""
+        self._events.put(guides)
 
     def release(self, epoch: int) -> None:
         """An epoch is durable: rows that were kept for that may leave. Called by another thread."""
@@ -242,6 +246,8 @@ def _take(traffic: Traffic, event: _Event) -> None:
             traffic.pulled(source, polled, ended)
         case Message():
             traffic.tell(event)
+        case Guides():
+            traffic.guide(event)
         case Ended(stream, None):
             traffic.ended(stream)
         case Ended(_, error) | PullFailed(_, error) | _ReleaseFailed(error):

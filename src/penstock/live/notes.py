@@ -69,6 +69,7 @@ class EpochNotes:
             event_ms=tuple((*place, time) for place, time in sorted(self.newest.items())),
             late=self.aside.late_counts(),
             loads={step: tally.counts for step, tally in self.tallies.items()},
+            hot=tuple(key for tally in self.tallies.values() for key in tally.hot()),
             latencies_us=tuple(middles.astype(np.int64).tolist()),
             latency_counts=tuple(self._latencies[filled].tolist()),
         )

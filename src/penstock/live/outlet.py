@@ -25,9 +25,10 @@ from penstock.live.sinks.sink import NEVER
 from penstock.model import HostId
 from penstock.operators.operator import EpochTime, Outgoing, Sender
 from penstock.plan.epoch import RouteTable
+from penstock.plan.slots import must_be_slots
 from penstock.plan.steps import KeyedStep
 from penstock.state.arrays import Array
-from penstock.wire.live import Back, Chunk, Frame, LiveStep, Message, Part, Reroute, Time
+from penstock.wire.live import Back, Chunk, Frame, LiveStep, Message, Part, Reroute, StepGuide, Time
 
 _TIME_S = 0.005
 """Seconds from one word about event time to the next, at least: it costs nearly as much as a chunk."""
@@ -111,10 +112,16 @@ class Outlet:
         self._waking = False
         self._sender: tuple[int | None, Sender] | None = None
         """The sender in use, and the watermark that it judges late rows by."""
+        self._guide = StepGuide(step.id)
         self._number = -1
         self._flying: dict[int, _Flying] = {}
         self._busy_s = 0.0
         """Work of hosts since a chunk was applied."""
+
+    def guide(self, guide: StepGuide, reach: str | None) -> None:
+        """What to do with rows from the next chunk on."""
+        must_be_slots(guide.watched, self.step.slots)
+        self._guide, self._sender = guide, None
 
     def put(self, item: InputRows | Message) -> None:
         """Rows, or a message, that come next."""
@@ -235,6 +242,7 @@ class Outlet:
     ) -> tuple[str, dict[str, list[pa.RecordBatch]]]:
         """What is to be sent to each host, and which kind of records that is."""
         work, tally = notes.work, notes.tallies[self.step.id]
+        tally.watch(self._guide.watched)
         outgoing: list[Outgoing] = []
         fit = [
             work.fit(self.step, number, [one_batch(batches)] if batches else ())
@@ -249,13 +257,17 @@ class Outlet:
 
     def _sender_now(self) -> Sender:
         watermark = self._told.watermark_ms
-        if self._sender is None or self._sender[0] != watermark:
-            now_ms = int(self._run.now_us() // 1000)
-            made = self.step.plan.sender(EpochTime(self.epoch, now_ms, watermark))
-            if made.combines:
-                made.combines = False
-            self._sender = watermark, made
-        return self._sender[1]
+        if self._sender is not None and self._sender[0] == watermark:
+            return self._sender[1]
+        time = EpochTime(self.epoch, int(self._run.now_us() // 1000), watermark)
+        if self._guide.two_stage and self.step.plan.merges:
+            # One for each chunk: what it has seen before must not make it leave out rows.
+            return self.step.plan.sender(time, two_stage=True)
+        made = self.step.plan.sender(time)
+        if made.combines:
+            made.combines = False
+        self._sender = watermark, made
+        return made
 
     def _applied(self, number: int) -> None:
         chunk = self._flying[number]

@@ -40,7 +40,7 @@ from penstock.model import DeadLetter
 from penstock.plan.steps import FlowPlan, MapStep
 from penstock.plan.watermarks import FREE
 from penstock.settings import Settings
-from penstock.wire.live import Back, EpochPassed, LiveOrder, Message, StreamHeader
+from penstock.wire.live import Back, EpochPassed, Guides, LiveOrder, Message, StreamHeader
 
 Connect = Callable[[str, str, StreamHeader, Lane], HostStream]
 """Opens a stream, given the host, its location, the header, and the lane of what comes by it."""
@@ -345,6 +345,11 @@ class Traffic:
             self._closes = True
             for number in self._sources:
                 self._mark(number)
+
+    def guide(self, guides: Guides) -> None:
+        """What the driver wants done with rows of keyed steps from now on."""
+        for step, outlet in self._outlets.items():
+            outlet.guide(guides.of(step), guides.reach)
 
     def _commit(self, durable: int) -> None:
         """Let sources know that the rows of this epoch, and of those before it, are done with."""
