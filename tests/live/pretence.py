@@ -302,6 +302,10 @@ class Scene:
             for server in (*self.hosts.values(), self.driver):
                 server.shutdown()
 
+    def source_read(self, source: TapSource) -> bool:
+        """Whether the courier has read all that a source was given."""
+        return all(tap.read == len(tap.batches) for tap in source.taps.values())
+
     def tell(self, **message: Any) -> Message:
         made = Message(**message)
         self.numbers += 1

@@ -56,6 +56,8 @@ class StandIn:
 
     def __init__(self, flow: FlowPlan, chances: Chances, seed: int = 0) -> None:
         self.did: Counter[str] = Counter()
+        self.asked = 0
+        """For tests that change how it answers."""
         self.chances = chances
         self.over = threading.Event()
         self._worker, self._pick = BurstWorker(flow), random.Random(seed)

@@ -23,6 +23,7 @@ from penstock.live.puller import Pulled, Puller, PullFailed, as_error
 from penstock.live.sinks.sink import NEVER, LiveSink, LiveWriter
 from penstock.live.sources.source import LiveSource
 from penstock.live.traffic import Traffic
+from penstock.offload.courier.redirect import Returned
 from penstock.plan.steps import FlowPlan
 from penstock.settings import Settings
 from penstock.wire.flight import Endpoint, Endpoints
@@ -63,7 +64,9 @@ class _ReleaseFailed:
     error: Exception
 
 
-_Event = Answered | Ended | Pulled | PullFailed | Message | Guides | _ReleaseFailed | _Halt
+_Event = (
+    Answered | Ended | Pulled | PullFailed | Message | Guides | Returned | _ReleaseFailed | _Halt
+)
 
 
 class CourierRun:
@@ -181,7 +184,9 @@ class CourierRun:
             writer,
             self._reports.put,
             task.keep_late,
+            events.put,
         )
+        kept.callback(traffic.close)
         while not self._halted.is_set():
             look_at = traffic.act()
             timeout = None if look_at == NEVER else max(look_at - time.monotonic(), 0.0)
@@ -246,6 +251,8 @@ def _take(traffic: Traffic, event: _Event) -> None:
             traffic.pulled(source, polled, ended)
         case Message():
             traffic.tell(event)
+        case Returned():
+            traffic.returned(event)
         case Guides():
             traffic.guide(event)
         case Ended(stream, None):
