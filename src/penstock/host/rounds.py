@@ -234,7 +234,7 @@ class Rounds:
         operator.begin(time)
         answers = [operator.fire()] if fires else []
         rows = 0
-        for kind, some in groupby(pieces, lambda piece: piece[0]):
+        for (kind, _), some in groupby(pieces, lambda piece: (piece[0], piece[1].schema)):
             batches = [batch for _, batch in some]
             whole = batches if len(batches) == 1 else [pa.concat_batches(batches)]
             rows += whole[0].num_rows

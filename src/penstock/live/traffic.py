@@ -38,6 +38,8 @@ from penstock.live.pacing import ByteWindow, Pacer
 from penstock.live.sinks.sink import NEVER, LiveWriter, RowIds
 from penstock.live.sources.source import Polled
 from penstock.model import DeadLetter
+from penstock.offload.courier.redirect import Redirect, Returned
+from penstock.offload.plan.segments import live_segment, segments
 from penstock.plan.steps import FlowPlan, MapStep
 from penstock.plan.watermarks import FREE
 from penstock.settings import Settings
@@ -45,6 +47,7 @@ from penstock.wire.live import (
     Back,
     CourierCounts,
     EpochPassed,
+    Guides,
     LiveOrder,
     Message,
     StreamHeader,
@@ -98,12 +101,14 @@ class Traffic:
         writer: LiveWriter,
         report: Callable[[EpochPassed | CourierCounts], None],
         keep_late: bool = False,
+        put: Callable[[Returned], None] = lambda told: None,
     ) -> None:
-        """Opens all streams. `report` is called when an epoch has passed, and with counts that are due."""
+        """Opens all streams. `report` is called when an epoch has passed, and with counts that are due;
+        `put` by other threads, with what `returned` is to be called with."""
         self._flow, self._order, self._settings = flow, order, settings
         self._pullers = pullers
         self._open, self._writer, self._report = connect, writer, report
-        self._keep_late = keep_late
+        self._keep_late, self._put = keep_late, put
         self._where = {"run": order.run, "partition": order.courier}
         self._window = ByteWindow(int(settings.live_window_mb * (1 << 20)))
         self._notes: dict[int, EpochNotes] = {}
@@ -167,7 +172,9 @@ class Traffic:
             time.monotonic,
             lambda: time.time() * 1e6,
             self._where,
+            lambda reflex: reflex.of(order.courier, order.couriers),
         )
+        parts = {one.id: one for one in segments(flow)}
         self._outlets: dict[str, Outlet] = {}
         for step in reversed(flow.keyed):
             first = any(isinstance(read, int) for read in dict(flow.graph)[step.id])
@@ -175,8 +182,12 @@ class Traffic:
             pacer = Pacer(longest_s) if first else Pacer(longest_s, at_once=1, share=1.0)
             after = [o for o in self._outlets.values() if step.id in dict(flow.graph)[o.step.id]]
             behind = tuple(dict.fromkeys(one for o in after for one in (o, *o.behind)))
+            name = f"{step.id}.{order.run}.{order.courier}"
+            redirect = Redirect(
+                flow, live_segment(parts[step.id]), name, order.courier, order.couriers, self._put
+            )
             meter = StepMeter(step.id, step.slots) if order.count_ms else None
-            place = (order.epoch, self._junctions[step.id], pacer, behind, run, meter)
+            place = (order.epoch, self._junctions[step.id], pacer, behind, run, redirect, meter)
             self._outlets[step.id] = Outlet(step, steps[step.id], *place)
         leaving = self._junctions[None]
         self._last_outlets = [
@@ -368,6 +379,15 @@ class Traffic:
             for junction in readers:
                 self._go_on(junction, junction.take(stream.lane, mark))
 
+    def returned(self, told: Returned) -> None:
+        """What has come of rows that burst workers were asked for."""
+        self._outlets[told.step].returned(told)
+
+    def close(self) -> None:
+        """The run is over."""
+        for outlet in self._outlets.values():
+            outlet.close()
+
     def ended(self, stream: HostStream) -> None:
         """A host that left its step has answered everything."""
         self._outlets[stream.step].ended(stream)
@@ -394,6 +414,11 @@ class Traffic:
             self._closes = True
             for number in self._sources:
                 self._mark(number)
+
+    def guide(self, guides: Guides) -> None:
+        """What the driver wants done with rows of keyed steps from now on."""
+        for step, outlet in self._outlets.items():
+            outlet.guide(guides.of(step), guides.reach)
 
     def _commit(self, durable: int) -> None:
         """Let sources know that the rows of this epoch, and of those before it, are done with."""
