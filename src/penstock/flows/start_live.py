@@ -119,7 +119,6 @@ def _refuse(flow: Flow, trigger: str | None, delivery: str) -> None:
         )
     for asked, method, what in (
         (flow.one_host, "on_one_host", "run on one host"),
-        (flow.keeps_order, "ordered", "keep the order of all rows (it keeps that of each key)"),
         (flow.elasticity is not None, "elastic", "be elastic yet"),
     ):
         if asked:

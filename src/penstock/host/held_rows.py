@@ -17,8 +17,8 @@ from penstock.wire.live import Chunk
 _FETCHES = 4
 """Requests for missing keys that are under way at a time."""
 
-Piece = tuple[str, pa.RecordBatch]
-"""Records that can be applied, and of what kind they are."""
+Piece = tuple[str, pa.RecordBatch, int]
+"""Records that can be applied: of what kind they are, and which courier sent them."""
 
 
 @dataclass(frozen=True)
@@ -109,7 +109,8 @@ class HeldRows:
                     blocked[slot] = True
                     left.append((begin, end))
                 else:
-                    pieces.append((held.kind, held.rows.slice(begin, end - begin)))
+                    rows = held.rows.slice(begin, end - begin)
+                    pieces.append((held.kind, rows, held.courier))
             if left:
                 waiting.append(replace(held, left=tuple(left)))
         self.chunks, self.slots = waiting, blocked

@@ -24,6 +24,7 @@ from penstock.live.pacing import ByteWindow, Pacer
 from penstock.live.sinks.sink import NEVER
 from penstock.model import HostId
 from penstock.operators.operator import EpochTime, Outgoing, Sender
+from penstock.operators.places import with_serial
 from penstock.plan.epoch import RouteTable
 from penstock.plan.steps import KeyedStep
 from penstock.state.arrays import Array
@@ -50,6 +51,8 @@ class _Flying:
     bytes: int
     arrived_us: list[Array]
     notes: EpochNotes
+    first: int
+    """The serial number of its first record."""
 
 
 @dataclass(frozen=True)
@@ -70,6 +73,9 @@ class Surroundings:
     """The time of day."""
     where: dict[str, int]
     """What fault points tell of the courier."""
+    in_order: Callable[[str, int], None] | None = None
+    """Called, where the flow is ordered, with a step and a serial number: all hosts of the step have applied
+    the records with lower ones."""
 
 
 class Outlet:
@@ -112,7 +118,11 @@ class Outlet:
         self._sender: tuple[int | None, Sender] | None = None
         """The sender in use, and the watermark that it judges late rows by."""
         self._number = -1
+        self._serial = 0
+        """The serial number of the next record, where the flow is ordered."""
         self._flying: dict[int, _Flying] = {}
+        self._unreleased: dict[int, _Flying] = {}
+        """Chunks that all their hosts have applied, while others before them were not."""
         self._busy_s = 0.0
         """Work of hosts since a chunk was applied."""
 
@@ -212,13 +222,13 @@ class Outlet:
                 arrived.append(item.arrived_us)
         if not rows:
             return
-        began, notes = thread_time(), self._run.notes(self.epoch)
+        began, notes, first = thread_time(), self._run.notes(self.epoch), self._serial
         kind, parts = self._parts(inputs, notes)
         self._number += 1
         metadata = codec.encode(Frame(chunk=Chunk(self._number, kind)))
         work_s = thread_time() - began + _PART_S * len(parts)
         self._flying[self._number] = _Flying(
-            len(parts), len(parts), work_s, self._bytes, arrived, notes
+            len(parts), len(parts), work_s, self._bytes, arrived, notes, first
         )
         self._bytes = 0
         self.pacer.cut(self._number, rows, now)
@@ -243,7 +253,11 @@ class Outlet:
         kind = work.send(self.step, self._sender_now(), fit, outgoing.append)
         parts: dict[str, list[pa.RecordBatch]] = {}
         for one in outgoing:
-            for host, part in split(one.batch, tally.note(*one), self._routes):
+            batch, slots = one.batch, tally.note(*one)
+            if self._run.in_order is not None:
+                batch = with_serial(batch, self._serial)
+                self._serial += batch.num_rows
+            for host, part in split(batch, slots, self._routes):
                 parts.setdefault(self._routes.hosts[host], []).append(part)
         return kind, parts
 
@@ -265,10 +279,22 @@ class Outlet:
 
     def _arrive(self, number: int) -> None:
         """All hosts of a chunk have applied it."""
-        chunk = self._flying.pop(number)
-        self._run.window.add(-chunk.bytes)
+        chunk = self._unreleased[number] = self._flying.pop(number)
         self.pacer.done(number, self._run.clock(), chunk.work_s + self._busy_s)
         self._busy_s = 0.0
+        in_order = self._run.in_order
+        if in_order is None:
+            self._release(number)
+            return
+        first = next(iter(self._flying), self._number + 1)
+        for released in [n for n in self._unreleased if n < first]:
+            self._release(released)
+        in_order(self.step.id, self._flying[first].first if self._flying else self._serial)
+
+    def _release(self, number: int) -> None:
+        """What a chunk has caused goes on."""
+        chunk = self._unreleased.pop(number)
+        self._run.window.add(-chunk.bytes)
         behind_us = 1e6 * sum(outlet.pacer.cost_s for outlet in self.behind)
         chunk.notes.left(chunk.arrived_us, self._run.now_us() + behind_us)
 
