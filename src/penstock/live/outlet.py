@@ -32,6 +32,7 @@ from penstock.live.sinks.sink import NEVER
 from penstock.model import HostId
 from penstock.offload.courier.redirect import Gathered, Redirect, Returned, Settled
 from penstock.operators.operator import EpochTime, Outgoing, Sender
+from penstock.operators.places import with_serial
 from penstock.plan.epoch import RouteTable
 from penstock.plan.reflex import Reflex
 from penstock.plan.slots import must_be_slots
@@ -61,6 +62,8 @@ class _Flying:
     bytes: int
     arrived_us: list[Array]
     notes: EpochNotes
+    first: int
+    """The serial number of its first record."""
     redirected: bool = False
     """Whether hosts have not applied what becomes of rows that were redirected."""
 
@@ -93,6 +96,9 @@ class Surroundings:
     """What fault points tell of the courier."""
     own: Callable[[Reflex], Reflex]
     """The courier's part of a reflex."""
+    in_order: Callable[[str, int], None] | None = None
+    """Called, where the flow is ordered, with a step and a serial number: all hosts of the step have applied
+    the records with lower ones."""
 
 
 class Outlet:
@@ -144,7 +150,11 @@ class Outlet:
         """The sender in use, and the watermark that it judges late rows by."""
         self._guide = StepGuide(step.id)
         self._number = -1
+        self._serial = 0
+        """The serial number of the next record, where the flow is ordered."""
         self._flying: dict[int, _Flying | _FlyingPartials] = {}
+        self._unreleased: dict[int, _Flying] = {}
+        """Chunks that all their hosts have applied, while others before them were not."""
         self._busy_s = 0.0
         """Work of hosts since a chunk was applied."""
         self._redirect = redirect
@@ -278,7 +288,7 @@ class Outlet:
         if not rows:
             return
         self.rows = 0
-        began, notes = thread_time(), self._notes
+        began, notes, first = thread_time(), self._notes, self._serial
         self._number += 1
         tally = notes.tallies[self.step.id]
         tally.watch(self._guide.watched)
@@ -294,7 +304,7 @@ class Outlet:
             self.meter.cut(self._number, tally.counts - before, self._routes, *self._came(came))
         work_s = thread_time() - began + _PART_S * len(parts)
         self._flying[self._number] = _Flying(
-            len(parts), rows - carried, work_s, self._bytes, arrived, notes, carried > 0
+            len(parts), rows - carried, work_s, self._bytes, arrived, notes, first, carried > 0
         )
         self._bytes = 0
         self._hosts.sent(rows - carried)
@@ -380,7 +390,11 @@ class Outlet:
         parts: dict[str, list[pa.RecordBatch]] = {}
         for one in outgoing:
             slots = slots_of(one.hashes, self.step.slots) if tally is None else tally.note(*one)
-            for host, part in split(one.batch, slots, self._routes):
+            batch = one.batch
+            if self._run.in_order is not None:
+                batch = with_serial(batch, self._serial)
+                self._serial += batch.num_rows
+            for host, part in split(batch, slots, self._routes):
                 parts.setdefault(self._routes.hosts[host], []).append(part)
         return parts
 
@@ -458,6 +472,20 @@ class Outlet:
         """All hosts have applied all that a chunk has brought."""
         chunk = self._flying.pop(number)
         assert isinstance(chunk, _Flying)
+        self._unreleased[number] = chunk
+        in_order = self._run.in_order
+        if in_order is None:
+            self._release(number)
+            return
+        first = next(iter(self._flying), self._number + 1)
+        for released in [n for n in self._unreleased if n < first]:
+            self._release(released)
+        flying = self._flying.get(first)
+        in_order(self.step.id, flying.first if isinstance(flying, _Flying) else self._serial)
+
+    def _release(self, number: int) -> None:
+        """What a chunk has caused goes on."""
+        chunk = self._unreleased.pop(number)
         self._run.window.add(-chunk.bytes)
         behind_us = 1e6 * sum(outlet.pacer.cost_s for outlet in self.behind)
         chunk.notes.left(chunk.arrived_us, self._run.now_us() + behind_us)
