@@ -22,8 +22,11 @@ import pyarrow as pa
 import pyarrow.flight as fl
 
 from penstock.control.crew_size import CrewLimits, CrewPlan
+from penstock.control.elastic import Elastic
 from penstock.control.journal.entry import Entry
 from penstock.driver.checkpoints import Underway
+from penstock.driver.clock import wall_ms
+from penstock.driver.control_loop import ControlLoop
 from penstock.driver.couriers import CourierCrew
 from penstock.driver.crew_scaling import CrewScaling
 from penstock.driver.fleet import Fleet
@@ -40,6 +43,7 @@ from penstock.live.sinks.sink import Delivery, LiveSink, LiveWriter, RowIds
 from penstock.live.sinks.transactional import TransactionalSink
 from penstock.live.sources.source import LiveSource
 from penstock.live.task import register
+from penstock.model import SLA
 from penstock.plan.migration import Migration
 from penstock.plan.steps import FlowPlan
 from penstock.settings import Settings
@@ -130,6 +134,7 @@ class ThreadCouriers:
         self.absent: set[str] = set()
         """Couriers that do not come up: there is no core for them."""
         self._lock = threading.Lock()
+        self._closed = False
 
     def start(self, name: str, work: int) -> None:
         self.kill(name)
@@ -153,6 +158,9 @@ class ThreadCouriers:
         server = MortalCourier(task, ADDRESS, driver, ended.set, lambda: self._died(name, server))
         with self._lock:
             self._servers[name], self._ends[name] = server, ended
+            late = self._closed
+        if late:  # its driver died while it was coming up
+            self.kill(name)
         with suppress(PenstockError):
             known = [register(server, task, driver)]
             keep_known(driver, cluster.settings, known, ended)
@@ -192,7 +200,10 @@ class ThreadCouriers:
             self._cluster.undertaker.submit(server.end)
 
     def close(self) -> None:
-        for name in list(self._servers):
+        with self._lock:
+            self._closed = True
+            names = list(self._servers)
+        for name in names:
             self.kill(name)
 
 
@@ -239,7 +250,16 @@ class LiveCluster:
         transactional: bool = False,
         limits: CrewLimits = FIXED,
         look_ms: float = 50.0,
+        elastic: Elastic | None = None,
+        sla: SLA = SLA(100, 1_000),  # noqa: B008 - frozen
+        warm_slots: int = 0,
     ) -> None:
+        """`elastic` lets hosts follow the load, from so many time slots on."""
+        self.elastic, self.sla, self._warm_slots = elastic, sla, warm_slots
+        self.control: ControlLoop | None = None
+        self.journal: list[Entry] = []
+        self.recorded: list[Any] = []
+        """What control was told, of the newest driver: its opening, and all events."""
         self.flow, self.sources, self.store, self.settings = flow, sources, store, settings
         self.hosts, self.couriers = {step.id: hosts for step in flow.keyed}, couriers
         self.migration, self._checkpoint_ms = Migration.parse(migration), checkpoint_ms
@@ -249,7 +269,6 @@ class LiveCluster:
         self.deaths: Counter[str] = Counter()
         self.births: dict[str, Birth] = {}
         self.progress: list[EpochProgress] = []
-        self.journal: list[Entry] = []
         self._limits, self._look_ms = limits, look_ms
         self.outcome: Outcome | BaseException | None = None
         self.undertaker = ThreadPoolExecutor(8, thread_name_prefix="undertaker")
@@ -320,6 +339,20 @@ class LiveCluster:
         )
         self.stopping = threading.Event()
         self.scaling = AskedCrew(self.crew, self._limits, self.journal.append, self._look_ms)
+        self.recorded = []
+        if self.elastic is not None:
+            self.control = ControlLoop(
+                self.flow,
+                self.sla,
+                self.elastic,
+                self.relocation,
+                self.settings,
+                wall_ms,
+                sink=self.journal.append,
+                record=self.recorded.append,
+                warm_epochs=self._warm_slots,
+                live=True,
+            )
         self.runner = LiveRunner(
             self.flow,
             self.sources,
@@ -337,6 +370,7 @@ class LiveCluster:
             rewind=self.outlet.rewind,
             keeps=self.outlet.keeps,
             scaling=self.scaling,
+            control=self.control,
         )
         self.relocation.start_hosts()
         self.crew.start(self.couriers)

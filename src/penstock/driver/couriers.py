@@ -9,11 +9,13 @@ from typing import Any
 from penstock.driver.crew import AT_ONCE_MS, TaskCrew
 from penstock.driver.registry import HostRecord
 from penstock.errors import HostLostError, PenstockError
-from penstock.wire.live import LiveOrder, Message
+from penstock.wire.live import Guides, LiveOrder, Message
 
 BACK_MS = 1_000
 """Milliseconds that a new run waits for a courier that was lost; then others read its partitions. Spark tries
 a task again within a fraction of that."""
+_GUIDE_MS = 500
+"""Milliseconds to wait for a courier that is told what to do with rows."""
 
 
 class CourierCrew(TaskCrew[str, int]):
@@ -30,6 +32,8 @@ class CourierCrew(TaskCrew[str, int]):
     """Couriers that have been in a run: one that is lost is back soon, a new one may wait for a core."""
     _given: int = 0
     """Names that were given."""
+    _guides: Guides | None = None
+    """What couriers were last told to do with rows."""
 
     def start(self, count: int) -> None:
         """Have so many couriers. More are started, and are in a run when they have come up; those that are
@@ -62,12 +66,25 @@ class CourierCrew(TaskCrew[str, int]):
         self._served |= orders.keys()
         self._each(list(orders), lambda name: self._tell(name, "begin", order=orders[name]))
         self._retire()
+        if self._guides is not None:
+            self.guide(next(iter(orders.values())).run, self._guides)
 
     def tell(self, run: int, message: Message) -> None:
         """Hand all couriers of the run a control message, the next one."""
         self._each(
             list(self._run), lambda name: self._tell(name, "message", run=run, message=message)
         )
+
+    def guide(self, run: int, guides: Guides) -> None:
+        """Tell all couriers of the run what to do with rows, until they are told otherwise; those that
+        begin a later run are told, too. Nothing depends on who hears of it, or when."""
+
+        def one(name: str) -> None:
+            with suppress(PenstockError):  # one that is gone is found by its pulse
+                self._call(couriers[name], "guide", _GUIDE_MS, run=run, guides=guides)
+
+        self._guides, couriers = guides, self._run
+        self._each(list(couriers), one)
 
     def release(self, run: int, epoch: int) -> None:
         """Let all couriers of the run know that an epoch is durable. One that cannot be told is given up,

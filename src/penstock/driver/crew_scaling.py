@@ -38,7 +38,10 @@ class CrewScaling:
         limits: CrewLimits,
         tell: Callable[[Entry], None] = lambda entry: None,
         look_ms: float = LOOK_MS,
+        dry_run: bool = False,
     ) -> None:
+        """If it is a `dry_run`, it only tells what it would do."""
+        self._dry_run = dry_run
         self._crew, self._limits, self._tell, self._look_ms = crew, limits, tell, look_ms
         self.loads: Mapping[Partition, float] = {}
         """What each partition costs, as far as is known: runs deal partitions by it."""
@@ -76,12 +79,16 @@ class CrewScaling:
 
     def _carry_out(self, plan: CrewPlan, whole: Underway) -> None:
         now, asked = whole.couriers, len(self._crew.names)
+        at = At("couriers", whole.sent_ms, whole.told.epoch)
+        if self._dry_run:
+            self._looks = []  # look again before it is told again
+            self._tell(couriers_changed(at, asked, plan.couriers, plan.reason, dry_run=True))
+            return
         self.loads = plan.loads
         if plan.couriers == asked != now:
             return  # they were asked for, and are not up yet
         self._crew.start(plan.couriers)
         self._redeal = plan.couriers == now
-        at = At("couriers", whole.sent_ms, whole.told.epoch)
         entry = couriers_changed(at, asked, plan.couriers, plan.reason)
         _log.info("%s", entry.text)
         self._tell(entry)

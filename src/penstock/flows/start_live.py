@@ -6,8 +6,17 @@ import tempfile
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from penstock.control.crew_size import CrewLimits
 from penstock.errors import FlowError, SettingError
-from penstock.flows.start import StartOptions, claim, host_counts, sink_of, with_errors
+from penstock.flows.start import (
+    StartOptions,
+    claim,
+    elastic_counts,
+    host_counts,
+    most_hosts,
+    sink_of,
+    with_errors,
+)
 from penstock.live.sinks.transactional import TransactionalSink
 from penstock.live.sources.source import LiveSource
 from penstock.model import milliseconds
@@ -16,7 +25,7 @@ from penstock.spark.checkpoint import locate
 from penstock.spark.live_parts import LiveParts, LiveStart
 from penstock.spark.private import keep_jobs_on_interrupt
 from penstock.spark.query import FlowQuery
-from penstock.spark.session import check_cores, check_session, task_cores
+from penstock.spark.session import check_cores, check_session, task_cores, task_slots
 from penstock.spark.sinks import late_sinks, live_sink
 from penstock.spark.switching import to_live
 from penstock.state.store.store import Store
@@ -52,9 +61,13 @@ def start_live(flow: Flow, options: StartOptions) -> FlowQuery:
             f"checkpoint_every={options.checkpoint_every!r}", hint='use "1s" or the like'
         )
     spark, counts = flow.spark, host_counts(plan, options.hosts)
+    most = most_hosts(flow, plan, counts)
     count = _courier_count(sources, options.couriers)
     check_session(spark)
-    check_cores(spark, sum(counts.values()), count + bool(late_rows))
+    check_cores(spark, sum(most.values()), count + bool(late_rows))
+    crew = None
+    if flow.elasticity is not None and options.couriers is None:
+        crew = _crew_limits(task_slots(spark), sum(most.values()) + bool(late_rows))
     if settings.host_cores is None:
         settings = replace(settings, host_cores=task_cores(spark))
     temporary = ""
@@ -72,6 +85,9 @@ def start_live(flow: Flow, options: StartOptions) -> FlowQuery:
     if options.delivery == "transactional":
         to = TransactionalSink(to, store.place, flow_id)
         to.check(plan.output)
+    if flow.elasticity is not None:
+        newest = max(store.epochs(), default=None)
+        counts = elastic_counts(flow.elasticity, counts, most, store, newest)
     keep_jobs_on_interrupt()
     settled = LiveStart(
         flow=plan,
@@ -83,7 +99,7 @@ def start_live(flow: Flow, options: StartOptions) -> FlowQuery:
         migration=Migration.parse(options.migration),
         settings=settings,
         sla=flow.bound,
-        elastic=None,
+        elastic=flow.elasticity,
         close=close,
         late_rows=late_sinks(plan, late_rows, sink),
         name=options.name,
@@ -91,6 +107,7 @@ def start_live(flow: Flow, options: StartOptions) -> FlowQuery:
         sources=sources,
         outlet=to,
         couriers=count,
+        crew=crew,
         checkpoint_ms=every_ms,
     )
     return FlowQuery(LiveParts(settled)).launch()
@@ -117,13 +134,15 @@ def _refuse(flow: Flow, trigger: str | None, delivery: str) -> None:
         raise SettingError(
             f"delivery={delivery!r} is unknown", hint='use "at_once" or "transactional"'
         )
-    for asked, method, what in (
-        (flow.one_host, "on_one_host", "run on one host"),
-        (flow.keeps_order, "ordered", "keep the order of all rows (it keeps that of each key)"),
-        (flow.elasticity is not None, "elastic", "be elastic yet"),
-    ):
+    for asked, method, what in ((flow.one_host, "on_one_host", "run on one host"),):
         if asked:
             raise FlowError(f"a live flow cannot {what}", hint=f"leave out {method}(), or {_MICRO}")
+
+    elastic = flow.elasticity
+    if elastic is not None and elastic.functions is not None:
+        raise FlowError(
+            "a live flow cannot use functions yet", hint=f"leave out functions=, or {_MICRO}"
+        )
 
 
 def _courier_count(sources: tuple[LiveSource, ...], wanted: int | None) -> int:
@@ -136,3 +155,8 @@ def _courier_count(sources: tuple[LiveSource, ...], wanted: int | None) -> int:
             hint=f"use 1 to {partitions}: each reads at least one",
         )
     return wanted
+
+
+def _crew_limits(slots: int | None, taken: int) -> CrewLimits:
+    """As many couriers as there are task slots for beside what else may come to need one."""
+    return CrewLimits(at_most=1_000 if slots is None else max(1, slots - taken))

@@ -9,8 +9,11 @@ in each courier's stream:
 - a *reroute*: a host that slots come to owns them from the first copy of the message on. One that they
   leave gives them away when the message has come from all couriers: no more rows of them can come.
 
-Rows whose state is not here are held back, slot by slot and in order, until it has been fetched; all
-others go on. Neither time nor a checkpoint passes rows that are held, and their slots stay.
+Rows whose state is not here are held back, key by key and in order, until it has been fetched; all
+others go first. Neither time nor a checkpoint passes rows that are held, and their slots stay.
+
+Output goes to one courier. In a flow that is ordered a round is of one courier's rows, and what they cause
+goes back to that courier, with places; what time makes due goes to one courier for all hosts of the step.
 """
 
 from __future__ import annotations
@@ -34,6 +37,7 @@ from penstock.host.residence import FrozenCopy, Need, NeedDue
 from penstock.host.run_time import RunTime
 from penstock.host.vitals import HostVitals
 from penstock.operators.operator import Answer
+from penstock.operators.places import Places, split_serial, taken_rows, with_both
 from penstock.plan.slots import must_be_slots
 from penstock.wire.live import (
     Back,
@@ -61,8 +65,11 @@ class Sent:
     def with_facts(self, facts: Back) -> Sent:
         """The same, with what a courier is told after each work besides."""
         if self.back is not None:
-            took, watermark_ms = facts.took, facts.watermark_ms
-            facts = replace(self.back, took=took, watermark_ms=watermark_ms, busy_us=facts.busy_us)
+            names = ("took", "done", "watermark_ms", "busy_us")
+            told = {name: getattr(facts, name) for name in names}
+            if facts.watermark_ms is None:
+                del told["watermark_ms"]
+            facts = replace(self.back, **told)
         return Sent(self.courier, self.rows, facts)
 
 
@@ -107,10 +114,20 @@ class _Courier:
     """It was idle, and waits to be told the host's watermark before it sends rows again."""
     newest: int = -1
     """Its newest chunk that was looked at."""
+    looked_at: list[int] = field(default_factory=list)
+    """Its chunks of which it was not told that they were applied, though they were looked at."""
     told: int = -1
-    """What it knows of chunks that were applied."""
+    """Up to which chunk it knows that all were applied."""
     busy_s: float = 0.0
     """Work since it was last told of some."""
+
+    def applied(self, held: set[int]) -> tuple[int, tuple[int, ...]]:
+        """The chunk up to which all were applied, and later ones that were since this was last asked, while
+        rows of these are held."""
+        took = min([self.newest, *(number - 1 for number in held)])
+        done = tuple(n for n in self.looked_at if n > took and n not in held)
+        self.looked_at = [n for n in self.looked_at if n in held]
+        return took, done
 
 
 class Rounds:
@@ -131,11 +148,13 @@ class Rounds:
         """The newest message that was acted on."""
         self._holdings, self._operator, self._host = holdings, holdings.operator, host
         self._couriers = [_Courier() for _ in range(couriers)]
-        self._output = output_courier(host, couriers)
+        self._ordered = self._operator.ordered
+        # what falls due in several hosts can only be put in order where all of it is
+        self._output = output_courier(host.rpartition("/")[0] if self._ordered else host, couriers)
         self._clock = clock
         self._messages: dict[int, tuple[Message, set[int]]] = {}
         """Reroutes and the like that have not come from all couriers, and from whom they have."""
-        self._held = HeldRows(holdings)
+        self._held = HeldRows(holdings, by_slot=self._ordered)
         self._needs: list[Need] = []
         """What has to be fetched, and was not told of."""
         self.time = RunTime(holdings, now_ms, self._needs)
@@ -204,8 +223,8 @@ class Rounds:
         pieces, need = self._held.released()
         self._ask_for(need)
         moved = self._absorb(pieces, outcome)
-        if pieces or fires:
-            self._round(pieces, fires, outcome)
+        for some, fired in self._rounds_of(pieces, fires):
+            self._round(some, fired, outcome)
         acted = self._acts(outcome) or self._cuts(outcome) or self._ends(outcome)
         acted = self._catches_up(outcome) or acted
         time_goes_on = self.time.is_behind and (bool(pieces) or moved)
@@ -216,17 +235,28 @@ class Rounds:
             or any(courier.frames and courier.barrier is None for courier in self._couriers)
         )
 
+    def _rounds_of(self, pieces: list[Piece], fires: bool) -> Iterator[tuple[list[Piece], bool]]:
+        """What goes into a round each: all of it, or in order one courier's rows."""
+        if not self._ordered:
+            if pieces or fires:
+                yield pieces, fires
+            return
+        if fires:
+            yield [], True
+        for _, some in groupby(pieces, lambda piece: piece[2]):
+            yield list(some), False
+
     def _round(self, pieces: list[Piece], fires: bool, outcome: Worked) -> None:
         began, operator = self._clock(), self._operator
         time = self.time.now(self.epoch)
         operator.begin(time)
         answers = [operator.fire()] if fires else []
         rows = 0
-        for kind, some in groupby(pieces, lambda piece: piece[0]):
-            batches = [batch for _, batch in some]
+        for (kind, _), some in groupby(pieces, lambda piece: (piece[0], piece[1].schema)):
+            batches = [batch for _, batch, _ in some]
             whole = batches if len(batches) == 1 else [pa.concat_batches(batches)]
             rows += whole[0].num_rows
-            answers.append(operator.apply(kind, whole))
+            answers.append(operator.apply(kind, *split_serial(whole, pieces[0][2])))
         answers.append(operator.close())
         self.time.note_due(time, fires)
         operator.table.step()
@@ -237,13 +267,26 @@ class Rounds:
         self.spent(took_s)
 
     def _give(self, answer: Answer, outcome: Worked) -> None:
-        """Output goes to one courier, so that it keeps its order."""
-        for batch in answer.batches:
-            if batch.num_rows:
+        """Output goes to one courier, so that it keeps its order; in flows that are ordered each row goes to
+        the courier of the record that has caused it."""
+        for number, batch in enumerate(answer.batches):
+            if batch.num_rows and not self._ordered:
                 outcome.sent.append(Sent(self._taker, batch))
+            elif batch.num_rows:
+                outcome.sent += self._by_cause(batch, answer.places[number])
         aside = Aside(answer.dead, answer.late)
         if aside:
             outcome.sent.append(Sent(self._taker, None, Back(aside=codec.to_plain(aside))))
+
+    def _by_cause(self, batch: pa.RecordBatch, places: Places) -> Iterator[Sent]:
+        due, rows = places.of_time, with_both(batch, places)
+        records = np.flatnonzero(~due)
+        if len(records):
+            caused = rows if len(records) == len(due) else taken_rows(rows, records)
+            yield Sent(int(places.major[records[0]]), caused)
+        if len(records) < len(due):
+            fired = rows if not len(records) else taken_rows(rows, np.flatnonzero(due))
+            yield Sent(self._taker, fired, Back(watermark_ms=self.time.watermark))
 
     @property
     def _taker(self) -> int:
@@ -259,7 +302,7 @@ class Rounds:
 
     def _absorb(self, pieces: list[Piece], outcome: Worked) -> bool:
         """Look at what has come, each courier's in its order, as far as it can be done in one round."""
-        rows, moved = sum(batch.num_rows for _, batch in pieces), False
+        rows, moved = sum(batch.num_rows for _, batch, _ in pieces), False
         held = len(self._held.chunks)
         for number, frame, batch in self._frames():
             moved = True
@@ -267,7 +310,7 @@ class Rounds:
                 rows += batch.num_rows
                 free = self._held.hold(number, frame.chunk, batch)
                 if free is not None:
-                    pieces.append((frame.chunk.kind, free))
+                    pieces.append((frame.chunk.kind, free, number))
             elif frame.message is not None:
                 self._note_message(number, frame.message, outcome)
             elif frame.leave:
@@ -300,6 +343,7 @@ class Rounds:
                     courier.waiting -= nbytes
                     if frame.chunk is not None:
                         courier.newest = frame.chunk.number
+                        courier.looked_at.append(frame.chunk.number)
                     yield number, frame, batch
 
     def _note_message(self, courier: int, message: Message, outcome: Worked) -> None:
@@ -400,19 +444,21 @@ class Rounds:
 
     def _tell(self, outcome: Worked) -> None:
         """Tell couriers what was applied, and how far time has come, together with what they get."""
-        took = [courier.newest for courier in self._couriers]
-        for held in self._held.chunks:
-            took[held.courier] = min(took[held.courier], held.number - 1)
+        held: dict[int, set[int]] = {}
+        for chunk in self._held.chunks:
+            held.setdefault(chunk.courier, set()).add(chunk.number)
         watermark = self.time.watermark
         last = {sent.courier: place for place, sent in enumerate(outcome.sent)}
         for number in self._active:
             courier = self._couriers[number]
             # one that wakes is told when no more can pass than that
             news = watermark != self._told or (courier.wakes and not self.time.is_behind)
-            if took[number] == courier.told and not news and number not in last:
+            took, done = courier.applied(held.get(number, set()))
+            if took == courier.told and not done and not news and number not in last:
                 continue
             facts = Back(
-                took=None if took[number] == courier.told else took[number],
+                took=None if took == courier.told else took,
+                done=done,
                 watermark_ms=watermark if news else None,
                 busy_us=int(courier.busy_s * 1e6),
             )
@@ -422,5 +468,5 @@ class Rounds:
                 outcome.sent.append(Sent(number, None, facts))
             else:
                 outcome.sent[place] = outcome.sent[place].with_facts(facts)
-            courier.told, courier.busy_s = took[number], 0.0
+            courier.told, courier.busy_s = took, 0.0
         self._told = watermark

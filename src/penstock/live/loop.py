@@ -24,15 +24,25 @@ from penstock.live.puller import Pulled, Puller, PullFailed, as_error
 from penstock.live.sinks.sink import NEVER, LiveSink, LiveWriter
 from penstock.live.sources.source import LiveSource
 from penstock.live.traffic import Traffic
+from penstock.offload.courier.redirect import Returned
 from penstock.plan.steps import FlowPlan
 from penstock.settings import Settings
 from penstock.wire.flight import Endpoint, Endpoints
-from penstock.wire.live import EpochPassed, LiveOrder, Message, StreamHeader
+from penstock.wire.live import (
+    CourierCounts,
+    EpochPassed,
+    Guides,
+    LiveOrder,
+    Message,
+    StreamHeader,
+)
 
 _log = logging.getLogger("penstock.live")
 
 _JOIN_S = 5.0
 """Seconds to wait for a thread that was told to end."""
+_COUNTED_MS = 500
+"""Milliseconds for the driver to take counts."""
 _AGAIN_S = 0.2
 """Seconds until a driver that did not answer is told again."""
 
@@ -64,7 +74,9 @@ class _ReleaseFailed:
     error: Exception
 
 
-_Event = Answered | Ended | Pulled | PullFailed | Message | _ReleaseFailed | _Halt
+_Event = (
+    Answered | Ended | Pulled | PullFailed | Message | Guides | Returned | _ReleaseFailed | _Halt
+)
 
 
 class CourierRun:
@@ -83,7 +95,7 @@ class CourierRun:
         self._task, self._settings = task, task.settings
         self._driver, self._endpoints, self._on_death = driver, endpoints, on_death
         self._events: SimpleQueue[_Event] = SimpleQueue()
-        self._reports: SimpleQueue[EpochPassed | None] = SimpleQueue()
+        self._reports: SimpleQueue[EpochPassed | CourierCounts | None] = SimpleQueue()
         self._durable: SimpleQueue[int | None] = SimpleQueue()
         self._telling = threading.Lock()
         self._halted = threading.Event()
@@ -109,6 +121,10 @@ class CourierRun:
                         endpoint = self._endpoints.at(handing.target_location)
                         endpoint.greet(self._settings.host_lost_ms)
             self._events.put(message)
+
+    def guide(self, guides: Guides) -> None:
+        """Let the run know what to do with rows from now on. Called by another thread."""
+        self._events.put(guides)
 
     def release(self, epoch: int) -> None:
         """An epoch is durable: rows that were kept for that may leave. Called by another thread."""
@@ -184,8 +200,10 @@ class CourierRun:
             writer,
             self._reports.put,
             task.keep_late,
+            self._put,
             self._busy.taken_ms,
         )
+        kept.callback(traffic.close)
         while not self._halted.is_set():
             look_at = traffic.act()
             timeout = None if look_at == NEVER else max(look_at - time.monotonic(), 0.0)
@@ -229,8 +247,13 @@ class CourierRun:
         self._events.put(event)
 
     def _report(self) -> None:
-        """Tell the driver of epochs that have passed, in their order."""
+        """Tell the driver of epochs that have passed, in their order, and of counts."""
         while (passed := self._reports.get()) is not None:
+            if isinstance(passed, CourierCounts):
+                with suppress(PenstockError):  # the next ones say the same, and more
+                    facts = codec.to_plain(passed)
+                    self._driver.call("counted", _COUNTED_MS, **facts)
+                continue
             while not self._halted.is_set():
                 try:
                     facts = codec.to_plain(passed)
@@ -255,6 +278,10 @@ def _take(traffic: Traffic, event: _Event) -> None:
             traffic.pulled(source, polled, ended)
         case Message():
             traffic.tell(event)
+        case Returned():
+            traffic.returned(event)
+        case Guides():
+            traffic.guide(event)
         case Ended(stream, None):
             traffic.ended(stream)
         case Ended(_, error) | PullFailed(_, error) | _ReleaseFailed(error):

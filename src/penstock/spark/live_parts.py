@@ -7,10 +7,12 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Literal
 
+from penstock.control.crew_size import CrewLimits
 from penstock.control.money import HostPrice
 from penstock.driver.bill import Bill
 from penstock.driver.clock import wall_ms
 from penstock.driver.couriers import CourierCrew
+from penstock.driver.crew_scaling import CrewScaling
 from penstock.driver.live import BrokenOff, Inbox, LiveRunner
 from penstock.live.loop import CourierTask
 from penstock.live.sinks.sink import LiveSink
@@ -30,6 +32,8 @@ class LiveStart(Start):
     outlet: LiveSink
     """What couriers write to: the sink, as they see it."""
     couriers: int
+    crew: CrewLimits | None
+    """How far the number of couriers may follow the load; None: there are always as many."""
     checkpoint_ms: int
     """Milliseconds from one checkpoint to the next."""
 
@@ -46,11 +50,12 @@ class LiveParts(QueryParts):
         jobs = SparkJobs(spark.sparkContext, self.run_id, self._courier_task)
         self.crew = CourierCrew(jobs, self.registry, self.token, settings)
         self.bill = Bill(
-            HostPrice(),
-            lambda: (self.hosts_wanted + start.couriers) * settings.workers,
+            HostPrice() if start.elastic is None else start.elastic.host_price,
+            lambda: (self.hosts_wanted + len(self.crew.names)) * settings.workers,
             lambda: 0.0,
             wall_ms,
         )
+        self.control = self._control(lambda: len(self.crew.names), live=True)
         self.runner: LiveRunner = LiveRunner(
             start.flow,
             start.sources,
@@ -68,6 +73,18 @@ class LiveParts(QueryParts):
             rewind=start.outlet.rewind,
             keeps=start.outlet.keeps,
             bill=self.bill,
+            scaling=self._scaling(),
+            control=self.control,
+        )
+
+    def _scaling(self) -> CrewScaling | None:
+        """What lets couriers follow the load, if the flow asks for that."""
+        start = self.start
+        if start.crew is None:
+            return None
+        tell = self.journal if self.control is None else self.control.note
+        return CrewScaling(
+            self.crew, start.crew, tell, dry_run=start.elastic is not None and start.elastic.dry_run
         )
 
     def start_up(self) -> None:

@@ -111,6 +111,12 @@ class TellMessage(TypedDict):
     """A `wire.live.Message`."""
 
 
+class TellGuides(TypedDict):
+    run: Number
+    guides: dict[str, Any]
+    """A `wire.live.Guides`."""
+
+
 class HaltRun(TypedDict):
     run: Number
 
@@ -119,6 +125,14 @@ class StreamTrouble(TypedDict):
     run: Number
     courier: Number
     error: str
+
+
+class CourierCounted(TypedDict):
+    """What `wire.live.CourierCounts` says."""
+
+    run: Number
+    courier: Number
+    steps: list[dict[str, Any]]
 
 
 class CourierPassed(TypedDict):

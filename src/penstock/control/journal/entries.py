@@ -199,7 +199,7 @@ def hot_key(at: At, hot: HotKey) -> Entry:
     return at.entry("hot key", told, facts)
 
 
-def couriers_changed(at: At, before: int, now: int, why: str) -> Entry:
+def couriers_changed(at: At, before: int, now: int, why: str, *, dry_run: bool = False) -> Entry:
     """A live flow is to have so many couriers, or its partitions are dealt anew.
 
     >>> couriers_changed(At("couriers", 0.0), 2, 3, "courier 1 was busy for 85 % of its time").text
@@ -208,7 +208,9 @@ def couriers_changed(at: At, before: int, now: int, why: str) -> Entry:
     told = f"{now} courier{'' if now == 1 else 's'} instead of {before}"
     if now == before:
         told = f"partitions are dealt anew to {now} couriers"
-    return at.entry("couriers", f"{told}: {why}", {"before": before, "now": now, "why": why})
+    would = "would be so, were this no dry run: " if dry_run else ""
+    facts = {"before": before, "now": now, "why": why, "dry_run": dry_run}
+    return at.entry("couriers", f"{would}{told}: {why}", facts)
 
 
 def offload(

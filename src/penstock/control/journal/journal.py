@@ -111,15 +111,18 @@ def worth_telling(previous: Entry | None, entry: Entry) -> bool:
     Decisions repeat themselves every epoch while nothing changes, with slightly other figures. One
     is told if it wants something done (in a dry run: something else than before), if the health of
     the step, its hot slots or the reasons changed, and once a minute as long as it is severe.
-    What is refused for the same reason, and the same of a hot key, is told once a minute. All else
-    is told.
+    What is refused for the same reason, the same of a hot key, and what a dry run would do with couriers is
+    told once a minute. All else is told.
 
     >>> full = Entry(0.0, 1, "sum", "refused", "5 hosts: at most 4 are allowed")
     >>> again = Entry(250.0, 2, "sum", "refused", "5 hosts: at most 4 are allowed")
     >>> worth_telling(None, full), worth_telling(full, again)
     (True, False)
     """
-    if previous is None or entry.event not in ("decided", "refused", "hot key"):
+    repeats = entry.event in ("decided", "refused", "hot key") or (
+        entry.event == "couriers" and entry.facts["dry_run"]
+    )
+    if previous is None or not repeats:
         return True
     passed = entry.time_ms - previous.time_ms
     if entry.event != "decided":
