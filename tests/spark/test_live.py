@@ -15,7 +15,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 import penstock as ps
+from penstock.control.crew_size import CrewLimits
 from penstock.errors import FlowError, SettingError
+from penstock.flows import start_live
 from penstock.spark.query import FlowQuery
 
 WAIT_S = 60.0
@@ -95,6 +97,25 @@ def test_moves_scaling_kills_and_a_restart_lose_nothing(
     query = flow.start(sink, hosts=2, couriers=1, **start)
     assert query.await_termination(WAIT_S)
     assert counts(sink) == wanted(rows, 100)
+
+
+def test_couriers_of_an_elastic_flow_follow_the_load(
+    spark: SparkSession, checkpoint: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A second one comes, and dies."""
+    sink, rows = ps.collect(), 50_000
+    flow = counted(rows).sla("1s").elastic(at_most=1)
+    limits = CrewLimits(at_most=2, high=0.02, target=0.01, low=0.01, looks=1)
+    monkeypatch.setattr(start_live, "_crew_limits", lambda slots, taken: limits)
+    query = flow.start(sink, mode="live", checkpoint=checkpoint, checkpoint_every="200ms", hosts=1)
+    until(query, lambda: len(query.status.couriers) == 2)
+    before = query.progress[-1].epoch
+    until(query, lambda: query.progress[-1].epoch > before + 2)
+    os.kill(query.status.couriers["courier/1"], signal.SIGKILL)
+    assert query.await_termination(WAIT_S)
+    assert counts(sink) == wanted(rows, 100)
+    told = [entry.text for entry in query.journal if entry.event == "couriers"]
+    assert told[0].startswith("2 couriers instead of 1: courier 0 was busy for"), told
 
 
 def test_a_stopped_flow_leaves_nothing_running(spark: SparkSession, checkpoint: str) -> None:
