@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import psutil
+import pyarrow as pa
 import pytest
 from rich.console import Console
 
@@ -118,17 +119,33 @@ def test_totals_are_judged_against_the_rows_that_came() -> None:
     k, v = keys_and_values(np.arange(1000), 10)
     np.add.at(totals.sums, k, v)
     np.add.at(totals.counts, k, 1)
-    assert totals.faults(rows=1000) == ""
-    assert "1,000 rows were counted, 999 came" in totals.faults(rows=999)
+    assert totals.faults([range(1000)]) == ""
+    assert "1,000 rows were counted, 999 came" in totals.faults([range(999)])
     totals.sums[3] += 1
-    assert totals.faults(rows=1000).startswith("1 of 10 keys")
+    assert totals.faults([range(1000)]).startswith("1 of 10 keys")
+
+
+def test_live_rows_are_judged_by_partition() -> None:
+    """Each partition has every second row, and they have not come equally far; of a key the row counts that
+    has counted most, in whatever order they come."""
+    numbers = [range(0, 8, 2), range(1, 7, 2)]
+    totals, keys = Totals(keys=4), [keys_and_values(np.array(part), 4)[0] for part in numbers]
+    k = np.concatenate(keys)
+    v = np.concatenate([np.array(part) % 1000 for part in numbers])
+    rows = [{"k": i, "total": int(v[k == i].sum()), "n": int((k == i).sum())} for i in range(4)]
+    rows = [row for row in rows if row["n"]]
+    early = [{"k": row["k"], "total": 0, "n": 0} for row in rows]
+    totals.take(pa.Table.from_pylist([*rows, *early]))
+    totals.take(pa.Table.from_pylist(early))
+    assert totals.faults(numbers) == ""
+    assert totals.faults([range(8)]) != ""
 
 
 def test_rows_taken_are_those_of_sparks_log(tmp_path: Path) -> None:
     (tmp_path / "offsets").mkdir()
     (tmp_path / "offsets" / "4").write_text('v1\n{"batchTimestampMs":1}\n{"row": 812}')
-    assert rows_taken(tmp_path, 4) == 812
-    assert rows_taken(tmp_path, -1) == 0
+    assert rows_taken(tmp_path, 4) == [range(812)]
+    assert rows_taken(tmp_path, -1) == []
 
 
 # -- the whole of it
@@ -142,10 +159,10 @@ class Demo:
     folder: Path
 
     @staticmethod
-    def start(folder: Path, seconds: int) -> Demo:
+    def start(folder: Path, seconds: int, *options: str) -> Demo:
         # Spark comes up sooner where the JVM does not spend the cores on optimising code.
         environ = {"TMPDIR": str(folder), "SPARK_SUBMIT_OPTS": "-XX:TieredStopAtLevel=1"}
-        load = ["--seconds", str(seconds), "--rate", "2000", "--keys", "500"]
+        load = ["--seconds", str(seconds), "--rate", "2000", "--keys", "500", *options]
         process = subprocess.Popen(
             [sys.executable, "-m", "penstock", "demo", *load],
             stdout=subprocess.PIPE,
@@ -189,6 +206,20 @@ def test_ctrl_c_leaves_nothing(demos: tuple[Demo, Demo]) -> None:
     assert "Traceback" not in out + err
     _, alive = psutil.wait_procs(children, timeout=10)
     assert alive == []
+    assert demo.left_over() == []
+
+
+def test_live_demo_runs_and_is_exact(tmp_path: Path) -> None:
+    demo = Demo.start(tmp_path, 4, "--live")
+    out, err = demo.end()
+    assert demo.process.returncode == 0, out + err
+    assert "live, for 4 s: 500 rows/s, for 2 s of every 10 s 2,000" in out
+    assert re.search(r"^exactly once: 500 keys, [\d,]+ rows, all sums equal$", out, re.M), out
+    assert re.search(
+        r"^\d+ slots? changed hosts while rows flowed; there were \d host", out, re.M
+    ), out
+    assert re.search(r" of 100 ms$", out, re.M)
+    assert err == ""
     assert demo.left_over() == []
 
 

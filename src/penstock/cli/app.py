@@ -119,11 +119,19 @@ def demo(
     rate: Annotated[int, typer.Option(min=1, help="Rows that arrive each second.")] = 20_000,
     keys: Annotated[int, typer.Option(min=1, help="Distinct keys.")] = 10_000,
     hosts: Annotated[int, typer.Option(min=1, max=64, help="Hosts to share them.")] = 2,
+    live: Annotated[
+        bool,
+        typer.Option(
+            "--live",
+            help="Live mode: rows come in bursts (a quarter of the rate, and all of it for 2 s of every "
+            "10 s), results leave within milliseconds, and there are 1 to so many hosts, as the load asks.",
+        ),
+    ] = False,
 ) -> None:
     """Run a keyed aggregation on generated rows and check its sums; exit code 1 if one is wrong."""
     from penstock.console.demo.run import DemoLoad, run
 
-    if not run(DemoLoad(seconds, rate, keys, hosts)):
+    if not run(DemoLoad(seconds, rate, keys, hosts, live)):
         raise typer.Exit(1)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from rich.console import RenderableType
 from rich.padding import Padding
@@ -19,9 +19,9 @@ _WIDTH = 86
 
 def draw(
     title: str, reading: Reading | None, sla: SLA, elapsed_s: float, seconds: int,
-    pids: Mapping[str, int], width: int,
+    pids: Mapping[str, int], width: int, decisions: Sequence[str] = (),
 ) -> RenderableType:  # fmt: skip
-    """The whole display, for a terminal of this width."""
+    """The whole display, for a terminal of this width; `decisions` are lines of the journal."""
     left = max(0, seconds - elapsed_s)
     columns = Column(ratio=1), Column(justify="right", no_wrap=True)
     clock = Table.grid(*columns, expand=True, padding=(0, 1))
@@ -35,6 +35,9 @@ def draw(
         parts.append(Text("waiting for the first epoch", "dim"))
     else:
         parts += [_figures(reading), Text(), _latency(reading, sla), Text(), _hosts(reading, pids)]
+        if decisions:
+            told = (Text(one, "dim", no_wrap=True, overflow="ellipsis") for one in decisions)
+            parts += [Text(), *told]
     return page(parts, title, min(width, _WIDTH), padding=(1, 2))
 
 

@@ -44,6 +44,8 @@ class Reading:
     """The highest average over any window of the SLA so far."""
     history_ms: tuple[float, ...]
     hosts: tuple[HostReading, ...]
+    moved: int = 0
+    """Slots that have changed hosts since the beginning."""
 
 
 class DemoMeter:
@@ -53,7 +55,7 @@ class DemoMeter:
         self._sla = sla
         self._recent: deque[EpochProgress] = deque()
         self._newest: EpochProgress | None = None
-        self._rows = 0
+        self._rows = self._moved = 0
         self._taken: dict[str, int] = {}
         self._worst_ms = 0.0
         self._history = LatencyHistory(_BAR_MS)
@@ -65,6 +67,7 @@ class DemoMeter:
                 continue
             self._newest = epoch
             self._rows += epoch.rows
+            self._moved += sum(len(handover.slots) for handover in epoch.migration.handovers)
             for host in epoch.hosts:
                 self._taken[host.host] = self._taken.get(host.host, 0) + host.rows
             self._recent.append(epoch)
@@ -97,6 +100,7 @@ class DemoMeter:
                 HostReading(h.host, h.entries, h.state_bytes, busy[h.host], self._taken[h.host])
                 for h in newest.hosts
             ),
+            moved=self._moved,
         )
 
 

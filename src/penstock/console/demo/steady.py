@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,9 +11,12 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
+from penstock.live.sources.rate import RateSource
+from penstock.live.sources.rate import rate as live_rate
 from penstock.sim.pieces import Numbers
-from penstock.sim.shapes import Steady
+from penstock.sim.shapes import BurstShape, Steady
 from penstock.spark.arriving import Arriving, arriving
+from penstock.state.store.store import Store
 
 _CHUNK = 1 << 20
 
@@ -47,6 +51,12 @@ def steady(
     return arriving(spark, "steady", Arriving(Steady(rate), _Content(keys), partitions, start_ms))
 
 
+def bursts(rate: int, keys: int, partitions: int = 2) -> RateSource:
+    """The same rows for a live flow: a quarter of `rate` a second, and all of it for 2 s of every 10 s."""
+    arrivals = BurstShape(rate / 4, 4, at_s=4, for_s=2, every_s=10)
+    return live_rate(arrivals, partitions=partitions, content=_Content(keys))
+
+
 class Totals:
     """A sink that keeps the newest row of each key. An epoch that comes again changes nothing."""
 
@@ -57,29 +67,44 @@ class Totals:
         """The newest epoch taken."""
 
     def write(self, df: DataFrame, epoch: int, flow_id: str) -> None:
-        rows = df.toArrow()
-        k, total, n = (rows.column(name).to_numpy() for name in ("k", "total", "n"))
-        self.sums[k], self.counts[k] = total, n
+        self.take(df.toArrow())
         self.epoch = epoch
 
-    def faults(self, rows: int) -> str:
-        """What is wrong, if these should be the totals of the first `rows` rows; empty if fine."""
+    def take(self, rows: pa.Table) -> None:
+        """Keep what these rows say, of each key the one that has counted most."""
+        k, total, n = (rows.column(name).to_numpy() for name in ("k", "total", "n"))
+        order = np.argsort(n, kind="stable")
+        order = order[n[order] >= self.counts[k[order]]]
+        self.sums[k[order]], self.counts[k[order]] = total[order], n[order]
+
+    def faults(self, taken: Sequence[range]) -> str:
+        """What is wrong, if these should be the totals of the rows of these numbers; empty if fine."""
         keys = len(self.sums)
         sums, counts = np.zeros(keys, np.int64), np.zeros(keys, np.int64)
-        for start in range(0, rows, _CHUNK):
-            k, v = keys_and_values(np.arange(start, min(start + _CHUNK, rows)), keys)
+        for part in (
+            numbers[at : at + _CHUNK] for numbers in taken for at in range(0, len(numbers), _CHUNK)
+        ):
+            k, v = keys_and_values(np.arange(part.start, part.stop, part.step), keys)
             np.add.at(sums, k, v)
             counts += np.bincount(k, minlength=keys)
         wrong = int(np.count_nonzero((sums != self.sums) | (counts != self.counts)))
         if wrong == 0:
             return ""
-        counted = int(self.counts.sum())
+        counted, rows = int(self.counts.sum()), sum(map(len, taken))
         return f"{wrong:,} of {keys:,} keys are wrong; {counted:,} rows were counted, {rows:,} came"
 
 
-def rows_taken(checkpoint: Path, epoch: int) -> int:
-    """How many rows Spark's own log says the source has given, up to the end of an epoch."""
+def rows_taken(checkpoint: Path, epoch: int) -> list[range]:
+    """The numbers of the rows that Spark's own log says the source has given, up to the end of an epoch."""
     if epoch < 0:
-        return 0
+        return []
     offset = (checkpoint / "offsets" / str(epoch)).read_text().splitlines()[-1]
-    return int(json.loads(offset)["row"])
+    return [range(int(json.loads(offset)["row"]))]
+
+
+def rows_read(store: Store) -> list[range]:
+    """The numbers of the rows that couriers have read, by partition, as the newest manifest says."""
+    manifest = store.read_manifest(max(store.epochs(), default=-1))
+    positions = (manifest.positions or {}).get("0", {}) if manifest is not None else {}
+    count = len(positions)
+    return [range(int(p), int(p) + count * at["row"], count) for p, at in positions.items()]
