@@ -11,8 +11,11 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 from penstock import codec
+from penstock.control.crew_size import CrewLimits
+from penstock.control.journal.entry import Entry
 from penstock.driver.complaints import Complaint
 from penstock.driver.couriers import CourierCrew
+from penstock.driver.crew_scaling import CrewScaling
 from penstock.driver.fleet import Fleet, SealedHost
 from penstock.driver.live import BrokenOff, Inbox, LiveRunner, Outcome
 from penstock.driver.progress import EpochProgress
@@ -208,6 +211,8 @@ class PretendedCouriers:
     messages: list[tuple[int, Message]] = field(default_factory=list)
     halted: list[int] = field(default_factory=list)
     lost: bool = False
+    busy_ms: float = 0.0
+    """What each partition costs its courier in an epoch."""
     ends_with: int = 1 << 60
     """The epoch with which all input ends."""
     _at: dict[int, dict[str, int]] = field(default_factory=dict)
@@ -226,14 +231,22 @@ class PretendedCouriers:
 
     @property
     def idle(self) -> bool:
-        return bool(self.orders and self.up - set(self.run))
+        return bool(self.orders and (self.up & set(self.names)) - set(self.run))
+
+    @property
+    def surplus(self) -> bool:
+        return bool(self.orders and set(self.run) - set(self.names))
+
+    def start(self, count: int) -> None:
+        """Those that are added come up when the test says so."""
+        self.names = (*self.names, *(f"new/{n}" for n in range(count)))[:count]
 
     def wait_for(self, names: object, enough: int) -> None:
         until(lambda: len(self.up) >= enough)
 
     def muster(self) -> list[str]:
         self.lost = False
-        return sorted(self.up)
+        return [name for name in self.names if name in self.up]
 
     def begin(self, orders: dict[str, LiveOrder]) -> None:
         self.orders.append(orders)
@@ -261,7 +274,16 @@ class PretendedCouriers:
         ended = checkpoint.epoch >= self.ends_with
         closed = ended and checkpoint.closes
         passed = EpochPassed(
-            order.run, checkpoint.epoch, courier, places, seen, None, ended, closed
+            order.run,
+            checkpoint.epoch,
+            courier,
+            places,
+            seen,
+            None,
+            ended,
+            closed,
+            busy_ms=self.busy_ms * sum(map(len, places.values())),
+            rows={source: dict.fromkeys(here, 10) for source, here in places.items()},
         )
         self.inbox.put(passed)
 
@@ -295,12 +317,16 @@ class PretendedFlow:
         source: CountedSource | None = None,
         couriers: int = 2,
         close: bool = False,
+        limits: CrewLimits | None = None,
     ) -> None:
+        self.journal: list[Entry] = []
         self.inbox: Inbox = Inbox()
         self.store, self.progress = store, list[EpochProgress]()
         self.registry = PretendedRegistry(self.inbox)
         self.hosts = PretendedHosts(self.registry)
         self.couriers = PretendedCouriers(self.inbox, self.registry, couriers)
+        crew, tell = cast("CourierCrew", self.couriers), self.journal.append
+        scaling = None if limits is None else CrewScaling(crew, limits, tell, look_ms=every_ms)
         chosen = settings or Settings(compact_epochs=1_000)
         self.relocation = Relocation(
             flow.keyed,
@@ -323,6 +349,7 @@ class PretendedFlow:
             checkpoint_ms=every_ms,
             close=close,
             on_progress=self.progress.append,
+            scaling=scaling,
         )
         self.stopping = threading.Event()
         self.outcome: Future[Outcome] = Future()

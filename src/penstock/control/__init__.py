@@ -14,5 +14,6 @@ One machine controls a flow. The live driver (`penstock.driver`), the simulator 
     journal/    what is told of it
     record      a run's events as lines of JSON
 
-`elastic` is what a user asks for, `money` what it costs, `offload_policy` who decides about burst workers.
+`elastic` is what a user asks for, `money` what it costs, `offload_policy` who decides about burst workers,
+`crew_size` how many couriers a live flow has.
 """

@@ -5,6 +5,7 @@ versions.py           what both make: manifests, one after the other, and upkeep
 checkpoints.py        which checkpoints of a live run are under way (pure)
 crew.py               long-lived tasks: fleet.py are hosts, couriers.py those of a live flow
 registry.py           where they register and are heard; silence_watch.py: who is not heard any more
+crew_scaling.py       how many couriers there are, as control/crew_size.py plans it
 relocation.py         which host has which slots, carried out
 control_loop.py       what control decides, carried out
 progress.py, bill.py, awaiting.py, journal_writer.py    what people are told

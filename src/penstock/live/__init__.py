@@ -10,6 +10,7 @@ outlet      a courier's way to one keyed step: chunks, routes, time
 pacing      when the next chunk is cut (pure)
 clocks      how far event time has come in a courier's sources (pure)
 notes       what is told of an epoch
+busy        how much a run's threads have worked
 channels    lasting streams to hosts
 puller      the thread of a source
 sources/    Kafka, a rate of made-up rows, any Python data source of Spark
