@@ -67,8 +67,6 @@ class _Flying:
 
     parts: int
     """Parts that hosts have not applied, and each record that had to wait."""
-    rows: int
-    """Rows that went to hosts."""
     work_s: float
     """What it was to this courier."""
     bytes: int
@@ -220,6 +218,12 @@ class Outlet:
         for number in stream.unapplied.applied(self._number):
             self._applied(number, stream.host)
 
+    def room(self, now: float, within_s: float) -> float | None:
+        """Rows that hosts can apply within a time beyond those that are on their way; None: they do not let
+        rows wait."""
+        rate = self._hosts.rate(now)
+        return None if rate is None else rate * within_s - self._hosts.ahead - self.rows
+
     def counts(self, behind: int) -> StepCounts | None:
         """What was counted; `behind` rows are with sources. None: nobody wants that."""
         if self.meter is None:
@@ -338,10 +342,9 @@ class Outlet:
             self.meter.cut(self._number, tally.counts - before, self._routes, *times)
         work_s = thread_time() - began + _PART_S * len(parts)
         self._flying[self._number] = _Flying(
-            len(parts), rows - carried, work_s, self._bytes, arrived, notes, first, carried > 0
+            len(parts), work_s, self._bytes, arrived, notes, first, carried > 0
         )
         self._bytes = 0
-        self._hosts.sent(rows - carried)
         self.pacer.cut(self._number, rows, now)
         self._send_chunk(kind, parts, times[1])
         point("courier.sent", step=self.step.id, epoch=self.epoch, attempt=0, **self._run.where)
@@ -440,6 +443,7 @@ class Outlet:
         metadata = codec.encode(Frame(chunk=Chunk(self._number, kind)))
         for host, batches in parts.items():
             batch = one_batch([batch for batch, _ in batches])
+            self._hosts.sent(batch.num_rows)
             pace = self._pace(host)
             if self._run.in_order is None and (
                 self._backlog.of(host) or not pace.room or batch.num_rows > 2 * pace.most
@@ -511,7 +515,8 @@ class Outlet:
 
     def _applied(self, number: int, host: str) -> None:
         chunk, now_us = self._flying[number], self._run.now_us()
-        self._pace(host).applied(number, self._run.clock())
+        now = self._run.clock()
+        self._hosts.applied(self._pace(host).applied(number, now), now)
         if not isinstance(chunk, _FlyingRest):
             if self.meter is not None:
                 self.meter.applied(number, host, now_us)
@@ -539,7 +544,6 @@ class Outlet:
         """All hosts of a chunk have applied it."""
         chunk, now = self._flying[number], self._run.clock()
         assert isinstance(chunk, _Flying)
-        self._hosts.applied(chunk.rows, now)
         self.pacer.done(number, now, chunk.work_s + self._busy_s)
         self._busy_s = 0.0
         if not chunk.redirected:
