@@ -412,7 +412,8 @@ class Traffic:
             # it may be what came to pass behind the message
             if back.watermark_ms is not None:
                 stream.watermark_ms = back.watermark_ms
-            mark = self._host_mark(step, stream.watermark_ms, back.final)
+            stream.final = stream.final or back.final
+            mark = self._host_mark(step, stream.watermark_ms, stream.final)
             for junction in readers:
                 self._go_on(junction, junction.take(stream.lane, mark))
 
