@@ -4,6 +4,7 @@ what a batch gives."""
 from __future__ import annotations
 
 import random
+import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -113,6 +114,23 @@ def test_couriers_die_again_and_again(tmp_path: Path, point: str) -> None:
                     break
             trial.check()
         assert len(faults.fired) == 3
+
+
+@pytest.mark.parametrize("point", ["driver.committed", "courier.flushed"])
+def test_no_row_is_with_burst_workers_when_its_epoch_is_durable(tmp_path: Path, point: str) -> None:
+    """Whoever dies just then would lose it."""
+    with helped(SUBJECTS["sums"].flow, {"hang": 1}, 1, deadline_ms=150) as by:
+        by.chance = 1.0
+        with subject_trial("sums", tmp_path, helped=by, checkpoint_ms=20) as trial:
+            trial.cluster.pass_epochs(1)
+            with armed(Fault(point, hits=(2, 5, 8))) as faults:
+                for _ in range(40):
+                    trial.give(batches=1)
+                    time.sleep(0.02)  # a few batches for each checkpoint
+                    if len(faults.fired) == 3:
+                        break
+                trial.check()
+            assert faults.fired
 
 
 def told(name: str, seed: int, store: Path, mishaps: int, did: Counter[str]) -> Counter[str]:

@@ -6,6 +6,7 @@ loop        a run: its threads and the queue between them
 traffic     the way of rows through a run: sources, junctions, outlets, sink
 junction    what may go on to a step, and what waits behind a control message (pure)
 outlet      a courier's way to one keyed step: chunks, routes, time
+flights     chunks that hosts have not applied
 pacing      when the next chunk is cut (pure)
 clocks      how far event time has come in a courier's sources (pure)
 notes       what is told of an epoch

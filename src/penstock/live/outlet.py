@@ -24,12 +24,14 @@ from penstock.exchange.split import split
 from penstock.exchange.tally import Tally
 from penstock.faults import point
 from penstock.live.channels import HostStream
+from penstock.live.flights import Flight, Flights
 from penstock.live.junction import InputRows, Junction
+from penstock.live.meter import StepMeter
 from penstock.live.notes import EpochNotes
-from penstock.live.pacing import ByteWindow, Pacer, Throughput
+from penstock.live.pacing import ByteWindow, Pacer
 from penstock.live.sinks.sink import NEVER
 from penstock.model import HostId
-from penstock.offload.courier.redirect import Gathered, Redirect, Returned, Settled
+from penstock.offload.courier.redirect import Parted, Redirect, Returned, Settled
 from penstock.operators.operator import EpochTime, Outgoing, Sender
 from penstock.plan.epoch import RouteTable
 from penstock.plan.reflex import Reflex
@@ -38,6 +40,7 @@ from penstock.plan.steps import KeyedStep
 from penstock.state.arrays import Array
 from penstock.state.keys.codec import slots_of
 from penstock.wire.live import Back, Chunk, Frame, LiveStep, Message, Part, Reroute, StepGuide, Time
+from penstock.wire.report import Counts
 
 _TIME_S = 0.005
 """Seconds from one word about event time to the next, at least: it costs nearly as much as a chunk."""
@@ -45,31 +48,6 @@ _GREETING_S = 0.1
 """Seconds to wait for the watermarks of hosts, after a time in which the courier was idle."""
 _PART_S = 0.0004
 """Seconds of work in Flight for a part of a chunk, there and back, on both sides together."""
-
-
-@dataclass
-class _Flying:
-    """A chunk that some of its hosts have not applied."""
-
-    parts: int
-    """Hosts that have not applied it."""
-    rows: int
-    """Rows that went to hosts."""
-    work_s: float
-    """What it was to this courier."""
-    bytes: int
-    arrived_us: list[Array]
-    notes: EpochNotes
-    redirected: bool = False
-    """Whether hosts have not applied what becomes of rows that were redirected."""
-
-
-@dataclass
-class _FlyingPartials:
-    """A chunk of what was made of redirected rows, that some of its hosts have not applied."""
-
-    parts: int
-    of: Gathered
 
 
 @dataclass(frozen=True)
@@ -110,7 +88,10 @@ class Outlet:
         behind: tuple[Outlet, ...],
         run: Surroundings,
         redirect: Redirect,
+        meter: StepMeter | None = None,
     ) -> None:
+        self.meter = meter
+        """Counts records for control; None: nobody wants that."""
         self.step, self.junction, self.pacer, self.behind = step, junction, pacer, behind
         self.epoch, self._run = epoch, run
         self._routes = order.routes
@@ -123,6 +104,10 @@ class Outlet:
         """How many there are in line."""
         self._bytes = 0
         """Of the rows in line."""
+        self.rows = 0
+        """Rows in line."""
+        self._put_us: deque[float] = deque()
+        """When each batch in line was put there, if records are counted."""
         self._own = self._told = Time(order.watermark_ms)
         """This courier's time, and what hosts know of it."""
         self._told_at = -NEVER
@@ -136,12 +121,12 @@ class Outlet:
         """The sender in use, and the watermark that it judges late rows by."""
         self._guide = StepGuide(step.id)
         self._number = -1
-        self._flying: dict[int, _Flying | _FlyingPartials] = {}
-        self._busy_s = 0.0
-        """Work of hosts since a chunk was applied."""
+        self._flights = Flights(
+            *(pacer, run.window, meter, run.clock, run.now_us),
+            lambda: sum(outlet.pacer.cost_s for outlet in behind),
+        )
         self._redirect = redirect
         self._reflex: Reflex | None = None
-        self._hosts = Throughput()
 
     def guide(self, guide: StepGuide, reach: str | None) -> None:
         """What to do with rows from the next chunk on."""
@@ -159,23 +144,22 @@ class Outlet:
             bytes = item.batch.nbytes
             self._bytes += bytes
             self._run.window.add(bytes)
+            self.rows += item.batch.num_rows
+            if self.meter is not None:
+                self._put_us.append(self._run.now_us())
         self._line.append(item)
 
     def heard(self, stream: HostStream, back: Back) -> None:
         """A host has answered."""
-        self._busy_s += back.busy_us / 1e6
-        if back.took is not None:
-            unapplied = stream.unapplied
-            while unapplied and unapplied[0] <= back.took:
-                self._applied(unapplied.popleft())
+        self._flights.worked(stream.host, back.busy_us)
+        self._flights.applied(stream.unapplied.applied(back.took, back.done), stream.host)
         if back.watermark_ms is not None:
             self._marks[stream.host] = back.watermark_ms
             self._awaited.discard(stream.host)
 
     def ended(self, stream: HostStream) -> None:
         """The stream to a host that left has ended."""
-        while stream.unapplied:
-            self._applied(stream.unapplied.popleft())
+        self._flights.applied(stream.unapplied.applied(self._number), stream.host)
 
     def work(self) -> float:
         """Do what is due. Gives the time at which to look again, if nothing happens before."""
@@ -254,15 +238,19 @@ class Outlet:
     def _cut(self, now: float) -> None:
         """Send all rows up to the next message, as one chunk."""
         inputs: list[list[pa.RecordBatch]] = [[] for _ in self.step.plan.inputs]
-        arrived, rows = [], 0
+        arrived, came, rows = list[Array](), list[Array](), 0
         while self._line and isinstance(item := self._line[0], InputRows):
             self._line.popleft()
             inputs[item.input].append(item.batch)
             rows += item.batch.num_rows
             if item.arrived_us is not None:
                 arrived.append(item.arrived_us)
+            if self.meter is not None:
+                put_us = self._put_us.popleft()
+                came.append(np.array([put_us]) if item.arrived_us is None else item.arrived_us)
         if not rows:
             return
+        self.rows = 0
         began, notes = thread_time(), self._notes
         self._number += 1
         tally = notes.tallies[self.step.id]
@@ -271,21 +259,26 @@ class Outlet:
             list(notes.work.fit(self.step, number, [one_batch(batches)] if batches else ()))
             for number, batches in enumerate(inputs)
         ]
-        carried = self._redirected(fit, arrived, now, notes)
-        outgoing: list[Outgoing] = []
+        parted = self._redirected(fit, arrived, now, notes)
+        before, outgoing = tally.counts.copy(), list[Outgoing]()
         kind = notes.work.send(self.step, self._sender_now(), fit, outgoing.append)
         parts = self._parts(outgoing, tally)
+        came_us = np.concatenate([np.empty(0), *came])
+        if not len(came_us):  # rows whose time of arrival is not known
+            came_us = np.array([self._run.now_us()])
+        times = float(came_us.mean()), float(came_us.min())
+        if self.meter is not None:
+            self.meter.cut(self._number, tally.counts - before, self._routes, *times)
+        if parted.by_slot is not None:
+            self._count(parted.by_slot, tally)
         work_s = thread_time() - began + _PART_S * len(parts)
-        self._flying[self._number] = _Flying(
-            len(parts), rows - carried, work_s, self._bytes, arrived, notes, carried > 0
-        )
+        stay, redirected = rows - parted.carried, parted.carried > 0
+        flight = Flight(len(parts), stay, work_s, self._bytes, arrived, times[0], notes, redirected)
         self._bytes = 0
-        self._hosts.sent(rows - carried)
         self.pacer.cut(self._number, rows, now)
         self._send_chunk(kind, parts)
         point("courier.sent", step=self.step.id, epoch=self.epoch, attempt=0, **self._run.where)
-        if not parts:
-            self._through_hosts(self._number)
+        self._flights.sent(self._number, flight)
 
     def _redirected(
         self,
@@ -293,44 +286,51 @@ class Outlet:
         arrived_us: list[Array],
         now: float,
         notes: EpochNotes,
-    ) -> int:
-        """Take out of a chunk what burst workers get; gives how many rows these are."""
+    ) -> Parted:
+        """Take out of a chunk what burst workers get."""
         if self._guide.offload is None or not fit[0]:
-            return 0
+            return Parted()
         (rows,) = fit[0]
         surplus = 0.0
         if self._reflex is not None:
             oldest_us = min((times.min() for times in arrived_us if len(times)), default=None)
             waited_s = 0.0 if oldest_us is None else (self._run.now_us() - oldest_us) / 1e6
-            hosts = self._hosts
+            hosts = self._flights.hosts
             surplus = self._reflex.surplus(rows.num_rows, hosts.ahead, hosts.rate(now), waited_s)
             notes.route(self.step.id, rows.num_rows, combined=self._combines)
         parted = self._redirect.part(self._number, rows, self._time, surplus, now)
         if parted.carried:
-            fit[0] = [parted.stays] if parted.stays.num_rows else []
-            if parted.by_slot is not None:
-                notes.tallies[self.step.id].counts += parted.by_slot
+            fit[0] = list(parted.stays)
             point("courier.offload", **self._offload_where)
-        return parted.carried
+        return parted
 
     def _bring(self, settled: Iterable[Settled]) -> bool:
         """Send hosts what was made of redirected rows; gives whether there was any."""
         brought, notes = False, self._notes
+        tally, slots = notes.tallies[self.step.id], self.step.slots
         for of, rows, made in settled:
             brought = True
             point("courier.offloaded", **self._offload_where)
             notes.work.late(self.step, [(0, late) for late in made.late])
-            if not self._redirect.by_slot:
-                records = sum(len(one.hashes) for one in made.sent)
-                for one in made.sent:
-                    notes.tallies[self.step.id].add(one.hashes, rows / records)
+            if not self._redirect.by_slot and made.sent:
+                # Each record stands for as many rows.
+                found = slots_of(np.concatenate([one.hashes for one in made.sent]), slots)
+                each = rows / max(len(found), 1)
+                counts = np.rint(np.bincount(found, minlength=slots) * each).astype(np.int64)
+                of.counts += counts
+                self._count(counts, tally)
             self._number += 1
             parts = self._parts(made.sent, None)
-            self._flying[self._number] = _FlyingPartials(len(parts), of)
             self._send_chunk(self._redirect.kind, parts)
-            if not parts:
-                self._settle(self._number)
+            records = {host: sum(b.num_rows for b in some) for host, some in parts.items()}
+            self._flights.brought(self._number, of, records)
         return brought
+
+    def _count(self, carried: Counts, tally: Tally) -> None:
+        """Count rows that burst workers carry as records that hosts would have got."""
+        tally.counts += carried
+        if self.meter is not None:
+            self.meter.carried(carried)
 
     def _parts(
         self, outgoing: Iterable[Outgoing], tally: Tally | None
@@ -347,7 +347,7 @@ class Outlet:
         metadata = codec.encode(Frame(chunk=Chunk(self._number, kind)))
         for host, batches in parts.items():
             stream = self.streams[host]
-            stream.unapplied.append(self._number)
+            stream.unapplied.add(self._number)
             stream.send(metadata, one_batch(batches))
 
     @property
@@ -378,46 +378,6 @@ class Outlet:
             made.combines = False
         self._sender = watermark, made
         return made
-
-    def _applied(self, number: int) -> None:
-        chunk = self._flying[number]
-        chunk.parts -= 1
-        if chunk.parts:
-            return
-        if isinstance(chunk, _Flying):
-            self._through_hosts(number)
-        else:
-            self._settle(number)
-
-    def _through_hosts(self, number: int) -> None:
-        """All hosts of a chunk have applied it."""
-        chunk, now = self._flying[number], self._run.clock()
-        assert isinstance(chunk, _Flying)
-        self._hosts.applied(chunk.rows, now)
-        self.pacer.done(number, now, chunk.work_s + self._busy_s)
-        self._busy_s = 0.0
-        if not chunk.redirected:
-            self._arrive(number)
-
-    def _settle(self, number: int) -> None:
-        """All hosts have applied what was made of an errand's rows."""
-        chunk = self._flying.pop(number)
-        assert isinstance(chunk, _FlyingPartials)
-        chunk.of.errands -= 1
-        for whole in chunk.of.chunks if not chunk.of.errands else ():
-            of = self._flying[whole]
-            assert isinstance(of, _Flying)
-            of.redirected = False
-            if not of.parts:
-                self._arrive(whole)
-
-    def _arrive(self, number: int) -> None:
-        """All hosts have applied all that a chunk has brought."""
-        chunk = self._flying.pop(number)
-        assert isinstance(chunk, _Flying)
-        self._run.window.add(-chunk.bytes)
-        behind_us = 1e6 * sum(outlet.pacer.cost_s for outlet in self.behind)
-        chunk.notes.left(chunk.arrived_us, self._run.now_us() + behind_us)
 
     def _pass(self, message: Message) -> None:
         """Put a control message between chunks."""

@@ -1,0 +1,130 @@
+"""Chunks on their way to the hosts of a keyed step: who has not applied them, what follows when all have."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from penstock.live.meter import StepMeter
+from penstock.live.notes import EpochNotes
+from penstock.live.pacing import ByteWindow, Pacer, Throughput
+from penstock.offload.courier.redirect import Gathered
+from penstock.state.arrays import Array
+
+
+@dataclass
+class Flight:
+    """A chunk that is not through."""
+
+    parts: int
+    """Hosts that have not applied it."""
+    rows: int
+    """Rows that went to hosts."""
+    work_s: float
+    """What it was to this courier."""
+    bytes: int
+    arrived_us: list[Array]
+    came_us: float
+    """When its rows came, on average."""
+    notes: EpochNotes
+    redirected: bool = False
+    """Whether hosts have not applied what becomes of rows that were redirected."""
+
+
+@dataclass
+class _Partials:
+    """What was made of redirected rows, on its way to hosts."""
+
+    parts: int
+    of: Gathered
+
+
+class Flights:
+    """All chunks of one courier to one step that are under way. Used by one thread.
+
+    A chunk is through when hosts have applied all of its rows, and what was made of those that were
+    redirected. `behind_s` tells how long rows take from here to the sink.
+    """
+
+    def __init__(
+        self,
+        pacer: Pacer,
+        window: ByteWindow,
+        meter: StepMeter | None,
+        clock: Callable[[], float],
+        now_us: Callable[[], float],
+        behind_s: Callable[[], float],
+    ) -> None:
+        self._pacer, self._window, self._meter = pacer, window, meter
+        self._clock, self._now_us, self._behind_s = clock, now_us, behind_s
+        self._flying: dict[int, Flight | _Partials] = {}
+        self._busy_s = 0.0
+        """Work of hosts since a chunk was applied."""
+        self.hosts = Throughput()
+
+    def worked(self, host: str, busy_us: int) -> None:
+        """A host has worked for this time since it last said so."""
+        self._busy_s += busy_us / 1e6
+        if self._meter is not None and busy_us:
+            self._meter.worked(host, busy_us)
+
+    def sent(self, number: int, flight: Flight) -> None:
+        """A chunk was sent."""
+        self._flying[number] = flight
+        self.hosts.sent(flight.rows)
+        if not flight.parts:
+            self._through_hosts(number, flight)
+
+    def brought(self, number: int, of: Gathered, records: dict[str, int]) -> None:
+        """What was made of redirected rows was sent: host -> its records."""
+        if self._meter is not None:
+            self._meter.brought(number, records)
+        self._flying[number] = partials = _Partials(len(records), of)
+        if not records:
+            self._settled(number, partials)
+
+    def applied(self, numbers: Iterable[int], host: str) -> None:
+        """A host has applied its parts of these chunks."""
+        for number in numbers:
+            if self._meter is not None:
+                self._meter.applied(number, host, self._now_us())
+            flight = self._flying[number]
+            flight.parts -= 1
+            if flight.parts:
+                continue
+            if isinstance(flight, Flight):
+                self._through_hosts(number, flight)
+            else:
+                self._settled(number, flight)
+
+    def _through_hosts(self, number: int, flight: Flight) -> None:
+        now = self._clock()
+        self.hosts.applied(flight.rows, now)
+        self._pacer.done(number, now, flight.work_s + self._busy_s)
+        self._busy_s = 0.0
+        if not flight.redirected:
+            self._arrive(number, flight)
+
+    def _settled(self, number: int, partials: _Partials) -> None:
+        """All hosts have applied what was made of the rows of an errand."""
+        del self._flying[number]
+        of = partials.of
+        of.errands -= 1
+        if of.errands:
+            return
+        flights = [(chunk, self._flying[chunk]) for chunk in of.chunks]
+        came = [flight.came_us for _, flight in flights if isinstance(flight, Flight)]
+        if self._meter is not None:
+            self._meter.settled(of.counts, sum(came) / len(came), self._now_us())
+        for chunk, flight in flights:
+            assert isinstance(flight, Flight)
+            flight.redirected = False
+            if not flight.parts:
+                self._arrive(chunk, flight)
+
+    def _arrive(self, number: int, flight: Flight) -> None:
+        """All of a chunk is through."""
+        del self._flying[number]
+        self._window.add(-flight.bytes)
+        left_us = self._now_us() + 1e6 * self._behind_s()
+        flight.notes.left(flight.arrived_us, left_us)
