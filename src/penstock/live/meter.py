@@ -29,7 +29,8 @@ class _Cut(NamedTuple):
 class StepMeter:
     """Counts what one courier sends to the hosts of one step, since a run began.
 
-    The records of a chunk count as arrived together, when they did on average.
+    The records of a chunk count as arrived together, when they did on average. Those that burst workers
+    carry count by the slots of their rows; what these have become is among what hosts have done.
 
     >>> routes = RouteTable((HostId("a"), HostId("b")), np.array([0, 1], np.int32))
     >>> meter = StepMeter("sum", slots=2)
@@ -40,6 +41,13 @@ class StepMeter:
     ([3, 1], [3, 0], [12000.0, 0.0])
     >>> told.done, told.oldest_us
     ({'a': 3}, {'b': 5100})
+    >>> meter.carried(np.array([40, 0]))
+    >>> meter.brought(1, {"a": 2})
+    >>> meter.applied(1, "a", now_us=7_000.0)
+    >>> meter.settled(np.array([40, 0]), arrived_us=1_000.0, now_us=7_000.0)
+    >>> told = meter.counts(now_us=7_000.0)
+    >>> told.arrived.tolist(), told.completed.tolist(), told.done
+    ([43, 1], [43, 0], {'a': 5})
     """
 
     def __init__(self, step: str, slots: int) -> None:

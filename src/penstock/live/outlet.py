@@ -263,10 +263,7 @@ class Outlet:
         before, outgoing = tally.counts.copy(), list[Outgoing]()
         kind = notes.work.send(self.step, self._sender_now(), fit, outgoing.append)
         parts = self._parts(outgoing, tally)
-        came_us = np.concatenate([np.empty(0), *came])
-        if not len(came_us):  # rows whose time of arrival is not known
-            came_us = np.array([self._run.now_us()])
-        times = float(came_us.mean()), float(came_us.min())
+        times = self._came(came)
         if self.meter is not None:
             self.meter.cut(self._number, tally.counts - before, self._routes, *times)
         if parted.by_slot is not None:
@@ -325,6 +322,14 @@ class Outlet:
             records = {host: sum(b.num_rows for b in some) for host, some in parts.items()}
             self._flights.brought(self._number, of, records)
         return brought
+
+    def _came(self, times_us: list[Array]) -> tuple[float, float]:
+        """When rows came, on average, and when the first did; now, where that is not known."""
+        known = [some for some in times_us if len(some)]
+        if not known:
+            return self._run.now_us(), self._run.now_us()
+        came_us = np.concatenate(known)
+        return float(came_us.mean()), float(came_us.min())
 
     def _count(self, carried: Counts, tally: Tally) -> None:
         """Count rows that burst workers carry as records that hosts would have got."""

@@ -103,8 +103,8 @@ class Traffic:
         keep_late: bool = False,
         put: Callable[[Returned], None] = lambda told: None,
     ) -> None:
-        """Opens all streams. `report` is called when an epoch has passed, and with counts that are due; `put`
-        by other threads, with what `returned` is to be called with."""
+        """Opens all streams. `report` is called when an epoch has passed, and with counts that are due;
+        `put` by other threads, with what `returned` is to be called with."""
         self._flow, self._order, self._settings = flow, order, settings
         self._pullers = pullers
         self._open, self._writer, self._report = connect, writer, report
@@ -182,11 +182,11 @@ class Traffic:
             pacer = Pacer(longest_s) if first else Pacer(longest_s, at_once=1, share=1.0)
             after = [o for o in self._outlets.values() if step.id in dict(flow.graph)[o.step.id]]
             behind = tuple(dict.fromkeys(one for o in after for one in (o, *o.behind)))
-            meter = StepMeter(step.id, step.slots) if order.count_ms else None
             name = f"{step.id}.{order.run}.{order.courier}"
             redirect = Redirect(
                 flow, live_segment(parts[step.id]), name, order.courier, order.couriers, self._put
             )
+            meter = StepMeter(step.id, step.slots) if order.count_ms else None
             place = (order.epoch, self._junctions[step.id], pacer, behind, run, redirect, meter)
             self._outlets[step.id] = Outlet(step, steps[step.id], *place)
         leaving = self._junctions[None]
