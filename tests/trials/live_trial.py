@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -133,9 +134,13 @@ def subject_trial(
     seed: int = 1,
     partitions: int = PARTITIONS,
     helped: Helped | None = None,
+    ordered: bool = False,
+    one_host: bool = False,
     **kwargs: Any,
 ) -> Iterator[SubjectTrial]:
     subject = SUBJECTS[name]
+    flow = replace(subject.flow, ordered=ordered or subject.flow.ordered, one_host=one_host)
+    subject = replace(subject, flow=flow)
     sources, given = [], []
     for number, plan in enumerate(subject.flow.sources):
         by_name = taps(*(f"s{number}p{n}" for n in range(partitions)))

@@ -27,6 +27,8 @@ class Flight:
     came_us: float
     """When its rows came, on average."""
     notes: EpochNotes
+    first: int
+    """The serial number of its first record, where the flow is ordered."""
     redirected: bool = False
     """Whether hosts have not applied what becomes of rows that were redirected."""
 
@@ -43,7 +45,9 @@ class Flights:
     """All chunks of one courier to one step that are under way. Used by one thread.
 
     A chunk is through when hosts have applied all of its rows, and what was made of those that were
-    redirected. `behind_s` tells how long rows take from here to the sink.
+    redirected. `behind_s` tells how long rows take from here to the sink. Where the flow is ordered, a chunk
+    goes on when those before it are through, and `in_order` is called with the serial number of the first
+    record that is not; None: all are.
     """
 
     def __init__(
@@ -54,10 +58,14 @@ class Flights:
         clock: Callable[[], float],
         now_us: Callable[[], float],
         behind_s: Callable[[], float],
+        in_order: Callable[[int | None], None] | None = None,
     ) -> None:
         self._pacer, self._window, self._meter = pacer, window, meter
         self._clock, self._now_us, self._behind_s = clock, now_us, behind_s
+        self._in_order = in_order
         self._flying: dict[int, Flight | _Partials] = {}
+        self._unreleased: dict[int, Flight] = {}
+        """Chunks that are through, while others before them are not."""
         self._busy_s = 0.0
         """Work of hosts since a chunk was applied."""
         self.hosts = Throughput()
@@ -125,6 +133,17 @@ class Flights:
     def _arrive(self, number: int, flight: Flight) -> None:
         """All of a chunk is through."""
         del self._flying[number]
+        if self._in_order is None:
+            self._release(flight)
+            return
+        self._unreleased[number] = flight
+        first = next(iter(self._flying), None)
+        for released in [n for n in self._unreleased if first is None or n < first]:
+            self._release(self._unreleased.pop(released))
+        waits = None if first is None else self._flying[first]
+        self._in_order(waits.first if isinstance(waits, Flight) else None)
+
+    def _release(self, flight: Flight) -> None:
+        """What a chunk has caused goes on."""
         self._window.add(-flight.bytes)
-        left_us = self._now_us() + 1e6 * self._behind_s()
-        flight.notes.left(flight.arrived_us, left_us)
+        flight.notes.left(flight.arrived_us, self._now_us() + 1e6 * self._behind_s())

@@ -33,6 +33,7 @@ from penstock.live.sinks.sink import NEVER
 from penstock.model import HostId
 from penstock.offload.courier.redirect import Parted, Redirect, Returned, Settled
 from penstock.operators.operator import EpochTime, Outgoing, Sender
+from penstock.operators.places import with_serial
 from penstock.plan.epoch import RouteTable
 from penstock.plan.reflex import Reflex
 from penstock.plan.slots import must_be_slots
@@ -70,6 +71,9 @@ class Surroundings:
     """What fault points tell of the courier."""
     own: Callable[[Reflex], Reflex]
     """The courier's part of a reflex."""
+    in_order: Callable[[str, int], None] | None = None
+    """Called, where the flow is ordered, with a step and a serial number: all hosts of the step have applied
+    the records with lower ones."""
 
 
 class Outlet:
@@ -121,9 +125,12 @@ class Outlet:
         """The sender in use, and the watermark that it judges late rows by."""
         self._guide = StepGuide(step.id)
         self._number = -1
+        self._serial = 0
+        """The serial number of the next record, where the flow is ordered."""
         self._flights = Flights(
             *(pacer, run.window, meter, run.clock, run.now_us),
             lambda: sum(outlet.pacer.cost_s for outlet in behind),
+            None if run.in_order is None else self._released,
         )
         self._redirect = redirect
         self._reflex: Reflex | None = None
@@ -251,7 +258,7 @@ class Outlet:
         if not rows:
             return
         self.rows = 0
-        began, notes = thread_time(), self._notes
+        began, notes, first = thread_time(), self._notes, self._serial
         self._number += 1
         tally = notes.tallies[self.step.id]
         tally.watch(self._guide.watched)
@@ -270,7 +277,9 @@ class Outlet:
             self._count(parted.by_slot, tally)
         work_s = thread_time() - began + _PART_S * len(parts)
         stay, redirected = rows - parted.carried, parted.carried > 0
-        flight = Flight(len(parts), stay, work_s, self._bytes, arrived, times[0], notes, redirected)
+        flight = Flight(
+            *(len(parts), stay, work_s, self._bytes, arrived, times[0], notes, first, redirected)
+        )
         self._bytes = 0
         self.pacer.cut(self._number, rows, now)
         self._send_chunk(kind, parts)
@@ -344,7 +353,11 @@ class Outlet:
         parts: dict[str, list[pa.RecordBatch]] = {}
         for one in outgoing:
             slots = slots_of(one.hashes, self.step.slots) if tally is None else tally.note(*one)
-            for host, part in split(one.batch, slots, self._routes):
+            batch = one.batch
+            if self._run.in_order is not None:
+                batch = with_serial(batch, self._serial)
+                self._serial += batch.num_rows
+            for host, part in split(batch, slots, self._routes):
                 parts.setdefault(self._routes.hosts[host], []).append(part)
         return parts
 
@@ -365,7 +378,8 @@ class Outlet:
 
     @property
     def _combines(self) -> bool:
-        return self._guide.two_stage and self.step.plan.merges
+        ordered = self._run.in_order is not None
+        return self._guide.two_stage and self.step.plan.merges and not ordered
 
     @property
     def _offload_where(self) -> dict[str, Any]:
@@ -383,6 +397,11 @@ class Outlet:
             made.combines = False
         self._sender = watermark, made
         return made
+
+    def _released(self, before: int | None) -> None:
+        """All hosts have applied the records with lower serial numbers; None: all that were sent."""
+        assert self._run.in_order is not None
+        self._run.in_order(self.step.id, self._serial if before is None else before)
 
     def _pass(self, message: Message) -> None:
         """Put a control message between chunks."""

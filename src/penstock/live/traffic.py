@@ -35,6 +35,7 @@ from penstock.live.meter import StepMeter
 from penstock.live.notes import EpochNotes, arrivals_us
 from penstock.live.outlet import Outlet, Surroundings, one_batch
 from penstock.live.pacing import ByteWindow, Pacer
+from penstock.live.reorder import OrderedAnswers
 from penstock.live.sinks.sink import NEVER, LiveWriter, RowIds
 from penstock.live.sources.source import Polled
 from penstock.model import DeadLetter
@@ -49,6 +50,7 @@ from penstock.wire.live import (
     EpochPassed,
     Guides,
     LiveOrder,
+    LiveStep,
     Message,
     StreamHeader,
 )
@@ -149,17 +151,32 @@ class Traffic:
         """What reads a source, or a keyed step."""
         steps = {step.step: step for step in self._order.steps}
         self._junctions: dict[str | None, Junction] = {}
+        self._ordered: dict[str, OrderedAnswers] = {}
+        """Step -> where its answers are put in order, if the flow is ordered."""
+        if self._flow.ordered:
+            self._ordered = {step: self._ordered_answers(of) for step, of in steps.items()}
         for reader, reads in read_by(self._flow).items():
             lanes: dict[Lane, LaneMark] = {}
             for read in reads:
                 if isinstance(read, int):
                     lanes[read, ""] = LaneMark(FREE if read in self._timeless else None)
+                elif read in self._ordered:
+                    lanes[self._ordered[read].lane] = self._ordered[read].mark
                 else:
                     mark = self._host_mark(read, steps[read].watermark_ms)
                     lanes |= {(read, place.host): mark for place in steps[read].hosts}
             junction = self._junctions[reader] = Junction(reader, lanes)
             for read in reads:
-                self._readers.setdefault(read, []).append(junction)
+                if isinstance(read, str) and read in self._ordered:
+                    self._ordered[read].readers.append(junction)
+                    self._readers[read] = [self._ordered[read]]
+                else:
+                    self._readers.setdefault(read, []).append(junction)
+
+    def _ordered_answers(self, step: LiveStep) -> OrderedAnswers:
+        mark = self._host_mark(step.step, step.watermark_ms)
+        lanes: dict[Lane, LaneMark] = {(step.step, place.host): mark for place in step.hosts}
+        return OrderedAnswers(step.step, lanes, mark, self._order.epoch)
 
     def _add_outlets(self) -> None:
         flow, order, longest_s = self._flow, self._order, self._settings.live_pause_ms / 1000
@@ -173,6 +190,7 @@ class Traffic:
             lambda: time.time() * 1e6,
             self._where,
             lambda reflex: reflex.of(order.courier, order.couriers),
+            self._applied if self._ordered else None,
         )
         parts = {one.id: one for one in segments(flow)}
         self._outlets: dict[str, Outlet] = {}
@@ -352,13 +370,11 @@ class Traffic:
     def answered(self, stream: HostStream, batch: pa.RecordBatch | None, back: Back | None) -> None:
         step = stream.step
         if batch is not None and batch.num_rows:
-            notes = self._notes_of(stream.epoch)
-            self._push(self._outputs[step], stream.lane, batch, notes)
+            self._take_in(stream, batch, None if back is None else back.watermark_ms)
         if back is None:
             return
         if back.error is not None:
             raise from_wire(back.error)
-        self._outlets[step].heard(stream, back)
         if back.aside is not None:
             aside = codec.from_plain(back.aside, Aside)
             self._notes_of(stream.epoch).aside.add(aside)
@@ -368,9 +384,11 @@ class Traffic:
             stream.epoch = max(echoed, default=stream.epoch)
             for junction in readers:
                 self._go_on(junction, junction.echo(stream.lane, back.message))
+        self._outlets[step].heard(stream, back)
         if back.caught_up is not None:
             for junction in readers:
                 junction.caught_up(stream.lane, back.caught_up)
+                self._go_on(junction, ())
         if back.watermark_ms is not None or back.final:
             # it may be what came to pass behind the message
             if back.watermark_ms is not None:
@@ -387,6 +405,21 @@ class Traffic:
         """The run is over."""
         for outlet in self._outlets.values():
             outlet.close()
+
+    def _take_in(self, stream: HostStream, batch: pa.RecordBatch, fired_ms: int | None) -> None:
+        """Rows that a host has answered; what was due among them was so up to this watermark."""
+        ordered = self._ordered.get(stream.step)
+        if ordered is None:
+            notes = self._notes_of(stream.epoch)
+            self._push(self._outputs[stream.step], stream.lane, batch, notes)
+        else:
+            rows = InputRows(0, (batch, fired_ms))
+            self._go_on(ordered, ordered.take(stream.lane, rows))
+
+    def _applied(self, step: str, before: int) -> None:
+        """All hosts of an ordered step have applied the records with lower numbers."""
+        self._ordered[step].buffer.before = before
+        self._go_on(self._ordered[step], ())
 
     def ended(self, stream: HostStream) -> None:
         """A host that left its step has answered everything."""
@@ -405,7 +438,7 @@ class Traffic:
             self._commit(checkpoint.durable)
             self._source_epoch = self._epochs[message.number] = checkpoint.epoch + 1
             self._last = checkpoint.epoch if checkpoint.last else None
-        for junction in self._junctions.values():
+        for junction in (*self._ordered.values(), *self._junctions.values()):
             self._go_on(junction, junction.tell(message))
         for number in range(len(self._flow.sources)):
             for junction in self._readers.get(number, ()):
@@ -450,6 +483,9 @@ class Traffic:
 
     def _go_on(self, junction: Junction, items: Iterable[Item]) -> None:
         """What a junction lets through goes to its outlet, or to the sink."""
+        if isinstance(junction, OrderedAnswers):
+            self._go_on_in_order(junction, items)
+            return
         for item in items:
             if junction.step is not None:
                 self._outlets[junction.step].put(item)
@@ -458,6 +494,22 @@ class Traffic:
                 self._write(item.batch)
             else:
                 self._pass(item)
+
+    def _go_on_in_order(self, answers: OrderedAnswers, items: Iterable[Item]) -> None:
+        """What hosts of an ordered step have answered goes on to all that reads the step."""
+        step, lane = answers.answers_of, answers.lane
+        for item in answers.in_order(items):
+            if isinstance(item, Message):
+                answers.epoch = self._epochs[item.number]
+                for junction in answers.readers:
+                    self._go_on(junction, junction.echo(lane, item.number))
+            else:
+                self._push(self._outputs[step], lane, item, self._notes_of(answers.epoch))
+        mark = self._host_mark(step, answers.reach.watermark_ms, answers.reach.final)
+        if mark != answers.mark:
+            answers.mark = mark
+            for junction in answers.readers:
+                self._go_on(junction, junction.take(lane, mark))
 
     def _write(self, batch: pa.RecordBatch) -> None:
         if self._last is not None and self._sink_epoch > self._last:
