@@ -38,6 +38,8 @@ _GATHER_S = 0.01
 """Seconds for which rows wait for others to go along; a tenth of the deadline, if that is less."""
 _ERRAND_S = 0.01
 """Seconds that an errand should take: an invocation costs about 2 ms, whatever is in it."""
+_LEAST = 16
+"""Rows of an errand, at least, where there are more than one errand's."""
 _ROW_S = 1e-4
 """Seconds that an errand takes for each of its rows, before any was measured."""
 _SMOOTH = 0.2
@@ -217,7 +219,8 @@ class Redirect:
             if not hurry and now < gathered_at:
                 return gathered_at
             count = sum(batch.num_rows for one in self._aside for batch in one.batches)
-            self._gather(min(free, math.ceil(count * self._row_s / _ERRAND_S)), now, True)
+            wanted = min(math.ceil(count / _LEAST), math.ceil(count * self._row_s / _ERRAND_S))
+            self._gather(min(free, wanted), now, True)
         waits = [one.until for one in self._aside[:1]]
         return min(
             [*waits, *(errand.of.until for errand in self._errands.values())], default=_NEVER
