@@ -111,5 +111,6 @@ class LiveParts(QueryParts):
             self.local,
             start.settings,
             keep_late=bool(start.late_rows),
+            helped=self.helps,
         )
         return LastingTask((name,), "", partial(run_courier, task))
