@@ -26,7 +26,7 @@ from penstock.control.couriers import CourierControl
 from penstock.control.elastic import Elastic
 from penstock.control.examine.arrivals import Arrivals
 from penstock.control.examine.epochs import EpochCost
-from penstock.control.examine.vitals import Floats
+from penstock.control.examine.vitals import Floats, Work
 from penstock.control.journal.entries import host_lost, refused, setting
 from penstock.control.journal.entry import At
 from penstock.control.journal.journal import Journal
@@ -35,7 +35,7 @@ from penstock.control.realize.course import Course, patience_ms
 from penstock.control.step_control import FlowLook, StepControl
 from penstock.control.treat.decision import Bounds, Policy
 from penstock.control.treat.sharing import SharedBound
-from penstock.model import SLA, StepId
+from penstock.model import SLA, HostId, StepId
 from penstock.plan.epoch import Offload
 
 WARM_EPOCHS = 5
@@ -274,6 +274,13 @@ class FlowControl:
         if rows > 0 and self._epochs == self.habits.warm_epochs:
             self._forget_rates()
 
+    def _warm_up_slots(self, work: Mapping[HostId, Work]) -> None:
+        """The first time slots from which on records are completed say nothing either."""
+        if self._epochs < self.habits.warm_epochs * len(self.steps):
+            self._epochs += self._epochs > 0 or any(one.completed for one in work.values())
+            if self._epochs == self.habits.warm_epochs * len(self.steps):
+                self._forget_rates()
+
     def _forget_rates(self) -> None:
         for control in self.steps.values():
             control.examiner.forget_rates()
@@ -284,22 +291,39 @@ class FlowControl:
             counts = event.m, event.arrived, event.completed
             owners = event.owner, event.hosts
             control.examiner.sample(*counts, *owners, event.work, event.measured_ms)
-            if self._epochs < self.habits.warm_epochs and event.step == next(iter(self.steps)):
-                self._epochs += any(work.completed for work in event.work.values())
-                if self._epochs == self.habits.warm_epochs:
-                    self._forget_rates()
+            self._warm_up_slots(event.work)
             self._share_time_slot(control, now_ms)
         placement = self._settle(control, event.placement, now_ms, None)
         waiting = event.waiting_ms
         waiting_ms = np.array([waiting.get(host, np.nan) for host in placement.hosts])
-        self._look(control, FlowLook(now_ms), placement, waiting_ms if waiting else None)
+        usable = self._burst_workers(event.aid, now_ms)
+        if self._offload is not None and not usable:
+            control.withdraw(self._offload.trouble(now_ms, event.aid.reachable), now_ms)
+        look = FlowLook(now_ms, burst_workers=usable, money=event.aid.money)
+        self._look(control, look, placement, waiting_ms if waiting else None)
         self._order_steps()
+        if self._offload is not None:
+            self._order_offload(control, event.aid, usable)
+            self._keep_warm()
+
+    def _order_offload(self, control: StepControl, aid: ev.Aid, usable: bool) -> None:
+        """What burst workers get of a step of a live flow from now on."""
+        step = str(control.step)
+        offloads = {name: one for name, one in self.orders.offloads.items() if name != step}
+        if usable and not self._dry_run:
+            ahead = Ahead(self.habits.delta_ms, aid.together or 1, aid.together)
+            found = self._planned(control, ahead)
+            if found is not None:
+                offloads[step] = found
+        self.orders = replace(self.orders, offloads=offloads)
 
     def _order_steps(self) -> None:
         steps = {s: do.StepOrders(c.hot.watched, c.hot.two_stage) for s, c in self.steps.items()}
         self.orders = replace(self.orders, steps=steps)
 
     def _keys_counted(self, event: ev.KeysCounted) -> None:
+        if self._offload is not None and self._offload.note(event, self.orders.offloads):
+            self._out.append(do.RenewWorkers())
         for step, load in event.loads.items():
             self.steps[step].find_hot_keys(event.hot, load, event.epoch)
         self._order_steps()

@@ -53,7 +53,7 @@ from penstock.plan.topology import SlotsMark
 from penstock.settings import Settings
 from penstock.state.store.manifest import unpack_slots
 from penstock.state.store.store import DeltaRef, Store
-from penstock.wire.live import CourierCounts, EpochPassed, LiveOrder
+from penstock.wire.live import CourierCounts, EpochPassed, Guides, LiveOrder
 from penstock.wire.report import Seen
 
 Outcome = Literal["stopped", "finished"]
@@ -66,6 +66,8 @@ _PULSE_MS = 200
 """Milliseconds between questions to hosts and couriers whether they are there."""
 _UNDERWAY = 4
 """Checkpoints that may be under way; the next one is put off while there are so many."""
+_MOST_LATE = 4
+"""Checkpoint intervals by which a checkpoint is put off at most while rows wait for hosts."""
 _LAST_MS = 10_000
 """Milliseconds that the last checkpoint of a query that is to stop may take."""
 
@@ -134,6 +136,8 @@ class LiveRunner:
         self._awaited = -1
         """The epoch whose checkpoint is waited for."""
         self._control, self._counts = control, LiveCounts(flow.keyed)
+        self._guided = b""
+        """What couriers were last told to do with rows."""
 
     # -- from outside
 
@@ -294,13 +298,21 @@ class LiveRunner:
             if self._control is not None and now >= look_due:
                 look_due = max(look_due + delta_ms, now)
                 self._control.time_slot(self._counts.sample(self._clock_ms()))
+                self._guide(run, self._control.guides)
             last = stopping.is_set() or (self._must_renew() and not run.closing)
             if not last and not run.closing:
                 run.move()
                 run.part()
-            if last or (now >= due and len(run.checkpoints) < _UNDERWAY):
+            ready = len(run.checkpoints) < _UNDERWAY and not self._put_off(now - due)
+            if last or (now >= due and ready):
                 due, last_by = now + self._checkpoint_ms, now + _LAST_MS
                 run.checkpoint(last)
+
+    def _put_off(self, late_ms: float) -> bool:
+        """Whether a checkpoint should come later. It takes all rows before it along, so that those which wait
+        for a host could no longer go to another one."""
+        waited_ms = self._counts.waiting_ms
+        return waited_ms > self._checkpoint_ms / 2 and late_ms < _MOST_LATE * self._checkpoint_ms
 
     def _take_in(self, run: LiveRun, most_ms: float) -> None:
         """Note what others tell; waits for the first of it."""
@@ -311,6 +323,13 @@ class LiveRunner:
                 told = self._inbox.get_nowait()
         except queue.Empty:
             return
+
+    def _guide(self, run: LiveRun, guides: Guides) -> None:
+        """Let couriers know what to do with rows, if that is news."""
+        told = codec.encode(guides)
+        if told != self._guided:
+            self._guided = told
+            self._couriers.guide(run.number, guides)
 
     def _note(self, run: LiveRun, told: Told) -> None:
         if told.run != run.number:

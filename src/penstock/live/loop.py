@@ -61,6 +61,8 @@ class CourierTask:
     settings: Settings
     keep_late: bool = False
     """Whether somebody wants to have the rows that came too late."""
+    helped: bool = False
+    """Whether burst workers may help: the courier may have to do their work."""
 
 
 class _Halt:
@@ -190,7 +192,7 @@ class CourierRun:
             if not positions:
                 continue
             reader = partial(task.sources[number].reader, positions)
-            self._pullers[number] = Puller(number, reader, self._put, task.settings.chunk_rows)
+            self._pullers[number] = Puller(number, reader, self._put)
         traffic = Traffic(
             task.flow,
             order,
