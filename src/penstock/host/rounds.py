@@ -201,6 +201,17 @@ class Rounds:
         for courier in self._couriers:
             courier.busy_s += seconds
 
+    def spent_on(self, outcome: Worked, seconds: float) -> None:
+        """Note time that went into what is about to be told, and tell it."""
+        self.spent(seconds)
+        last = {sent.courier: place for place, sent in enumerate(outcome.sent) if sent.back}
+        for number, place in last.items():
+            courier, sent = self._couriers[number], outcome.sent[place]
+            assert sent.back is not None
+            busy_us = sent.back.busy_us + int(courier.busy_s * 1e6)
+            outcome.sent[place] = replace(sent, back=replace(sent.back, busy_us=busy_us))
+            courier.busy_s = 0.0
+
     def work(self) -> Worked:
         """Do all that can be done now."""
         outcome = Worked()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -17,7 +19,9 @@ class _Cut(NamedTuple):
     """A chunk that was sent."""
 
     counts: Array
-    """Records by slot."""
+    """Rows by slot, or records where rows are combined."""
+    records: Array
+    """What hosts have to apply of them, by slot."""
     owner: Array
     hosts: tuple[HostId, ...]
     arrived_us: float
@@ -26,11 +30,21 @@ class _Cut(NamedTuple):
     """When the first of them arrived."""
 
 
+@dataclass
+class _Flying:
+    """A chunk, some of whose records hosts have not applied."""
+
+    cut: _Cut
+    parts: set[str]
+    """Hosts that it was sent to, and that have not applied it."""
+    left: int
+    """Records that were not applied."""
+
+
 class StepMeter:
     """Counts what one courier sends to the hosts of one step, since a run began.
 
-    The records of a chunk count as arrived together, when they did on average. Those that burst workers
-    carry count by the slots of their rows; what these have become is among what hosts have done.
+    The records of a chunk count as arrived together, when they did on average.
 
     >>> routes = RouteTable((HostId("a"), HostId("b")), np.array([0, 1], np.int32))
     >>> meter = StepMeter("sum", slots=2)
@@ -41,13 +55,6 @@ class StepMeter:
     ([3, 1], [3, 0], [12000.0, 0.0])
     >>> told.done, told.oldest_us
     ({'a': 3}, {'b': 5100})
-    >>> meter.carried(np.array([40, 0]))
-    >>> meter.brought(1, {"a": 2})
-    >>> meter.applied(1, "a", now_us=7_000.0)
-    >>> meter.settled(np.array([40, 0]), arrived_us=1_000.0, now_us=7_000.0)
-    >>> told = meter.counts(now_us=7_000.0)
-    >>> told.arrived.tolist(), told.completed.tolist(), told.done
-    ([43, 1], [43, 0], {'a': 5})
     """
 
     def __init__(self, step: str, slots: int) -> None:
@@ -56,61 +63,65 @@ class StepMeter:
         self._latency_us = np.zeros(slots)
         self._done: Counter[str] = Counter()
         self._busy_us: Counter[str] = Counter()
-        self._flying: dict[int, tuple[_Cut, set[str]]] = {}
-        """Chunk -> what it was, and the hosts that have not applied it."""
-        self._brought: dict[tuple[int, str], int] = {}
-        """Chunk of what burst workers made, and host -> records that it has not applied."""
+        self._flying: dict[int, _Flying] = {}
 
     def cut(
-        self, number: int, counts: Array, routes: RouteTable, arrived_us: float, oldest_us: float
+        self,
+        number: int,
+        counts: Array,
+        routes: RouteTable,
+        arrived_us: float,
+        oldest_us: float,
+        records: Array | None = None,
     ) -> None:
-        """A chunk is about to be sent, with so many records of each slot."""
+        """A chunk is about to be sent, with so many records of each slot. Where these are partial states,
+        `counts` are the rows that they were made of."""
         self._arrived += counts
-        parts = {str(routes.hosts[n]) for n in np.unique(routes.owner[counts > 0]).tolist()}
+        sent = counts if records is None else records
+        parts = {str(routes.hosts[n]) for n in np.unique(routes.owner[sent > 0]).tolist()}
         if parts:
-            cut = _Cut(counts, routes.owner, routes.hosts, arrived_us, oldest_us)
-            self._flying[number] = cut, parts
+            cut = _Cut(counts, sent, routes.owner, routes.hosts, arrived_us, oldest_us)
+            self._flying[number] = _Flying(cut, parts, int(sent.sum()))
 
-    def carried(self, counts: Array) -> None:
-        """Rows of a chunk go to burst workers: so many records of each slot that hosts do not get."""
-        self._arrived += counts
+    def kept(self, number: int, host: str) -> None:
+        """A host's part of a chunk was not sent: it waits in the courier."""
+        self._flying[number].parts.discard(host)
 
-    def brought(self, number: int, records: dict[str, int]) -> None:
-        """A chunk of what burst workers made is about to be sent: host -> its records."""
-        self._brought |= {(number, host): count for host, count in records.items()}
-
-    def settled(self, counts: Array, arrived_us: float, now_us: float) -> None:
-        """Hosts have applied all that was made of rows which stood for these records."""
-        self._completed += counts
-        self._latency_us += counts * max(now_us - arrived_us, 0.0)
-
-    def applied(self, number: int, host: str, now_us: float) -> None:
-        """A host has applied its part of a chunk."""
-        self._done[host] += self._brought.pop((number, host), 0)
-        cut, parts = self._flying.get(number, (None, set[str]()))
-        if cut is None or host not in parts:
+    def applied(self, number: int, host: str, now_us: float, slots: Array | None = None) -> None:
+        """A host has applied its part of a chunk; or the records of these slots, where they had waited."""
+        flying = self._flying.get(number)
+        if flying is None:
             return
-        parts.remove(host)
-        if not parts:
+        cut = flying.cut
+        if slots is None:
+            flying.parts.discard(host)
+            own = cut.owner == cut.hosts.index(HostId(host))
+            counts, records = np.where(own, cut.counts, 0), int(cut.records[own].sum())
+        else:
+            some = np.bincount(slots, minlength=len(cut.counts))
+            counts, records = some, len(slots)
+            if cut.records is not cut.counts:
+                counts = np.rint(some * cut.counts / np.maximum(cut.records, 1)).astype(np.int64)
+        flying.left -= records
+        if flying.left <= 0:
             del self._flying[number]
-        counts = cut.counts
-        if len(cut.hosts) > 1:
-            counts = np.where(cut.owner == cut.hosts.index(HostId(host)), counts, 0)
         self._completed += counts
         self._latency_us += counts * max(now_us - cut.arrived_us, 0.0)
-        self._done[host] += int(counts.sum())
+        self._done[host] += records
 
     def worked(self, host: str, busy_us: int) -> None:
         """A host has worked for this time since it last said so."""
         self._busy_us[host] += busy_us
 
-    def counts(self, now_us: float, waiting: int = 0) -> StepCounts:
-        """All counts as of now; `waiting` rows have arrived and were not cut."""
+    def counts(
+        self, now_us: float, waiting: int = 0, kept: Iterable[tuple[str, float]] = ()
+    ) -> StepCounts:
+        """All counts as of now; `waiting` rows have arrived and were not cut. `kept` tells of hosts whose
+        records wait in the courier, and when the first of these arrived."""
         oldest: dict[str, int] = {}
-        for cut, parts in self._flying.values():
-            age_us = int(max(now_us - cut.oldest_us, 0.0))
-            for host in parts:
-                oldest[host] = max(age_us, oldest.get(host, 0))
+        sent = ((host, one.cut.oldest_us) for one in self._flying.values() for host in one.parts)
+        for host, came_us in (*sent, *kept):
+            oldest[host] = max(int(max(now_us - came_us, 0.0)), oldest.get(host, 0))
         return StepCounts(
             self._step,
             self._arrived.copy(),

@@ -55,6 +55,10 @@ from penstock.wire.live import (
     StreamHeader,
 )
 
+_AHEAD_S = 1.0
+"""Seconds of work for hosts that a courier reads ahead, at most."""
+_FEW_ROWS = 16
+"""Rows that a source may always bring."""
 _QUIET_S = 1.0
 """Seconds after which the driver is told of counts again that have not changed."""
 
@@ -69,8 +73,8 @@ class Asked(Protocol):
     def behind(self) -> int:
         """Rows that are there and were not read, as far as is known."""
 
-    def allow(self) -> None:
-        """Let it bring some."""
+    def allow(self, most_rows: int) -> None:
+        """Let it bring some, about so many at most."""
 
     def commit(self, positions: Mapping[str, Any]) -> None:
         """Nobody will ask again for what is before these positions."""
@@ -88,6 +92,8 @@ class _SourceState:
     ended: bool = False
     mark: LaneMark | None = None
     """How far it is, as steps know."""
+    most: int = 4_096
+    """Rows that it may bring at a time, as long as nothing is known of how fast hosts are; it doubles."""
 
 
 class Traffic:
@@ -217,9 +223,12 @@ class Traffic:
         self._sink_pacer, self._chunks = Pacer(longest_s), 0
         """Of flows without keyed steps: their chunks go to the sink."""
         self._pacers: dict[int, list[Pacer]] = {}
+        self._first_outlets: dict[int, list[Outlet]] = {}
+        """Source -> the outlets of steps that read it."""
         for number in range(len(flow.sources)):
             steps_behind = [j.step for j in self._readers.get(number, ()) if j.step is not None]
-            pacers = [self._outlets[step].pacer for step in steps_behind]
+            self._first_outlets[number] = [self._outlets[step] for step in steps_behind]
+            pacers = [outlet.pacer for outlet in self._first_outlets[number]]
             self._pacers[number] = pacers or [self._sink_pacer]
 
     def _add_sources(self) -> None:
@@ -231,7 +240,8 @@ class Traffic:
             known = known_partitions(order.event_times, number, plan, mine)
             shared = order.couriers > 1 and not any(row[0] == number for row in order.event_times)
             clock = SourceClock(plan, mine, known, started_ms, shared)
-            self._sources[number] = _SourceState(clock, mine)
+            most = min(_SourceState.most, self._settings.chunk_rows)
+            self._sources[number] = _SourceState(clock, mine, most=most)
             self._mark(number)
         self._clocks_at = time.monotonic()
 
@@ -280,22 +290,29 @@ class Traffic:
             for number, source in self._sources.items():
                 if number in self._pullers and not source.asked and not source.ended:
                     at = max([pacer.next_at() for pacer in self._pacers[number]])
-                    if at <= now:
+                    most = self._most_rows(number, source, now)
+                    if at <= now and most:
                         source.asked = True
-                        self._pullers[number].allow()
-                    else:
+                        self._pullers[number].allow(most)
+                    elif most:
                         look_at = min(look_at, at)
         return look_at
+
+    def _most_rows(self, number: int, source: _SourceState, now: float) -> int:
+        """Rows that a source may bring next: no more than hosts can apply in a second, so that a checkpoint
+        has no more before it, and others may read the rest; 0: there are enough."""
+        rooms = [outlet.room(now, _AHEAD_S) for outlet in self._first_outlets[number]]
+        known = [room for room in rooms if room is not None]
+        if not known:
+            return source.most
+        least = min(known)
+        return int(min(max(least, _FEW_ROWS), self._settings.chunk_rows)) if least > 0 else 0
 
     def _tell_counts(self, now: float) -> None:
         """Tell the driver what was counted, unless it knows that already."""
         self._count_at = now + self._order.count_ms / 1000
-        now_us = time.time() * 1e6
-        steps = tuple(
-            outlet.meter.counts(now_us, outlet.rows + self._behind(step))
-            for step, outlet in self._outlets.items()
-            if outlet.meter is not None
-        )
+        told = (outlet.counts(self._behind(step)) for step, outlet in self._outlets.items())
+        steps = tuple(one for one in told if one is not None)
         sums = tuple(
             int(n)
             for one in steps
@@ -328,6 +345,8 @@ class Traffic:
             return
         source, epoch = self._sources[number], self._source_epoch
         source.asked, source.ended = False, ended
+        if sum(one.batch.num_rows for one in polled) >= source.most:
+            source.most = min(2 * source.most, self._settings.chunk_rows)
         notes, now_ms = self._notes_of(epoch), self._now_ms()
         point("courier.polled", epoch=epoch, **self._where)
         batches = []
