@@ -260,7 +260,7 @@ class LiveRun:
             for frame in frames:
                 rounds.receive(*frame)
             outcome = rounds.work()
-            wakes_in_ms = rounds.wakes_in_ms()
+            wakes_in_ms = 0 if outcome.more else rounds.wakes_in_ms()
             for gathered in outcome.gathered:
                 written = self._writer.submit(self._write, self.number, gathered)
                 self._seals[gathered.epoch] = written

@@ -28,7 +28,7 @@ from penstock.live.channels import HostStream
 from penstock.live.junction import InputRows, Junction
 from penstock.live.meter import StepMeter
 from penstock.live.notes import EpochNotes
-from penstock.live.pacing import ByteWindow, Pacer, Throughput
+from penstock.live.pacing import ByteWindow, Pacer, PeakRate, Throughput
 from penstock.live.sinks.sink import NEVER
 from penstock.model import HostId
 from penstock.offload.courier.redirect import Gathered, Redirect, Returned, Settled
@@ -57,6 +57,8 @@ _TIME_S = 0.005
 """Seconds from one word about event time to the next, at least: it costs nearly as much as a chunk."""
 _GREETING_S = 0.1
 """Seconds to wait for the watermarks of hosts, after a time in which the courier was idle."""
+_ALWAYS = 256.0
+"""Rows that may always be on their way to hosts."""
 _PART_S = 0.0004
 """Seconds of work in Flight for a part of a chunk, there and back, on both sides together."""
 
@@ -178,7 +180,7 @@ class Outlet:
         """Work of hosts since a chunk was applied."""
         self._redirect = redirect
         self._reflex: Reflex | None = None
-        self._hosts = Throughput()
+        self._hosts, self._peak = Throughput(), PeakRate()
 
     def guide(self, guide: StepGuide, reach: str | None) -> None:
         """What to do with rows from the next chunk on."""
@@ -218,11 +220,9 @@ class Outlet:
         for number in stream.unapplied.applied(self._number):
             self._applied(number, stream.host)
 
-    def room(self, now: float, within_s: float) -> float | None:
-        """Rows that hosts can apply within a time beyond those that are on their way; None: they do not let
-        rows wait."""
-        rate = self._hosts.rate(now)
-        return None if rate is None else rate * within_s - self._hosts.ahead - self.rows
+    def room(self, now: float, within_s: float) -> float:
+        """Rows that hosts can apply within a time, beyond those that are on their way to them."""
+        return max(self._peak.of(now) * within_s, _ALWAYS) - self._hosts.ahead - self.rows
 
     def counts(self, behind: int) -> StepCounts | None:
         """What was counted; `behind` rows are with sources. None: nobody wants that."""
@@ -523,7 +523,9 @@ class Outlet:
     def _applied(self, number: int, host: str) -> None:
         chunk, now_us = self._flying[number], self._run.now_us()
         now = self._run.clock()
-        self._hosts.applied(self._pace(host).applied(number, now), now)
+        records = self._pace(host).applied(number, now)
+        self._hosts.applied(records, now)
+        self._peak.note(records, now)
         if not isinstance(chunk, _FlyingRest):
             if self.meter is not None:
                 self.meter.applied(number, host, now_us)

@@ -92,8 +92,6 @@ class _SourceState:
     ended: bool = False
     mark: LaneMark | None = None
     """How far it is, as steps know."""
-    most: int = 4_096
-    """Rows that it may bring at a time, as long as nothing is known of how fast hosts are; it doubles."""
 
 
 class Traffic:
@@ -240,8 +238,7 @@ class Traffic:
             known = known_partitions(order.event_times, number, plan, mine)
             shared = order.couriers > 1 and not any(row[0] == number for row in order.event_times)
             clock = SourceClock(plan, mine, known, started_ms, shared)
-            most = min(_SourceState.most, self._settings.chunk_rows)
-            self._sources[number] = _SourceState(clock, mine, most=most)
+            self._sources[number] = _SourceState(clock, mine)
             self._mark(number)
         self._clocks_at = time.monotonic()
 
@@ -290,7 +287,7 @@ class Traffic:
             for number, source in self._sources.items():
                 if number in self._pullers and not source.asked and not source.ended:
                     at = max([pacer.next_at() for pacer in self._pacers[number]])
-                    most = self._most_rows(number, source, now)
+                    most = self._most_rows(number, now)
                     if at <= now and most:
                         source.asked = True
                         self._pullers[number].allow(most)
@@ -298,15 +295,12 @@ class Traffic:
                         look_at = min(look_at, at)
         return look_at
 
-    def _most_rows(self, number: int, source: _SourceState, now: float) -> int:
+    def _most_rows(self, number: int, now: float) -> int:
         """Rows that a source may bring next: no more than hosts can apply in a second, so that a checkpoint
         has no more before it, and others may read the rest; 0: there are enough."""
         rooms = [outlet.room(now, _AHEAD_S) for outlet in self._first_outlets[number]]
-        known = [room for room in rooms if room is not None]
-        if not known:
-            return source.most
-        least = min(known)
-        return int(min(max(least, _FEW_ROWS), self._settings.chunk_rows)) if least > 0 else 0
+        most = min(rooms, default=self._settings.chunk_rows)
+        return min(max(int(most), _FEW_ROWS), self._settings.chunk_rows) if most > 0 else 0
 
     def _tell_counts(self, now: float) -> None:
         """Tell the driver what was counted, unless it knows that already."""
@@ -345,8 +339,6 @@ class Traffic:
             return
         source, epoch = self._sources[number], self._source_epoch
         source.asked, source.ended = False, ended
-        if sum(one.batch.num_rows for one in polled) >= source.most:
-            source.most = min(2 * source.most, self._settings.chunk_rows)
         notes, now_ms = self._notes_of(epoch), self._now_ms()
         point("courier.polled", epoch=epoch, **self._where)
         batches = []
@@ -417,7 +409,8 @@ class Traffic:
             # it may be what came to pass behind the message
             if back.watermark_ms is not None:
                 stream.watermark_ms = back.watermark_ms
-            mark = self._host_mark(step, stream.watermark_ms, back.final)
+            stream.final = stream.final or back.final
+            mark = self._host_mark(step, stream.watermark_ms, stream.final)
             for junction in readers:
                 self._go_on(junction, junction.take(stream.lane, mark))
 
