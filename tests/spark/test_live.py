@@ -17,6 +17,7 @@ from pyspark.sql import SparkSession
 import penstock as ps
 from penstock.errors import FlowError, SettingError
 from penstock.faults import Fault
+from penstock.sim.shapes import shape
 from penstock.spark.query import FlowQuery
 from penstock.testing import Pace
 
@@ -190,7 +191,7 @@ def test_an_interrupted_script_ends_its_flow_in_good_order(tmp_path: Path) -> No
 def test_functions_carry_a_burst(spark: SparkSession, checkpoint: str) -> None:
     """One host of 1,000 rows a second gets 3,000 for two seconds; processes of this machine help."""
     sink, rows = ps.collect(), 8_000
-    source = ps.rate("burst(400, 8, 4s, 2s)", keys=50, rows=rows, partitions=2)
+    source = ps.rate(shape("burst(400, 8, 4s, 2s)"), keys=50, rows=rows, partitions=2)
     query = (
         ps.flow(source, arrival="arrival")
         .key_by("key", slots=8)
