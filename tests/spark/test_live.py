@@ -119,10 +119,6 @@ def test_what_live_cannot_do_is_refused(spark: SparkSession, tmp_path: Path) -> 
     frame = ps.flow(spark.readStream.format("rate").load()).key_by("value").aggregate(n=ps.count())
     with pytest.raises(FlowError, match="only Spark can read"):
         frame.start(sink, **live)
-    with pytest.raises(FlowError, match="elastic"):
-        flow.sla("1s").elastic().start(sink, **live)
-    with pytest.raises(FlowError, match="order"):
-        flow.ordered().start(sink, **live)
     with pytest.raises(FlowError, match="one host"):
         flow.on_one_host().start(sink, **live)
     for wrong, what in (
