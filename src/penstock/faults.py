@@ -111,7 +111,8 @@ LIVE_POINTS: dict[str, FaultPoint] = {
         "rows of a durable epoch are delivered, and still in the outbox of a live courier", _LIVE
     ),
 }
-"""Places for a failure that only live flows pass. They pass `courier.sent` after each chunk."""
+"""Places for a failure that only live flows pass. They pass `courier.sent` after each chunk,
+`courier.offload` when rows of one are set aside, `courier.offloaded` before what was made of some is sent."""
 
 _WORK = ("records", "took_s")
 """Records that were worked on, and the seconds that this took."""

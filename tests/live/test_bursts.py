@@ -13,6 +13,7 @@ import pytest
 
 from penstock import codec
 from penstock.errors import ProtocolError
+from penstock.faults import armed
 from penstock.operators.aggregate.aggregates import AggregatePlan, count, last
 from penstock.operators.window.plan import WindowPlan
 from penstock.operators.window.windows import tumbling
@@ -149,12 +150,17 @@ def events(*pairs: tuple[int, int]) -> pa.RecordBatch:
     return rows.cast(EVENTS).combine_chunks().to_batches()[0]
 
 
-def test_no_window_closes_before_its_rows_are_back_and_time_goes_on_between_answers() -> None:
+def windowed() -> tuple[TapSource, Scene]:
+    """Windows of 10 ms, on one host."""
     source = TapSource(taps("p0"), EVENTS)
     plan = WindowPlan(EVENTS, ["k"], {"n": count()}, tumbling("10ms"), on="at")
-    step = KeyedStep("win", 4, plan)
     time = SourcePlan(EVENTS, event_time="at", delay_ms=0)
-    scene = Scene(FlowPlan((time,), (step,)), [source], {"win": 1}, CALM)
+    flow = FlowPlan((time,), (KeyedStep("win", 4, plan),))
+    return source, Scene(flow, [source], {"win": 1}, CALM)
+
+
+def test_no_window_closes_before_its_rows_are_back_and_time_goes_on_between_answers() -> None:
+    source, scene = windowed()
     host = scene.hosts["win/0"]
     with bursting(scene, np.ones(4)) as by:
         goes = hold(by)
@@ -173,6 +179,34 @@ def test_no_window_closes_before_its_rows_are_back_and_time_goes_on_between_answ
         passed = scene.checkpoint()
     assert sorted(row["n"] for row in scene.shelf.rows) == [1, 2]
     assert passed.seen["late"] == {"win": 1}
+
+
+def test_time_passes_no_partial_state_that_a_busy_host_has_not_got() -> None:
+    """Rows wait in the courier for a host that is slow, and time with them; what burst workers made is of
+    older rows, and waits for nothing."""
+    source, scene = windowed()
+    host = scene.hosts["win/0"]
+    with bursting(scene, np.zeros(4)) as by:
+        goes = hold(by)
+        source.taps["p0"].give(events((1, 6)))
+        wait_for(lambda: host.rows)
+        guide(scene, by, Offload(np.ones(4), 4, 5_000))
+        source.taps["p0"].give(events((1, 5), (1, 7)))
+        wait_for(lambda: by.workers.asked == 1)
+        guide(scene, by, None)
+        host.going.clear()
+        source.taps["p0"].give(events(*((2, 25) for _ in range(400))))
+        wait_for(lambda: scene.source_read(source))
+        with armed() as points:
+            goes.set()
+            wait_for(lambda: points.passed["courier.offloaded"])
+            for _ in range(20):  # the courier goes on
+                scene.tell(reroute=Reroute(scene.numbers, "win", ()))
+                wait_for(lambda: points.passed["courier.messaged"] == scene.numbers)
+        host.going.set()
+        wait_for(lambda: scene.shelf.rows)
+        scene.checkpoint()
+    assert [row["n"] for row in scene.shelf.rows] == [3]
 
 
 def test_a_step_whose_output_is_by_arrival_is_left_whole() -> None:

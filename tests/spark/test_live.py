@@ -17,8 +17,11 @@ from pyspark.sql import SparkSession
 import penstock as ps
 from penstock.control.crew_size import CrewLimits
 from penstock.errors import FlowError, SettingError
+from penstock.faults import Fault
 from penstock.flows import start_live
+from penstock.sim.shapes import shape
 from penstock.spark.query import FlowQuery
+from penstock.testing import Pace
 
 WAIT_S = 60.0
 RATE = 2_000
@@ -137,10 +140,6 @@ def test_what_live_cannot_do_is_refused(spark: SparkSession, tmp_path: Path) -> 
     frame = ps.flow(spark.readStream.format("rate").load()).key_by("value").aggregate(n=ps.count())
     with pytest.raises(FlowError, match="only Spark can read"):
         frame.start(sink, **live)
-    with pytest.raises(FlowError, match="elastic"):
-        flow.sla("1s").elastic().start(sink, **live)
-    with pytest.raises(FlowError, match="order"):
-        flow.ordered().start(sink, **live)
     with pytest.raises(FlowError, match="one host"):
         flow.on_one_host().start(sink, **live)
     for wrong, what in (
@@ -204,3 +203,30 @@ def test_an_interrupted_script_ends_its_flow_in_good_order(tmp_path: Path) -> No
     assert not [
         line for line in errors.splitlines() if "did not end well" in line or "\tat " in line
     ]
+
+
+def test_functions_carry_a_burst(spark: SparkSession, checkpoint: str) -> None:
+    """One host of 1,000 rows a second gets 3,000 for two seconds; processes of this machine help."""
+    sink, rows = ps.collect(), 8_000
+    source = ps.rate(shape("burst(400, 8, 4s, 2s)"), keys=50, rows=rows, partitions=2)
+    query = (
+        ps.flow(source, arrival="arrival")
+        .key_by("key", slots=8)
+        .aggregate(n=ps.count())
+        .sla(latency="200ms", window="1s")
+        .elastic(at_most=1, functions=ps.LocalFunctions(at_most=8))
+        .start(
+            sink,
+            mode="live",
+            checkpoint=checkpoint,
+            checkpoint_every="500ms",
+            couriers=2,
+            settings=ps.Settings(faults=(Fault("host.work", Pace(1_000.0), hits=()),)),
+        )
+    )
+    assert query.await_termination(WAIT_S)
+    assert query.status.state == "finished"
+    assert sum(counts(sink).values()) == rows
+    used = query.money
+    assert used is not None
+    assert used.functions > 0, "nothing went to functions"

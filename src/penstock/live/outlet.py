@@ -374,10 +374,9 @@ class Outlet:
                 records = {host: sum(b.num_rows for b, _ in some) for host, some in parts.items()}
                 self.meter.brought(self._number, records)
             number, came_us = self._number, self._flights.came_us(of)
-            kept = self._send_chunk(self._redirect.kind, parts, came_us)
+            # It waits for nothing: it is of older rows than those that wait, and time must not pass it.
+            kept = self._send_chunk(self._redirect.kind, parts, came_us, waits=False)
             self._flights.brought(number, of, kept)
-            for host in parts:
-                self._feed(host)
         return brought
 
     def _came(self, times_us: list[Array]) -> tuple[float, float]:
@@ -411,16 +410,20 @@ class Outlet:
         return parts
 
     def _send_chunk(
-        self, kind: str, parts: Mapping[str, list[tuple[pa.RecordBatch, Array]]], came_us: float
+        self,
+        kind: str,
+        parts: Mapping[str, list[tuple[pa.RecordBatch, Array]]],
+        came_us: float,
+        waits: bool = True,
     ) -> int:
-        """Send each host its part of the newest chunk, if it may have more; else it waits. Gives in how many
-        parts the chunk goes: a record that waits is one of its own."""
+        """Send each host its part of the newest chunk, if it may have more; else it `waits`, if it may. Gives
+        in how many parts the chunk goes: a record that waits is one of its own."""
         metadata, count = codec.encode(Frame(chunk=Chunk(self._number, kind))), 0
         for host, batches in parts.items():
             batch, pace = one_batch([batch for batch, _ in batches]), self._pace(host)
             self._flights.hosts.sent(batch.num_rows)
             room = pace.room and batch.num_rows <= 2 * pace.most and not self._backlog.of(host)
-            if room or self._run.in_order is not None:
+            if room or not waits or self._run.in_order is not None:
                 self._send_to(host, metadata, batch)
                 count += 1
                 continue

@@ -20,6 +20,7 @@ The story of a burst, by folder:
     backends/  A `worker` runs the segment's steps on a request's rows and answers with partial states.
     courier/   `keyed_road` brings partial states to the hosts that own their keys, on a channel of their
                own; `stateless_road` puts rows in the place of those that they are made of.
+               For a live courier `redirect` does all of this, chunk by chunk and without waiting.
 
 There the host merges them into its state (`host/`), in the same epoch, as it merges what couriers combine.
 """
