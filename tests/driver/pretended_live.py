@@ -70,7 +70,7 @@ class PretendedRegistry:
 
     def must_be_served(self) -> None: ...
 
-    def expect(self, epoch: int, run: int, on_passed: Callable[[EpochPassed], None]) -> None:
+    def expect(self, epoch: int, run: int, **calls: Callable[[Any], None]) -> None:
         self.run, self.why, self.said = run, None, []
 
     def trouble(self) -> PenstockError | None:

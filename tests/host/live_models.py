@@ -386,7 +386,7 @@ class World:
             tuple(sorted(self.table(host).now.items())),
             tuple(sorted(self.table(host).changed)),
             tuple((len(c.frames), c.barrier, c.newest) for c in rounds._couriers),
-            tuple((h.serial, h.courier, h.number, h.left) for h in rounds._held.chunks),
+            tuple((h.serial, h.courier, h.number, h.keys.hashes.tobytes()) for h in rounds._held.chunks),
             tuple((n, tuple(sorted(seen))) for n, (_, seen) in rounds._messages.items()),
             tuple(getattr(residence, n).tobytes() for n in ("owned", "partial", "frozen", "came", "whole")),
             tuple(asked), rounds.epoch, len(residence._kept), self.holdings(host).version,

@@ -18,7 +18,7 @@ from penstock.operators.operator import ROWS, EpochTime, StepPlan
 from penstock.operators.window.plan import WindowPlan
 from penstock.operators.window.windows import session_window, tumbling
 from penstock.plan.assignment import Assignment, Incoming
-from penstock.state.keys.codec import slots_of
+from penstock.state.keys.codec import Keys, slots_of
 from penstock.wire.live import (
     CheckpointMessage,
     Chunk,
@@ -29,7 +29,7 @@ from penstock.wire.live import (
     Time,
     output_courier,
 )
-from tests.host.live_rig import PLAN, SCHEMA
+from tests.host.live_rig import PLAN, SCHEMA, slots
 
 SLOTS = 4
 TIMED = pa.schema([("k", pa.int64()), ("at", pa.timestamp("ms"))])
@@ -85,7 +85,7 @@ def told(outcome: Worked, courier: int, fact: str) -> list[Any]:
     backs = [
         sent.back for sent in outcome.sent if sent.courier == courier and sent.back is not None
     ]
-    return [value for back in backs if (value := getattr(back, fact)) not in (None, False)]
+    return [value for back in backs if (value := getattr(back, fact)) not in (None, False, ())]
 
 
 def test_what_is_queued_is_one_round() -> None:
@@ -262,6 +262,99 @@ def reroute(number: int, slots: tuple[int, ...], source: str, target: str) -> Me
 
 
 ALL = tuple(range(SLOTS))
+SAME = [k for k, slot in enumerate(slots(list(range(100)))) if slot == 0]
+"""Keys of one slot."""
+
+
+def found_elsewhere(need: NeedKeys, **sums: int) -> tuple[Keys, pa.Table]:
+    """What a host that had these sums, by key, tells of the keys that are needed."""
+    ((_, keys),) = need.parts
+    away = Run(PLAN)
+    away.sums(0, *((int(key[1:]), total) for key, total in sums.items()))
+    away.tell(reroute(0, ALL, HOST, "there"))
+    away.work()
+    found, _ = away.holdings.copies.of_keys(keys, 0, 0)
+    return keys, found
+
+
+def awaiting(key: int, by_slot: bool = False) -> tuple[Run, NeedKeys]:
+    """A host that slots came to, and that has asked for the state of a key's row."""
+    run = Run(PLAN)
+    run.rounds = Rounds(run.holdings, HOST, 0, 2, lambda: 0, lambda: 0.0, by_slot)
+    run.tell(reroute(0, ALL, "elsewhere", HOST))
+    run.sums(0, (key, 1))
+    (need,) = run.work().needs
+    assert isinstance(need, NeedKeys)
+    return run, need
+
+
+def test_rows_whose_state_is_here_go_first() -> None:
+    """Also those of a slot that has others, which wait; a courier hears which of its chunks were applied."""
+    here, away = SAME[:2]
+    run, need = awaiting(here)
+    run.holdings.install(need, *found_elsewhere(need, **{f"k{here}": 10}))
+    run.rounds.fetched(need)
+    outcome = run.work()
+    assert given(outcome) == [{"k": here, "t": 11, "n": 2}]
+    assert told(outcome, 0, "took") == [1]
+    run.sums(0, (away, 2))
+    (need,) = run.work().needs
+    assert isinstance(need, NeedKeys)
+    run.sums(0, (away, 3), (here, 100))
+    run.sums(0, (here, 1))
+    outcome = run.work()
+    assert given(outcome) == [{"k": here, "t": 112, "n": 4}]
+    assert (told(outcome, 0, "took"), told(outcome, 0, "done")) == ([], [(4,)])
+    run.sums(0, (here, 1))
+    assert told(run.work(), 0, "done") == [(5,)], "each is told of once"
+    run.holdings.install(need, *found_elsewhere(need, **{f"k{away}": 20}))
+    run.rounds.fetched(need)
+    outcome = run.work()
+    assert given(outcome) == [{"k": away, "t": 25, "n": 3}]
+    assert (told(outcome, 0, "took"), told(outcome, 0, "done")) == ([5], [])
+
+
+def test_rows_of_a_slot_keep_their_order_if_that_is_asked_for() -> None:
+    here, away = SAME[:2]
+    run, need = awaiting(here, by_slot=True)
+    run.holdings.install(need, *found_elsewhere(need, **{f"k{here}": 10}))
+    run.rounds.fetched(need)
+    run.work()
+    run.sums(0, (here, 1), (away, 2), (here, 3))
+    (need,) = run.work().needs
+    run.sums(0, (here, 4))
+    assert given(run.work()) == []
+    assert isinstance(need, NeedKeys)
+    run.holdings.install(need, *found_elsewhere(need, **{f"k{away}": 20}))
+    run.rounds.fetched(need)
+    wanted = [{"k": here, "t": 19, "n": 5}, {"k": away, "t": 22, "n": 2}]
+    assert given(run.work()) == wanted
+
+
+def test_a_row_waits_for_those_before_it_though_its_state_is_here() -> None:
+    """State is installed a moment before the rows that wait for it are released."""
+    key = SAME[0]
+    run, need = awaiting(key)
+    run.holdings.install(need, *found_elsewhere(need, **{f"k{key}": 10}))
+    run.sums(1, (key, 2))
+    assert given(run.work()) == []
+    run.rounds.fetched(need)
+    outcome = run.work()
+    assert given(outcome) == [{"k": key, "t": 13, "n": 3}]
+    assert (told(outcome, 0, "took"), told(outcome, 1, "took")) == ([1], [2])
+
+
+def test_a_row_waits_for_those_before_it_though_all_slots_are_complete() -> None:
+    """The last slot that was brought in the background is complete a moment before rows are released."""
+    key = SAME[0]
+    run, need = awaiting(key)
+    run.holdings.install(need, *found_elsewhere(need, **{f"k{key}": 10}))
+    for slot in ALL:
+        run.holdings.residence.complete(slot)
+    run.sums(1, (key, 2))
+    assert given(run.work()) == []
+    run.rounds.state_came()
+    assert given(run.work()) == [{"k": key, "t": 13, "n": 3}]
 
 
 def test_a_copy_that_nobody_needs_any_more_does_not_fire() -> None:
@@ -282,8 +375,8 @@ def test_a_copy_that_nobody_needs_any_more_does_not_fire() -> None:
     keys = run.plan.codec.encode(
         pa.record_batch([pa.array(range(8)), pa.array([0] * 8, pa.timestamp("ms"))], ["k", "window_start"])
     )  # fmt: skip
-    slots = slots_of(keys.hashes, SLOTS)
-    assert fired == {k for k in range(8) if owned[slots[k]]}
+    places = slots_of(keys.hashes, SLOTS)
+    assert fired == {k for k in range(8) if owned[places[k]]}
 
 
 def test_a_copy_of_which_entries_were_evicted_does_not_say_that_they_do_not_exist() -> None:
@@ -317,6 +410,23 @@ def test_what_was_fetched_for_a_slot_that_has_left_is_not_used_when_it_is_back()
     assert not holdings.operator.table.known(keys).any(), "that was before it came"
     assert holdings.install(holdings.need_keys(keys), keys, none)
     assert holdings.operator.table.known(keys).all()
+
+
+def test_slots_that_came_just_before_the_end_are_caught_up_with() -> None:
+    """When the input has ended all times are due: those of no entry are not."""
+    run = Run(WINDOWS)
+    for courier in (0, 1):
+        run.time(courier, 20)
+    run.work()
+    run.tell(reroute(1, ALL, "other", HOST))
+    for courier in (0, 1):
+        run.time(courier, 20, final=True)
+    (due,) = run.work().needs
+    assert isinstance(due, NeedDue)
+    run.holdings.none_due_before(due, {})
+    run.rounds.fetched(due)
+    outcome = run.work()
+    assert (told(outcome, 0, "final"), told(outcome, 0, "caught_up")) == ([True], [1])
 
 
 def test_couriers_are_told_when_what_came_due_with_slots_has_fired() -> None:

@@ -20,6 +20,10 @@ from typing import Any, cast
 import pyarrow as pa
 import pyarrow.flight as fl
 
+from penstock.control.elastic import Elastic
+from penstock.control.journal.entry import Entry
+from penstock.driver.clock import wall_ms
+from penstock.driver.control_loop import ControlLoop
 from penstock.driver.couriers import CourierCrew
 from penstock.driver.fleet import Fleet
 from penstock.driver.live import BrokenOff, Inbox, LiveRunner, Outcome
@@ -35,6 +39,7 @@ from penstock.live.sinks.sink import Delivery, LiveSink, LiveWriter, RowIds
 from penstock.live.sinks.transactional import TransactionalSink
 from penstock.live.sources.source import LiveSource
 from penstock.live.task import register
+from penstock.model import SLA
 from penstock.plan.migration import Migration
 from penstock.plan.steps import FlowPlan
 from penstock.settings import Settings
@@ -214,7 +219,16 @@ class LiveCluster:
         close: bool = False,
         memory_limit: int | None = None,
         transactional: bool = False,
+        elastic: Elastic | None = None,
+        sla: SLA = SLA(100, 1_000),  # noqa: B008 - frozen
+        warm_slots: int = 0,
     ) -> None:
+        """`elastic` lets hosts follow the load, from so many time slots on."""
+        self.elastic, self.sla, self._warm_slots = elastic, sla, warm_slots
+        self.control: ControlLoop | None = None
+        self.journal: list[Entry] = []
+        self.recorded: list[Any] = []
+        """What control was told, of the newest driver: its opening, and all events."""
         self.flow, self.sources, self.store, self.settings = flow, sources, store, settings
         self.hosts, self.couriers = {step.id: hosts for step in flow.keyed}, couriers
         self.migration, self._checkpoint_ms = Migration.parse(migration), checkpoint_ms
@@ -292,6 +306,20 @@ class LiveCluster:
             self.flow.keyed, self.hosts, self.fleet, self.settings, self.migration, live=True
         )
         self.stopping = threading.Event()
+        self.recorded = []
+        if self.elastic is not None:
+            self.control = ControlLoop(
+                self.flow,
+                self.sla,
+                self.elastic,
+                self.relocation,
+                self.settings,
+                wall_ms,
+                sink=self.journal.append,
+                record=self.recorded.append,
+                warm_epochs=self._warm_slots,
+                live=True,
+            )
         self.runner = LiveRunner(
             self.flow,
             self.sources,
@@ -308,6 +336,7 @@ class LiveCluster:
             late_sink=self._keep_late,
             rewind=self.outlet.rewind,
             keeps=self.outlet.keeps,
+            control=self.control,
         )
         self.relocation.start_hosts()
         self.crew.start(self.couriers)

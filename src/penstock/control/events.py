@@ -2,8 +2,9 @@
 
 An epoch comes as four events: `EpochDue` before it, `EpochBegan` when it is planned, `EpochRead` when its
 couriers have told what they read, `EpochSealed` when it is durable. An engine without epochs tells
-`TimeSlotEnded` instead. What was asked of the data plane is answered by `TreatmentBegun` or
-`TreatmentRefused`. All are values that can be recorded, and handed to another machine later.
+`TimeSlotEnded` instead, for each step, and `KeysCounted` now and then. What was asked of the data plane is
+answered by `TreatmentBegun` or `TreatmentRefused`. All are values that can be recorded, and handed to
+another machine later.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from penstock.control.examine.vitals import Floats, Work
 from penstock.control.money import Money
 from penstock.control.treat.decision import Treatment
 from penstock.model import HostId, StepId
-from penstock.wire.report import Seen
+from penstock.wire.report import HotKeyCount, Seen
 
 Ints = npt.NDArray[np.int64]
 
@@ -193,6 +194,19 @@ class TimeSlotEnded:
     """By slot: sum of the latencies of what completed in it."""
     placement: StepPlacement
     """Where slots are from now on."""
+    waiting_ms: Mapping[HostId, float] = field(default_factory=dict)
+    """By host: age of the oldest record that it has not completed, where that is known."""
+
+
+@dataclass(frozen=True, eq=False)
+class KeysCounted:
+    """Couriers of an engine without epochs have counted the keys of slots that are watched, for a while."""
+
+    now_ms: float
+    epoch: int
+    hot: tuple[HotKeyCount, ...]
+    loads: Mapping[str, Ints]
+    """Step -> all its records of that time, by slot."""
 
 
 @dataclass(frozen=True)
@@ -221,6 +235,7 @@ Event = (
     | TreatmentRefused
     | SlotsMoved
     | TimeSlotEnded
+    | KeysCounted
     | SharesMoved
     | Steered
 )

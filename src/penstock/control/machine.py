@@ -74,6 +74,8 @@ class Habits:
     """Whether the machine moves the shares of the bound; else `SharesMoved` tells them."""
     own_latency: bool = False
     """Whether the latency of each step is measured by itself, and not from arrival to sink."""
+    measured: bool = False
+    """Whether decisions go by latencies that were measured, by slot, and not estimated from counts."""
     forgives: bool = True
     """Whether a policy that fails is journalled: it may be the user's own, and no reason to end."""
 
@@ -109,6 +111,7 @@ class FlowControl:
                 dry_run=dry_run,
                 merges=one.merges,
                 course=Course(one.step, habits.host_start_ms, habits.revises),
+                measured=habits.measured,
                 offload=offload if offload is not None and offload.helps(one.step) else None,
             )
             for one in steps
@@ -269,8 +272,11 @@ class FlowControl:
         rows = sum(task.rows for task in event.seen)
         self._epochs += rows > 0
         if rows > 0 and self._epochs == self.habits.warm_epochs:
-            for step in event.steps:
-                self.steps[step].examiner.forget_rates()
+            self._forget_rates()
+
+    def _forget_rates(self) -> None:
+        for control in self.steps.values():
+            control.examiner.forget_rates()
 
     def _slot_ended(self, event: ev.TimeSlotEnded) -> None:
         control, now_ms = self.steps[event.step], event.now_ms
@@ -278,8 +284,25 @@ class FlowControl:
             counts = event.m, event.arrived, event.completed
             owners = event.owner, event.hosts
             control.examiner.sample(*counts, *owners, event.work, event.measured_ms)
+            if self._epochs < self.habits.warm_epochs and event.step == next(iter(self.steps)):
+                self._epochs += any(work.completed for work in event.work.values())
+                if self._epochs == self.habits.warm_epochs:
+                    self._forget_rates()
+            self._share_time_slot(control, now_ms)
         placement = self._settle(control, event.placement, now_ms, None)
-        self._look(control, FlowLook(now_ms), placement)
+        waiting = event.waiting_ms
+        waiting_ms = np.array([waiting.get(host, np.nan) for host in placement.hosts])
+        self._look(control, FlowLook(now_ms), placement, waiting_ms if waiting else None)
+        self._order_steps()
+
+    def _order_steps(self) -> None:
+        steps = {s: do.StepOrders(c.hot.watched, c.hot.two_stage) for s, c in self.steps.items()}
+        self.orders = replace(self.orders, steps=steps)
+
+    def _keys_counted(self, event: ev.KeysCounted) -> None:
+        for step, load in event.loads.items():
+            self.steps[step].find_hot_keys(event.hot, load, event.epoch)
+        self._order_steps()
 
     # -- decisions, and what becomes of them
 
@@ -362,10 +385,21 @@ class FlowControl:
             age_ms = self._arrivals[next(iter(event.steps))].age_ms
             took_ms = event.written_ms - self.started_ms
             changed = self._bound.note(self._spent(event), took_ms, age_ms)
-            for step, (old, new) in changed.items():
-                at = At(step, event.now_ms)
-                self.journal.add(setting(at, "share", round(old, 3), round(new, 3)))
-            self._set_bounds()
+            self._tell_shares(changed, event.now_ms)
+
+    def _share_time_slot(self, control: StepControl, now_ms: float) -> None:
+        """Note how a step of a live flow did in a time slot; now and then shares are moved."""
+        latency_ms = control.latency_ms
+        if latency_ms is None or not self.habits.shares or len(self.steps) < 2:
+            return
+        changed = self._bound.note_step(control.step, latency_ms <= control.bounds.latency_ms)
+        if changed:
+            self._tell_shares(changed, now_ms)
+
+    def _tell_shares(self, changed: Mapping[StepId, tuple[float, float]], now_ms: float) -> None:
+        for step, (old, new) in changed.items():
+            self.journal.add(setting(At(step, now_ms), "share", round(old, 3), round(new, 3)))
+        self._set_bounds()
 
     def _shares_moved(self, event: ev.SharesMoved) -> None:
         self._bound.shares = event.shares
@@ -409,6 +443,7 @@ _HANDLERS: dict[type, Callable[[FlowControl, Any], None]] = {
     ev.EpochRead: FlowControl._read,
     ev.EpochSealed: FlowControl._sealed,
     ev.TimeSlotEnded: FlowControl._slot_ended,
+    ev.KeysCounted: FlowControl._keys_counted,
     ev.SlotsMoved: FlowControl._moved,
     ev.TreatmentBegun: FlowControl._begun,
     ev.TreatmentRefused: FlowControl._refused,

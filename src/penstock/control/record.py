@@ -73,6 +73,8 @@ class Opening:
     trigger_ms: float = 0.0
     own_policy: bool = False
     """Whether the policy was an object of the user's own, of which only the name is known."""
+    live: bool = False
+    """Whether the flow ran live, without epochs that control could look at."""
 
     def again(self, policy: str | None = None) -> Elastic:
         """The settings of the run, or the same with another policy."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from penstock.control.diagnose.forecast import Forecast
 from penstock.control.diagnose.hot_keys import HotKeys
 from penstock.control.events import StepPlacement, TreatmentBegun
 from penstock.control.examine.examiner import Examiner
@@ -55,10 +56,13 @@ class StepControl:
         merges: bool = False,
         course: Course | None = None,
         offload: OffloadPolicy | None = None,
+        measured: bool = False,
     ) -> None:
-        """`offload` decides what burst workers carry, if there are burst workers for this step."""
+        """`offload` decides what burst workers carry, if there are burst workers for this step. Where
+        latencies are `measured`, those count."""
         self.step, self.policy, self.journal, self.dry_run = step, policy, journal, dry_run
-        self.examiner = Examiner(step, slots, bounds.sla.window_ms, delta_ms)
+        self.examiner = Examiner(step, slots, bounds.sla.window_ms, delta_ms, measured=measured)
+        self._forecast = Forecast() if measured else None
         self._bounds, self._offload = bounds, offload
         self.hot = HotKeys(step, slots, merges)
         self.course = course or Course(step)
@@ -85,6 +89,17 @@ class StepControl:
     def bounds(self, bounds: Bounds) -> None:
         self._bounds = bounds
         self.examiner.window_ms = bounds.sla.window_ms
+
+    @property
+    def latency_ms(self) -> float | None:
+        """The mean latency of the step's records over the window, as of the last look; None: not known."""
+        vitals = self.vitals
+        if vitals is None:
+            return None
+        known = np.isfinite(vitals.slot_latency_ms) & (vitals.rate > 0)
+        if not known.any():
+            return None
+        return float(np.average(vitals.slot_latency_ms[known], weights=vitals.rate[known]))
 
     # -- a look at it
 
@@ -150,7 +165,8 @@ class StepControl:
 
     def _examine(self, look: FlowLook, placement: StepPlacement) -> Vitals:
         hosts = placement.hosts
-        return self.examiner.vitals(look.now_ms, hosts, placement.owner, look.epoch_cost_ms)
+        vitals = self.examiner.vitals(look.now_ms, hosts, placement.owner, look.epoch_cost_ms)
+        return vitals if self._forecast is None else self._forecast.fit(vitals, self._bounds)
 
     def _help(self, look: FlowLook, placement: StepPlacement) -> None:
         if self._offload is not None:

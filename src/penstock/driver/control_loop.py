@@ -7,7 +7,7 @@ epoch while hosts still work on it.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
@@ -27,13 +27,14 @@ from penstock.control.record import Opening
 from penstock.driver.bill import Bill
 from penstock.driver.control_view import control_facts
 from penstock.driver.fleet import SealedHost
+from penstock.driver.live_counts import StepSample
 from penstock.driver.relocation import LostHost, Relocation
 from penstock.errors import PenstockError
 from penstock.model import SLA
 from penstock.offload.keeper import WorkerKeeper
 from penstock.offload.policy.flow import machine_of, opening_of
-from penstock.plan.epoch import EpochPlan, StepRoutes
-from penstock.plan.steps import FlowPlan
+from penstock.plan.epoch import EpochPlan, RouteTable
+from penstock.plan.steps import FlowPlan, KeyedStep
 from penstock.settings import Settings
 from penstock.wire.report import Seen, offloaded_by_segment
 
@@ -58,10 +59,12 @@ class ControlLoop:
         together: Callable[[], int | None] = lambda: None,
         trigger_ms: float = 0.0,
         warm_epochs: int = WARM_EPOCHS,
+        live: bool = False,
     ) -> None:
         """`sink` gets all that is told to the journal, `record` all that the machine is told.
 
-        `together` tells how many couriers are at work at a time, if that is known.
+        `together` tells how many couriers are at work at a time, if that is known. A `live` flow has no
+        epochs that control could look at: it is looked at every time slot (`time_slot`).
         """
         self._flow, self._relocation, self._clock_ms = flow, relocation, clock_ms
         self._keeper, self._bill, self._together = keeper, bill, together
@@ -74,6 +77,7 @@ class ControlLoop:
             host_start_ms=settings.host_start_ms,
             trigger_ms=trigger_ms,
             warm_epochs=warm_epochs,
+            live=live,
         )
         self.machine: FlowControl = machine_of(self.opening, elastic)
         record(self.opening)
@@ -82,6 +86,8 @@ class ControlLoop:
         """Whether burst workers were used in the epoch before."""
         self._plan: EpochPlan | None = None
         self._read_epoch = -1
+        self._time_slot = -1
+        """The newest time slot that was looked at."""
         self._lock = threading.RLock()
         self._early = ThreadPoolExecutor(1, thread_name_prefix="control")
 
@@ -152,7 +158,7 @@ class ControlLoop:
                     table.owner.astype(np.int64),
                     work,
                     max(spent_ms, waited.get(routes.step, 0.0)),
-                    self._placement(routes),
+                    self._placement(routes.step, routes.routes),
                 )
             self._tell(
                 ev.EpochSealed(
@@ -167,6 +173,60 @@ class ControlLoop:
                     aid=self._aid(),
                 )
             )
+
+    # -- a live flow
+
+    @property
+    def delta_ms(self) -> float:
+        """Milliseconds of a time slot."""
+        return self.machine.habits.delta_ms
+
+    def time_slot(self, samples: Mapping[str, StepSample] | None) -> None:
+        """A time slot has ended: look at what couriers have counted; None: not all have told."""
+        with self._lock:
+            now_ms = self._clock_ms()
+            m = int(now_ms / self.delta_ms)
+            if m <= self._time_slot:
+                return
+            self._time_slot = m
+            for step in self._flow.keyed:
+                sample = None if samples is None else samples[step.id]
+                self._tell(self._slot_ended(now_ms, m, step, sample))
+
+    def _slot_ended(
+        self, now_ms: float, m: int, step: KeyedStep, sample: StepSample | None
+    ) -> ev.TimeSlotEnded:
+        table = self._relocation.routes(step.id)
+        owner, placement = table.owner.astype(np.int64), self._placement(step.id, table)
+        at = (now_ms, m, step.id)
+        if sample is None:
+            unknown = np.full(step.slots, -1.0)
+            owners = (table.hosts, owner)
+            return ev.TimeSlotEnded(*at, unknown, unknown, *owners, None, unknown, placement)
+        return ev.TimeSlotEnded(
+            *at,
+            sample.arrived,
+            sample.completed,
+            table.hosts,
+            owner,
+            # one that has got no records has told nothing
+            {host: sample.work.get(host, Work(0, 0.0)) for host in table.hosts},
+            sample.measured_ms,
+            placement,
+            sample.waiting_ms,
+        )
+
+    def counted_keys(self, epoch: int, seen: Sequence[Seen]) -> None:
+        """An epoch of a live flow is durable: couriers tell of the keys that they were to count."""
+        hot = tuple(count for task in seen for count in task.hot)
+        if hot:
+            slots = {step.id: step.slots for step in self._flow.keyed}
+            loads = {
+                name: sum((t.loads[name] for t in seen if name in t.loads), np.zeros(n, np.int64))
+                for name, n in slots.items()
+            }
+            with self._lock:
+                self._tell(ev.KeysCounted(self._clock_ms(), epoch, hot, loads))
 
     def stop(self) -> None:
         """No more epochs will come."""
@@ -183,16 +243,15 @@ class ControlLoop:
         steps = {
             str(routes.step): ev.StepRead(
                 arrivals_of(routes.step, slots[routes.step], seen, *self._times()),
-                self._placement(routes),
+                self._placement(routes.step, routes.routes),
             )
             for routes in plan.steps
         }
         self._read_epoch = plan.epoch
         self._tell(ev.EpochRead(self._clock_ms(), plan.epoch, steps, look, self._aid()))
 
-    def _placement(self, routes: StepRoutes) -> ev.StepPlacement:
+    def _placement(self, step: str, table: RouteTable) -> ev.StepPlacement:
         """All hosts of a step, also those that own nothing, and the owner of each slot."""
-        table, step = routes.routes, routes.step
         idle = [host for host in self._relocation.hosts(step) if host not in table.hosts]
         pending = self._relocation.pending_of(step)
         return ev.StepPlacement((*table.hosts, *idle), table.owner.astype(np.int64), pending)

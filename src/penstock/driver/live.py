@@ -26,9 +26,11 @@ from penstock.driver.awaiting import Awaiting
 from penstock.driver.bill import Bill
 from penstock.driver.checkpoints import Underway
 from penstock.driver.clock import wall_ms
+from penstock.driver.control_loop import ControlLoop
 from penstock.driver.couriers import CourierCrew
 from penstock.driver.epochs import LateSink, late_counts
 from penstock.driver.fleet import Fleet, SealedHost
+from penstock.driver.live_counts import LiveCounts
 from penstock.driver.live_run import HostSealed, LiveRun, RunParts
 from penstock.driver.progress import (
     EpochProgress,
@@ -50,7 +52,7 @@ from penstock.plan.topology import SlotsMark
 from penstock.settings import Settings
 from penstock.state.store.manifest import unpack_slots
 from penstock.state.store.store import DeltaRef, Store
-from penstock.wire.live import EpochPassed, LiveOrder
+from penstock.wire.live import CourierCounts, EpochPassed, LiveOrder
 from penstock.wire.report import Seen
 
 Outcome = Literal["stopped", "finished"]
@@ -74,8 +76,9 @@ class BrokenOff:
     run: int
 
 
-Inbox = queue.SimpleQueue[BrokenOff | EpochPassed | HostSealed]
+Told = BrokenOff | EpochPassed | CourierCounts | HostSealed
 """What other threads tell the query's."""
+Inbox = queue.SimpleQueue[Told]
 
 
 class LiveRunner:
@@ -100,11 +103,13 @@ class LiveRunner:
         rewind: Callable[[int], None] = lambda version: None,
         keeps: bool = False,
         bill: Bill | None = None,
+        control: ControlLoop | None = None,
         clock_ms: Callable[[], float] = wall_ms,
         steady_ms: Callable[[], float] = lambda: time.monotonic() * 1000,
     ) -> None:
         """`rewind` has the sink take back what it was given since a version, where it can. One that `keeps`
-        rows until they are durable delivers then what couriers have not."""
+        rows until they are durable delivers then what couriers have not. `control` lets hosts follow the
+        load."""
         self._flow, self._settings = flow, settings
         self._fleet, self._couriers, self._relocation = fleet, couriers, relocation
         self._registry, self._store, self._inbox = registry, store, inbox
@@ -126,6 +131,7 @@ class LiveRunner:
         )
         self._awaited = -1
         """The epoch whose checkpoint is waited for."""
+        self._control, self._counts = control, LiveCounts(flow.keyed)
 
     # -- from outside
 
@@ -142,6 +148,8 @@ class LiveRunner:
     def stop(self) -> None:
         """Nothing more will be committed."""
         self.versions.upkeep.stop()
+        if self._control is not None:
+            self._control.stop()
 
     def run(self, stopping: threading.Event) -> Outcome:
         """Run until `stopping` is set, after a last checkpoint, or until all input has ended."""
@@ -189,11 +197,15 @@ class LiveRunner:
         version, first = self._version, self._run < 0
         self._run += 1
         self._registry.must_be_served()
-        self._registry.expect(version + 1, self._run, on_passed=self._inbox.put)
+        self._registry.expect(
+            version + 1, self._run, on_passed=self._inbox.put, on_counted=self._inbox.put
+        )
         self._waits("hosts to take their slots")
         self._marks = None
         self._relocation.settle(version, version + 1, self._tries.failed)
-        self._relocation.take_lost()
+        for lost in self._relocation.take_lost():
+            if self._control is not None:
+                self._control.lost(lost, version + 1)
         self._marks = self._relocation.mark()
         self._waits("couriers to come up")
         if first:
@@ -201,6 +213,7 @@ class LiveRunner:
         names = self._couriers.muster()
         self._positions.take_new()
         run = LiveRun(self._run, len(names), self._parts)
+        self._counts.begin(self._run, len(names))
         self._rewind(version)
         point("driver.begin", epoch=run.epoch, run=run.number)
         self._couriers.begin(dict(zip(names, self._orders(run), strict=True)))
@@ -214,9 +227,10 @@ class LiveRunner:
         known = watermarks.known_rows(self.versions.event_times)
         earlier = [(began, first) for began, first in self._runs if first < run.epoch]
         self._runs = ((now_ms, run.epoch), *earlier[:_RUNS_TOLD])
-        place = (run.couriers, run.epoch, steps)
+        place, earlier_runs = (run.couriers, run.epoch, steps), self._runs[1:]
+        count_ms = 0 if self._control is None else int(self._control.delta_ms)
         return [
-            LiveOrder(run.number, number, *place, positions, known, now_ms, self._runs[1:])
+            LiveOrder(run.number, number, *place, positions, known, now_ms, earlier_runs, count_ms)
             for number, positions in enumerate(self._positions.deal(run.couriers))
         ]
 
@@ -251,8 +265,10 @@ class LiveRunner:
         """Commit one checkpoint after the other; None: this run is over, and another one is to begin."""
         now = self._steady_ms()
         due, pulse_due, last_by = now + self._checkpoint_ms, now, float("inf")
+        delta_ms = float("inf") if self._control is None else self._control.delta_ms
+        look_due = now + delta_ms
         while True:
-            self._take_in(run, _LOOK_MS)
+            self._take_in(run, min(_LOOK_MS, max(look_due - now, 0.0)))
             now = self._steady_ms()
             for whole in run.checkpoints.take():
                 self._commit(run, whole)
@@ -270,6 +286,9 @@ class LiveRunner:
                 if now > last_by and stopping.is_set():
                     raise HostLostError("the last checkpoint does not come through")
                 continue
+            if self._control is not None and now >= look_due:
+                look_due = max(look_due + delta_ms, now)
+                self._control.time_slot(self._counts.sample(self._clock_ms()))
             last = stopping.is_set() or (self._must_renew() and not run.closing)
             if not last and not run.closing:
                 run.move()
@@ -288,10 +307,12 @@ class LiveRunner:
         except queue.Empty:
             return
 
-    def _note(self, run: LiveRun, told: BrokenOff | EpochPassed | HostSealed) -> None:
+    def _note(self, run: LiveRun, told: Told) -> None:
         if told.run != run.number:
             return
         match told:
+            case CourierCounts():
+                self._counts.note(told, self._clock_ms())
             case EpochPassed():
                 run.checkpoints.passed(told, self._clock_ms())
             case HostSealed(host=SealedHost() as host):
@@ -367,6 +388,8 @@ class LiveRunner:
         runs, self._tries = self._tries.failed + 1, self._new_tries()
         self._marks = marks
         self._relocation.sealed(epoch, sealed)
+        if self._control is not None:
+            self._control.counted_keys(epoch, seen)
         run.committed(whole)
         self.versions.tidy(self._relocation.owners())
         first = self._flow.keyed[0].id if self._flow.keyed else None

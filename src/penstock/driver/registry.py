@@ -26,7 +26,7 @@ from penstock.exchange.aside import Aside, late_tables
 from penstock.model import DeadLetter
 from penstock.wire import orders
 from penstock.wire.flight import COUNTED_ON, TokenServer
-from penstock.wire.live import EpochPassed
+from penstock.wire.live import CourierCounts, EpochPassed
 from penstock.wire.report import Seen
 
 _log = logging.getLogger("penstock.hosts")
@@ -81,6 +81,7 @@ class Registry(TokenServer):
         self._on_host_lost = on_host_lost
         self._on_report: Callable[[list[Seen]], None] = lambda seen: None
         self._on_passed: Callable[[EpochPassed], None] = lambda passed: None
+        self._on_counted: Callable[[CourierCounts], None] = lambda counts: None
         self.actions = {
             "register": self._register,
             "refuse": self._refuse,
@@ -90,6 +91,7 @@ class Registry(TokenServer):
             "set_aside": self._set_aside,
             "trouble": self._note_trouble,
             "passed": self._note_passed,
+            "counted": self._note_counted,
             "stream_trouble": self._note_stream_trouble,
         }
         self.takes = {
@@ -101,6 +103,7 @@ class Registry(TokenServer):
             "set_aside": orders.SetAside,
             "trouble": orders.Trouble,
             "passed": orders.CourierPassed,
+            "counted": orders.CourierCounted,
             "stream_trouble": orders.StreamTrouble,
         }
 
@@ -170,15 +173,18 @@ class Registry(TokenServer):
         run: int,
         on_report: Callable[[list[Seen]], None] = lambda seen: None,
         on_passed: Callable[[EpochPassed], None] = lambda passed: None,
+        on_counted: Callable[[CourierCounts], None] = lambda counts: None,
     ) -> None:
         """From now on, keep the reports of this run and refuse all others.
 
         `on_report` is called with the reports of the run's couriers so far, whenever one has come;
-        `on_passed` when an epoch is through a courier of a live run.
+        `on_passed` when an epoch is through a courier of a live run, `on_counted` when one tells what it
+        has counted.
         """
         with self.changed:
             self._run, self._trouble = (epoch, run), None
             self._on_report, self._on_passed = on_report, on_passed
+            self._on_counted = on_counted
             self._seen, self._aside, self._complaints = {}, {}, []
             self._open, self._asked = {}, Counter()
             self._given_up = False
@@ -293,6 +299,12 @@ class Registry(TokenServer):
         with self.changed:
             if passed.run == self._run[1]:
                 self._on_passed(passed)
+
+    def _note_counted(self, facts: dict[str, Any]) -> None:
+        counts = codec.from_plain(facts, CourierCounts)
+        with self.changed:
+            if counts.run == self._run[1]:
+                self._on_counted(counts)
 
     def _note_stream_trouble(self, facts: dict[str, Any]) -> None:
         """A courier of a live run cannot go on, and so the run cannot."""

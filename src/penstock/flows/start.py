@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import pyarrow as pa
 
 from penstock import codec
+from penstock.control.elastic import Elastic
 from penstock.errors import CheckpointError, FlowError, SettingError, StoreError
 from penstock.model import milliseconds
 from penstock.operators.operator import OnError
@@ -81,11 +82,7 @@ def start(flow: Flow, options: StartOptions) -> FlowQuery:
     counts = host_counts(plan, options.hosts)
     if plan.one_host:
         chosen = _for_one_host(flow, plan, counts)
-    most, elastic = counts, flow.elasticity
-    if elastic is not None:
-        if flow.bound is None:
-            raise FlowError("an elastic flow needs an SLA", hint='add .sla(latency="1s")')
-        most = {s.id: min(s.slots, elastic.at_most) for s in plan.keyed}
+    most, elastic = most_hosts(flow, plan, counts), flow.elasticity
     check_cores(source.sparkSession, 1 if plan.one_host else sum(most.values()))
     if settings.host_cores is None:
         settings = replace(settings, host_cores=task_cores(source.sparkSession))
@@ -109,8 +106,7 @@ def start(flow: Flow, options: StartOptions) -> FlowQuery:
     replays = source.isStreaming and not store.closing
     version = version_to_resume(folder, store) if replays else None
     if elastic is not None:
-        before = counts | _hosts_before(store, version)
-        counts = {step: min(max(n, elastic.at_least), most[step]) for step, n in before.items()}
+        counts = elastic_counts(elastic, counts, most, store, version)
     keep_jobs_on_interrupt()
     timers = any(step.has_timers for step in plan.keyed)
     clock = False
@@ -193,6 +189,27 @@ def host_counts(plan: FlowPlan, hosts: int | dict[str, int]) -> dict[str, int]:
             hint=f"the keyed steps are {', '.join(counts)} (see flow.explain())",
         )
     return counts
+
+
+def most_hosts(flow: Flow, plan: FlowPlan, counts: dict[str, int]) -> dict[str, int]:
+    """Step -> how many hosts it may come to have."""
+    if flow.elasticity is None:
+        return counts
+    if flow.bound is None:
+        raise FlowError("an elastic flow needs an SLA", hint='add .sla(latency="1s")')
+    return {step.id: min(step.slots, flow.elasticity.at_most) for step in plan.keyed}
+
+
+def elastic_counts(
+    elastic: Elastic,
+    counts: dict[str, int],
+    most: dict[str, int],
+    store: Store,
+    version: int | None,
+) -> dict[str, int]:
+    """Step -> how many hosts it begins with: as many as it had, within its limits."""
+    before = counts | _hosts_before(store, version)
+    return {step: min(max(n, elastic.at_least), most[step]) for step, n in before.items()}
 
 
 def _hosts_before(store: Store, version: int | None) -> dict[str, int]:

@@ -7,7 +7,15 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from penstock.errors import FlowError, SettingError
-from penstock.flows.start import StartOptions, claim, host_counts, sink_of, with_errors
+from penstock.flows.start import (
+    StartOptions,
+    claim,
+    elastic_counts,
+    host_counts,
+    most_hosts,
+    sink_of,
+    with_errors,
+)
 from penstock.live.sinks.transactional import TransactionalSink
 from penstock.live.sources.source import LiveSource
 from penstock.model import milliseconds
@@ -52,9 +60,10 @@ def start_live(flow: Flow, options: StartOptions) -> FlowQuery:
             f"checkpoint_every={options.checkpoint_every!r}", hint='use "1s" or the like'
         )
     spark, counts = flow.spark, host_counts(plan, options.hosts)
+    most = most_hosts(flow, plan, counts)
     count = _courier_count(sources, options.couriers)
     check_session(spark)
-    check_cores(spark, sum(counts.values()), count + bool(late_rows))
+    check_cores(spark, sum(most.values()), count + bool(late_rows))
     if settings.host_cores is None:
         settings = replace(settings, host_cores=task_cores(spark))
     temporary = ""
@@ -72,6 +81,9 @@ def start_live(flow: Flow, options: StartOptions) -> FlowQuery:
     if options.delivery == "transactional":
         to = TransactionalSink(to, store.place, flow_id)
         to.check(plan.output)
+    if flow.elasticity is not None:
+        newest = max(store.epochs(), default=None)
+        counts = elastic_counts(flow.elasticity, counts, most, store, newest)
     keep_jobs_on_interrupt()
     settled = LiveStart(
         flow=plan,
@@ -83,7 +95,7 @@ def start_live(flow: Flow, options: StartOptions) -> FlowQuery:
         migration=Migration.parse(options.migration),
         settings=settings,
         sla=flow.bound,
-        elastic=None,
+        elastic=flow.elasticity,
         close=close,
         late_rows=late_sinks(plan, late_rows, sink),
         name=options.name,
@@ -120,10 +132,15 @@ def _refuse(flow: Flow, trigger: str | None, delivery: str) -> None:
     for asked, method, what in (
         (flow.one_host, "on_one_host", "run on one host"),
         (flow.keeps_order, "ordered", "keep the order of all rows (it keeps that of each key)"),
-        (flow.elasticity is not None, "elastic", "be elastic yet"),
     ):
         if asked:
             raise FlowError(f"a live flow cannot {what}", hint=f"leave out {method}(), or {_MICRO}")
+
+    elastic = flow.elasticity
+    if elastic is not None and elastic.functions is not None:
+        raise FlowError(
+            "a live flow cannot use functions yet", hint=f"leave out functions=, or {_MICRO}"
+        )
 
 
 def _courier_count(sources: tuple[LiveSource, ...], wanted: int | None) -> int:

@@ -9,8 +9,8 @@ in each courier's stream:
 - a *reroute*: a host that slots come to owns them from the first copy of the message on. One that they
   leave gives them away when the message has come from all couriers: no more rows of them can come.
 
-Rows whose state is not here are held back, slot by slot and in order, until it has been fetched; all
-others go on. Neither time nor a checkpoint passes rows that are held, and their slots stay.
+Rows whose state is not here are held back, key by key and in order, until it has been fetched; all
+others go first. Neither time nor a checkpoint passes rows that are held, and their slots stay.
 """
 
 from __future__ import annotations
@@ -61,8 +61,8 @@ class Sent:
     def with_facts(self, facts: Back) -> Sent:
         """The same, with what a courier is told after each work besides."""
         if self.back is not None:
-            took, watermark_ms = facts.took, facts.watermark_ms
-            facts = replace(self.back, took=took, watermark_ms=watermark_ms, busy_us=facts.busy_us)
+            names = ("took", "done", "watermark_ms", "busy_us")
+            facts = replace(self.back, **{name: getattr(facts, name) for name in names})
         return Sent(self.courier, self.rows, facts)
 
 
@@ -107,10 +107,20 @@ class _Courier:
     """It was idle, and waits to be told the host's watermark before it sends rows again."""
     newest: int = -1
     """Its newest chunk that was looked at."""
+    looked_at: list[int] = field(default_factory=list)
+    """Its chunks of which it was not told that they were applied, though they were looked at."""
     told: int = -1
-    """What it knows of chunks that were applied."""
+    """Up to which chunk it knows that all were applied."""
     busy_s: float = 0.0
     """Work since it was last told of some."""
+
+    def applied(self, held: set[int]) -> tuple[int, tuple[int, ...]]:
+        """The chunk up to which all were applied, and later ones that were since this was last asked, while
+        rows of these are held."""
+        took = min([self.newest, *(number - 1 for number in held)])
+        done = tuple(n for n in self.looked_at if n > took and n not in held)
+        self.looked_at = [n for n in self.looked_at if n in held]
+        return took, done
 
 
 class Rounds:
@@ -124,7 +134,9 @@ class Rounds:
         couriers: int,
         now_ms: Callable[[], int],
         clock: Callable[[], float] = time.perf_counter,
+        in_order: bool = False,
     ) -> None:
+        """With `in_order`, the rows of a slot keep their order, not only those of a key."""
         assert holdings.version is not None
         self.run, self.epoch = run, holdings.version + 1
         self.acted = -1
@@ -135,7 +147,7 @@ class Rounds:
         self._clock = clock
         self._messages: dict[int, tuple[Message, set[int]]] = {}
         """Reroutes and the like that have not come from all couriers, and from whom they have."""
-        self._held = HeldRows(holdings)
+        self._held = HeldRows(holdings, by_slot=in_order)
         self._needs: list[Need] = []
         """What has to be fetched, and was not told of."""
         self.time = RunTime(holdings, now_ms, self._needs)
@@ -300,6 +312,7 @@ class Rounds:
                     courier.waiting -= nbytes
                     if frame.chunk is not None:
                         courier.newest = frame.chunk.number
+                        courier.looked_at.append(frame.chunk.number)
                     yield number, frame, batch
 
     def _note_message(self, courier: int, message: Message, outcome: Worked) -> None:
@@ -400,19 +413,21 @@ class Rounds:
 
     def _tell(self, outcome: Worked) -> None:
         """Tell couriers what was applied, and how far time has come, together with what they get."""
-        took = [courier.newest for courier in self._couriers]
-        for held in self._held.chunks:
-            took[held.courier] = min(took[held.courier], held.number - 1)
+        held: dict[int, set[int]] = {}
+        for chunk in self._held.chunks:
+            held.setdefault(chunk.courier, set()).add(chunk.number)
         watermark = self.time.watermark
         last = {sent.courier: place for place, sent in enumerate(outcome.sent)}
         for number in self._active:
             courier = self._couriers[number]
             # one that wakes is told when no more can pass than that
             news = watermark != self._told or (courier.wakes and not self.time.is_behind)
-            if took[number] == courier.told and not news and number not in last:
+            took, done = courier.applied(held.get(number, set()))
+            if took == courier.told and not done and not news and number not in last:
                 continue
             facts = Back(
-                took=None if took[number] == courier.told else took[number],
+                took=None if took == courier.told else took,
+                done=done,
                 watermark_ms=watermark if news else None,
                 busy_us=int(courier.busy_s * 1e6),
             )
@@ -422,5 +437,5 @@ class Rounds:
                 outcome.sent.append(Sent(number, None, facts))
             else:
                 outcome.sent[place] = outcome.sent[place].with_facts(facts)
-            courier.told, courier.busy_s = took[number], 0.0
+            courier.told, courier.busy_s = took, 0.0
         self._told = watermark

@@ -15,8 +15,8 @@ FIRE_EVERY_MS = 10
 """Pause between two rounds that fire, where no watermark asks for one."""
 _LOOK_EVERY_MS = 2
 """Pause before a look whether what is due can fire."""
-_NEVER_DUE = (1 << 63) - 1
-"""What no due time is."""
+_NEVER_DUE = 1 << 63
+"""Later than any due time, and than the limit of all times when the input has ended."""
 
 
 class RunTime:

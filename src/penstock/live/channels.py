@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, suppress
 from typing import NamedTuple
 
@@ -32,6 +32,38 @@ class Ended(NamedTuple):
     error: PenstockError | None
 
 
+class Unapplied:
+    """Chunks that were sent to a host, and that it has not applied.
+
+    >>> chunks = Unapplied()
+    >>> for number in range(5):
+    ...     chunks.add(number)
+    >>> list(chunks.applied(0, done=(2, 3))), list(chunks.applied(4))
+    ([0, 2, 3], [1, 4])
+    """
+
+    def __init__(self) -> None:
+        self._numbers: deque[int] = deque()
+        self._ahead: set[int] = set()
+        """Those of them that were applied before older ones."""
+
+    def add(self, number: int) -> None:
+        """A chunk is sent: the newest."""
+        self._numbers.append(number)
+
+    def applied(self, took: int | None, done: Iterable[int] = ()) -> Iterator[int]:
+        """The host has applied all up to a number, and these later ones; gives those that were not yet."""
+        numbers = self._numbers
+        while took is not None and numbers and numbers[0] <= took:
+            number = numbers.popleft()
+            if number not in self._ahead:
+                yield number
+            self._ahead.discard(number)
+        for number in done:
+            self._ahead.add(number)
+            yield number
+
+
 class HostStream:
     """One courier's stream to one host of a step. One thread sends; what the host answers is handed, in its
     order, to `put`, by a thread of the stream's own."""
@@ -49,8 +81,8 @@ class HostStream:
         self.host, self.step, self.lane = host, header.step, lane
         self._endpoint, self._put = endpoint, put
         self._begun = self._done = False
-        self.unapplied: deque[int] = deque()
-        """Numbers of the chunks that the host has not applied, for whoever sends."""
+        self.unapplied = Unapplied()
+        """The chunks that the host has not applied, for whoever sends."""
         self.epoch = 0
         """The epoch of what the host answers next, for whoever takes it."""
         self.watermark_ms: int | None = None

@@ -26,12 +26,14 @@ from penstock.live.traffic import Traffic
 from penstock.plan.steps import FlowPlan
 from penstock.settings import Settings
 from penstock.wire.flight import Endpoint, Endpoints
-from penstock.wire.live import EpochPassed, LiveOrder, Message, StreamHeader
+from penstock.wire.live import CourierCounts, EpochPassed, LiveOrder, Message, StreamHeader
 
 _log = logging.getLogger("penstock.live")
 
 _JOIN_S = 5.0
 """Seconds to wait for a thread that was told to end."""
+_COUNTED_MS = 500
+"""Milliseconds for the driver to take counts."""
 _AGAIN_S = 0.2
 """Seconds until a driver that did not answer is told again."""
 
@@ -82,7 +84,7 @@ class CourierRun:
         self._task, self._settings = task, task.settings
         self._driver, self._endpoints, self._on_death = driver, endpoints, on_death
         self._events: SimpleQueue[_Event] = SimpleQueue()
-        self._reports: SimpleQueue[EpochPassed | None] = SimpleQueue()
+        self._reports: SimpleQueue[EpochPassed | CourierCounts | None] = SimpleQueue()
         self._durable: SimpleQueue[int | None] = SimpleQueue()
         self._telling = threading.Lock()
         self._halted = threading.Event()
@@ -216,8 +218,13 @@ class CourierRun:
         return stream
 
     def _report(self) -> None:
-        """Tell the driver of epochs that have passed, in their order."""
+        """Tell the driver of epochs that have passed, in their order, and of counts."""
         while (passed := self._reports.get()) is not None:
+            if isinstance(passed, CourierCounts):
+                with suppress(PenstockError):  # the next ones say the same, and more
+                    facts = codec.to_plain(passed)
+                    self._driver.call("counted", _COUNTED_MS, **facts)
+                continue
             while not self._halted.is_set():
                 try:
                     facts = codec.to_plain(passed)

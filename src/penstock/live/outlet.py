@@ -19,6 +19,7 @@ from penstock.exchange.split import split
 from penstock.faults import point
 from penstock.live.channels import HostStream
 from penstock.live.junction import InputRows, Junction
+from penstock.live.meter import StepMeter
 from penstock.live.notes import EpochNotes
 from penstock.live.pacing import ByteWindow, Pacer
 from penstock.live.sinks.sink import NEVER
@@ -87,7 +88,10 @@ class Outlet:
         pacer: Pacer,
         behind: tuple[Outlet, ...],
         run: Surroundings,
+        meter: StepMeter | None = None,
     ) -> None:
+        self.meter = meter
+        """Counts records for control; None: nobody wants that."""
         self.step, self.junction, self.pacer, self.behind = step, junction, pacer, behind
         self.epoch, self._run = epoch, run
         self._routes = order.routes
@@ -100,6 +104,10 @@ class Outlet:
         """How many there are in line."""
         self._bytes = 0
         """Of the rows in line."""
+        self.rows = 0
+        """Rows in line."""
+        self._put_us: deque[float] = deque()
+        """When each batch in line was put there, if records are counted."""
         self._told = Time(order.watermark_ms)
         """What hosts know of this courier's time."""
         self._told_at = -NEVER
@@ -124,15 +132,18 @@ class Outlet:
             bytes = item.batch.nbytes
             self._bytes += bytes
             self._run.window.add(bytes)
+            self.rows += item.batch.num_rows
+            if self.meter is not None:
+                self._put_us.append(self._run.now_us())
         self._line.append(item)
 
     def heard(self, stream: HostStream, back: Back) -> None:
         """A host has answered."""
         self._busy_s += back.busy_us / 1e6
-        if back.took is not None:
-            unapplied = stream.unapplied
-            while unapplied and unapplied[0] <= back.took:
-                self._applied(unapplied.popleft())
+        if self.meter is not None and back.busy_us:
+            self.meter.worked(stream.host, back.busy_us)
+        for number in stream.unapplied.applied(back.took, back.done):
+            self._applied(number, stream.host)
         if back.watermark_ms is not None:
             self._marks[stream.host] = back.watermark_ms
             self._awaited.discard(stream.host)
@@ -144,8 +155,8 @@ class Outlet:
 
     def ended(self, stream: HostStream) -> None:
         """The stream to a host that left has ended."""
-        while stream.unapplied:
-            self._applied(stream.unapplied.popleft())
+        for number in stream.unapplied.applied(self._number):
+            self._applied(number, stream.host)
 
     def work(self) -> float:
         """Do what is due. Gives the time at which to look again, if nothing happens before."""
@@ -203,18 +214,30 @@ class Outlet:
     def _cut(self, now: float) -> None:
         """Send all rows up to the next message, as one chunk."""
         inputs: list[list[pa.RecordBatch]] = [[] for _ in self.step.plan.inputs]
-        arrived, rows = [], 0
+        arrived, came, rows = list[Array](), list[Array](), 0
         while self._line and isinstance(item := self._line[0], InputRows):
             self._line.popleft()
             inputs[item.input].append(item.batch)
             rows += item.batch.num_rows
             if item.arrived_us is not None:
                 arrived.append(item.arrived_us)
+            if self.meter is not None:
+                put_us = self._put_us.popleft()
+                came.append(np.array([put_us]) if item.arrived_us is None else item.arrived_us)
         if not rows:
             return
+        self.rows = 0
         began, notes = thread_time(), self._run.notes(self.epoch)
+        tally = notes.tallies[self.step.id]
+        before = tally.counts.copy()
         kind, parts = self._parts(inputs, notes)
         self._number += 1
+        if self.meter is not None:
+            came_us = np.concatenate(came)
+            if not len(came_us):  # rows whose time of arrival is not known
+                came_us = np.array([self._run.now_us()])
+            times = float(came_us.mean()), float(came_us.min())
+            self.meter.cut(self._number, tally.counts - before, self._routes, *times)
         metadata = codec.encode(Frame(chunk=Chunk(self._number, kind)))
         work_s = thread_time() - began + _PART_S * len(parts)
         self._flying[self._number] = _Flying(
@@ -224,7 +247,7 @@ class Outlet:
         self.pacer.cut(self._number, rows, now)
         for host, batches in parts.items():
             stream = self.streams[host]
-            stream.unapplied.append(self._number)
+            stream.unapplied.add(self._number)
             stream.send(metadata, one_batch(batches))
         point("courier.sent", step=self.step.id, epoch=self.epoch, attempt=0, **self._run.where)
         if not parts:
@@ -257,8 +280,10 @@ class Outlet:
             self._sender = watermark, made
         return self._sender[1]
 
-    def _applied(self, number: int) -> None:
+    def _applied(self, number: int, host: str) -> None:
         chunk = self._flying[number]
+        if self.meter is not None:
+            self.meter.applied(number, host, self._run.now_us())
         chunk.parts -= 1
         if not chunk.parts:
             self._arrive(number)

@@ -45,8 +45,15 @@ class Puller:
         self._allowed = threading.Semaphore(0)
         self._done: Mapping[str, Any] | None = None
         self._left = threading.Event()
+        self._reader: LiveReader | None = None
         self._thread = threading.Thread(target=self._run, name=f"source-{source}", daemon=True)
         self._thread.start()
+
+    @property
+    def behind(self) -> int:
+        """Rows that are there and were not read, as far as is known."""
+        reader = self._reader
+        return 0 if reader is None else reader.behind()
 
     def allow(self) -> None:
         """Let it poll."""
@@ -67,10 +74,11 @@ class Puller:
 
     def _run(self) -> None:
         try:
-            reader = self._open()
+            reader = self._reader = self._open()
             try:
                 self._pull(reader)
             finally:
+                self._reader = None
                 reader.close()
         except Exception as failed:
             self._put(PullFailed(self._source, failed))

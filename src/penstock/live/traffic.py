@@ -31,6 +31,7 @@ from penstock.live.junction import (
     read_by,
     timeless,
 )
+from penstock.live.meter import StepMeter
 from penstock.live.notes import EpochNotes, arrivals_us
 from penstock.live.outlet import Outlet, Surroundings, one_batch
 from penstock.live.pacing import ByteWindow, Pacer
@@ -40,7 +41,17 @@ from penstock.model import DeadLetter
 from penstock.plan.steps import FlowPlan, MapStep
 from penstock.plan.watermarks import FREE
 from penstock.settings import Settings
-from penstock.wire.live import Back, EpochPassed, LiveOrder, Message, StreamHeader
+from penstock.wire.live import (
+    Back,
+    CourierCounts,
+    EpochPassed,
+    LiveOrder,
+    Message,
+    StreamHeader,
+)
+
+_QUIET_S = 1.0
+"""Seconds after which the driver is told of counts again that have not changed."""
 
 Connect = Callable[[str, str, StreamHeader, Lane], HostStream]
 """Opens a stream, given the host, its location, the header, and the lane of what comes by it."""
@@ -48,6 +59,10 @@ Connect = Callable[[str, str, StreamHeader, Lane], HostStream]
 
 class Asked(Protocol):
     """A source that brings rows when it may."""
+
+    @property
+    def behind(self) -> int:
+        """Rows that are there and were not read, as far as is known."""
 
     def allow(self) -> None:
         """Let it bring some."""
@@ -81,10 +96,10 @@ class Traffic:
         pullers: Mapping[int, Asked],
         connect: Connect,
         writer: LiveWriter,
-        report: Callable[[EpochPassed], None],
+        report: Callable[[EpochPassed | CourierCounts], None],
         keep_late: bool = False,
     ) -> None:
-        """Opens all streams. `report` is called when an epoch has passed."""
+        """Opens all streams. `report` is called when an epoch has passed, and with counts that are due."""
         self._flow, self._order, self._settings = flow, order, settings
         self._pullers = pullers
         self._open, self._writer, self._report = connect, writer, report
@@ -115,6 +130,11 @@ class Traffic:
             made = self._outputs[step.id] = len(flow.sources) + number
             if isinstance(step, MapStep):
                 self._maps.setdefault(flow.reads(number)[0], []).append((made, step))
+        self._count_at = NEVER if not order.count_ms else 0.0
+        """When the driver is to be told of counts next."""
+        self._counted: tuple[int, ...] = ()
+        """What the newest counts add up to, and when they were told."""
+        self._counted_at = -NEVER
         self._add_junctions()
         self._add_outlets()
         self._add_sources()
@@ -155,9 +175,9 @@ class Traffic:
             pacer = Pacer(longest_s) if first else Pacer(longest_s, at_once=1, share=1.0)
             after = [o for o in self._outlets.values() if step.id in dict(flow.graph)[o.step.id]]
             behind = tuple(dict.fromkeys(one for o in after for one in (o, *o.behind)))
-            self._outlets[step.id] = Outlet(
-                step, steps[step.id], order.epoch, self._junctions[step.id], pacer, behind, run
-            )
+            meter = StepMeter(step.id, step.slots) if order.count_ms else None
+            place = (order.epoch, self._junctions[step.id], pacer, behind, run, meter)
+            self._outlets[step.id] = Outlet(step, steps[step.id], *place)
         leaving = self._junctions[None]
         self._last_outlets = [
             outlet
@@ -224,7 +244,9 @@ class Traffic:
         now = time.monotonic()
         if now >= self._clocks_at:
             self._look_at_clocks(now)
-        look_at = now if self._stirred else min(look_at, self._clocks_at)
+        if now >= self._count_at:
+            self._tell_counts(now)
+        look_at = now if self._stirred else min(look_at, self._clocks_at, self._count_at)
         if not self._window.full and self._last is None:
             for number, source in self._sources.items():
                 if number in self._pullers and not source.asked and not source.ended:
@@ -235,6 +257,33 @@ class Traffic:
                     else:
                         look_at = min(look_at, at)
         return look_at
+
+    def _tell_counts(self, now: float) -> None:
+        """Tell the driver what was counted, unless it knows that already."""
+        self._count_at = now + self._order.count_ms / 1000
+        now_us = time.time() * 1e6
+        steps = tuple(
+            outlet.meter.counts(now_us, outlet.rows + self._behind(step))
+            for step, outlet in self._outlets.items()
+            if outlet.meter is not None
+        )
+        sums = tuple(
+            int(n)
+            for one in steps
+            for n in (one.arrived.sum(), one.completed.sum(), one.waiting, *one.busy_us.values())
+        )
+        if sums != self._counted or now >= self._counted_at + _QUIET_S:
+            self._counted, self._counted_at = sums, now
+            self._report(CourierCounts(self._order.run, self._order.courier, steps))
+
+    def _behind(self, step: str) -> int:
+        """Rows that sources of a step have, and that nobody has read."""
+        return sum(
+            self._pullers[number].behind
+            for number in self._sources
+            if number in self._pullers
+            and any(junction.step == step for junction in self._readers.get(number, ()))
+        )
 
     def _look_at_clocks(self, now: float) -> None:
         """Partitions may have become idle."""

@@ -46,11 +46,12 @@ class LiveParts(QueryParts):
         jobs = SparkJobs(spark.sparkContext, self.run_id, self._courier_task)
         self.crew = CourierCrew(jobs, self.registry, self.token, settings)
         self.bill = Bill(
-            HostPrice(),
+            HostPrice() if start.elastic is None else start.elastic.host_price,
             lambda: (self.hosts_wanted + start.couriers) * settings.workers,
             lambda: 0.0,
             wall_ms,
         )
+        self.control = self._control(lambda: start.couriers, live=True)
         self.runner: LiveRunner = LiveRunner(
             start.flow,
             start.sources,
@@ -68,6 +69,7 @@ class LiveParts(QueryParts):
             rewind=start.outlet.rewind,
             keeps=start.outlet.keeps,
             bill=self.bill,
+            control=self.control,
         )
 
     def start_up(self) -> None:

@@ -45,6 +45,8 @@ class QueryParts(ABC):
     bill: Bill
     keeper: WorkerKeeper | None = None
     """The flow's burst workers; None: it has none."""
+    helps = False
+    """Whether burst workers can help any step."""
     control: ControlLoop | None = None
     """Lets hosts follow the load; None: they do not."""
 
@@ -74,6 +76,41 @@ class QueryParts(ABC):
         """Begin what lasts as long as the query."""
         self.bill.note()
         self.relocation.start_hosts()
+
+    def _keeper(self) -> WorkerKeeper | None:
+        """The burst workers of a flow that may use any, not started yet."""
+        start = self.start
+        if start.elastic is None or start.elastic.functions is None:
+            return None
+        address = own_address(self.local)
+        backend = reachable(cast(Backend, start.elastic.functions), address)
+        faults = start.settings.faults
+        return WorkerKeeper(lambda: backend.start(start.flow, self.run_id, self.token, faults))
+
+    def _control(
+        self, together: Callable[[], int | None], trigger_ms: float = 0.0, live: bool = False
+    ) -> ControlLoop | None:
+        """What lets hosts follow the load, if the flow asks for that and has any that could."""
+        start = self.start
+        if start.elastic is None or start.sla is None:
+            return None
+        if not start.flow.keyed and not self.helps:
+            return None
+        return ControlLoop(
+            start.flow,
+            start.sla,
+            start.elastic,
+            self.relocation,
+            start.settings,
+            wall_ms,
+            sink=self.journal,
+            record=self.events,
+            keeper=self.keeper,
+            bill=self.bill,
+            together=together,
+            trigger_ms=trigger_ms,
+            live=live,
+        )
 
     @abstractmethod
     def drive(self) -> Literal["stopped", "finished"]:
@@ -126,14 +163,13 @@ class FlowParts(QueryParts):
         couriers = _Couriers(start, self)
         self.keeper = self._keeper()
         self.helps = self.keeper is not None and bool(helped(flow)[0])
-        """Whether burst workers can help any step."""
         self.bill = Bill(
             HostPrice() if start.elastic is None else start.elastic.host_price,
             couriers.paid_cores,
             lambda: 0.0 if self.keeper is None else self.keeper.used.money,
             wall_ms,
         )
-        self.control = self._control(couriers)
+        self.control = self._control(couriers.at_once, start.trigger_ms)
         self.runner: EpochRunner = EpochRunner(
             flow,
             self.fleet,
@@ -184,37 +220,6 @@ class FlowParts(QueryParts):
     def ends(self) -> list[Callable[[], object]]:
         first = [] if self.keeper is None else [self.keeper.stop]
         return [*first, *(merger.stop for merger in self.mergers), *super().ends()]
-
-    def _keeper(self) -> WorkerKeeper | None:
-        """The burst workers of a flow that may use any, not started yet."""
-        start = self.start
-        if start.elastic is None or start.elastic.functions is None:
-            return None
-        address = own_address(self.local)
-        backend = reachable(cast(Backend, start.elastic.functions), address)
-        faults = start.settings.faults
-        return WorkerKeeper(lambda: backend.start(start.flow, self.run_id, self.token, faults))
-
-    def _control(self, couriers: _Couriers) -> ControlLoop | None:
-        start = self.start
-        if start.elastic is None or start.sla is None:
-            return None
-        if not start.flow.keyed and not self.helps:
-            return None
-        return ControlLoop(
-            start.flow,
-            start.sla,
-            start.elastic,
-            self.relocation,
-            start.settings,
-            wall_ms,
-            sink=self.journal,
-            record=self.events,
-            keeper=self.keeper,
-            bill=self.bill,
-            together=couriers.at_once,
-            trigger_ms=start.trigger_ms,
-        )
 
 
 class _Couriers:

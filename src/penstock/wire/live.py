@@ -12,6 +12,9 @@ import zlib
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 from penstock.plan.epoch import RouteTable
 
 
@@ -130,6 +133,8 @@ class Back:
 
     took: int | None = None
     """All chunks of this courier up to this one have been applied."""
+    done: tuple[int, ...] = ()
+    """Later chunks that have been applied since the host last told: older ones wait for state."""
     watermark_ms: int | None = None
     """What the host has fired up to, if that has changed."""
     message: int | None = None
@@ -186,6 +191,8 @@ class LiveOrder:
     later run."""
     earlier: tuple[tuple[int, int], ...] = ()
     """Runs before this one that began with an earlier epoch: when, and with which one; newest first."""
+    count_ms: int = 0
+    """Milliseconds from one report of counts to the next; 0: nobody wants any."""
 
 
 @dataclass(frozen=True)
@@ -204,6 +211,36 @@ class EpochPassed:
     """All its sources have ended, with this epoch."""
     closed: bool = False
     """All that hosts had to give when windows closed is through, with this epoch."""
+
+
+@dataclass(frozen=True, eq=False)
+class StepCounts:
+    """A courier's counts of one step since its run began. Arrays are by slot."""
+
+    step: str
+    arrived: npt.NDArray[np.int64]
+    """Records that were sent to hosts."""
+    completed: npt.NDArray[np.int64]
+    """Records among them that hosts have applied."""
+    latency_us: npt.NDArray[np.float64]
+    """Sum of the latencies of those, in microseconds: from arrival until they were applied."""
+    done: dict[str, int]
+    """Host -> its records that it has applied."""
+    busy_us: dict[str, int]
+    """Host -> time that it has worked, for all couriers, in microseconds."""
+    oldest_us: dict[str, int]
+    """Host -> age of the oldest records that it has not applied, in microseconds."""
+    waiting: int = 0
+    """Rows that are known to have arrived and that were not sent yet."""
+
+
+@dataclass(frozen=True, eq=False)
+class CourierCounts:
+    """What a courier of a run has counted, step by step."""
+
+    run: int
+    courier: int
+    steps: tuple[StepCounts, ...]
 
 
 def output_courier(host: str, couriers: int) -> int:

@@ -121,6 +121,14 @@ class StreamTrouble(TypedDict):
     error: str
 
 
+class CourierCounted(TypedDict):
+    """What `wire.live.CourierCounts` says."""
+
+    run: Number
+    courier: Number
+    steps: list[dict[str, Any]]
+
+
 class CourierPassed(TypedDict):
     """What `wire.live.EpochPassed` says."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,7 +17,7 @@ WORK = {host: Work(10, 10.0) for host in HOSTS}
 STEP = StepId("sum")
 
 
-def one_slot(window_ms: float = 1000, **settings: float) -> Examiner:
+def one_slot(window_ms: float = 1000, **settings: Any) -> Examiner:
     return Examiner(STEP, 1, window_ms, **settings)
 
 

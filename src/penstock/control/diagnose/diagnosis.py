@@ -122,7 +122,7 @@ def diagnose(
     if served is None:
         return None
     capacity = projection.capacity(served, bounds)
-    gain = projection.gain(served, bounds, vitals.epoch_cost_ms)
+    gain = projection.gain(served, bounds, vitals.cost_ms)
     alert_ms, bound_ms = bounds.alert_ms, projection.bound_ms(bounds)
     figures, level, bound_ms, hot = _judge(
         *(vitals.owner, vitals.rate, vitals.backlog, vitals.latency_ms),

@@ -67,7 +67,7 @@ class Load:
             vitals.slot_latency_ms,
             vitals.host_rate,
             projection.capacity(served, bounds),
-            projection.gain(served, bounds, vitals.epoch_cost_ms),
+            projection.gain(served, bounds, vitals.cost_ms),
         )
 
     @property

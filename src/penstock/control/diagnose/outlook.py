@@ -38,7 +38,7 @@ at 25 ms instead of 50 ms
         if served is None:
             return Outlook(len(vitals.hosts), math.nan, math.nan)
         rate = vitals.host_rate
-        latencies = fitting(vitals).latency_ms(rate, served, bounds, vitals.epoch_cost_ms)
+        latencies = fitting(vitals).latency_ms(rate, served, bounds, vitals.cost_ms)
         return Outlook(len(vitals.hosts), float((rate / served).max()), float(latencies.max()))
 
     def instead_of(self, other: Outlook) -> str:

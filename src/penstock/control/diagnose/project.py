@@ -30,7 +30,7 @@ class Projection(ABC):
         """Arrivals a second at which a host's latency would grow without end."""
 
     @abstractmethod
-    def gain(self, service_rate: Floats, bounds: Bounds, epoch_cost_ms: float) -> Floats:
+    def gain(self, service_rate: Floats, bounds: Bounds, cost_ms: float) -> Floats:
         """The projected latency, times what is left to the capacity: the same for every rate."""
 
     @abstractmethod
@@ -42,12 +42,12 @@ class Projection(ABC):
         rate: npt.ArrayLike,
         service_rate: npt.ArrayLike,
         bounds: Bounds,
-        epoch_cost_ms: float = 0.0,
+        cost_ms: float = 0.0,
     ) -> Floats:
         """The latency that each host would settle at; inf where it cannot keep up."""
         served = np.asarray(service_rate, dtype=np.float64)
         spare = self.capacity(served, bounds) - np.asarray(rate, dtype=np.float64)
-        gain = self.gain(served, bounds, epoch_cost_ms)
+        gain = self.gain(served, bounds, cost_ms)
         keeps_up = spare > 0
         return np.where(keeps_up, gain / np.where(keeps_up, spare, 1.0), np.inf)
 
@@ -68,7 +68,7 @@ class Mm1(Projection):
     def capacity(self, service_rate: Floats, bounds: Bounds) -> Floats:
         return (1.0 - bounds.margin) * service_rate
 
-    def gain(self, service_rate: Floats, bounds: Bounds, epoch_cost_ms: float) -> Floats:
+    def gain(self, service_rate: Floats, bounds: Bounds, cost_ms: float) -> Floats:
         return np.full(np.shape(service_rate), 1000.0)
 
     def bound_ms(self, bounds: Bounds) -> float:
@@ -87,7 +87,7 @@ class Epochs(Projection):
 
     >>> from penstock.model import SLA
     >>> bounds = Bounds(SLA(1000, 1000), margin=0.0)
-    >>> Epochs().latency_ms([0.0, 500.0, 1000.0], [1000.0] * 3, bounds, epoch_cost_ms=250).tolist()
+    >>> Epochs().latency_ms([0.0, 500.0, 1000.0], [1000.0] * 3, bounds, cost_ms=250).tolist()
     [375.0, 750.0, inf]
     """
 
@@ -97,22 +97,44 @@ class Epochs(Projection):
     def capacity(self, service_rate: Floats, bounds: Bounds) -> Floats:
         return (1.0 - bounds.margin) * bounds.time * service_rate
 
-    def gain(self, service_rate: Floats, bounds: Bounds, epoch_cost_ms: float) -> Floats:
-        cost = max(self.settle * epoch_cost_ms, _NEXT_TO_NOTHING_MS)
+    def gain(self, service_rate: Floats, bounds: Bounds, cost_ms: float) -> Floats:
+        cost = max(self.settle * cost_ms, _NEXT_TO_NOTHING_MS)
         return cost * self.capacity(service_rate, bounds)
 
     def bound_ms(self, bounds: Bounds) -> float:
         return float(bounds.sla.latency_ms)
 
 
-_MM1, _EPOCHS = Mm1(), Epochs()
+@dataclass(frozen=True)
+class Chunks(Epochs):
+    """For a live engine whose chunks follow each other: an epoch of its own for each step.
+
+    A host works on one chunk while the next one gathers. The result is compared with the step's own part of
+    the bound.
+
+    >>> from penstock.model import SLA
+    >>> bounds = Bounds(SLA(100, 1000), margin=0.0, share=0.5)
+    >>> Chunks().latency_ms([0.0, 500.0], [1000.0] * 2, bounds, cost_ms=4).tolist(), Chunks().bound_ms(bounds)
+    ([6.0, 12.0], 50.0)
+    """
+
+    def capacity(self, service_rate: Floats, bounds: Bounds) -> Floats:
+        return (1.0 - bounds.margin) * service_rate
+
+    def bound_ms(self, bounds: Bounds) -> float:
+        return bounds.latency_ms
+
+
+_MM1, _EPOCHS, _CHUNKS = Mm1(), Epochs(), Chunks()
 
 
 def fitting(vitals: Vitals) -> Projection:
-    """The projection for the engine that the vitals come from: by whether an epoch costs anything.
+    """The projection for the engine that the vitals come from: by what costs something in it.
 
     >>> from penstock.model import StepId
     >>> fitting(Vitals.even(StepId("sum"), [1.0], hosts=1, service_rate=9.0))
     Mm1()
     """
-    return _EPOCHS if vitals.epoch_cost_ms > 0 else _MM1
+    if vitals.epoch_cost_ms > 0:
+        return _EPOCHS
+    return _CHUNKS if vitals.chunk_cost_ms > 0 else _MM1

@@ -58,7 +58,10 @@ class Examiner:
         delta_ms: float = 100.0,
         decay: float = 1 / 8,
         memory_ms: float = 30_000.0,
+        measured: bool = False,
     ) -> None:
+        """Where latencies are `measured`, those count, and the estimate fills the gaps."""
+        self._measured = measured
         self.step, self.slots, self.delta_ms = step, slots, delta_ms
         self._window_ms, window = window_ms, window_ms / delta_ms
         longest = math.ceil(_LONGEST_MS / delta_ms)
@@ -116,6 +119,8 @@ class Examiner:
             self._arrivals.add(increase.m, arrivals, float(increase.m))
             self._fifo.arrive(increase.m, arrivals, increase.m)
             latency = self._fifo.complete(increase.m, increase.completed)
+            if self._measured and increase.measured_ms is not None:
+                latency = increase.measured_ms / self.delta_ms
             self._completions.add(
                 increase.m, increase.owner, increase.completed, latency, increase.measured_ms
             )

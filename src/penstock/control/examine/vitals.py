@@ -61,9 +61,17 @@ class Vitals:
     """The time that `newest_rate` is of."""
     epoch_cost_ms: float = 0.0
     """What an epoch costs however little it brings; 0 for an engine without epochs."""
+    chunk_cost_ms: float = 0.0
+    """What a chunk costs however little it brings, in a live flow whose latency follows from that; 0: M/M/1
+    predicts it better."""
     valid: bool = True
     missing: str = ""
     """Why nothing should be decided on these, if they are not valid."""
+
+    @property
+    def cost_ms(self) -> float:
+        """What an epoch, or a chunk, costs however little it brings."""
+        return self.epoch_cost_ms or self.chunk_cost_ms
 
     @property
     def host_rate(self) -> Floats:

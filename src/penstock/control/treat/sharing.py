@@ -14,6 +14,10 @@ SHARE_EPOCHS = 50
 """Epochs that are looked back on, and go by, before the shares of steps are moved."""
 
 
+SHARE_TIME_SLOTS = 100
+"""The same in time slots of a live flow: ten seconds, unless they are of another length."""
+
+
 class Sharing:
     """Notes how each step does, epoch by epoch, and moves the shares now and then.
 
@@ -47,8 +51,18 @@ class Sharing:
         before = self.shares
         for step, share in before.items():
             self._kept[step].append(spent_ms[step] + share * rest <= share * bound_ms)
-        if len(self._kept[next(iter(before))]) < SHARE_EPOCHS:
+        return self._move(SHARE_EPOCHS)
+
+    def note_step(self, step: StepId, kept: bool) -> dict[StepId, tuple[float, float]]:
+        """Whether a step of a live flow kept to its part in a time slot. Returns as `note`."""
+        self._kept[step].append(kept)
+        return self._move(SHARE_TIME_SLOTS)
+
+    def _move(self, after: int) -> dict[StepId, tuple[float, float]]:
+        """Move shares when each step was looked at so often."""
+        if any(len(kept) < after for kept in self._kept.values()):
             return {}
+        before = self.shares
         now = self._budget.update({step: sum(k) / len(k) for step, k in self._kept.items()})
         self._kept = {step: [] for step in before}
         return {step: (before[step], now[step]) for step in now if now[step] != before[step]}
@@ -92,6 +106,15 @@ class SharedBound:
             changed = self._sharing.note(spent_ms, age_ms + took_ms, bound_ms)
             self.shares = self._sharing.shares
         self._left = {step: self._times.left_to(step, self.shares[step]) for step in self._wholes}
+        return changed
+
+    def note_step(self, step: StepId, kept: bool) -> dict[StepId, tuple[float, float]]:
+        """Whether a step of a live flow kept to its part in a time slot. Returns the shares that have
+        changed: before and now."""
+        if self._sharing is None:
+            return {}
+        changed = self._sharing.note_step(step, kept)
+        self.shares = self._sharing.shares
         return changed
 
     def of(self, step: StepId) -> Bounds:

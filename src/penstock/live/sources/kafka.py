@@ -301,7 +301,8 @@ class KafkaReader(LiveReader):
         self._fatal: Any = None
         self._away = ToldOnce(_log)
         self._consumer = source._consumer(error_cb=self._note)
-        self._consumer.assign([_partition(name, offset) for name, offset in positions.items()])
+        self._partitions = [_partition(name, offset) for name, offset in positions.items()]
+        self._consumer.assign(self._partitions)
         self._only = place_of(next(iter(positions))) if len(positions) == 1 else None
         """The one partition that is read, if it is one."""
 
@@ -322,6 +323,17 @@ class KafkaReader(LiveReader):
         if good:
             self._away.over()
         return [self._polled(*place, part) for place, part in self._parts(good).items()]
+
+    def behind(self) -> int:
+        """By the ends of partitions that brokers told with the newest messages."""
+        try:
+            found = [
+                (read.offset, self._consumer.get_watermark_offsets(read, cached=True)[1])
+                for read in self._consumer.position(self._partitions)
+            ]
+        except RuntimeError:  # it was closed meanwhile
+            return 0
+        return sum(max(0, end - offset) for offset, end in found if offset >= 0)
 
     def _parts(self, messages: list[Any]) -> dict[tuple[str, int], list[Any]]:
         """Messages by topic and partition."""

@@ -162,16 +162,22 @@ class RateReader(LiveReader):
             time.sleep(max(left_s, 0.0002))
         return found
 
+    def behind(self) -> int:
+        return sum(max(0, self._end(name, at) - at["row"]) for name, at in self._at.items())
+
+    def _end(self, name: str, at: Mapping[str, Any]) -> int:
+        """Rows of a partition that have arrived by now."""
+        source = self._source
+        passed_ms = source.clock() * 1000 - at["start_ms"]
+        arrived = max(0, int(source.arrivals.cumulative(max(0.0, passed_ms))))
+        if source.rows is not None:
+            arrived = min(arrived, source.rows)
+        return -(-(arrived - int(name)) // source.count)
+
     def _due(self, most_rows: int) -> list[Polled]:
         source, found = self._source, []
         for name, at in self._at.items():
-            passed_ms = source.clock() * 1000 - at["start_ms"]
-            arrived = max(0, int(source.arrivals.cumulative(max(0.0, passed_ms))))
-            if source.rows is not None:
-                arrived = min(arrived, source.rows)
-            # rows of this partition with a number below `arrived`
-            end = -(-(arrived - int(name)) // source.count)
-            end = min(end, at["row"] + most_rows)
+            end = min(self._end(name, at), at["row"] + most_rows)
             if end <= at["row"]:
                 continue
             number = np.arange(at["row"], end, dtype=np.int64) * source.count + int(name)

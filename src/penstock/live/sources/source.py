@@ -38,6 +38,11 @@ class LiveReader(ABC):
     def poll(self, wait_ms: float, most_rows: int) -> list[Polled]:
         """All rows that are there, at most about `most_rows`; waits up to `wait_ms` for the first."""
 
+    def behind(self) -> int:
+        """Rows that are there and were not read, as far as the reader knows without asking anybody. May be
+        called by another thread than the reader's."""
+        return 0
+
     def commit(self, positions: Mapping[str, Any]) -> None:  # noqa: B027 - few sources care
         """The rows before these positions, by partition, will not be asked for again."""
 

@@ -67,6 +67,7 @@ def opening_of(
     host_start_ms: float,
     trigger_ms: float = 0.0,
     warm_epochs: int = WARM_EPOCHS,
+    live: bool = False,
 ) -> Opening:
     """All that the machine of a flow is made from."""
     segments, whole = helped(flow) if elastic.functions is not None else ({}, {})
@@ -81,6 +82,7 @@ def opening_of(
         whole,
         trigger_ms,
         not isinstance(elastic.policy, str),
+        live,
     )
 
 
@@ -101,6 +103,8 @@ def machine_of(opening: Opening, elastic: Elastic) -> FlowControl:
             float(milliseconds(elastic.delta)),
             warm_epochs=opening.warm_epochs,
             host_start_ms=opening.host_start_ms,
+            own_latency=opening.live,
+            measured=opening.live,
         ),
         now_ms=opening.started_ms,
         offload=None if elastic.functions is None else offload,

@@ -224,7 +224,7 @@ def bound_part(vitals: Vitals, bounds: Bounds) -> float:
     projection, served = fitting(vitals), service_rates(vitals)
     if served is None:
         return 1.0
-    idle_ms = projection.latency_ms(np.zeros(len(served)), served, bounds, vitals.epoch_cost_ms)
+    idle_ms = projection.latency_ms(np.zeros(len(served)), served, bounds, vitals.cost_ms)
     return 1.0 - float(idle_ms.max()) / projection.bound_ms(bounds)
 
 

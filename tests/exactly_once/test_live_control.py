@@ -1,0 +1,171 @@
+"""Hosts of a live flow follow the load: nothing is lost, and what was decided can be decided again."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from penstock.control.elastic import Elastic, Steering
+from penstock.control.instructions import Tell
+from penstock.control.journal.entry import Entry
+from penstock.control.treat.decision import Bounds
+from penstock.faults import Fault, armed
+from penstock.live.sources.rate import rate
+from penstock.model import SLA
+from penstock.offload.policy.flow import machine_of
+from penstock.operators.aggregate.aggregates import AggregatePlan, count
+from penstock.plan.steps import FlowPlan, KeyedStep, SourcePlan
+from penstock.sim.plane import Plane
+from penstock.sim.run import simulate
+from penstock.sim.shapes import shape
+from penstock.sim.trace import Trace
+from penstock.testing import Pace
+from tests.exactly_once.test_live import live_trial
+from tests.trials.control_trial import Obedient, Restless, gather, spread
+from tests.trials.ledger import SUMS
+from tests.trials.live_cluster import LiveCluster
+
+STEP = SUMS.keyed[0].id
+
+
+def told(cluster: LiveCluster, event: str) -> list[Entry]:
+    return [entry for entry in cluster.journal if entry.event == event]
+
+
+def replayed(cluster: LiveCluster) -> list[Entry]:
+    """The journal that another machine tells of the same events."""
+    opening, *events = cluster.recorded
+    assert cluster.elastic is not None
+    machine = machine_of(opening, cluster.elastic)
+    given = [one for event in events for one in machine.handle(event)]
+    return [one.entry for one in given if isinstance(one, Tell)]
+
+
+def test_treatments_are_done_in_the_middle_of_the_stream(tmp_path: Path) -> None:
+    policy = Obedient()
+    with live_trial(tmp_path, elastic=Elastic(policy, at_most=4)) as trial:
+        on = trial.cluster
+        trial.give()
+        policy.orders[STEP] = spread
+        trial.give()
+        on.until(lambda: len(told(on, "done")) == 1, "slots have moved to two new hosts")
+        assert len(on.relocation.hosts(STEP)) == 4
+        trial.give()
+        policy.orders[STEP] = gather
+        on.until(lambda: len(told(on, "done")) == 2, "and back")
+        assert len(on.relocation.hosts(STEP)) == 2
+        trial.give()
+        trial.check()
+        assert [entry.event for entry in on.journal][:2] == ["decided", "began"]
+
+
+@pytest.mark.parametrize("seed", [1, 2, pytest.param(3, marks=pytest.mark.slow)])
+def test_nothing_is_lost_whatever_is_ordered_and_whoever_dies(tmp_path: Path, seed: int) -> None:
+    policy, pick = Restless(seed, eager=0.3), random.Random(seed)
+    with live_trial(tmp_path, seed, elastic=Elastic(policy, at_most=4)) as trial:
+        on = trial.cluster
+        for _ in range(6):
+            trial.give(batches=4)
+            kill = pick.choice(("host", "courier", "nobody"))
+            if kill == "host" and on.jobs.live:
+                on.jobs.kill(pick.choice(sorted(on.jobs.live)))
+            elif kill == "courier":
+                on.courier_jobs.kill(f"courier/{pick.randrange(2)}")
+            on.pass_epochs(2)
+        policy.calm = True
+        trial.give()
+        trial.check()
+        assert policy.ordered, "nothing was ordered"
+
+
+def test_a_lost_host_is_told(tmp_path: Path) -> None:
+    policy = Obedient()
+    with live_trial(tmp_path, elastic=Elastic(policy)) as trial:
+        on = trial.cluster
+        trial.give()
+        on.pass_epochs(1)
+        on.jobs.kill(f"{STEP}/1")
+        on.until(lambda: told(on, "host lost"), "it was told")
+        trial.give()
+        trial.check()
+
+
+@pytest.mark.parametrize("point", ["driver.message", "driver.told", "driver.committed"])
+def test_a_driver_that_dies_under_a_treatment_is_followed_by_another(
+    tmp_path: Path, point: str
+) -> None:
+    policy = Obedient()
+    with live_trial(tmp_path, elastic=Elastic(policy, at_most=4)) as trial:
+        on = trial.cluster
+        trial.give()
+        on.pass_epochs(1)
+        policy.orders[STEP] = spread
+        with armed(Fault(point, do="raise", hits=(4,))):
+            trial.give()
+            on.until(lambda: on.deaths["driver"], "the driver died")
+        policy.orders.pop(STEP, None)
+        trial.give()
+        trial.check()
+
+
+def paced(host_rate: float, load: str, rows: int, store: Path, **settings: object) -> LiveCluster:
+    """Counts of keys, on hosts that take so many rows a second."""
+    source = rate(shape(load), rows=rows, keys=3_000, partitions=2)
+    plan = AggregatePlan(source.schema, ["key"], {"n": count()})
+    flow = FlowPlan(
+        (SourcePlan(source.schema, arrival="arrival"),), (KeyedStep("count", 32, plan),)
+    )
+    elastic = Elastic(at_most=6)
+    return LiveCluster(
+        flow,
+        (source,),
+        str(store),
+        hosts=1,
+        elastic=elastic,
+        sla=SLA(200, 1_000),
+        warm_slots=5,
+        checkpoint_ms=300,
+        **settings,  # type: ignore[arg-type]
+    )
+
+
+def test_live_control_and_the_simulator_agree(tmp_path: Path) -> None:
+    """On the same load both come to about as many hosts, and both keep the SLA then."""
+    host_rate, load = 300.0, "steady(700)"
+    trace = Trace.of_rates(np.full((150, 32), 700.0 / 32))
+    bounds = Bounds(SLA(200, 1_000), at_most=6)
+    simulated = simulate(trace, "switch", bounds, Plane(service_rate=host_rate), hosts=1)
+    with armed(Fault("host.work", Pace(host_rate), hits=())):
+        on = paced(host_rate, load, 14_000, tmp_path)
+        try:
+            on.until(lambda: len(on.relocation.hosts("count")) >= 3, "there are enough hosts")
+            on.until(
+                lambda: (
+                    on.progress
+                    and (latency := on.progress[-1].latency) is not None
+                    and latency.mean_ms < 200
+                ),
+                "the SLA is kept",
+            )
+            assert on.control is not None
+            on.control.steer(Steering(dry_run=True))
+            hosts = len(on.relocation.hosts("count"))
+            assert abs(hosts - simulated.series.hosts[-1]) <= 1
+        finally:
+            on.close()
+        assert replayed(on) == on.journal
+
+
+def test_a_dry_run_only_tells(tmp_path: Path) -> None:
+    policy = Obedient()
+    with live_trial(tmp_path, elastic=Elastic(policy, at_most=4, dry_run=True)) as trial:
+        on = trial.cluster
+        policy.orders[STEP] = spread
+        trial.give()
+        on.until(lambda: told(on, "decided"), "something was decided")
+        on.pass_epochs(2)
+        assert (told(on, "began"), len(on.relocation.hosts(STEP))) == ([], 2)
+        trial.check()
