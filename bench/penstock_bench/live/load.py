@@ -1,4 +1,4 @@
-"""Loads of live trials: made-up rows that arrive as a shape says, behind a lead-in for the flow to come up."""
+"""Loads of live trials: made-up rows that arrive as a shape says, behind a lead-in for coming up."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When the sink got which row, noted from outside of the flow, for loads whose rows follow from their numbers.
+"""When the sink got which row, noted from outside of the flow; rows follow from their numbers alone.
 
 A flow that gives, for a key, how many of its rows it has taken so far tells by that which rows are done. A
 live courier notes what its sink is given and when, in a file of its own; the time of arrival of every row is
