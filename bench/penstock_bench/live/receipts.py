@@ -11,9 +11,7 @@ import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
-from typing import BinaryIO
 
 import numpy as np
 import numpy.typing as npt
@@ -53,19 +51,14 @@ class Receipts:
         key, count = self.told(batch)
         rows = np.empty((len(key), _COLUMNS), np.int64)
         rows[:, 0], rows[:, 1], rows[:, 2] = time.time_ns() // 1000, key, count
-        _file(self.folder).write(rows.tobytes())
+        with (Path(self.folder) / f"{os.getpid()}.i64").open("ab", buffering=0) as file:
+            file.write(rows.tobytes())
 
     def received(self) -> Received:
         """All that was noted so far, by any courier."""
         found = [np.fromfile(file, np.int64) for file in sorted(Path(self.folder).glob("*.i64"))]
         whole = np.concatenate([np.empty(0, np.int64), *found])
         return whole[: len(whole) // _COLUMNS * _COLUMNS].reshape(-1, _COLUMNS)
-
-
-@lru_cache(maxsize=4)
-def _file(folder: str) -> BinaryIO:
-    """The file of this process."""
-    return (Path(folder) / f"{os.getpid()}.i64").open("ab", buffering=0)
 
 
 def done_us(key: Numbers, received: Received) -> Floats:

@@ -28,6 +28,7 @@ from penstock.state.keys.codec import KeyCodec, int_keys, slots_of
 from penstock_bench import sides
 from penstock_bench.live.latency import Truth, truth_of
 from penstock_bench.live.load import Load, Records, as_fast_as
+from penstock_bench.live.query import GRACE_S
 from penstock_bench.live.receipts import Columns
 from penstock_bench.live.trial import SLOTS, Trial, Tried, tried
 from penstock_bench.report import Goal, PartResult, Show
@@ -140,7 +141,7 @@ def ratios(results: dict[str, Any]) -> dict[str, float]:
 
 def switched(spark: SparkSession, scenario: Scenario, show: Show) -> Switched:
     """Run one, in a session of `bench_session`."""
-    load, flow = _LOADS[scenario.name](scenario)
+    load, flow = LOADS[scenario.name](scenario)
     trial = Trial(
         load,
         lambda source: controlled(flow(source), scenario),
@@ -215,7 +216,8 @@ def taken_orders(batch: pa.RecordBatch) -> tuple[Numbers, Numbers]:
 
 
 def _exchange(scenario: Scenario) -> tuple[Load, Steps]:
-    orders, content = excerpt(day(), _OPENING_S, scenario.seconds, _ONE_IN, Traders())
+    for_s = scenario.seconds + GRACE_S  # rows go on while the last ones are awaited
+    orders, content = excerpt(day(), _OPENING_S, for_s, _ONE_IN, Traders())
 
     def records(number: Numbers, t_us: Numbers) -> Records:
         stock, *_ = content.rows(number, t_us)
@@ -283,7 +285,7 @@ def _words(sentences: LiveSource) -> ps.Flow:
     return split.key_by("word", slots=SLOTS).aggregate(n=ps.count())
 
 
-_LOADS: dict[str, Callable[[Scenario], tuple[Load, Steps]]] = {
+LOADS: dict[str, Callable[[Scenario], tuple[Load, Steps]]] = {
     "exchange": _exchange,
     "sine": lambda scenario: (bids(scenario.rate), bids_by_auction),
     "wordcount": _word_count,
