@@ -13,7 +13,7 @@ import pytest
 
 from penstock.faults import FAULT_POINTS, LIVE_POINTS, armed
 from tests.trials.live_cluster import SETTINGS
-from tests.trials.live_stories import POINTS, mishap, tell
+from tests.trials.live_stories import BURST_POINTS, POINTS, mishap, tell
 from tests.trials.live_subjects import SUBJECTS, newest
 from tests.trials.live_trial import SubjectTrial, subject_trial
 from tests.trials.stories import many_faults
@@ -34,9 +34,9 @@ def test_every_point_is_told_of() -> None:
     """Those that only micro-batches pass, or only sinks of Spark, are not passed here."""
     micro = {
         "host.channel", "host.applied", "driver.written", "courier.read", "courier.closed",
-        "courier.offload", "courier.offloaded", "sink.merge",
+        "sink.merge",
     }  # fmt: skip
-    assert set(POINTS) | micro == set(FAULT_POINTS) | set(LIVE_POINTS)
+    assert {*POINTS, *BURST_POINTS} | micro == set(FAULT_POINTS) | set(LIVE_POINTS)
 
 
 def back_and_forth(trial: SubjectTrial, turns: int = 3) -> None:

@@ -1,4 +1,5 @@
-"""Messages to the registry and to hosts: of wrong shape, out of range, cut off, or from a stranger."""
+"""Messages to the registry and to hosts, live streams too: of wrong shape, out of range, cut off, or from a
+stranger."""
 
 from __future__ import annotations
 
@@ -17,12 +18,24 @@ from hypothesis import strategies as st
 
 from penstock import codec
 from penstock.driver.registry import Registry
-from penstock.errors import HostLostError, PenstockError, ProtocolError
+from penstock.errors import HostLostError, PenstockError, ProtocolError, from_wire
 from penstock.host.main import HostOrder, HostTask, TaskOrder
 from penstock.host.server import HostServer
 from penstock.operators.operator import EpochTime
 from penstock.plan.assignment import Assignment
 from penstock.wire.flight import Endpoint, TokenServer
+from penstock.wire.live import (
+    Back,
+    CheckpointMessage,
+    Chunk,
+    Frame,
+    Handing,
+    Message,
+    Reroute,
+    StreamHeader,
+    Time,
+    pack,
+)
 from penstock.wire.messages import ChannelHeader, Close, CopyTicket
 from tests.fuzz.fuzzing import bounded, fuzz, must_be_clear, mutated, numbers, plain, scalars
 from tests.trials.cluster import SETTINGS
@@ -288,3 +301,95 @@ def test_tickets(host: HostServer, client: Endpoint, ticket: Any) -> None:
         except PenstockError as refused:
             must_be_clear(refused)
     assert client.call("memory", SHORT_MS)["rss"]
+
+
+# Frames of live streams
+
+TOTALS = pa.RecordBatch.from_pydict({"__key": pa.array([b"x"]), "sum(v)": pa.array([1])})
+CHUNK = codec.to_plain(Frame(chunk=Chunk(0, "rows")))
+FRAMES = [
+    CHUNK,
+    codec.to_plain(Frame(chunk=Chunk(1, "partials"))),
+    codec.to_plain(Frame(time=Time(5, idle=True))),
+    codec.to_plain(Frame(message=Message(checkpoint=CheckpointMessage(0, 0, -1)))),
+    codec.to_plain(
+        Frame(message=Message(reroute=Reroute(0, STEP.id, (Handing((0, 1), "a", "", "b", ""),))))
+    ),
+    codec.to_plain(Frame(leave=True)),
+]
+
+
+def damaged(body: bytes, at: int, byte: int, kept: int) -> bytes:
+    """Another byte in one place, and the end cut off."""
+    at %= len(body)
+    return (body[:at] + bytes([byte]) + body[at + 1 :])[: max(len(body) - kept, 1)]
+
+
+frames = st.builds(mutated, st.sampled_from(FRAMES), plain | numbers, st.integers(0, 12)).map(
+    codec.encode
+)
+live_frames = st.one_of(
+    st.tuples(frames, st.none() | batches),
+    st.tuples(st.binary(min_size=1, max_size=20), st.none() | batches),
+    st.builds(
+        lambda frame, batch, *damage: (damaged(pack(frame, batch), *damage), None),
+        frames | st.just(codec.encode(CHUNK)),
+        batches | st.just(TOTALS),
+        st.integers(0, 2_000),
+        st.integers(0, 255),
+        st.just(0) | st.integers(0, 400),
+    ),
+)
+
+
+def stream(client: Endpoint, run: int, sent: list[tuple[bytes, pa.RecordBatch | None]]) -> None:
+    """A live stream as it is, of the only courier, and what the host says of it."""
+    header = StreamHeader(STEP.id, run, 0, 1)
+    with client.exchange(codec.encode(header), SHORT_MS) as (writer, reader):
+        schema: pa.Schema | None = None
+        for metadata, batch in sent:
+            if batch is None:
+                writer.write_metadata(metadata)
+            elif schema is None or batch.schema.equals(schema):
+                if schema is None:
+                    writer.begin(batch.schema)
+                schema = batch.schema
+                writer.write_with_metadata(batch, metadata)
+        writer.write_metadata(codec.encode(Frame(leave=True)))
+        writer.done_writing()
+        for chunk in reader:
+            if chunk.app_metadata is not None:
+                back = codec.decode(chunk.app_metadata.to_pybytes(), Back)
+                if back.error is not None:
+                    raise from_wire(back.error)
+
+
+@fuzz(150)
+@given(st.lists(live_frames, max_size=3))
+@example([(codec.encode(CHUNK), ROWS), (pack(codec.encode(CHUNK), TOTALS), None)])
+@example([(pack(codec.encode(CHUNK), ROWS), ROWS)])
+@example([(pack(codec.encode(FRAMES[2]), ROWS), None)])
+@example([(codec.encode(CHUNK) + b"\n", None)])
+def test_frames_of_a_live_stream(
+    host: HostServer, client: Endpoint, sent: list[tuple[bytes, pa.RecordBatch | None]]
+) -> None:
+    run = next_run(client)
+    client.call("join", SHORT_MS, run=run, couriers=1)
+    with bounded():
+        try:
+            stream(client, run, sent)
+        except HostLostError as lost:
+            raise AssertionError(f"a bad frame is taken for a lost host: {lost}") from lost
+        except PenstockError as refused:
+            must_be_clear(refused)
+    assert client.call("memory", SHORT_MS)["rss"]
+
+
+def test_chunks_of_two_kinds_go_on_one_stream(client: Endpoint) -> None:
+    sender = STEP.plan.sender(EpochTime(0, 0), two_stage=True)
+    assert not list(sender.add(0, ROWS))
+    kind, (partials,) = sender.finish()
+    run = next_run(client)
+    client.call("join", SHORT_MS, run=run, couriers=1)
+    packed = pack(codec.encode(Frame(chunk=Chunk(1, kind))), partials.batch)
+    stream(client, run, [(codec.encode(CHUNK), ROWS), (packed, None), (packed, None)])

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 
 from penstock.errors import ProtocolError
+from penstock.host.held_rows import HeldRows
 from penstock.host.holdings import Holdings
 from penstock.host.residence import NeedDue, NeedKeys
 from penstock.host.rounds import Rounds, Worked
@@ -280,7 +281,8 @@ def found_elsewhere(need: NeedKeys, **sums: int) -> tuple[Keys, pa.Table]:
 def awaiting(key: int, by_slot: bool = False) -> tuple[Run, NeedKeys]:
     """A host that slots came to, and that has asked for the state of a key's row."""
     run = Run(PLAN)
-    run.rounds = Rounds(run.holdings, HOST, 0, 2, lambda: 0, lambda: 0.0, by_slot)
+    run.rounds = Rounds(run.holdings, HOST, 0, 2, lambda: 0, lambda: 0.0)
+    run.rounds._held = HeldRows(run.holdings, by_slot)
     run.tell(reroute(0, ALL, "elsewhere", HOST))
     run.sums(0, (key, 1))
     (need,) = run.work().needs

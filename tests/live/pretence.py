@@ -33,6 +33,7 @@ from penstock.wire.live import (
     LiveStep,
     Message,
     StreamHeader,
+    unpack,
 )
 
 TOKEN = "t"
@@ -199,14 +200,14 @@ class PretendHost(TokenServer):
         self.headers.append(codec.decode(descriptor.command, StreamHeader))
         begun = False
         for chunk in reader:
-            frame = codec.decode(chunk.app_metadata.to_pybytes(), Frame)
+            frame, packed = unpack(chunk.app_metadata)
             self.going.wait()
             if self.broken:
                 raise fl.FlightUnavailableError("this host is dead")
             self.log.append(frame)
             if frame.leave:
                 continue
-            batches, back = self.act(frame, chunk.data)
+            batches, back = self.act(frame, chunk.data if packed is None else packed)
             for batch in batches:
                 if not begun:
                     writer.begin(batch.schema)
@@ -300,6 +301,10 @@ class Scene:
             self._driver.close()
             for server in (*self.hosts.values(), self.driver):
                 server.shutdown()
+
+    def source_read(self, source: TapSource) -> bool:
+        """Whether the courier has read all that a source was given."""
+        return all(tap.read == len(tap.batches) for tap in source.taps.values())
 
     def tell(self, **message: Any) -> Message:
         made = Message(**message)

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from penstock.errors import HostLostError, StepError
+from penstock.errors import HostLostError, ProtocolError, StepError
 from penstock.faults import Fault, armed
 from penstock.operators.aggregate import aggregates
 from penstock.operators.aggregate.aggregates import AggregatePlan, count
@@ -21,7 +21,7 @@ from penstock.operators.window.plan import WindowPlan
 from penstock.operators.window.windows import tumbling
 from penstock.plan.steps import FlowPlan, KeyedStep, MapStep, SourcePlan
 from penstock.settings import Settings
-from penstock.wire.live import Handing, Part, Reroute, Time
+from penstock.wire.live import Guides, Handing, Part, Reroute, StepGuide, Time
 from tests.live.pretence import Scene, TapSource, by_key, taps, wait_for
 
 ROWS = pa.schema([("k", pa.int64()), ("v", pa.int64())])
@@ -365,3 +365,48 @@ def test_an_idle_courier_takes_less_than_2_percent_of_a_core() -> None:
         time.sleep(5)
         share = (time.process_time() - used) / (time.monotonic() - began)
     assert share < 0.02
+
+
+# Guides
+
+
+def test_rows_and_combined_rows_go_on_one_stream() -> None:
+    """Before a guide, behind it, and when it is taken back."""
+    source, scene = one_step(hosts=1)
+    host = scene.hosts["sum/0"]
+    with scene.running():
+        sent: list[int] = []
+        for two_stage in (False, True, False):
+            scene.run.guide(Guides((StepGuide("sum", two_stage=two_stage),)))
+            before = len(host.rows)
+            source.taps["p0"].give(rows_of(*((k % 3, 1) for k in range(30))))
+            wait_for(lambda: sum(totals_of(scene).values()) == 30 * (len(sent) + 1))
+            sent.append(len(host.rows) - before)
+        passed = scene.checkpoint()
+    assert sent == [30, 3, 30]
+    kinds = [frame.chunk.kind for frame in host.log if frame.chunk is not None]
+    assert kinds == ["rows", "partials", "rows"]
+    assert sum(passed.seen["latency_counts"]) == 90
+
+
+def test_hot_keys_of_watched_slots_are_told() -> None:
+    source, scene = one_step()
+    with scene.running():
+        scene.run.guide(Guides((StepGuide("sum", watched=tuple(range(TOTALS.slots))),)))
+        source.taps["p0"].give(rows_of(*((7 if n % 2 else n, 1) for n in range(100))))
+        wait_for(lambda: sum(totals_of(scene).values()) == 100)
+        hot = scene.checkpoint().seen["hot"]
+        scene.run.guide(Guides())
+        source.taps["p0"].give(rows_of((7, 1)))
+        wait_for(lambda: sum(totals_of(scene).values()) == 101)
+        assert scene.checkpoint().seen["hot"] == []
+    assert max(hot, key=lambda one: one["count"])["key"] == "k=7"
+    assert max(one["count"] for one in hot) == 50
+
+
+def test_a_guide_that_names_no_slot_of_the_step_is_refused() -> None:
+    _, scene = one_step()
+    with scene.running():
+        scene.run.guide(Guides((StepGuide("sum", watched=(99,)),)))
+        (trouble,) = wait_for(lambda: scene.driver.troubles)
+    assert isinstance(trouble, ProtocolError)

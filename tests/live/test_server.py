@@ -16,7 +16,7 @@ from penstock.errors import HostLostError, ProtocolError, StaleRunError
 from penstock.live.task import run_courier
 from penstock.plan.steps import FlowPlan, SourcePlan
 from penstock.wire.flight import Endpoint
-from penstock.wire.live import CheckpointMessage, Message
+from penstock.wire.live import CheckpointMessage, Guides, Message, StepGuide
 from tests.live.pretence import TOKEN, Scene, TapSource, taps, wait_for
 from tests.live.test_loop import CALM, ROWS, TOTALS, rows_of, totals_of
 
@@ -81,3 +81,17 @@ def test_a_message_that_cannot_be_is_refused() -> None:
         with pytest.raises(ProtocolError):
             call(line, "halt", run="all")
         assert not scene.driver.troubles
+
+
+def test_a_guide_holds_for_the_run_that_it_is_for() -> None:
+    with courier() as (source, scene, line):
+        call(line, "begin", order=scene.order)
+        guides = Guides((StepGuide("sum", two_stage=True),))
+        with pytest.raises(StaleRunError):
+            call(line, "guide", run=2, guides=guides)
+        with pytest.raises(ProtocolError):
+            call(line, "guide", run=1, guides={"steps": 5})
+        call(line, "guide", run=1, guides=guides)
+        source.taps["p0"].give(rows_of((1, 5), (1, 6)))
+        wait_for(lambda: totals_of(scene) == {1: 11})
+        assert sum(len(host.rows) for host in scene.hosts.values()) == 1

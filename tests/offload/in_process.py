@@ -21,11 +21,12 @@ from penstock.offload.backends.backend import WorkerFailed
 from penstock.offload.backends.messages import Request, WorkerAnswer
 from penstock.offload.backends.worker import BurstWorker
 from penstock.offload.keeper import WorkerKeeper
-from penstock.offload.plan.segments import segments
+from penstock.offload.plan.segments import live_segment, segments
 from penstock.operators.operator import PARTIALS, ROWS
 from penstock.plan.epoch import EpochPlan, Offload
 from penstock.plan.reflex import Reflex
 from penstock.plan.steps import FlowPlan
+from penstock.wire.live import Guides, StepGuide
 from penstock.wire.report import Usage
 from tests.trials.cluster import MiniCluster, Partitions
 
@@ -56,6 +57,8 @@ class StandIn:
 
     def __init__(self, flow: FlowPlan, chances: Chances, seed: int = 0) -> None:
         self.did: Counter[str] = Counter()
+        self.asked = 0
+        """For tests that change how it answers."""
         self.chances = chances
         self.over = threading.Event()
         self._worker, self._pick = BurstWorker(flow), random.Random(seed)
@@ -113,6 +116,9 @@ class Helped:
         self._seed, self._deadline_ms = seed, deadline_ms
         self._segments = [segment for segment in segments(flow) if segment.offloadable]
         assert self._segments, "nothing can go to burst workers"
+        self._keyed = flow.keyed
+        found = (segment for segment in segments(flow) if segment.keyed is not None)
+        self._live = {segment.id: live_segment(segment) for segment in found}
 
     def __call__(self, plan: EpochPlan) -> EpochPlan:
         pick = random.Random(f"{self._seed} {plan.epoch} {plan.run}")
@@ -129,6 +135,20 @@ class Helped:
             if one.keyed is None and pick.random() < self.chance
         )
         return replace(plan, steps=steps, reach=self.text, map_offloads=maps)
+
+    def guides(self, pick: random.Random) -> Guides:
+        """What live couriers are told: shares for steps that burst workers can help, for a while."""
+        steps = []
+        for step in self._keyed:
+            segment = self._live.get(step.id)
+            offload = None
+            if segment is not None and segment.offloadable and pick.random() < self.chance:
+                offload = self._offload(pick, step.slots, reacts=True)
+                reflex = offload.reflex and replace(offload.reflex, within_ms=100.0)
+                offload = replace(offload, reflex=reflex)
+            watched = tuple(pick.sample(range(step.slots), pick.randint(0, 3)))
+            steps.append(StepGuide(step.id, watched, pick.random() < 0.3, offload))
+        return Guides(tuple(steps), self.text)
 
     def _offload(self, pick: random.Random, slots: int, reacts: bool = False) -> Offload:
         shares = [pick.choice((0.0, 1.0, pick.random(), pick.random())) for _ in range(slots)]

@@ -128,6 +128,7 @@ class ThreadCouriers:
         self.absent: set[str] = set()
         """Couriers that do not come up: there is no core for them."""
         self._lock = threading.Lock()
+        self._closed = False
 
     def start(self, name: str, work: int) -> None:
         self.kill(name)
@@ -151,6 +152,9 @@ class ThreadCouriers:
         server = MortalCourier(task, ADDRESS, driver, ended.set, lambda: self._died(name, server))
         with self._lock:
             self._servers[name], self._ends[name] = server, ended
+            late = self._closed
+        if late:  # its driver died while it was coming up
+            self.kill(name)
         with suppress(PenstockError):
             known = [register(server, task, driver)]
             keep_known(driver, cluster.settings, known, ended)
@@ -190,7 +194,10 @@ class ThreadCouriers:
             self._cluster.undertaker.submit(server.end)
 
     def close(self) -> None:
-        for name in list(self._servers):
+        with self._lock:
+            self._closed = True
+            names = list(self._servers)
+        for name in names:
             self.kill(name)
 
 

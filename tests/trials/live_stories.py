@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock.faults import Fault, armed
+from tests.offload.in_process import Helped
 from tests.trials.ledger import SLOTS
 from tests.trials.live_cluster import LiveCluster
 from tests.trials.live_trial import SubjectTrial, subject_trial
@@ -28,6 +29,8 @@ DRIVER_POINTS = (
 STORE_POINTS = ("store.write", "store.read")
 POINTS = (*HOST_POINTS, *COURIER_POINTS, *DRIVER_POINTS, *STORE_POINTS)
 """All fault points that a live flow passes."""
+BURST_POINTS = ("courier.offload", "courier.offloaded")
+"""Those that it passes where burst workers help."""
 UPKEEP = ("driver.layout", "driver.clean")
 RARE = ("host.fetch", "host.fetched", "host.serve", "host.install", "host.trickle", "host.compact")
 """Passed when slots move, or now and then."""
@@ -47,7 +50,13 @@ def mishap(on: LiveCluster, point: str, hit: int) -> Fault:
 
 def random_mishap(on: LiveCluster, pick: random.Random, points: tuple[str, ...] = POINTS) -> Fault:
     point = pick.choice(points)
-    often = 40 if point in (*COURIER_POINTS, *STORE_POINTS) else 3 if point in RARE else 8
+    often = (
+        40
+        if point in (*COURIER_POINTS, *BURST_POINTS, *STORE_POINTS)
+        else 3
+        if point in RARE
+        else 8
+    )
     return mishap(on, point, pick.randint(1, often))
 
 
@@ -78,12 +87,14 @@ def random_request(trial: SubjectTrial, pick: random.Random) -> None:
         trial.migrate_by(pick.choice(MIGRATIONS))
 
 
-def tell(name: str, seed: int, store: Path, mishaps: int, turns: int = 6) -> Counter[str]:
+def tell(
+    name: str, seed: int, store: Path, mishaps: int, turns: int = 6, helped: Helped | None = None
+) -> Counter[str]:
     """A story of a flow; gives how many faults happened at each point."""
-    pick = random.Random(seed)
-    with subject_trial(name, store, seed, **random_options(pick)) as trial:
+    pick, points = random.Random(seed), POINTS if helped is None else (*POINTS, *BURST_POINTS * 4)
+    with subject_trial(name, store, seed, helped=helped, **random_options(pick)) as trial:
         on = trial.cluster
-        with armed(*(random_mishap(on, pick) for _ in range(mishaps))) as faults:
+        with armed(*(random_mishap(on, pick, points) for _ in range(mishaps))) as faults:
             for _ in range(turns):
                 trial.give(batches=pick.randint(1, 4), rows=pick.choice((5, 20)))
                 random_request(trial, pick)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
@@ -33,6 +33,7 @@ from tests.trials.event_twins import StepTwin
 from tests.trials.join_twins import RecentTwin
 from tests.trials.ledger import OPS, ORDERS, SLOTS, SUMS, Ledger, SumsTwin, _Account
 from tests.trials.plain_rows import Row, net, plain
+from tests.trials.shops import TWO_KEYS, by_partition, in_arrival_order, shop_rows
 from tests.trials.top_twins import DistinctTwin
 
 KEYS = 12
@@ -330,6 +331,16 @@ def _updated(given: list[Row], found: list[Row]) -> None:
     must_be(sorted(told.items()), sorted(wanted.items()))
 
 
+# Shops: the output of each partition is in the order of its input
+
+
+def _in_order(given: list[Row], found: list[Row]) -> None:
+    wanted, left = in_arrival_order(given), by_partition(found)
+    must_be(sorted(left), sorted(wanted))
+    for partition, rows in wanted.items():
+        must_be(left[partition], rows)
+
+
 def _one(plan: Any, source: SourcePlan, name: str) -> FlowPlan:
     return FlowPlan((source,), (KeyedStep(name, SLOTS, plan),))
 
@@ -345,6 +356,7 @@ SUBJECTS: dict[str, Subject] = {
     ),
     "mixed": Subject(MIXED, _clicks, _mixed),
     "updated": Subject(_one(_UPDATED, _CLICKS, "updated"), _clicks, _updated),
+    "shops": Subject(replace(TWO_KEYS, ordered=True), shop_rows, _in_order, "p"),
     "distinct": _of_case(_distinct()),
     "recent": _of_case(_recent("inner")),
     "recent-left": _of_case(_recent("left")),

@@ -5,12 +5,14 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from penstock.errors import SettingError
 from penstock.plan.migration import Migration
 from tests.live.pretence import Tap, TapSource, taps
+from tests.offload.in_process import Helped
 from tests.trials.cluster import stored_entries
 from tests.trials.ledger import SLOTS
 from tests.trials.live_cluster import LiveCluster, live_cluster
@@ -26,10 +28,16 @@ class SubjectTrial:
     """A live flow, and all rows that it was given."""
 
     def __init__(
-        self, subject: Subject, cluster: LiveCluster, given: list[dict[str, Tap]], seed: int
+        self,
+        subject: Subject,
+        cluster: LiveCluster,
+        given: list[dict[str, Tap]],
+        seed: int,
+        helped: Helped | None = None,
     ) -> None:
         self.subject, self.cluster, self._taps = subject, cluster, given
         self.pick, self.rows, self.now_ms = random.Random(seed), list[Row](), START_MS
+        self._helped = helped
 
     # Rows
 
@@ -37,6 +45,7 @@ class SubjectTrial:
         """Let rows arrive, while event time goes on by so much with each batch."""
         for _ in range(batches):
             self.now_ms += gap_ms
+            self.guide()
             made = self.subject.rows(self.pick, rows, self.now_ms)
             self.rows += made
             for source, of_source in sources_of(self.subject.flow, made).items():
@@ -62,6 +71,13 @@ class SubjectTrial:
         self.cluster.until(
             lambda: all(tap.read == len(tap.batches) for tap in everything), "all is read"
         )
+
+    def guide(self) -> None:
+        """Let burst workers, if there are any, have other shares of rows from now on."""
+        if self._helped is not None:
+            with suppress(RuntimeError):  # the driver is dead
+                on = self.cluster
+                on.crew.guide(on.runner._run, self._helped.guides(self.pick))
 
     # What a user does
 
@@ -113,13 +129,22 @@ class SubjectTrial:
 
 @contextmanager
 def subject_trial(
-    name: str, store: Path, seed: int = 1, partitions: int = PARTITIONS, **kwargs: Any
+    name: str,
+    store: Path,
+    seed: int = 1,
+    partitions: int = PARTITIONS,
+    helped: Helped | None = None,
+    ordered: bool = False,
+    one_host: bool = False,
+    **kwargs: Any,
 ) -> Iterator[SubjectTrial]:
     subject = SUBJECTS[name]
+    flow = replace(subject.flow, ordered=ordered or subject.flow.ordered, one_host=one_host)
+    subject = replace(subject, flow=flow)
     sources, given = [], []
     for number, plan in enumerate(subject.flow.sources):
         by_name = taps(*(f"s{number}p{n}" for n in range(partitions)))
         given.append(by_name)
         sources.append(TapSource(by_name, plan.schema))
     with live_cluster(subject.flow, sources, str(store), close=True, **kwargs) as cluster:
-        yield SubjectTrial(subject, cluster, given, seed)
+        yield SubjectTrial(subject, cluster, given, seed, helped)

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any, TypeVar
 
 from penstock.driver.crew import AT_ONCE_MS, TaskCrew
 from penstock.driver.registry import HostRecord
 from penstock.errors import HostLostError, PenstockError
-from penstock.wire.live import LiveOrder, Message
+from penstock.wire.live import Guides, LiveOrder, Message
 
 P = TypeVar("P")
 
 BACK_MS = 1_000
 """Milliseconds that a new run waits for a courier that was lost; then others read its partitions. Spark tries
 a task again within a fraction of that."""
+_GUIDE_MS = 500
+"""Milliseconds to wait for a courier that is told what to do with rows."""
 
 
 class CourierCrew(TaskCrew[str, int]):
@@ -27,6 +30,8 @@ class CourierCrew(TaskCrew[str, int]):
     """All couriers that there should be."""
     _run: Mapping[str, HostRecord] = {}
     """Those of the run under way."""
+    _guides: Guides | None = None
+    """What couriers were last told to do with rows."""
 
     def start(self, count: int) -> None:
         self.names = tuple(f"courier/{number}" for number in range(count))
@@ -45,12 +50,25 @@ class CourierCrew(TaskCrew[str, int]):
         """Let these couriers begin a run, each with its order."""
         self._run = {name: self._record(name) for name in orders}
         self._each(list(orders), lambda name: self._tell(name, "begin", order=orders[name]))
+        if self._guides is not None:
+            self.guide(next(iter(orders.values())).run, self._guides)
 
     def tell(self, run: int, message: Message) -> None:
         """Hand all couriers of the run a control message, the next one."""
         self._each(
             list(self._run), lambda name: self._tell(name, "message", run=run, message=message)
         )
+
+    def guide(self, run: int, guides: Guides) -> None:
+        """Tell all couriers of the run what to do with rows, until they are told otherwise; those that
+        begin a later run are told, too. Nothing depends on who hears of it, or when."""
+
+        def one(name: str) -> None:
+            with suppress(PenstockError):  # one that is gone is found by its pulse
+                self._call(couriers[name], "guide", _GUIDE_MS, run=run, guides=guides)
+
+        self._guides, couriers = guides, self._run
+        self._each(list(couriers), one)
 
     def release(self, run: int, epoch: int) -> None:
         """Let all couriers of the run know that an epoch is durable."""

@@ -43,14 +43,22 @@ class Tally:
         self.step = step.id
         self.counts: Counts = np.zeros(step.slots, np.int64)
         self._plan = step.plan
+        self._watching: tuple[int, ...] = ()
         self._watched: npt.NDArray[np.bool_] | None = None
-        if watched:
-            self._watched = np.zeros(step.slots, np.bool_)
-            self._watched[list(watched)] = True
+        self.watch(watched)
         self._found: list[tuple[Array, Array]] = []
         """Hashes of keys in watched slots and how many records each had, batch by batch."""
         self._texts: dict[int, str] = {}
         """hash -> key, of those that led their slot in a batch."""
+
+    def watch(self, watched: tuple[int, ...]) -> None:
+        """Count keys of these slots, and of no others, from now on."""
+        if watched == self._watching:
+            return
+        self._watching, self._watched = watched, None
+        if watched:
+            self._watched = np.zeros(len(self.counts), np.bool_)
+            self._watched[list(watched)] = True
 
     def note(self, batch: pa.RecordBatch, hashes: Array) -> Array:
         """Count a batch that is about to be sent; gives the slot of each record."""
@@ -61,6 +69,11 @@ class Tally:
             if len(rows):
                 self._note_keys(batch, hashes, rows)
         return slots
+
+    def add(self, hashes: Array, each: float) -> None:
+        """Count records that stand for `each` others that were not sent."""
+        counts = np.bincount(slots_of(hashes, len(self.counts)), minlength=len(self.counts))
+        self.counts += np.rint(counts * each).astype(np.int64)
 
     def hot(self) -> list[HotKeyCount]:
         """The most frequent keys of each watched slot, by slot, the most frequent first."""

@@ -129,10 +129,7 @@ def _refuse(flow: Flow, trigger: str | None, delivery: str) -> None:
         raise SettingError(
             f"delivery={delivery!r} is unknown", hint='use "at_once" or "transactional"'
         )
-    for asked, method, what in (
-        (flow.one_host, "on_one_host", "run on one host"),
-        (flow.keeps_order, "ordered", "keep the order of all rows (it keeps that of each key)"),
-    ):
+    for asked, method, what in ((flow.one_host, "on_one_host", "run on one host"),):
         if asked:
             raise FlowError(f"a live flow cannot {what}", hint=f"leave out {method}(), or {_MICRO}")
 

@@ -21,8 +21,8 @@ from penstock.wire.live import Chunk
 _FETCHES = 4
 """Requests for missing keys that are under way at a time."""
 
-Piece = tuple[str, pa.RecordBatch]
-"""Records that can be applied, and of what kind they are."""
+Piece = tuple[str, pa.RecordBatch, int]
+"""Records that can be applied: of what kind they are, and which courier sent them."""
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,7 @@ class HeldRows:
         for held in self._begin():
             free = self._keep(held)
             if free is not None:
-                pieces.append((held.kind, free))
+                pieces.append((held.kind, free, held.courier))
         return pieces, self.need(self.chunks) if self._unasked or not self._asked else None
 
     def _keep(self, chunk: HeldChunk) -> pa.RecordBatch | None:

@@ -11,6 +11,9 @@ in each courier's stream:
 
 Rows whose state is not here are held back, key by key and in order, until it has been fetched; all
 others go first. Neither time nor a checkpoint passes rows that are held, and their slots stay.
+
+Output goes to one courier. In a flow that is ordered a round is of one courier's rows, and what they cause
+goes back to that courier, with places; what time makes due goes to one courier for all hosts of the step.
 """
 
 from __future__ import annotations
@@ -34,6 +37,7 @@ from penstock.host.residence import FrozenCopy, Need, NeedDue
 from penstock.host.run_time import RunTime
 from penstock.host.vitals import HostVitals
 from penstock.operators.operator import Answer
+from penstock.operators.places import Places, split_serial, taken_rows, with_both
 from penstock.plan.slots import must_be_slots
 from penstock.wire.live import (
     Back,
@@ -62,7 +66,10 @@ class Sent:
         """The same, with what a courier is told after each work besides."""
         if self.back is not None:
             names = ("took", "done", "watermark_ms", "busy_us")
-            facts = replace(self.back, **{name: getattr(facts, name) for name in names})
+            told = {name: getattr(facts, name) for name in names}
+            if facts.watermark_ms is None:
+                del told["watermark_ms"]
+            facts = replace(self.back, **told)
         return Sent(self.courier, self.rows, facts)
 
 
@@ -134,20 +141,20 @@ class Rounds:
         couriers: int,
         now_ms: Callable[[], int],
         clock: Callable[[], float] = time.perf_counter,
-        in_order: bool = False,
     ) -> None:
-        """With `in_order`, the rows of a slot keep their order, not only those of a key."""
         assert holdings.version is not None
         self.run, self.epoch = run, holdings.version + 1
         self.acted = -1
         """The newest message that was acted on."""
         self._holdings, self._operator, self._host = holdings, holdings.operator, host
         self._couriers = [_Courier() for _ in range(couriers)]
-        self._output = output_courier(host, couriers)
+        self._ordered = self._operator.ordered
+        # what falls due in several hosts can only be put in order where all of it is
+        self._output = output_courier(host.rpartition("/")[0] if self._ordered else host, couriers)
         self._clock = clock
         self._messages: dict[int, tuple[Message, set[int]]] = {}
         """Reroutes and the like that have not come from all couriers, and from whom they have."""
-        self._held = HeldRows(holdings, by_slot=in_order)
+        self._held = HeldRows(holdings, by_slot=self._ordered)
         self._needs: list[Need] = []
         """What has to be fetched, and was not told of."""
         self.time = RunTime(holdings, now_ms, self._needs)
@@ -216,8 +223,8 @@ class Rounds:
         pieces, need = self._held.released()
         self._ask_for(need)
         moved = self._absorb(pieces, outcome)
-        if pieces or fires:
-            self._round(pieces, fires, outcome)
+        for some, fired in self._rounds_of(pieces, fires):
+            self._round(some, fired, outcome)
         acted = self._acts(outcome) or self._cuts(outcome) or self._ends(outcome)
         acted = self._catches_up(outcome) or acted
         time_goes_on = self.time.is_behind and (bool(pieces) or moved)
@@ -228,17 +235,28 @@ class Rounds:
             or any(courier.frames and courier.barrier is None for courier in self._couriers)
         )
 
+    def _rounds_of(self, pieces: list[Piece], fires: bool) -> Iterator[tuple[list[Piece], bool]]:
+        """What goes into a round each: all of it, or in order one courier's rows."""
+        if not self._ordered:
+            if pieces or fires:
+                yield pieces, fires
+            return
+        if fires:
+            yield [], True
+        for _, some in groupby(pieces, lambda piece: piece[2]):
+            yield list(some), False
+
     def _round(self, pieces: list[Piece], fires: bool, outcome: Worked) -> None:
         began, operator = self._clock(), self._operator
         time = self.time.now(self.epoch)
         operator.begin(time)
         answers = [operator.fire()] if fires else []
         rows = 0
-        for kind, some in groupby(pieces, lambda piece: piece[0]):
-            batches = [batch for _, batch in some]
+        for (kind, _), some in groupby(pieces, lambda piece: (piece[0], piece[1].schema)):
+            batches = [batch for _, batch, _ in some]
             whole = batches if len(batches) == 1 else [pa.concat_batches(batches)]
             rows += whole[0].num_rows
-            answers.append(operator.apply(kind, whole))
+            answers.append(operator.apply(kind, *split_serial(whole, pieces[0][2])))
         answers.append(operator.close())
         self.time.note_due(time, fires)
         operator.table.step()
@@ -249,13 +267,26 @@ class Rounds:
         self.spent(took_s)
 
     def _give(self, answer: Answer, outcome: Worked) -> None:
-        """Output goes to one courier, so that it keeps its order."""
-        for batch in answer.batches:
-            if batch.num_rows:
+        """Output goes to one courier, so that it keeps its order; in flows that are ordered each row goes to
+        the courier of the record that has caused it."""
+        for number, batch in enumerate(answer.batches):
+            if batch.num_rows and not self._ordered:
                 outcome.sent.append(Sent(self._taker, batch))
+            elif batch.num_rows:
+                outcome.sent += self._by_cause(batch, answer.places[number])
         aside = Aside(answer.dead, answer.late)
         if aside:
             outcome.sent.append(Sent(self._taker, None, Back(aside=codec.to_plain(aside))))
+
+    def _by_cause(self, batch: pa.RecordBatch, places: Places) -> Iterator[Sent]:
+        due, rows = places.of_time, with_both(batch, places)
+        records = np.flatnonzero(~due)
+        if len(records):
+            caused = rows if len(records) == len(due) else taken_rows(rows, records)
+            yield Sent(int(places.major[records[0]]), caused)
+        if len(records) < len(due):
+            fired = rows if not len(records) else taken_rows(rows, np.flatnonzero(due))
+            yield Sent(self._taker, fired, Back(watermark_ms=self.time.watermark))
 
     @property
     def _taker(self) -> int:
@@ -271,7 +302,7 @@ class Rounds:
 
     def _absorb(self, pieces: list[Piece], outcome: Worked) -> bool:
         """Look at what has come, each courier's in its order, as far as it can be done in one round."""
-        rows, moved = sum(batch.num_rows for _, batch in pieces), False
+        rows, moved = sum(batch.num_rows for _, batch, _ in pieces), False
         held = len(self._held.chunks)
         for number, frame, batch in self._frames():
             moved = True
@@ -279,7 +310,7 @@ class Rounds:
                 rows += batch.num_rows
                 free = self._held.hold(number, frame.chunk, batch)
                 if free is not None:
-                    pieces.append((frame.chunk.kind, free))
+                    pieces.append((frame.chunk.kind, free, number))
             elif frame.message is not None:
                 self._note_message(number, frame.message, outcome)
             elif frame.leave:

@@ -36,7 +36,7 @@ from penstock.host.streams import LiveRun, Written, time_of_day, write_softly
 from penstock.host.trickle import Trickle
 from penstock.host.vitals import HostVitals
 from penstock.operators.operator import Answer
-from penstock.operators.places import split_serial, with_places
+from penstock.operators.places import schema_with_both, split_serial, with_places
 from penstock.plan.assignment import Assignment
 from penstock.plan.slots import must_be_slots
 from penstock.state.arrays import Array
@@ -337,8 +337,11 @@ class HostServer(TokenServer):
                 raise ProtocolError("this host has not been given its slots yet")
             rounds = Rounds(machine, self._host, run, couriers, time_of_day(time_ms))
             rounds.time.watermark = order.get("watermark_ms")
+            output = machine.operator.output
+            if machine.operator.ordered:
+                output = schema_with_both(output)
             self._live = LiveRun(
-                rounds, couriers, machine.operator.output, self._lock, self._fetcher, self._trickle,
+                rounds, couriers, output, self._lock, self._fetcher, self._trickle,
                 self._soft_writer, self._write_gathered, self._where, self._ended,
             )  # fmt: skip
 

@@ -32,7 +32,7 @@ from penstock.host.rounds import GatheredEpoch, Rounds, Sent, Worked
 from penstock.host.trickle import Trickle
 from penstock.host.vitals import HostVitals
 from penstock.state.store.manifest import DeltaRef
-from penstock.wire.live import Back, Frame, StreamHeader
+from penstock.wire.live import Back, Frame, StreamHeader, unpack
 
 _WINDOW = 16 << 20
 """Bytes of a courier's rows that may wait here, in bytes: beyond them its stream is not read, and Flight's
@@ -157,9 +157,11 @@ class LiveRun:
                 raise self.told
             if chunk.app_metadata is None:
                 raise ProtocolError(f"courier {courier} has sent rows without a frame")
-            frame = codec.decode(chunk.app_metadata.to_pybytes(), Frame)
+            frame, packed = unpack(chunk.app_metadata)
             leaves = leaves or frame.leave
-            rows = chunk.data
+            if packed is not None and chunk.data is not None:
+                raise ProtocolError(f"courier {courier} has sent a frame with two batches")
+            rows = chunk.data if packed is None else packed
             nbytes = 0 if rows is None else rows.get_total_buffer_size()
             stream.queued += nbytes
             if stream.queued > _WINDOW:

@@ -14,7 +14,7 @@ from penstock import codec, errors
 from penstock.errors import HostLostError, PenstockError
 from penstock.live.junction import Lane
 from penstock.wire.flight import Endpoint
-from penstock.wire.live import Back, StreamHeader
+from penstock.wire.live import Back, StreamHeader, pack
 
 
 class Answered(NamedTuple):
@@ -80,7 +80,9 @@ class HostStream:
         """Waits up to `timeout_ms` for a first answer of a host that was not connected yet."""
         self.host, self.step, self.lane = host, header.step, lane
         self._endpoint, self._put = endpoint, put
-        self._begun = self._done = False
+        self._schema: pa.Schema | None = None
+        """That of batches which need not be packed: the first one's."""
+        self._done = False
         self.unapplied = Unapplied()
         """The chunks that the host has not applied, for whoever sends."""
         self.epoch = 0
@@ -101,10 +103,13 @@ class HostStream:
             if batch is None:
                 self._writer.write_metadata(metadata)
                 return
-            if not self._begun:
+            if self._schema is None:
                 self._writer.begin(batch.schema)
-                self._begun = True
-            self._writer.write_with_metadata(batch, metadata)
+                self._schema = batch.schema
+            if batch.schema.equals(self._schema):
+                self._writer.write_with_metadata(batch, metadata)
+            else:
+                self._writer.write_metadata(pack(metadata, batch))
         except (pa.ArrowException, OSError) as broken:
             raise self._lost(broken) from broken
 

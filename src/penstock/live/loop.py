@@ -23,10 +23,18 @@ from penstock.live.puller import Pulled, Puller, PullFailed, as_error
 from penstock.live.sinks.sink import NEVER, LiveSink, LiveWriter
 from penstock.live.sources.source import LiveSource
 from penstock.live.traffic import Traffic
+from penstock.offload.courier.redirect import Returned
 from penstock.plan.steps import FlowPlan
 from penstock.settings import Settings
 from penstock.wire.flight import Endpoint, Endpoints
-from penstock.wire.live import CourierCounts, EpochPassed, LiveOrder, Message, StreamHeader
+from penstock.wire.live import (
+    CourierCounts,
+    EpochPassed,
+    Guides,
+    LiveOrder,
+    Message,
+    StreamHeader,
+)
 
 _log = logging.getLogger("penstock.live")
 
@@ -65,7 +73,9 @@ class _ReleaseFailed:
     error: Exception
 
 
-_Event = Answered | Ended | Pulled | PullFailed | Message | _ReleaseFailed | _Halt
+_Event = (
+    Answered | Ended | Pulled | PullFailed | Message | Guides | Returned | _ReleaseFailed | _Halt
+)
 
 
 class CourierRun:
@@ -109,6 +119,10 @@ class CourierRun:
                         endpoint = self._endpoints.at(handing.target_location)
                         endpoint.greet(self._settings.host_lost_ms)
             self._events.put(message)
+
+    def guide(self, guides: Guides) -> None:
+        """Let the run know what to do with rows from now on. Called by another thread."""
+        self._events.put(guides)
 
     def release(self, epoch: int) -> None:
         """An epoch is durable: rows that were kept for that may leave. Called by another thread."""
@@ -179,7 +193,9 @@ class CourierRun:
             writer,
             self._reports.put,
             task.keep_late,
+            events.put,
         )
+        kept.callback(traffic.close)
         while not self._halted.is_set():
             look_at = traffic.act()
             timeout = None if look_at == NEVER else max(look_at - time.monotonic(), 0.0)
@@ -249,6 +265,10 @@ def _take(traffic: Traffic, event: _Event) -> None:
             traffic.pulled(source, polled, ended)
         case Message():
             traffic.tell(event)
+        case Returned():
+            traffic.returned(event)
+        case Guides():
+            traffic.guide(event)
         case Ended(stream, None):
             traffic.ended(stream)
         case Ended(_, error) | PullFailed(_, error) | _ReleaseFailed(error):

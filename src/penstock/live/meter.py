@@ -17,7 +17,9 @@ class _Cut(NamedTuple):
     """A chunk that was sent."""
 
     counts: Array
-    """Records by slot."""
+    """Rows by slot, or records where rows are combined."""
+    records: Array
+    """What hosts have to apply of them, by slot."""
     owner: Array
     hosts: tuple[HostId, ...]
     arrived_us: float
@@ -52,13 +54,21 @@ class StepMeter:
         """Chunk -> what it was, and the hosts that have not applied it."""
 
     def cut(
-        self, number: int, counts: Array, routes: RouteTable, arrived_us: float, oldest_us: float
+        self,
+        number: int,
+        counts: Array,
+        routes: RouteTable,
+        arrived_us: float,
+        oldest_us: float,
+        records: Array | None = None,
     ) -> None:
-        """A chunk is about to be sent, with so many records of each slot."""
+        """A chunk is about to be sent, with so many records of each slot. Where these are partial states,
+        `counts` are the rows that they were made of."""
         self._arrived += counts
-        parts = {str(routes.hosts[n]) for n in np.unique(routes.owner[counts > 0]).tolist()}
+        sent = counts if records is None else records
+        parts = {str(routes.hosts[n]) for n in np.unique(routes.owner[sent > 0]).tolist()}
         if parts:
-            cut = _Cut(counts, routes.owner, routes.hosts, arrived_us, oldest_us)
+            cut = _Cut(counts, sent, routes.owner, routes.hosts, arrived_us, oldest_us)
             self._flying[number] = cut, parts
 
     def applied(self, number: int, host: str, now_us: float) -> None:
@@ -69,12 +79,11 @@ class StepMeter:
         parts.remove(host)
         if not parts:
             del self._flying[number]
-        counts = cut.counts
-        if len(cut.hosts) > 1:
-            counts = np.where(cut.owner == cut.hosts.index(HostId(host)), counts, 0)
+        own = cut.owner == cut.hosts.index(HostId(host))
+        counts = np.where(own, cut.counts, 0)
         self._completed += counts
         self._latency_us += counts * max(now_us - cut.arrived_us, 0.0)
-        self._done[host] += int(counts.sum())
+        self._done[host] += int(cut.records[own].sum())
 
     def worked(self, host: str, busy_us: int) -> None:
         """A host has worked for this time since it last said so."""

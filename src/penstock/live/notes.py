@@ -14,7 +14,7 @@ from penstock.exchange.step_work import StepWork
 from penstock.exchange.tally import Tally
 from penstock.plan.steps import FlowPlan
 from penstock.state.arrays import Array, fixed_values
-from penstock.wire.report import Seen
+from penstock.wire.report import Offloaded, Routed, Seen, Usage
 
 _PER_OCTAVE = 8
 """Buckets of latencies from one to twice as much: each is 9 % wide."""
@@ -38,6 +38,9 @@ class EpochNotes:
         self._unfolded: list[Array] = []
         """Latencies in microseconds that are in no bucket yet, and how many these are."""
         self._rows = 0
+        self._offloaded: list[Offloaded] = []
+        self._used = Usage()
+        self._routed: dict[str, Routed] = {}
 
     def note_times(self, source: int, newest: Mapping[str, int]) -> None:
         """A source's partitions have come so far, by their newest event times."""
@@ -52,6 +55,17 @@ class EpochNotes:
             self._rows += len(times)
         if self._rows > _FOLDED:
             self._fold()
+
+    def offload(self, told: Offloaded | None, used: Usage) -> None:
+        """What burst workers did for a step."""
+        if told is not None:
+            self._offloaded.append(told)
+        self._used += used
+
+    def route(self, step: str, rows: int, combined: bool) -> None:
+        """Rows have come by where those of a step leave for burst workers."""
+        before = self._routed.get(step, Routed(0, False))
+        self._routed[step] = Routed(before.rows + rows, before.combined or combined)
 
     def _fold(self) -> None:
         octaves = np.log2(np.maximum(np.concatenate([np.empty(0), *self._unfolded]), 1.0))
@@ -69,6 +83,10 @@ class EpochNotes:
             event_ms=tuple((*place, time) for place, time in sorted(self.newest.items())),
             late=self.aside.late_counts(),
             loads={step: tally.counts for step, tally in self.tallies.items()},
+            hot=tuple(key for tally in self.tallies.values() for key in tally.hot()),
+            offloaded=tuple(self._offloaded),
+            used=self._used,
+            routed=self._routed,
             latencies_us=tuple(middles.astype(np.int64).tolist()),
             latency_counts=tuple(self._latencies[filled].tolist()),
         )

@@ -2,33 +2,44 @@
 
 An outlet knows nothing of alignment: it gets what a junction lets through, rows and control messages, and
 keeps that order. A message takes all rows before it along at once.
+
+Rows of a chunk may be redirected to burst workers. What these make of them goes to the hosts that own it by
+then, as a chunk of its own, in the same epoch: a checkpoint waits in line until nothing is outstanding. Hosts
+are told of no time that an outstanding row could be behind; late rows are judged by the courier's own time.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from time import thread_time
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from penstock import codec
 from penstock.exchange.split import split
+from penstock.exchange.tally import Tally
 from penstock.faults import point
 from penstock.live.channels import HostStream
 from penstock.live.junction import InputRows, Junction
 from penstock.live.meter import StepMeter
 from penstock.live.notes import EpochNotes
-from penstock.live.pacing import ByteWindow, Pacer
+from penstock.live.pacing import ByteWindow, Pacer, Throughput
 from penstock.live.sinks.sink import NEVER
 from penstock.model import HostId
+from penstock.offload.courier.redirect import Gathered, Redirect, Returned, Settled
 from penstock.operators.operator import EpochTime, Outgoing, Sender
+from penstock.operators.places import with_serial
 from penstock.plan.epoch import RouteTable
+from penstock.plan.reflex import Reflex
+from penstock.plan.slots import must_be_slots
 from penstock.plan.steps import KeyedStep
 from penstock.state.arrays import Array
-from penstock.wire.live import Back, Chunk, Frame, LiveStep, Message, Part, Reroute, Time
+from penstock.state.keys.codec import slots_of
+from penstock.wire.live import Back, Chunk, Frame, LiveStep, Message, Part, Reroute, StepGuide, Time
 
 _TIME_S = 0.005
 """Seconds from one word about event time to the next, at least: it costs nearly as much as a chunk."""
@@ -44,13 +55,25 @@ class _Flying:
 
     parts: int
     """Hosts that have not applied it."""
-    sent: int
-    """Hosts that it was sent to."""
+    rows: int
+    """Rows that went to hosts."""
     work_s: float
     """What it was to this courier."""
     bytes: int
     arrived_us: list[Array]
     notes: EpochNotes
+    first: int
+    """The serial number of its first record."""
+    redirected: bool = False
+    """Whether hosts have not applied what becomes of rows that were redirected."""
+
+
+@dataclass
+class _FlyingPartials:
+    """A chunk of what was made of redirected rows, that some of its hosts have not applied."""
+
+    parts: int
+    of: Gathered
 
 
 @dataclass(frozen=True)
@@ -71,6 +94,11 @@ class Surroundings:
     """The time of day."""
     where: dict[str, int]
     """What fault points tell of the courier."""
+    own: Callable[[Reflex], Reflex]
+    """The courier's part of a reflex."""
+    in_order: Callable[[str, int], None] | None = None
+    """Called, where the flow is ordered, with a step and a serial number: all hosts of the step have applied
+    the records with lower ones."""
 
 
 class Outlet:
@@ -88,6 +116,7 @@ class Outlet:
         pacer: Pacer,
         behind: tuple[Outlet, ...],
         run: Surroundings,
+        redirect: Redirect,
         meter: StepMeter | None = None,
     ) -> None:
         self.meter = meter
@@ -108,8 +137,8 @@ class Outlet:
         """Rows in line."""
         self._put_us: deque[float] = deque()
         """When each batch in line was put there, if records are counted."""
-        self._told = Time(order.watermark_ms)
-        """What hosts know of this courier's time."""
+        self._own = self._told = Time(order.watermark_ms)
+        """This courier's time, and what hosts know of it."""
         self._told_at = -NEVER
         self._marks: dict[str, int] = {}
         """Host -> its watermark."""
@@ -119,10 +148,26 @@ class Outlet:
         self._waking = False
         self._sender: tuple[int | None, Sender] | None = None
         """The sender in use, and the watermark that it judges late rows by."""
+        self._guide = StepGuide(step.id)
         self._number = -1
-        self._flying: dict[int, _Flying] = {}
+        self._serial = 0
+        """The serial number of the next record, where the flow is ordered."""
+        self._flying: dict[int, _Flying | _FlyingPartials] = {}
+        self._unreleased: dict[int, _Flying] = {}
+        """Chunks that all their hosts have applied, while others before them were not."""
         self._busy_s = 0.0
         """Work of hosts since a chunk was applied."""
+        self._redirect = redirect
+        self._reflex: Reflex | None = None
+        self._hosts = Throughput()
+
+    def guide(self, guide: StepGuide, reach: str | None) -> None:
+        """What to do with rows from the next chunk on."""
+        must_be_slots(guide.watched, self.step.slots)
+        self._guide, self._sender = guide, None
+        self._redirect.guide(guide.offload, reach)
+        reflex = None if guide.offload is None else guide.offload.reflex
+        self._reflex = None if reflex is None else self._run.own(reflex)
 
     def put(self, item: InputRows | Message) -> None:
         """Rows, or a message, that come next."""
@@ -148,11 +193,6 @@ class Outlet:
             self._marks[stream.host] = back.watermark_ms
             self._awaited.discard(stream.host)
 
-    @property
-    def half_answered(self) -> bool:
-        """Whether some hosts of a chunk have applied it, and others have not."""
-        return any(chunk.parts < chunk.sent for chunk in self._flying.values())
-
     def ended(self, stream: HostStream) -> None:
         """The stream to a host that left has ended."""
         for number in stream.unapplied.applied(self._number):
@@ -160,6 +200,20 @@ class Outlet:
 
     def work(self) -> float:
         """Do what is due. Gives the time at which to look again, if nothing happens before."""
+        while True:
+            look_at, now = self._work_line(), self._run.clock()
+            if not self._bring(self._redirect.overdue(now, self._notes.work)):
+                return min(look_at, self._redirect.ask(now, hurry=self._messages > 0))
+
+    def returned(self, told: Returned) -> None:
+        """A burst worker has answered, or failed."""
+        self._bring(self._redirect.returned(told, self._notes.work))
+
+    def close(self) -> None:
+        """The run is over."""
+        self._redirect.close()
+
+    def _work_line(self) -> float:
         while True:
             now = self._run.clock()
             if not self._awake(now):
@@ -169,8 +223,11 @@ class Outlet:
             self._cut(now)
             if not self._line:
                 return self._tell_time(now)
-            message = self._line.popleft()
+            message = self._line[0]
             assert isinstance(message, Message)
+            if message.checkpoint is not None and self._redirect.outstanding:
+                return NEVER
+            self._line.popleft()
             self._messages -= 1
             self._pass(message)
 
@@ -182,7 +239,7 @@ class Outlet:
         if self._waking:
             self._waking = False
             self._awaited.clear()  # those that said nothing have nothing new to say
-            self._told = Time(_newest(self._told.watermark_ms, *self._marks.values()))
+            self._own = self._told = Time(_newest(self._told.watermark_ms, *self._marks.values()))
         if self._told.idle and not self.junction.reach.idle:
             self._tell(Time(self._told.watermark_ms), now)
             self._waking, self._awaited = True, set(self.streams)
@@ -193,13 +250,17 @@ class Outlet:
     def _tell_time(self, now: float) -> float:
         """Tell hosts how far event time has come, if that is news."""
         reach = self.junction.reach
-        newest = _newest(self._told.watermark_ms, reach.watermark_ms)
-        time = Time(newest, reach.idle, reach.final)
-        if time == self._told:
+        own = Time(_newest(self._own.watermark_ms, reach.watermark_ms), reach.idle, reach.final)
+        told = own
+        if self._redirect.outstanding:
+            told = Time(_newest(self._told.watermark_ms, self._redirect.watermark_ms))
+        if (own, told) == (self._own, self._told):
             return NEVER
-        if now < self._told_at + _TIME_S and not time.final:
+        if now < self._told_at + _TIME_S and not told.final:
             return self._told_at + _TIME_S
-        self._tell(time, now)
+        self._own, self._told_at = own, now
+        if told != self._told:
+            self._tell(told, now)
         return NEVER
 
     def _tell(self, time: Time, now: float) -> None:
@@ -227,73 +288,205 @@ class Outlet:
         if not rows:
             return
         self.rows = 0
-        began, notes = thread_time(), self._run.notes(self.epoch)
-        tally = notes.tallies[self.step.id]
-        before = tally.counts.copy()
-        kind, parts = self._parts(inputs, notes)
+        began, notes, first = thread_time(), self._notes, self._serial
         self._number += 1
+        tally = notes.tallies[self.step.id]
+        tally.watch(self._guide.watched)
+        fit = [
+            list(notes.work.fit(self.step, number, [one_batch(batches)] if batches else ()))
+            for number, batches in enumerate(inputs)
+        ]
+        carried = self._redirected(fit, arrived, now, notes)
+        before, outgoing = tally.counts.copy(), list[Outgoing]()
+        kind = notes.work.send(self.step, self._sender_now(), fit, outgoing.append)
+        parts = self._parts(outgoing, tally)
         if self.meter is not None:
-            came_us = np.concatenate(came)
-            if not len(came_us):  # rows whose time of arrival is not known
-                came_us = np.array([self._run.now_us()])
-            times = float(came_us.mean()), float(came_us.min())
-            self.meter.cut(self._number, tally.counts - before, self._routes, *times)
-        metadata = codec.encode(Frame(chunk=Chunk(self._number, kind)))
+            self.meter.cut(self._number, tally.counts - before, self._routes, *self._came(came))
         work_s = thread_time() - began + _PART_S * len(parts)
         self._flying[self._number] = _Flying(
-            len(parts), len(parts), work_s, self._bytes, arrived, notes
+            len(parts), rows - carried, work_s, self._bytes, arrived, notes, first, carried > 0
         )
         self._bytes = 0
+        self._hosts.sent(rows - carried)
         self.pacer.cut(self._number, rows, now)
+        self._send_chunk(kind, parts)
+        point("courier.sent", step=self.step.id, epoch=self.epoch, attempt=0, **self._run.where)
+        if not parts:
+            self._through_hosts(self._number)
+
+    def _redirected(
+        self,
+        fit: list[list[pa.RecordBatch]],
+        arrived_us: list[Array],
+        now: float,
+        notes: EpochNotes,
+    ) -> int:
+        """Take out of a chunk what burst workers get; gives how many rows these are."""
+        if self._guide.offload is None or not fit[0]:
+            return 0
+        (rows,) = fit[0]
+        surplus = 0.0
+        if self._reflex is not None:
+            oldest_us = min((times.min() for times in arrived_us if len(times)), default=None)
+            waited_s = 0.0 if oldest_us is None else (self._run.now_us() - oldest_us) / 1e6
+            hosts = self._hosts
+            surplus = self._reflex.surplus(rows.num_rows, hosts.ahead, hosts.rate(now), waited_s)
+            notes.route(self.step.id, rows.num_rows, combined=self._combines)
+        parted = self._redirect.part(self._number, rows, self._time, surplus, now)
+        if parted.carried:
+            fit[0] = [parted.stays] if parted.stays.num_rows else []
+            if parted.by_slot is not None:
+                notes.tallies[self.step.id].counts += parted.by_slot
+            point("courier.offload", **self._offload_where)
+        return parted.carried
+
+    def _bring(self, settled: Iterable[Settled]) -> bool:
+        """Send hosts what was made of redirected rows; gives whether there was any."""
+        brought, notes = False, self._notes
+        for of, rows, made in settled:
+            brought = True
+            point("courier.offloaded", **self._offload_where)
+            notes.work.late(self.step, [(0, late) for late in made.late])
+            if not self._redirect.by_slot:
+                records = sum(len(one.hashes) for one in made.sent)
+                for one in made.sent:
+                    notes.tallies[self.step.id].add(one.hashes, rows / records)
+            self._number += 1
+            if self.meter is not None:
+                self._count_carried(self.meter, of, rows, made.sent)
+            parts = self._parts(made.sent, None)
+            self._flying[self._number] = _FlyingPartials(len(parts), of)
+            self._send_chunk(self._redirect.kind, parts)
+            if not parts:
+                self._settle(self._number)
+        return brought
+
+    def _came(self, times_us: list[Array]) -> tuple[float, float]:
+        """When rows came, on average, and when the first did; now, where that is not known."""
+        known = [some for some in times_us if len(some)]
+        if not known:
+            return self._run.now_us(), self._run.now_us()
+        came_us = np.concatenate(known)
+        return float(came_us.mean()), float(came_us.min())
+
+    def _count_carried(
+        self, meter: StepMeter, of: Gathered, rows: int, sent: Sequence[Outgoing]
+    ) -> None:
+        """Count rows that burst workers carried, by the slots of what they made of them."""
+        slots = self.step.slots
+        records = sum(
+            (np.bincount(slots_of(one.hashes, slots), minlength=slots) for one in sent),
+            np.zeros(slots, np.int64),
+        )
+        chunks = [chunk for n in of.chunks if isinstance(chunk := self._flying[n], _Flying)]
+        counts = np.rint(records * (rows / max(1, int(records.sum())))).astype(np.int64)
+        came = self._came([times for chunk in chunks for times in chunk.arrived_us])
+        meter.cut(self._number, counts, self._routes, *came, records=records)
+
+    def _parts(
+        self, outgoing: Iterable[Outgoing], tally: Tally | None
+    ) -> dict[str, list[pa.RecordBatch]]:
+        """What is to be sent to each host; counted, if there is a tally."""
+        parts: dict[str, list[pa.RecordBatch]] = {}
+        for one in outgoing:
+            slots = slots_of(one.hashes, self.step.slots) if tally is None else tally.note(*one)
+            batch = one.batch
+            if self._run.in_order is not None:
+                batch = with_serial(batch, self._serial)
+                self._serial += batch.num_rows
+            for host, part in split(batch, slots, self._routes):
+                parts.setdefault(self._routes.hosts[host], []).append(part)
+        return parts
+
+    def _send_chunk(self, kind: str, parts: Mapping[str, list[pa.RecordBatch]]) -> None:
+        metadata = codec.encode(Frame(chunk=Chunk(self._number, kind)))
         for host, batches in parts.items():
             stream = self.streams[host]
             stream.unapplied.add(self._number)
             stream.send(metadata, one_batch(batches))
-        point("courier.sent", step=self.step.id, epoch=self.epoch, attempt=0, **self._run.where)
-        if not parts:
-            self._arrive(self._number)
 
-    def _parts(
-        self, inputs: list[list[pa.RecordBatch]], notes: EpochNotes
-    ) -> tuple[str, dict[str, list[pa.RecordBatch]]]:
-        """What is to be sent to each host, and which kind of records that is."""
-        work, tally = notes.work, notes.tallies[self.step.id]
-        outgoing: list[Outgoing] = []
-        fit = [
-            work.fit(self.step, number, [one_batch(batches)] if batches else ())
-            for number, batches in enumerate(inputs)
-        ]
-        kind = work.send(self.step, self._sender_now(), fit, outgoing.append)
-        parts: dict[str, list[pa.RecordBatch]] = {}
-        for one in outgoing:
-            for host, part in split(one.batch, tally.note(*one), self._routes):
-                parts.setdefault(self._routes.hosts[host], []).append(part)
-        return kind, parts
+    @property
+    def _notes(self) -> EpochNotes:
+        return self._run.notes(self.epoch)
+
+    @property
+    def _time(self) -> EpochTime:
+        return EpochTime(self.epoch, int(self._run.now_us() // 1000), self._own.watermark_ms)
+
+    @property
+    def _combines(self) -> bool:
+        return self._guide.two_stage and self.step.plan.merges
+
+    @property
+    def _offload_where(self) -> dict[str, Any]:
+        return {"step": self.step.id, "epoch": self.epoch, "attempt": 0, **self._run.where}
 
     def _sender_now(self) -> Sender:
-        watermark = self._told.watermark_ms
-        if self._sender is None or self._sender[0] != watermark:
-            now_ms = int(self._run.now_us() // 1000)
-            made = self.step.plan.sender(EpochTime(self.epoch, now_ms, watermark))
-            if made.combines:
-                made.combines = False
-            self._sender = watermark, made
-        return self._sender[1]
+        watermark = self._own.watermark_ms
+        if self._sender is not None and self._sender[0] == watermark:
+            return self._sender[1]
+        if self._combines:
+            # One for each chunk: what it has seen before must not make it leave out rows.
+            return self.step.plan.sender(self._time, two_stage=True)
+        made = self.step.plan.sender(self._time)
+        if made.combines:
+            made.combines = False
+        self._sender = watermark, made
+        return made
 
     def _applied(self, number: int, host: str) -> None:
         chunk = self._flying[number]
         if self.meter is not None:
             self.meter.applied(number, host, self._run.now_us())
         chunk.parts -= 1
-        if not chunk.parts:
+        if chunk.parts:
+            return
+        if isinstance(chunk, _Flying):
+            self._through_hosts(number)
+        else:
+            self._settle(number)
+
+    def _through_hosts(self, number: int) -> None:
+        """All hosts of a chunk have applied it."""
+        chunk, now = self._flying[number], self._run.clock()
+        assert isinstance(chunk, _Flying)
+        self._hosts.applied(chunk.rows, now)
+        self.pacer.done(number, now, chunk.work_s + self._busy_s)
+        self._busy_s = 0.0
+        if not chunk.redirected:
             self._arrive(number)
 
-    def _arrive(self, number: int) -> None:
-        """All hosts of a chunk have applied it."""
+    def _settle(self, number: int) -> None:
+        """All hosts have applied what was made of an errand's rows."""
         chunk = self._flying.pop(number)
+        assert isinstance(chunk, _FlyingPartials)
+        chunk.of.errands -= 1
+        for whole in chunk.of.chunks if not chunk.of.errands else ():
+            of = self._flying[whole]
+            assert isinstance(of, _Flying)
+            of.redirected = False
+            if not of.parts:
+                self._arrive(whole)
+
+    def _arrive(self, number: int) -> None:
+        """All hosts have applied all that a chunk has brought."""
+        chunk = self._flying.pop(number)
+        assert isinstance(chunk, _Flying)
+        self._unreleased[number] = chunk
+        in_order = self._run.in_order
+        if in_order is None:
+            self._release(number)
+            return
+        first = next(iter(self._flying), self._number + 1)
+        for released in [n for n in self._unreleased if n < first]:
+            self._release(released)
+        flying = self._flying.get(first)
+        in_order(self.step.id, flying.first if isinstance(flying, _Flying) else self._serial)
+
+    def _release(self, number: int) -> None:
+        """What a chunk has caused goes on."""
+        chunk = self._unreleased.pop(number)
         self._run.window.add(-chunk.bytes)
-        self.pacer.done(number, self._run.clock(), chunk.work_s + self._busy_s)
-        self._busy_s = 0.0
         behind_us = 1e6 * sum(outlet.pacer.cost_s for outlet in self.behind)
         chunk.notes.left(chunk.arrived_us, self._run.now_us() + behind_us)
 
@@ -302,6 +495,7 @@ class Outlet:
         where = {"step": self.step.id, "epoch": self.epoch, **self._run.where}
         point("courier.message", **where)
         if message.checkpoint is not None:
+            self._notes.offload(*self._redirect.told())
             self._send(Frame(message=message))
             self.epoch = message.checkpoint.epoch + 1
         elif message.reroute is not None:

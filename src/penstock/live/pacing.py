@@ -20,6 +20,10 @@ _SMOOTH = 0.1
 """Weight of what the newest chunk cost."""
 _MEMORY_S = 0.1
 """Seconds after which the rate of rows is forgotten."""
+_FRESH_S = 1.0
+"""Seconds for which it counts how fast hosts were while rows waited."""
+_ENOUGH_S = 0.02
+"""Seconds in which rows must have waited before that tells anything."""
 
 
 class Pacer:
@@ -88,6 +92,48 @@ class Pacer:
         whole_s = min(self._work_s / self._share, self._longest_s)
         worth = (self._rate * whole_s - _FEW) / (_MANY - _FEW)
         self.pause_s = whole_s * min(max(worth, 0.0), 1.0)
+
+
+class Throughput:
+    """Rows per second that hosts apply while more of them wait, and how many wait.
+
+    >>> seen = Throughput()
+    >>> for n in range(100):
+    ...     seen.sent(10)
+    ...     if n > 2:
+    ...         seen.applied(10, now=n * 0.010)
+    >>> round(seen.rate(1.0)), seen.ahead, seen.rate(5.0)
+    (1000, 30, None)
+    """
+
+    def __init__(self) -> None:
+        self.ahead = 0
+        """Rows that were sent, and are not applied."""
+        self._rows = self._busy_s = 0.0
+        """Rows applied, and the time that this took while more of them waited; both fade."""
+        self._since: float | None = None
+        """When rows were last applied, if more of them waited then."""
+        self._at = 0.0
+
+    def sent(self, rows: int) -> None:
+        """Rows are on their way to hosts."""
+        self.ahead += rows
+
+    def applied(self, rows: int, now: float) -> None:
+        """Hosts have applied rows."""
+        self.ahead -= rows
+        if self._since is not None:
+            elapsed = now - self._since
+            kept = max(1 - elapsed / _MEMORY_S, 0.0)
+            self._rows, self._busy_s = kept * self._rows + rows, kept * self._busy_s + elapsed
+            self._at = now
+        self._since = now if self.ahead > 0 else None
+
+    def rate(self, now: float) -> float | None:
+        """Rows per second; None: hosts have not let rows wait for long, of late."""
+        if now - self._at > _FRESH_S or self._busy_s < _ENOUGH_S:
+            return None
+        return self._rows / self._busy_s
 
 
 class ByteWindow:

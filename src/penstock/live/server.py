@@ -11,7 +11,7 @@ from penstock.errors import StaleRunError
 from penstock.live.loop import CourierRun, CourierTask
 from penstock.wire import orders
 from penstock.wire.flight import Endpoint, Endpoints, TokenServer
-from penstock.wire.live import LiveOrder, Message
+from penstock.wire.live import Guides, LiveOrder, Message
 
 
 class CourierServer(TokenServer):
@@ -39,6 +39,7 @@ class CourierServer(TokenServer):
         self.actions = {
             "begin": self._begin,
             "message": self._message,
+            "guide": self._guide,
             "durable": self._durable,
             "halt": self._halt,
             "stop": self._stop,
@@ -46,6 +47,7 @@ class CourierServer(TokenServer):
         self.takes = {
             "begin": orders.Begin,
             "message": orders.TellMessage,
+            "guide": orders.TellGuides,
             "durable": orders.EpochDurable,
             "halt": orders.HaltRun,
         }
@@ -68,6 +70,9 @@ class CourierServer(TokenServer):
 
     def _message(self, facts: dict[str, Any]) -> None:
         self._run_of(facts).tell(codec.from_plain(facts["message"], Message))
+
+    def _guide(self, facts: dict[str, Any]) -> None:
+        self._run_of(facts).guide(codec.from_plain(facts["guides"], Guides))
 
     def _durable(self, facts: dict[str, Any]) -> None:
         self._run_of(facts).release(facts["epoch"])

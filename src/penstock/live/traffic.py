@@ -35,9 +35,12 @@ from penstock.live.meter import StepMeter
 from penstock.live.notes import EpochNotes, arrivals_us
 from penstock.live.outlet import Outlet, Surroundings, one_batch
 from penstock.live.pacing import ByteWindow, Pacer
+from penstock.live.reorder import OrderedAnswers
 from penstock.live.sinks.sink import NEVER, LiveWriter, RowIds
 from penstock.live.sources.source import Polled
 from penstock.model import DeadLetter
+from penstock.offload.courier.redirect import Redirect, Returned
+from penstock.offload.plan.segments import live_segment, segments
 from penstock.plan.steps import FlowPlan, MapStep
 from penstock.plan.watermarks import FREE
 from penstock.settings import Settings
@@ -45,7 +48,9 @@ from penstock.wire.live import (
     Back,
     CourierCounts,
     EpochPassed,
+    Guides,
     LiveOrder,
+    LiveStep,
     Message,
     StreamHeader,
 )
@@ -98,12 +103,14 @@ class Traffic:
         writer: LiveWriter,
         report: Callable[[EpochPassed | CourierCounts], None],
         keep_late: bool = False,
+        put: Callable[[Returned], None] = lambda told: None,
     ) -> None:
-        """Opens all streams. `report` is called when an epoch has passed, and with counts that are due."""
+        """Opens all streams. `report` is called when an epoch has passed, and with counts that are due;
+        `put` by other threads, with what `returned` is to be called with."""
         self._flow, self._order, self._settings = flow, order, settings
         self._pullers = pullers
         self._open, self._writer, self._report = connect, writer, report
-        self._keep_late = keep_late
+        self._keep_late, self._put = keep_late, put
         self._where = {"run": order.run, "partition": order.courier}
         self._window = ByteWindow(int(settings.live_window_mb * (1 << 20)))
         self._notes: dict[int, EpochNotes] = {}
@@ -144,17 +151,32 @@ class Traffic:
         """What reads a source, or a keyed step."""
         steps = {step.step: step for step in self._order.steps}
         self._junctions: dict[str | None, Junction] = {}
+        self._ordered: dict[str, OrderedAnswers] = {}
+        """Step -> where its answers are put in order, if the flow is ordered."""
+        if self._flow.ordered:
+            self._ordered = {step: self._ordered_answers(of) for step, of in steps.items()}
         for reader, reads in read_by(self._flow).items():
             lanes: dict[Lane, LaneMark] = {}
             for read in reads:
                 if isinstance(read, int):
                     lanes[read, ""] = LaneMark(FREE if read in self._timeless else None)
+                elif read in self._ordered:
+                    lanes[self._ordered[read].lane] = self._ordered[read].mark
                 else:
                     mark = self._host_mark(read, steps[read].watermark_ms)
                     lanes |= {(read, place.host): mark for place in steps[read].hosts}
             junction = self._junctions[reader] = Junction(reader, lanes)
             for read in reads:
-                self._readers.setdefault(read, []).append(junction)
+                if isinstance(read, str) and read in self._ordered:
+                    self._ordered[read].readers.append(junction)
+                    self._readers[read] = [self._ordered[read]]
+                else:
+                    self._readers.setdefault(read, []).append(junction)
+
+    def _ordered_answers(self, step: LiveStep) -> OrderedAnswers:
+        mark = self._host_mark(step.step, step.watermark_ms)
+        lanes: dict[Lane, LaneMark] = {(step.step, place.host): mark for place in step.hosts}
+        return OrderedAnswers(step.step, lanes, mark, self._order.epoch)
 
     def _add_outlets(self) -> None:
         flow, order, longest_s = self._flow, self._order, self._settings.live_pause_ms / 1000
@@ -167,7 +189,10 @@ class Traffic:
             time.monotonic,
             lambda: time.time() * 1e6,
             self._where,
+            lambda reflex: reflex.of(order.courier, order.couriers),
+            self._applied if self._ordered else None,
         )
+        parts = {one.id: one for one in segments(flow)}
         self._outlets: dict[str, Outlet] = {}
         for step in reversed(flow.keyed):
             first = any(isinstance(read, int) for read in dict(flow.graph)[step.id])
@@ -175,8 +200,12 @@ class Traffic:
             pacer = Pacer(longest_s) if first else Pacer(longest_s, at_once=1, share=1.0)
             after = [o for o in self._outlets.values() if step.id in dict(flow.graph)[o.step.id]]
             behind = tuple(dict.fromkeys(one for o in after for one in (o, *o.behind)))
+            name = f"{step.id}.{order.run}.{order.courier}"
+            redirect = Redirect(
+                flow, live_segment(parts[step.id]), name, order.courier, order.couriers, self._put
+            )
             meter = StepMeter(step.id, step.slots) if order.count_ms else None
-            place = (order.epoch, self._junctions[step.id], pacer, behind, run, meter)
+            place = (order.epoch, self._junctions[step.id], pacer, behind, run, redirect, meter)
             self._outlets[step.id] = Outlet(step, steps[step.id], *place)
         leaving = self._junctions[None]
         self._last_outlets = [
@@ -341,13 +370,11 @@ class Traffic:
     def answered(self, stream: HostStream, batch: pa.RecordBatch | None, back: Back | None) -> None:
         step = stream.step
         if batch is not None and batch.num_rows:
-            notes = self._notes_of(stream.epoch)
-            self._push(self._outputs[step], stream.lane, batch, notes)
+            self._take_in(stream, batch, None if back is None else back.watermark_ms)
         if back is None:
             return
         if back.error is not None:
             raise from_wire(back.error)
-        self._outlets[step].heard(stream, back)
         if back.aside is not None:
             aside = codec.from_plain(back.aside, Aside)
             self._notes_of(stream.epoch).aside.add(aside)
@@ -357,9 +384,11 @@ class Traffic:
             stream.epoch = max(echoed, default=stream.epoch)
             for junction in readers:
                 self._go_on(junction, junction.echo(stream.lane, back.message))
+        self._outlets[step].heard(stream, back)
         if back.caught_up is not None:
             for junction in readers:
                 junction.caught_up(stream.lane, back.caught_up)
+                self._go_on(junction, ())
         if back.watermark_ms is not None or back.final:
             # it may be what came to pass behind the message
             if back.watermark_ms is not None:
@@ -367,6 +396,30 @@ class Traffic:
             mark = self._host_mark(step, stream.watermark_ms, back.final)
             for junction in readers:
                 self._go_on(junction, junction.take(stream.lane, mark))
+
+    def returned(self, told: Returned) -> None:
+        """What has come of rows that burst workers were asked for."""
+        self._outlets[told.step].returned(told)
+
+    def close(self) -> None:
+        """The run is over."""
+        for outlet in self._outlets.values():
+            outlet.close()
+
+    def _take_in(self, stream: HostStream, batch: pa.RecordBatch, fired_ms: int | None) -> None:
+        """Rows that a host has answered; what was due among them was so up to this watermark."""
+        ordered = self._ordered.get(stream.step)
+        if ordered is None:
+            notes = self._notes_of(stream.epoch)
+            self._push(self._outputs[stream.step], stream.lane, batch, notes)
+        else:
+            rows = InputRows(0, (batch, fired_ms))
+            self._go_on(ordered, ordered.take(stream.lane, rows))
+
+    def _applied(self, step: str, before: int) -> None:
+        """All hosts of an ordered step have applied the records with lower numbers."""
+        self._ordered[step].buffer.before = before
+        self._go_on(self._ordered[step], ())
 
     def ended(self, stream: HostStream) -> None:
         """A host that left its step has answered everything."""
@@ -385,7 +438,7 @@ class Traffic:
             self._commit(checkpoint.durable)
             self._source_epoch = self._epochs[message.number] = checkpoint.epoch + 1
             self._last = checkpoint.epoch if checkpoint.last else None
-        for junction in self._junctions.values():
+        for junction in (*self._ordered.values(), *self._junctions.values()):
             self._go_on(junction, junction.tell(message))
         for number in range(len(self._flow.sources)):
             for junction in self._readers.get(number, ()):
@@ -394,6 +447,11 @@ class Traffic:
             self._closes = True
             for number in self._sources:
                 self._mark(number)
+
+    def guide(self, guides: Guides) -> None:
+        """What the driver wants done with rows of keyed steps from now on."""
+        for step, outlet in self._outlets.items():
+            outlet.guide(guides.of(step), guides.reach)
 
     def _commit(self, durable: int) -> None:
         """Let sources know that the rows of this epoch, and of those before it, are done with."""
@@ -425,6 +483,9 @@ class Traffic:
 
     def _go_on(self, junction: Junction, items: Iterable[Item]) -> None:
         """What a junction lets through goes to its outlet, or to the sink."""
+        if isinstance(junction, OrderedAnswers):
+            self._go_on_in_order(junction, items)
+            return
         for item in items:
             if junction.step is not None:
                 self._outlets[junction.step].put(item)
@@ -433,6 +494,22 @@ class Traffic:
                 self._write(item.batch)
             else:
                 self._pass(item)
+
+    def _go_on_in_order(self, answers: OrderedAnswers, items: Iterable[Item]) -> None:
+        """What hosts of an ordered step have answered goes on to all that reads the step."""
+        step, lane = answers.answers_of, answers.lane
+        for item in answers.in_order(items):
+            if isinstance(item, Message):
+                answers.epoch = self._epochs[item.number]
+                for junction in answers.readers:
+                    self._go_on(junction, junction.echo(lane, item.number))
+            else:
+                self._push(self._outputs[step], lane, item, self._notes_of(answers.epoch))
+        mark = self._host_mark(step, answers.reach.watermark_ms, answers.reach.final)
+        if mark != answers.mark:
+            answers.mark = mark
+            for junction in answers.readers:
+                self._go_on(junction, junction.take(lane, mark))
 
     def _write(self, batch: pa.RecordBatch) -> None:
         if self._last is not None and self._sink_epoch > self._last:

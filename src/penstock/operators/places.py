@@ -28,8 +28,12 @@ MAJOR, MINOR = "__major", "__minor"
 """The columns of rows on their way back."""
 
 _FAR = 1 << 62
+AT_THE_END = _FAR
+"""When things fall due since the input has ended, in milliseconds."""
 _LATEST = 1 << 61
 """Times further from 1970, in milliseconds, have one place: both signs fit beside all partitions."""
+_PARTITIONS = (1 << 32) - 1
+"""No partition has a higher number."""
 _DENSE = 4
 """Serial numbers per row up to which counting them is faster than sorting the rows."""
 _SMALL = (1 << 32) - 1
@@ -91,6 +95,16 @@ class Places:
             np.concatenate([places.minor for places in some]),
         )
 
+    @property
+    def of_time(self) -> Array:
+        """Which of them are not those of records: of rows that time has caused (bool)."""
+        return (self.major < 0) | (self.major > _PARTITIONS)
+
+    @property
+    def due_ms(self) -> Array:
+        """When rows that time has caused fell due, in milliseconds."""
+        return np.where(self.major < 0, self.major + _FAR, AT_THE_END)
+
     def take(self, rows: Array) -> Places:
         """The places of the rows with these numbers."""
         return Places(self.major[rows], self.minor[rows])
@@ -144,10 +158,10 @@ def in_order(batches: Sequence[pa.RecordBatch], places: Sequence[Places]) -> lis
     if sum(batch.nbytes for batch in some) > _ONE_BATCH:
         return some if order is None else list(_in_pieces(some, order))
     whole = some[0] if len(some) == 1 else pa.concat_batches(some)
-    return [whole if order is None else _taken_rows(whole, order)]
+    return [whole if order is None else taken_rows(whole, order)]
 
 
-def _taken_rows(batch: pa.RecordBatch, rows: Array) -> pa.RecordBatch:
+def taken_rows(batch: pa.RecordBatch, rows: Array) -> pa.RecordBatch:
     """These rows of a batch; column by column, which is half again as fast as all at once."""
     if not batch.num_columns:
         return batch
@@ -194,6 +208,16 @@ def split_serial(
 # -- rows on their way back
 
 
+def with_both(batch: pa.RecordBatch, places: Places) -> pa.RecordBatch:
+    """Rows of an answer with their places in two columns, as all batches of a lasting stream have them."""
+    return _with(batch, {MAJOR: places.major, MINOR: places.minor})
+
+
+def schema_with_both(schema: pa.Schema) -> pa.Schema:
+    """The columns of what `with_both` gives."""
+    return schema.append(pa.field(MAJOR, pa.int64())).append(pa.field(MINOR, pa.int64()))
+
+
 def with_places(batches: list[pa.RecordBatch], places: Sequence[Places]) -> list[pa.RecordBatch]:
     """The batches of an answer with the places of each; as they are if it has none.
 
@@ -212,7 +236,7 @@ def with_places(batches: list[pa.RecordBatch], places: Sequence[Places]) -> list
     parts = list(zip(batches, places, strict=True))
     partition = _only_partition(places)
     if partition is None:
-        return [_with(rows, {MAJOR: at.major, MINOR: at.minor}) for rows, at in parts]
+        return [with_both(rows, at) for rows, at in parts]
     told = {MAJOR.encode(): str(partition).encode()}
     return [
         rows.append_column(
@@ -237,7 +261,7 @@ def _only_partition(places: Sequence[Places]) -> int | None:
 def split_places(
     batches: Sequence[pa.RecordBatch],
 ) -> tuple[list[pa.RecordBatch], list[Places]]:
-    """Undo `with_places`, for batches that have places."""
+    """Undo `with_places` or `with_both`, for batches that have places."""
     rows, places = [], []
     for batch in batches:
         partition = (batch.schema.metadata or {}).get(MAJOR.encode())

@@ -1,9 +1,10 @@
 """What goes over a lasting stream between a courier and a host, and what the driver tells couriers.
 
 A stream lasts for a run: the time from one start, or recovery, of a flow's couriers to the next. A frame is
-a record batch with metadata, or metadata alone. Control messages are numbered by the driver, in one sequence
-for a run; every courier puts every message between its chunks, in that order, so that a message is a point
-of the stream.
+a record batch with metadata, or metadata alone. Flight lets a stream have batches of one schema: one of
+another schema is packed into the metadata, behind the frame. Control messages are numbered by the driver,
+in one sequence for a run; every courier puts every message between its chunks, in that order, so that a
+message is a point of the stream.
 """
 
 from __future__ import annotations
@@ -14,8 +15,14 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
-from penstock.plan.epoch import RouteTable
+from penstock import codec
+from penstock.errors import ProtocolError
+from penstock.plan.epoch import Offload, RouteTable
+
+_PACKED = b"\n"
+"""What parts a frame, which is JSON on one line, from a batch that is packed behind it."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +41,7 @@ class StreamHeader:
 
 @dataclass(frozen=True)
 class Chunk:
-    """Rows of a step that go together. A stream has chunks of one kind and schema."""
+    """Records of a step that go together."""
 
     number: int
     """Counts the chunks of a courier to a step, to whatever hosts they go."""
@@ -127,6 +134,41 @@ class Frame:
     """The courier's sources have ended: it sends nothing more, and nobody waits for it."""
 
 
+def pack(frame: bytes, batch: pa.RecordBatch) -> bytes:
+    """Metadata that holds an encoded frame, and a batch of another schema than the stream's."""
+    sink = pa.BufferOutputStream()
+    sink.write(frame + _PACKED)
+    with pa.ipc.new_stream(sink, batch.schema) as writer:
+        writer.write_batch(batch)
+    packed: bytes = sink.getvalue().to_pybytes()
+    return packed
+
+
+def unpack(metadata: pa.Buffer) -> tuple[Frame, pa.RecordBatch | None]:
+    """The frame in a frame's metadata, and the batch that is packed behind it, if any.
+
+    >>> rows = pa.record_batch({"k": [1, 2]})
+    >>> frame = Frame(chunk=Chunk(7, "partials"))
+    >>> unpack(pa.py_buffer(pack(codec.encode(frame), rows))) == (frame, rows)
+    True
+    >>> unpack(pa.py_buffer(codec.encode(frame))) == (frame, None)
+    True
+    """
+    text = metadata.to_pybytes()
+    end = text.find(_PACKED)
+    if end < 0:
+        return codec.decode(text, Frame), None
+    frame = codec.decode(text[:end], Frame)
+    try:
+        with pa.ipc.open_stream(metadata.slice(end + len(_PACKED))) as reader:
+            (batch,) = reader
+        batch.validate(full=True)
+        _ = batch.schema.names  # text, or not
+    except (pa.ArrowException, OSError, ValueError) as wrong:
+        raise ProtocolError(f"the records behind a frame cannot be read: {wrong}") from wrong
+    return frame, batch
+
+
 @dataclass(frozen=True)
 class Back:
     """From a host to a courier, alone or beside a batch of the step's output, which it is behind."""
@@ -193,6 +235,33 @@ class LiveOrder:
     """Runs before this one that began with an earlier epoch: when, and with which one; newest first."""
     count_ms: int = 0
     """Milliseconds from one report of counts to the next; 0: nobody wants any."""
+
+
+@dataclass(frozen=True)
+class StepGuide:
+    """What couriers do with rows of a keyed step, until they are told otherwise. It changes who does the
+    work, never what comes of it: so it holds from whatever chunk on, and is no numbered message."""
+
+    step: str
+    watched: tuple[int, ...] = ()
+    """Slots whose keys couriers count: one of them may be hotter than a host can take."""
+    two_stage: bool = False
+    """Whether couriers combine the rows of each key in a chunk, where the step's state merges."""
+    offload: Offload | None = None
+    """Rows that go to burst workers; None: none."""
+
+
+@dataclass(frozen=True)
+class Guides:
+    """What couriers do with rows of all keyed steps; a step that is not among these goes unguided."""
+
+    steps: tuple[StepGuide, ...] = ()
+    reach: str | None = None
+    """How couriers reach burst workers, as text; None: there are none."""
+
+    def of(self, step: str) -> StepGuide:
+        """The guide of one step."""
+        return next((guide for guide in self.steps if guide.step == step), StepGuide(step))
 
 
 @dataclass(frozen=True)

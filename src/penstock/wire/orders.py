@@ -111,6 +111,12 @@ class TellMessage(TypedDict):
     """A `wire.live.Message`."""
 
 
+class TellGuides(TypedDict):
+    run: Number
+    guides: dict[str, Any]
+    """A `wire.live.Guides`."""
+
+
 class HaltRun(TypedDict):
     run: Number
 

@@ -24,7 +24,7 @@ from penstock.wire.report import Offloaded, Seen, Usage
 
 Taken = TypeVar("Taken")
 """What the courier makes of an answer."""
-_Outcome = tuple[Taken, int] | WorkerFailed
+Outcome = tuple[Taken, int] | WorkerFailed
 """What was made of an answer, and how many records it has; or why there is none."""
 
 
@@ -67,7 +67,7 @@ class Questions:
         point("courier.offload", **self._where)
         name = ".".join(map(str, self._where.values()))
         requests = Requests.of(self._delivery.flow, self.segment.steps, self.time, name)
-        invoker = self._invoker()
+        invoker = self._invoker
         asked = requests.cut(parts, invoker.request_limit)
         return Invocations(invoker, asked, take, len(parts), self.offload.deadline_ms)
 
@@ -103,17 +103,14 @@ class Questions:
         """The task's report, with what there is to tell of these questions."""
         if not self._facts:
             return seen
-        self._used += self._invoker().taken()
+        self._used += self._invoker.taken()
         return replace(seen, offloaded=(*seen.offloaded, *self._facts), used=seen.used + self._used)
 
+    @property
     def _invoker(self) -> Invoker:
         reach = self._delivery.plan.reach
         assert reach is not None
-        try:
-            return invoker_at(reach)
-        except Exception as failed:
-            # another try of this task may reach them: the rows are theirs all the same
-            return _Unreachable(failed)
+        return reached(reach)
 
 
 class Invocations(Generic[Taken]):
@@ -144,7 +141,7 @@ class Invocations(Generic[Taken]):
         self._until = self._began + deadline_ms / 1000
         self._over = False
         self._next = deque(range(len(asked)))
-        self._outcomes: queue.SimpleQueue[tuple[int, _Outcome[Taken]]] = queue.SimpleQueue()
+        self._outcomes: queue.SimpleQueue[tuple[int, Outcome[Taken]]] = queue.SimpleQueue()
         for _ in range(min(at_most, len(asked))):
             threading.Thread(target=self._work, name="penstock-invoke", daemon=True).start()
 
@@ -183,21 +180,35 @@ class Invocations(Generic[Taken]):
                 number = self._next.popleft()
             except IndexError:
                 return
-            self._outcomes.put((number, self._outcome(self.asked[number])))
+            outcome = invoked(self._invoker, self.asked[number], self._until, self._take)
+            self._outcomes.put((number, outcome))
 
-    def _outcome(self, request: Request) -> _Outcome[Taken]:
-        left_ms = int((self._until - time.monotonic()) * 1000)
-        if left_ms < 1:
-            return WorkerFailed("no burst worker was free in time", failure="timeout")
-        try:
-            body = self._invoker.invoke(request.to_bytes(), left_ms)
-            answer = WorkerAnswer.from_bytes(body, request)
-            return self._take(answer), sum(batch.num_rows for batch in answer.batches)
-        except WorkerFailed as failed:
-            return failed
-        except Exception as broken:
-            # whatever is wrong with a burst worker, its rows can still be done without it
-            return WorkerFailed(f"an invocation failed: {type(broken).__name__}: {broken}")
+
+def reached(reach: str) -> Invoker:
+    """The way to burst workers; or what stands for them, where there is none."""
+    try:
+        return invoker_at(reach)
+    except Exception as failed:
+        # another try may reach them: the rows are theirs all the same
+        return _Unreachable(failed)
+
+
+def invoked(
+    invoker: Invoker, request: Request, until: float, take: Callable[[WorkerAnswer], Taken]
+) -> Outcome[Taken]:
+    """Have a burst worker answer a request, until a time of the monotonic clock. Never raises."""
+    left_ms = int((until - time.monotonic()) * 1000)
+    if left_ms < 1:
+        return WorkerFailed("no burst worker was free in time", failure="timeout")
+    try:
+        body = invoker.invoke(request.to_bytes(), left_ms)
+        answer = WorkerAnswer.from_bytes(body, request)
+        return take(answer), sum(batch.num_rows for batch in answer.batches)
+    except WorkerFailed as failed:
+        return failed
+    except Exception as broken:
+        # whatever is wrong with a burst worker, its rows can still be done without it
+        return WorkerFailed(f"an invocation failed: {type(broken).__name__}: {broken}")
 
 
 class _Unreachable:

@@ -2,12 +2,12 @@
 
 A retried task must part its rows in the same way, since a host may have taken in one of its channels
 already. So only the plan of the epoch and what a row holds decide, not when it came: behind a shuffle
-rows come in another order each time.
+rows come in another order each time. A live courier tries nothing again, and picks rows by their number.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 
 import numpy as np
@@ -54,8 +54,15 @@ class Router:
     True
     """
 
-    def __init__(self, segment: Segment, offload: Offload, reflex: Reflex | None = None) -> None:
-        """The reflex is that of the task."""
+    def __init__(
+        self,
+        segment: Segment,
+        offload: Offload,
+        reflex: Reflex | None = None,
+        first: int | None = None,
+    ) -> None:
+        """The reflex is that of the task. `first` is the number of the next row, where rows are picked by
+        their numbers; None: by what they hold."""
         self.aside: list[pa.RecordBatch] = []
         self.kept = self.carried = 0
         """Rows that stayed, and that were set aside."""
@@ -63,7 +70,8 @@ class Router:
         """Rows set aside, by slot; None where slots are not known."""
         self._reflex = reflex
         self._whole_keys = segment.whole_keys
-        self._columns: list[str] | None = None
+        self._columns: list[str] | None = None if first is None else []
+        self._first = first or 0
         self._key_names = () if segment.keyed is None else segment.keyed.plan.key_names
         self._codec = _codec(segment) if segment.by_slot or segment.whole_keys else None
         if segment.by_slot:
@@ -91,8 +99,12 @@ class Router:
             rows += batch.num_rows
             if rows >= reflex.most:
                 break
-        self._shares = np.maximum(self._shares, reflex.share(rows))
+        self.raise_shares(reflex.share(rows))
         return held
+
+    def raise_shares(self, share: float) -> None:
+        """Set at least this part of all rows aside."""
+        self._shares = np.maximum(self._shares, share)
 
     def stays(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """The rows of the next batch that go their usual way."""
@@ -110,25 +122,8 @@ class Router:
         return batch.filter(fixed_array(~picked, pa.bool_()))
 
     def by_key(self) -> list[pa.RecordBatch]:
-        """The rows set aside, those of a key side by side and in their order, where keys are known.
-
-        However they are cut then, hardly any key is in two pieces: burst workers make fewer partial
-        states of them.
-        """
-        keys = None if not self.aside else self._key_columns(self.aside[0].schema)
-        if keys is None:
-            return self.aside
-        rows = pa.concat_batches(self.aside)
-        order = np.argsort(keys.encode(rows).hashes, kind="stable")
-        return [rows.take(fixed_array(order, pa.int64()))]
-
-    def _key_columns(self, schema: pa.Schema) -> KeyCodec | None:
-        """What most likely tells keys apart. Stateless steps may still change a column, or make it:
-        then there are more partial states, and nothing worse."""
-        names = self._key_names
-        if not set(names) <= set(schema.names):
-            return None
-        return KeyCodec(pa.schema([schema.field(name) for name in names]), nulls=True)
+        """The rows set aside, those of a key side by side."""
+        return by_key(self.aside, self._key_names)
 
     def _picked(self, batch: pa.RecordBatch) -> Array:
         """Whether each row is to go to burst workers."""
@@ -153,9 +148,24 @@ class Router:
             self._columns = marked_columns(batch.schema)
         if self._columns:
             return row_marks(batch, self._columns)
-        # nothing to go by: what a task reads must come in the same order then
-        first = self.kept + self.carried
+        # where there is nothing to go by, what a task reads must come in the same order
+        first = self._first + self.kept + self.carried
         return np.arange(first, first + batch.num_rows, dtype=np.uint64)
+
+
+def by_key(batches: list[pa.RecordBatch], names: Sequence[str]) -> list[pa.RecordBatch]:
+    """Rows with those of a key side by side and in their order, where the columns of the key are known.
+
+    However they are cut then, hardly any key is in two pieces: burst workers make fewer partial states of
+    them. Stateless steps may still change a column of the key, or make it: then there are more partial
+    states, and nothing worse.
+    """
+    if not batches or not set(names) <= set(batches[0].schema.names):
+        return batches
+    rows = pa.concat_batches(batches)
+    keys = KeyCodec(pa.schema([rows.schema.field(name) for name in names]), nulls=True)
+    order = np.argsort(keys.encode(rows).hashes, kind="stable")
+    return [rows.take(fixed_array(order, pa.int64()))]
 
 
 def _fraction(numbers: Array) -> Array:

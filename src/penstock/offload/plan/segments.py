@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from penstock.operators.operator import StepPlan
 from penstock.operators.top.distinct import DistinctPlan
@@ -83,6 +83,16 @@ def segments(plan: FlowPlan) -> tuple[Segment, ...]:
         gives = len(plan.sources) + number
         found[gives] = Segment(step.id, maps, keyed, streams, gives, reason, whole_keys)
     return tuple(found.values())
+
+
+def live_segment(segment: Segment) -> Segment:
+    """What of a segment that ends in a keyed step goes to burst workers in a live flow: the keyed step.
+
+    Couriers do stateless steps when rows arrive. Answers come in any order, chunk by chunk: steps whose
+    output depends on which row came first are left whole.
+    """
+    why = segment.reason or ("its output is by the order of arrival" if segment.whole_keys else "")
+    return replace(segment, maps=(), reason=why)
 
 
 def by_arrival(plan: StepPlan) -> bool:

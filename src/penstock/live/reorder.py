@@ -1,0 +1,144 @@
+"""Answers of an ordered step's hosts, in the order of what was sent to them. Pure: values in, values out.
+
+Records that a courier sends to a step have serial numbers, and what a host answers says which record has
+caused it. Rows wait here until every host has applied all records up to that one: then nothing can come that
+belongs before them. What time has made due waits until the event time of all hosts has come as far.
+
+A checkpoint ends the waiting: it goes on when all hosts have echoed it, so that all before it is here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from penstock.live.junction import InputRows, Item, Junction, Lane, LaneMark, Reach
+from penstock.operators.places import AT_THE_END, Places, in_order, split_places, taken_rows
+from penstock.state.arrays import Array
+from penstock.wire.live import Message
+
+_NEVER_MS = -(1 << 63)
+
+
+@dataclass(frozen=True)
+class _Waiting:
+    """Rows of one answer, with their places."""
+
+    rows: pa.RecordBatch
+    places: Places
+    watermark_ms: int | None = None
+    """What the host had fired up to, behind rows that time has made due."""
+
+    def cut(self, goes: Array) -> tuple[_Waiting | None, _Waiting | None]:
+        """Those that go, and those that stay; None: no rows."""
+        if goes.all():
+            return self, None
+        if not goes.any():
+            return None, self
+        return self._some(np.flatnonzero(goes)), self._some(np.flatnonzero(~goes))
+
+    def _some(self, rows: Array) -> _Waiting:
+        taken = taken_rows(self.rows, rows)
+        return _Waiting(taken, self.places.take(rows), self.watermark_ms)
+
+
+class ReorderBuffer:
+    """Rows of one step that wait for their turn.
+
+    >>> def answer(*serials):
+    ...     rows = pa.RecordBatch.from_pydict({"n": serials})
+    ...     return with_both(rows, Places.of_records(0, np.array(serials)))
+    >>> from penstock.operators.places import with_both
+    >>> buffer = ReorderBuffer()
+    >>> buffer.put(answer(1, 4)), buffer.put(answer(0, 2))
+    (None, None)
+    >>> buffer.before = 3
+    >>> [batch.column("n").to_pylist() for batch in buffer.ready()], buffer.flush()[0].num_rows
+    ([[0, 1, 2]], 1)
+    """
+
+    def __init__(self) -> None:
+        self.before = 0
+        """Records with lower serial numbers have been applied by all hosts."""
+        self._records: list[_Waiting] = []
+        self._due: list[_Waiting] = []
+
+    def put(self, answer: pa.RecordBatch, watermark_ms: int | None = None) -> None:
+        """Rows that a host has answered: all caused by records, or all by time, up to this watermark."""
+        (rows,), (places,) = split_places([answer])
+        if places.of_time[0]:
+            self._due.append(_Waiting(rows, places, watermark_ms))
+        else:
+            self._records.append(_Waiting(rows, places))
+
+    def ready(self) -> list[pa.RecordBatch]:
+        """Take out what records have caused whose turn has come."""
+        if not self._records:
+            return []
+        goes, self._records = _cut(self._records, lambda one: one.places.minor < self.before)
+        return _sorted(goes)
+
+    def ready_due(self, reach: Reach) -> list[pa.RecordBatch]:
+        """Take out what is due at the event time that all hosts have come to."""
+        if not self._due:
+            return []
+        passed_ms = _NEVER_MS if reach.watermark_ms is None else reach.watermark_ms
+
+        def may_go(one: _Waiting) -> Array:
+            told_ms, due_ms = one.watermark_ms, one.places.due_ms
+            if reach.final:
+                return np.full(len(due_ms), True)
+            if reach.idle or told_ms is None or told_ms <= passed_ms:
+                return due_ms < AT_THE_END
+            return due_ms <= passed_ms
+
+        goes, self._due = _cut(self._due, may_go)
+        return _sorted(goes)
+
+    def flush(self) -> list[pa.RecordBatch]:
+        """Take out everything: nothing more comes that belongs before it."""
+        records, due = self._records, self._due
+        self._records, self._due = [], []
+        return [*_sorted(records), *_sorted(due)]
+
+
+def _cut(
+    waiting: list[_Waiting], goes: Callable[[_Waiting], Array]
+) -> tuple[list[_Waiting], list[_Waiting]]:
+    parts = [one.cut(goes(one)) for one in waiting]
+    return [one for one, _ in parts if one is not None], [
+        one for _, one in parts if one is not None
+    ]
+
+
+def _sorted(waiting: list[_Waiting]) -> list[pa.RecordBatch]:
+    return in_order([one.rows for one in waiting], [one.places for one in waiting])
+
+
+class OrderedAnswers(Junction):
+    """Where the answers of an ordered step's hosts come together, before anything that reads the step: to
+    that the step is one lane, of rows in their order."""
+
+    def __init__(
+        self, step: str, lanes: Mapping[Lane, LaneMark], mark: LaneMark, epoch: int
+    ) -> None:
+        super().__init__(None, lanes)
+        self.answers_of = step
+        self.lane: Lane = ("", step)
+        self.readers: list[Junction] = []
+        """What reads the step, and how far event time has come in that lane, as they know."""
+        self.mark, self.epoch = mark, epoch
+        self.buffer = ReorderBuffer()
+
+    def in_order(self, items: Iterable[Item]) -> list[pa.RecordBatch | Message]:
+        """What goes on once these have come through: rows, and checkpoints behind them."""
+        gone: list[pa.RecordBatch | Message] = []
+        for item in items:
+            if isinstance(item, InputRows):
+                self.buffer.put(*item.batch)
+            else:
+                gone += [*self.buffer.flush(), item]
+        return [*gone, *self.buffer.ready(), *self.buffer.ready_due(self.reach)]

@@ -1,0 +1,74 @@
+"""Partial states that burst workers make of a keyed step's rows: as they answer, or made without them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+
+import pyarrow as pa
+
+from penstock.errors import ProtocolError
+from penstock.exchange.step_work import StepWork
+from penstock.offload.backends.messages import Request, WorkerAnswer
+from penstock.offload.plan.segments import Segment
+from penstock.operators.operator import EpochTime, Outgoing, Sender
+
+
+@dataclass(frozen=True)
+class Made:
+    """What was made of the rows of one request."""
+
+    sent: list[Outgoing]
+    """Records for the hosts."""
+    late: tuple[pa.RecordBatch, ...] = ()
+    """Rows that were too late for the step, where a burst worker found them."""
+
+
+class Maker:
+    """Partial states of one segment's keyed step. Safe to use from several threads."""
+
+    def __init__(self, segment: Segment) -> None:
+        assert segment.keyed is not None
+        self.step, self._maps = segment.keyed, segment.maps
+
+    @property
+    def kind(self) -> str:
+        """What hosts are sent: ROWS or PARTIALS."""
+        return self._form[0]
+
+    def taken(self, answer: WorkerAnswer) -> Made:
+        """An answer, if it is what the hosts of the step take."""
+        plan, (kind, columns) = self.step.plan, self._form
+        if answer.batches and answer.kind != kind:
+            raise ProtocolError(f"a burst worker gave {answer.kind} instead of {kind}")
+        sent, late = _columns(answer.batches), _columns(answer.late)
+        if (columns and sent - {columns}) or late - {tuple(plan.inputs[0].names)}:
+            raise ProtocolError(f"a burst worker gave other columns than step {self.step.id} has")
+        return Made(list(answer.outgoing(plan)), answer.late)
+
+    def alone(self, request: Request, work: StepWork) -> Made:
+        """What a burst worker should have made."""
+        step, rows = self.step, iter(request.batches)
+        for before in self._maps:
+            rows = work.mapped(before, rows)
+        sent: list[Outgoing] = []
+        work.send(step, self._sender(request.time), [work.fit(step, 0, rows)], sent.append)
+        return Made(sent)
+
+    @cached_property
+    def _form(self) -> tuple[str, tuple[str, ...]]:
+        """What hosts are sent: its kind, and its columns where a sender of no rows tells them."""
+        schema, sender = self.step.plan.inputs[0], self._sender(EpochTime(0, 0))
+        none = [pa.nulls(0, field.type) for field in schema]
+        sent = list(sender.add(0, pa.RecordBatch.from_arrays(none, schema=schema)))
+        kind, rest = sender.finish()
+        sent += rest
+        return kind, tuple(sent[0].batch.schema.names) if sent else ()
+
+    def _sender(self, time: EpochTime) -> Sender:
+        return self.step.plan.sender(time, two_stage=True)
+
+
+def _columns(batches: Iterable[pa.RecordBatch]) -> set[tuple[str, ...]]:
+    return {tuple(batch.schema.names) for batch in batches}

@@ -1,0 +1,333 @@
+"""Rows of a live courier's chunks that burst workers get: set aside, asked for, and settled.
+
+Rows that a chunk sets aside wait for a moment, so that those of several chunks go together, and for a
+burst worker that is free. An *errand* is what one of them is asked to do. It is settled by an answer, or by
+the courier itself: when it fails, or a deadline after its rows were set aside. So no row is outstanding
+for longer than that.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from queue import SimpleQueue
+from typing import NamedTuple
+
+import pyarrow as pa
+
+from penstock.errors import ProtocolError
+from penstock.exchange.step_work import StepWork
+from penstock.offload.backends.backend import Invoker, WorkerFailed
+from penstock.offload.backends.messages import Request, Requests, cut_evenly
+from penstock.offload.courier.partials import Made, Maker
+from penstock.offload.courier.questions import Outcome, invoked, reached
+from penstock.offload.courier.router import Router, by_key
+from penstock.offload.plan.segments import Segment
+from penstock.operators.operator import EpochTime
+from penstock.plan.epoch import Offload
+from penstock.plan.steps import FlowPlan
+from penstock.wire.report import Counts, Offloaded, Usage
+
+_GATHER_S = 0.01
+"""Seconds for which rows wait for others to go along; a tenth of the deadline, if that is less."""
+_ERRAND_S = 0.01
+"""Seconds that an errand should take: an invocation costs about 2 ms, whatever is in it."""
+_ROW_S = 1e-4
+"""Seconds that an errand takes for each of its rows, before any was measured."""
+_SMOOTH = 0.2
+"""Weight of what the newest errand took."""
+_NEVER = math.inf
+
+
+@dataclass(eq=False)
+class Gathered:
+    """Rows of some chunks that went to burst workers together."""
+
+    chunks: tuple[int, ...]
+    errands: int
+    """Those that hosts have not applied."""
+    watermark_ms: int | None
+    """None of these rows that count is before this."""
+    until: float
+    """When the courier does them itself."""
+
+
+@dataclass(eq=False)
+class Errand:
+    """What one burst worker is asked to do."""
+
+    request: Request
+    of: Gathered
+    asked_at: float
+
+
+class Returned(NamedTuple):
+    """What has come of an errand, as its thread tells it."""
+
+    step: str
+    errand: Errand
+    outcome: Outcome[Made]
+
+
+class Settled(NamedTuple):
+    """What hosts get for the rows of an errand."""
+
+    of: Gathered
+    rows: int
+    made: Made
+
+
+class Parted(NamedTuple):
+    """A chunk's rows on two ways."""
+
+    stays: pa.RecordBatch
+    carried: int = 0
+    """Rows that were set aside."""
+    by_slot: Counts | None = None
+    """The same by slot; None where slots are not known."""
+
+
+class _Aside(NamedTuple):
+    """Rows of one chunk that no burst worker was asked for yet."""
+
+    chunk: int
+    batches: list[pa.RecordBatch]
+    time: EpochTime
+    at: float
+    until: float
+
+
+@dataclass
+class _Facts:
+    """What is told of an epoch."""
+
+    rows: int = 0
+    records: int = 0
+    invocations: int = 0
+    failures: Counter[str] = field(default_factory=Counter)
+    returned: int = 0
+    wait_s: float = 0.0
+
+
+class Redirect:
+    """The way of one live courier to the burst workers of one keyed step. Used by one thread.
+
+    `put` is called by other threads with what has come of an errand, which is to be handed to `returned`.
+    `name` is in the ids of requests: no other run, courier or step has it.
+    """
+
+    def __init__(
+        self,
+        flow: FlowPlan,
+        segment: Segment,
+        name: str,
+        courier: int,
+        couriers: int,
+        put: Callable[[Returned], None],
+    ) -> None:
+        self._flow, self._segment, self._maker = flow, segment, Maker(segment)
+        self._name, self._courier, self._couriers, self._put = name, courier, couriers, put
+        self._offload: Offload | None = None
+        self._invoker: Invoker | None = None
+        self._at_once = 0
+        """Burst workers that this courier may keep busy."""
+        self._busy = 0
+        """Those that were asked, and have not answered; also of errands that are settled."""
+        self._aside: list[_Aside] = []
+        self._errands: dict[str, Errand] = {}
+        """By the ids of their requests."""
+        self._number = self._came = 0
+        """Requests that were made, and rows that came, so far."""
+        self._row_s = _ROW_S
+        self._facts, self._used = _Facts(), Usage()
+        self._askers = Askers(segment.id)
+
+    @property
+    def kind(self) -> str:
+        """What hosts get: ROWS or PARTIALS."""
+        return self._maker.kind
+
+    @property
+    def by_slot(self) -> bool:
+        """Whether it is known of which slots the rows are that are set aside."""
+        return self._segment.by_slot
+
+    def guide(self, offload: Offload | None, reach: str | None) -> None:
+        """What burst workers get from the next chunk on."""
+        if offload is None or reach is None:
+            self._offload = None
+            return
+        if not self._segment.offloadable:
+            raise ProtocolError(
+                f"a guide hands rows of {self._segment.id} to burst workers: {self._segment.reason}"
+            )
+        _ = self._maker.kind  # for the threads that take answers
+        self._offload, self._invoker = offload, reached(reach)
+        self._at_once = offload.at_once(self._courier, self._couriers)
+        if self._at_once and offload.reflex is not None:
+            most = offload.reflex.of(self._courier, self._couriers).workers
+            self._at_once = max(self._at_once, most)
+
+    def part(
+        self, chunk: int, rows: pa.RecordBatch, time: EpochTime, surplus: float, now: float
+    ) -> Parted:
+        """Set rows of a chunk aside, by the shares in force, but at least the part `surplus` of all."""
+        offload = self._offload
+        if offload is None or not self._at_once or not (surplus or offload.shares.any()):
+            return Parted(rows)
+        router = Router(self._segment, offload, first=self._came)
+        self._came += rows.num_rows
+        router.raise_shares(surplus)
+        stays = router.stays(rows)
+        if router.carried:
+            until = now + offload.deadline_ms / 1000
+            self._aside.append(_Aside(chunk, router.aside, time, now, until))
+            self._facts.rows += router.carried
+        return Parted(stays, router.carried, router.by_slot)
+
+    @property
+    def outstanding(self) -> bool:
+        """Whether rows that were set aside are not settled."""
+        return bool(self._aside or self._errands)
+
+    @property
+    def watermark_ms(self) -> int | None:
+        """What no outstanding row that counts is before; None: that is not known."""
+        times = [one.time.watermark_ms for one in self._aside[:1]]
+        times += [errand.of.watermark_ms for errand in self._errands.values()]
+        known = [time for time in times if time is not None]
+        return min(known) if len(known) == len(times) else None
+
+    def ask(self, now: float, hurry: bool) -> float:
+        """Let burst workers that are free have the rows that wait, at once if something waits for them
+        (`hurry`). Gives the time at which to look again."""
+        free = self._at_once - self._busy
+        if self._aside and free > 0:
+            first = self._aside[0]
+            gathered_at = first.at + min(_GATHER_S, (first.until - first.at) / 10)
+            if not hurry and now < gathered_at:
+                return gathered_at
+            count = sum(batch.num_rows for one in self._aside for batch in one.batches)
+            self._gather(min(free, math.ceil(count * self._row_s / _ERRAND_S)), now, True)
+        waits = [one.until for one in self._aside[:1]]
+        return min(
+            [*waits, *(errand.of.until for errand in self._errands.values())], default=_NEVER
+        )
+
+    def returned(self, told: Returned, work: StepWork) -> Iterator[Settled]:
+        """Settle an errand by its answer; one that has failed is done by `work`. What comes for one that
+        is settled already is not looked at."""
+        self._busy -= 1
+        errand, outcome = told.errand, told.outcome
+        if self._errands.pop(errand.request.id, None) is None:
+            return
+        if isinstance(outcome, WorkerFailed):
+            yield self._alone(errand, outcome.failure, work)
+            return
+        made, records = outcome
+        took_s = time.monotonic() - errand.asked_at
+        self._row_s += _SMOOTH * (took_s / max(errand.request.rows, 1) - self._row_s)
+        self._facts.records += records
+        yield self._settled(errand, made)
+
+    def overdue(self, now: float, work: StepWork) -> Iterator[Settled]:
+        """Settle what has taken too long."""
+        if self._aside and self._aside[0].until <= now:
+            self._gather(1, now, False)
+        for id in [id for id, errand in self._errands.items() if errand.of.until <= now]:
+            yield self._alone(self._errands.pop(id), "timeout", work)
+
+    def told(self) -> tuple[Offloaded | None, Usage]:
+        """What has gone to burst workers since this was last asked for, and what that was to them."""
+        facts, self._facts = self._facts, _Facts()
+        used = Usage() if self._invoker is None else self._invoker.taken()
+        if not facts.rows:
+            return None, used
+        wait_ms = round(1000 * facts.wait_s)
+        return Offloaded(
+            self._segment.id,
+            rows=facts.rows,
+            records=facts.records,
+            invocations=facts.invocations,
+            failures=dict(facts.failures),
+            returned=facts.returned,
+            wait_ms=wait_ms,
+        ), used
+
+    def close(self) -> None:
+        """Let all threads end, as soon as burst workers answer or are given up. Does not wait."""
+        self._askers.close()
+
+    def _gather(self, parts: int, now: float, asks: bool) -> None:
+        """Make errands of all rows that wait, and ask burst workers, unless it is too late for that."""
+        assert self._invoker is not None
+        aside, self._aside = self._aside, []
+        # Judged by the time of the oldest: hosts are told no later one until all of them are settled.
+        time, until = aside[0].time, aside[0].until
+        name = f"{self._name}.{self._number}"
+        self._number += 1
+        keys = self._maker.step.plan.key_names
+        rows = by_key([batch for one in aside for batch in one.batches], keys)
+        requests = Requests.of(self._flow, self._segment.steps, time, name).cut(
+            cut_evenly(rows, parts), self._invoker.request_limit
+        )
+        chunks = tuple(one.chunk for one in aside)
+        gathered = Gathered(chunks, len(requests), time.watermark_ms, until)
+        for request in requests:
+            errand = self._errands[request.id] = Errand(request, gathered, now)
+            if asks:
+                self._facts.invocations += 1
+                self._busy += 1
+                self._askers.do(partial(self._ask, self._invoker, errand))
+
+    def _ask(self, invoker: Invoker, errand: Errand) -> None:
+        """In a thread of its own."""
+        outcome = invoked(invoker, errand.request, errand.of.until, self._maker.taken)
+        self._put(Returned(self._segment.id, errand, outcome))
+
+    def _alone(self, errand: Errand, failure: str, work: StepWork) -> Settled:
+        self._facts.failures[failure] += 1
+        self._facts.returned += errand.request.rows
+        return self._settled(errand, self._maker.alone(errand.request, work))
+
+    def _settled(self, errand: Errand, made: Made) -> Settled:
+        self._facts.wait_s = max(self._facts.wait_s, time.monotonic() - errand.asked_at)
+        return Settled(errand.of, errand.request.rows, made)
+
+
+class Askers:
+    """Threads that wait for burst workers: as many as were ever needed at a time, until it is closed."""
+
+    def __init__(self, name: str) -> None:
+        self._name = f"penstock-invoke-{name}"
+        self._work: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self._idle, self._count = 0, 0
+        self._lock = threading.Lock()
+
+    def do(self, work: Callable[[], None]) -> None:
+        """Have a thread do this at once."""
+        with self._lock:
+            self._idle -= 1
+            begins = self._idle < 0
+            if begins:
+                self._idle += 1
+                self._count += 1
+        self._work.put(work)
+        if begins:
+            threading.Thread(target=self._run, name=self._name, daemon=True).start()
+
+    def close(self) -> None:
+        """Let threads end that have nothing to do, and the others when they have done it."""
+        for _ in range(self._count):
+            self._work.put(None)
+
+    def _run(self) -> None:
+        while (work := self._work.get()) is not None:
+            work()
+            with self._lock:
+                self._idle += 1

@@ -1,0 +1,105 @@
+"""The reorder buffer of a courier: whatever hosts answer when, rows go on in the order of what was sent."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.live.junction import Reach
+from penstock.live.reorder import ReorderBuffer
+from penstock.operators.places import Places, with_both
+
+
+def answer(serials: Sequence[int], courier: int = 0) -> pa.RecordBatch:
+    """What a host answers that gives two rows for each record."""
+    twice = np.repeat(np.array(serials, np.int64), 2)
+    rows = pa.RecordBatch.from_pydict({"n": twice, "copy": np.arange(len(twice)) % 2})
+    return with_both(rows, Places.of_records(courier, twice))
+
+
+def due(times_ms: Sequence[int], final: bool = False) -> pa.RecordBatch:
+    """What fell due at these times, for keys whose hashes are those of nothing."""
+    times = np.array(times_ms, np.int64)
+    rows = pa.RecordBatch.from_pydict({"n": times, "copy": np.zeros(len(times), np.int64)})
+    return with_both(rows, Places.of_due(times, np.zeros(len(times), np.uint64), final))
+
+
+def numbers(batches: Sequence[pa.RecordBatch]) -> list[tuple[int, int]]:
+    return [(row["n"], row["copy"]) for batch in batches for row in batch.to_pylist()]
+
+
+@given(
+    chunks=st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=6), min_size=1, max_size=8),
+    pick=st.randoms(use_true_random=False),
+)
+def test_rows_go_on_in_the_order_of_records(chunks: list[list[int]], pick: random.Random) -> None:
+    """Chunks whose records go to up to three hosts; each host applies some of its chunks, in any order, in
+    any pieces, and the courier hears of it in any order of hosts. Nothing goes on too early."""
+    buffer, left = ReorderBuffer(), list[tuple[int, int]]()
+    firsts, parts, serial = [], list[tuple[int, int, list[int]]](), 0
+    for number, owners in enumerate(chunks):
+        firsts.append(serial)
+        for host in range(3):
+            mine = [serial + place for place, owner in enumerate(owners) if owner == host]
+            if mine:
+                parts.append((number, host, mine))
+        serial += len(owners)
+    pick.shuffle(parts)
+    open_parts = {number: {h for n, h, _ in parts if n == number} for number in range(len(chunks))}
+    for number, host, serials in parts:
+        pick.shuffle(serials)
+        cut = pick.randint(0, len(serials))
+        for some in (serials[:cut], serials[cut:]):
+            if some:
+                buffer.put(answer(some))
+                left += numbers(buffer.ready())
+        open_parts[number].discard(host)
+        unapplied = [n for n in open_parts if open_parts[n]]
+        buffer.before = firsts[min(unapplied)] if unapplied else serial
+        left += numbers(buffer.ready())
+        assert len(left) == 2 * buffer.before
+    assert left == [(n, copy) for n in range(serial) for copy in (0, 1)]
+    assert not buffer.flush()
+
+
+@given(
+    times=st.lists(st.tuples(st.integers(0, 2), st.integers(1, 40)), max_size=20),
+    steps=st.lists(st.tuples(st.integers(0, 2), st.integers(1, 50)), max_size=20),
+)
+def test_what_is_due_goes_on_by_time(
+    times: list[tuple[int, int]], steps: list[tuple[int, int]]
+) -> None:
+    """Hosts fire what is due as they hear watermarks, each at its pace."""
+    buffer, left = ReorderBuffer(), list[tuple[int, int]]()
+    marks = [0, 0, 0]
+    for host, to in [*steps, (0, 60), (1, 60), (2, 60)]:
+        before, marks[host] = marks[host], max(marks[host], to)
+        fired = [time for of, time in times if of == host and before < time <= marks[host]]
+        if fired:
+            buffer.put(due(fired), marks[host])
+        left += numbers(buffer.ready_due(Reach(min(marks), idle=False, final=False)))
+        assert len(left) == sum(time <= min(marks) for _, time in times)
+    assert [time for time, _ in left] == sorted(time for _, time in times)
+
+
+def test_a_checkpoint_brings_out_everything() -> None:
+    buffer = ReorderBuffer()
+    buffer.put(due([7, 3]), 9)
+    buffer.put(answer([4]))
+    buffer.put(answer([2]))
+    assert not buffer.ready()
+    assert [n for n, _ in numbers(buffer.flush())] == [2, 2, 4, 4, 3, 7]
+    assert not buffer.flush()
+
+
+def test_what_is_due_at_the_end_waits_for_the_end_of_all_hosts() -> None:
+    buffer = ReorderBuffer()
+    buffer.put(due([5], final=True), 3)
+    assert not buffer.ready_due(Reach(3, idle=False, final=False))
+    buffer.put(due([4], final=True), 3)
+    assert numbers(buffer.ready_due(Reach(3, idle=False, final=True))) == [(4, 0), (5, 0)]

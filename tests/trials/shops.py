@@ -1,0 +1,105 @@
+"""Rows of several partitions through two steps with different keys, whose output shows its order.
+
+Each partition has keys of its own in both steps, so that no two race: what comes out of a partition's rows is
+what one thread makes of them, one after the other.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import defaultdict
+from collections.abc import Iterator
+from itertools import count
+from typing import Any
+
+import pyarrow as pa
+
+from penstock.operators.process.processor import KeyedProcessor
+from penstock.operators.process.step import ProcessPlan
+from penstock.plan.steps import FlowPlan, KeyedStep, MapStep, SourcePlan
+from tests.trials.ledger import SLOTS
+from tests.trials.plain_rows import Row
+
+SHOPS = pa.schema(
+    [("p", pa.string()), ("n", pa.int64()), ("who", pa.string()), ("item", pa.int64())]
+)
+_NUMBERS = count()
+
+
+class Numbered(KeyedProcessor):
+    """Gives each row as often as its item says, with how many its key has had."""
+
+    output_schema = "p string, n long, who string, item long, copy int, seen long"
+
+    def init(self, handle: Any) -> None:
+        self.seen = handle.get_value_state("seen", "n long")
+
+    def handle_input_rows(self, key: Any, rows: Any, timers: Any) -> Iterator[Any]:
+        (seen,) = self.seen.get() or (0,)
+        for row in rows:
+            seen += 1
+            for copy in range(row.item % 3):
+                yield (row.p, row.n, row.who, row.item, copy, seen)
+        self.seen.update((seen,))
+
+
+class Again(Numbered):
+    """The same for rows of another `Numbered`, each of them once."""
+
+    output_schema = "p string, n long, copy int, seen long, again long"
+
+    def handle_input_rows(self, key: Any, rows: Any, timers: Any) -> Iterator[Any]:
+        (seen,) = self.seen.get() or (0,)
+        for row in rows:
+            seen += 1
+            yield (row.p, row.n, row.copy, row.seen, seen)
+        self.seen.update((seen,))
+
+
+def without_elevens(batch: pa.RecordBatch) -> pa.RecordBatch:
+    return batch.filter(pa.array([item != 11 for item in batch.column("item").to_pylist()]))
+
+
+_FIRST = ProcessPlan(SHOPS, ["who"], Numbered())
+_SECOND = ProcessPlan(_FIRST.output, ["item"], Again())
+TWO_KEYS = FlowPlan(
+    (SourcePlan(SHOPS),),
+    (
+        KeyedStep("first", SLOTS, _FIRST),
+        MapStep("map", without_elevens, _FIRST.output, _FIRST.output),
+        KeyedStep("second", SLOTS, _SECOND),
+    ),
+)
+
+
+def shop_rows(pick: random.Random, rows: int, now_ms: int) -> list[Row]:
+    """Rows of three partitions, numbered as they come."""
+    made = []
+    for _ in range(3 * rows):
+        p = pick.randrange(3)
+        who, item = f"{p} {pick.randrange(7)}", p + 3 * pick.randrange(9)
+        made.append({"p": f"p{p}", "n": next(_NUMBERS), "who": who, "item": item})
+    return made
+
+
+def in_arrival_order(given: list[Row]) -> dict[str, list[tuple[Any, ...]]]:
+    """What the flow does, row by row in one thread; by partition."""
+    seen: dict[Any, int] = defaultdict(int)
+    out: dict[str, list[tuple[Any, ...]]] = defaultdict(list)
+    for row in given:
+        seen[row["who"]] += 1
+        for copy in range(row["item"] % 3):
+            if row["item"] != 11:
+                seen[row["item"]] += 1
+                out[row["p"]].append(
+                    (row["p"], row["n"], copy, seen[row["who"]], seen[row["item"]])
+                )
+    return out
+
+
+def by_partition(found: list[Row]) -> dict[str, list[tuple[Any, ...]]]:
+    """All rows that left, of each partition in the order in which they did."""
+    out: dict[str, list[tuple[Any, ...]]] = defaultdict(list)
+    for row in found:
+        out[row["p"]].append(tuple(row.values()))
+    return out
