@@ -55,7 +55,7 @@ def test_an_sla_is_judged_by_receipt() -> None:
     sent = np.arange(4_000) * 1_000 + 1_000_000_000
     late = (sent >= 1_002_000_000) & (sent < 1_003_000_000)
     key = np.arange(4_000) % 500
-    told = received(*zip(sent + 5_000 + 200_000 * late, sent, key, key, key, strict=True))
+    told = np.stack([sent + 5_000 + 200_000 * late, sent, key, key, key], axis=1)
     judged = sla.judged(told, 1_000_000_000, 4.0)
     # windows of a second that hold more than a quarter of late rows are lost: all but 19 of 40
     assert judged["success_of_all"] == pytest.approx(1 - 16 / 40, abs=0.06)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,7 @@ from penstock.sim.pieces import Numbers
 from penstock.sim.shapes import Steady
 from penstock.sim.skews import skew
 from penstock_bench.live.load import Load, Records, as_fast_as, followed, led
-from penstock_bench.live.parts import burst, migration, switch
+from penstock_bench.live.parts import migration, switch
 from penstock_bench.live.receipts import Columns, Receipts, done_us, ordinals
 from penstock_bench.live.trial import SLOTS
 from penstock_bench.workloads.shaped import KeyedRows
@@ -29,8 +30,8 @@ def sums(keys: int = 1_500, rate: float = 100.0) -> Load:
     return Load(Steady(rate), content, records, content.slots_of, Columns("k", "n"))
 
 
-def test_a_load_begins_behind_its_lead_in() -> None:
-    source = led(sums(), lead_s=2.0, start_ms=1_000_000)
+def test_a_load_begins_behind_its_lead_in(tmp_path: Path) -> None:
+    source = led(sums(), lead_s=2.0, gate=tmp_path / "gate")
     arrivals = source.arrivals
     times = arrivals.arrival_us(np.arange(400))
     assert (np.diff(times) > 0).all()
@@ -43,13 +44,20 @@ def test_a_load_begins_behind_its_lead_in() -> None:
     ]
     assert int(times[200]) == 2_010_000
     assert arrivals.rate_at([0.0, 3.0]).tolist() == [100.0, 100.0]
-    assert source.first(["0"]) == {"0": {"row": 0, "start_ms": 1_000_000}}
-    assert source.reader(source.first(["0"])) is not None
+    reader = source.reader(source.first(["0"]))
+    assert reader.poll(1, 1_000) == []
+    begun_ms = int(time.time() * 1000) - 60_000
+    source.begin(begun_ms)
+    assert source.load_ms == begun_ms + 2_000
+    (polled,) = reader.poll(1, 1_000)
+    assert polled.position == {"row": 1_000, "start_ms": begun_ms}
+    assert polled.batch.column("arrival")[200].value == (begun_ms + 2_010) * 1000
 
 
 def test_records_are_followed_by_the_counts_that_come_out(tmp_path: Path) -> None:
     load = sums()
-    source = led(load, lead_s=1.0, start_ms=500_000)
+    source = led(load, lead_s=1.0, gate=tmp_path / "gate")
+    source.begin(500_000)
     number = np.arange(300)
     key = load.records(number, source.arrivals.arrival_us(number)).key
     at_us = 500_000_000 + source.arrivals.arrival_us(number)
@@ -75,7 +83,7 @@ def test_what_is_done_is_found_one_by_one(seed: int) -> None:
     chance.shuffle(received)
     found = done_us(key, received)
     for n in range(300):
-        times = [at for at, k, count in received if k == key[n] and count >= order[n]]
+        times = [when for when, k, count in received if k == key[n] and count >= order[n]]
         assert found[n] == min(times) if times else np.isnan(found[n])
     assert np.isnan(done_us(key, received[:0])).all()
 
@@ -116,7 +124,7 @@ def test_an_auction_tells_how_many_orders_it_has_taken() -> None:
     assert tester.feed([(7, 3, 9, "buy", 900, 100)])[-1].quantity == 3
 
 
-def test_every_scenario_makes_its_load() -> None:
+def test_every_scenario_makes_its_load(tmp_path: Path) -> None:
     for scenario in switch.QUICK:
         load, flow = switch.LOADS[scenario.name](scenario)
         number = np.arange(50)
@@ -124,9 +132,9 @@ def test_every_scenario_makes_its_load() -> None:
         assert len(row) == len(key) >= 50
         slots = load.slots_of(key)
         assert ((slots >= 0) & (slots < SLOTS)).all()
-        plan = switch.controlled(flow(led(load, 1.0, 0)), scenario).plan
+        plan = switch.controlled(flow(led(load, 1.0, tmp_path)), scenario).plan
         assert {step.id for step in plan.keyed} == set(scenario.paces) == set(scenario.hosts)
-    assert burst.bids_by_auction(led(burst.bids("steady(10)"), 1.0, 0)).plan.keyed
+    assert switch.bids_by_auction(led(switch.bids("steady(10)"), 1.0, tmp_path)).plan.keyed
 
 
 def test_keys_come_when_the_dial_says_so_and_updates_at_their_time(tmp_path: Path) -> None:

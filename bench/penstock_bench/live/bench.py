@@ -55,21 +55,26 @@ def run(show: Show, quick: bool = False, part: Sequence[str] = ()) -> Report:
             f"bench live has no part {', '.join(unknown)}", hint=f"choose from: {', '.join(PARTS)}"
         )
     found: dict[str, Result] = {}
+    failed: dict[str, str] = {}
     for name in part or PARTS:
         show(f"part {name}")
-        found[name] = PARTS[name].run(show, quick).to_plain(quick)
-    return report(found)
+        try:
+            found[name] = PARTS[name].run(show, quick).to_plain(quick)
+        except Exception as trouble:  # what other parts gave is not lost for it
+            failed[name] = f"{type(trouble).__name__}: {trouble}".splitlines()[0]
+            show(f"part {name} failed: {failed[name]}")
+    return report(found, failed)
 
 
-def report(found: Mapping[str, Result]) -> Report:
-    """What the parts give together."""
+def report(found: Mapping[str, Result], failed: Mapping[str, str] | None = None) -> Report:
+    """What the parts give together, and which of them failed, and why."""
     parts = {name: found[name] for name in PARTS if name in found}
     ratios: dict[str, float] = {}
     for name, results in parts.items():
         ratios |= PARTS[name].ratios(results)
-    return Report("live", {"parts": list(parts)}, parts, ratios)
+    return Report("live", {"parts": list(parts), "failed": dict(failed or {})}, parts, ratios)
 
 
 def merged(earlier: Result, newer: Report) -> Report:
     """A report with what an earlier one has of parts that were not run again."""
-    return report({**earlier["results"], **newer.results})
+    return report({**earlier["results"], **newer.results}, newer.settings["failed"])

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,7 +13,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.control.examine.vitals import Floats
-from penstock.live.sources.rate import ArrivalTimes, Content, Even, RateSource
+from penstock.live.sources.rate import ArrivalTimes, Content, Even, RateReader, RateSource
+from penstock.live.sources.source import Polled
 from penstock.sim.pieces import Numbers
 from penstock_bench.live.latency import Truth, truth_of
 from penstock_bench.live.receipts import Received, Told, done_us
@@ -88,34 +91,68 @@ class LedContent:
 
 @dataclass(frozen=True)
 class LedSource(RateSource):
-    """The source of a load that begins at a set time."""
+    """The source of a load that begins when its gate, a file, holds a time: milliseconds since 1970."""
 
-    start_ms: int = 0
-    """When the lead-in begins, in milliseconds since 1970."""
+    gate: Path = Path()
 
     def first(self, partitions: Sequence[str]) -> dict[str, Any]:
-        return {partition: {"row": 0, "start_ms": self.start_ms} for partition in partitions}
+        return {partition: {"row": 0, "start_ms": None} for partition in partitions}
+
+    def reader(self, positions: Mapping[str, Any]) -> RateReader:
+        return LedReader(self, positions)
+
+    def begin(self, lead_in_ms: int) -> None:
+        """Let the lead-in begin at this time."""
+        new = self.gate.with_suffix(".new")
+        new.write_text(str(lead_in_ms))
+        new.rename(self.gate)
+
+    @property
+    def load_ms(self) -> int:
+        """When the load itself began, of which the lead-in is no part."""
+        return int(self.gate.read_text()) + round(1000 * self.led.lead_s)
+
+    @property
+    def led(self) -> LedArrivals:
+        assert isinstance(self.arrivals, LedArrivals)
+        return self.arrivals
 
 
-def led(load: Load, lead_s: float, start_ms: int, partitions: int = 1) -> LedSource:
+class LedReader(RateReader):
+    """Gives nothing before the gate is open."""
+
+    def __init__(self, source: LedSource, positions: Mapping[str, Any]) -> None:
+        super().__init__(source, positions)
+        self._gate = source.gate
+
+    def poll(self, wait_ms: float, most_rows: int) -> list[Polled]:
+        closed = [at for at in self._at.values() if at["start_ms"] is None]
+        if closed and not self._gate.exists():
+            time.sleep(wait_ms / 1000)
+            return []
+        for at in closed:
+            at["start_ms"] = int(self._gate.read_text())
+        return super().poll(wait_ms, most_rows)
+
+
+def led(load: Load, lead_s: float, gate: Path, partitions: int = 1) -> LedSource:
     """The source of a load, with a lead-in at the load's first rate."""
     lead = Even(max(10.0, float(load.arrivals.rate_at(0.0))))
     arrivals = LedArrivals(load.arrivals, lead, lead_s)
-    return LedSource(arrivals, LedContent(load.content, lead_s), partitions, start_ms=start_ms)
+    return LedSource(arrivals, LedContent(load.content, lead_s), partitions, gate=gate)
 
 
 def followed(
     load: Load, source: LedSource, received: Received, slots: int, seconds: float
 ) -> Truth:
     """What happened to every record of the first seconds of a load, by what came out."""
-    arrivals = source.arrivals
-    assert isinstance(arrivals, LedArrivals)
+    arrivals = source.led
     lead_ms = arrivals.lead_s * 1000
     count = int(arrivals.cumulative(lead_ms + seconds * 1000 - 1e-3))
     number = np.arange(count, dtype=np.int64)
     t_us = arrivals.arrival_us(number) - round(lead_ms * 1000)
     row, key = load.records(number, np.maximum(t_us, 0))
-    done = done_us(key, received) / 1000 - source.start_ms - lead_ms
+    done = done_us(key, received) / 1000 - source.load_ms
     judged = row >= arrivals.first
     return truth_of(t_us[row[judged]], load.slots_of(key[judged]), done[judged], slots, seconds)
 

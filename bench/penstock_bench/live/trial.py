@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from pyspark.sql import SparkSession
 
@@ -17,13 +18,13 @@ from penstock.settings import Settings
 from penstock.testing import Fault, Pace
 from penstock_bench import sides
 from penstock_bench.live.latency import Began, Truth
-from penstock_bench.live.load import LedArrivals, LedSource, Load, followed, led
+from penstock_bench.live.load import Load, followed, led
 from penstock_bench.live.query import GRACE_S, running, until
 from penstock_bench.live.receipts import Receipts
 
 SLOTS = 64
-_UP_S, _LEAD_S = 5.0, 10.0
-"""Seconds until rows come, and until the load begins after that: hosts come up and warm up."""
+_LEAD_S = 8.0
+"""Seconds of rows before the load begins, in which hosts warm up."""
 
 
 @dataclass(frozen=True)
@@ -54,38 +55,27 @@ def tried(spark: SparkSession, trial: Trial) -> Tried:
     """Run a trial, in a session of `bench_session`."""
     with sides.folder(spark) as folder:
         receipts = Receipts(folder, trial.load.told)
-        sources: list[LedSource] = []
+        source = led(trial.load, _LEAD_S, Path(folder, "gate"), trial.partitions)
+        settings = Settings(faults=(*_paced(trial.paces), *trial.faults), progress_kept=10_000)
+        hosts = trial.hosts if isinstance(trial.hosts, int) else dict(trial.hosts)
 
         def start(checkpoint: str) -> ps.FlowQuery:
-            for old in Path(folder).glob("*.i64"):
-                old.unlink()
-            start_ms = int((time.time() + _UP_S) * 1000)
-            sources.append(led(trial.load, _LEAD_S, start_ms, trial.partitions))
-            hosts = trial.hosts if isinstance(trial.hosts, int) else dict(trial.hosts)
-            return trial.flow(sources[-1]).start(
-                ps.foreach_arrow(receipts),
-                mode="live",
-                checkpoint=checkpoint,
-                hosts=hosts,
-                settings=Settings(
-                    faults=(*_paced(trial.paces), *trial.faults), progress_kept=10_000
-                ),
-            )
+            sink = ps.foreach_arrow(receipts)
+            flow = trial.flow(source)
+            options: dict[str, Any] = {"mode": "live", "hosts": hosts, "settings": settings}
+            return flow.start(sink, checkpoint=checkpoint, **options)
 
         with running(start, folder) as query:
-            source = sources[-1]
-            arrivals = source.arrivals
-            assert isinstance(arrivals, LedArrivals)
-            began = Began(source.start_ms + int(1000 * _LEAD_S), arrivals.first)
-            count = int(arrivals.cumulative(1000 * (_LEAD_S + trial.seconds)))
+            source.begin(int(time.time() * 1000))
+            count = int(source.led.cumulative(1000 * (_LEAD_S + trial.seconds)))
             until(
                 query,
                 lambda: sum(epoch.rows for epoch in query.progress) >= count,
-                _UP_S + _LEAD_S + trial.seconds + GRACE_S,
+                _LEAD_S + trial.seconds + GRACE_S,
             )
             epochs, journal = query.progress, query.journal
-        received = receipts.received()
-    truth = followed(trial.load, source, received, SLOTS, trial.seconds)
+        began = Began(source.load_ms, source.led.first)
+        truth = followed(trial.load, source, receipts.received(), SLOTS, trial.seconds)
     return Tried(truth, epochs, journal, began)
 
 

@@ -54,7 +54,7 @@ def run(show: Show, quick: bool = False) -> PartResult:
         received = load.end()
         right = load.right(received)
     middle_us = moved_us - int(scale.moved_s / 4 * 1e6)
-    results = {
+    results: dict[str, Any] = {
         "steady": judged(received, begin_us, scale.steady_s),
         "through_move": judged(received, middle_us, scale.moved_s),
         "moved_at_s": scale.moved_s / 4,

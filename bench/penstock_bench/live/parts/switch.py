@@ -74,8 +74,9 @@ class Scenario:
 
 
 EXCHANGE = Scenario(
-    *("exchange", 80, {"process-1": 2}, {"process-1": 300.0}, 12),
+    *("exchange", 100, {"process-1": 2}, {"process-1": 300.0}, 12),
     sla=SLA(1_000, 1_000),
+    warm_up_s=10,
 )
 SINE = Scenario(
     *("sine", 125, {"aggregate-1": 3}, {"aggregate-1": 2_000.0}, 6),
