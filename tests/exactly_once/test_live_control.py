@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,7 @@ from penstock.control.instructions import Tell
 from penstock.control.journal.entry import Entry
 from penstock.control.treat.decision import Bounds
 from penstock.faults import Fault, armed
-from penstock.live.sources.rate import rate
+from penstock.live.sources.rate import Keyed, rate
 from penstock.model import SLA
 from penstock.offload.policy.flow import machine_of
 from penstock.operators.aggregate.aggregates import AggregatePlan, count
@@ -111,35 +112,35 @@ def test_a_driver_that_dies_under_a_treatment_is_followed_by_another(
         trial.check()
 
 
-def paced(host_rate: float, load: str, rows: int, store: Path, **settings: object) -> LiveCluster:
-    """Counts of keys, on hosts that take so many rows a second."""
+def paced(
+    load: str, rows: int | None, store: Path, elastic: Elastic, hosts: int = 1
+) -> LiveCluster:
+    """Counts of keys."""
     source = rate(shape(load), rows=rows, keys=3_000, partitions=2)
     plan = AggregatePlan(source.schema, ["key"], {"n": count()})
     flow = FlowPlan(
         (SourcePlan(source.schema, arrival="arrival"),), (KeyedStep("count", 32, plan),)
     )
-    elastic = Elastic(at_most=6)
     return LiveCluster(
         flow,
         (source,),
         str(store),
-        hosts=1,
+        hosts=hosts,
         elastic=elastic,
         sla=SLA(200, 1_000),
         warm_slots=5,
         checkpoint_ms=300,
-        **settings,  # type: ignore[arg-type]
     )
 
 
 def test_live_control_and_the_simulator_agree(tmp_path: Path) -> None:
     """On the same load both come to about as many hosts, and both keep the SLA then."""
-    host_rate, load = 300.0, "steady(700)"
+    host_rate = 300.0
     trace = Trace.of_rates(np.full((150, 32), 700.0 / 32))
     bounds = Bounds(SLA(200, 1_000), at_most=6)
     simulated = simulate(trace, "switch", bounds, Plane(service_rate=host_rate), hosts=1)
     with armed(Fault("host.work", Pace(host_rate), hits=())):
-        on = paced(host_rate, load, 14_000, tmp_path)
+        on = paced("steady(700)", None, tmp_path, Elastic(at_most=6))
         try:
             on.until(lambda: len(on.relocation.hosts("count")) >= 3, "there are enough hosts")
             on.until(
@@ -169,3 +170,36 @@ def test_a_dry_run_only_tells(tmp_path: Path) -> None:
         on.pass_epochs(2)
         assert (told(on, "began"), len(on.relocation.hosts(STEP))) == ([], 2)
         trial.check()
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_records_that_wait_for_slow_hosts_are_counted_once(tmp_path: Path, seed: int) -> None:
+    """Twice as many come as hosts can take; slots move with what waits for them, and somebody dies."""
+    policy, pick, rows = Restless(seed, eager=0.2), random.Random(seed), 6_000
+    with armed(Fault("host.work", Pace(600.0), hits=())):
+        on = paced("steady(2500)", rows, tmp_path, Elastic(policy, at_most=4), hosts=2)
+        try:
+            for part, kill in enumerate(("host", "courier"), 1):
+                on.until(lambda part=part: sum(counted(on).values()) > part * rows / 4)
+                if kill == "host":
+                    on.jobs.kill(pick.choice(sorted(on.jobs.live)))
+                else:
+                    on.courier_jobs.kill("courier/0")
+            on.until(lambda: on.outcome == "finished", "all input has ended")
+        finally:
+            on.close()
+    assert counted(on) == Counter(keys_of(rows))
+    assert policy.ordered, "nothing was ordered"
+
+
+def counted(on: LiveCluster) -> dict[int, int]:
+    """What each key has counted."""
+    newest: dict[int, int] = {}
+    for row in on.sink.all_rows():
+        newest[row["key"]] = max(row["n"], newest.get(row["key"], 0))
+    return newest
+
+
+def keys_of(rows: int) -> list[int]:
+    keys: list[int] = Keyed(3_000).rows(np.arange(rows), np.arange(rows))[0].to_pylist()
+    return keys

@@ -65,6 +65,8 @@ _PULSE_MS = 200
 """Milliseconds between questions to hosts and couriers whether they are there."""
 _UNDERWAY = 4
 """Checkpoints that may be under way; the next one is put off while there are so many."""
+_MOST_LATE = 4
+"""Checkpoint intervals by which a checkpoint is put off at most while rows wait for hosts."""
 _LAST_MS = 10_000
 """Milliseconds that the last checkpoint of a query that is to stop may take."""
 
@@ -293,9 +295,16 @@ class LiveRunner:
             if not last and not run.closing:
                 run.move()
                 run.part()
-            if last or (now >= due and len(run.checkpoints) < _UNDERWAY):
+            ready = len(run.checkpoints) < _UNDERWAY and not self._put_off(now - due)
+            if last or (now >= due and ready):
                 due, last_by = now + self._checkpoint_ms, now + _LAST_MS
                 run.checkpoint(last)
+
+    def _put_off(self, late_ms: float) -> bool:
+        """Whether a checkpoint should come later. It takes all rows before it along, so that those which wait
+        for a host could no longer go to another one."""
+        waited_ms = self._counts.waiting_ms
+        return waited_ms > self._checkpoint_ms / 2 and late_ms < _MOST_LATE * self._checkpoint_ms
 
     def _take_in(self, run: LiveRun, most_ms: float) -> None:
         """Note what others tell; waits for the first of it."""

@@ -119,10 +119,12 @@ class LiveCounts:
         self._steps = {step.id: _StepSum(step.slots) for step in steps}
         self._run = self._couriers = -1
         self._told: dict[int, tuple[float, CourierCounts]] = {}
+        self.waiting_ms = 0.0
+        """Age of the oldest record that no host has done, as of the last sample."""
 
     def begin(self, run: int, couriers: int) -> None:
         """A run begins, of so many couriers."""
-        self._run, self._couriers, self._told = run, couriers, {}
+        self._run, self._couriers, self._told, self.waiting_ms = run, couriers, {}, 0.0
         for step in self._steps.values():
             step.begin()
 
@@ -141,4 +143,7 @@ class LiveCounts:
         for _, counts in self._told.values():
             for one in counts.steps:
                 by_step[one.step].append(one)
-        return {step: self._steps[step].sample(told) for step, told in by_step.items()}
+        samples = {step: self._steps[step].sample(told) for step, told in by_step.items()}
+        ages = (age_ms for one in samples.values() for age_ms in one.waiting_ms.values())
+        self.waiting_ms = max(ages, default=0.0)
+        return samples

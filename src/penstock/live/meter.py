@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -28,6 +30,17 @@ class _Cut(NamedTuple):
     """When the first of them arrived."""
 
 
+@dataclass
+class _Flying:
+    """A chunk, some of whose records hosts have not applied."""
+
+    cut: _Cut
+    parts: set[str]
+    """Hosts that it was sent to, and that have not applied it."""
+    left: int
+    """Records that were not applied."""
+
+
 class StepMeter:
     """Counts what one courier sends to the hosts of one step, since a run began.
 
@@ -50,8 +63,7 @@ class StepMeter:
         self._latency_us = np.zeros(slots)
         self._done: Counter[str] = Counter()
         self._busy_us: Counter[str] = Counter()
-        self._flying: dict[int, tuple[_Cut, set[str]]] = {}
-        """Chunk -> what it was, and the hosts that have not applied it."""
+        self._flying: dict[int, _Flying] = {}
 
     def cut(
         self,
@@ -69,33 +81,47 @@ class StepMeter:
         parts = {str(routes.hosts[n]) for n in np.unique(routes.owner[sent > 0]).tolist()}
         if parts:
             cut = _Cut(counts, sent, routes.owner, routes.hosts, arrived_us, oldest_us)
-            self._flying[number] = cut, parts
+            self._flying[number] = _Flying(cut, parts, int(sent.sum()))
 
-    def applied(self, number: int, host: str, now_us: float) -> None:
-        """A host has applied its part of a chunk."""
-        cut, parts = self._flying.get(number, (None, set[str]()))
-        if cut is None or host not in parts:
+    def kept(self, number: int, host: str) -> None:
+        """A host's part of a chunk was not sent: it waits in the courier."""
+        self._flying[number].parts.discard(host)
+
+    def applied(self, number: int, host: str, now_us: float, slots: Array | None = None) -> None:
+        """A host has applied its part of a chunk; or the records of these slots, where they had waited."""
+        flying = self._flying.get(number)
+        if flying is None:
             return
-        parts.remove(host)
-        if not parts:
+        cut = flying.cut
+        if slots is None:
+            flying.parts.discard(host)
+            own = cut.owner == cut.hosts.index(HostId(host))
+            counts, records = np.where(own, cut.counts, 0), int(cut.records[own].sum())
+        else:
+            some = np.bincount(slots, minlength=len(cut.counts))
+            counts, records = some, len(slots)
+            if cut.records is not cut.counts:
+                counts = np.rint(some * cut.counts / np.maximum(cut.records, 1)).astype(np.int64)
+        flying.left -= records
+        if flying.left <= 0:
             del self._flying[number]
-        own = cut.owner == cut.hosts.index(HostId(host))
-        counts = np.where(own, cut.counts, 0)
         self._completed += counts
         self._latency_us += counts * max(now_us - cut.arrived_us, 0.0)
-        self._done[host] += int(cut.records[own].sum())
+        self._done[host] += records
 
     def worked(self, host: str, busy_us: int) -> None:
         """A host has worked for this time since it last said so."""
         self._busy_us[host] += busy_us
 
-    def counts(self, now_us: float, waiting: int = 0) -> StepCounts:
-        """All counts as of now; `waiting` rows have arrived and were not cut."""
+    def counts(
+        self, now_us: float, waiting: int = 0, kept: Iterable[tuple[str, float]] = ()
+    ) -> StepCounts:
+        """All counts as of now; `waiting` rows have arrived and were not cut. `kept` tells of hosts whose
+        records wait in the courier, and when the first of these arrived."""
         oldest: dict[str, int] = {}
-        for cut, parts in self._flying.values():
-            age_us = int(max(now_us - cut.oldest_us, 0.0))
-            for host in parts:
-                oldest[host] = max(age_us, oldest.get(host, 0))
+        sent = ((host, one.cut.oldest_us) for one in self._flying.values() for host in one.parts)
+        for host, came_us in (*sent, *kept):
+            oldest[host] = max(int(max(now_us - came_us, 0.0)), oldest.get(host, 0))
         return StepCounts(
             self._step,
             self._arrived.copy(),

@@ -23,6 +23,7 @@ from penstock import codec
 from penstock.exchange.split import split
 from penstock.exchange.tally import Tally
 from penstock.faults import point
+from penstock.live.backlog import Backlog, HostPace, WaitingRecords
 from penstock.live.channels import HostStream
 from penstock.live.junction import InputRows, Junction
 from penstock.live.meter import StepMeter
@@ -39,7 +40,18 @@ from penstock.plan.slots import must_be_slots
 from penstock.plan.steps import KeyedStep
 from penstock.state.arrays import Array
 from penstock.state.keys.codec import slots_of
-from penstock.wire.live import Back, Chunk, Frame, LiveStep, Message, Part, Reroute, StepGuide, Time
+from penstock.wire.live import (
+    Back,
+    Chunk,
+    Frame,
+    LiveStep,
+    Message,
+    Part,
+    Reroute,
+    StepCounts,
+    StepGuide,
+    Time,
+)
 
 _TIME_S = 0.005
 """Seconds from one word about event time to the next, at least: it costs nearly as much as a chunk."""
@@ -54,7 +66,7 @@ class _Flying:
     """A chunk that some of its hosts have not applied."""
 
     parts: int
-    """Hosts that have not applied it."""
+    """Parts that hosts have not applied, and each record that had to wait."""
     rows: int
     """Rows that went to hosts."""
     work_s: float
@@ -74,6 +86,13 @@ class _FlyingPartials:
 
     parts: int
     of: Gathered
+
+
+@dataclass
+class _FlyingRest:
+    """Records of earlier chunks that had to wait, sent as a chunk of their own."""
+
+    records: list[WaitingRecords]
 
 
 @dataclass(frozen=True)
@@ -152,7 +171,9 @@ class Outlet:
         self._number = -1
         self._serial = 0
         """The serial number of the next record, where the flow is ordered."""
-        self._flying: dict[int, _Flying | _FlyingPartials] = {}
+        self._flying: dict[int, _Flying | _FlyingPartials | _FlyingRest] = {}
+        self._backlog = Backlog()
+        self._paces: dict[str, HostPace] = {}
         self._unreleased: dict[int, _Flying] = {}
         """Chunks that all their hosts have applied, while others before them were not."""
         self._busy_s = 0.0
@@ -189,6 +210,7 @@ class Outlet:
             self.meter.worked(stream.host, back.busy_us)
         for number in stream.unapplied.applied(back.took, back.done):
             self._applied(number, stream.host)
+        self._feed(stream.host)
         if back.watermark_ms is not None:
             self._marks[stream.host] = back.watermark_ms
             self._awaited.discard(stream.host)
@@ -197,6 +219,13 @@ class Outlet:
         """The stream to a host that left has ended."""
         for number in stream.unapplied.applied(self._number):
             self._applied(number, stream.host)
+
+    def counts(self, behind: int) -> StepCounts | None:
+        """What was counted; `behind` rows are with sources. None: nobody wants that."""
+        if self.meter is None:
+            return None
+        now_us = self._run.now_us()
+        return self.meter.counts(now_us, self.rows + behind, self._backlog.oldest_us())
 
     def work(self) -> float:
         """Do what is due. Gives the time at which to look again, if nothing happens before."""
@@ -252,8 +281,12 @@ class Outlet:
         reach = self.junction.reach
         own = Time(_newest(self._own.watermark_ms, reach.watermark_ms), reach.idle, reach.final)
         told = own
-        if self._redirect.outstanding:
-            told = Time(_newest(self._told.watermark_ms, self._redirect.watermark_ms))
+        before = [self._redirect.watermark_ms] if self._redirect.outstanding else []
+        before += [self._backlog.watermark_ms] if self._backlog else []
+        if before:
+            known = [time for time in before if time is not None]
+            least = min(known) if len(known) == len(before) else None
+            told = Time(_newest(self._told.watermark_ms, least))
         if (own, told) == (self._own, self._told):
             return NEVER
         if now < self._told_at + _TIME_S and not told.final:
@@ -300,8 +333,9 @@ class Outlet:
         before, outgoing = tally.counts.copy(), list[Outgoing]()
         kind = notes.work.send(self.step, self._sender_now(), fit, outgoing.append)
         parts = self._parts(outgoing, tally)
+        times = self._came(came)
         if self.meter is not None:
-            self.meter.cut(self._number, tally.counts - before, self._routes, *self._came(came))
+            self.meter.cut(self._number, tally.counts - before, self._routes, *times)
         work_s = thread_time() - began + _PART_S * len(parts)
         self._flying[self._number] = _Flying(
             len(parts), rows - carried, work_s, self._bytes, arrived, notes, first, carried > 0
@@ -309,7 +343,7 @@ class Outlet:
         self._bytes = 0
         self._hosts.sent(rows - carried)
         self.pacer.cut(self._number, rows, now)
-        self._send_chunk(kind, parts)
+        self._send_chunk(kind, parts, times[1])
         point("courier.sent", step=self.step.id, epoch=self.epoch, attempt=0, **self._run.where)
         if not parts:
             self._through_hosts(self._number)
@@ -352,11 +386,13 @@ class Outlet:
                 for one in made.sent:
                     notes.tallies[self.step.id].add(one.hashes, rows / records)
             self._number += 1
+            chunks = [chunk for n in of.chunks if isinstance(chunk := self._flying[n], _Flying)]
+            times = self._came([times for chunk in chunks for times in chunk.arrived_us])
             if self.meter is not None:
-                self._count_carried(self.meter, of, rows, made.sent)
+                self._count_carried(self.meter, rows, made.sent, times)
             parts = self._parts(made.sent, None)
             self._flying[self._number] = _FlyingPartials(len(parts), of)
-            self._send_chunk(self._redirect.kind, parts)
+            self._send_chunk(self._redirect.kind, parts, times[1])
             if not parts:
                 self._settle(self._number)
         return brought
@@ -370,7 +406,7 @@ class Outlet:
         return float(came_us.mean()), float(came_us.min())
 
     def _count_carried(
-        self, meter: StepMeter, of: Gathered, rows: int, sent: Sequence[Outgoing]
+        self, meter: StepMeter, rows: int, sent: Sequence[Outgoing], times: tuple[float, float]
     ) -> None:
         """Count rows that burst workers carried, by the slots of what they made of them."""
         slots = self.step.slots
@@ -378,16 +414,15 @@ class Outlet:
             (np.bincount(slots_of(one.hashes, slots), minlength=slots) for one in sent),
             np.zeros(slots, np.int64),
         )
-        chunks = [chunk for n in of.chunks if isinstance(chunk := self._flying[n], _Flying)]
         counts = np.rint(records * (rows / max(1, int(records.sum())))).astype(np.int64)
-        came = self._came([times for chunk in chunks for times in chunk.arrived_us])
-        meter.cut(self._number, counts, self._routes, *came, records=records)
+        meter.cut(self._number, counts, self._routes, *times, records=records)
 
     def _parts(
         self, outgoing: Iterable[Outgoing], tally: Tally | None
-    ) -> dict[str, list[pa.RecordBatch]]:
-        """What is to be sent to each host; counted, if there is a tally."""
-        parts: dict[str, list[pa.RecordBatch]] = {}
+    ) -> dict[str, list[tuple[pa.RecordBatch, Array]]]:
+        """What is to be sent to each host, with the slots of its records and of others; counted, if there is
+        a tally."""
+        parts: dict[str, list[tuple[pa.RecordBatch, Array]]] = {}
         for one in outgoing:
             slots = slots_of(one.hashes, self.step.slots) if tally is None else tally.note(*one)
             batch = one.batch
@@ -395,15 +430,55 @@ class Outlet:
                 batch = with_serial(batch, self._serial)
                 self._serial += batch.num_rows
             for host, part in split(batch, slots, self._routes):
-                parts.setdefault(self._routes.hosts[host], []).append(part)
+                parts.setdefault(self._routes.hosts[host], []).append((part, slots))
         return parts
 
-    def _send_chunk(self, kind: str, parts: Mapping[str, list[pa.RecordBatch]]) -> None:
+    def _send_chunk(
+        self, kind: str, parts: Mapping[str, list[tuple[pa.RecordBatch, Array]]], came_us: float
+    ) -> None:
+        """Send each host its part of the newest chunk, as far as it may have more."""
         metadata = codec.encode(Frame(chunk=Chunk(self._number, kind)))
         for host, batches in parts.items():
-            stream = self.streams[host]
-            stream.unapplied.add(self._number)
-            stream.send(metadata, one_batch(batches))
+            batch = one_batch([batch for batch, _ in batches])
+            pace = self._pace(host)
+            if self._run.in_order is None and (
+                self._backlog.of(host) or not pace.room or batch.num_rows > 2 * pace.most
+            ):
+                number, owner = self._routes.hosts.index(HostId(host)), self._routes.owner
+                slots = np.concatenate([slots[owner[slots] == number] for _, slots in batches])
+                time = self._own.watermark_ms
+                some = WaitingRecords(self._number, kind, batch, slots, time, came_us)
+                self._backlog.put(host, some)
+                chunk = self._flying[self._number]
+                assert not isinstance(chunk, _FlyingRest)
+                chunk.parts += batch.num_rows - 1
+                if self.meter is not None:
+                    self.meter.kept(self._number, host)
+                continue
+            self._send_to(host, metadata, batch)
+        for host in parts:
+            self._feed(host)
+
+    def _send_to(self, host: str, metadata: bytes, batch: pa.RecordBatch) -> None:
+        """Send a host the newest chunk."""
+        stream = self.streams[host]
+        stream.unapplied.add(self._number)
+        self._pace(host).sent(self._number, batch.num_rows, self._run.clock())
+        stream.send(metadata, batch)
+
+    def _feed(self, host: str, most: float = 0.0) -> None:
+        """Send a host what waits for it, as far as it may have more; or at least this many records."""
+        while self._backlog.of(host) and (most or self._pace(host).room):
+            records = self._backlog.take(host, most or self._pace(host).most)
+            self._number += 1
+            self._flying[self._number] = _FlyingRest(records)
+            metadata = codec.encode(Frame(chunk=Chunk(self._number, records[0].kind)))
+            self._send_to(host, metadata, one_batch([some.batch for some in records]))
+
+    def _pace(self, host: str) -> HostPace:
+        if host not in self._paces:
+            self._paces[host] = HostPace(self.pacer.longest_s * 2)
+        return self._paces[host]
 
     @property
     def _notes(self) -> EpochNotes:
@@ -435,10 +510,24 @@ class Outlet:
         return made
 
     def _applied(self, number: int, host: str) -> None:
+        chunk, now_us = self._flying[number], self._run.now_us()
+        self._pace(host).applied(number, self._run.clock())
+        if not isinstance(chunk, _FlyingRest):
+            if self.meter is not None:
+                self.meter.applied(number, host, now_us)
+            self._count_down(number, 1)
+            return
+        del self._flying[number]
+        for some in chunk.records:
+            if self.meter is not None:
+                self.meter.applied(some.of, host, now_us, some.slots)
+            self._count_down(some.of, some.batch.num_rows)
+
+    def _count_down(self, number: int, parts: int) -> None:
+        """Hosts have applied parts of a chunk, or records of it that had waited."""
         chunk = self._flying[number]
-        if self.meter is not None:
-            self.meter.applied(number, host, self._run.now_us())
-        chunk.parts -= 1
+        assert not isinstance(chunk, _FlyingRest)
+        chunk.parts -= parts
         if chunk.parts:
             return
         if isinstance(chunk, _Flying):
@@ -496,6 +585,8 @@ class Outlet:
         point("courier.message", **where)
         if message.checkpoint is not None:
             self._notes.offload(*self._redirect.told())
+            for host in self._backlog.hosts:
+                self._feed(host, most=float("inf"))
             self._send(Frame(message=message))
             self.epoch = message.checkpoint.epoch + 1
         elif message.reroute is not None:
@@ -516,6 +607,10 @@ class Outlet:
         for stream in joined.values():
             stream.send(codec.encode(Frame(time=self._told)))
         self._routes = rerouted(self._routes, reroute)
+        sources = dict.fromkeys(handing.source for handing in reroute.handings)
+        self._backlog.route([host for host in sources if self._backlog.of(host)], self._routes)
+        for host in self._backlog.hosts:
+            self._feed(host)
 
     def _part(self, message: Message, part: Part) -> None:
         self._send(Frame(message=message))

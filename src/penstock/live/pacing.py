@@ -38,7 +38,7 @@ class Pacer:
     """
 
     def __init__(self, longest_s: float, at_once: int = 2, share: float = _SHARE) -> None:
-        self._longest_s, self._at_once, self._share = longest_s, at_once, share
+        self.longest_s, self._at_once, self._share = longest_s, at_once, share
         self._flying: dict[int, float] = {}
         """Chunks that are not done: when each was cut; in order."""
         self.cost_s = 0.001
@@ -64,8 +64,8 @@ class Pacer:
     def done(self, number: int, now: float, work_s: float | None = None) -> None:
         """A chunk has been applied, and was so much work; None: as much as time has passed."""
         # One that waits for state to move says little of what the next will cost.
-        took_s = min(now - self._flying.pop(number), self._longest_s)
-        work_s = took_s if work_s is None else min(work_s, self._longest_s)
+        took_s = min(now - self._flying.pop(number), self.longest_s)
+        work_s = took_s if work_s is None else min(work_s, self.longest_s)
         self.cost_s += _SMOOTH * (took_s - self.cost_s)
         self._work_s += _SMOOTH * (work_s - self._work_s)
         self._set_pause()
@@ -86,10 +86,10 @@ class Pacer:
             return 0.0
         cuts = reversed(self._flying.values())
         nth = next(islice(cuts, self._at_once - 1, None))
-        return nth + min(max(3 * self.cost_s, self._longest_s / 4), self._longest_s)
+        return nth + min(max(3 * self.cost_s, self.longest_s / 4), self.longest_s)
 
     def _set_pause(self) -> None:
-        whole_s = min(self._work_s / self._share, self._longest_s)
+        whole_s = min(self._work_s / self._share, self.longest_s)
         worth = (self._rate * whole_s - _FEW) / (_MANY - _FEW)
         self.pause_s = whole_s * min(max(worth, 0.0), 1.0)
 

@@ -290,12 +290,8 @@ class Traffic:
     def _tell_counts(self, now: float) -> None:
         """Tell the driver what was counted, unless it knows that already."""
         self._count_at = now + self._order.count_ms / 1000
-        now_us = time.time() * 1e6
-        steps = tuple(
-            outlet.meter.counts(now_us, outlet.rows + self._behind(step))
-            for step, outlet in self._outlets.items()
-            if outlet.meter is not None
-        )
+        told = (outlet.counts(self._behind(step)) for step, outlet in self._outlets.items())
+        steps = tuple(one for one in told if one is not None)
         sums = tuple(
             int(n)
             for one in steps
