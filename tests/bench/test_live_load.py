@@ -45,7 +45,7 @@ def test_a_load_begins_behind_its_lead_in(tmp_path: Path) -> None:
     assert int(times[200]) == 2_010_000
     assert arrivals.rate_at([0.0, 3.0]).tolist() == [100.0, 100.0]
     reader = source.reader(source.first(["0"]))
-    assert reader.poll(1, 1_000) == []
+    assert (reader.poll(1, 1_000), reader.behind()) == ([], 0)
     begun_ms = int(time.time() * 1000) - 60_000
     source.begin(begun_ms)
     assert source.load_ms == begun_ms + 2_000

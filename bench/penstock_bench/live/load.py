@@ -134,6 +134,9 @@ class LedReader(RateReader):
             at["start_ms"] = int(self._gate.read_text())
         return super().poll(wait_ms, most_rows)
 
+    def behind(self) -> int:
+        return 0 if any(at["start_ms"] is None for at in self._at.values()) else super().behind()
+
 
 def led(load: Load, lead_s: float, gate: Path, partitions: int = 1) -> LedSource:
     """The source of a load, with a lead-in at the load's first rate."""

@@ -242,8 +242,11 @@ def _ordered(results: Result) -> Picture:
                 Text(f"{value:,.0f}", (n + shift, value), (0, 3), "center")
                 for n, value in enumerate(values)
             ]
-        panels.append(Panel(marks, y=words, names=[f"{n} hosts" for n in hosts], y_from=0))
-    return Picture("A chain of two steps, with the order of arrival and without, live", panels)
+        panels.append(
+            Panel(marks, y=words, names=[f"{n} host{'s' * (n > 1)}" for n in hosts], y_from=0)
+        )
+    title = "A chain of two steps, with the order of arrival and without, live"
+    return Picture(title, panels, columns=2, share_x=False)
 
 
 _OF_PARTS: dict[str, dict[str, Callable[[Result], Picture]]] = {
