@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections import Counter
 from pathlib import Path
@@ -9,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from penstock.control.elastic import Elastic, Steering
+from penstock.control.elastic import Elastic
 from penstock.control.instructions import Tell
 from penstock.control.journal.entry import Entry
 from penstock.control.treat.decision import Bounds
@@ -135,29 +136,29 @@ def paced(
 
 def test_live_control_and_the_simulator_agree(tmp_path: Path) -> None:
     """On the same load both come to about as many hosts, and both keep the SLA then."""
-    host_rate = 300.0
-    trace = Trace.of_rates(np.full((150, 32), 700.0 / 32))
+    host_rate, load = 300.0, "steps(150 for 5s, 700 for 60s)"
+    seconds = np.arange(400) / 10
+    rates = np.repeat(shape(load).rate_at(seconds)[:, np.newaxis] / 32, 32, axis=1)
     bounds = Bounds(SLA(200, 1_000), at_most=6)
-    simulated = simulate(trace, "switch", bounds, Plane(service_rate=host_rate), hosts=1)
+    plane = Plane(service_rate=host_rate)
+    simulated = simulate(Trace.of_rates(rates), "switch", bounds, plane, hosts=1)
     with armed(Fault("host.work", Pace(host_rate), hits=())):
-        on = paced("steady(700)", None, tmp_path, Elastic(at_most=6))
+        on = paced(load, None, tmp_path, Elastic(at_most=6))
         try:
             on.until(lambda: len(on.relocation.hosts("count")) >= 3, "there are enough hosts")
-            on.until(
-                lambda: (
-                    on.progress
-                    and (latency := on.progress[-1].latency) is not None
-                    and latency.mean_ms < 200
-                ),
-                "the SLA is kept",
-            )
+            on.until(lambda: mean_ms(on) < 200, "the SLA is kept")
             assert on.control is not None
-            on.control.steer(Steering(dry_run=True))
             hosts = len(on.relocation.hosts("count"))
-            assert abs(hosts - simulated.series.hosts[-1]) <= 1
+            assert abs(hosts - simulated.series.hosts[-1]) <= 2
         finally:
             on.close()
         assert replayed(on) == on.journal
+
+
+def mean_ms(on: LiveCluster) -> float:
+    """The mean latency of the newest epoch."""
+    latency = on.progress[-1].latency if on.progress else None
+    return math.inf if latency is None else latency.mean_ms
 
 
 def test_a_dry_run_only_tells(tmp_path: Path) -> None:
@@ -180,7 +181,7 @@ def test_records_that_wait_for_slow_hosts_are_counted_once(tmp_path: Path, seed:
         on = paced("steady(2500)", rows, tmp_path, Elastic(policy, at_most=4), hosts=2)
         try:
             for part, kill in enumerate(("host", "courier"), 1):
-                on.until(lambda part=part: sum(counted(on).values()) > part * rows / 4)
+                on.until(lambda least=part * rows / 4: sum(counted(on).values()) > least)  # type: ignore[misc]
                 if kill == "host":
                     on.jobs.kill(pick.choice(sorted(on.jobs.live)))
                 else:

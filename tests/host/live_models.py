@@ -195,6 +195,10 @@ class World:
     """Per host: what it needs, and the answers that have left their source."""
     gathered: dict[int, dict[int, list[Rows]]] = field(default_factory=dict)
     """Epoch -> host -> deltas."""
+    slow: bool = False
+    """Hosts work at times of their own, on a row at a time: frames wait in queues."""
+    stirred: set[int] = field(default_factory=set)
+    """Slow hosts that have something to do."""
     _unchanging: tuple[Any, ...] = ()
 
     def __post_init__(self) -> None:
@@ -232,6 +236,8 @@ class World:
             list(self.store),
             asked,
             gathered,
+            self.slow,
+            set(self.stirred),
             self._unchanging,
         )
 
@@ -243,6 +249,8 @@ class World:
             # the pace tells after which version it is done
             if frames and (reroute is None or reroute.trickle_mb_s < len(self.store)):
                 yield ("deliver", *where)
+        for host in sorted(self.stirred):
+            yield "work", host
         for host, asked in enumerate(self.asked):
             for place, (need, answers) in enumerate(asked):
                 if all(answer is not None for answer in answers):
@@ -277,10 +285,17 @@ class World:
             self.holdings(host).install(wanted, keys, cast(pa.Table, rows))
             self.holdings(host).complete_slot(wanted)
             self.hosts[host].state_came()
-        else:
+        elif what == "manifest":
             self.commit()
             return
+        else:
+            (host,) = where
+        if self.slow and what != "work":
+            self.stirred.add(host)
+            return
         outcome = self.hosts[host].work()
+        if not outcome.more:
+            self.stirred.discard(host)
         self.asked[host] += [
             (need, [None] * len(need.parts)) for need in outcome.needs if isinstance(need, NeedKeys)
         ]
@@ -385,7 +400,8 @@ class World:
         return (
             tuple(sorted(self.table(host).now.items())),
             tuple(sorted(self.table(host).changed)),
-            tuple((len(c.frames), c.barrier, c.newest) for c in rounds._couriers),
+            tuple((len(c.frames), c.rows, c.barrier, c.newest) for c in rounds._couriers),
+            (rounds._pulled, rounds._given, host in self.stirred),
             tuple((h.serial, h.courier, h.number, h.keys.hashes.tobytes()) for h in rounds._held.chunks),
             tuple((n, tuple(sorted(seen))) for n, (_, seen) in rounds._messages.items()),
             tuple(getattr(residence, n).tobytes() for n in ("owned", "partial", "frozen", "came", "whole")),
@@ -398,9 +414,10 @@ def world(
     hosts: int = 2,
     owners: tuple[int, ...] = (0, 1),
     stored: bool = False,
+    slow: bool = False,
 ) -> World:
     """A run of couriers that do these things. With `stored`, each key has a row in the store already, and
-    hosts have nothing of it."""
+    hosts have nothing of it. Hosts may be `slow`: then a round should be of a row."""
     store: State = dict.fromkeys(KEYS, (-1,)) if stored else {}
     rounds = []
     for host in range(hosts):
@@ -451,7 +468,7 @@ def world(
     for epoch in sorted(before)[1:]:
         for key in KEYS:
             before[epoch][key] = before[epoch - 1][key] + before[epoch][key]
-    return World(rounds, streams, before, owned, [store], [[] for _ in rounds])
+    return World(rounds, streams, before, owned, [store], [[] for _ in rounds], slow=slow)
 
 
 def explore(make: Callable[[], World], most: int = 200_000, back_every: int = 5) -> int:

@@ -13,11 +13,12 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from penstock.host import rounds
 from penstock.host.held_rows import HeldRows
 from penstock.host.holdings import Holdings
 from penstock.host.residence import Residence
 from penstock.host.rounds import Rounds
-from penstock.wire.live import Chunk
+from penstock.wire.live import Chunk, Message
 from tests.host.live_models import Cut, Move, Row, explore, world
 
 ONE, OTHER, CUT = Row(0), Row(1), Cut()
@@ -61,6 +62,39 @@ CASES: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 def test_every_order_of_deliveries(case: dict[str, Any]) -> None:
     assert explore(lambda: world(**case)) > 30
+
+
+SLOW: dict[str, dict[str, Any]] = {
+    "a move": {"scripts": [[OTHER, ONE, OTHER, MOVE, ONE], [ONE, MOVE]], "owners": (0, 0)},
+    "a move to a host that has much to do": {
+        "scripts": [[OTHER, OTHER, OTHER, MOVE, ONE], [ONE, MOVE, ONE]],
+    },
+    "state in the store": {
+        "scripts": [[OTHER, ONE, OTHER, MOVE, ONE]],
+        "owners": (0, 0),
+        "stored": True,
+    },
+    "a checkpoint before it": {
+        "scripts": [[ONE, CUT, OTHER, ONE, MOVE, CUT]],
+        "owners": (0, 0),
+    },
+    "a checkpoint that others have not come to": {
+        "scripts": [[CUT, ONE, OTHER, MOVE], [ONE, CUT, MOVE]],
+        "owners": (0, 0),
+    },
+    "slots cross": {"scripts": [[ONE, OTHER, ONE, MOVE, CROSS, OTHER]]},
+}
+"""Runs in which reroutes overtake queued rows."""
+
+
+@pytest.mark.parametrize("case", SLOW.values(), ids=SLOW)
+def test_every_order_with_queues(case: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reroutes overtake rows of other slots."""
+    monkeypatch.setattr(rounds, "MOST_ROWS", 1)
+    overtaken, pull = [], rounds._Courier.pull
+    monkeypatch.setattr(rounds._Courier, "pull", lambda *of: overtaken.append(1) or pull(*of))
+    assert explore(lambda: world(**case, slow=True)) > 30
+    assert overtaken or case["scripts"][0].count(OTHER) == 3
 
 
 # -- what is wrong shows
@@ -127,6 +161,33 @@ MUTANTS: dict[Mutant, str] = {
     forgets_what_left: "nothing comes of what moved",
     keeps_slots_on_the_way_back: "two checkpoints",
 }
+
+
+def gives_before_rows(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(rounds._Courier, "pull", lambda self, of: iter(()))
+
+
+def overtakes_checkpoints(patch: pytest.MonkeyPatch) -> None:
+    def next_reroute(self: Any) -> Message | None:
+        return next((message for message in self.ahead if message.reroute is not None), None)
+
+    patch.setattr(rounds._Courier, "next_reroute", property(next_reroute))
+
+
+OVERTAKING: dict[Mutant, str] = {
+    gives_before_rows: "a move",
+    overtakes_checkpoints: "a checkpoint before it",
+}
+
+
+@pytest.mark.parametrize("mutant", OVERTAKING, ids=lambda mutant: mutant.__name__)
+def test_what_overtakes_too_much_is_found_out(
+    mutant: Mutant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mutant(monkeypatch)
+    monkeypatch.setattr(rounds, "MOST_ROWS", 1)
+    with pytest.raises((AssertionError, KeyError)):
+        explore(lambda: world(**SLOW[OVERTAKING[mutant]], slow=True))
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.__name__)

@@ -300,8 +300,8 @@ def test_rows_whose_state_is_here_go_first() -> None:
     assert given(outcome) == [{"k": here, "t": 11, "n": 2}]
     assert told(outcome, 0, "took") == [1]
     run.sums(0, (away, 2))
-    (need,) = run.work().needs
-    assert isinstance(need, NeedKeys)
+    (other,) = run.work().needs
+    assert isinstance(other, NeedKeys)
     run.sums(0, (away, 3), (here, 100))
     run.sums(0, (here, 1))
     outcome = run.work()
@@ -309,8 +309,8 @@ def test_rows_whose_state_is_here_go_first() -> None:
     assert (told(outcome, 0, "took"), told(outcome, 0, "done")) == ([], [(4,)])
     run.sums(0, (here, 1))
     assert told(run.work(), 0, "done") == [(5,)], "each is told of once"
-    run.holdings.install(need, *found_elsewhere(need, **{f"k{away}": 20}))
-    run.rounds.fetched(need)
+    run.holdings.install(other, *found_elsewhere(other, **{f"k{away}": 20}))
+    run.rounds.fetched(other)
     outcome = run.work()
     assert given(outcome) == [{"k": away, "t": 25, "n": 3}]
     assert (told(outcome, 0, "took"), told(outcome, 0, "done")) == ([5], [])
@@ -323,12 +323,12 @@ def test_rows_of_a_slot_keep_their_order_if_that_is_asked_for() -> None:
     run.rounds.fetched(need)
     run.work()
     run.sums(0, (here, 1), (away, 2), (here, 3))
-    (need,) = run.work().needs
+    (other,) = run.work().needs
     run.sums(0, (here, 4))
     assert given(run.work()) == []
-    assert isinstance(need, NeedKeys)
-    run.holdings.install(need, *found_elsewhere(need, **{f"k{away}": 20}))
-    run.rounds.fetched(need)
+    assert isinstance(other, NeedKeys)
+    run.holdings.install(other, *found_elsewhere(other, **{f"k{away}": 20}))
+    run.rounds.fetched(other)
     wanted = [{"k": here, "t": 19, "n": 5}, {"k": away, "t": 22, "n": 2}]
     assert given(run.work()) == wanted
 
@@ -476,3 +476,44 @@ def test_who_goes_back_asks_the_store_for_what_it_gave_away_meanwhile() -> None:
     assert missing is not None
     assert len(missing) == 8
     assert run.holdings.residence.store_version == 0
+
+
+# Messages overtake
+
+
+def test_a_reroute_overtakes_rows_of_other_slots(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its own rows come first, then its slots leave; couriers hear of it when it is its turn, and no time
+    passes before that."""
+    monkeypatch.setattr("penstock.host.rounds.MOST_ROWS", 4)
+    run = Run(WINDOWS)
+    for courier in (0, 1):
+        run.time(courier, 5)
+    run.work()
+    keys = run.plan.codec.encode(
+        pa.record_batch([pa.array(range(20)), pa.array([0] * 20, pa.timestamp("ms"))], ["k", "window_start"])
+    )  # fmt: skip
+    of = slots_of(keys.hashes, SLOTS)
+    going, staying = np.flatnonzero(of == 0).tolist(), np.flatnonzero(of != 0).tolist()
+    run.events(0, *((k, 7) for k in staying[:4]))
+    run.events(0, *((k, 7) for k in (staying[4], going[0], staying[5])))
+    for courier in (0, 1):
+        run.time(courier, 15)
+        run.events(courier, *((k, 17) for k in staying[:3]))
+        run.tell(reroute(0, (0,), HOST, "there"), courier)
+    outcome = run.work()
+    assert outcome.acted
+    assert outcome.rows == 1, "that of the slot"
+    assert run.holdings.residence.holds(np.array([0]), 0, 0).all()
+    found, unknown = run.holdings.copies.of_keys(keys.take(np.array(going[:1])), 0, 0)
+    assert (found.num_rows, len(unknown)) == (1, 0)
+    assert run.rounds.acted == -1
+    assert run.rounds.time.watermark == 5
+    told_of, fired = list[Any](), list[Any]()
+    while outcome.more:
+        outcome = run.work()
+        backs = [sent.back for sent in outcome.sent if sent.courier == 0 and sent.back]
+        told_of += [("message", back.message) for back in backs if back.message is not None]
+        told_of += [("time", b.watermark_ms) for b in backs if b.watermark_ms is not None]
+        fired += [row["k"] for row in given(outcome)]
+    assert told_of == [("message", 0), ("time", 15)]
+    assert sorted(fired) == sorted(staying[:6]), "all windows of others close, and none of the slot"

@@ -214,6 +214,8 @@ class PretendHost(TokenServer):
                     begun = True
                 writer.write_batch(batch)
             writer.write_metadata(codec.encode(back))
+            if back.final:  # as a host does that has fired the rest by then
+                writer.write_metadata(codec.encode(Back(watermark_ms=self.watermark_ms)))
 
     def act(self, frame: Frame, batch: pa.RecordBatch | None) -> tuple[list[pa.RecordBatch], Back]:
         if frame.chunk is not None:

@@ -26,7 +26,7 @@ from penstock.control.couriers import CourierControl
 from penstock.control.elastic import Elastic
 from penstock.control.examine.arrivals import Arrivals
 from penstock.control.examine.epochs import EpochCost
-from penstock.control.examine.vitals import Floats
+from penstock.control.examine.vitals import Floats, Work
 from penstock.control.journal.entries import host_lost, refused, setting
 from penstock.control.journal.entry import At
 from penstock.control.journal.journal import Journal
@@ -35,7 +35,7 @@ from penstock.control.realize.course import Course, patience_ms
 from penstock.control.step_control import FlowLook, StepControl
 from penstock.control.treat.decision import Bounds, Policy
 from penstock.control.treat.sharing import SharedBound
-from penstock.model import SLA, StepId
+from penstock.model import SLA, HostId, StepId
 from penstock.plan.epoch import Offload
 
 WARM_EPOCHS = 5
@@ -274,6 +274,13 @@ class FlowControl:
         if rows > 0 and self._epochs == self.habits.warm_epochs:
             self._forget_rates()
 
+    def _warm_up_slots(self, work: Mapping[HostId, Work]) -> None:
+        """The first time slots from which on records are completed say nothing either."""
+        if self._epochs < self.habits.warm_epochs * len(self.steps):
+            self._epochs += self._epochs > 0 or any(one.completed for one in work.values())
+            if self._epochs == self.habits.warm_epochs * len(self.steps):
+                self._forget_rates()
+
     def _forget_rates(self) -> None:
         for control in self.steps.values():
             control.examiner.forget_rates()
@@ -284,10 +291,7 @@ class FlowControl:
             counts = event.m, event.arrived, event.completed
             owners = event.owner, event.hosts
             control.examiner.sample(*counts, *owners, event.work, event.measured_ms)
-            if self._epochs < self.habits.warm_epochs and event.step == next(iter(self.steps)):
-                self._epochs += any(work.completed for work in event.work.values())
-                if self._epochs == self.habits.warm_epochs:
-                    self._forget_rates()
+            self._warm_up_slots(event.work)
             self._share_time_slot(control, now_ms)
         placement = self._settle(control, event.placement, now_ms, None)
         waiting = event.waiting_ms

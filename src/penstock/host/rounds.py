@@ -12,6 +12,11 @@ in each courier's stream:
 Rows whose state is not here are held back, key by key and in order, until it has been fetched; all
 others go first. Neither time nor a checkpoint passes rows that are held, and their slots stay.
 
+Where more than a round of rows waits, a reroute overtakes those that it does not concern: slots come with
+the first copy that is in a queue, and they leave when all are, after their own rows, which are taken out of
+the queues. It overtakes no checkpoint. Couriers hear of it in its turn, and until then time stands still:
+they must not take a watermark for one of the slots that have left.
+
 Output goes to one courier. In a flow that is ordered a round is of one courier's rows, and what they cause
 goes back to that courier, with places; what time makes due goes to one courier for all hosts of the step.
 """
@@ -31,7 +36,7 @@ from penstock import codec
 from penstock.errors import ProtocolError
 from penstock.exchange.aside import Aside
 from penstock.host.chunks import joined
-from penstock.host.held_rows import HeldRows, Piece
+from penstock.host.held_rows import HeldRows, Piece, taken
 from penstock.host.holdings import Holdings
 from penstock.host.residence import FrozenCopy, Need, NeedDue
 from penstock.host.run_time import RunTime
@@ -39,9 +44,12 @@ from penstock.host.vitals import HostVitals
 from penstock.operators.operator import Answer
 from penstock.operators.places import Places, split_serial, taken_rows, with_both
 from penstock.plan.slots import must_be_slots
+from penstock.state.arrays import Array
+from penstock.state.keys.codec import slots_of
 from penstock.wire.live import (
     Back,
     CheckpointMessage,
+    Chunk,
     Frame,
     Message,
     Reroute,
@@ -50,7 +58,8 @@ from penstock.wire.live import (
 )
 
 MOST_ROWS = 1 << 16
-"""Rows of a round after which it takes in no more chunks: answers should not wait for long."""
+"""Rows of a round after which it takes in no more chunks, and answers: they should not wait for long. If more
+wait, messages overtake."""
 _UNKNOWN = Time(None)
 
 
@@ -96,6 +105,8 @@ class Worked:
     """The new pace of what is brought in the background."""
     rows: int = 0
     busy_s: float = 0.0
+    more: bool = False
+    """There is more to do at once."""
 
 
 @dataclass
@@ -106,6 +117,10 @@ class _Courier:
     """What came from it, and has not been looked at: frame, rows, their bytes."""
     waiting: int = 0
     """Bytes of rows in there."""
+    rows: int = 0
+    """Rows in there."""
+    ahead: deque[Message] = field(default_factory=deque)
+    """Messages in there."""
     time: Time = _UNKNOWN
     barrier: CheckpointMessage | None = None
     """The checkpoint that it has come to, while others have not."""
@@ -120,6 +135,30 @@ class _Courier:
     """Up to which chunk it knows that all were applied."""
     busy_s: float = 0.0
     """Work since it was last told of some."""
+
+    @property
+    def next_reroute(self) -> Message | None:
+        """The reroute among its frames that no other message lies before, if there is one."""
+        ahead = self.barrier is None and self.ahead and self.ahead[0].reroute is not None
+        return self.ahead[0] if ahead else None
+
+    def pull(
+        self, of: Callable[[str, pa.RecordBatch], Array]
+    ) -> Iterator[tuple[Chunk, pa.RecordBatch]]:
+        """Take rows out of its frames, those before the next message for which a function says so."""
+        frames = list(self.frames)
+        for place, (frame, batch, nbytes) in enumerate(frames):
+            if frame.message is not None:
+                break
+            if frame.chunk is None or batch is None:
+                continue
+            wanted = of(frame.chunk.kind, batch)
+            if wanted.any():
+                rest = taken(batch, np.flatnonzero(~wanted))
+                self.rows -= batch.num_rows - rest.num_rows
+                frames[place] = frame, rest, nbytes
+                yield frame.chunk, taken(batch, np.flatnonzero(wanted))
+        self.frames = deque(frames)
 
     def applied(self, held: set[int]) -> tuple[int, tuple[int, ...]]:
         """The chunk up to which all were applied, and later ones that were since this was last asked, while
@@ -154,6 +193,8 @@ class Rounds:
         self._clock = clock
         self._messages: dict[int, tuple[Message, set[int]]] = {}
         """Reroutes and the like that have not come from all couriers, and from whom they have."""
+        self._pulled = self._given = -1
+        """The newest reroute that has overtaken rows, and the newest whose slots have left."""
         self._held = HeldRows(holdings, by_slot=self._ordered)
         self._needs: list[Need] = []
         """What has to be fetched, and was not told of."""
@@ -174,6 +215,10 @@ class Rounds:
         sender = self._couriers[courier]
         sender.frames.append((frame, rows, nbytes))
         sender.waiting += nbytes
+        if rows is not None:
+            sender.rows += rows.num_rows
+        if frame.message is not None:
+            sender.ahead.append(frame.message)
 
     def waiting(self, courier: int) -> int:
         """Bytes of a courier's rows that were not looked at."""
@@ -201,11 +246,26 @@ class Rounds:
         for courier in self._couriers:
             courier.busy_s += seconds
 
+    def spent_on(self, outcome: Worked, seconds: float) -> None:
+        """Note time that went into what is about to be told, and tell it."""
+        self.spent(seconds)
+        last = {sent.courier: place for place, sent in enumerate(outcome.sent) if sent.back}
+        for number, place in last.items():
+            courier, sent = self._couriers[number], outcome.sent[place]
+            assert sent.back is not None
+            busy_us = sent.back.busy_us + int(courier.busy_s * 1e6)
+            outcome.sent[place] = replace(sent, back=replace(sent.back, busy_us=busy_us))
+            courier.busy_s = 0.0
+
     def work(self) -> Worked:
-        """Do all that can be done now."""
+        """Do what can be done now; of many rows, a part: then there is `more`. So answers leave, and others
+        can ask for slots that were given away."""
         outcome = Worked()
         while self._advance(outcome):
-            pass
+            overtook = outcome.acted and self._given > self.acted
+            if outcome.rows >= MOST_ROWS or overtook:
+                outcome.more = True
+                break
         self._tell(outcome)
         outcome.needs, self._needs[:] = list(self._needs), []
         return outcome
@@ -219,10 +279,11 @@ class Rounds:
     def _advance(self, outcome: Worked) -> bool:
         """One round, and what follows from it; False if there was nothing to do."""
         self.time.go_on()
-        fires = self.time.passes(self._held.first_serial, self.epoch)
+        behind = -1 if self._given > self.acted else self._held.first_serial
+        fires = self.time.passes(behind, self.epoch)
         pieces, need = self._held.released()
         self._ask_for(need)
-        moved = self._absorb(pieces, outcome)
+        moved = self._overtakes(pieces, outcome) or self._absorb(pieces, outcome)
         for some, fired in self._rounds_of(pieces, fires):
             self._round(some, fired, outcome)
         acted = self._acts(outcome) or self._cuts(outcome) or self._ends(outcome)
@@ -308,9 +369,7 @@ class Rounds:
             moved = True
             if batch is not None and frame.chunk is not None:
                 rows += batch.num_rows
-                free = self._held.hold(number, frame.chunk, batch)
-                if free is not None:
-                    pieces.append((frame.chunk.kind, free, number))
+                self._take_in(number, frame.chunk, batch, pieces)
             elif frame.message is not None:
                 self._note_message(number, frame.message, outcome)
             elif frame.leave:
@@ -327,6 +386,44 @@ class Rounds:
         self._ask_for(self._held.need(self._held.chunks[held:]))
         return moved
 
+    def _take_in(
+        self, courier: int, chunk: Chunk, batch: pa.RecordBatch, pieces: list[Piece]
+    ) -> None:
+        free = self._held.hold(courier, chunk, batch)
+        if free is not None and free.num_rows:
+            pieces.append((chunk.kind, free, courier))
+
+    def _overtakes(self, pieces: list[Piece], outcome: Worked) -> bool:
+        """Let reroutes overtake rows that they do not concern, if many wait; gives whether rows of slots
+        that leave come first for it."""
+        if self._ordered or sum(courier.rows for courier in self._couriers) <= MOST_ROWS:
+            return False
+        following = {n: self._couriers[n].next_reroute for n in self._active}
+        for message in following.values():
+            if message is not None and message.number not in self._messages:
+                self._learn(message, set(), outcome)
+        number = min(self._messages, default=-1)
+        if number <= self._pulled:
+            return False
+        message, seen = self._messages[number]
+        behind, leaving = sorted(self._active - seen), self._leaving(message)
+        if not behind or not leaving or any(following[n] != message for n in behind):
+            return False
+        moves = np.zeros_like(self._held.slots)
+        moves[leaving] = True
+
+        def moving(kind: str, batch: pa.RecordBatch) -> Array:
+            (keys,) = self._operator.keys(kind, [batch])
+            found: Array = moves[slots_of(keys.hashes, len(moves))]
+            return found
+
+        held, self._pulled = len(self._held.chunks), number
+        for n in behind:
+            for chunk, batch in self._couriers[n].pull(moving):
+                self._take_in(n, chunk, batch, pieces)
+        self._ask_for(self._held.need(self._held.chunks[held:]))
+        return True
+
     def _ask_for(self, need: Need | None) -> None:
         if need is not None:
             self._needs.append(need)
@@ -341,6 +438,10 @@ class Rounds:
                     going = True
                     frame, batch, nbytes = courier.frames.popleft()
                     courier.waiting -= nbytes
+                    if batch is not None:
+                        courier.rows -= batch.num_rows
+                    if frame.message is not None:
+                        courier.ahead.popleft()
                     if frame.chunk is not None:
                         courier.newest = frame.chunk.number
                         courier.looked_at.append(frame.chunk.number)
@@ -354,9 +455,17 @@ class Rounds:
         if known is not None:
             known[1].add(courier)
             return
-        self._messages[message.number] = (message, {courier})
+        self._learn(message, {courier}, outcome)
+
+    def _learn(self, message: Message, seen: set[int], outcome: Worked) -> None:
+        self._messages[message.number] = (message, seen)
         if message.reroute is not None:
             self._takes(message.reroute, outcome)
+
+    def _leaving(self, message: Message) -> list[int]:
+        """The slots that a message takes away from here."""
+        handings = message.reroute.handings if message.reroute is not None else ()
+        return [slot for h in handings if h.source == self._host for slot in h.slots]
 
     def _takes(self, reroute: Reroute, outcome: Worked) -> None:
         """Own the slots that come here from now on."""
@@ -373,12 +482,14 @@ class Rounds:
         """Give away what goes elsewhere, once nothing more of it can come; tell couriers so."""
         acted, active = False, self._active
         for number, (message, seen) in sorted(self._messages.items()):
-            handings = message.reroute.handings if message.reroute is not None else ()
-            leave = [slot for h in handings if h.source == self._host for slot in h.slots]
-            if not active <= seen or self._held.slots[leave].any():
+            leave, passed = self._leaving(message), active <= seen
+            if not (passed or number == self._pulled) or self._held.slots[leave].any():
                 break
-            if leave:
+            if leave and number > self._given:
                 self._holdings.give(np.array(leave, np.int64), number, self.run)
+                self._given, acted, outcome.acted = number, True, True
+            if not passed:
+                break
             del self._messages[number]
             if message.reroute is not None:
                 self._behind = number

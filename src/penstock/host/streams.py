@@ -260,7 +260,7 @@ class LiveRun:
             for frame in frames:
                 rounds.receive(*frame)
             outcome = rounds.work()
-            wakes_in_ms = rounds.wakes_in_ms()
+            wakes_in_ms = 0 if outcome.more else rounds.wakes_in_ms()
             for gathered in outcome.gathered:
                 written = self._writer.submit(self._write, self.number, gathered)
                 self._seals[gathered.epoch] = written
@@ -278,7 +278,8 @@ class LiveRun:
             where = self._where | {"epoch": self._rounds.epoch}
             point("host.round", **where)
             work = {"records": outcome.rows, "took_s": outcome.busy_s, "until": self._host_ended}
-            self._rounds.spent(point("host.work", **where, **work))
+            if spent_s := point("host.work", **where, **work):
+                self._rounds.spent_on(outcome, spent_s)
         unsent, self._unsent = self._unsent, []
         for sent in (*unsent, *outcome.sent):
             self._send(sent)

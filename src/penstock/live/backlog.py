@@ -17,8 +17,8 @@ from penstock.exchange.split import split
 from penstock.plan.epoch import RouteTable
 from penstock.state.arrays import Array
 
-_LEAST = 256
-"""Records that a host may always be sent at a time."""
+_FIRST, _LEAST = 256.0, 16.0
+"""Records that a host may be sent at a time, before its speed is known, and at least."""
 _WEIGHT = 0.5
 """Weight of the newest speed of a host."""
 
@@ -124,7 +124,7 @@ class HostPace:
     >>> pace = HostPace(within_s=0.040)
     >>> for number in range(20):
     ...     pace.sent(number, 1_000, now=number * 0.1)
-    ...     pace.applied(number, now=number * 0.1 + 0.1)
+    ...     _ = pace.applied(number, now=number * 0.1 + 0.1)
     >>> round(pace.most), pace.room
     (400, True)
     """
@@ -134,7 +134,7 @@ class HostPace:
         self._sent: dict[int, tuple[float, int, int]] = {}
         """Chunk -> when it was sent, its records, and all that the host had in hand with it."""
         self._rows = 0
-        self.most = float(_LEAST)
+        self.most = _FIRST
         """Records that it should be sent at a time, at most."""
 
     @property
@@ -147,9 +147,10 @@ class HostPace:
         self._rows += rows
         self._sent[number] = now, rows, self._rows
 
-    def applied(self, number: int, now: float) -> None:
-        """The host has applied a chunk."""
+    def applied(self, number: int, now: float) -> int:
+        """The host has applied a chunk; gives its records."""
         at, rows, in_hand = self._sent.pop(number)
         self._rows -= rows
         within = in_hand * self._within_s / max(now - at, 1e-4)
         self.most = max(_LEAST, self.most + _WEIGHT * (within - self.most))
+        return rows

@@ -88,6 +88,8 @@ class HostStream:
         self.epoch = 0
         """The epoch of what the host answers next, for whoever takes it."""
         self.watermark_ms: int | None = None
+        self.final = False
+        """The host has given all that it had to give."""
         endpoint.greet(timeout_ms)
         self._conversation = ExitStack()
         self._writer, self._reader = self._conversation.enter_context(

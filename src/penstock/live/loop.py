@@ -183,7 +183,7 @@ class CourierRun:
             if not positions:
                 continue
             reader = partial(task.sources[number].reader, positions)
-            self._pullers[number] = Puller(number, reader, events.put, task.settings.chunk_rows)
+            self._pullers[number] = Puller(number, reader, events.put)
         traffic = Traffic(
             task.flow,
             order,

@@ -28,7 +28,7 @@ from penstock.live.channels import HostStream
 from penstock.live.junction import InputRows, Junction
 from penstock.live.meter import StepMeter
 from penstock.live.notes import EpochNotes
-from penstock.live.pacing import ByteWindow, Pacer, Throughput
+from penstock.live.pacing import ByteWindow, Pacer, PeakRate, Throughput
 from penstock.live.sinks.sink import NEVER
 from penstock.model import HostId
 from penstock.offload.courier.redirect import Gathered, Redirect, Returned, Settled
@@ -57,6 +57,8 @@ _TIME_S = 0.005
 """Seconds from one word about event time to the next, at least: it costs nearly as much as a chunk."""
 _GREETING_S = 0.1
 """Seconds to wait for the watermarks of hosts, after a time in which the courier was idle."""
+_ALWAYS = 256.0
+"""Rows that may always be on their way to hosts."""
 _PART_S = 0.0004
 """Seconds of work in Flight for a part of a chunk, there and back, on both sides together."""
 
@@ -67,8 +69,6 @@ class _Flying:
 
     parts: int
     """Parts that hosts have not applied, and each record that had to wait."""
-    rows: int
-    """Rows that went to hosts."""
     work_s: float
     """What it was to this courier."""
     bytes: int
@@ -180,7 +180,7 @@ class Outlet:
         """Work of hosts since a chunk was applied."""
         self._redirect = redirect
         self._reflex: Reflex | None = None
-        self._hosts = Throughput()
+        self._hosts, self._peak = Throughput(), PeakRate()
 
     def guide(self, guide: StepGuide, reach: str | None) -> None:
         """What to do with rows from the next chunk on."""
@@ -219,6 +219,10 @@ class Outlet:
         """The stream to a host that left has ended."""
         for number in stream.unapplied.applied(self._number):
             self._applied(number, stream.host)
+
+    def room(self, now: float, within_s: float) -> float:
+        """Rows that hosts can apply within a time, beyond those that are on their way to them."""
+        return max(self._peak.of(now) * within_s, _ALWAYS) - self._hosts.ahead - self.rows
 
     def counts(self, behind: int) -> StepCounts | None:
         """What was counted; `behind` rows are with sources. None: nobody wants that."""
@@ -338,10 +342,9 @@ class Outlet:
             self.meter.cut(self._number, tally.counts - before, self._routes, *times)
         work_s = thread_time() - began + _PART_S * len(parts)
         self._flying[self._number] = _Flying(
-            len(parts), rows - carried, work_s, self._bytes, arrived, notes, first, carried > 0
+            len(parts), work_s, self._bytes, arrived, notes, first, carried > 0
         )
         self._bytes = 0
-        self._hosts.sent(rows - carried)
         self.pacer.cut(self._number, rows, now)
         self._send_chunk(kind, parts, times[1])
         point("courier.sent", step=self.step.id, epoch=self.epoch, attempt=0, **self._run.where)
@@ -440,6 +443,7 @@ class Outlet:
         metadata = codec.encode(Frame(chunk=Chunk(self._number, kind)))
         for host, batches in parts.items():
             batch = one_batch([batch for batch, _ in batches])
+            self._hosts.sent(batch.num_rows)
             pace = self._pace(host)
             if self._run.in_order is None and (
                 self._backlog.of(host) or not pace.room or batch.num_rows > 2 * pace.most
@@ -511,7 +515,10 @@ class Outlet:
 
     def _applied(self, number: int, host: str) -> None:
         chunk, now_us = self._flying[number], self._run.now_us()
-        self._pace(host).applied(number, self._run.clock())
+        now = self._run.clock()
+        records = self._pace(host).applied(number, now)
+        self._hosts.applied(records, now)
+        self._peak.note(records, now)
         if not isinstance(chunk, _FlyingRest):
             if self.meter is not None:
                 self.meter.applied(number, host, now_us)
@@ -539,7 +546,6 @@ class Outlet:
         """All hosts of a chunk have applied it."""
         chunk, now = self._flying[number], self._run.clock()
         assert isinstance(chunk, _Flying)
-        self._hosts.applied(chunk.rows, now)
         self.pacer.done(number, now, chunk.work_s + self._busy_s)
         self._busy_s = 0.0
         if not chunk.redirected:

@@ -10,6 +10,7 @@ chunks take longer, and larger ones would take longer still.
 
 from __future__ import annotations
 
+from collections import deque
 from itertools import islice
 
 _SHARE = 0.5
@@ -18,6 +19,8 @@ _FEW, _MANY = 4.0, 24.0
 """Rows of a pause: up to the first number it is not worth its while, from the second on entirely."""
 _SMOOTH = 0.1
 """Weight of what the newest chunk cost."""
+_SPAN_S, _KEPT_S = 0.25, 10.0
+"""Seconds of a span whose rate is measured, and for which it is kept."""
 _MEMORY_S = 0.1
 """Seconds after which the rate of rows is forgotten."""
 _FRESH_S = 1.0
@@ -134,6 +137,36 @@ class Throughput:
         if now - self._at > _FRESH_S or self._busy_s < _ENOUGH_S:
             return None
         return self._rows / self._busy_s
+
+
+class PeakRate:
+    """The highest rate at which hosts have applied rows of late: what they can do, or nearly so.
+
+    >>> peak = PeakRate()
+    >>> for n in range(100):
+    ...     peak.note(10, now=n * 0.010)
+    >>> round(peak.of(1.0)), round(peak.of(60.0))
+    (1000, 0)
+    """
+
+    def __init__(self) -> None:
+        self._spans: deque[tuple[float, float]] = deque()
+        """End of a span of time, and the rate in it."""
+        self._since, self._rows = 0.0, 0
+
+    def note(self, rows: int, now: float) -> None:
+        """Hosts have applied rows."""
+        if now - self._since >= _SPAN_S:
+            if self._rows and now - self._since < _KEPT_S:
+                self._spans.append((now, self._rows / (now - self._since)))
+            self._since, self._rows = now, 0
+        self._rows += rows
+
+    def of(self, now: float) -> float:
+        """Rows per second; 0: nothing was applied of late."""
+        while self._spans and self._spans[0][0] < now - _KEPT_S:
+            self._spans.popleft()
+        return max((rate for _, rate in self._spans), default=0.0)
 
 
 class ByteWindow:

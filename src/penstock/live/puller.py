@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
+from queue import SimpleQueue
 from typing import Any, NamedTuple
 
 from penstock.errors import PenstockError
@@ -38,11 +39,10 @@ class Puller:
         source: int,
         open: Callable[[], LiveReader],
         put: Callable[[Pulled | PullFailed], None],
-        most_rows: int,
     ) -> None:
         """`open` is called in the puller's own thread."""
-        self._source, self._open, self._put, self._most_rows = source, open, put, most_rows
-        self._allowed = threading.Semaphore(0)
+        self._source, self._open, self._put = source, open, put
+        self._allowed: SimpleQueue[int] = SimpleQueue()
         self._done: Mapping[str, Any] | None = None
         self._left = threading.Event()
         self._reader: LiveReader | None = None
@@ -55,9 +55,9 @@ class Puller:
         reader = self._reader
         return 0 if reader is None else reader.behind()
 
-    def allow(self) -> None:
-        """Let it poll."""
-        self._allowed.release()
+    def allow(self, most_rows: int) -> None:
+        """Let it poll, for about so many rows at most."""
+        self._allowed.put(most_rows)
 
     def commit(self, positions: Mapping[str, Any]) -> None:
         """Let the source know, when it is polled next, that what is before these positions is done with."""
@@ -66,7 +66,7 @@ class Puller:
     def close(self) -> None:
         """End the thread, once its poll is over."""
         self._left.set()
-        self._allowed.release()
+        self._allowed.put(0)
 
     def join(self, timeout_s: float) -> None:
         """Wait for the thread to end."""
@@ -85,13 +85,13 @@ class Puller:
 
     def _pull(self, reader: LiveReader) -> None:
         while True:
-            self._allowed.acquire()
+            most_rows = self._allowed.get()
             polled: list[Polled] = []
             while not (polled or reader.ended or self._left.is_set()):
                 done, self._done = self._done, None
                 if done is not None:
                     reader.commit(done)
-                polled = reader.poll(_WAIT_MS, self._most_rows)
+                polled = reader.poll(_WAIT_MS, most_rows)
             if self._left.is_set():
                 return
             self._put(Pulled(self._source, polled, reader.ended))

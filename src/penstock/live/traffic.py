@@ -55,6 +55,10 @@ from penstock.wire.live import (
     StreamHeader,
 )
 
+_AHEAD_S = 1.0
+"""Seconds of work for hosts that a courier reads ahead, at most."""
+_FEW_ROWS = 16
+"""Rows that a source may always bring."""
 _QUIET_S = 1.0
 """Seconds after which the driver is told of counts again that have not changed."""
 
@@ -69,8 +73,8 @@ class Asked(Protocol):
     def behind(self) -> int:
         """Rows that are there and were not read, as far as is known."""
 
-    def allow(self) -> None:
-        """Let it bring some."""
+    def allow(self, most_rows: int) -> None:
+        """Let it bring some, about so many at most."""
 
     def commit(self, positions: Mapping[str, Any]) -> None:
         """Nobody will ask again for what is before these positions."""
@@ -217,9 +221,12 @@ class Traffic:
         self._sink_pacer, self._chunks = Pacer(longest_s), 0
         """Of flows without keyed steps: their chunks go to the sink."""
         self._pacers: dict[int, list[Pacer]] = {}
+        self._first_outlets: dict[int, list[Outlet]] = {}
+        """Source -> the outlets of steps that read it."""
         for number in range(len(flow.sources)):
             steps_behind = [j.step for j in self._readers.get(number, ()) if j.step is not None]
-            pacers = [self._outlets[step].pacer for step in steps_behind]
+            self._first_outlets[number] = [self._outlets[step] for step in steps_behind]
+            pacers = [outlet.pacer for outlet in self._first_outlets[number]]
             self._pacers[number] = pacers or [self._sink_pacer]
 
     def _add_sources(self) -> None:
@@ -280,12 +287,20 @@ class Traffic:
             for number, source in self._sources.items():
                 if number in self._pullers and not source.asked and not source.ended:
                     at = max([pacer.next_at() for pacer in self._pacers[number]])
-                    if at <= now:
+                    most = self._most_rows(number, now)
+                    if at <= now and most:
                         source.asked = True
-                        self._pullers[number].allow()
-                    else:
+                        self._pullers[number].allow(most)
+                    elif most:
                         look_at = min(look_at, at)
         return look_at
+
+    def _most_rows(self, number: int, now: float) -> int:
+        """Rows that a source may bring next: no more than hosts can apply in a second, so that a checkpoint
+        has no more before it, and others may read the rest; 0: there are enough."""
+        rooms = [outlet.room(now, _AHEAD_S) for outlet in self._first_outlets[number]]
+        most = min(rooms, default=self._settings.chunk_rows)
+        return min(max(int(most), _FEW_ROWS), self._settings.chunk_rows) if most > 0 else 0
 
     def _tell_counts(self, now: float) -> None:
         """Tell the driver what was counted, unless it knows that already."""
@@ -389,7 +404,8 @@ class Traffic:
             # it may be what came to pass behind the message
             if back.watermark_ms is not None:
                 stream.watermark_ms = back.watermark_ms
-            mark = self._host_mark(step, stream.watermark_ms, back.final)
+            stream.final = stream.final or back.final
+            mark = self._host_mark(step, stream.watermark_ms, stream.final)
             for junction in readers:
                 self._go_on(junction, junction.take(stream.lane, mark))
 
