@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 
 from penstock.model import SLA
+from penstock.operators.process.processor import KeyedProcessor
 from penstock.sim.pieces import Numbers
 from penstock.sim.shapes import Steady
 from penstock.sim.skews import skew
@@ -18,7 +19,14 @@ from penstock_bench.live.parts import migration, switch
 from penstock_bench.live.receipts import Columns, Receipts, done_us, ordinals
 from penstock_bench.live.trial import SLOTS
 from penstock_bench.workloads.shaped import KeyedRows
-from penstock_bench.workloads.tally import Dial, TallyFeed, TallyLoad, drawn_keys
+from penstock_bench.workloads.tally import (
+    Dial,
+    TallyByKey,
+    TallyFeed,
+    TallyLoad,
+    TallyProcessor,
+    drawn_keys,
+)
 
 
 def sums(keys: int = 1_500, rate: float = 100.0) -> Load:
@@ -154,13 +162,16 @@ def test_keys_come_when_the_dial_says_so_and_updates_at_their_time(tmp_path: Pat
     assert again.batch.column("k").to_pylist() == updates.batch.column("k").to_pylist()[20:]
 
 
-def test_a_tally_counts_keys_that_are_new_beside_those_that_are_not() -> None:
+@pytest.mark.parametrize("tally", [TallyProcessor(), TallyByKey()])
+def test_a_tally_counts_keys_that_are_new_beside_those_that_are_not(tally: KeyedProcessor) -> None:
     from penstock.testing import ProcessorTester
-    from penstock_bench.workloads.tally import TallyProcessor
 
-    tester = ProcessorTester(TallyProcessor(), "k long, payload int", key="k")
+    tester = ProcessorTester(tally, "k long, payload int", key="k")
     tester.feed([(1, 4), (2, 4)])
-    assert tester.feed([(3, 0), (1, 0), (1, 0)]) == [(3, 1), (1, 3)]
+    assert sorted(tester.feed([(3, 0), (1, 0), (1, 0)])) == [(1, 3), (3, 1)]
+    payload = tester.peek("payload", 2)
+    assert payload is not None
+    assert len(payload.bytes) == 4
 
 
 def test_moves_are_judged_by_what_was_received() -> None:

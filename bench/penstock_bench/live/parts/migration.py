@@ -29,7 +29,7 @@ from penstock_bench.live.measures import p99_by_bin
 from penstock_bench.live.query import running, until
 from penstock_bench.live.receipts import Columns, Receipts, Received, done_us
 from penstock_bench.report import Goal, PartResult, Show
-from penstock_bench.workloads.tally import Dial, TallyFeed, TallyLoad, TallyProcessor, drawn_keys
+from penstock_bench.workloads.tally import Dial, TallyByKey, TallyFeed, TallyLoad, drawn_keys
 
 GOALS = {
     "peak_pause_over_lazy_5gb": Goal(at_least=100),
@@ -241,7 +241,7 @@ def moving_query(spark: SparkSession, size: str) -> Iterator[MovingQuery]:
     with tempfile.TemporaryDirectory(prefix="penstock-moves-", ignore_cleanup_errors=True) as place:
         dial, receipts = Path(place, "dial"), Receipts(place, Columns("k", "n"))
         Dial(keys=False).turn(dial)
-        flow = ps.flow(TallyFeed(load, dial)).key_by("k", slots=SLOTS).process(TallyProcessor())
+        flow = ps.flow(TallyFeed(load, dial)).key_by("k", slots=SLOTS).process(TallyByKey())
 
         def start(checkpoint: str) -> ps.FlowQuery:
             return flow.start(
