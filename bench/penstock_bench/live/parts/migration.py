@@ -41,8 +41,10 @@ SIZES = {"50mb": 50, "500mb": 500, "5gb": 5_000}
 LAZY, PAUSE = "lazy(0)", "pause"
 STRATEGIES = (LAZY, "lazy(16)", "all_at_once", "batched(8)", "fluid", PAUSE)
 BIN_MS = 100
-_FILL_BYTES = 8_000_000
+_FILL_BYTES = 5_000_000
 """Bytes of state that come in a tenth of a second, at the most, until all keys are there."""
+_LOST_MS = 20_000
+"""Milliseconds of silence after which a host is given up: copying gigabytes may keep it busy for seconds."""
 _QUIET, _QUIET_MS, _HOME_S = 3, 250.0, 90.0
 """Epochs in a row, and their p99 at most, after which a query is at rest; seconds until it must be."""
 
@@ -139,11 +141,10 @@ class MovingQuery:
 
     def fill(self) -> None:
         """Let every key come once, to one host, then let updates arrive."""
-        self._query.migration = "all_at_once"
-        self._place(range(SLOTS), 0)
-        until(self._query, self._at_home, _HOME_S)
+        self._go_home()
         Dial().turn(self._dial)
         until(self._query, lambda: self._rows() >= KEYS, 600)
+        self._go_home()
         self._start_ms = int(time.time() * 1000) + 500
         Dial(self._start_ms).turn(self._dial)
         until(self._query, lambda: self._rows() > KEYS + 3 * RATE, 60)
@@ -159,9 +160,7 @@ class MovingQuery:
         last = KEYS + int((time.time() * 1000 - self._start_ms) * RATE / 1000)
         until(self._query, lambda: self._rows() >= last, 300)
         self._asked.append(_Asked(strategy, at_ms, time.time() * 1000))
-        self._query.migration = "all_at_once"
-        self._place(range(SLOTS), 0)
-        until(self._query, self._at_home, _HOME_S)
+        self._go_home()
         self._rest()
 
     def ended(self) -> None:
@@ -201,6 +200,11 @@ class MovingQuery:
 
     def _place(self, slots: range, host: int) -> None:
         self._query.move(self._step, slots, to=f"{self._step}/{host}")
+
+    def _go_home(self) -> None:
+        self._query.migration = "all_at_once"
+        self._place(range(SLOTS), 0)
+        until(self._query, self._at_home, _HOME_S)
 
     def _at_home(self) -> bool:
         """Whether nothing is left to move, of slots or of their state."""
@@ -249,7 +253,7 @@ def moving_query(spark: SparkSession, size: str) -> Iterator[MovingQuery]:
                 mode="live",
                 checkpoint=checkpoint,
                 hosts=2,
-                settings=Settings(progress_kept=10_000),
+                settings=Settings(progress_kept=10_000, host_lost_ms=_LOST_MS),
             )
 
         with sides.folder(spark) as folder, running(start, folder) as query:
