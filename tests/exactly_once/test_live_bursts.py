@@ -4,6 +4,7 @@ what a batch gives."""
 from __future__ import annotations
 
 import random
+import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,11 +14,26 @@ from typing import Any
 
 import pytest
 
+from penstock import codec
+from penstock.control.elastic import Elastic
+from penstock.control.instructions import Tell
 from penstock.faults import Fault, armed
+from penstock.live.sources.rate import rate
+from penstock.model import SLA
+from penstock.offload.backends import backend
+from penstock.offload.backends.local.backend import LocalFunctions
+from penstock.offload.keeper import WorkerKeeper
 from penstock.offload.plan.segments import live_segment, segments
+from penstock.offload.policy.flow import machine_of
+from penstock.operators.aggregate.aggregates import AggregatePlan, count
+from penstock.plan.steps import FlowPlan, KeyedStep, SourcePlan
+from penstock.sim.shapes import shape
+from penstock.testing import Pace
+from penstock.wire.report import Seen
 from tests.exactly_once.test_live_stories import NEEDS, back_and_forth
-from tests.offload.in_process import ANYHOW, WELL, Chances, Helped, helped
-from tests.trials.live_cluster import SETTINGS
+from tests.offload.in_process import ANYHOW, WELL, Chances, Helped, StandIn, helped
+from tests.offload.in_process import Kept as InProcess
+from tests.trials.live_cluster import SETTINGS, live_cluster
 from tests.trials.live_stories import BURST_POINTS, POINTS, mishap, tell
 from tests.trials.live_subjects import SUBJECTS
 from tests.trials.live_trial import SubjectTrial, subject_trial
@@ -115,6 +131,23 @@ def test_couriers_die_again_and_again(tmp_path: Path, point: str) -> None:
         assert len(faults.fired) == 3
 
 
+@pytest.mark.parametrize("point", ["driver.committed", "courier.flushed"])
+def test_no_row_is_with_burst_workers_when_its_epoch_is_durable(tmp_path: Path, point: str) -> None:
+    """Whoever dies just then would lose it."""
+    with helped(SUBJECTS["sums"].flow, {"hang": 1}, 1, deadline_ms=150) as by:
+        by.chance = 1.0
+        with subject_trial("sums", tmp_path, helped=by, checkpoint_ms=20) as trial:
+            trial.cluster.pass_epochs(1)
+            with armed(Fault(point, hits=(2, 5, 8))) as faults:
+                for _ in range(40):
+                    trial.give(batches=1)
+                    time.sleep(0.02)  # a few batches for each checkpoint
+                    if len(faults.fired) == 3:
+                        break
+                trial.check()
+            assert faults.fired
+
+
 def told(name: str, seed: int, store: Path, mishaps: int, did: Counter[str]) -> Counter[str]:
     with helped(SUBJECTS[name].flow, ANYHOW, seed, SOON_MS) as by:
         fired = tell(name, seed, store, mishaps, helped=by)
@@ -143,15 +176,15 @@ def test_hundreds_of_faults(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
 
 
 def test_nothing_is_done_twice_when_all_is_well(tmp_path: Path) -> None:
-    """No answer is refused: what burst workers give is what hosts take."""
+    """No answer is refused: what burst workers give is what hosts take; and all rows are told of."""
     with helped(SUBJECTS["sums"].flow, WELL, 1, 10_000) as by:
         by.chance = 1.0
         with subject_trial("sums", tmp_path, helped=by) as trial:
-            seen = list[Any]()
+            seen = list[Seen]()
             take = trial.cluster.registry.actions["passed"]
 
             def passed(facts: dict[str, Any]) -> Any:
-                seen.extend(facts["seen"]["offloaded"])
+                seen.append(codec.from_plain(facts["seen"], Seen))
                 return take(facts)
 
             trial.cluster.registry.actions["passed"] = passed
@@ -159,5 +192,57 @@ def test_nothing_is_done_twice_when_all_is_well(tmp_path: Path) -> None:
                 trial.give()
                 trial.cluster.pass_epochs(1)
             trial.check()
-    assert seen
-    assert all(not one["failures"] and not one["returned"] for one in seen)
+            rows = len(trial.rows)
+    told = [one for report in seen for one in report.offloaded]
+    assert told
+    assert all(not one.failures and not one.returned for one in told)
+    assert sum(sum(report.latency_counts) for report in seen) == rows
+
+
+class Kept:
+    """Burst workers of a controlled flow, in this process."""
+
+    def __init__(self, flow: FlowPlan, chances: Chances) -> None:
+        self.workers = StandIn(flow, chances)
+        self.text = f"kept {id(self)}"
+
+    @contextmanager
+    def keeper(self) -> Iterator[WorkerKeeper]:
+        backend._invokers[self.text] = self.workers
+        made = WorkerKeeper(lambda: InProcess(self.text, self.workers))
+        made.start()
+        try:
+            yield made
+        finally:
+            made.stop()
+            del backend._invokers[self.text]
+
+
+@pytest.mark.parametrize("chances", [WELL, ANYHOW])
+def test_control_lets_burst_workers_help_and_every_row_counts_once(
+    tmp_path: Path, chances: Chances
+) -> None:
+    """One host of 1,000 rows a second, and a load of 3,000 for a while. Couriers die meanwhile."""
+    rows = 9_000
+    source = rate(shape("burst(500, 6, 3s, 2s)"), rows=rows, keys=40, partitions=2)
+    plan = AggregatePlan(source.schema, ["key"], {"n": count()})
+    step = KeyedStep("count", 16, plan)
+    flow = FlowPlan((SourcePlan(source.schema, arrival="arrival"),), (step,))
+    kept = Kept(flow, chances)
+    elastic = Elastic(at_most=1, functions=LocalFunctions(at_most=8))
+    paced = Fault("host.work", Pace(1_000.0), hits=())
+    with kept.keeper() as keeper, armed(paced, Fault("courier.offloaded", hits=(20,))) as faults:
+        with live_cluster(
+            flow, [source], str(tmp_path), hosts=1, elastic=elastic, sla=SLA(200, 1_000),
+            warm_slots=5, checkpoint_ms=200, keeper=keeper,
+        ) as on:  # fmt: skip
+            on.until(lambda: on.outcome is not None, "all rows are through")
+            assert on.outcome == "finished"
+            newest = {row["key"]: row["n"] for row in on.sink.all_rows()}
+            assert sum(newest.values()) == rows
+            assert kept.workers.did["answer"] > 20, "by reflex, or by decision"
+            assert "courier.offloaded" in {one.point for one in faults.fired}
+        opening, *events = on.recorded
+        again = machine_of(opening, elastic)
+        said = [one for event in events for one in again.handle(event)]
+        assert [one.entry for one in said if isinstance(one, Tell)] == on.journal

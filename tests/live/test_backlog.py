@@ -75,5 +75,5 @@ def test_a_host_gets_what_it_can_apply_within_a_time(rate: float) -> None:
         pace.sent(number, rows, now)
         now += rows / rate + 0.002
         pace.applied(number, now)
-    assert pace.most <= max(256.0, rate * 0.040)
-    assert pace.most >= min(256.0, rate * 0.040)
+    assert pace.most <= max(16.0, rate * 0.040)
+    assert pace.most >= max(16.0, rate * 0.040) / 4

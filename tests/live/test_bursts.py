@@ -191,7 +191,7 @@ def test_what_hosts_cannot_take_in_time_goes_to_burst_workers_by_reflex() -> Non
     with bursting(scene, NONE, reflex=reflex):
         for n in range(5):
             source.taps["p0"].give(rows_of((n, 1)))
-            wait_for(lambda n=n: len(totals_of(scene)) == n + 1)
+            wait_for(lambda: len(totals_of(scene)) == len(source.taps["p0"].batches))
         scene.checkpoint()
         source.taps["p0"].give(rows_of(*((k % 10, 1) for k in range(2_000))))
         wait_for(lambda: sum(totals_of(scene).values()) == 2_005)

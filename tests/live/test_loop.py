@@ -256,7 +256,7 @@ def test_a_host_that_does_not_answer_stops_the_polling() -> None:
             time.sleep(0.01)
         # overdue chunks let others pass, up to the window
         held = tap.polls - before
-        assert 2 <= held <= 12
+        assert 1 <= held <= 12
         host.going.set()
         wait_for(lambda: totals_of(scene) == dict.fromkeys(range(1_000), 41))
 

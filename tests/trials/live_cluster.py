@@ -40,6 +40,7 @@ from penstock.live.sinks.transactional import TransactionalSink
 from penstock.live.sources.source import LiveSource
 from penstock.live.task import register
 from penstock.model import SLA
+from penstock.offload.keeper import WorkerKeeper
 from penstock.plan.migration import Migration
 from penstock.plan.steps import FlowPlan
 from penstock.settings import Settings
@@ -229,9 +230,11 @@ class LiveCluster:
         elastic: Elastic | None = None,
         sla: SLA = SLA(100, 1_000),  # noqa: B008 - frozen
         warm_slots: int = 0,
+        keeper: WorkerKeeper | None = None,
     ) -> None:
-        """`elastic` lets hosts follow the load, from so many time slots on."""
+        """`elastic` lets hosts follow the load, from so many time slots on; `keeper` has burst workers."""
         self.elastic, self.sla, self._warm_slots = elastic, sla, warm_slots
+        self.keeper = keeper
         self.control: ControlLoop | None = None
         self.journal: list[Entry] = []
         self.recorded: list[Any] = []
@@ -324,6 +327,8 @@ class LiveCluster:
                 wall_ms,
                 sink=self.journal.append,
                 record=self.recorded.append,
+                keeper=self.keeper,
+                together=lambda: self.couriers,
                 warm_epochs=self._warm_slots,
                 live=True,
             )

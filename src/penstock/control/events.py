@@ -196,17 +196,32 @@ class TimeSlotEnded:
     """Where slots are from now on."""
     waiting_ms: Mapping[HostId, float] = field(default_factory=dict)
     """By host: age of the oldest record that it has not completed, where that is known."""
+    aid: Aid = field(default_factory=Aid)
 
 
 @dataclass(frozen=True, eq=False)
 class KeysCounted:
-    """Couriers of an engine without epochs have counted the keys of slots that are watched, for a while."""
+    """Couriers of an engine without epochs have told what became of the rows of a checkpoint: keys of slots
+    that are watched, and what went to burst workers."""
 
     now_ms: float
     epoch: int
     hot: tuple[HotKeyCount, ...]
     loads: Mapping[str, Ints]
     """Step -> all its records of that time, by slot."""
+    seen: tuple[Seen, ...] = ()
+    """By courier."""
+    aid: Aid = field(default_factory=Aid)
+
+    @property
+    def steps(self) -> Mapping[str, Ints]:
+        """The steps that it is about."""
+        return self.loads
+
+    @property
+    def partitions(self) -> int:
+        """How many couriers there are."""
+        return len(self.seen)
 
 
 @dataclass(frozen=True)

@@ -296,14 +296,34 @@ class FlowControl:
         placement = self._settle(control, event.placement, now_ms, None)
         waiting = event.waiting_ms
         waiting_ms = np.array([waiting.get(host, np.nan) for host in placement.hosts])
-        self._look(control, FlowLook(now_ms), placement, waiting_ms if waiting else None)
+        usable = self._burst_workers(event.aid, now_ms)
+        if self._offload is not None and not usable:
+            control.withdraw(self._offload.trouble(now_ms, event.aid.reachable), now_ms)
+        look = FlowLook(now_ms, burst_workers=usable, money=event.aid.money)
+        self._look(control, look, placement, waiting_ms if waiting else None)
         self._order_steps()
+        if self._offload is not None:
+            self._order_offload(control, event.aid, usable)
+            self._keep_warm()
+
+    def _order_offload(self, control: StepControl, aid: ev.Aid, usable: bool) -> None:
+        """What burst workers get of a step of a live flow from now on."""
+        step = str(control.step)
+        offloads = {name: one for name, one in self.orders.offloads.items() if name != step}
+        if usable and not self._dry_run:
+            ahead = Ahead(self.habits.delta_ms, aid.together or 1, aid.together)
+            found = self._planned(control, ahead)
+            if found is not None:
+                offloads[step] = found
+        self.orders = replace(self.orders, offloads=offloads)
 
     def _order_steps(self) -> None:
         steps = {s: do.StepOrders(c.hot.watched, c.hot.two_stage) for s, c in self.steps.items()}
         self.orders = replace(self.orders, steps=steps)
 
     def _keys_counted(self, event: ev.KeysCounted) -> None:
+        if self._offload is not None and self._offload.note(event, self.orders.offloads):
+            self._out.append(do.RenewWorkers())
         for step, load in event.loads.items():
             self.steps[step].find_hot_keys(event.hot, load, event.epoch)
         self._order_steps()

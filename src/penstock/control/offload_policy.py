@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from penstock.control.elastic import Elastic
-from penstock.control.events import EpochSealed
+from penstock.control.events import EpochSealed, KeysCounted
 from penstock.control.examine.vitals import Floats, Vitals
 from penstock.control.treat.decision import Bounds
 from penstock.control.treat.offloading import Offloading
@@ -49,9 +49,9 @@ class OffloadPolicy(Protocol):
         """Why nothing can go to burst workers now; empty if it can."""
         ...
 
-    def note(self, sealed: EpochSealed, in_force: Mapping[str, Offload]) -> bool:
-        """Take in what came of an epoch with these offloads in force. Whether burst workers answer so
-        badly that others should take their place."""
+    def note(self, told: EpochSealed | KeysCounted, in_force: Mapping[str, Offload]) -> bool:
+        """Take in what came of an epoch, or a checkpoint, with these offloads in force. Whether burst
+        workers answer so badly that others should take their place."""
         ...
 
     def decide(

@@ -36,6 +36,7 @@ from penstock.offload.policy.flow import machine_of, opening_of
 from penstock.plan.epoch import EpochPlan, RouteTable
 from penstock.plan.steps import FlowPlan, KeyedStep
 from penstock.settings import Settings
+from penstock.wire.live import Guides, StepGuide
 from penstock.wire.report import Seen, offloaded_by_segment
 
 
@@ -201,8 +202,10 @@ class ControlLoop:
         at = (now_ms, m, step.id)
         if sample is None:
             unknown = np.full(step.slots, -1.0)
-            owners = (table.hosts, owner)
-            return ev.TimeSlotEnded(*at, unknown, unknown, *owners, None, unknown, placement)
+            owners, aid = (table.hosts, owner), self._aid()
+            return ev.TimeSlotEnded(
+                *at, unknown, unknown, *owners, None, unknown, placement, aid=aid
+            )
         return ev.TimeSlotEnded(
             *at,
             sample.arrived,
@@ -214,19 +217,35 @@ class ControlLoop:
             sample.measured_ms,
             placement,
             sample.waiting_ms,
+            self._aid(),
         )
 
+    @property
+    def guides(self) -> Guides:
+        """What couriers of a live flow should do with rows from now on."""
+        with self._lock:
+            orders = self.machine.orders
+            steps = (
+                StepGuide(step, one.watched, one.two_stage, orders.offloads.get(step))
+                for step, one in orders.steps.items()
+            )
+            return Guides(tuple(steps), self.reach)
+
     def counted_keys(self, epoch: int, seen: Sequence[Seen]) -> None:
-        """An epoch of a live flow is durable: couriers tell of the keys that they were to count."""
+        """An epoch of a live flow is durable: couriers tell of the keys that they were to count, and of
+        what went to burst workers."""
         hot = tuple(count for task in seen for count in task.hot)
-        if hot:
+        self._ask_usage(seen, any(task.offloaded for task in seen))
+        if hot or any(task.routed or task.offloaded for task in seen):
             slots = {step.id: step.slots for step in self._flow.keyed}
             loads = {
                 name: sum((t.loads[name] for t in seen if name in t.loads), np.zeros(n, np.int64))
                 for name, n in slots.items()
             }
             with self._lock:
-                self._tell(ev.KeysCounted(self._clock_ms(), epoch, hot, loads))
+                noted = tuple(_noted(task, False) for task in seen)
+                told = ev.KeysCounted(self._clock_ms(), epoch, hot, loads, noted, self._aid())
+                self._tell(told)
 
     def stop(self) -> None:
         """No more epochs will come."""
@@ -346,5 +365,5 @@ class ControlLoop:
 def _noted(task: Seen, times: bool) -> Seen:
     """What control must know of a courier's report; when rows arrived is known already, but for those
     of segments without a keyed step."""
-    task = replace(task, event_ms=(), late={})
+    task = replace(task, event_ms=(), late={}, latencies_us=(), latency_counts=())
     return task if times else replace(task, arrivals_ms=(), counts=())

@@ -52,7 +52,7 @@ from penstock.plan.topology import SlotsMark
 from penstock.settings import Settings
 from penstock.state.store.manifest import unpack_slots
 from penstock.state.store.store import DeltaRef, Store
-from penstock.wire.live import CourierCounts, EpochPassed, LiveOrder
+from penstock.wire.live import CourierCounts, EpochPassed, Guides, LiveOrder
 from penstock.wire.report import Seen
 
 Outcome = Literal["stopped", "finished"]
@@ -134,6 +134,8 @@ class LiveRunner:
         self._awaited = -1
         """The epoch whose checkpoint is waited for."""
         self._control, self._counts = control, LiveCounts(flow.keyed)
+        self._guided = b""
+        """What couriers were last told to do with rows."""
 
     # -- from outside
 
@@ -291,6 +293,7 @@ class LiveRunner:
             if self._control is not None and now >= look_due:
                 look_due = max(look_due + delta_ms, now)
                 self._control.time_slot(self._counts.sample(self._clock_ms()))
+                self._guide(run, self._control.guides)
             last = stopping.is_set() or (self._must_renew() and not run.closing)
             if not last and not run.closing:
                 run.move()
@@ -315,6 +318,13 @@ class LiveRunner:
                 told = self._inbox.get_nowait()
         except queue.Empty:
             return
+
+    def _guide(self, run: LiveRun, guides: Guides) -> None:
+        """Let couriers know what to do with rows, if that is news."""
+        told = codec.encode(guides)
+        if told != self._guided:
+            self._guided = told
+            self._couriers.guide(run.number, guides)
 
     def _note(self, run: LiveRun, told: Told) -> None:
         if told.run != run.number:

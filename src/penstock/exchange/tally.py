@@ -70,11 +70,6 @@ class Tally:
                 self._note_keys(batch, hashes, rows)
         return slots
 
-    def add(self, hashes: Array, each: float) -> None:
-        """Count records that stand for `each` others that were not sent."""
-        counts = np.bincount(slots_of(hashes, len(self.counts)), minlength=len(self.counts))
-        self.counts += np.rint(counts * each).astype(np.int64)
-
     def hot(self) -> list[HotKeyCount]:
         """The most frequent keys of each watched slot, by slot, the most frequent first."""
         if not self._found:

@@ -133,12 +133,6 @@ def _refuse(flow: Flow, trigger: str | None, delivery: str) -> None:
         if asked:
             raise FlowError(f"a live flow cannot {what}", hint=f"leave out {method}(), or {_MICRO}")
 
-    elastic = flow.elasticity
-    if elastic is not None and elastic.functions is not None:
-        raise FlowError(
-            "a live flow cannot use functions yet", hint=f"leave out functions=, or {_MICRO}"
-        )
-
 
 def _courier_count(sources: tuple[LiveSource, ...], wanted: int | None) -> int:
     partitions = sum(len(source.partitions()) for source in sources)

@@ -7,6 +7,7 @@ traffic     the way of rows through a run: sources, junctions, outlets, sink
 junction    what may go on to a step, and what waits behind a control message (pure)
 reorder     answers of an ordered step's hosts, in the order of what was sent to them (pure)
 outlet      a courier's way to one keyed step: chunks, routes, time
+flights     chunks that hosts have not applied
 pacing      when the next chunk is cut (pure)
 clocks      how far event time has come in a courier's sources (pure)
 notes       what is told of an epoch

@@ -60,6 +60,8 @@ class CourierTask:
     settings: Settings
     keep_late: bool = False
     """Whether somebody wants to have the rows that came too late."""
+    helped: bool = False
+    """Whether burst workers may help: the courier may have to do their work."""
 
 
 class _Halt:

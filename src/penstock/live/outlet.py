@@ -11,7 +11,7 @@ are told of no time that an outstanding row could be behind; late rows are judge
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from time import thread_time
 from typing import Any
@@ -25,13 +25,14 @@ from penstock.exchange.tally import Tally
 from penstock.faults import point
 from penstock.live.backlog import Backlog, HostPace, WaitingRecords
 from penstock.live.channels import HostStream
+from penstock.live.flights import Flight, Flights
 from penstock.live.junction import InputRows, Junction
 from penstock.live.meter import StepMeter
 from penstock.live.notes import EpochNotes
-from penstock.live.pacing import ByteWindow, Pacer, PeakRate, Throughput
+from penstock.live.pacing import ByteWindow, Pacer
 from penstock.live.sinks.sink import NEVER
 from penstock.model import HostId
-from penstock.offload.courier.redirect import Gathered, Redirect, Returned, Settled
+from penstock.offload.courier.redirect import Parted, Redirect, Returned, Settled
 from penstock.operators.operator import EpochTime, Outgoing, Sender
 from penstock.operators.places import with_serial
 from penstock.plan.epoch import RouteTable
@@ -52,6 +53,7 @@ from penstock.wire.live import (
     StepGuide,
     Time,
 )
+from penstock.wire.report import Counts
 
 _TIME_S = 0.005
 """Seconds from one word about event time to the next, at least: it costs nearly as much as a chunk."""
@@ -61,38 +63,6 @@ _ALWAYS = 256.0
 """Rows that may always be on their way to hosts."""
 _PART_S = 0.0004
 """Seconds of work in Flight for a part of a chunk, there and back, on both sides together."""
-
-
-@dataclass
-class _Flying:
-    """A chunk that some of its hosts have not applied."""
-
-    parts: int
-    """Parts that hosts have not applied, and each record that had to wait."""
-    work_s: float
-    """What it was to this courier."""
-    bytes: int
-    arrived_us: list[Array]
-    notes: EpochNotes
-    first: int
-    """The serial number of its first record."""
-    redirected: bool = False
-    """Whether hosts have not applied what becomes of rows that were redirected."""
-
-
-@dataclass
-class _FlyingPartials:
-    """A chunk of what was made of redirected rows, that some of its hosts have not applied."""
-
-    parts: int
-    of: Gathered
-
-
-@dataclass
-class _FlyingRest:
-    """Records of earlier chunks that had to wait, sent as a chunk of their own."""
-
-    records: list[WaitingRecords]
 
 
 @dataclass(frozen=True)
@@ -171,16 +141,15 @@ class Outlet:
         self._number = -1
         self._serial = 0
         """The serial number of the next record, where the flow is ordered."""
-        self._flying: dict[int, _Flying | _FlyingPartials | _FlyingRest] = {}
+        self._flights = Flights(
+            *(pacer, run.window, meter, run.clock, run.now_us),
+            lambda: sum(outlet.pacer.cost_s for outlet in behind),
+            None if run.in_order is None else self._released,
+        )
         self._backlog = Backlog()
         self._paces: dict[str, HostPace] = {}
-        self._unreleased: dict[int, _Flying] = {}
-        """Chunks that all their hosts have applied, while others before them were not."""
-        self._busy_s = 0.0
-        """Work of hosts since a chunk was applied."""
         self._redirect = redirect
         self._reflex: Reflex | None = None
-        self._hosts, self._peak = Throughput(), PeakRate()
 
     def guide(self, guide: StepGuide, reach: str | None) -> None:
         """What to do with rows from the next chunk on."""
@@ -205,11 +174,8 @@ class Outlet:
 
     def heard(self, stream: HostStream, back: Back) -> None:
         """A host has answered."""
-        self._busy_s += back.busy_us / 1e6
-        if self.meter is not None and back.busy_us:
-            self.meter.worked(stream.host, back.busy_us)
-        for number in stream.unapplied.applied(back.took, back.done):
-            self._applied(number, stream.host)
+        self._flights.worked(stream.host, back.busy_us)
+        self._applied(stream.unapplied.applied(back.took, back.done), stream.host)
         self._feed(stream.host)
         if back.watermark_ms is not None:
             self._marks[stream.host] = back.watermark_ms
@@ -217,12 +183,21 @@ class Outlet:
 
     def ended(self, stream: HostStream) -> None:
         """The stream to a host that left has ended."""
-        for number in stream.unapplied.applied(self._number):
-            self._applied(number, stream.host)
+        self._applied(stream.unapplied.applied(self._number), stream.host)
+
+    def _applied(self, numbers: Iterable[int], host: str) -> None:
+        """A host has applied its parts of these chunks."""
+        flights, pace, now = self._flights, self._pace(host), self._run.clock()
+        for number in numbers:
+            records = pace.applied(number, now)
+            flights.hosts.applied(records, now)
+            flights.peak.note(records, now)
+            flights.applied((number,), host)
 
     def room(self, now: float, within_s: float) -> float:
         """Rows that hosts can apply within a time, beyond those that are on their way to them."""
-        return max(self._peak.of(now) * within_s, _ALWAYS) - self._hosts.ahead - self.rows
+        flights = self._flights
+        return max(flights.peak.of(now) * within_s, _ALWAYS) - flights.hosts.ahead - self.rows
 
     def counts(self, behind: int) -> StepCounts | None:
         """What was counted; `behind` rows are with sources. None: nobody wants that."""
@@ -333,23 +308,26 @@ class Outlet:
             list(notes.work.fit(self.step, number, [one_batch(batches)] if batches else ()))
             for number, batches in enumerate(inputs)
         ]
-        carried = self._redirected(fit, arrived, now, notes)
+        parted = self._redirected(fit, arrived, now, notes)
         before, outgoing = tally.counts.copy(), list[Outgoing]()
         kind = notes.work.send(self.step, self._sender_now(), fit, outgoing.append)
         parts = self._parts(outgoing, tally)
         times = self._came(came)
         if self.meter is not None:
             self.meter.cut(self._number, tally.counts - before, self._routes, *times)
+        if parted.by_slot is not None:
+            self._count(parted.by_slot, tally)
         work_s = thread_time() - began + _PART_S * len(parts)
-        self._flying[self._number] = _Flying(
-            len(parts), work_s, self._bytes, arrived, notes, first, carried > 0
+        self.pacer.cut(self._number, rows, now)
+        number, kept = self._number, self._send_chunk(kind, parts, times[1])
+        point("courier.sent", step=self.step.id, epoch=self.epoch, attempt=0, **self._run.where)
+        flight = Flight(
+            *(kept, work_s, self._bytes, arrived, times[0], notes, first, parted.carried > 0)
         )
         self._bytes = 0
-        self.pacer.cut(self._number, rows, now)
-        self._send_chunk(kind, parts, times[1])
-        point("courier.sent", step=self.step.id, epoch=self.epoch, attempt=0, **self._run.where)
-        if not parts:
-            self._through_hosts(self._number)
+        self._flights.sent(number, flight)
+        for host in parts:
+            self._feed(host)
 
     def _redirected(
         self,
@@ -357,47 +335,49 @@ class Outlet:
         arrived_us: list[Array],
         now: float,
         notes: EpochNotes,
-    ) -> int:
-        """Take out of a chunk what burst workers get; gives how many rows these are."""
+    ) -> Parted:
+        """Take out of a chunk what burst workers get."""
         if self._guide.offload is None or not fit[0]:
-            return 0
+            return Parted()
         (rows,) = fit[0]
         surplus = 0.0
         if self._reflex is not None:
             oldest_us = min((times.min() for times in arrived_us if len(times)), default=None)
             waited_s = 0.0 if oldest_us is None else (self._run.now_us() - oldest_us) / 1e6
-            hosts = self._hosts
+            hosts = self._flights.hosts
             surplus = self._reflex.surplus(rows.num_rows, hosts.ahead, hosts.rate(now), waited_s)
             notes.route(self.step.id, rows.num_rows, combined=self._combines)
         parted = self._redirect.part(self._number, rows, self._time, surplus, now)
         if parted.carried:
-            fit[0] = [parted.stays] if parted.stays.num_rows else []
-            if parted.by_slot is not None:
-                notes.tallies[self.step.id].counts += parted.by_slot
+            fit[0] = list(parted.stays)
             point("courier.offload", **self._offload_where)
-        return parted.carried
+        return parted
 
     def _bring(self, settled: Iterable[Settled]) -> bool:
         """Send hosts what was made of redirected rows; gives whether there was any."""
         brought, notes = False, self._notes
+        tally, slots = notes.tallies[self.step.id], self.step.slots
         for of, rows, made in settled:
             brought = True
             point("courier.offloaded", **self._offload_where)
             notes.work.late(self.step, [(0, late) for late in made.late])
-            if not self._redirect.by_slot:
-                records = sum(len(one.hashes) for one in made.sent)
-                for one in made.sent:
-                    notes.tallies[self.step.id].add(one.hashes, rows / records)
+            if not self._redirect.by_slot and made.sent:
+                # Each record stands for as many rows.
+                found = slots_of(np.concatenate([one.hashes for one in made.sent]), slots)
+                each = rows / max(len(found), 1)
+                counts = np.rint(np.bincount(found, minlength=slots) * each).astype(np.int64)
+                of.counts += counts
+                self._count(counts, tally)
             self._number += 1
-            chunks = [chunk for n in of.chunks if isinstance(chunk := self._flying[n], _Flying)]
-            times = self._came([times for chunk in chunks for times in chunk.arrived_us])
-            if self.meter is not None:
-                self._count_carried(self.meter, rows, made.sent, times)
             parts = self._parts(made.sent, None)
-            self._flying[self._number] = _FlyingPartials(len(parts), of)
-            self._send_chunk(self._redirect.kind, parts, times[1])
-            if not parts:
-                self._settle(self._number)
+            if self.meter is not None:
+                records = {host: sum(b.num_rows for b, _ in some) for host, some in parts.items()}
+                self.meter.brought(self._number, records)
+            number, came_us = self._number, self._flights.came_us(of)
+            kept = self._send_chunk(self._redirect.kind, parts, came_us)
+            self._flights.brought(number, of, kept)
+            for host in parts:
+                self._feed(host)
         return brought
 
     def _came(self, times_us: list[Array]) -> tuple[float, float]:
@@ -408,17 +388,11 @@ class Outlet:
         came_us = np.concatenate(known)
         return float(came_us.mean()), float(came_us.min())
 
-    def _count_carried(
-        self, meter: StepMeter, rows: int, sent: Sequence[Outgoing], times: tuple[float, float]
-    ) -> None:
-        """Count rows that burst workers carried, by the slots of what they made of them."""
-        slots = self.step.slots
-        records = sum(
-            (np.bincount(slots_of(one.hashes, slots), minlength=slots) for one in sent),
-            np.zeros(slots, np.int64),
-        )
-        counts = np.rint(records * (rows / max(1, int(records.sum())))).astype(np.int64)
-        meter.cut(self._number, counts, self._routes, *times, records=records)
+    def _count(self, carried: Counts, tally: Tally) -> None:
+        """Count rows that burst workers carry as records that hosts would have got."""
+        tally.counts += carried
+        if self.meter is not None:
+            self.meter.carried(carried)
 
     def _parts(
         self, outgoing: Iterable[Outgoing], tally: Tally | None
@@ -438,30 +412,26 @@ class Outlet:
 
     def _send_chunk(
         self, kind: str, parts: Mapping[str, list[tuple[pa.RecordBatch, Array]]], came_us: float
-    ) -> None:
-        """Send each host its part of the newest chunk, as far as it may have more."""
-        metadata = codec.encode(Frame(chunk=Chunk(self._number, kind)))
+    ) -> int:
+        """Send each host its part of the newest chunk, if it may have more; else it waits. Gives in how many
+        parts the chunk goes: a record that waits is one of its own."""
+        metadata, count = codec.encode(Frame(chunk=Chunk(self._number, kind))), 0
         for host, batches in parts.items():
-            batch = one_batch([batch for batch, _ in batches])
-            self._hosts.sent(batch.num_rows)
-            pace = self._pace(host)
-            if self._run.in_order is None and (
-                self._backlog.of(host) or not pace.room or batch.num_rows > 2 * pace.most
-            ):
-                number, owner = self._routes.hosts.index(HostId(host)), self._routes.owner
-                slots = np.concatenate([slots[owner[slots] == number] for _, slots in batches])
-                time = self._own.watermark_ms
-                some = WaitingRecords(self._number, kind, batch, slots, time, came_us)
-                self._backlog.put(host, some)
-                chunk = self._flying[self._number]
-                assert not isinstance(chunk, _FlyingRest)
-                chunk.parts += batch.num_rows - 1
-                if self.meter is not None:
-                    self.meter.kept(self._number, host)
+            batch, pace = one_batch([batch for batch, _ in batches]), self._pace(host)
+            self._flights.hosts.sent(batch.num_rows)
+            room = pace.room and batch.num_rows <= 2 * pace.most and not self._backlog.of(host)
+            if room or self._run.in_order is not None:
+                self._send_to(host, metadata, batch)
+                count += 1
                 continue
-            self._send_to(host, metadata, batch)
-        for host in parts:
-            self._feed(host)
+            number, owner = self._routes.hosts.index(HostId(host)), self._routes.owner
+            slots = np.concatenate([slots[owner[slots] == number] for _, slots in batches])
+            time = self._own.watermark_ms
+            self._backlog.put(host, WaitingRecords(self._number, kind, batch, slots, time, came_us))
+            count += batch.num_rows
+            if self.meter is not None:
+                self.meter.kept(self._number, host)
+        return count
 
     def _send_to(self, host: str, metadata: bytes, batch: pa.RecordBatch) -> None:
         """Send a host the newest chunk."""
@@ -470,18 +440,19 @@ class Outlet:
         self._pace(host).sent(self._number, batch.num_rows, self._run.clock())
         stream.send(metadata, batch)
 
-    def _feed(self, host: str, most: float = 0.0) -> None:
-        """Send a host what waits for it, as far as it may have more; or at least this many records."""
-        while self._backlog.of(host) and (most or self._pace(host).room):
-            records = self._backlog.take(host, most or self._pace(host).most)
+    def _feed(self, host: str, all: bool = False) -> None:
+        """Send a host what waits for it, as far as it may have more, or all of it."""
+        pace = self._pace(host)
+        while self._backlog.of(host) and (all or pace.room):
+            records = self._backlog.take(host, float("inf") if all else pace.most)
             self._number += 1
-            self._flying[self._number] = _FlyingRest(records)
+            self._flights.followed(self._number, records)
             metadata = codec.encode(Frame(chunk=Chunk(self._number, records[0].kind)))
             self._send_to(host, metadata, one_batch([some.batch for some in records]))
 
     def _pace(self, host: str) -> HostPace:
         if host not in self._paces:
-            self._paces[host] = HostPace(self.pacer.longest_s * 2)
+            self._paces[host] = HostPace(2 * self.pacer.longest_s)
         return self._paces[host]
 
     @property
@@ -494,7 +465,8 @@ class Outlet:
 
     @property
     def _combines(self) -> bool:
-        return self._guide.two_stage and self.step.plan.merges
+        ordered = self._run.in_order is not None
+        return self._guide.two_stage and self.step.plan.merges and not ordered
 
     @property
     def _offload_where(self) -> dict[str, Any]:
@@ -513,77 +485,10 @@ class Outlet:
         self._sender = watermark, made
         return made
 
-    def _applied(self, number: int, host: str) -> None:
-        chunk, now_us = self._flying[number], self._run.now_us()
-        now = self._run.clock()
-        records = self._pace(host).applied(number, now)
-        self._hosts.applied(records, now)
-        self._peak.note(records, now)
-        if not isinstance(chunk, _FlyingRest):
-            if self.meter is not None:
-                self.meter.applied(number, host, now_us)
-            self._count_down(number, 1)
-            return
-        del self._flying[number]
-        for some in chunk.records:
-            if self.meter is not None:
-                self.meter.applied(some.of, host, now_us, some.slots)
-            self._count_down(some.of, some.batch.num_rows)
-
-    def _count_down(self, number: int, parts: int) -> None:
-        """Hosts have applied parts of a chunk, or records of it that had waited."""
-        chunk = self._flying[number]
-        assert not isinstance(chunk, _FlyingRest)
-        chunk.parts -= parts
-        if chunk.parts:
-            return
-        if isinstance(chunk, _Flying):
-            self._through_hosts(number)
-        else:
-            self._settle(number)
-
-    def _through_hosts(self, number: int) -> None:
-        """All hosts of a chunk have applied it."""
-        chunk, now = self._flying[number], self._run.clock()
-        assert isinstance(chunk, _Flying)
-        self.pacer.done(number, now, chunk.work_s + self._busy_s)
-        self._busy_s = 0.0
-        if not chunk.redirected:
-            self._arrive(number)
-
-    def _settle(self, number: int) -> None:
-        """All hosts have applied what was made of an errand's rows."""
-        chunk = self._flying.pop(number)
-        assert isinstance(chunk, _FlyingPartials)
-        chunk.of.errands -= 1
-        for whole in chunk.of.chunks if not chunk.of.errands else ():
-            of = self._flying[whole]
-            assert isinstance(of, _Flying)
-            of.redirected = False
-            if not of.parts:
-                self._arrive(whole)
-
-    def _arrive(self, number: int) -> None:
-        """All hosts have applied all that a chunk has brought."""
-        chunk = self._flying.pop(number)
-        assert isinstance(chunk, _Flying)
-        self._unreleased[number] = chunk
-        in_order = self._run.in_order
-        if in_order is None:
-            self._release(number)
-            return
-        first = next(iter(self._flying), self._number + 1)
-        for released in [n for n in self._unreleased if n < first]:
-            self._release(released)
-        flying = self._flying.get(first)
-        in_order(self.step.id, flying.first if isinstance(flying, _Flying) else self._serial)
-
-    def _release(self, number: int) -> None:
-        """What a chunk has caused goes on."""
-        chunk = self._unreleased.pop(number)
-        self._run.window.add(-chunk.bytes)
-        behind_us = 1e6 * sum(outlet.pacer.cost_s for outlet in self.behind)
-        chunk.notes.left(chunk.arrived_us, self._run.now_us() + behind_us)
+    def _released(self, before: int | None) -> None:
+        """All hosts have applied the records with lower serial numbers; None: all that were sent."""
+        assert self._run.in_order is not None
+        self._run.in_order(self.step.id, self._serial if before is None else before)
 
     def _pass(self, message: Message) -> None:
         """Put a control message between chunks."""
@@ -592,7 +497,7 @@ class Outlet:
         if message.checkpoint is not None:
             self._notes.offload(*self._redirect.told())
             for host in self._backlog.hosts:
-                self._feed(host, most=float("inf"))
+                self._feed(host, all=True)
             self._send(Frame(message=message))
             self.epoch = message.checkpoint.epoch + 1
         elif message.reroute is not None:

@@ -14,6 +14,7 @@ from penstock.faults import arm
 from penstock.host.main import keep_known
 from penstock.live.loop import CourierTask
 from penstock.live.server import CourierServer
+from penstock.offload.backends.worker import BurstWorker
 from penstock.wire.flight import Endpoint, own_address
 
 _SWITCH_S = 0.0005
@@ -27,6 +28,8 @@ def run_courier(task: CourierTask) -> None:
     pa.set_cpu_count(1)
     sys.setswitchinterval(_SWITCH_S)
     arm(settings.faults)
+    if task.helped:
+        BurstWorker(task.flow).rehearse()
     ended = threading.Event()
     driver = Endpoint(task.driver, task.token)
     server = CourierServer(task, own_address(task.local), driver, ended.set, on_death=_die)

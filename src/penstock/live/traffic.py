@@ -386,6 +386,10 @@ class Traffic:
             return
         if back.error is not None:
             raise from_wire(back.error)
+        if (
+            step not in self._ordered
+        ):  # before a checkpoint goes on, so that it tells of these rows too
+            self._outlets[step].heard(stream, back)
         if back.aside is not None:
             aside = codec.from_plain(back.aside, Aside)
             self._notes_of(stream.epoch).aside.add(aside)
@@ -395,7 +399,8 @@ class Traffic:
             stream.epoch = max(echoed, default=stream.epoch)
             for junction in readers:
                 self._go_on(junction, junction.echo(stream.lane, back.message))
-        self._outlets[step].heard(stream, back)
+        if step in self._ordered:
+            self._outlets[step].heard(stream, back)
         if back.caught_up is not None:
             for junction in readers:
                 junction.caught_up(stream.lane, back.caught_up)

@@ -16,6 +16,7 @@ from penstock.live.loop import CourierTask
 from penstock.live.sinks.sink import LiveSink
 from penstock.live.sources.source import LiveSource
 from penstock.live.task import run_courier
+from penstock.offload.policy.flow import helped
 from penstock.spark.lasting_jobs import LastingTask, SparkJobs
 from penstock.spark.parts import QueryParts
 from penstock.spark.sinks import LateWriter
@@ -48,9 +49,11 @@ class LiveParts(QueryParts):
         self.bill = Bill(
             HostPrice() if start.elastic is None else start.elastic.host_price,
             lambda: (self.hosts_wanted + start.couriers) * settings.workers,
-            lambda: 0.0,
+            lambda: 0.0 if self.keeper is None else self.keeper.used.money,
             wall_ms,
         )
+        self.keeper = self._keeper()
+        self.helps = self.keeper is not None and bool(helped(start.flow, live=True)[0])
         self.control = self._control(lambda: start.couriers, live=True)
         self.runner: LiveRunner = LiveRunner(
             start.flow,
@@ -73,6 +76,8 @@ class LiveParts(QueryParts):
         )
 
     def start_up(self) -> None:
+        if self.keeper is not None and self.helps:
+            self.keeper.start()
         super().start_up()
         self.crew.start(self.start.couriers)
 
@@ -91,7 +96,8 @@ class LiveParts(QueryParts):
         return [*super().waiting, *self.crew.waiting]
 
     def ends(self) -> list[Callable[[], object]]:
-        return [self.crew.stop, *super().ends()]
+        first = [self.crew.stop] if self.keeper is None else [self.keeper.stop, self.crew.stop]
+        return [*first, *super().ends()]
 
     def _courier_task(self, name: str, number: int) -> LastingTask:
         start, driver = self.start, self.registry.location
@@ -105,5 +111,6 @@ class LiveParts(QueryParts):
             self.local,
             start.settings,
             keep_late=bool(start.late_rows),
+            helped=self.helps,
         )
         return LastingTask((name,), "", partial(run_courier, task))

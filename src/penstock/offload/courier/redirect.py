@@ -12,12 +12,13 @@ import math
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from queue import SimpleQueue
 from typing import NamedTuple
 
+import numpy as np
 import pyarrow as pa
 
 from penstock.errors import ProtocolError
@@ -37,6 +38,8 @@ _GATHER_S = 0.01
 """Seconds for which rows wait for others to go along; a tenth of the deadline, if that is less."""
 _ERRAND_S = 0.01
 """Seconds that an errand should take: an invocation costs about 2 ms, whatever is in it."""
+_LEAST = 16
+"""Rows of an errand, at least, where there are more than one errand's."""
 _ROW_S = 1e-4
 """Seconds that an errand takes for each of its rows, before any was measured."""
 _SMOOTH = 0.2
@@ -55,6 +58,8 @@ class Gathered:
     """None of these rows that count is before this."""
     until: float
     """When the courier does them itself."""
+    counts: Counts
+    """Records by slot that hosts would have got; 0 where slots are not known before rows come back."""
 
 
 @dataclass(eq=False)
@@ -85,7 +90,7 @@ class Settled(NamedTuple):
 class Parted(NamedTuple):
     """A chunk's rows on two ways."""
 
-    stays: pa.RecordBatch
+    stays: Sequence[pa.RecordBatch] = ()
     carried: int = 0
     """Rows that were set aside."""
     by_slot: Counts | None = None
@@ -97,6 +102,7 @@ class _Aside(NamedTuple):
 
     chunk: int
     batches: list[pa.RecordBatch]
+    by_slot: Counts | None
     time: EpochTime
     at: float
     until: float
@@ -179,16 +185,16 @@ class Redirect:
         """Set rows of a chunk aside, by the shares in force, but at least the part `surplus` of all."""
         offload = self._offload
         if offload is None or not self._at_once or not (surplus or offload.shares.any()):
-            return Parted(rows)
+            return Parted([rows])
         router = Router(self._segment, offload, first=self._came)
         self._came += rows.num_rows
         router.raise_shares(surplus)
         stays = router.stays(rows)
         if router.carried:
             until = now + offload.deadline_ms / 1000
-            self._aside.append(_Aside(chunk, router.aside, time, now, until))
+            self._aside.append(_Aside(chunk, router.aside, router.by_slot, time, now, until))
             self._facts.rows += router.carried
-        return Parted(stays, router.carried, router.by_slot)
+        return Parted([stays] if stays.num_rows else [], router.carried, router.by_slot)
 
     @property
     def outstanding(self) -> bool:
@@ -213,7 +219,8 @@ class Redirect:
             if not hurry and now < gathered_at:
                 return gathered_at
             count = sum(batch.num_rows for one in self._aside for batch in one.batches)
-            self._gather(min(free, math.ceil(count * self._row_s / _ERRAND_S)), now, True)
+            wanted = min(math.ceil(count / _LEAST), math.ceil(count * self._row_s / _ERRAND_S))
+            self._gather(min(free, wanted), now, True)
         waits = [one.until for one in self._aside[:1]]
         return min(
             [*waits, *(errand.of.until for errand in self._errands.values())], default=_NEVER
@@ -277,7 +284,11 @@ class Redirect:
             cut_evenly(rows, parts), self._invoker.request_limit
         )
         chunks = tuple(one.chunk for one in aside)
-        gathered = Gathered(chunks, len(requests), time.watermark_ms, until)
+        counts = sum(
+            (one.by_slot for one in aside if one.by_slot is not None),
+            start=np.zeros(self._maker.step.slots, np.int64),
+        )
+        gathered = Gathered(chunks, len(requests), time.watermark_ms, until, counts)
         for request in requests:
             errand = self._errands[request.id] = Errand(request, gathered, now)
             if asks:

@@ -13,7 +13,7 @@ import numpy as np
 
 from penstock.control.diagnose.load import service_rates
 from penstock.control.elastic import Elastic
-from penstock.control.events import EpochSealed
+from penstock.control.events import EpochSealed, KeysCounted
 from penstock.control.examine.vitals import Floats, Ints, Vitals
 from penstock.control.machine import WARM_EPOCHS, ControlledStep, FlowControl, Habits
 from penstock.control.money import Costs, HostPrice
@@ -22,7 +22,7 @@ from penstock.control.record import Opening, StepFacts, written
 from penstock.control.treat.decision import Bounds
 from penstock.control.treat.offloading import Offloading, OffloadSettings, recovery_ms
 from penstock.model import SLA, StepId, milliseconds
-from penstock.offload.plan.segments import segments
+from penstock.offload.plan.segments import live_segment, segments
 from penstock.offload.policy.burst import Trust
 from penstock.offload.policy.offloader import Offloader
 from penstock.offload.policy.reflexes import Reflexes
@@ -45,9 +45,11 @@ def settings_of(segment: Helped, elastic: Elastic, sla: SLA) -> OffloadSettings:
     return settings if segment.keyed else courier_settings(settings)
 
 
-def helped(flow: FlowPlan) -> tuple[dict[str, Helped], dict[str, str]]:
+def helped(flow: FlowPlan, live: bool = False) -> tuple[dict[str, Helped], dict[str, str]]:
     """The segments that burst workers can help, and of the other keyed steps why they cannot."""
     found = segments(flow)
+    if live:
+        found = tuple(live_segment(one) for one in found if one.keyed is not None)
     return (
         {
             one.id: Helped(one.keyed is not None, one.by_slot, _interval_ms(one.keyed))
@@ -70,7 +72,7 @@ def opening_of(
     live: bool = False,
 ) -> Opening:
     """All that the machine of a flow is made from."""
-    segments, whole = helped(flow) if elastic.functions is not None else ({}, {})
+    segments, whole = helped(flow, live) if elastic.functions is not None else ({}, {})
     return Opening(
         now_ms,
         sla,
@@ -90,7 +92,7 @@ def machine_of(opening: Opening, elastic: Elastic) -> FlowControl:
     """The machine of a live run, or the same again."""
     sla, segments = opening.sla, opening.segments
     settings = {name: settings_of(one, elastic, sla) for name, one in segments.items()}
-    offload = FlowOffload(segments, settings, opening.trigger_ms)
+    offload = FlowOffload(segments, settings, opening.trigger_ms, opening.live)
     return FlowControl(
         [
             ControlledStep(
@@ -123,11 +125,12 @@ class FlowOffload:
         segments: Mapping[str, Helped],
         settings: Mapping[str, OffloadSettings],
         trigger_ms: float = 0.0,
+        live: bool = False,
     ) -> None:
-        self._segments, self._trust = segments, Trust()
+        self._segments, self._trust, self._live = segments, Trust(), live
         self.offloaders = {step: Offloader(settings[step]) for step in segments}
         self._reflexes = {step: Reflexes(trigger_ms) for step in segments}
-        self._last: EpochSealed | None = None
+        self._last: EpochSealed | KeysCounted | None = None
         self._rows_each: dict[str, float] = {}
         """step -> rows that went to burst workers for a record that hosts were spared."""
 
@@ -143,20 +146,21 @@ class FlowOffload:
             return NO_ANSWER
         return "" if reachable else GONE
 
-    def note(self, sealed: EpochSealed, in_force: Mapping[str, Offload]) -> bool:
-        self._last, now_ms = sealed, sealed.now_ms
-        carried = offloaded_by_segment(sealed.seen)
+    def note(self, told: EpochSealed | KeysCounted, in_force: Mapping[str, Offload]) -> bool:
+        self._last, now_ms = told, told.now_ms
+        carried = offloaded_by_segment(told.seen)
         returned = sum(one.returned for one in carried.values())
         lost = self._trust.note(now_ms, sum(one.rows for one in carried.values()), returned)
         for step, reflexes in self._reflexes.items():
-            rows, records, combined = _came(step, sealed.seen)
-            if len(rows) == sealed.partitions:
+            rows, records, combined = _came(step, told.seen)
+            if len(rows) == told.partitions:
                 reflexes.note(rows, records, combined)
-        if self.trouble(now_ms, sealed.aid.reachable):
+        if self.trouble(now_ms, told.aid.reachable):
             return lost
         for step, one in carried.items():
-            if step in sealed.steps and step in in_force:
-                spared = self._spared(step, in_force[step])
+            if step in told.steps and step in in_force:
+                # a live courier counts what burst workers carry row by row
+                spared = one.rows if self._live else self._spared(step, in_force[step])
                 self._rows_each[step] = one.rows / max(spared, 1)
                 answered = (one.rows - one.returned) / max(one.rows, 1)
                 self.offloaders[step].merged(round(answered * spared), one.records)
@@ -198,7 +202,11 @@ class FlowOffload:
         """See `OffloadPolicy`. Couriers wait for longer than the bound where much is expected of burst
         workers. Where nothing is to go to them couriers may still find that they have too much."""
         step, offloader = vitals.step, self.offloaders[vitals.step]
-        reflex = self._reflexes[step].reflex(vitals, offloader.limits, bounds.time, found.merge)
+        reflexes, limits = self._reflexes[step], offloader.limits
+        if self._live:
+            reflex = reflexes.live_reflex(vitals, limits, bounds.latency_ms, found.merge)
+        else:
+            reflex = reflexes.reflex(vitals, limits, bounds.time, found.merge)
         if reflex is None and not found.carries:
             return None
         deadline_ms = float(bounds.sla.latency_ms)

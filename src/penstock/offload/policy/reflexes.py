@@ -1,4 +1,4 @@
-"""How much hosts can take of the next epoch in time: the limits that couriers react to by themselves."""
+"""How much hosts can take in time, of the next epoch or in a second: what couriers react to by themselves."""
 
 from __future__ import annotations
 
@@ -17,6 +17,8 @@ _UNSEEN = 0.2
 """The part of the limits that is for all partitions alike, whatever they brought so far."""
 _AGAIN = 64
 """Epochs until it is seen again whether couriers still combine."""
+_AIM = 0.5
+"""Part of the bound of a live flow within which hosts should be through with a row."""
 _NEVER = Reflex(limit=1e15, room=1e15, each=1.0, merge=0.0, workers=1)
 """Couriers tell what comes by, and do nothing about it."""
 
@@ -68,13 +70,57 @@ class Reflexes:
         total = float(self._rows.sum())
         return reflex.share(records * total / self._records) if self._records > 0 else 0.0
 
+    def live_reflex(
+        self, vitals: Vitals, settings: OffloadSettings, latency_ms: float, merge: float
+    ) -> Reflex | None:
+        """For a live flow, in rows per second; None while nothing is known. Hosts should be through with
+        a row in `_AIM` of its bound `latency_ms`.
+
+        >>> from penstock.model import StepId
+        >>> vitals = Vitals.even(StepId("sum"), [700.0] * 2, 2, service_rate=1e3)
+        >>> reflexes = Reflexes()
+        >>> reflexes.note((420, 420), 840.0, combined=False)
+        >>> reflexes.live_reflex(vitals, OffloadSettings(at_most=9), latency_ms=100.0, merge=0.1)
+        Reflex(limit=1600.0, room=1400.0, each=1000.0, merge=0.1, workers=9, parts=(0.5, 0.5), within_ms=50.0)
+        """
+        rates = self._rates(vitals, merge)
+        if not isinstance(rates, tuple):
+            return rates
+        per_ms, worker_ms = rates[0], rates[1] * settings.speed
+        return Reflex(
+            limit=_about(1000 * settings.high * per_ms),
+            room=_about(1000 * settings.target * per_ms),
+            each=_about(max(1.0, 1000 * worker_ms)),
+            merge=_about(merge),
+            workers=max(1, settings.at_most),
+            parts=self._parts(float(self._rows.sum())),
+            within_ms=_AIM * latency_ms,
+        )
+
     def reflex(
         self, vitals: Vitals, settings: OffloadSettings, part: float, merge: float
     ) -> Reflex | None:
         """For the next epoch; None while nothing is known. `part` is the step's of an epoch's time,
         `merge` what a record that goes to burst workers costs its host all the same."""
+        rates = None if vitals.epoch_cost_ms <= 0 else self._rates(vitals, merge)
+        if not isinstance(rates, tuple):
+            return rates
+        per_ms, worker_ms = rates[0], rates[1] * settings.speed
+        room_ms = part * self._work_ms(settings.target, vitals.epoch_cost_ms)
+        return Reflex(
+            limit=per_ms * part * self._work_ms(settings.high, vitals.epoch_cost_ms),
+            room=per_ms * room_ms,
+            each=max(1.0, worker_ms * room_ms),
+            merge=merge,
+            workers=max(1, settings.at_most),
+            parts=self._parts(float(self._rows.sum())),
+        )
+
+    def _rates(self, vitals: Vitals, merge: float) -> tuple[float, float] | Reflex | None:
+        """Rows per millisecond that all hosts take, and that one of them does; or the reflex of couriers
+        as long as that is not known."""
         served = service_rates(vitals)
-        if served is None or not vitals.valid or vitals.epoch_cost_ms <= 0:
+        if served is None or not vitals.valid:
             return None
         total, each_host = float(self._rows.sum()), vitals.host_rate
         if self._combined:
@@ -86,17 +132,8 @@ class Reflexes:
         busy = each_host > 0
         # when the first host cannot take more, the step cannot
         per_s = float((served[busy] * each_host.sum() / each_host[busy]).min())
-        per_ms = per_s * total / self._records / 1000.0
-        worker_ms = settings.speed * float(served.mean()) * total / self._records / 1000.0
-        room_ms = part * self._work_ms(settings.target, vitals.epoch_cost_ms)
-        return Reflex(
-            limit=per_ms * part * self._work_ms(settings.high, vitals.epoch_cost_ms),
-            room=per_ms * room_ms,
-            each=max(1.0, worker_ms * room_ms),
-            merge=merge,
-            workers=max(1, settings.at_most),
-            parts=self._parts(total),
-        )
+        rows_each = total / self._records / 1000.0
+        return per_s * rows_each, float(served.mean()) * rows_each
 
     def _work_ms(self, load: float, cost_ms: float) -> float:
         """How long hosts work in an epoch at this load."""
@@ -106,3 +143,8 @@ class Reflexes:
         count = len(self._rows)
         parts = (1 - _UNSEEN) * self._rows / total + _UNSEEN / count
         return tuple(float(part) for part in parts.round(3))
+
+
+def _about(number: float) -> float:
+    """A number to two digits: couriers are told of it again only when it is another."""
+    return float(f"{number:.2g}")
