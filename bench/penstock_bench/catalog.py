@@ -37,7 +37,9 @@ class Bench:
     pictures: Callable[[Result], Pictures] | None = None
     """Makes pictures of a report, given as its JSON."""
     options: tuple[str, ...] = ()
-    """Options of the command line that it takes beside those of all: seconds, minutes, seed."""
+    """Options of the command line that it takes beside those of all: seconds, minutes, seed, part."""
+    merged: Callable[[Result, Report], Report] | None = None
+    """Joins an earlier report, given as its JSON, and a new one of some parts."""
 
     def must_take(self, name: str, options: Iterable[str]) -> None:
         """Refuse options that are not the bench's, which is called `name`."""
@@ -57,7 +59,7 @@ BENCHES = {
     "ordered": Bench(ordered.run, ordered.GOALS, ordered_pictures.pictures),
     "burst": Bench(burst.run, burst.GOALS, burst_pictures.pictures),
     "chaos": Bench(chaos.run, chaos.GOALS, chaos_pictures.pictures, ("seconds", "seed")),
-    "live": Bench(live.run, live.GOALS, live_pictures.pictures),
+    "live": Bench(live.run, live.GOALS, live_pictures.pictures, ("part",), live.merged),
     "soak": Bench(soak.run, soak.GOALS, soak_pictures.pictures, ("minutes",)),
 }
 

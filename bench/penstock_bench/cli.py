@@ -27,7 +27,7 @@ def run_bench(
         str,
         typer.Argument(
             metavar="NAME",
-            help="Which benchmark: pipeline, migration, nexmark, switch, ordered, burst, chaos or soak.",
+            help="Which one: pipeline, migration, nexmark, switch, ordered, burst, chaos, live or soak.",
         ),
     ],
     json_file: Annotated[
@@ -47,6 +47,10 @@ def run_bench(
     ] = None,
     minutes: Annotated[
         float | None, typer.Option(min=0.25, metavar="M", help="soak: how long it runs.")
+    ] = None,
+    part: Annotated[
+        list[str] | None,
+        typer.Option(metavar="P", help="live: only this part; may be given again."),
     ] = None,
 ) -> None:
     """Run a benchmark and show its figures beside their goals."""
@@ -68,10 +72,12 @@ def run_bench(
         raise SettingError(f"bench {name} draws no pictures", hint="leave --plots out")
     if plots is not None and not Path(plots).is_dir():
         raise SettingError(f"cannot draw to {plots}: no such folder", hint="make the folder first")
-    given = {"seconds": seconds, "seed": seed, "minutes": minutes}
+    given = {"seconds": seconds, "seed": seed, "minutes": minutes, "part": part or None}
     options = {option: value for option, value in given.items() if value is not None}
     chosen.must_take(name, options)
     report = chosen.run(console.print, quick, **options)
+    if chosen.merged is not None and file is not None and file.exists():
+        report = chosen.merged(json.loads(file.read_text()), report)
     console.print(judged(report.ratios, chosen.goals))
     if file is not None:
         file.write_text(report.to_json() + "\n")

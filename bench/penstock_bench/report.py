@@ -8,6 +8,7 @@ import statistics
 import subprocess
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +58,25 @@ class Report:
         order = ("bench", "commit", "dirty", "machine", "settings", "results", "ratios")
         facts = asdict(self)
         return json.dumps({key: facts[key] for key in order}, indent=1)
+
+
+@dataclass(frozen=True)
+class PartResult:
+    """What one part of a bench gave, and when and with what it was run."""
+
+    settings: dict[str, Any]
+    results: dict[str, Any]
+
+    def to_plain(self, quick: bool) -> dict[str, Any]:
+        """The results, with a mark of the run that they are of."""
+        run = {
+            "commit": _git("rev-parse", "HEAD") or "unknown",
+            "dirty": bool(_git("status", "--porcelain")),
+            "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+            "quick": quick,
+            "settings": self.settings,
+        }
+        return {"run": run, **self.results}
 
 
 def describe_machine() -> dict[str, Any]:

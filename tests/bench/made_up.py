@@ -21,14 +21,20 @@ from penstock_bench.chaos.outcome import outcome_of
 from penstock_bench.chaos.schedule import ChaosPlan
 from penstock_bench.chaos.schedule import schedule as chaos_schedule
 from penstock_bench.live import bench as live
+from penstock_bench.live.arena import PEERS
 from penstock_bench.live.latency import Began, Seconds
+from penstock_bench.live.parts import burst as live_burst
+from penstock_bench.live.parts import hotspots as live_hotspots
+from penstock_bench.live.parts import latency as live_latency
+from penstock_bench.live.parts import migration as live_migration
+from penstock_bench.live.parts import switch as live_switch
 from penstock_bench.migration import bench as migration
 from penstock_bench.nexmark import bench as nexmark
 from penstock_bench.ordered import bench as ordered
 from penstock_bench.ordered import queries as ordered_queries
 from penstock_bench.ordered import sweeps as ordered_sweeps
 from penstock_bench.ordered.trials import Shown, Trial, told
-from penstock_bench.report import Report, Result
+from penstock_bench.report import PartResult, Result
 from penstock_bench.soak import bench as soak
 from penstock_bench.soak.samples import ROLES, FileCount, HeldResources, SoakSample
 from penstock_bench.switch import bench as switch
@@ -171,9 +177,9 @@ def chaos_report() -> dict[str, Any]:
     return told
 
 
-def live_report(peers: bool = True) -> dict[str, Any]:
-    """As `live.run` makes it, with or without the peers that must be installed."""
-    sides = [side for side in live.SIDES if peers or side not in live.PEERS]
+def live_results(peers: bool = True) -> dict[str, Result]:
+    """What each part of `bench live` gives, with or without the peers that must be installed."""
+    sides = [side for side in live_latency.SIDES if peers or side not in PEERS]
     bins: list[float | None] = [8.0 + n % 3 for n in range(60)]
     changes: dict[str, Any] = {
         change: {
@@ -185,12 +191,12 @@ def live_report(peers: bool = True) -> dict[str, Any]:
         }
         for n, change in enumerate(("move", "kill_courier", "kill_host"))
     }
-    results: dict[str, Any] = {
+    latency: dict[str, Any] = {
         "sides": {
             side: {
                 "rates": {
                     str(rate): {"p50_ms": 3.0 * 10**n, "p99_ms": 8.0 * 10**n}
-                    for rate in live.FULL.rates
+                    for rate in live_latency.FULL.rates
                 },
                 "drained_per_s": 1e5 * (n + 1),
             }
@@ -200,9 +206,85 @@ def live_report(peers: bool = True) -> dict[str, Any]:
         "changes": changes,
         "generated": {"live_per_s": 3e6, "micro_per_s": 2e6},
     }
-    settings = {"keys": live.KEYS}
-    report = Report("live", settings, results, live.ratios(results))
-    told: dict[str, Any] = json.loads(report.to_json())
+    found = {
+        "latency": PartResult({"keys": 10_000}, latency),
+        "migration": PartResult({}, {"moves": _live_moves()}),
+        "transactional": PartResult({}, {"intervals": {"1000": {"p99_ms": 1500.0}}}),
+        "sla": PartResult({"sla": {"latency_ms": 50}}, _live_sla(bins)),
+        "switch": PartResult({}, {"runs": [_live_switch(name) for name in _SWITCHED]}),
+        "hotspots": PartResult({}, {"runs": [_live_hotspot()]}),
+        "burst": PartResult(asdict(live_burst.FULL), {"runs": _live_bursts()}),
+        "ordered": PartResult({}, {"chains": _live_chains()}),
+    }
+    return {part: one.to_plain(quick=False) for part, one in found.items()}
+
+
+_SWITCHED = ("exchange", "sine", "wordcount")
+
+
+def _live_moves() -> list[Result]:
+    steady = [10.0 + n % 3 for n in range(40)]
+    return [
+        {
+            "size": size,
+            "strategy": strategy,
+            "steady_ms": 11.0,
+            "peak_ms": peak,
+            "before_ms": steady,
+            "after_ms": [peak, *steady],
+        }
+        for scale, size in ((1, "50mb"), (10, "5gb"))
+        for strategy, peak in zip(
+            live_migration.STRATEGIES, (22.0, 25.0, *[500.0 * scale] * 4), strict=True
+        )
+    ]
+
+
+def _live_sla(bins: list[float | None]) -> Result:
+    told = {"success": 0.995, "success_of_all": 1.0, "p99_ms": 20.0, "by_100ms": bins}
+    return {"steady": told, "through_move": told | {"success": 0.99}, "moved_at_s": 2.0}
+
+
+def _live_switch(name: str) -> Result:
+    (scenario,) = [one for one in live_switch.FULL if one.name == name]
+    wave = [10.0 + n % 7 for n in range(60)]
+    by_second = {"rate": wave, "mean_ms": wave, "p99_ms": [None, *wave[1:]], "hosts": wave}
+    possible = 0.97 if name == "exchange" else None
+    told = {"name": name, "success": 0.98, "possible": possible, "hosts": 3.0}
+    return told | {"by_second": by_second, "settings": asdict(scenario)}
+
+
+def _live_hotspot() -> Result:
+    (scenario,) = live_hotspots.scenarios(quick=True)
+    rows = {f"sum/{n}": [100.0 + 10 * n] * scenario.seconds for n in range(scenario.hosts)}
+    told = {"name": scenario.name, "max_over_mean": [1.05, 1.1], "rows_by_host": rows}
+    return told | {"settings": asdict(scenario)}
+
+
+def _live_bursts() -> list[Result]:
+    return [
+        {
+            "side": side,
+            "factor": factor,
+            "burst_ms": 40.0 * factor * (1 + (side == live_burst.FUNCTIONS)),
+            "p99_by_second": [20.0 + n % 4 for n in range(live_burst.FULL.seconds)],
+        }
+        for factor in live_burst.FULL.factors
+        for side in live_burst.SIDES
+    ]
+
+
+def _live_chains() -> list[Result]:
+    return [
+        {"hosts": hosts, "ordered": ordered, "p99_ms": 20.0 + ordered, "rows_per_s": 1e5 * hosts}
+        for hosts in (1, 2)
+        for ordered in (False, True)
+    ]
+
+
+def live_report(peers: bool = True) -> dict[str, Any]:
+    """As `live.run` makes it of all parts."""
+    told: dict[str, Any] = json.loads(live.report(live_results(peers)).to_json())
     return told
 
 

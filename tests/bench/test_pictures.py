@@ -39,7 +39,9 @@ NAMES = {
         *("10-live-latency", "11-live-loads", "15-live-trade-off"),
     ],
     "chaos": ["latency", "recovery"],
-    "live": ["latency", "changes"],
+    "live": [
+        *("latency", "changes", "migration", "sla", "switch", "hotspots", "burst", "ordered"),
+    ],
     "migration": [
         *("cumulative-p99-50mb", "p99-50mb", "p50-50mb", "cumulative-p99-5gb", "p99-5gb"),
         *("skew-p50", "skew-p99", "strategies", "moved", "recovery"),

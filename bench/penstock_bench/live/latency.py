@@ -95,6 +95,8 @@ class Truth:
     """Sums, of what completed in a time slot."""
     arrival_s: Floats
     """Each row's arrival, in seconds from the beginning of the load."""
+    slot: Numbers
+    """Each row's slot."""
     row_ms: Floats
     """The latency of each row; nan where the run ended before it was done."""
 
@@ -146,13 +148,23 @@ def truth(
     >>> told.completed[5].tolist(), told.row_ms[:6].tolist()
     ([5.0], [500.0, 400.0, 300.0, 200.0, 100.0, nan])
     """
-    length = round(seconds * 1000 / DELTA_MS)
     count = int(arrivals.cumulative(seconds * 1000 - 1e-3))
     order = np.arange(count, dtype=np.int64)
     t_us = arrivals.arrival_us(order)
     number = order + began.first
-    slot = slots_of(number, t_us)
     done = done_ms(delivered, number) - began.start_ms
+    return truth_of(t_us, slots_of(number, t_us), done, slots, seconds)
+
+
+def truth_of(t_us: Numbers, slot: Numbers, done: Floats, slots: int, seconds: float) -> Truth:
+    """What happened to records that arrived at these times and were done at those, in milliseconds from the
+    beginning of the load; nan: never.
+
+    >>> found = truth_of(np.array([0, 50_000]), np.array([0, 1]), np.array([40.0, np.nan]), 2, 0.1)
+    >>> found.arrived.tolist(), found.completed.tolist(), found.row_ms.tolist()
+    ([[1.0, 1.0]], [[1.0, 0.0]], [40.0, nan])
+    """
+    length = round(seconds * 1000 / DELTA_MS)
     row_ms = done - t_us / 1000
     # Time slot m ends at (m + 1) * delta, and what happens just then is in it.
     in_time = done <= seconds * 1000
@@ -163,6 +175,7 @@ def truth(
         completed=_counted(done_at, slot[in_time], None, length, slots),
         latency_ms=_counted(done_at, slot[in_time], row_ms[in_time], length, slots),
         arrival_s=t_us / 1e6,
+        slot=slot,
         row_ms=row_ms,
     )
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+Floats = npt.NDArray[np.float64]
 Received = npt.NDArray[np.int64]
 """One row for each message: received at, produced at (microseconds since 1970), key, count, sum."""
 
@@ -41,12 +42,23 @@ def latency(received: Received) -> Receipts:
 
 def by_bin(received: Received, from_us: int, bins: int, bin_ms: int = 100) -> list[float | None]:
     """The 99th percentile, in milliseconds, of the rows produced in each bin of time; None: none were."""
-    number = (received[:, 1] - from_us) // (bin_ms * 1000)
     ms = (received[:, 0] - received[:, 1]) / 1000
+    return p99_by_bin(received[:, 1] / 1000, ms, from_us / 1000, bins, bin_ms)
+
+
+def p99_by_bin(
+    at_ms: Floats, ms: Floats, from_ms: float, bins: int, bin_ms: int = 100
+) -> list[float | None]:
+    """The 99th percentile of the values at these times, for each bin of time; None: there are none.
+
+    >>> p99_by_bin(np.array([10.0, 20.0, 250.0]), np.array([1.0, 3.0, np.nan]), 0.0, 3)
+    [2.98, None, None]
+    """
+    number = np.floor((at_ms - from_ms) / bin_ms)
     found: list[float | None] = []
     for one in range(bins):
-        some = ms[number == one]
-        found.append(float(np.percentile(some, 99)) if len(some) else None)
+        some = ms[(number == one) & ~np.isnan(ms)]
+        found.append(round(float(np.percentile(some, 99)), 3) if len(some) else None)
     return found
 
 

@@ -1,12 +1,15 @@
-"""The pictures of `penstock bench live`: latency of each side by rate, and what a move and kills cost."""
+"""The pictures of `penstock bench live`: those of the parts that a report has."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 
-from penstock_bench.charts import Line, Panel, Picture, Pictures
-from penstock_bench.report import Result
-from penstock_bench.style import BLUE, GREEN, GREY, ORANGE, PINK, RED
+from penstock_bench.charts import Bars, Bound, Line, Panel, Picture, Pictures, Shade, Text
+from penstock_bench.live.parts.burst import SIDES as BURST_SIDES
+from penstock_bench.live.parts.migration import STRATEGIES
+from penstock_bench.report import Result, having
+from penstock_bench.style import BLUE, GREEN, GREY, ORANGE, PINK, RED, SERIES, SKY
 
 _COLOURS = {
     "penstock_live": BLUE,
@@ -15,6 +18,7 @@ _COLOURS = {
     "bytewax": ORANGE,
     "pathway": PINK,
 }
+_STRATEGY_COLOURS = dict(zip(STRATEGIES, (BLUE, SKY, ORANGE, GREEN, PINK, RED), strict=True))
 _NAMES = {
     "move": "half of all slots move",
     "kill_courier": "a courier is killed",
@@ -24,15 +28,24 @@ _BIN_S = 0.1
 
 
 def pictures(report: Result) -> Pictures:
-    return {"live-latency": partial(_latency, report), "live-changes": partial(_changes, report)}
+    """Those of each part that was run."""
+    found: Pictures = {}
+    for part, drawings in _OF_PARTS.items():
+        results = report["results"].get(part)
+        if results is not None:
+            found |= {f"live-{name}": partial(draw, results) for name, draw in drawings.items()}
+    return found
 
 
-def _latency(report: Result) -> Picture:
+# -- the part `latency`
+
+
+def _latency(results: Result) -> Picture:
     """One panel for the median, one for the 99th percentile."""
     panels = []
     for figure, words in (("p50_ms", "median"), ("p99_ms", "99th percentile")):
         lines = []
-        for side, facts in report["results"]["sides"].items():
+        for side, facts in results["sides"].items():
             rates = sorted(facts["rates"], key=int)
             values = [facts["rates"][rate][figure] for rate in rates]
             name = side.replace("_", " ")
@@ -44,16 +57,15 @@ def _latency(report: Result) -> Picture:
     return Picture("From one Kafka topic to another, by side", panels)
 
 
-def _changes(report: Result) -> Picture:
+def _changes(results: Result) -> Picture:
     """Latency around a move and two kills, in bins of 100 ms."""
     panels = []
     for change, words in _NAMES.items():
-        told = report["results"]["changes"][change]
-        before, after = told["before_ms"], told["after_ms"]
-        places = [(n - len(before) + 0.5) * _BIN_S for n in range(len(before) + len(after))]
+        told = results["changes"][change]
+        places, values = _around(told)
         panels.append(
             Panel(
-                [Line(places, [*before, *after], "", BLUE), Line([0, 0], [1, 1000], "", GREY)],
+                [Line(places, values, "", BLUE), Line([0, 0], [1, 1000], "", GREY)],
                 x="seconds since then, by when rows were produced",
                 y="p99 of 100 ms, ms",
                 note=words,
@@ -61,3 +73,188 @@ def _changes(report: Result) -> Picture:
             )
         )
     return Picture("10,000 rows a second through changes", panels)
+
+
+def _around(told: Result) -> tuple[list[float], list[float | None]]:
+    """Places, in seconds from a change, and p99 of each 100 ms."""
+    before, after = told["before_ms"], told["after_ms"]
+    places = [(n - len(before) + 0.5) * _BIN_S for n in range(len(before) + len(after))]
+    return places, [*before, *after]
+
+
+# -- the papers' experiments
+
+
+def _moves(results: Result) -> Picture:
+    """A panel for each size, a line for each strategy."""
+    panels = []
+    for size in dict.fromkeys(one["size"] for one in results["moves"]):
+        lines = [
+            Line(*_around(one), one["strategy"], _STRATEGY_COLOURS[one["strategy"]])
+            for one in having(results["moves"], size=size)
+        ]
+        panels.append(
+            Panel(
+                [*lines, Bound(0, "the move is asked for", upright=True)],
+                x="arrival, seconds from the move",
+                y="p99 of 100 ms, ms",
+                title=f"{size[:-2]} {size[-2:].upper()} of state",
+                log="y",
+            )
+        )
+    return Picture("Half of the state moves to a new host, live", panels, share_x=False)
+
+
+def _switched(results: Result) -> Picture:
+    """For each run latency and hosts over the load."""
+    panels = []
+    for one in results["runs"]:
+        series, sla = one["by_second"], one["settings"]["sla"]
+        places = [second + 0.5 for second in range(len(series["rate"]))]
+        possible = "" if one["possible"] is None else f", {one['possible']:.1%} is possible"
+        panels += [
+            Panel(
+                [
+                    Line(places, series["mean_ms"], "mean", BLUE),
+                    Line(places, series["p99_ms"], "99th percentile", SKY),
+                    Bound(sla["latency_ms"], "bound of the mean"),
+                ],
+                x="seconds",
+                y="arrival to sink, ms",
+                title=one["name"],
+                note=f"success {one['success']:.1%}{possible}",
+                log="y",
+            ),
+            Panel(
+                [
+                    Line(places, series["rate"], "records a second", GREY),
+                    Line(
+                        places,
+                        [None if n is None else n * _pace(one) for n in series["hosts"]],
+                        "what the hosts take, of all steps",
+                        ORANGE,
+                        steps=True,
+                    ),
+                ],
+                x="seconds",
+                y="records a second",
+                note=f"{one['hosts']:.1f} hosts on average",
+                y_from=0,
+            ),
+        ]
+    return Picture("An SLA kept by the switch, live", panels, columns=2, share_x=False)
+
+
+def _pace(one: Result) -> float:
+    """Records a second that a host takes, on average over the steps."""
+    paces = one["settings"]["paces"].values()
+    return float(sum(paces) / len(paces) / len(paces))
+
+
+def _hotspots(results: Result) -> Picture:
+    """For each run the rows of each host."""
+    panels = []
+    for one in results["runs"]:
+        period, hosts = one["settings"]["period_s"], one["rows_by_host"]
+        marks = [
+            Line([s + 0.5 for s in range(len(rows))], rows, host, SERIES[number % len(SERIES)])
+            for number, (host, rows) in enumerate(hosts.items())
+        ]
+        moves = range(period, one["settings"]["seconds"], period)
+        panels.append(
+            Panel(
+                [*marks, *(Bound(at, "the hotspot moves", upright=True) for at in moves)],
+                x="seconds",
+                y="rows a second",
+                title=one["name"],
+                note=f"busiest over mean {', '.join(map(str, one['max_over_mean']))}",
+                y_from=0,
+            )
+        )
+    return Picture("Hotspots that move, live: rows of each host", panels, share_x=False)
+
+
+def _bursts(results: Result) -> Picture:
+    """For each size of burst, both sides over time."""
+    settings = results["run"]["settings"]
+    colours = dict(zip(BURST_SIDES, (BLUE, GREEN), strict=True))
+    panels = []
+    for factor in dict.fromkeys(one["factor"] for one in results["runs"]):
+        lines = [
+            Line(
+                [second + 0.5 for second in range(len(one["p99_by_second"]))],
+                one["p99_by_second"],
+                one["side"],
+                colours[one["side"]],
+            )
+            for one in having(results["runs"], factor=factor)
+        ]
+        burst = Shade(settings["at_s"], settings["at_s"] + settings["for_s"], "burst")
+        panels.append(
+            Panel(
+                [burst, *lines],
+                x="arrival, seconds",
+                y="p99 of a second, ms",
+                title=f"{factor} times the load",
+                log="y",
+            )
+        )
+    return Picture("Bursts, live", panels, share_x=False)
+
+
+def _sla(results: Result) -> Picture:
+    """Both stretches, in bins of 100 ms."""
+    bound = results["run"]["settings"]["sla"]["latency_ms"]
+    panels = []
+    for name, words in (("steady", "a steady load"), ("through_move", "half of all slots move")):
+        values = results[name]["by_100ms"]
+        marks = [
+            Line([(n + 0.5) * _BIN_S for n in range(len(values))], values, "p99 of 100 ms", BLUE),
+            Bound(bound, "bound of the average"),
+        ]
+        if name == "through_move":
+            marks.append(Bound(results["moved_at_s"], "the move", upright=True))
+        panels.append(
+            Panel(
+                marks,
+                x="seconds, by when rows were produced",
+                y="produce to receipt, ms",
+                title=words,
+                note=f"kept in {results[name]['success']:.2%} of windows",
+                log="y",
+            )
+        )
+    return Picture("An SLA of 50 ms over any second, live", panels, share_x=False)
+
+
+def _ordered(results: Result) -> Picture:
+    """Throughput and latency of ordered and unordered chains, by hosts."""
+    hosts = sorted({one["hosts"] for one in results["chains"]})
+    panels = []
+    for figure, words in (("rows_per_s", "rows a second at most"), ("p99_ms", "p99, ms")):
+        marks: list[Bars | Text] = []
+        for shift, ordered in ((-0.2, False), (0.2, True)):
+            some = [having(results["chains"], hosts=n, ordered=ordered)[0] for n in hosts]
+            name, colour = ("ordered", BLUE) if ordered else ("unordered", GREY)
+            values = [one[figure] for one in some]
+            marks.append(Bars([n + shift for n in range(len(hosts))], values, 0.4, colour, name))
+            marks += [
+                Text(f"{value:,.0f}", (n + shift, value), (0, 3), "center")
+                for n, value in enumerate(values)
+            ]
+        panels.append(
+            Panel(marks, y=words, names=[f"{n} host{'s' * (n > 1)}" for n in hosts], y_from=0)
+        )
+    title = "A chain of two steps, with the order of arrival and without, live"
+    return Picture(title, panels, columns=2, share_x=False)
+
+
+_OF_PARTS: dict[str, dict[str, Callable[[Result], Picture]]] = {
+    "latency": {"latency": _latency, "changes": _changes},
+    "migration": {"migration": _moves},
+    "sla": {"sla": _sla},
+    "switch": {"switch": _switched},
+    "hotspots": {"hotspots": _hotspots},
+    "burst": {"burst": _bursts},
+    "ordered": {"ordered": _ordered},
+}

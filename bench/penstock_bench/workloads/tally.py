@@ -9,8 +9,9 @@ that is run again gets the same rows.
 from __future__ import annotations
 
 import json
+import random
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
 from itertools import pairwise
@@ -24,10 +25,17 @@ import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 
+from penstock.live.sources.source import LiveReader, LiveSource, Polled
 from penstock.operators.process.processor import KeyedProcessor
-from penstock.state.variables.handle import StateHandle
+from penstock.state.variables.ddl import schema_of
+from penstock.state.variables.handle import StateHandle, Timers
+from penstock.state.variables.values import Row
 
 Numbers = npt.NDArray[np.int64]
+_TICK_S = 0.001
+"""Seconds between looks for what has arrived, in a courier."""
+_KEYS_S = 0.1
+"""Seconds from some keys to the next, live: hosts must have time to make them durable."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +48,7 @@ class TallyLoad:
     payload: int
     """Bytes of state per key."""
     keys_at_once: int
-    """Keys that come in one epoch, in the beginning."""
+    """Keys that come in one epoch, in the beginning; live, in a tenth of a second."""
     partitions: int = 2
 
 
@@ -52,6 +60,8 @@ class Dial:
     """When the first update arrives; None: not yet."""
     skew: float = 0.0
     """Zipf's exponent; 0: all keys alike."""
+    keys: bool = True
+    """Whether keys may come. Live couriers wait for it."""
 
     def turn(self, file: Path) -> None:
         """Make it so, for whoever reads the file next."""
@@ -93,6 +103,20 @@ class _UpdateRows(InputPartition):
     skew: float
 
 
+def _rows(load: TallyLoad, part: _UpdateRows) -> pa.RecordBatch:
+    """The rows of these numbers: keys, or updates once these have begun."""
+    type = pa.timestamp("us", tz="UTC")
+    number = np.arange(part.start, part.end, dtype=np.int64)
+    if part.start_ms is None:
+        keys, size, arrival = number, load.payload, pa.nulls(len(number), type)
+    else:
+        keys, size = drawn_keys(number - load.keys, load.keys, part.skew), 0
+        after_us = (number - load.keys) * 1_000_000 // load.rate
+        arrival = pa.array(part.start_ms * 1000 + after_us).cast(type)
+    sizes = pa.array(np.full(len(number), size, np.int32))
+    return pa.RecordBatch.from_arrays([arrival, pa.array(keys), sizes], ["arrival", "k", "payload"])
+
+
 class _Reader(DataSourceStreamReader):
     """Offsets are {"row", "start_ms", "skew"}: first a row for each key, then updates."""
 
@@ -124,18 +148,7 @@ class _Reader(DataSourceStreamReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, _UpdateRows)
-        load, type = self._load, pa.timestamp("us", tz="UTC")
-        number = np.arange(partition.start, partition.end, dtype=np.int64)
-        if partition.start_ms is None:
-            keys, size, arrival = number, load.payload, pa.nulls(len(number), type)
-        else:
-            keys, size = drawn_keys(number - load.keys, load.keys, partition.skew), 0
-            after_us = (number - load.keys) * 1_000_000 // load.rate
-            arrival = pa.array(partition.start_ms * 1000 + after_us).cast(type)
-        sizes = pa.array(np.full(len(number), size, np.int32))
-        yield pa.RecordBatch.from_arrays(
-            [arrival, pa.array(keys), sizes], ["arrival", "k", "payload"]
-        )
+        yield _rows(self._load, partition)
 
     def commit(self, end: dict[str, Any]) -> None:
         """Nothing is held, so there is nothing to let go."""
@@ -164,6 +177,70 @@ def updates(spark: SparkSession, load: TallyLoad, dial: Path) -> DataFrame:
     return spark.readStream.format("tally").options(**options).load()
 
 
+@dataclass(frozen=True)
+class TallyFeed(LiveSource):
+    """The same rows for live couriers, in one partition, drawn evenly. A position is the number of rows that
+    were read: {"row": n}."""
+
+    load: TallyLoad
+    dial: Path
+
+    @property
+    def schema(self) -> pa.Schema:
+        return schema_of("arrival timestamp, k long, payload int")
+
+    @property
+    def arrival(self) -> str | None:
+        return "arrival"
+
+    def partitions(self) -> list[str]:
+        return ["0"]
+
+    def first(self, partitions: Sequence[str]) -> dict[str, Any]:
+        return {partition: {"row": 0} for partition in partitions}
+
+    def reader(self, positions: Mapping[str, Any]) -> LiveReader:
+        return TallyReader(self, positions["0"]["row"])
+
+
+class TallyReader(LiveReader):
+    """Gives keys, some at a time, then updates when they arrive."""
+
+    def __init__(self, feed: TallyFeed, row: int) -> None:
+        self._load, self._dial, self._row = feed.load, feed.dial, row
+        self._start_ms: int | None = None
+        self._next_keys = 0.0
+
+    def poll(self, wait_ms: float, most_rows: int) -> list[Polled]:
+        until = time.monotonic() + wait_ms / 1000
+        while (end := min(self._due(), self._row + most_rows)) <= self._row:
+            if time.monotonic() > until:
+                return []
+            time.sleep(_TICK_S)
+        part = _UpdateRows(self._row, end, self._start_ms, 0.0)
+        self._row = end
+        return [Polled(_rows(self._load, part), "0", {"row": end})]
+
+    def _due(self) -> int:
+        """The number of rows that may be read by now."""
+        load = self._load
+        if self._start_ms is None:
+            dial = Dial(**json.loads(self._dial.read_text()))
+            if self._row < load.keys:
+                now = time.monotonic()
+                if not dial.keys or now < self._next_keys:
+                    return self._row
+                self._next_keys = now + _KEYS_S
+                return min(load.keys, self._row + load.keys_at_once)
+            if dial.start_ms is None:
+                return self._row
+            self._start_ms = dial.start_ms
+        return load.keys + max(0, int((time.time() * 1000 - self._start_ms) * load.rate / 1000))
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
 class TallyProcessor(KeyedProcessor):
     """Counts the updates of each key. A key's state is its count and a payload that never changes."""
 
@@ -177,12 +254,12 @@ class TallyProcessor(KeyedProcessor):
         size = batch.column("payload")[0].as_py()
         codes = batch.column("k").dictionary_encode()
         groups = codes.indices.to_numpy()
-        before = pc.fill_null(self._count.get_many(batch).field("n"), 0).to_numpy()
+        before = pc.fill_null(pc.struct_field(self._count.get_many(batch), "n"), 0).to_numpy()
         now = before + np.bincount(groups)[groups]
         self._count.update_many(batch, pa.RecordBatch.from_arrays([pa.array(now)], ["n"]))
         if size:
-            random = np.random.default_rng(int(codes.dictionary[0].as_py()))
-            data = pa.py_buffer(random.bytes(size * batch.num_rows))
+            chance = np.random.default_rng(int(codes.dictionary[0].as_py()))
+            data = pa.py_buffer(chance.bytes(size * batch.num_rows))
             ends = pa.array(np.arange(batch.num_rows + 1, dtype=np.int32) * size)
             payload = pa.BinaryArray.from_buffers(
                 pa.binary(), batch.num_rows, [None, ends.buffers()[1], data]
@@ -191,3 +268,28 @@ class TallyProcessor(KeyedProcessor):
         counts = np.zeros(len(codes.dictionary), np.int64)
         counts[groups] = now
         return pa.RecordBatch.from_arrays([codes.dictionary, pa.array(counts)], ["k", "n"])
+
+
+class TallyByKey(KeyedProcessor):
+    """The same, called for one key at a time.
+
+    A batch of `handle_batch` is of one slot. Chunks of live couriers have few rows of each: such calls cost
+    ten times as much there.
+    """
+
+    output_schema = TallyProcessor.output_schema
+
+    def init(self, handle: StateHandle) -> None:
+        self._count = handle.get_value_state("count", "n long")
+        self._payload = handle.get_value_state("payload", "bytes binary")
+
+    def handle_input_rows(
+        self, key: tuple[Any, ...], rows: Iterator[Row], timers: Timers
+    ) -> list[tuple[int, int]]:
+        (count,) = self._count.get() or (0,)
+        for row in rows:
+            count += 1
+            if row.payload:
+                self._payload.update((random.Random(key[0]).randbytes(row.payload),))
+        self._count.update((count,))
+        return [(key[0], count)]

@@ -68,16 +68,23 @@ class SentenceRows:
     columns = "id long, sentence string"
 
     def rows(self, number: Numbers, t_us: Numbers) -> list[pa.Array]:
+        ends = np.arange(len(number) + 1, dtype=np.int32) * self.length
+        words = vocabulary(self.words).take(self.ranks(number))
+        return [
+            pa.array(number),
+            pc.binary_join(pa.ListArray.from_arrays(pa.array(ends), words), " "),
+        ]
+
+    def ranks(self, number: Numbers) -> Numbers:
+        """The ranks of the words of these sentences, one sentence after the other."""
         places = np.repeat(number * self.length, self.length)
         places += np.tile(np.arange(self.length), len(number))
-        ranks = Zipf(self.exponent).ranks(self.words, Draws(self.seed, places).unit("word"))
-        ends = np.arange(len(number) + 1, dtype=np.int32) * self.length
-        spoken = pa.ListArray.from_arrays(pa.array(ends), _vocabulary(self.words).take(ranks))
-        return [pa.array(number), pc.binary_join(spoken, " ")]
+        return Zipf(self.exponent).ranks(self.words, Draws(self.seed, places).unit("word"))
 
 
 @lru_cache(maxsize=4)
-def _vocabulary(words: int) -> pa.Array:
+def vocabulary(words: int) -> pa.Array:
+    """All words, the most frequent first."""
     return pa.array([_word(rank) for rank in range(words)])
 
 

@@ -1,6 +1,7 @@
 """The bench's flow on Spark: `python -m penstock_bench.live.sides.spark_side SERVERS IN OUT FOLDER KIND`.
 
-KIND is "live" or "micro" for Penstock's two ways to run it, "native" for Spark's own aggregation.
+KIND is "live" or "micro" for Penstock's two ways to run it, "native" for Spark's own aggregation, or
+"transactional" and the time between checkpoints.
 """
 
 from __future__ import annotations
@@ -35,11 +36,23 @@ class _Topics(NamedTuple):
     sink: str
 
 
-def main(servers: str, source: str, sink: str, folder: str, kind: str) -> None:
+def main(
+    servers: str, source: str, sink: str, folder: str, kind: str, checkpoint_every: str = "1s"
+) -> None:
     """Run the flow until the process is told to end."""
     over = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: over.set())
-    jars = {} if kind == "live" else {"spark.jars": connector_jars()}
+    options: dict[str, dict[str, Any]] = {
+        "live": {"mode": "live"},
+        "transactional": {
+            "mode": "live",
+            "delivery": "transactional",
+            "checkpoint_every": checkpoint_every,
+        },
+        "micro": {},
+    }
+    is_live = kind in ("live", "transactional")
+    jars = {} if is_live else {"spark.jars": connector_jars()}
     conf = {"spark.sql.shuffle.partitions": "2", **jars}
     spark = ps.session("penstock-live-bench", cores=8, conf=conf)
     topics = _Topics(servers, source, sink)
@@ -47,7 +60,7 @@ def main(servers: str, source: str, sink: str, folder: str, kind: str) -> None:
         if kind == "native":
             _native(spark, topics, Path(folder), over)
         else:
-            _penstock(topics, Path(folder), {"mode": "live"} if kind == "live" else {}, over)
+            _penstock(topics, Path(folder), options[kind], over)
     finally:
         spark.stop()
 
@@ -116,4 +129,4 @@ def _native(spark: SparkSession, topics: _Topics, folder: Path, over: threading.
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:6])
+    main(*sys.argv[1:])

@@ -1,0 +1,1 @@
+"""The parts of `penstock bench live`."""

@@ -1,0 +1,147 @@
+"""The part `burst`: bursts of 3 to 10 times the load for 30 s, live: functions against hosts for all of it.
+
+NEXMark's bids are counted by auction. One host of a set service rate is 65 % busy when the burst comes. One
+side has functions that take what is beyond the hosts' target, the other as many hosts as the burst needs,
+from the beginning. p99 is that of the bids that arrive in the burst, from arrival to sink.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from pyspark.sql import SparkSession
+
+import penstock as ps
+from penstock.live.sources.source import LiveSource
+from penstock.testing import Delay, Fault, Pace
+from penstock_bench import sides
+from penstock_bench.live.measures import p99_by_bin
+from penstock_bench.live.parts.switch import bids, bids_by_auction
+from penstock_bench.live.trial import Trial, tried
+from penstock_bench.report import Goal, PartResult, Show
+
+GOALS = {"burst_p99_vs_overprovisioned": Goal(at_most=1.3)}
+FUNCTIONS, HOSTS = "functions", "overprovisioned"
+SIDES = (FUNCTIONS, HOSTS)
+_STEP = "aggregate-1"
+_START_MS = 30_000
+"""Milliseconds until a new machine is there, as in `bench burst`."""
+
+
+@dataclass(frozen=True)
+class BurstScale:
+    """How much of it to run."""
+
+    factors: tuple[int, ...] = (3, 5, 10)
+    at_s: int = 10
+    for_s: int = 30
+    after_s: int = 5
+    host_rate: float = 1_000.0
+    """Records a second that a host takes, and a function."""
+    load: float = 0.65
+    """The part of the time that the stable load keeps the host busy."""
+    functions: int = 14
+    """Functions at most."""
+    latency_s: float = 0.1
+    """The SLA's bound."""
+
+    @property
+    def seconds(self) -> int:
+        return self.at_s + self.for_s + self.after_s
+
+    def rate(self, factor: int) -> str:
+        """The shape of the load.
+
+        >>> BurstScale().rate(5)
+        'burst(650, 5, 10s, 30s)'
+        """
+        return f"burst({self.load * self.host_rate:g}, {factor}, {self.at_s}s, {self.for_s}s)"
+
+
+FULL = BurstScale()
+QUICK = BurstScale((3,), at_s=6, for_s=8, after_s=3)
+
+
+@dataclass(frozen=True)
+class LiveBurst:
+    """What a run gave."""
+
+    side: str
+    factor: int
+    stable_ms: float
+    """p99 of the bids that arrive before the burst."""
+    burst_ms: float
+    """p99 of the bids that arrive in it."""
+    peak_ms: float
+    """p99 of its worst second."""
+    function_rows: int
+    p99_by_second: list[float | None]
+
+
+def run(show: Show, quick: bool = False) -> PartResult:
+    """Run all; takes seven minutes, one when quick."""
+    scale, found = QUICK if quick else FULL, list[LiveBurst]()
+    with sides.bench_session(cores=max(scale.factors) + 4) as spark:
+        for factor in scale.factors:
+            for side in SIDES:
+                one = burst(spark, scale, factor, side)
+                found.append(one)
+                show(
+                    f"burst of {factor}, {side}: p99 {one.stable_ms:.0f} ms before, "
+                    f"{one.burst_ms:.0f} ms in it, {one.peak_ms:.0f} ms in its worst second"
+                )
+    return PartResult(asdict(scale), {"runs": [asdict(one) for one in found]})
+
+
+def ratios(results: dict[str, Any]) -> dict[str, float]:
+    """p99 in the burst, functions over hosts: the geometric mean over its sizes."""
+    found = {(one["factor"], one["side"]): one["burst_ms"] for one in results["runs"]}
+    each = [
+        found[factor, FUNCTIONS] / found[factor, HOSTS]
+        for factor in dict.fromkeys(factor for factor, _ in found)
+    ]
+    return {"burst_p99_vs_overprovisioned": float(np.exp(np.mean(np.log(each))))}
+
+
+def burst(spark: SparkSession, scale: BurstScale, factor: int, side: str) -> LiveBurst:
+    """Run one, in a session of `bench_session`."""
+
+    def flow(source: LiveSource) -> ps.Flow:
+        bounded = bids_by_auction(source).sla(scale.latency_s)
+        if side == HOSTS:
+            return bounded
+        functions = ps.LocalFunctions(at_most=scale.functions)
+        return bounded.elastic(at_most=factor, functions=functions)
+
+    trial = Trial(
+        bids(scale.rate(factor)),
+        flow,
+        scale.seconds,
+        factor if side == HOSTS else 1,
+        {_STEP: scale.host_rate},
+        faults=(
+            Fault("burst.work", Pace(scale.host_rate), hits=()),
+            Fault("driver.host", Delay(_START_MS), {"step": _STEP}, range(2, 1_000)),
+        )
+        if side == FUNCTIONS
+        else (),
+    )
+    done = tried(spark, trial)
+    at_ms, row_ms = done.truth.arrival_s * 1000, done.truth.row_ms
+    end_s = scale.at_s + scale.for_s
+    stable, in_it = (
+        row_ms[(at_ms >= 1000 * begin) & (at_ms < 1000 * end) & ~np.isnan(row_ms)]
+        for begin, end in ((1, scale.at_s), (scale.at_s, end_s))
+    )
+    by_second = p99_by_bin(at_ms, row_ms, 0.0, scale.seconds, 1000)
+    return LiveBurst(
+        side,
+        factor,
+        float(np.percentile(stable, 99)),
+        float(np.percentile(in_it, 99)),
+        peak_ms=max(p99 for p99 in by_second[scale.at_s : end_s] if p99 is not None),
+        function_rows=sum(epoch.functions.rows for epoch in done.epochs),
+        p99_by_second=by_second,
+    )

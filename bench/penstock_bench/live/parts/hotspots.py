@@ -1,0 +1,114 @@
+"""The part `hotspots`: AutoFlow's moving hotspots, live.
+
+Rows are summed by key on hosts that stay. A share of them goes to one host's slots, and after a while to the
+next one's. Told is how even loads are in the last third of each place: the busiest host's rows over the mean.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from pyspark.sql import SparkSession
+
+import penstock as ps
+from penstock.live.sources.source import LiveSource
+from penstock.model import SLA
+from penstock.sim.pieces import Numbers
+from penstock.sim.shapes import shape
+from penstock.sim.skews import skew
+from penstock_bench import sides
+from penstock_bench.live.load import Load, Records
+from penstock_bench.live.receipts import Columns
+from penstock_bench.live.trial import SLOTS, Trial, tried
+from penstock_bench.report import Goal, PartResult, Show
+from penstock_bench.switch.outcome import max_over_mean, since
+from penstock_bench.switch.scenarios import BALANCER, LiveScenario, hotspot
+from penstock_bench.workloads.shaped import KeyedRows
+
+GOALS = {"hotspot_max_over_mean": Goal(at_most=1.15)}
+CORES = 10
+_KEYS = 200_000
+BOUND = SLA(100, 1_000)
+
+
+def scenarios(quick: bool) -> tuple[LiveScenario, ...]:
+    """Shares of 50 and 80 %, on three and five hosts."""
+    if quick:
+        return (hotspot(0.5, 3, BALANCER, period_s=12),)
+    return (hotspot(0.5, 3, BALANCER, period_s=24), hotspot(0.8, 5, BALANCER, period_s=24))
+
+
+@dataclass(frozen=True)
+class Evened:
+    """What a run gave."""
+
+    name: str
+    max_over_mean: list[float]
+    """The busiest host's rows over the mean, in the last third of each place of the hotspot."""
+    success: float
+    """Share of windows, by slot, that kept an SLA of 100 ms over 1 s."""
+    p99_ms: float
+    by_second: dict[str, list[float | None]]
+    rows_by_host: dict[str, list[float]]
+    """Rows of each host, by second."""
+    settings: dict[str, Any]
+
+
+def run(show: Show, quick: bool = False) -> PartResult:
+    """Run all; takes two and a half minutes, 40 s when quick."""
+    with sides.bench_session(CORES) as spark:
+        found = [evened(spark, scenario, show) for scenario in scenarios(quick)]
+    settings = {"slots": SLOTS, "keys": _KEYS, "policy": BALANCER}
+    return PartResult(settings, {"runs": [asdict(one) for one in found]})
+
+
+def ratios(results: dict[str, Any]) -> dict[str, float]:
+    """The worst place of any run."""
+    return {"hotspot_max_over_mean": max(max(one["max_over_mean"]) for one in results["runs"])}
+
+
+def evened(spark: SparkSession, scenario: LiveScenario, show: Show) -> Evened:
+    """Run one, in a session of `bench_session`."""
+    keyed = KeyedRows(_KEYS, skew(scenario.skew), SLOTS)
+
+    def records(number: Numbers, t_us: Numbers) -> Records:
+        return Records(np.arange(len(number)), keyed.chosen_keys(number, t_us))
+
+    def flow(source: LiveSource) -> ps.Flow:
+        sums = ps.flow(source).key_by("k", slots=SLOTS).aggregate(n=ps.count(), s=ps.sum("v"))
+        limits = {"at_least": scenario.at_least, "at_most": scenario.at_most}
+        bounded = sums.sla(BOUND.latency_ms / 1000, BOUND.window_ms / 1000)
+        return bounded if scenario.policy is None else bounded.elastic(scenario.policy, **limits)
+
+    load = Load(shape(scenario.load), keyed, records, keyed.slots_of, Columns("k", "n"))
+    trial = Trial(load, flow, scenario.seconds, scenario.hosts, {"": scenario.host_rate})
+    done = tried(spark, trial)
+    epochs = since(done.epochs, done.began.start_ms, scenario.seconds)
+    row_ms = done.truth.row_ms[~np.isnan(done.truth.row_ms)]
+    outcome = Evened(
+        scenario.name,
+        max_over_mean(epochs, scenario),
+        success=float(done.truth.success(BOUND, scenario.warm_up_s).mean()),
+        p99_ms=float(np.percentile(row_ms, 99)),
+        by_second=done.truth.by_second(scenario.seconds),
+        rows_by_host=_by_host({e.started_ms: e.hosts for e in epochs}, scenario.seconds),
+        settings=asdict(scenario),
+    )
+    show(
+        f"{scenario.name}: busiest over mean {outcome.max_over_mean}, success {outcome.success:.2%}, "
+        f"p99 {outcome.p99_ms:.0f} ms"
+    )
+    return outcome
+
+
+def _by_host(hosts: Mapping[int, Any], seconds: int) -> dict[str, list[float]]:
+    """Rows of each host, by the second in which epochs began."""
+    found: dict[str, list[float]] = {}
+    for started_ms, some in hosts.items():
+        for host in some:
+            rows = found.setdefault(host.host, [0.0] * seconds)
+            rows[started_ms // 1000] += host.rows
+    return dict(sorted(found.items()))

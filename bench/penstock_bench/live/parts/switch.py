@@ -1,0 +1,293 @@
+"""The part `switch`: StreamSwitch's workloads under an SLA, live, on hosts of a set service rate.
+
+    exchange   orders of the day from 40 s before its second opening, one in four, through the auction
+    sine       NEXMark's bids, counted by auction, as many as a sine says
+    wordcount  sentences are split and words counted, two steps, as many as a sine says
+
+Success is the share of windows, slot by slot, in which the average latency of what was done kept the bound,
+by every record's latency from arrival to sink, followed from outside of the flow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Literal
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import SparkSession
+
+import penstock as ps
+from penstock.live.sources.source import LiveSource
+from penstock.model import SLA
+from penstock.sim.pieces import Numbers
+from penstock.sim.shapes import shape
+from penstock.state.keys.codec import KeyCodec, int_keys, slots_of
+from penstock_bench import sides
+from penstock_bench.live.latency import Truth, truth_of
+from penstock_bench.live.load import Load, Records, as_fast_as
+from penstock_bench.live.query import GRACE_S
+from penstock_bench.live.receipts import Columns
+from penstock_bench.live.trial import SLOTS, Trial, Tried, tried
+from penstock_bench.report import Goal, PartResult, Show
+from penstock_bench.switch.outcome import average_hosts, hosts_by_second, since
+from penstock_bench.workloads.exchange.auction import Auction
+from penstock_bench.workloads.exchange.live import excerpt
+from penstock_bench.workloads.exchange.orders import Traders
+from penstock_bench.workloads.exchange.trace import day
+from penstock_bench.workloads.nexmark.arriving_events import MixedEvents, scaled_down
+from penstock_bench.workloads.word_count import SentenceRows, Split, vocabulary
+
+GOALS = {
+    "success_exchange_opening": Goal(at_least=0.9),
+    "success_nexmark_sine": Goal(at_least=0.97),
+    "success_wordcount": Goal(at_least=0.97),
+}
+CORES = 20
+"""Task slots: hosts and a courier."""
+Steps = Callable[[LiveSource], ps.Flow]
+"""Makes a flow of a source."""
+_OPENING_S, _ONE_IN = 7_160.0, 4
+_WORDS = 20_000
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """One run."""
+
+    name: Literal["exchange", "sine", "wordcount"]
+    seconds: int
+    hosts: Mapping[str, int]
+    """Hosts in the beginning, by step."""
+    paces: Mapping[str, float]
+    """Records a second that a host of each step takes."""
+    at_most: int
+    sla: SLA
+    rate: str = ""
+    """The shape of the load; the exchange has its own."""
+    warm_up_s: int = 5
+    """Seconds of the load that are not judged."""
+    policy: str | None = "switch"
+    """None: hosts stay as they are."""
+
+
+EXCHANGE = Scenario(
+    *("exchange", 100, {"process-1": 2}, {"process-1": 300.0}, 12),
+    sla=SLA(1_000, 1_000),
+    warm_up_s=10,
+)
+SINE = Scenario(
+    *("sine", 125, {"aggregate-1": 3}, {"aggregate-1": 2_000.0}, 6),
+    sla=SLA(100, 1_000),
+    rate="sine(3000, 2000, 60s)",
+)
+WORD_COUNT = Scenario(
+    *("wordcount", 65, {"process-1": 2, "aggregate-2": 2}),
+    *({"process-1": 300.0, "aggregate-2": 2_400.0}, 5),
+    sla=SLA(100, 1_000),
+    rate="sine(400, 100, 60s)",
+)
+FULL = (EXCHANGE, SINE, WORD_COUNT)
+QUICK = (
+    replace(EXCHANGE, seconds=60),
+    replace(SINE, rate="sine(2000, 1000, 30s)", seconds=20, hosts={"aggregate-1": 2}),
+    replace(WORD_COUNT, rate="sine(300, 75, 30s)", seconds=20),
+)
+
+
+@dataclass(frozen=True)
+class Switched:
+    """What a run gave. Times are seconds from the beginning of the load."""
+
+    name: str
+    success: float
+    success_of_worst_slot: float
+    possible: float | None
+    """The success of one queue in the order of arrival that all hosts allowed take from, from the first
+    second on, at no further cost; None: not computed."""
+    hosts: float
+    """Hosts on average, of all steps."""
+    p99_ms: float
+    by_second: dict[str, list[float | None]]
+    began: list[dict[str, Any]]
+    """When which treatments began."""
+    settings: dict[str, Any] = field(default_factory=dict)
+
+
+def run(show: Show, quick: bool = False) -> PartResult:
+    """Run all; takes six minutes, three when quick."""
+    scenarios = QUICK if quick else FULL
+    with sides.bench_session(CORES) as spark:
+        found = [switched(spark, scenario, show) for scenario in scenarios]
+    return PartResult({"slots": SLOTS}, {"runs": [asdict(one) for one in found]})
+
+
+def ratios(results: dict[str, Any]) -> dict[str, float]:
+    """The success of each run, and what was possible at the opening."""
+    success = {one["name"]: one for one in results["runs"]}
+    found = {}
+    for name, ratio in (
+        ("exchange", "success_exchange_opening"),
+        ("sine", "success_nexmark_sine"),
+        ("wordcount", "success_wordcount"),
+    ):
+        if name in success:
+            found[ratio] = success[name]["success"]
+    if "exchange" in success:
+        found["possible_exchange_opening"] = success["exchange"]["possible"]
+    return found
+
+
+def switched(spark: SparkSession, scenario: Scenario, show: Show) -> Switched:
+    """Run one, in a session of `bench_session`."""
+    load, flow = LOADS[scenario.name](scenario)
+    trial = Trial(
+        load,
+        lambda source: controlled(flow(source), scenario),
+        scenario.seconds,
+        scenario.hosts,
+        scenario.paces,
+    )
+    outcome = _outcome(scenario, tried(spark, trial))
+    possible = "" if outcome.possible is None else f" ({outcome.possible:.2%} is possible)"
+    show(
+        f"{scenario.name}: success {outcome.success:.2%}{possible}, {outcome.hosts:.2f} hosts, "
+        f"p99 {outcome.p99_ms:.0f} ms"
+    )
+    return outcome
+
+
+def controlled(flow: ps.Flow, scenario: Scenario) -> ps.Flow:
+    """The flow with its SLA and its policy."""
+    flow = flow.sla(scenario.sla.latency_ms / 1000, scenario.sla.window_ms / 1000)
+    if scenario.policy is None:
+        return flow
+    return flow.elastic(scenario.policy, at_most=scenario.at_most)
+
+
+def _outcome(scenario: Scenario, done: Tried) -> Switched:
+    truth, seconds = done.truth, scenario.seconds
+    epochs = since(done.epochs, done.began.start_ms, seconds)
+    success = truth.success(scenario.sla, scenario.warm_up_s)
+    row_ms = truth.row_ms[~np.isnan(truth.row_ms)]
+    began = [e for e in done.journal if e.event == "began" and e.time_ms >= done.began.start_ms]
+    return Switched(
+        name=scenario.name,
+        success=float(success.mean()),
+        success_of_worst_slot=float(success.min()),
+        possible=_possible(scenario, truth) if scenario.name == "exchange" else None,
+        hosts=average_hosts(epochs, scenario.warm_up_s, seconds),
+        p99_ms=float(np.percentile(row_ms, 99)) if len(row_ms) else float("nan"),
+        by_second=truth.by_second(seconds) | {"hosts": hosts_by_second(epochs, seconds)},
+        began=[
+            {"at_s": round((one.time_ms - done.began.start_ms) / 1000, 2), "text": one.text}
+            for one in began
+        ],
+        settings=asdict(scenario),
+    )
+
+
+def _possible(scenario: Scenario, truth: Truth) -> float:
+    """The success of one queue that all hosts allowed take from, of the same records."""
+    (pace,) = scenario.paces.values()
+    t_us = np.round(truth.arrival_s * 1e6).astype(np.int64)
+    done = as_fast_as(t_us, pace * scenario.at_most)
+    ideal = truth_of(t_us, truth.slot, done, truth.arrived.shape[1], scenario.seconds)
+    return float(ideal.success(scenario.sla, scenario.warm_up_s).mean())
+
+
+# -- the exchange
+
+
+class TimedAuction(Auction):
+    """An auction that also tells, with each call, how many orders of its stock it has taken."""
+
+    def handle_input_rows(self, key: Any, rows: Any, timers: Any) -> list[tuple[Any, ...]]:
+        given = super().handle_input_rows(key, rows, timers)
+        (taken, _) = self._seen.get() or (0, 0)
+        return [*given, (*key, "taken", None, None, None, None, None, taken)]
+
+
+def taken_orders(batch: pa.RecordBatch) -> tuple[Numbers, Numbers]:
+    """Stocks, and how many orders of each have been taken."""
+    rows = batch.filter(pc.equal(batch.column("event"), "taken"))
+    return rows.column("stock").to_numpy(), rows.column("quantity").to_numpy()
+
+
+def _exchange(scenario: Scenario) -> tuple[Load, Steps]:
+    for_s = scenario.seconds + GRACE_S  # rows go on while the last ones are awaited
+    orders, content = excerpt(day(), _OPENING_S, for_s, _ONE_IN, Traders())
+
+    def records(number: Numbers, t_us: Numbers) -> Records:
+        stock, *_ = content.rows(number, t_us)
+        return Records(np.arange(len(number)), stock.to_numpy())
+
+    load = Load(orders, content, records, slots_of_ints, taken_orders)
+    return load, _auction
+
+
+def _auction(orders: LiveSource) -> ps.Flow:
+    return ps.flow(orders).key_by("stock", slots=SLOTS).process(TimedAuction())
+
+
+# -- NEXMark
+
+
+def bids_by_auction(source: LiveSource) -> ps.Flow:
+    """How many bids an auction has, and the highest: an update for each bid, or for some together."""
+    keyed = ps.flow(source).key_by("auction", slots=SLOTS)
+    return keyed.aggregate(n=ps.count(), price=ps.max("price"))
+
+
+def bids(rate: str, seed: int = 1) -> Load:
+    """NEXMark's bids, as many as a shape says."""
+    content = MixedEvents({"bid": {"auction": "auction", "price": "price"}}, scaled_down(seed))
+
+    def records(number: Numbers, t_us: Numbers) -> Records:
+        auction, _ = content.rows(number, t_us)
+        return Records(np.arange(len(number)), auction.to_numpy())
+
+    return Load(shape(rate), content, records, slots_of_ints, Columns("auction", "n"))
+
+
+def slots_of_ints(keys: Numbers) -> Numbers:
+    """The slots of keys that are integers."""
+    return np.asarray(slots_of(int_keys(keys).hashes, SLOTS), np.int64)
+
+
+# -- word count
+
+
+def counted_words(batch: pa.RecordBatch) -> tuple[Numbers, Numbers]:
+    """Ranks of words, and how often each has come."""
+    ranks = pc.index_in(batch.column("word"), value_set=vocabulary(_WORDS))
+    return ranks.to_numpy(), batch.column("n").to_numpy()
+
+
+def _word_count(scenario: Scenario) -> tuple[Load, Steps]:
+    content = SentenceRows(_WORDS)
+    codec = KeyCodec(pa.schema([pa.field("word", pa.string())]))
+
+    def records(number: Numbers, t_us: Numbers) -> Records:
+        return Records(np.repeat(np.arange(len(number)), content.length), content.ranks(number))
+
+    def slots(ranks: Numbers) -> Numbers:
+        words = pa.record_batch({"word": vocabulary(_WORDS)})
+        hashes = codec.encode(words).hashes
+        return np.asarray(slots_of(hashes, SLOTS), np.int64)[ranks]
+
+    return Load(shape(scenario.rate), content, records, slots, counted_words), _words
+
+
+def _words(sentences: LiveSource) -> ps.Flow:
+    split = ps.flow(sentences).key_by("id", slots=SLOTS).process(Split())
+    return split.key_by("word", slots=SLOTS).aggregate(n=ps.count())
+
+
+LOADS: dict[str, Callable[[Scenario], tuple[Load, Steps]]] = {
+    "exchange": _exchange,
+    "sine": lambda scenario: (bids(scenario.rate), bids_by_auction),
+    "wordcount": _word_count,
+}
