@@ -120,7 +120,7 @@ def ints(keys: Keys) -> Array:
 class PlainOperator:
     """Appends rows to their key."""
 
-    output, due_columns = SCHEMA, ()
+    output, due_columns, ordered = SCHEMA, (), False
 
     def __init__(self) -> None:
         self.table = PlainTable()

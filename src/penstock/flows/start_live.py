@@ -7,7 +7,14 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from penstock.errors import FlowError, SettingError
-from penstock.flows.start import StartOptions, claim, host_counts, sink_of, with_errors
+from penstock.flows.start import (
+    StartOptions,
+    claim,
+    for_one_host,
+    host_counts,
+    sink_of,
+    with_errors,
+)
 from penstock.live.sinks.transactional import TransactionalSink
 from penstock.live.sources.source import LiveSource
 from penstock.model import milliseconds
@@ -52,9 +59,13 @@ def start_live(flow: Flow, options: StartOptions) -> FlowQuery:
             f"checkpoint_every={options.checkpoint_every!r}", hint='use "1s" or the like'
         )
     spark, counts = flow.spark, host_counts(plan, options.hosts)
+    migration = Migration.parse(options.migration)
+    if plan.one_host:
+        migration = for_one_host(flow, plan, counts)
     count = _courier_count(sources, options.couriers)
     check_session(spark)
-    check_cores(spark, sum(counts.values()), count + bool(late_rows))
+    tasks = 1 if plan.one_host else sum(counts.values())
+    check_cores(spark, tasks, count + bool(late_rows))
     if settings.host_cores is None:
         settings = replace(settings, host_cores=task_cores(spark))
     temporary = ""
@@ -80,7 +91,7 @@ def start_live(flow: Flow, options: StartOptions) -> FlowQuery:
         store=store.place,
         flow_id=flow_id,
         hosts=counts,
-        migration=Migration.parse(options.migration),
+        migration=migration,
         settings=settings,
         sla=flow.bound,
         elastic=None,
@@ -117,10 +128,7 @@ def _refuse(flow: Flow, trigger: str | None, delivery: str) -> None:
         raise SettingError(
             f"delivery={delivery!r} is unknown", hint='use "at_once" or "transactional"'
         )
-    for asked, method, what in (
-        (flow.one_host, "on_one_host", "run on one host"),
-        (flow.elasticity is not None, "elastic", "be elastic yet"),
-    ):
+    for asked, method, what in ((flow.elasticity is not None, "elastic", "be elastic yet"),):
         if asked:
             raise FlowError(f"a live flow cannot {what}", hint=f"leave out {method}(), or {_MICRO}")
 

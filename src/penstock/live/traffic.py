@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import pyarrow as pa
@@ -38,6 +38,7 @@ from penstock.live.reorder import OrderedAnswers
 from penstock.live.sinks.sink import NEVER, LiveWriter, RowIds
 from penstock.live.sources.source import Polled
 from penstock.model import DeadLetter
+from penstock.plan.one_step import as_couriers_see
 from penstock.plan.steps import FlowPlan, MapStep
 from penstock.plan.watermarks import FREE
 from penstock.settings import Settings
@@ -86,6 +87,7 @@ class Traffic:
         keep_late: bool = False,
     ) -> None:
         """Opens all streams. `report` is called when an epoch has passed."""
+        flow = as_couriers_see(flow)
         self._flow, self._order, self._settings = flow, order, settings
         self._pullers = pullers
         self._open, self._writer, self._report = connect, writer, report
@@ -316,6 +318,8 @@ class Traffic:
             raise from_wire(back.error)
         if back.aside is not None:
             aside = codec.from_plain(back.aside, Aside)
+            if not self._keep_late:
+                aside.late = [replace(late, stream=b"") for late in aside.late]
             self._notes_of(stream.epoch).aside.add(aside)
         readers = self._readers.get(step, ())
         if back.message is not None:

@@ -47,7 +47,7 @@ class LiveParts(QueryParts):
         self.crew = CourierCrew(jobs, self.registry, self.token, settings)
         self.bill = Bill(
             HostPrice(),
-            lambda: (self.hosts_wanted + start.couriers) * settings.workers,
+            lambda: (self._host_tasks() + start.couriers) * settings.workers,
             lambda: 0.0,
             wall_ms,
         )
@@ -69,6 +69,9 @@ class LiveParts(QueryParts):
             keeps=start.outlet.keeps,
             bill=self.bill,
         )
+
+    def _host_tasks(self) -> int:
+        return min(self.hosts_wanted, 1) if self.start.flow.one_host else self.hosts_wanted
 
     def start_up(self) -> None:
         super().start_up()
