@@ -57,7 +57,7 @@ def test_one_partition_is_as_in_one_thread(tmp_path: Path, settings: Any) -> Non
     """Also the global step at the end of the chain sees its rows in the order of the source."""
     options = {"settings": settings, "partitions": 1, "couriers": 1, "one_host": True}
     with subject_trial("chained", tmp_path, **options) as trial:
-        with armed(mishap(trial.cluster, "host.round", 20)) as faults:
+        with armed(mishap(trial.cluster, "host.round", 6)) as faults:
             for _ in range(6):
                 trial.give(batches=8, rows=10)
                 trial.cluster.pass_epochs(1)

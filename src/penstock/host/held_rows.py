@@ -66,13 +66,11 @@ class HeldRows:
     def hold(self, courier: int, chunk: Chunk, batch: pa.RecordBatch) -> pa.RecordBatch | None:
         """Hold back what cannot be applied of a chunk; gives the rest of it."""
         residence, table = self._holdings.residence, self._operator.table
-        if not residence.any_partial:
+        if not residence.any_partial and not self.chunks:
             return batch
         keys = self._operator.keys(chunk.kind, [batch])[0]
         slots = slots_of(keys.hashes, table.slots)
         away = np.flatnonzero(residence.partial[slots])
-        if not len(away):
-            return batch
         stuck = residence.whole | self.slots
         stuck[slots[away[~table.known(keys.take(away))]]] = True
         waits = stuck[slots]
