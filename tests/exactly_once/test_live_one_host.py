@@ -67,8 +67,7 @@ def test_one_partition_is_as_in_one_thread(tmp_path: Path, settings: Any) -> Non
 
 
 def test_couriers_get_what_their_own_rows_caused(tmp_path: Path) -> None:
-    options = {"one_host": True, "couriers": 3, "transactional": True}
-    with subject_trial("shops", tmp_path, **options) as trial:
+    with subject_trial("shops", tmp_path, one_host=True, couriers=3, transactional=True) as trial:
         trial.give(10)
         trial.check()
         assert {courier for _, courier in trial.cluster.sink.delivered} == {0, 1, 2}

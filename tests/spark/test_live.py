@@ -119,7 +119,7 @@ def test_rows_leave_in_the_order_of_each_partition(
     spark: SparkSession, checkpoint: str, one_host: bool
 ) -> None:
     """Through two steps with different keys, while a host is killed and, with several, slots move."""
-    sink, rows, partitions = ps.collect(), 12_000, 2
+    sink, rows, partitions = ps.collect(), 30_000, 2
     source = ps.rate(RATE, keys=100, rows=rows, partitions=partitions)
     flow = ps.flow(source).key_by("key", slots=8).process(Seen())
     flow = flow.map_batches(

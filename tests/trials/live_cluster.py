@@ -223,7 +223,10 @@ class LiveCluster:
         transactional: bool = False,
     ) -> None:
         self.flow, self.sources, self.store, self.settings = flow, sources, store, settings
-        self.hosts, self.couriers = {step.id: min(hosts, step.slots) for step in flow.keyed}, couriers
+        self.hosts, self.couriers = (
+            {step.id: min(hosts, step.slots) for step in flow.keyed},
+            couriers,
+        )
         self.migration, self._checkpoint_ms = Migration.parse(migration), checkpoint_ms
         self.memory_limit, self._close_flow = memory_limit, close
         self.sink, self._transactional = KeptRows(), transactional
