@@ -44,7 +44,11 @@ class ChainWork:
         self._rounds: list[Round] = []
         """By the number of a chunk."""
         self._given: list[Rows] = []
-        self._times = [EpochTime(0, 0) for _ in machines]
+        self.begin()
+
+    def begin(self) -> None:
+        """A run begins: nothing is known of the time of any step."""
+        self._times = [EpochTime(0, 0) for _ in self._operators]
         self._before: Sequence[Meter] = self._runtime.meters
         self._start()
 

@@ -240,17 +240,17 @@ class Rounds:
         Where rounds overlap, those of rows that come meanwhile begin before these are over."""
         began, work, rows = self._clock(), self._work, 0
         time = self.time.now(self.epoch)
-        if fires:
-            fired = work.fire(time)
-            self.time.note_fired(time)
-            self._give(Rounded(Round(NOBODY, time), fired), outcome)
+        rounded: list[Rounded] = []
         try:
+            if fires:
+                rounded.append(Rounded(Round(NOBODY, time), work.fire(time)))
+                self.time.note_fired(time)
             while pieces:
                 for chunk in self._chunks(pieces, time):
                     rows += chunk.rows
                     work.submit(chunk)
                 pieces = self._more(MOST_ROWS - rows) if work.overlaps else []
-            rounded = work.drain()
+            rounded += work.drain()
         except BaseException:
             work.abandon()
             raise

@@ -361,6 +361,7 @@ class HostServer(TokenServer):
         first, *behind = chain.machines
         if any(one.version != first.version or one.residence.any_partial for one in chain.machines):
             raise ProtocolError("the steps of this host have not all their state")
+        chain.live.begin()
         rounds = Rounds(
             first, self._host, run, couriers, now_ms, work=chain.live, behind=tuple(behind)
         )
