@@ -359,6 +359,8 @@ class HostServer(TokenServer):
             output = operator.output
             return rounds, schema_with_both(output) if operator.ordered else output
         first, *behind = chain.machines
+        for server in (self, *self._followers):
+            server._wait_for_slots()  # a rollback may have forgotten that they came
         if any(one.version != first.version or one.residence.any_partial for one in chain.machines):
             raise ProtocolError("the steps of this host have not all their state")
         chain.live.begin()
