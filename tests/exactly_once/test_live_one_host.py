@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from penstock.faults import armed
+from penstock.faults import Fault, armed
 from tests.trials.live_cluster import SETTINGS
 from tests.trials.live_stories import POINTS, mishap, random_mishap
 from tests.trials.live_subjects import SUBJECTS
@@ -94,6 +94,21 @@ def test_a_death_at_each_point(tmp_path: Path, point: str) -> None:
                     break
             trial.check()
         assert [passed.point for passed in faults.fired] == [point]
+
+
+def test_a_host_that_came_back_goes_back_before_its_first_checkpoint(tmp_path: Path) -> None:
+    """The state that it brought is there, or comes again, before rows flow."""
+    with subject_trial("chained", tmp_path, one_host=True) as trial:
+        trial.give()
+        trial.cluster.pass_epochs(2)
+        run = trial.cluster.runner._run
+        with armed(Fault("courier.polled", where={"run": run + 1})) as faults:
+            trial.cluster.jobs.kill("first/0")
+            trial.give(2)
+            trial.cluster.until(lambda: faults.fired, "a courier dies in the next run")
+            trial.cluster.pass_epochs(2)
+            trial.check()
+        assert max(one.runs for one in trial.cluster.progress) >= 3
 
 
 def story(seed: int, store: Path, mishaps: int, turns: int = 6) -> Counter[str]:
