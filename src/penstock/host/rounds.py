@@ -337,12 +337,14 @@ class Rounds:
     def _chunks(self, pieces: list[Piece], time: EpochTime) -> Iterator[ChannelChunk]:
         """Rows, put together as far as they may be."""
         apart = self._work.apart
-        for (kind, courier, _), some in groupby(
-            pieces, lambda piece: (piece[0], apart and piece[2], piece[1].schema)
-        ):
+
+        def alike(piece: Piece) -> tuple[str, pa.Schema, int]:
+            return piece[0], piece[1].schema, piece[2] if apart else NOBODY
+
+        for (kind, _, courier), some in groupby(pieces, alike):
             batches = [batch for _, batch, _ in some]
             whole = batches if len(batches) == 1 else [pa.concat_batches(batches)]
-            yield ChannelChunk(kind, *split_serial(whole, courier), Round(int(courier), time))
+            yield ChannelChunk(kind, *split_serial(whole, courier), Round(courier, time))
 
     def _more(self, most: int) -> list[Piece]:
         """Rows that have come meanwhile, and can be applied before anything else is looked at."""
