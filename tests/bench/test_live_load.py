@@ -14,6 +14,7 @@ from penstock.operators.process.processor import KeyedProcessor
 from penstock.sim.pieces import Numbers
 from penstock.sim.shapes import Steady
 from penstock.sim.skews import skew
+from penstock.state.variables.values import Row
 from penstock_bench.live.load import Load, Records, as_fast_as, followed, led
 from penstock_bench.live.parts import migration, switch
 from penstock_bench.live.receipts import Columns, Receipts, done_us, ordinals
@@ -83,7 +84,7 @@ def test_what_is_done_is_found_one_by_one(seed: int) -> None:
     chance = np.random.default_rng(seed)
     key = chance.integers(0, 12, 300)
     order, at, told = ordinals(key), np.sort(chance.integers(0, 10_000, 300)), []
-    for n in np.flatnonzero(chance.random(300) < 0.6):
+    for n in np.flatnonzero(chance.random(300) < 0.6).tolist():
         told.append((at[n], key[n], order[n]))
         if chance.random() < 0.2:
             told.append((at[n] + 3_000, key[n], order[n]))
@@ -170,12 +171,12 @@ def test_a_tally_counts_keys_that_are_new_beside_those_that_are_not(tally: Keyed
     tester.feed([(1, 4), (2, 4)])
     assert sorted(tester.feed([(3, 0), (1, 0), (1, 0)])) == [(1, 3), (3, 1)]
     payload = tester.peek("payload", 2)
-    assert payload is not None
+    assert isinstance(payload, Row)
     assert len(payload.bytes) == 4
 
 
 def test_moves_are_judged_by_what_was_received() -> None:
-    assert migration.FULL.strategies[0] == migration.LAZY
+    assert migration.FULL.strategies[-2:] == (migration.LAZY, migration.TRICKLE)
     moves = [
         {"size": "5gb", "strategy": "lazy(0)", "peak_ms": 20.0, "steady_ms": 10.0},
         {"size": "5gb", "strategy": "pause", "peak_ms": 4_000.0, "steady_ms": 10.0},

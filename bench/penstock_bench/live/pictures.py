@@ -18,7 +18,7 @@ _COLOURS = {
     "bytewax": ORANGE,
     "pathway": PINK,
 }
-_STRATEGY_COLOURS = dict(zip(STRATEGIES, (BLUE, SKY, ORANGE, GREEN, PINK, RED), strict=True))
+_STRATEGY_COLOURS = dict(zip(STRATEGIES, (ORANGE, GREEN, PINK, RED, BLUE, SKY), strict=True))
 _NAMES = {
     "move": "half of all slots move",
     "kill_courier": "a courier is killed",
