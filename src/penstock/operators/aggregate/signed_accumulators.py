@@ -92,10 +92,19 @@ class SignedSum(Accumulator):
         return mask
 
     def settle(self, state: State, entries: Array) -> None:
-        """Clear sums of which no value is left: also of rounding errors, infinities and NaN."""
+        """Clear sums of floats of which no value is left: of rounding errors, infinities and NaN, too."""
         held = state(self.name)
-        empty = entries[state(self.rows)[entries] == 0]
-        held[empty] = None if held.dtype == object else 0
+        if held.dtype == np.float64:
+            held[entries[state(self.rows)[entries] == 0]] = 0
+
+    def is_open(self, state: State, entries: Array) -> Array:
+        """Whether a value was taken back of each entry before it was put in: its number is none, and its sum
+        is not. In a live flow changes may overtake one another while slots move."""
+        held = state(self.name)[entries]
+        if held.dtype == object:
+            held = np.array([value is not None and value != 0 for value in held], np.bool_)
+        mask: Array = (state(self.rows)[entries] == 0) & (held != 0)
+        return mask
 
 
 def _signs(change: pa.Array | pa.ChunkedArray) -> Array:

@@ -108,8 +108,10 @@ class AggregateOperator(TableOperator):
     def _settle(self, touched: Array) -> None:
         """Rows were taken back: keys of which none is left are gone."""
         here = touched[self.table.present(touched)]
+        sums = [one for one in self.plan.accumulators if isinstance(one, SignedSum)]
+        for one in sums:
+            one.settle(self._state, here)
         none = here[self._state(SignedCount().name)[here] == 0]
+        for one in sums:
+            none = none[~one.is_open(self._state, none)]
         self.table.remove(none)
-        for accumulator in self.plan.accumulators:
-            if isinstance(accumulator, SignedSum):
-                accumulator.settle(self._state, here)
