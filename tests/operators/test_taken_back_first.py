@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
 import penstock as ps
 from penstock.operators.aggregate.aggregates import AggregatePlan
 from penstock.operators.operator import ROWS, EpochTime
+from penstock.state.table.table import ColumnTable
 
 SIGNED = pa.schema([("k", pa.int64()), ("v", pa.int64()), ("_change", pa.int8())])
 GONE_AND_BACK = [(1, 10, 1), (1, 7, -1), (1, 7, 1), (1, 3, 1)]
@@ -36,4 +38,6 @@ def test_a_key_of_which_all_is_taken_back_is_gone() -> None:
         operator.apply(ROWS, [rows])
         operator.close()
         operator.table.step()
-    assert not operator.table.present(operator.table.entries_in(range(8))).any()
+    table = operator.table
+    assert isinstance(table, ColumnTable)
+    assert not table.present(table.entries_in(np.arange(8))).any()
