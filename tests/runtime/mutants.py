@@ -12,15 +12,6 @@ def mutant(real: type, old: str, new: str) -> Any:
     """The real class with one place of its source changed, which must be there."""
     source = textwrap.dedent(inspect.getsource(real))
     assert source.count(old) == 1, f"{real.__name__} has not got this once: {old}"
-    return _made(real, source.replace(old, new))
-
-
-def derived(real: type, **others: type) -> Any:
-    """The real class where these names stand for other classes."""
-    return _made(real, textwrap.dedent(inspect.getsource(real)), **others)
-
-
-def _made(real: type, source: str, **others: type) -> Any:
-    names = dict(vars(sys.modules[real.__module__])) | others
-    exec(source, names)
+    names = dict(vars(sys.modules[real.__module__]))
+    exec(source.replace(old, new), names)
     return names[real.__name__]

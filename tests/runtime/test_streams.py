@@ -1,4 +1,4 @@
-"""The runtime as a stream, as trials use it: submit, finish, stop."""
+"""The runtime as a stream, as live hosts and trials use it: submit, drain, finish, stop."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from penstock.errors import SettingError
-from penstock_bench.ordered.stream import Stream
+from penstock.runtime import Runtime
 from tests.runtime.chains import Link, items_of, operators_of
 from tests.runtime.record_operators import stateless
 from tests.runtime.serial import run_serially
@@ -22,7 +22,7 @@ CHAIN = [Link("stateless", 1, (1, 2), 1), Link("keyed", 7, (1, 0), 8), Link("glo
 def test_a_stream_gives_what_the_serial_run_gives(workers: int, buffer: int) -> None:
     items = items_of(range(500), None, 50)
     expected = run_serially(operators_of(CHAIN, None), items)
-    runtime = Stream(operators_of(CHAIN, None), workers=workers, buffer=buffer)
+    runtime = Runtime(operators_of(CHAIN, None), workers=workers, buffer=buffer)
     outputs: list[Any] = []
     runtime.open(outputs.append)
     for item in items:
@@ -33,9 +33,42 @@ def test_a_stream_gives_what_the_serial_run_gives(workers: int, buffer: int) -> 
     assert len(runtime.run([1])) >= 0
 
 
+def test_a_stream_that_was_drained_goes_on() -> None:
+    """All that was submitted has left by then, and the workers stay."""
+    runtime = Runtime(operators_of(CHAIN, None), workers=3)
+    outputs: list[Any] = []
+    runtime.open(outputs.append)
+    items = items_of(range(200), None, 50)
+    expected = run_serially(operators_of(CHAIN, None), items)
+    for begin in range(0, len(items), 40):
+        for item in items[begin : begin + 40]:
+            runtime.submit(item)
+        runtime.drain()
+        assert outputs == expected[: len(outputs)]
+        threads = [t for t in threading.enumerate() if t.name.startswith("penstock-worker")]
+        assert len(threads) == 3
+    assert outputs == expected
+    runtime.close()
+    assert not runtime.is_open
+
+
+def test_items_can_be_put_behind_the_first_operators() -> None:
+    runtime = Runtime(
+        [stateless("a", lambda r: [(*r, "a")]), stateless("b", lambda r: [(*r, "b")])], workers=2
+    )
+    outputs: list[Any] = []
+    runtime.open(outputs.append)
+    runtime.submit(("first",))
+    runtime.drain()
+    runtime.submit_ahead(1, [("second",), ("third",)])
+    runtime.drain()
+    runtime.close()
+    assert [name for name, *_ in outputs] == ["first", "second", "third"]
+
+
 def test_outputs_leave_while_the_stream_goes_on() -> None:
     came = threading.Event()
-    runtime = Stream([stateless("a", lambda r: [r])], workers=2)
+    runtime = Runtime([stateless("a", lambda r: [r])], workers=2)
     runtime.open(lambda output: came.set())
     runtime.submit(1)
     assert came.wait(10)
@@ -48,7 +81,7 @@ def test_an_error_ends_the_stream() -> None:
             raise ValueError("twenty")
         return [record]
 
-    runtime = Stream([stateless("a", work)], workers=3, buffer=4)
+    runtime = Runtime([stateless("a", work)], workers=3, buffer=4)
     outputs: list[int] = []
     runtime.open(outputs.append)
 
@@ -73,7 +106,7 @@ def test_stop_drops_what_is_under_way() -> None:
         return [record]
 
     outputs: list[int] = []
-    runtime = Stream([stateless("a", work)], workers=2)
+    runtime = Runtime([stateless("a", work)], workers=2)
     runtime.open(outputs.append)
     for record in range(100):
         runtime.submit(record)
@@ -85,7 +118,7 @@ def test_stop_drops_what_is_under_way() -> None:
 
 
 def test_a_stream_must_be_opened_once() -> None:
-    runtime = Stream([stateless("a", lambda r: [r])])
+    runtime = Runtime([stateless("a", lambda r: [r])])
     methods: list[Callable[[], object]] = [lambda: runtime.submit(1), runtime.finish, runtime.stop]
     for method in methods:
         with pytest.raises(SettingError):

@@ -7,10 +7,11 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow.compute as pc
 import pytest
 from pyspark.sql import SparkSession
 
@@ -121,6 +122,52 @@ def test_couriers_of_an_elastic_flow_follow_the_load(
     assert told[0].startswith("2 couriers instead of 1: courier 0 was busy for"), told
 
 
+class Seen(ps.KeyedProcessor):
+    """Gives each row, with how many its key has had."""
+
+    output_schema = "key long, value long, seen long"
+
+    def init(self, handle: Any) -> None:
+        self.count = handle.get_value_state("count", "n long")
+
+    def handle_input_rows(self, key: Any, rows: Any, timers: Any) -> Iterator[Any]:
+        (n,) = self.count.get() or (0,)
+        for row in rows:
+            n += 1
+            yield (row.key, row.value, n)
+        self.count.update((n,))
+
+
+@pytest.mark.parametrize("one_host", [False, True])
+def test_rows_leave_in_the_order_of_each_partition(
+    spark: SparkSession, checkpoint: str, one_host: bool
+) -> None:
+    """Through two steps with different keys, while a host is killed and, with several, slots move."""
+    sink, rows, partitions = ps.collect(), 30_000, 2
+    source = ps.rate(RATE, keys=100, rows=rows, partitions=partitions)
+    flow = ps.flow(source).key_by("key", slots=8).process(Seen())
+    flow = flow.map_batches(
+        lambda batch: batch.set_column(0, "key", pc.bit_wise_and(batch.column("value"), 63))
+    )
+    flow = flow.key_by("key", slots=8).process(Seen())
+    flow = flow.on_one_host() if one_host else flow.ordered()
+    start: dict[str, Any] = {"mode": "live", "checkpoint": checkpoint, "checkpoint_every": "200ms"}
+    query = flow.start(sink, hosts=2, couriers=2, **start)
+    until(query, lambda: len(query.progress) >= 2)
+    first = min(query.placements())
+    if not one_host:
+        query.move(first, range(4), f"{first}/1")
+        until(query, lambda: query.status.pending_slots == 0)
+    before = query.progress[-1].epoch
+    os.kill(query.status.hosts[f"{first}/0"], signal.SIGKILL)
+    until(query, lambda: query.progress[-1].epoch > before + 2)
+    assert query.await_termination(WAIT_S)
+    values = [row["value"] for row in sink.rows()]
+    for partition in range(partitions):
+        of_partition = [value for value in values if value % partitions == partition]
+        assert of_partition == list(range(partition, rows, partitions))
+
+
 def test_a_stopped_flow_leaves_nothing_running(spark: SparkSession, checkpoint: str) -> None:
     query = counted(None).start(ps.collect(), mode="live", checkpoint=checkpoint)
     until(query, lambda: any(p.latency and p.latency.p50_ms < 200 for p in query.progress))
@@ -140,8 +187,8 @@ def test_what_live_cannot_do_is_refused(spark: SparkSession, tmp_path: Path) -> 
     frame = ps.flow(spark.readStream.format("rate").load()).key_by("value").aggregate(n=ps.count())
     with pytest.raises(FlowError, match="only Spark can read"):
         frame.start(sink, **live)
-    with pytest.raises(FlowError, match="one host"):
-        flow.on_one_host().start(sink, **live)
+    with pytest.raises(FlowError, match="elastic"):
+        flow.on_one_host().sla("1s").elastic().start(sink, **live)
     for wrong, what in (
         ({"trigger": "1s"}, "trigger"),
         ({"close": True}, "never ends"),

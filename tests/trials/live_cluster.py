@@ -264,7 +264,10 @@ class LiveCluster:
         self.recorded: list[Any] = []
         """What control was told, of the newest driver: its opening, and all events."""
         self.flow, self.sources, self.store, self.settings = flow, sources, store, settings
-        self.hosts, self.couriers = {step.id: hosts for step in flow.keyed}, couriers
+        self.hosts, self.couriers = (
+            {step.id: min(hosts, step.slots) for step in flow.keyed},
+            couriers,
+        )
         self.migration, self._checkpoint_ms = Migration.parse(migration), checkpoint_ms
         self.memory_limit, self._close_flow = memory_limit, close
         self.sink, self._transactional = KeptRows(), transactional

@@ -33,7 +33,14 @@ from tests.trials.event_twins import StepTwin
 from tests.trials.join_twins import RecentTwin
 from tests.trials.ledger import OPS, ORDERS, SLOTS, SUMS, Ledger, SumsTwin, _Account
 from tests.trials.plain_rows import Row, net, plain
-from tests.trials.shops import TWO_KEYS, by_partition, in_arrival_order, shop_rows
+from tests.trials.shops import (
+    THREE_KEYS,
+    TWO_KEYS,
+    by_partition,
+    in_arrival_order,
+    shop_rows,
+    unchained,
+)
 from tests.trials.top_twins import DistinctTwin
 
 KEYS = 12
@@ -357,6 +364,12 @@ SUBJECTS: dict[str, Subject] = {
     "mixed": Subject(MIXED, _clicks, _mixed),
     "updated": Subject(_one(_UPDATED, _CLICKS, "updated"), _clicks, _updated),
     "shops": Subject(replace(TWO_KEYS, ordered=True), shop_rows, _in_order, "p"),
+    "chained": Subject(
+        replace(THREE_KEYS, ordered=True),
+        shop_rows,
+        lambda given, found: _in_order(given, unchained(found)),
+        "p",
+    ),
     "distinct": _of_case(_distinct()),
     "recent": _of_case(_recent("inner")),
     "recent-left": _of_case(_recent("left")),

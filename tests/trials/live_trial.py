@@ -149,6 +149,8 @@ def subject_trial(
     subject = SUBJECTS[name]
     flow = replace(subject.flow, ordered=ordered or subject.flow.ordered, one_host=one_host)
     subject = replace(subject, flow=flow)
+    if one_host:
+        kwargs |= {"hosts": 1, "migration": "pause"}
     sources, given = [], []
     for number, plan in enumerate(subject.flow.sources):
         by_name = taps(*(f"s{number}p{n}" for n in range(partitions)))

@@ -1,4 +1,4 @@
-"""Rows of several partitions through two steps with different keys, whose output shows its order.
+"""Rows of several partitions through steps with different keys, whose output shows its order.
 
 Each partition has keys of its own in both steps, so that no two race: what comes out of a partition's rows is
 what one thread makes of them, one after the other.
@@ -38,7 +38,7 @@ class Numbered(KeyedProcessor):
         (seen,) = self.seen.get() or (0,)
         for row in rows:
             seen += 1
-            for copy in range(row.item % 3):
+            for copy in range(row.item // 3 % 3):
                 yield (row.p, row.n, row.who, row.item, copy, seen)
         self.seen.update((seen,))
 
@@ -56,6 +56,27 @@ class Again(Numbered):
         self.seen.update((seen,))
 
 
+class Chained(KeyedProcessor):
+    """Of all rows together: numbers them, each with a hash of all up to it."""
+
+    output_schema = "p string, n long, copy int, seen long, again long, place long, hash long"
+
+    def init(self, handle: Any) -> None:
+        self.state = handle.get_value_state("state", "place long, hash long")
+
+    def handle_input_rows(self, key: Any, rows: Any, timers: Any) -> Iterator[Any]:
+        place, hash = self.state.get() or (0, 0)
+        for row in rows:
+            hash = hashed(hash, row.n, row.copy)
+            yield (row.p, row.n, row.copy, row.seen, row.again, place, hash)
+            place += 1
+        self.state.update((place, hash))
+
+
+def hashed(hash: int, n: int, copy: int) -> int:
+    return (hash * 31 + 3 * n + copy) % 1_000_003
+
+
 def without_elevens(batch: pa.RecordBatch) -> pa.RecordBatch:
     return batch.filter(pa.array([item != 11 for item in batch.column("item").to_pylist()]))
 
@@ -69,6 +90,11 @@ TWO_KEYS = FlowPlan(
         MapStep("map", without_elevens, _FIRST.output, _FIRST.output),
         KeyedStep("second", SLOTS, _SECOND),
     ),
+)
+
+THREE_KEYS = FlowPlan(
+    TWO_KEYS.sources,
+    (*TWO_KEYS.steps, KeyedStep("chained", 1, ProcessPlan(_SECOND.output, [], Chained()))),
 )
 
 
@@ -88,7 +114,7 @@ def in_arrival_order(given: list[Row]) -> dict[str, list[tuple[Any, ...]]]:
     out: dict[str, list[tuple[Any, ...]]] = defaultdict(list)
     for row in given:
         seen[row["who"]] += 1
-        for copy in range(row["item"] % 3):
+        for copy in range(row["item"] // 3 % 3):
             if row["item"] != 11:
                 seen[row["item"]] += 1
                 out[row["p"]].append(
@@ -103,3 +129,15 @@ def by_partition(found: list[Row]) -> dict[str, list[tuple[Any, ...]]]:
     for row in found:
         out[row["p"]].append(tuple(row.values()))
     return out
+
+
+def unchained(found: list[Row]) -> list[Row]:
+    """What `THREE_KEYS` gave, in the order in which its last step saw it, as its second one gave it."""
+    found = sorted(found, key=lambda row: int(row["place"]))
+    assert [row["place"] for row in found] == list(range(len(found)))
+    hash, rows = 0, []
+    for row in found:
+        hash = hashed(hash, row["n"], row["copy"])
+        assert row["hash"] == hash, row
+        rows.append({name: row[name] for name in _SECOND.output.names})
+    return rows

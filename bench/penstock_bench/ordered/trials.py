@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 
+from penstock.runtime import Runtime
 from penstock.runtime.schedules import Schedule, queue_size_throttling
 from penstock_bench.ordered.chains import Asleep, TrialChain, TrialChunk
 from penstock_bench.ordered.rivals import QUEUES, REORDERINGS
-from penstock_bench.ordered.stream import Stream
 from penstock_bench.report import Result, Sample, Show
 
 LOW, HIGH = 0.2, 0.8
@@ -175,7 +175,7 @@ def run_one(trial: Trial) -> Shown:
         delivery.spend(item.records, None)
         markers.leave(item.number)
 
-    stream = Stream(
+    stream = Runtime(
         trial.chain.operators(trial.parts, begin),
         workers=trial.workers,
         schedule=schedule_of(trial),

@@ -81,7 +81,7 @@ def start(flow: Flow, options: StartOptions) -> FlowQuery:
         )
     counts = host_counts(plan, options.hosts)
     if plan.one_host:
-        chosen = _for_one_host(flow, plan, counts)
+        chosen = for_one_host(flow, plan, counts)
     most, elastic = most_hosts(flow, plan, counts), flow.elasticity
     check_cores(source.sparkSession, 1 if plan.one_host else sum(most.values()))
     if settings.host_cores is None:
@@ -135,7 +135,7 @@ def start(flow: Flow, options: StartOptions) -> FlowQuery:
     return FlowQuery(FlowParts(settled)).launch()
 
 
-def _for_one_host(flow: Flow, plan: FlowPlan, counts: dict[str, int]) -> Migration:
+def for_one_host(flow: Flow, plan: FlowPlan, counts: dict[str, int]) -> Migration:
     """Give each step its one host; returns how its state comes when it starts: all at once."""
     must_be_a_chain(plan)
     if flow.elasticity is not None:

@@ -12,6 +12,7 @@ from penstock.flows.start import (
     StartOptions,
     claim,
     elastic_counts,
+    for_one_host,
     host_counts,
     most_hosts,
     sink_of,
@@ -45,7 +46,7 @@ def start_live(flow: Flow, options: StartOptions) -> FlowQuery:
     checkpoint, settings, close = options.checkpoint, options.settings, options.close
     late_rows = options.late_rows
     sources = _sources(flow)
-    _refuse(flow, options.trigger, options.delivery)
+    _refuse(options.trigger, options.delivery)
     bounded = all(getattr(source, "rows", None) is not None for source in sources)
     if close and not bounded:
         raise SettingError(
@@ -61,13 +62,17 @@ def start_live(flow: Flow, options: StartOptions) -> FlowQuery:
             f"checkpoint_every={options.checkpoint_every!r}", hint='use "1s" or the like'
         )
     spark, counts = flow.spark, host_counts(plan, options.hosts)
+    migration = Migration.parse(options.migration)
+    if plan.one_host:
+        migration = for_one_host(flow, plan, counts)
     most = most_hosts(flow, plan, counts)
+    tasks = 1 if plan.one_host else sum(most.values())
     count = _courier_count(sources, options.couriers)
     check_session(spark)
-    check_cores(spark, sum(most.values()), count + bool(late_rows))
+    check_cores(spark, tasks, count + bool(late_rows))
     crew = None
     if flow.elasticity is not None and options.couriers is None:
-        crew = _crew_limits(task_slots(spark), sum(most.values()) + bool(late_rows))
+        crew = _crew_limits(task_slots(spark), tasks + bool(late_rows))
     if settings.host_cores is None:
         settings = replace(settings, host_cores=task_cores(spark))
     temporary = ""
@@ -96,7 +101,7 @@ def start_live(flow: Flow, options: StartOptions) -> FlowQuery:
         store=store.place,
         flow_id=flow_id,
         hosts=counts,
-        migration=Migration.parse(options.migration),
+        migration=migration,
         settings=settings,
         sla=flow.bound,
         elastic=flow.elasticity,
@@ -123,7 +128,7 @@ def _sources(flow: Flow) -> tuple[LiveSource, ...]:
     return found
 
 
-def _refuse(flow: Flow, trigger: str | None, delivery: str) -> None:
+def _refuse(trigger: str | None, delivery: str) -> None:
     """Refuse what a live flow cannot do."""
     if trigger is not None:
         raise SettingError(
@@ -134,9 +139,6 @@ def _refuse(flow: Flow, trigger: str | None, delivery: str) -> None:
         raise SettingError(
             f"delivery={delivery!r} is unknown", hint='use "at_once" or "transactional"'
         )
-    for asked, method, what in ((flow.one_host, "on_one_host", "run on one host"),):
-        if asked:
-            raise FlowError(f"a live flow cannot {what}", hint=f"leave out {method}(), or {_MICRO}")
 
 
 def _courier_count(sources: tuple[LiveSource, ...], wanted: int | None) -> int:

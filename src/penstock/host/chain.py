@@ -17,15 +17,13 @@ from itertools import count
 import pyarrow as pa
 
 from penstock.errors import ProtocolError
-from penstock.host.chain_stages import EpochEnd, KeyedStage, MapStage, Rows, SendStage, UnderWay
+from penstock.host.chain_stages import EpochEnd, Rows, UnderWay, chain_of
+from penstock.host.chain_work import ChainWork
 from penstock.host.machine import HostMachine
-from penstock.host.parted import PartedOperator
 from penstock.operators.operator import Answer
 from penstock.operators.places import Places
-from penstock.plan.steps import FlowPlan, MapStep
-from penstock.runtime.operators import ChainOperator as Stage
+from penstock.plan.steps import FlowPlan
 from penstock.runtime.runtime import Runtime
-from penstock.runtime.scheduler import Meter
 from penstock.settings import Settings
 from penstock.wire.messages import ChannelHeader
 
@@ -42,23 +40,17 @@ class StepChain:
         self.output = flow.output
         self._steps = [step.id for step in flow.keyed]
         self._channel = UnderWay(flow.on_error)
-        self._keyed: list[KeyedStage] = []
-        self._after: list[int] = []
-        """Which stage what a keyed step gives goes to."""
-        stages: list[Stage] = []
-        for step in flow.steps:
-            if isinstance(step, MapStep):
-                stages.append(MapStage(step, self._channel))
-                continue
-            place = len(self._keyed)
-            operator = machines[place].operator
-            assert isinstance(operator, PartedOperator)
-            *before, work = operator.stages()
-            self._keyed.append(KeyedStage(work, machines[place], place, self._channel))
-            stages += [SendStage(step, place, self._channel), *before, self._keyed[-1]]
-            self._after.append(len(stages))
-        self._length = len(stages)
-        self._runtime = Runtime(stages, workers=settings.workers, schedule=settings.schedule)
+        self._chain = chain_of(flow, machines, self._channel)
+        self._runtime = Runtime(
+            self._chain.stages, workers=settings.workers, schedule=settings.schedule
+        )
+        self.live = ChainWork(flow, machines, settings)
+        """What does the rounds of live runs."""
+
+    @property
+    def machines(self) -> Sequence[HostMachine]:
+        """Those of the keyed steps, in order."""
+        return self._machines
 
     def needs(self, header: ChannelHeader, kind: str, batches: list[pa.RecordBatch]) -> None:
         """Nothing: all state of a chain's steps was brought before its first epoch."""
@@ -82,38 +74,29 @@ class StepChain:
         marks = [machine.operator.table.savepoint() for machine in self._machines]
         before = self._runtime.meters
         try:
-            given = self._run(batches)
+            given = self._run(header, batches)
         except BaseException:
             self._undo(marks)
             raise
         aside = self._channel.aside
         answer = Answer(given, aside.dead, late=aside.late)
-        for (machine, channel), (rows, busy_s) in zip(steps, self._spent(before), strict=True):
+        spent = self._chain.spent(before, self._runtime.meters)
+        for (machine, channel), (rows, busy_s) in zip(steps, spent, strict=True):
             machine.keep(channel, answer, rows, busy_s)
         return answer
 
-    def _spent(self, before: Sequence[Meter]) -> list[tuple[int, float]]:
-        """Records and seconds of each keyed step since then, with all that leads up to it."""
-        spent, begin = [], 0
-        now = self._runtime.meters
-        for end in self._after:
-            worked = sum(now[n].worked - before[n].worked for n in range(begin, end))
-            records = now[end - 1].records_in - before[end - 1].records_in
-            spent.append((records, worked))
-            begin = end
-        return spent
-
-    def _run(self, batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
-        steps, fired = self._channel.steps, len(self._keyed)
+    def _run(self, header: ChannelHeader, batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
+        steps, chain = header.steps, self._chain
+        fired = len(chain.keyed)
         items: list[Rows | EpochEnd] = list(self._chunks(batches, fired + 1))
         if self._machines[0].ends_epoch(steps[0]):
             items.append(EpochEnd(fired + 1 + len(items)))
         ahead: dict[int, list[Rows]] = {}
-        for place, (after, keyed) in enumerate(zip(self._after, self._keyed, strict=True)):
+        for place, (after, keyed) in enumerate(zip(chain.after, chain.keyed, strict=True)):
             answer = self._machines[place].fired(steps[place])
             # A step gets what the one before it fired first, then what became of all others'.
             ahead[after] = keyed.rows(fired - place, answer)
-        given = ahead.pop(self._length, [])
+        given = ahead.pop(len(chain.stages), [])
         given += [item for item in self._runtime.run(items, ahead) if isinstance(item, Rows)]
         return [batch for rows in given for batch in rows.batches]
 
@@ -137,3 +120,4 @@ class StepChain:
     def end(self) -> None:
         """No more channels will come."""
         self._runtime.close()
+        self.live.end()

@@ -12,14 +12,16 @@ import pyarrow as pa
 
 from penstock.exchange.aside import Aside
 from penstock.exchange.step_work import StepWork
-from penstock.host.chunks import ChannelChunk, Parted
+from penstock.host.chunks import ChannelChunk, Parted, Round, Rounded
 from penstock.host.machine import HostMachine
 from penstock.host.part_stages import HostStage
-from penstock.operators.operator import Answer, OnError, Outgoing
+from penstock.host.parted import PartedOperator
+from penstock.operators.operator import Answer, EpochTime, OnError, Outgoing
 from penstock.operators.places import Places, in_order
-from penstock.plan.steps import KeyedStep, MapStep
+from penstock.plan.steps import FlowPlan, KeyedStep, MapStep
 from penstock.runtime.operators import ChainOperator as Stage
 from penstock.runtime.operators import Mark
+from penstock.runtime.scheduler import Meter
 from penstock.wire.messages import ChannelHeader
 
 _NUMBER_BITS = 32
@@ -48,20 +50,33 @@ class EpochEnd(Mark):
 
 
 class UnderWay:
-    """The channel that a chain works on, as all its stages know it."""
+    """What a chain works on, as all its stages know it: a channel, or chunks of a live run."""
 
-    steps: list[ChannelHeader]
+    times: Sequence[EpochTime]
     """One for each keyed step."""
+    partition = 0
+    live = False
 
     def __init__(self, on_error: OnError) -> None:
         self._on_error = on_error
 
     def begin(self, header: ChannelHeader) -> None:
         """From now on it is this channel."""
-        self.steps, self.aside = header.steps, Aside()
-        self.work = StepWork(self._on_error, header.keep_late, self.aside)
+        self.times, self.partition = [step.time for step in header.steps], header.partition
         self.closed = False
         """Whether a step has closed the epoch."""
+        self._begin(header.keep_late)
+
+    def start(self, times: Sequence[EpochTime]) -> None:
+        """From now on chunks of a live run come at these times: each is a round of every step."""
+        self.times, self.live = times, True
+        self._begin(keep_late=True)
+
+    def _begin(self, keep_late: bool) -> None:
+        self.aside = Aside()
+        self.work = StepWork(self._on_error, keep_late, self.aside)
+        self.due: list[tuple[int, dict[str, int]]] = []
+        """What rounds have touched: the number of the keyed step, and when entries fall due."""
 
 
 class MapStage(HostStage):
@@ -84,16 +99,18 @@ class SendStage(HostStage):
         self._step, self._place, self._channel = step, place, channel
 
     def work(self, part: int, piece: Rows) -> Sequence[ChannelChunk]:
-        step, work, header = self._step, self._channel.work, self._channel.steps[self._place]
+        step, channel, time = self._step, self._channel, self._channel.times[self._place]
+        work = channel.work
         sent: list[Outgoing] = []
         rows = work.fit(step, 0, piece.batches)
-        kind = work.send(step, step.plan.sender(header.time), [rows], sent.append)
+        kind = work.send(step, step.plan.sender(time), [rows], sent.append)
         batches = [outgoing.batch for outgoing in sent if outgoing.batch.num_rows]
         if not batches:
             return ()
         records = sum(batch.num_rows for batch in batches)
         serials = (piece.number << _NUMBER_BITS) + np.arange(records)
-        return [ChannelChunk(kind, batches, Places.of_records(header.partition, serials))]
+        places = Places.of_records(channel.partition, serials)
+        return [ChannelChunk(kind, batches, places, Round(0, time) if channel.live else None)]
 
 
 class KeyedStage:
@@ -107,7 +124,8 @@ class KeyedStage:
     def join(self, item: ChannelChunk | Parted, results: list[Any]) -> Sequence[Rows]:
         number = _number(item)
         given = self._work.join(item, results)
-        return [rows for answer in given for rows in self.rows(number, answer)]
+        answers = (one.answer if isinstance(one, Rounded) else one for one in given)
+        return [rows for answer in answers for rows in self.rows(number, answer)]
 
     def mark(self, mark: Mark) -> Sequence[Rows]:
         if not isinstance(mark, EpochEnd):
@@ -118,6 +136,8 @@ class KeyedStage:
     def rows(self, number: int, answer: Answer) -> list[Rows]:
         """What an answer brings to the next step."""
         self._channel.aside.dead.extend(answer.dead)
+        if answer.due:
+            self._channel.due.append((self._place, answer.due))
         batches = in_order(answer.batches, answer.places)
         return [Rows(number, batches)] if batches else []
 
@@ -127,3 +147,40 @@ def _number(item: ChannelChunk | Parted) -> int:
     chunk = item.pieces[0][1] if isinstance(item, Parted) else item
     assert isinstance(chunk, ChannelChunk) and chunk.places is not None
     return int(chunk.places.minor[0]) >> _NUMBER_BITS
+
+
+@dataclass(frozen=True)
+class Chain:
+    """The stages of all steps."""
+
+    stages: list[Stage]
+    keyed: list[KeyedStage]
+    after: list[int]
+    """Which stage what a keyed step gives goes to."""
+
+    def spent(self, before: Sequence[Meter], now: Sequence[Meter]) -> list[tuple[int, float]]:
+        """Records and seconds of each keyed step between two looks, with all that leads up to it."""
+        spent, begin = [], 0
+        for end in self.after:
+            worked = sum(now[n].worked - before[n].worked for n in range(begin, end))
+            records = now[end - 1].records_in - before[end - 1].records_in
+            spent.append((records, worked))
+            begin = end
+        return spent
+
+
+def chain_of(flow: FlowPlan, machines: Sequence[HostMachine], channel: UnderWay) -> Chain:
+    """The stages of a flow's steps; `machines` are those of the keyed ones, in order."""
+    chain = Chain([], [], [])
+    for step in flow.steps:
+        if isinstance(step, MapStep):
+            chain.stages.append(MapStage(step, channel))
+            continue
+        place = len(chain.keyed)
+        operator = machines[place].operator
+        assert isinstance(operator, PartedOperator)
+        *before, work = operator.stages()
+        chain.keyed.append(KeyedStage(work, machines[place], place, channel))
+        chain.stages.extend([SendStage(step, place, channel), *before, chain.keyed[-1]])
+        chain.after.append(len(chain.stages))
+    return chain

@@ -1,4 +1,5 @@
-"""What goes through a host's runtime: chunks of a channel, and the opening and closing of an epoch.
+"""What goes through a host's runtime: chunks of a channel, and the opening and closing of an epoch; or, in a
+live run, rounds.
 
 Each of these is done to an operator, and gives an answer. In a step that is cut into parts, a chunk
 becomes pieces, one for each part that has rows in it.
@@ -7,18 +8,52 @@ becomes pieces, one for each part that has rows in it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
-from penstock.operators.operator import Answer, Operator
+from penstock.operators.operator import Answer, EpochTime, Operator
 from penstock.operators.places import Places
 from penstock.runtime.operators import Mark
 
 _FEW = 1 << 16
 """Rows that are rather copied into one batch than sent in several."""
+NOBODY = -1
+"""In place of a courier, where a round is of no rows."""
 _MOST_BYTES = 1 << 30
 """Arrow's arrays of texts hold twice as much."""
+
+
+@dataclass(frozen=True)
+class Round:
+    """A round of a live run."""
+
+    courier: int
+    """The courier whose rows it is of, or NOBODY."""
+    time: EpochTime
+
+
+@dataclass(frozen=True)
+class Rounded:
+    """What a round gave."""
+
+    round: Round
+    answer: Answer
+    rows = 0
+
+
+def a_round(operator: Operator, time: EpochTime, work: Callable[[Operator], Answer]) -> Answer:
+    """One whole round of an operator, or of a part of it, with some work in it."""
+    table = operator.table
+    operator.begin(time)
+    answers = [work(operator), operator.close()]
+    due = {}
+    for name in operator.due_columns:
+        least = table.least(name, 0, table.touched())
+        if least is not None:
+            due[name] = least
+    table.step()
+    return joined([*answers, Answer(due=due)])
 
 
 @dataclass(frozen=True)
@@ -34,6 +69,8 @@ class ChannelChunk:
     batches: list[pa.RecordBatch]
     places: Places | None = None
     """The places of all records, where the step is ordered."""
+    round: Round | None = None
+    """In a live run: a chunk is a round of its own."""
 
     @property
     def rows(self) -> int:
@@ -41,6 +78,11 @@ class ChannelChunk:
 
     def on(self, operator: Operator) -> Answer:
         """Let an operator take it in."""
+        if self.round is None:
+            return self._applied(operator)
+        return a_round(operator, self.round.time, self._applied)
+
+    def _applied(self, operator: Operator) -> Answer:
         return operator.apply(self.kind, self.batches, self.places)
 
     def together(self) -> ChannelChunk:
@@ -49,7 +91,7 @@ class ChannelChunk:
             return self
         if self.rows > _FEW and sum(batch.nbytes for batch in self.batches) > _MOST_BYTES:
             return self
-        return ChannelChunk(self.kind, [pa.concat_batches(self.batches)], self.places)
+        return replace(self, batches=[pa.concat_batches(self.batches)])
 
     def cut(self, rows: int) -> Iterator[ChannelChunk]:
         """The same records in chunks of at most this many rows, none of them empty; nothing is copied."""
@@ -70,7 +112,7 @@ class ChannelChunk:
     def some(self, batches: list[pa.RecordBatch], begin: int, rows: int) -> ChannelChunk:
         """Some of the records: the `rows` records from `begin` on, in these batches."""
         places = None if self.places is None else self.places.slice(begin, rows)
-        return ChannelChunk(self.kind, batches, places)
+        return replace(self, batches=batches, places=places)
 
 
 @dataclass(frozen=True)
@@ -78,6 +120,7 @@ class ForAllParts:
     """What is done to a whole step: an epoch opens, or its input is complete."""
 
     do: Callable[[Operator], Answer]
+    round: Round | None = None
     rows = 0
 
     def on(self, operator: Operator) -> Answer:
@@ -95,6 +138,11 @@ class Parted:
     rows: int
     pieces: list[tuple[int, Work]]
 
+    @property
+    def round(self) -> Round | None:
+        """The round that all pieces are of."""
+        return self.pieces[0][1].round
+
 
 class ChannelEnd(Mark):
     """Passes behind the chunks of a channel."""
@@ -107,4 +155,4 @@ def joined(answers: Iterable[Answer]) -> Answer:
     if len(batches) < 2 or sum(batch.num_rows for batch in batches) > _FEW:
         return whole
     places = [Places.joined(whole.places)] if whole.places else []
-    return Answer([pa.concat_batches(batches)], whole.dead, places)
+    return replace(whole, batches=[pa.concat_batches(batches)], places=places)

@@ -6,13 +6,14 @@ Any of the items is `Work` at first (see `chunks`); cut by part it is `Parted`; 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from penstock.errors import ProtocolError
-from penstock.host.chunks import ChannelChunk, Parted, Work, joined
+from penstock.host.chunks import ChannelChunk, Parted, Rounded, Work, joined
 from penstock.operators.operator import Answer, Operator
 from penstock.operators.places import Places
 from penstock.runtime.operators import Kind
@@ -39,6 +40,8 @@ class HostStage:
         return given
 
     def size(self, item: Any) -> int:
+        if isinstance(item, Rounded):
+            item = item.answer
         if isinstance(item, Answer):
             return sum(batch.num_rows for batch in item.batches)
         return int(item.rows)
@@ -83,7 +86,7 @@ class Cut(HostStage):
         together = batches[0] if len(batches) == 1 else pa.concat_batches(batches)
         rows = together.take(fixed_array(order, pa.int64()))
         places = None if piece.places is None else piece.places.take(order)
-        in_parts = ChannelChunk(piece.kind, [rows], places)
+        in_parts = replace(piece, batches=[rows], places=places)
         pieces: list[tuple[int, Work]] = [
             (number, in_parts.some([rows.slice(begin, end - begin)], begin, end - begin))
             for number, begin, end in runs
@@ -165,11 +168,12 @@ class Parts(HostStage):
             piece = piece.together()
         return piece.on(self._operators[part])
 
-    def join(self, item: Parted, results: list[Answer]) -> Sequence[Answer]:
-        return _given(results)
+    def join(self, item: Parted, results: list[Answer]) -> Sequence[Answer | Rounded]:
+        round = item.round
+        return _given(results) if round is None else [Rounded(round, joined(results))]
 
 
 def _given(results: list[Answer]) -> Sequence[Answer]:
     """The answer to one item; none if there is nothing in it."""
     answer = joined(results)
-    return [answer] if answer.batches or answer.dead else ()
+    return [answer] if answer.batches or answer.dead or answer.due else ()

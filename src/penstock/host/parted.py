@@ -18,7 +18,7 @@ from contextlib import ExitStack
 
 import pyarrow as pa
 
-from penstock.host.chunks import ChannelChunk, ChannelEnd, ForAllParts, Work, joined
+from penstock.host.chunks import ChannelChunk, ChannelEnd, ForAllParts, Rounded, Work, joined
 from penstock.host.part_stages import Cut, Gather, Parts, Whole
 from penstock.operators.operator import Answer, EpochTime, Operator
 from penstock.operators.places import Places
@@ -61,11 +61,14 @@ class PartedOperator:
         tables = [part.table for part in self.parts]
         self.table = tables[0] if parts == 1 else PartedTable(tables)
         self._chunk_rows, self._chunks = chunk_rows, workers * _CHUNKS_PER_WORKER
+        self.workers = workers if parts > 1 else 1
         stages = self.stages()
+        self._rounds = Runtime(stages, workers=self.workers, schedule=schedule)
+        self._rounded: list[Rounded] = []
         if parts > 1:
             self._gather = Gather(parts, chunk_rows * _CHUNKS if self.divisible else None)
             stages.insert(1, self._gather)
-        self._runtime = Runtime(stages, workers=workers if parts > 1 else 1, schedule=schedule)
+        self._runtime = Runtime(stages, workers=self.workers, schedule=schedule)
 
     def keys(self, kind: str, batches: list[pa.RecordBatch]) -> list[Keys]:
         """The keys of a channel's batches."""
@@ -113,6 +116,29 @@ class PartedOperator:
             return self.parts[0].close()
         return self._run([ForAllParts(lambda part: part.close())])
 
+    # -- rounds of a live run, as a stream
+
+    def submit(self, work: Work) -> None:
+        """Begin a round: rows, or what is done to all parts. Each part does its share when it has done those
+        before; on an error all rounds that are not over are lost, and the table must be rolled back."""
+        if not self._rounds.is_open:
+            self._rounds.open(self._rounded.append)
+        self._rounds.submit(work)
+
+    def drain(self) -> list[Rounded]:
+        """Wait until all rounds are over; gives what they gave, in the order in which they began."""
+        if self._rounds.is_open:
+            self._rounds.drain()
+        rounded = list(self._rounded)
+        self._rounded.clear()
+        return rounded
+
+    def abandon(self) -> None:
+        """Drop all rounds that are not over: the table must be rolled back."""
+        if self._rounds.is_open:
+            self._rounds.stop()
+        self._rounded.clear()
+
     def rollback(self) -> None:
         """Return to the newest durable version in every part."""
         for part in self.parts:
@@ -122,6 +148,7 @@ class PartedOperator:
     def end(self) -> None:
         """No more channels will come: end the workers."""
         self._runtime.close()
+        self._rounds.close()
 
     def shutdown(self) -> None:
         """The host ends: end the workers, and let user code of every part close what it holds."""

@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 
@@ -35,13 +35,14 @@ import pyarrow as pa
 from penstock import codec
 from penstock.errors import ProtocolError
 from penstock.exchange.aside import Aside
-from penstock.host.chunks import joined
+from penstock.host.chunks import NOBODY, ChannelChunk, Round, Rounded
 from penstock.host.held_rows import HeldRows, Piece, taken
 from penstock.host.holdings import Holdings
 from penstock.host.residence import FrozenCopy, Need, NeedDue
+from penstock.host.round_work import RoundWork, work_of
 from penstock.host.run_time import RunTime
 from penstock.host.vitals import HostVitals
-from penstock.operators.operator import Answer
+from penstock.operators.operator import EpochTime
 from penstock.operators.places import Places, split_serial, taken_rows, with_both
 from penstock.plan.slots import must_be_slots
 from penstock.state.arrays import Array
@@ -89,6 +90,8 @@ class GatheredEpoch:
     epoch: int
     deltas: tuple[pa.Table, ...]
     vitals: HostVitals
+    place: int = 0
+    """The number of the step, in a host of several."""
 
 
 @dataclass
@@ -180,16 +183,25 @@ class Rounds:
         couriers: int,
         now_ms: Callable[[], int],
         clock: Callable[[], float] = time.perf_counter,
+        work: RoundWork | None = None,
+        behind: Sequence[Holdings] = (),
     ) -> None:
+        """A host of all steps has its own way to `work`, and what it holds of the steps `behind` the first:
+        all of that is there when the run begins, and stays."""
         assert holdings.version is not None
         self.run, self.epoch = run, holdings.version + 1
         self.acted = -1
         """The newest message that was acted on."""
         self._holdings, self._operator, self._host = holdings, holdings.operator, host
+        self._all = (holdings, *behind)
         self._couriers = [_Courier() for _ in range(couriers)]
-        self._ordered = self._operator.ordered
+        self._work = work_of(holdings.operator) if work is None else work
         # what falls due in several hosts can only be put in order where all of it is
-        self._output = output_courier(host.rpartition("/")[0] if self._ordered else host, couriers)
+        self._ordered = self._operator.ordered
+        step = host.rpartition("/")[0]
+        self._output = output_courier(step if self._ordered else host, couriers)
+        self.refill: Callable[[], None] = lambda: None
+        """Called for frames that have come meanwhile: whoever has some lets `receive` know."""
         self._clock = clock
         self._messages: dict[int, tuple[Message, set[int]]] = {}
         """Reroutes and the like that have not come from all couriers, and from whom they have."""
@@ -198,7 +210,7 @@ class Rounds:
         self._held = HeldRows(holdings, by_slot=self._ordered)
         self._needs: list[Need] = []
         """What has to be fetched, and was not told of."""
-        self.time = RunTime(holdings, now_ms, self._needs)
+        self.time = RunTime(holdings, self._work, now_ms, self._needs)
         self._behind: int | None = None
         """The newest reroute that was acted on, while what is due of its slots has not fired."""
         self._told: int | None = None
@@ -284,8 +296,8 @@ class Rounds:
         pieces, need = self._held.released()
         self._ask_for(need)
         moved = self._overtakes(pieces, outcome) or self._absorb(pieces, outcome)
-        for some, fired in self._rounds_of(pieces, fires):
-            self._round(some, fired, outcome)
+        if pieces or fires:
+            self._round(pieces, fires, outcome)
         acted = self._acts(outcome) or self._cuts(outcome) or self._ends(outcome)
         acted = self._catches_up(outcome) or acted
         time_goes_on = self.time.is_behind and (bool(pieces) or moved)
@@ -296,48 +308,75 @@ class Rounds:
             or any(courier.frames and courier.barrier is None for courier in self._couriers)
         )
 
-    def _rounds_of(self, pieces: list[Piece], fires: bool) -> Iterator[tuple[list[Piece], bool]]:
-        """What goes into a round each: all of it, or in order one courier's rows."""
-        if not self._ordered:
-            if pieces or fires:
-                yield pieces, fires
-            return
-        if fires:
-            yield [], True
-        for _, some in groupby(pieces, lambda piece: piece[2]):
-            yield list(some), False
-
     def _round(self, pieces: list[Piece], fires: bool, outcome: Worked) -> None:
-        began, operator = self._clock(), self._operator
+        """Let time make due what it does, and rows be taken in: one round for all, or for each courier's.
+        Where rounds overlap, those of rows that come meanwhile begin before these are over."""
+        began, work, rows = self._clock(), self._work, 0
         time = self.time.now(self.epoch)
-        operator.begin(time)
-        answers = [operator.fire()] if fires else []
-        rows = 0
-        for (kind, _), some in groupby(pieces, lambda piece: (piece[0], piece[1].schema)):
-            batches = [batch for _, batch, _ in some]
-            whole = batches if len(batches) == 1 else [pa.concat_batches(batches)]
-            rows += whole[0].num_rows
-            answers.append(operator.apply(kind, *split_serial(whole, pieces[0][2])))
-        answers.append(operator.close())
-        self.time.note_due(time, fires)
-        operator.table.step()
-        self._give(joined(answers), outcome)
+        rounded: list[Rounded] = []
+        try:
+            if fires:
+                rounded.append(Rounded(Round(NOBODY, time), work.fire(time)))
+                self.time.note_fired(time)
+            while pieces:
+                for chunk in self._chunks(pieces, time):
+                    rows += chunk.rows
+                    work.submit(chunk)
+                pieces = self._more(MOST_ROWS - rows) if work.overlaps else []
+            rounded += work.drain()
+        except BaseException:
+            work.abandon()
+            raise
+        for one in rounded:
+            self._give(one, outcome)
         took_s = self._clock() - began
         self._rows += rows
         outcome.rows, outcome.busy_s = outcome.rows + rows, outcome.busy_s + took_s
         self.spent(took_s)
 
-    def _give(self, answer: Answer, outcome: Worked) -> None:
-        """Output goes to one courier, so that it keeps its order; in flows that are ordered each row goes to
-        the courier of the record that has caused it."""
+    def _chunks(self, pieces: list[Piece], time: EpochTime) -> Iterator[ChannelChunk]:
+        """Rows, put together as far as they may be."""
+        apart = self._work.apart
+
+        def alike(piece: Piece) -> tuple[str, pa.Schema, int]:
+            return piece[0], piece[1].schema, piece[2] if apart else NOBODY
+
+        for (kind, _, courier), some in groupby(pieces, alike):
+            batches = [batch for _, batch, _ in some]
+            whole = batches if len(batches) == 1 else [pa.concat_batches(batches)]
+            yield ChannelChunk(kind, *split_serial(whole, courier), Round(courier, time))
+
+    def _more(self, most: int) -> list[Piece]:
+        """Rows that have come meanwhile, and can be applied before anything else is looked at."""
+        pieces = list[Piece]()
+        if self._holdings.residence.any_partial or self._held.chunks:
+            return pieces
+        self.refill()
+        for number, courier in enumerate(self._couriers):
+            while most > 0 and courier.barrier is None and courier.frames:
+                if courier.frames[0][0].chunk is None:
+                    break
+                frame, batch = self._next_frame(courier)
+                assert batch is not None and frame.chunk is not None
+                pieces.append((frame.chunk.kind, batch, number))
+                most -= batch.num_rows
+        return pieces
+
+    def _give(self, rounded: Rounded, outcome: Worked) -> None:
+        """Output goes to one courier, so that it keeps its order; where the flow is ordered, each row goes
+        to the courier of the record that has caused it."""
+        answer, taker = rounded.answer, self._taker
+        self.time.note_due(answer.due)
+        if self._work.answers_back and rounded.round.courier != NOBODY:
+            taker = rounded.round.courier
         for number, batch in enumerate(answer.batches):
-            if batch.num_rows and not self._ordered:
-                outcome.sent.append(Sent(self._taker, batch))
+            if batch.num_rows and not answer.places:
+                outcome.sent.append(Sent(taker, batch))
             elif batch.num_rows:
                 outcome.sent += self._by_cause(batch, answer.places[number])
         aside = Aside(answer.dead, answer.late)
         if aside:
-            outcome.sent.append(Sent(self._taker, None, Back(aside=codec.to_plain(aside))))
+            outcome.sent.append(Sent(taker, None, Back(aside=codec.to_plain(aside))))
 
     def _by_cause(self, batch: pa.RecordBatch, places: Places) -> Iterator[Sent]:
         due, rows = places.of_time, with_both(batch, places)
@@ -436,16 +475,19 @@ class Rounds:
             for number, courier in enumerate(self._couriers):
                 if courier.frames and courier.barrier is None:
                     going = True
-                    frame, batch, nbytes = courier.frames.popleft()
-                    courier.waiting -= nbytes
-                    if batch is not None:
-                        courier.rows -= batch.num_rows
-                    if frame.message is not None:
-                        courier.ahead.popleft()
-                    if frame.chunk is not None:
-                        courier.newest = frame.chunk.number
-                        courier.looked_at.append(frame.chunk.number)
-                    yield number, frame, batch
+                    yield number, *self._next_frame(courier)
+
+    def _next_frame(self, courier: _Courier) -> tuple[Frame, pa.RecordBatch | None]:
+        frame, batch, nbytes = courier.frames.popleft()
+        courier.waiting -= nbytes
+        if batch is not None:
+            courier.rows -= batch.num_rows
+        if frame.message is not None:
+            courier.ahead.popleft()
+        if frame.chunk is not None:
+            courier.newest = frame.chunk.number
+            courier.looked_at.append(frame.chunk.number)
+        return frame, batch
 
     def _note_message(self, courier: int, message: Message, outcome: Worked) -> None:
         if message.checkpoint is not None:
@@ -520,11 +562,14 @@ class Rounds:
         assert checkpoint is not None
         if any(barrier != checkpoint for barrier in barriers):
             raise ProtocolError(f"couriers have come to different checkpoints: {barriers}")
-        vitals = self._holdings.vitals(self._rows, self._busy_s * 1000)
-        vitals = replace(vitals, watermark_ms=self.time.watermark)
-        deltas = self._holdings.cut(checkpoint.epoch)
-        outcome.gathered.append(GatheredEpoch(checkpoint.epoch, tuple(deltas), vitals))
-        self._holdings.settle(checkpoint.durable)
+        spent = self._work.spent() or [(self._rows, self._busy_s)]
+        for place, (holdings, (rows, busy_s)) in enumerate(zip(self._all, spent, strict=True)):
+            vitals = holdings.vitals(rows, busy_s * 1000)
+            vitals = replace(vitals, watermark_ms=self.time.watermark)
+            deltas = holdings.cut(checkpoint.epoch)
+            gathered = GatheredEpoch(checkpoint.epoch, tuple(deltas), vitals, place)
+            outcome.gathered.append(gathered)
+            holdings.settle(checkpoint.durable)
         self.epoch = checkpoint.epoch + 1
         self._rows, self._busy_s = 0, 0.0
         for courier in self._couriers:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from penstock.host.holdings import Holdings
 from penstock.host.residence import Need, NeedDue
+from penstock.host.round_work import RoundWork
 from penstock.operators.operator import EpochTime
 from penstock.wire.live import Time
 
@@ -26,8 +27,10 @@ class RunTime:
     is added to `needs`.
     """
 
-    def __init__(self, holdings: Holdings, now_ms: Callable[[], int], needs: list[Need]) -> None:
-        self._holdings, self._operator = holdings, holdings.operator
+    def __init__(
+        self, holdings: Holdings, work: RoundWork, now_ms: Callable[[], int], needs: list[Need]
+    ) -> None:
+        self._holdings, self._work = holdings, work
         self._clock, self._needs, self._now = now_ms, needs, 0
         self.watermark: int | None = None
         """What has fired up to."""
@@ -73,7 +76,7 @@ class RunTime:
 
     def passes(self, first_held: int, epoch: int) -> bool:
         """Let time go on, up to the first chunk that is held; gives whether something falls due."""
-        if not self._operator.due_columns and not self._heard:
+        if not self._work.due_columns and not self._heard:
             return False
         least, self._holdings.least_due = self._holdings.least_due, {}
         self._floor = {} if least is None else _lower(self._floor, least)
@@ -94,7 +97,7 @@ class RunTime:
 
     def has_all_due(self, time: EpochTime) -> bool:
         """Whether no entry elsewhere is due then; asks for those that may be."""
-        need = self._holdings.need_due(self._operator.due(time))
+        need = self._holdings.need_due(self._work.due(time))
         if isinstance(need, NeedDue) and not self._asked:
             self._needs.append(need)
             self._asked = True
@@ -106,27 +109,27 @@ class RunTime:
         return self.has_all_due(time) and not self._is_due(time)
 
     def _is_due(self, time: EpochTime) -> bool:
-        limits = self._operator.due(time)
+        limits = self._work.due(time)
         return any(self._floor.get(name, 0) <= limit for name, limit in limits.items())
 
-    def note_due(self, time: EpochTime, fired: bool) -> None:
-        """Remember when the next entry falls due: after a look at all of them, or at those touched."""
-        table, limits = self._operator.table, self._operator.due(time) if fired else {}
-        for name in self._operator.due_columns:
-            if name in limits:
-                self._floor[name] = table.least(name, limits[name]) or _NEVER_DUE
-            if (least := table.least(name, 0, table.touched())) is not None:
-                self._floor[name] = min(least, self._floor.get(name, 0))
-        if fired:
-            self._fired_ms = self._now
+    def note_fired(self, time: EpochTime) -> None:
+        """All that is due has fired: remember when the next entry falls due."""
+        for name, limit in self._work.due(time).items():
+            self._floor[name] = self._work.least(name, limit) or _NEVER_DUE
+        self._fired_ms = self._now
+
+    def note_due(self, due: Mapping[str, int]) -> None:
+        """Entries were touched, of which the first ones fall due then."""
+        for name, least in due.items():
+            self._floor[name] = min(least, self._floor.get(name, 0))
 
     def wakes_in_ms(self, epoch: int) -> int | None:
         """When something falls due, if nothing comes before; None: nothing will."""
-        if not self._operator.due_columns or self._asked:
+        if not self._work.due_columns or self._asked:
             return None
         now = max(self._now, self._clock())
         times = (replace(self.now(epoch), now_ms=at) for at in (now, now + 1000))
-        soon, later = map(self._operator.due, times)
+        soon, later = map(self._work.due, times)
         gaps = [
             max(0, self._floor.get(name, 0) - limit)
             for name, limit in soon.items()

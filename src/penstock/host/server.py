@@ -116,6 +116,10 @@ class HostServer(TokenServer):
         )
         self._trickle = Trickle(machine, self._lock, self._fetcher, self._where, self._slot_brought)
         self._live: LiveRun | None = None
+        self._place = 0
+        """The number of the step among those of its task."""
+        for place, server in enumerate(followers, 1):
+            server._place = place
         self._soft_writer = ThreadPoolExecutor(1, "live-deltas", write_softly)
         self.actions = {
             "assign": self._assign,
@@ -328,22 +332,42 @@ class HostServer(TokenServer):
         """A live run of so many couriers begins, or has begun, and will send here."""
         run, couriers, time_ms = order["run"], order["couriers"], order.get("time_ms", 0)
         with self._lock:
-            if self._live is not None and self._live.number >= run:
-                raise StaleRunError(
-                    f"run {run} cannot begin: {self._host} is in {self._live.number}"
-                )
+            if self._live is not None and self._live.number == run and self._place:
+                return  # with the first step
+            if self._place or (self._live is not None and self._live.number >= run):
+                now = "none" if self._live is None else self._live.number
+                raise StaleRunError(f"run {run} cannot begin: {self._host} is in {now}")
             machine = self.machine
             if machine.version is None:
                 raise ProtocolError("this host has not been given its slots yet")
-            rounds = Rounds(machine, self._host, run, couriers, time_of_day(time_ms))
+            rounds, output = self._rounds(run, couriers, time_of_day(time_ms))
             rounds.time.watermark = order.get("watermark_ms")
-            output = machine.operator.output
-            if machine.operator.ordered:
-                output = schema_with_both(output)
-            self._live = LiveRun(
+            live = LiveRun(
                 rounds, couriers, output, self._lock, self._fetcher, self._trickle,
                 self._soft_writer, self._write_gathered, self._where, self._ended,
             )  # fmt: skip
+            for server in (self, *self._followers):
+                server._live = live
+
+    def _rounds(
+        self, run: int, couriers: int, now_ms: Callable[[], int]
+    ) -> tuple[Rounds, pa.Schema]:
+        """What a live run does here, and the columns of what it answers."""
+        machine, chain = self.machine, self._chain
+        if chain is None:
+            rounds, operator = Rounds(machine, self._host, run, couriers, now_ms), machine.operator
+            output = operator.output
+            return rounds, schema_with_both(output) if operator.ordered else output
+        first, *behind = chain.machines
+        for server in (self, *self._followers):
+            server._wait_for_slots()  # a rollback may have forgotten that they came
+        if any(one.version != first.version or one.residence.any_partial for one in chain.machines):
+            raise ProtocolError("the steps of this host have not all their state")
+        chain.live.begin()
+        rounds = Rounds(
+            first, self._host, run, couriers, now_ms, work=chain.live, behind=tuple(behind)
+        )
+        return rounds, chain.output
 
     def _serve_stream(
         self,
@@ -360,6 +384,8 @@ class HostServer(TokenServer):
 
     def _write_gathered(self, run: int, gathered: GatheredEpoch) -> Written:
         """Write what an epoch changed; what was given away in it has a file of its own."""
+        if gathered.place != self._place:
+            return self._followers[gathered.place - 1]._write_gathered(run, gathered)
         epoch, where = gathered.epoch, self._where | {"epoch": gathered.epoch, "run": run}
         point("host.seal", **where)
         *away, own = gathered.deltas
@@ -389,7 +415,7 @@ class HostServer(TokenServer):
     def _answer_seal(self, order: dict[str, Any]) -> dict[str, Any]:
         epoch, run = order["epoch"], order["run"]
         if self._live is not None and run == self._live.number:
-            refs, vitals = self._live.seal(epoch, self._timeout_s)
+            refs, vitals = self._live.seal(epoch, self._timeout_s, self._place)
             return {"deltas": refs, "vitals": vitals}
         with self._lock:
             if self._seal is None or self._seal[:2] != (epoch, run):

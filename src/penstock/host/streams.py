@@ -103,13 +103,15 @@ class LiveRun:
         self.over: BaseException | None = None
         """Why the run has ended."""
         self._rounds, self._output, self._lock = rounds, output, lock
+        rounds.refill = self._refill
         self._fetcher, self._trickle = fetcher, trickle
         self._writer, self._write, self._where = writer, write, where | {"run": rounds.run}
         self._inbox: SimpleQueue[Arrived | None] = SimpleQueue()
         self._streams: dict[int, _Stream] = {}
         self._unsent: list[Sent] = []
         """For couriers whose stream is not open yet."""
-        self._seals: dict[int, Future[Written]] = {}
+        self._seals: dict[int, list[Future[Written]]] = {}
+        """Epoch -> what its deltas become, for each step of this host."""
         self._fetches = ThreadPoolExecutor(4, thread_name_prefix="live-fetch")
         threading.Thread(target=self._work, name="rounds", daemon=True).start()
 
@@ -170,8 +172,8 @@ class LiveRun:
             if stream.queued > _WINDOW:
                 stream.room.wait()
 
-    def seal(self, epoch: int, timeout_s: float) -> Written:
-        """What an epoch's deltas became, when they are written."""
+    def seal(self, epoch: int, timeout_s: float, place: int = 0) -> Written:
+        """What an epoch's deltas of a step became, when they are written."""
         with self._lock:
             cut = self._lock.wait_for(
                 lambda: self.over is not None or any(e >= epoch for e in self._seals), timeout_s
@@ -182,7 +184,7 @@ class LiveRun:
                 raise HostLostError(f"{self._where['host']} has not come to checkpoint {epoch}")
             if epoch not in self._seals:
                 raise ProtocolError(f"there was no checkpoint {epoch} in run {self.number} here")
-            written = self._seals[epoch]
+            written = self._seals[epoch][place]
             for old in [e for e in self._seals if e < epoch - _KEPT_SEALS]:
                 del self._seals[old]
         return written.result()
@@ -252,6 +254,11 @@ class LiveRun:
         except Empty:
             return frames
 
+    def _refill(self) -> None:
+        """Hand on all that has come while rounds are under way."""
+        for frame in self._next_frames(0):
+            self._rounds.receive(*frame)
+
     def _round(self, frames: list[Arrived]) -> int | None:
         rounds, lock = self._rounds, self._lock
         with lock:
@@ -263,7 +270,7 @@ class LiveRun:
             wakes_in_ms = 0 if outcome.more else rounds.wakes_in_ms()
             for gathered in outcome.gathered:
                 written = self._writer.submit(self._write, self.number, gathered)
-                self._seals[gathered.epoch] = written
+                self._seals.setdefault(gathered.epoch, []).append(written)
             if outcome.trickle_mb_s is not None:
                 self._trickle.mb_s = outcome.trickle_mb_s
             if outcome.gathered or outcome.acted or outcome.trickle_mb_s is not None:

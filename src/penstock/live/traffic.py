@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import pyarrow as pa
@@ -41,6 +41,7 @@ from penstock.live.sources.source import Polled
 from penstock.model import DeadLetter
 from penstock.offload.courier.redirect import Redirect, Returned
 from penstock.offload.plan.segments import live_segment, segments
+from penstock.plan.one_step import as_couriers_see
 from penstock.plan.steps import FlowPlan, MapStep
 from penstock.plan.watermarks import FREE
 from penstock.settings import Settings
@@ -113,6 +114,7 @@ class Traffic:
         """Opens all streams. `report` is called when an epoch has passed, and with counts that are due;
         `put` by other threads, with what `returned` is to be called with. `busy_ms` gives what the courier
         has worked since it was last called."""
+        flow = as_couriers_see(flow)
         self._flow, self._order, self._settings = flow, order, settings
         self._pullers = pullers
         self._open, self._writer, self._report = connect, writer, report
@@ -399,6 +401,8 @@ class Traffic:
             self._outlets[step].heard(stream, back)
         if back.aside is not None:
             aside = codec.from_plain(back.aside, Aside)
+            if not self._keep_late:
+                aside.late = [replace(late, stream=b"") for late in aside.late]
             self._notes_of(stream.epoch).aside.add(aside)
         readers = self._readers.get(step, ())
         if back.message is not None:

@@ -50,6 +50,8 @@ class Answer:
     """The places of each batch's rows; none at all where the operator is not ordered."""
     late: list[LateRows] = field(default_factory=list)
     """Rows that were too late for steps in the middle of a chain; elsewhere couriers find them."""
+    due: dict[str, int] = field(default_factory=dict)
+    """Column of due times -> the least in entries that a round has touched."""
 
     @staticmethod
     def joined(answers: Iterable[Answer]) -> Answer:
@@ -60,6 +62,8 @@ class Answer:
             whole.dead.extend(answer.dead)
             whole.places.extend(answer.places)
             whole.late.extend(answer.late)
+            for name, least in answer.due.items():
+                whole.due[name] = min(least, whole.due.get(name, least))
         return whole
 
 

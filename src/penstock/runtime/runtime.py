@@ -34,10 +34,12 @@ _SLICE_MS = 1.0
 class Runtime:
     """Runs a chain of operators. Used by one thread at a time.
 
-    `workers` counts the caller of `run`, so with one worker there are no threads. `buffer` is the
-    number of outputs of one operator that may wait for their turn, and the number of items that may
-    wait for the first operator. `queue` makes the worklists of keyed operators and `reorder` what
-    puts outputs in order, for who wants to compare others with these.
+    Items are handed in all at once (`run`), or one by one while workers are at work on those before
+    them (`open`, `submit`, `drain`). `workers` counts the caller of `run`, so with one worker there are
+    no threads; a stream that is open has as many threads as workers. `buffer` is the number of outputs of
+    one operator that may wait for their turn, and the number of items that may wait for the first
+    operator. `queue` makes the worklists of keyed operators and `reorder` what puts outputs in order,
+    for who wants to compare others with these.
     """
 
     def __init__(
@@ -66,7 +68,8 @@ class Runtime:
         """Threads that may be at work."""
         self._bell = Bell()
         """The caller's."""
-        self._feeding = False
+        self._feeding = self.is_open = False
+        """Whether the caller has more items; whether a stream is open."""
         self._crew = Crew()
         # Threads know the runtime only weakly: one that nobody uses any more ends them.
         weakref.finalize(self, self._crew.send_home)
@@ -93,6 +96,7 @@ class Runtime:
         begun, all workers come back, the runtime is empty (what operators keep is theirs), and the
         error of the earliest item that is known to have failed is raised.
         """
+        self._check(is_open=False)
         outputs: list[Any] = []
         self._chain.exit.sink = outputs.append
         self._staff(self._workers - 1)
@@ -106,9 +110,73 @@ class Runtime:
         self._raise_failure()
         return outputs
 
-    def close(self) -> None:
-        """End the threads. The next run starts others."""
+    def open(self, sink: Callable[[Any], None]) -> None:
+        """Begin a stream: all workers are threads, and `sink` gets outputs in serial order, from one of them
+        at a time."""
+        self._check(is_open=False)
+        self._chain.exit.sink = sink
+        self.is_open = True
+        self._staff(self._workers)
+
+    def submit(self, item: Any) -> None:
+        """Feed one item to the stream; waits while the first operator has too many waiting. Raises the error
+        of an earlier item, which ends the stream."""
+        self._check(is_open=True)
+        chain = self._chain
+        if not chain.has_room():
+            self._feeding = True
+            self._await(lambda: chain.halt.on or chain.has_room(), watch=True)
+            self._feeding = False
+        if chain.halt.on:
+            self._end()
+        chain.feed(item)
+        if self._crew.idle:
+            self._crew.wake()
+
+    def submit_ahead(self, place: int, items: Sequence[Any]) -> None:
+        """Feed items to a later operator of the stream, given by its place, while nothing is under way."""
+        self._check(is_open=True)
+        self._chain.feed_ahead(place, items)
+        if self._crew.idle:
+            self._crew.wake()
+
+    def drain(self) -> None:
+        """Wait until everything submitted has been sent; raises its error, which ends the stream."""
+        self._check(is_open=True)
+        self._await(lambda: self._chain.halt.on or self._complete(), watch=True)
+        if self._chain.halt.on:
+            self._end()
+
+    def finish(self) -> None:
+        """Drain the stream, and end it."""
+        self.drain()
+        self._end()
+
+    def stop(self) -> None:
+        """End the stream now: what is under way is dropped."""
+        self._check(is_open=True)
+        self._chain.halt.on = True
+        self.is_open = False
+        self._settle()
         self._crew.dismiss()
+
+    def close(self) -> None:
+        """End the threads, and the stream if there is one. The next run, or stream, starts others."""
+        if self.is_open:
+            self.stop()
+        self._crew.dismiss()
+
+    def _end(self) -> None:
+        self.is_open = False
+        try:
+            self._raise_failure()
+        finally:
+            self._crew.dismiss()
+
+    def _check(self, *, is_open: bool) -> None:
+        if self.is_open != is_open:
+            now, hint = ("no", "open it") if is_open else ("an", "finish or stop it")
+            raise SettingError(f"the runtime has {now} open stream", hint=hint)
 
     def _staff(self, number: int) -> None:
         self._crew.hire(number, _serving(weakref.ref(self), self._crew))

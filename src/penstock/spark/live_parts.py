@@ -52,7 +52,7 @@ class LiveParts(QueryParts):
         self.crew = CourierCrew(jobs, self.registry, self.token, settings)
         self.bill = Bill(
             HostPrice() if start.elastic is None else start.elastic.host_price,
-            lambda: (self.hosts_wanted + len(self.crew.names)) * settings.workers,
+            lambda: (self._host_tasks() + len(self.crew.names)) * settings.workers,
             lambda: 0.0 if self.keeper is None else self.keeper.used.money,
             wall_ms,
         )
@@ -89,6 +89,9 @@ class LiveParts(QueryParts):
         return CrewScaling(
             self.crew, start.crew, tell, dry_run=start.elastic is not None and start.elastic.dry_run
         )
+
+    def _host_tasks(self) -> int:
+        return min(self.hosts_wanted, 1) if self.start.flow.one_host else self.hosts_wanted
 
     def start_up(self) -> None:
         if self.keeper is not None and self.helps:

@@ -20,6 +20,7 @@ from penstock.operators.aggregate.aggregates import AggregatePlan, count, last
 from penstock.plan.epoch import Offload
 from penstock.plan.steps import FlowPlan, KeyedStep, SourcePlan
 from penstock.wire.report import Offloaded, Routed, Seen
+from tests.trials.event_ledger import CASES
 from tests.trials.ledger import NUMBERS, SLOTS, SUMS
 
 STEP = SUMS.keyed[0].id
@@ -164,3 +165,12 @@ def test_steps_whose_output_is_by_arrival_are_left_whole_live() -> None:
     segments, whole = helped(flow, live=True)
     assert not segments
     assert set(whole) == {"newest"}
+
+
+def test_steps_that_read_changes_are_left_whole_live() -> None:
+    """What is taken back must not come before it was put in."""
+    flow = CASES["groups"].flow
+    assert set(helped(flow)[0]) == {"last", "groups"}
+    segments, whole = helped(flow, live=True)
+    assert set(segments) == {"last"}
+    assert set(whole) == {"groups"}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, replace
 
-from penstock.operators.operator import StepPlan
+from penstock.operators.operator import CHANGE, StepPlan
 from penstock.operators.top.distinct import DistinctPlan
 from penstock.plan.steps import FlowPlan, KeyedStep, MapStep, Step
 
@@ -88,10 +88,16 @@ def segments(plan: FlowPlan) -> tuple[Segment, ...]:
 def live_segment(segment: Segment) -> Segment:
     """What of a segment that ends in a keyed step goes to burst workers in a live flow: the keyed step.
 
-    Couriers do stateless steps when rows arrive. Answers come in any order, chunk by chunk: steps whose
-    output depends on which row came first are left whole.
+    Couriers do stateless steps when rows arrive. Answers come in any order, chunk by chunk. So steps whose
+    output depends on which row came first are left whole; and those that read changes, where what is taken
+    back must not come before it was put in.
     """
-    why = segment.reason or ("its output is by the order of arrival" if segment.whole_keys else "")
+    assert segment.keyed is not None
+    why = segment.reason
+    if segment.whole_keys and not why:
+        why = "its output is by the order of arrival"
+    if CHANGE in segment.keyed.plan.inputs[0].names and not why:
+        why = "it reads changes, in their order"
     return replace(segment, maps=(), reason=why)
 
 

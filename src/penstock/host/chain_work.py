@@ -1,0 +1,152 @@
+"""Rounds of a live run in a host of all steps: each chunk is a round of every step that it comes to.
+
+A chunk goes through the steps as in one thread that takes one chunk after the other. On several cores a
+step works on one chunk while the next step works on the one before, and parts of a step do not wait for one
+another.
+Time goes through the steps one by one: what the first one fires goes through all others before they fire.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from penstock.host.chain_stages import Rows, UnderWay, chain_of
+from penstock.host.chunks import NOBODY, ChannelChunk, Round, Rounded, a_round, joined
+from penstock.host.machine import HostMachine
+from penstock.host.parted import PartedOperator
+from penstock.operators.operator import Answer, EpochTime, Operator
+from penstock.plan.steps import FlowPlan
+from penstock.runtime.runtime import Runtime
+from penstock.runtime.scheduler import Meter
+from penstock.settings import Settings
+
+
+class ChainWork:
+    """Does the rounds of all steps; see `host.round_work.RoundWork`. What is due is named by the number of
+    the step and the column."""
+
+    apart = answers_back = True
+
+    def __init__(self, flow: FlowPlan, machines: Sequence[HostMachine], settings: Settings) -> None:
+        self._operators: list[PartedOperator] = []
+        for machine in machines:
+            assert isinstance(machine.operator, PartedOperator)
+            self._operators.append(machine.operator)
+        self._under_way = UnderWay(flow.on_error)
+        self._chain = chain_of(flow, machines, self._under_way)
+        self._runtime = Runtime(
+            self._chain.stages, workers=settings.workers, schedule=settings.schedule
+        )
+        self.overlaps = settings.workers > 1
+        self._items: list[Rows] = []
+        """Chunks that wait for `drain`, where nothing overlaps."""
+        self._rounds: list[Round] = []
+        """By the number of a chunk."""
+        self._given: list[Rows] = []
+        self.begin()
+
+    def begin(self) -> None:
+        """A run begins: nothing is known of the time of any step."""
+        self._times = [EpochTime(0, 0) for _ in self._operators]
+        self._before: Sequence[Meter] = self._runtime.meters
+        self._start()
+
+    def _start(self) -> None:
+        """Nothing is under way."""
+        self._items, self._rounds, self._given = [], [], []
+        self._under_way.start(self._times)
+
+    @property
+    def due_columns(self) -> tuple[str, ...]:
+        each = enumerate(self._operators)
+        return tuple(f"{place} {name}" for place, one in each for name in one.due_columns)
+
+    def due(self, time: EpochTime) -> dict[str, int]:
+        each = enumerate(self._operators)
+        return {
+            f"{place} {name}": limit for place, one in each for name, limit in one.due(time).items()
+        }
+
+    def least(self, name: str, above: int) -> int | None:
+        place, _, column = name.partition(" ")
+        return self._operators[int(place)].table.least(column, above)
+
+    def fire(self, time: EpochTime) -> Answer:
+        """Let time go on in one step after the other."""
+        answers = []
+        self._times = [replace(time, watermark_ms=t.watermark_ms, final=False) for t in self._times]
+        self._start()
+        for place, operator in enumerate(self._operators):
+            fired = joined(a_round(part, time, _fired) for part in operator.parts)
+            self._times[place] = time
+            answers.append(self._through(place, fired))
+        return joined(answers)
+
+    def _through(self, place: int, fired: Answer) -> Answer:
+        """Take what a step has fired through the steps behind it."""
+        after = self._chain.after[place]
+        rows = self._chain.keyed[place].rows(0, fired)
+        self._rounds.append(Round(NOBODY, self._times[place]))
+        if after == len(self._chain.stages):
+            self._given += rows
+        elif rows and self.overlaps:
+            self._open()
+            self._runtime.submit_ahead(after, rows)
+        elif rows:
+            self._given += self._runtime.run([], {after: rows})
+        return joined(rounded.answer for rounded in self.drain())
+
+    def submit(self, chunk: ChannelChunk) -> None:
+        assert chunk.round is not None
+        if not self._rounds:
+            self._times = [chunk.round.time] * len(self._times)
+            self._start()
+        rows = Rows(len(self._rounds), chunk.batches)
+        self._rounds.append(chunk.round)
+        if self.overlaps:
+            self._open()
+            self._runtime.submit(rows)
+        else:
+            self._items.append(rows)
+
+    def drain(self) -> list[Rounded]:
+        if self._items:
+            self._given += self._runtime.run(self._items)
+        elif self.overlaps and self._rounds:
+            self._open()
+            self._runtime.drain()
+        rounded = [Rounded(self._rounds[rows.number], Answer(rows.batches)) for rows in self._given]
+        aside, due = self._under_way.aside, dict[str, int]()
+        for place, found in self._under_way.due:
+            for name, least in found.items():
+                name = f"{place} {name}"
+                due[name] = min(least, due.get(name, least))
+        if aside or due:
+            told = Answer(dead=aside.dead, late=aside.late, due=due)
+            rounded.append(Rounded(Round(NOBODY, self._times[0]), told))
+        self._start()
+        return rounded
+
+    def abandon(self) -> None:
+        """Drop all rounds that are not over."""
+        if self._runtime.is_open:
+            self._runtime.stop()
+        self._start()
+
+    def spent(self) -> list[tuple[int, float]]:
+        """Records and seconds of each step since this was last asked."""
+        before, self._before = self._before, self._runtime.meters
+        return self._chain.spent(before, self._before)
+
+    def end(self) -> None:
+        """End the workers."""
+        self._runtime.close()
+
+    def _open(self) -> None:
+        if not self._runtime.is_open:
+            self._runtime.open(lambda rows: self._given.append(rows))
+
+
+def _fired(operator: Operator) -> Answer:
+    return operator.fire()

@@ -1,0 +1,46 @@
+"""A flow on one host, as live couriers see it: one step that takes the source's rows and gives the output."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pyarrow as pa
+
+from penstock.operators.operator import EpochTime, OnError, Operator, RowSender, StepPlan
+from penstock.plan.steps import FlowPlan, KeyedStep
+from penstock.state.keys.codec import KeyCodec
+
+
+class WholeFlow(StepPlan):
+    """All steps of a flow at once. Rows go to its host as they are: what they are to each step, the host
+    finds out."""
+
+    def __init__(self, input: pa.Schema, output: pa.Schema) -> None:
+        self.inputs, self.output = (input,), output
+        self.key_names, self.codec = [], KeyCodec(pa.schema([]))
+
+    def __str__(self) -> str:
+        return "all steps"
+
+    def sender(self, time: EpochTime, two_stage: bool = False) -> RowSender:
+        return RowSender(self.codec)
+
+    def operator(
+        self, slots: int, step_id: str, on_error: OnError, ordered: bool = False
+    ) -> Operator:
+        raise NotImplementedError("a host of all steps has an operator for each of them")
+
+
+def as_couriers_see(flow: FlowPlan) -> FlowPlan:
+    """The flow whose steps couriers send to: a flow on one host is one step, called by its first keyed one.
+
+    >>> flow = FlowPlan((), ())
+    >>> as_couriers_see(flow) is flow
+    True
+    """
+    if not flow.one_host or not flow.keyed:
+        return flow
+    first, plan = flow.keyed[0], WholeFlow(flow.sources[0].schema, flow.output)
+    return replace(
+        flow, steps=(KeyedStep(first.id, first.slots, plan),), ordered=False, one_host=False
+    )
