@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from penstock.driver.progress import EpochProgress, HostProgress
 from penstock.model import SLA
 from penstock.operators.process.processor import KeyedProcessor
 from penstock.sim.pieces import Numbers
@@ -16,7 +17,7 @@ from penstock.sim.shapes import Steady
 from penstock.sim.skews import skew
 from penstock.state.variables.values import Row
 from penstock_bench.live.load import Load, Records, as_fast_as, followed, led
-from penstock_bench.live.parts import migration, switch
+from penstock_bench.live.parts import hotspots, migration, switch
 from penstock_bench.live.receipts import Columns, Receipts, done_us, ordinals
 from penstock_bench.live.trial import SLOTS
 from penstock_bench.workloads.shaped import KeyedRows
@@ -173,6 +174,17 @@ def test_a_tally_counts_keys_that_are_new_beside_those_that_are_not(tally: Keyed
     payload = tester.peek("payload", 2)
     assert isinstance(payload, Row)
     assert len(payload.bytes) == 4
+
+
+def test_rows_of_an_epoch_are_spread_over_its_time() -> None:
+    epochs = [
+        EpochProgress(
+            *(number, 1, 0, 1, 1500 * number, 1.0, 1.0, None, None, 0),
+            hosts=(HostProgress("sum/0", 0, 0, 30, 1.0), HostProgress("sum/1", 0, 0, 15, 1.0)),
+        )
+        for number in range(5)
+    ]
+    assert hotspots.by_host(epochs, 4) == {"sum/0": [20.0] * 4, "sum/1": [10.0] * 4}
 
 
 def test_moves_are_judged_by_what_was_received() -> None:

@@ -6,7 +6,7 @@ next one's. Told is how even loads are in the last third of each place: the busi
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -14,6 +14,7 @@ import numpy as np
 from pyspark.sql import SparkSession
 
 import penstock as ps
+from penstock.driver.progress import EpochProgress
 from penstock.live.sources.source import LiveSource
 from penstock.model import SLA
 from penstock.sim.pieces import Numbers
@@ -24,7 +25,7 @@ from penstock_bench.live.load import Load, Records
 from penstock_bench.live.receipts import Columns
 from penstock_bench.live.trial import SLOTS, Trial, tried
 from penstock_bench.report import Goal, PartResult, Show
-from penstock_bench.switch.outcome import max_over_mean, since
+from penstock_bench.switch.outcome import since
 from penstock_bench.switch.scenarios import BALANCER, LiveScenario, hotspot
 from penstock_bench.workloads.shaped import KeyedRows
 
@@ -88,13 +89,14 @@ def evened(spark: SparkSession, scenario: LiveScenario, show: Show) -> Evened:
     done = tried(spark, trial)
     epochs = since(done.epochs, done.began.start_ms, scenario.seconds)
     row_ms = done.truth.row_ms[~np.isnan(done.truth.row_ms)]
+    rows = by_host(epochs, scenario.seconds)
     outcome = Evened(
         scenario.name,
-        max_over_mean(epochs, scenario),
+        busiest_over_mean(rows, scenario.seconds, scenario.period_s),
         success=float(done.truth.success(BOUND, scenario.warm_up_s).mean()),
         p99_ms=float(np.percentile(row_ms, 99)),
         by_second=done.truth.by_second(scenario.seconds),
-        rows_by_host=_by_host({e.started_ms: e.hosts for e in epochs}, scenario.seconds),
+        rows_by_host=rows,
         settings=asdict(scenario),
     )
     show(
@@ -104,11 +106,30 @@ def evened(spark: SparkSession, scenario: LiveScenario, show: Show) -> Evened:
     return outcome
 
 
-def _by_host(hosts: Mapping[int, Any], seconds: int) -> dict[str, list[float]]:
-    """Rows of each host, by the second in which epochs began."""
-    found: dict[str, list[float]] = {}
-    for started_ms, some in hosts.items():
-        for host in some:
-            rows = found.setdefault(host.host, [0.0] * seconds)
-            rows[started_ms // 1000] += host.rows
-    return dict(sorted(found.items()))
+def by_host(epochs: Sequence[EpochProgress], seconds: int) -> dict[str, list[float]]:
+    """Rows of each host in each second; an epoch's are spread evenly over its time."""
+    starts = np.array([epoch.started_ms / 1000 for epoch in epochs])
+    found = {}
+    for name in sorted({host.host for epoch in epochs for host in epoch.hosts}):
+        rows = [sum(host.rows for host in epoch.hosts if host.host == name) for epoch in epochs]
+        total = np.concatenate([[0.0], np.cumsum(rows)[:-1]])
+        found[name] = np.diff(np.interp(np.arange(seconds + 1), starts, total)).round(1).tolist()
+    return found
+
+
+def busiest_over_mean(
+    rows: Mapping[str, Sequence[float]], seconds: int, period_s: int
+) -> list[float]:
+    """The busiest host's rows over the mean, in the last third of each place of a hotspot.
+
+    Without the last second, in which an epoch may begin that ends in the next place.
+
+    >>> busiest_over_mean({"a": [9, 9, 9, 3, 3, 9], "b": [0, 0, 0, 1, 1, 0]}, 6, 6)
+    [1.5]
+    """
+    told = []
+    for end in range(period_s, seconds + 1, period_s):
+        each = [sum(some[end - period_s // 3 - 1 : end - 1]) for some in rows.values()]
+        if sum(each):
+            told.append(round(max(each) * len(each) / sum(each), 3))
+    return told

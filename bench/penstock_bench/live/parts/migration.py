@@ -154,7 +154,7 @@ class MovingQuery:
         until(self._query, lambda: self._rows() > KEYS + 3 * RATE, 60)
 
     def move(self, strategy: str, before_s: float, after_s: float) -> None:
-        """Bring home what is not there, wait, ask for a move, and wait. The other half is moved by `TRICKLE`."""
+        """Bring all home, wait, ask for a move, and wait. `TRICKLE` moves the half that is still there."""
         if strategy != TRICKLE:
             self._go_home()
             self._rest()
