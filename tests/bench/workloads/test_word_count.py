@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import penstock as ps
-from penstock_bench.workloads.word_count import SentenceRows, _vocabulary, flow
+from penstock_bench.workloads.word_count import SentenceRows, flow, vocabulary
 
 
 def rows(content: SentenceRows, start: int, end: int) -> pa.Table:
@@ -32,12 +32,12 @@ def test_words_follow_zipfs_law() -> None:
     spoken = rows(SentenceRows(words=1000), 0, 20_000)["sentence"].to_pylist()
     counts = Counter(word for sentence in spoken for word in sentence.split())
     (first, most), *others = counts.most_common(10)
-    assert first == _vocabulary(1000)[0].as_py()
+    assert first == vocabulary(1000)[0].as_py()
     assert most / others[-1][1] == pytest.approx(10, rel=0.1)
 
 
 def test_no_two_ranks_have_the_same_word() -> None:
-    words = _vocabulary(20_000).to_pylist()
+    words = vocabulary(20_000).to_pylist()
     assert len(set(words)) == len(words)
 
 
