@@ -274,7 +274,7 @@ class TallyByKey(KeyedProcessor):
     """The same, called for one key at a time.
 
     A batch of `handle_batch` is of one slot. Chunks of live couriers have few rows of each: such calls cost
-    ten times as much there.
+    about ten times as much there.
     """
 
     output_schema = TallyProcessor.output_schema
