@@ -195,7 +195,10 @@ class Outlet:
             flights.applied((number,), host)
 
     def room(self, now: float, within_s: float) -> float:
-        """Rows that hosts can apply within a time, beyond those that are on their way to them."""
+        """Rows that hosts can apply within a time, beyond those that are on their way to them; without end
+        where burst workers take what is too much."""
+        if self._guide.offload is not None:
+            return float("inf")
         flights = self._flights
         return max(flights.peak.of(now) * within_s, _ALWAYS) - flights.hosts.ahead - self.rows
 

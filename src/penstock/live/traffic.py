@@ -303,8 +303,8 @@ class Traffic:
         """Rows that a source may bring next: no more than hosts can apply in a second, so that a checkpoint
         has no more before it, and others may read the rest; 0: there are enough."""
         rooms = [outlet.room(now, _AHEAD_S) for outlet in self._first_outlets[number]]
-        most = min(rooms, default=self._settings.chunk_rows)
-        return min(max(int(most), _FEW_ROWS), self._settings.chunk_rows) if most > 0 else 0
+        most = min([*rooms, self._settings.chunk_rows])
+        return max(int(most), min(_FEW_ROWS, self._settings.chunk_rows)) if most > 0 else 0
 
     def _tell_counts(self, now: float) -> None:
         """Tell the driver what was counted, unless it knows that already."""
