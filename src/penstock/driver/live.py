@@ -54,7 +54,7 @@ from penstock.settings import Settings
 from penstock.state.store.manifest import unpack_slots
 from penstock.state.store.store import DeltaRef, Store
 from penstock.wire.live import CourierCounts, EpochPassed, Guides, LiveOrder
-from penstock.wire.report import Seen
+from penstock.wire.report import Seen, added, offloaded_by_segment
 
 Outcome = Literal["stopped", "finished"]
 
@@ -434,6 +434,7 @@ class LiveRunner:
                 dead_letters=len(dead),
                 late_rows=late_counts(seen),
                 hosts=tuple(host_progress(s.host, s.vitals) for s in sealed),
+                functions=added(offloaded_by_segment(seen).values()),
                 migration=migration_progress(self._relocation.taken(), [s.vitals for s in sealed]),
                 money=None if self._bill is None else self._bill.money,
             )

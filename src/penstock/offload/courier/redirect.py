@@ -34,8 +34,9 @@ from penstock.plan.epoch import Offload
 from penstock.plan.steps import FlowPlan
 from penstock.wire.report import Counts, Offloaded, Usage
 
-_GATHER_S = 0.01
-"""Seconds for which rows wait for others to go along; a tenth of the deadline, if that is less."""
+_GATHER_S, _GATHER_PART = 0.25, 1 / 4
+"""Seconds for which rows are gathered before they go to burst workers, at most, and the part of the time that
+they have. The more of a key's rows go together, the less is left for its host to merge."""
 _ERRAND_S = 0.01
 """Seconds that an errand should take: an invocation costs about 2 ms, whatever is in it."""
 _LEAST = 16
@@ -215,7 +216,7 @@ class Redirect:
         free = self._at_once - self._busy
         if self._aside and free > 0:
             first = self._aside[0]
-            gathered_at = first.at + min(_GATHER_S, (first.until - first.at) / 10)
+            gathered_at = first.at + min(_GATHER_S, (first.until - first.at) * _GATHER_PART)
             if not hurry and now < gathered_at:
                 return gathered_at
             count = sum(batch.num_rows for one in self._aside for batch in one.batches)
