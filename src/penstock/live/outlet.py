@@ -59,6 +59,8 @@ _TIME_S = 0.005
 """Seconds from one word about event time to the next, at least: it costs nearly as much as a chunk."""
 _GREETING_S = 0.1
 """Seconds to wait for the watermarks of hosts, after a time in which the courier was idle."""
+_BEHIND_S = 0.02
+"""Seconds of work for hosts that are on their way to them from which on they are behind."""
 _ALWAYS = 256.0
 """Rows that may always be on their way to hosts."""
 _PART_S = 0.0004
@@ -214,7 +216,8 @@ class Outlet:
         while True:
             look_at, now = self._work_line(), self._run.clock()
             if not self._bring(self._redirect.overdue(now, self._notes.work)):
-                return min(look_at, self._redirect.ask(now, hurry=self._messages > 0))
+                hurry, behind = self._messages > 0, self._flights.hosts.waits_s(now) > _BEHIND_S
+                return min(look_at, self._redirect.ask(now, hurry, behind))
 
     def returned(self, told: Returned) -> None:
         """A burst worker has answered, or failed."""

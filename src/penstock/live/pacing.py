@@ -132,6 +132,11 @@ class Throughput:
             self._at = now
         self._since = now if self.ahead > 0 else None
 
+    def waits_s(self, now: float) -> float:
+        """Seconds until hosts have applied what is on its way to them; 0: they let nothing wait."""
+        rate = self.rate(now)
+        return self.ahead / rate if rate else 0.0
+
     def rate(self, now: float) -> float | None:
         """Rows per second; None: hosts have not let rows wait for long, of late."""
         if now - self._at > _FRESH_S or self._busy_s < _ENOUGH_S:

@@ -34,9 +34,11 @@ from penstock.plan.epoch import Offload
 from penstock.plan.steps import FlowPlan
 from penstock.wire.report import Counts, Offloaded, Usage
 
-_GATHER_S, _GATHER_PART = 0.25, 1 / 4
-"""Seconds for which rows are gathered before they go to burst workers, at most, and the part of the time that
-they have. The more of a key's rows go together, the less is left for its host to merge."""
+_GATHER_S = 0.25
+"""Seconds for which rows are gathered before they go to burst workers, at most."""
+_GATHER_PART, _GATHER_MORE = 1 / 4, 1 / 2
+"""The part of the time that they have: the more of a key's rows go together, the less is left for its host to
+merge. The second one is for hosts that have too much to merge as it is."""
 _ERRAND_S = 0.01
 """Seconds that an errand should take: an invocation costs about 2 ms, whatever is in it."""
 _LEAST = 16
@@ -210,13 +212,14 @@ class Redirect:
         known = [time for time in times if time is not None]
         return min(known) if len(known) == len(times) else None
 
-    def ask(self, now: float, hurry: bool) -> float:
+    def ask(self, now: float, hurry: bool, behind: bool = False) -> float:
         """Let burst workers that are free have the rows that wait, at once if something waits for them
-        (`hurry`). Gives the time at which to look again."""
+        (`hurry`), and later if hosts are `behind`. Gives the time at which to look again."""
         free = self._at_once - self._busy
         if self._aside and free > 0:
             first = self._aside[0]
-            gathered_at = first.at + min(_GATHER_S, (first.until - first.at) * _GATHER_PART)
+            part = _GATHER_MORE if behind else _GATHER_PART
+            gathered_at = first.at + min(_GATHER_S, (first.until - first.at) * part)
             if not hurry and now < gathered_at:
                 return gathered_at
             count = sum(batch.num_rows for one in self._aside for batch in one.batches)
