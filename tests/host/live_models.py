@@ -108,6 +108,9 @@ class PlainTable:
     def give_away(self, slots: Array) -> None:
         pass
 
+    def count_in(self, slots: Array) -> int:
+        return len(self.entries_in(slots))
+
     def entries_in(self, slots: Array) -> Array:
         return np.array([k for k, v in self.now.items() if slot(k) in slots.tolist() and v])
 

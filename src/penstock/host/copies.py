@@ -23,7 +23,7 @@ class Copies:
         """Slots have changed hands: look which copies there are now."""
         slots, released = self._residence.copies, np.flatnonzero(self._residence.released)
         self._table.give_away(np.union1d(slots, released))
-        self.entries, self.served = len(self._table.entries_in(slots)) if len(slots) else 0, 0
+        self.entries, self.served = self._table.count_in(slots) if len(slots) else 0, 0
 
     def let_go(self) -> None:
         """Drop the entries if nobody may ask for any of them."""

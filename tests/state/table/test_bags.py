@@ -241,8 +241,9 @@ class Twin:
         self.table.seal()
         slots = np.unique(np.array(numbers[:2], np.int64) % SLOTS)
         moved = self.table.export(self.table.entries_in(slots))
+        assert moved.num_rows == self.table.count_in(slots)
         self.table.drop(slots)
-        assert len(self.table.entries_in(slots)) == 0
+        assert len(self.table.entries_in(slots)) == self.table.count_in(slots) == 0
         self.table.load(moved)
         self.away = False
 

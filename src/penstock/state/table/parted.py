@@ -111,6 +111,10 @@ class PartedTable:
         """The present entries of these slots, part by part."""
         return self._numbered(part.entries_in(slots) for part in self.parts)
 
+    def count_in(self, slots: Array) -> int:
+        """How many present entries these slots have."""
+        return sum(part.count_in(slots) for part in self.parts)
+
     def touched(self) -> Array:
         """The entries touched in this round, part by part."""
         return self._numbered(part.touched() for part in self.parts)

@@ -357,6 +357,13 @@ class ColumnTable:
         entries = self._by_slot.entries(slots, self._index, self.renumberings)
         return entries[self.present(entries)]
 
+    def count_in(self, slots: Array) -> int:
+        """How many present entries these slots have. Costs a fifth of naming them."""
+        size, wanted = self._index.size, np.zeros(self.slots, np.bool_)
+        wanted[slots] = True
+        inside = wanted[slots_of(self._index.hashes(slice(size)), self.slots)]
+        return int(np.count_nonzero(inside & ((self._marks[:size] & kernels.PRESENT) != 0)))
+
     def least(self, name: str, above: int = 0, entries: Array | None = None) -> int | None:
         """The least value of a column above a bound, among these entries or all; None: there is none."""
         values = self.column(name) if entries is None else self._values[name][entries]
