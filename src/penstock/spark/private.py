@@ -153,12 +153,17 @@ def _hadoop(spark: SparkSession) -> Any:
     return session._jsparkSession.sessionState().newHadoopConf()
 
 
+_HUSHED = ("org.apache.spark.executor.Executor", "org.apache.spark.TaskContextImpl")
+"""Loggers of the executor: of tasks that fail, and of those that end while Spark itself does."""
+
+
 def hush_executor(spark: SparkSession) -> None:
     """Have the driver's own executor log no stack trace of a task that failed. Why a query fails, its error
     says; and that a Python worker was killed, under a host that comes back, is a line of Penstock's."""
     jvm: Any = spark.sparkContext._jvm
     log4j = jvm.org.apache.logging.log4j
-    log4j.core.config.Configurator.setLevel("org.apache.spark.executor.Executor", log4j.Level.OFF)
+    for logger in _HUSHED:
+        log4j.core.config.Configurator.setLevel(logger, log4j.Level.OFF)
 
 
 def is_local(spark: SparkSession | SparkContext) -> bool:
