@@ -30,11 +30,11 @@ from penstock.plan.steps import FlowPlan, KeyedStep, SourcePlan
 from penstock.sim.shapes import shape
 from penstock.testing import Pace
 from penstock.wire.report import Seen
-from tests.exactly_once.test_live_stories import NEEDS, back_and_forth
+from tests.exactly_once.test_live_stories import NEEDS, back_and_forth, die_at
 from tests.offload.in_process import ANYHOW, WELL, Chances, Helped, StandIn, helped
 from tests.offload.in_process import Kept as InProcess
 from tests.trials.live_cluster import SETTINGS, live_cluster
-from tests.trials.live_stories import BURST_POINTS, POINTS, mishap, tell
+from tests.trials.live_stories import BURST_POINTS, POINTS, tell
 from tests.trials.live_subjects import SUBJECTS
 from tests.trials.live_trial import SubjectTrial, subject_trial
 from tests.trials.stories import many_faults
@@ -105,18 +105,7 @@ def test_a_death_at_each_point(tmp_path: Path, number: int, point: str) -> None:
     settings = replace(SETTINGS, compact_epochs=1)
     options: dict[str, Any] = {"settings": settings, **NEEDS.get(point, {})}
     with helped_trial(NAMES[number % len(NAMES)], tmp_path, **options) as (trial, _):
-        trial.give()
-        trial.cluster.pass_epochs(1)
-        begins = point in ("host.assign", "driver.assign", "driver.begin")
-        with armed(mishap(trial.cluster, point, 1 if begins else 2)) as faults:
-            if begins:  # a run, that is
-                trial.cluster.courier_jobs.kill("courier/0")
-            for _ in range(20):
-                back_and_forth(trial, 2)
-                if faults.fired:
-                    break
-            trial.check()
-        assert [passed.point for passed in faults.fired] == [point]
+        die_at(trial, point)
 
 
 @pytest.mark.parametrize("point", BURST_POINTS)

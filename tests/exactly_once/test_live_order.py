@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from penstock.faults import armed
-from tests.exactly_once.test_live_stories import NEEDS, back_and_forth
+from tests.exactly_once.test_live_stories import NEEDS, back_and_forth, die_at
 from tests.trials.live_cluster import SETTINGS
-from tests.trials.live_stories import POINTS, mishap, random_mishap, random_options, random_request
+from tests.trials.live_stories import POINTS, random_mishap, random_options, random_request
 from tests.trials.live_subjects import SUBJECTS, Mismatch
 from tests.trials.live_trial import subject_trial
 from tests.trials.stories import many_faults
@@ -21,7 +21,6 @@ from tests.trials.trial import MIGRATIONS
 
 MANY_CORES = replace(SETTINGS, host_cores=3, chunk_rows=5)
 SOME = ("sums", "diary", "mixed", "tumbling", "interval", "hot")
-BEGINS = ("host.assign", "driver.assign", "driver.begin")
 """Points that are passed when a run begins."""
 
 
@@ -87,17 +86,7 @@ def test_a_death_at_each_point(tmp_path: Path, point: str) -> None:
     settings = replace(SETTINGS, compact_epochs=1)
     options: dict[str, Any] = {"settings": settings, **NEEDS.get(point, {})}
     with subject_trial("shops", tmp_path, **options) as trial:
-        trial.give()
-        trial.cluster.pass_epochs(1)
-        with armed(mishap(trial.cluster, point, 1 if point in BEGINS else 2)) as faults:
-            if point in BEGINS:
-                trial.cluster.courier_jobs.kill("courier/0")
-            for _ in range(20):
-                back_and_forth(trial, 2)
-                if faults.fired:
-                    break
-            trial.check()
-        assert [passed.point for passed in faults.fired] == [point]
+        die_at(trial, point)
 
 
 def story(seed: int, store: Path, mishaps: int, turns: int = 6) -> Counter[str]:

@@ -49,6 +49,22 @@ def back_and_forth(trial: SubjectTrial, turns: int = 3) -> None:
         trial.give(1)
 
 
+def die_at(trial: SubjectTrial, point: str) -> None:
+    """Let somebody die at a point while slots go back and forth, and see that nothing is lost by it."""
+    trial.give()
+    trial.cluster.pass_epochs(1)
+    begins = point in ("host.assign", "driver.assign", "driver.begin")
+    with armed(mishap(trial.cluster, point, 1 if begins else 2)) as faults:
+        if begins:  # a run, that is
+            trial.cluster.courier_jobs.kill("courier/0")
+        for _ in range(20):
+            back_and_forth(trial, 2)
+            if faults.fired:
+                break
+        trial.check()
+    assert [passed.point for passed in faults.fired] == [point]
+
+
 @pytest.mark.parametrize(
     ("name", "migration"),
     [(name, MIGRATIONS[number % len(MIGRATIONS)]) for number, name in enumerate(NAMES)],
@@ -99,18 +115,7 @@ def test_a_death_at_each_point(
     options["transactional"] = transactional
     name = NAMES[(5 * number) % len(NAMES)]
     with subject_trial(name, tmp_path, **options) as trial:
-        trial.give()
-        trial.cluster.pass_epochs(1)
-        begins = point in ("host.assign", "driver.assign", "driver.begin")
-        with armed(mishap(trial.cluster, point, 1 if begins else 2)) as faults:
-            if begins:  # a run, that is
-                trial.cluster.courier_jobs.kill("courier/0")
-            for _ in range(20):
-                back_and_forth(trial, 2)
-                if faults.fired:
-                    break
-            trial.check()
-        assert [passed.point for passed in faults.fired] == [point]
+        die_at(trial, point)
         died = trial.cluster.deaths["driver"]
         assert died == (point.startswith("driver.") or 0), "the query has ended"
 

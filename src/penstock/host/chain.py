@@ -49,7 +49,7 @@ class StepChain:
 
     @property
     def machines(self) -> Sequence[HostMachine]:
-        """Those of the keyed steps, in order."""
+        """The machines of the keyed steps, in order."""
         return self._machines
 
     def needs(self, header: ChannelHeader, kind: str, batches: list[pa.RecordBatch]) -> None:

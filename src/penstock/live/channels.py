@@ -45,7 +45,7 @@ class Unapplied:
     def __init__(self) -> None:
         self._numbers: deque[int] = deque()
         self._ahead: set[int] = set()
-        """Those of them that were applied before older ones."""
+        """Chunks among them that were applied before older ones."""
 
     def add(self, number: int) -> None:
         """A chunk is sent: the newest."""
@@ -81,7 +81,7 @@ class HostStream:
         self.host, self.step, self.lane = host, header.step, lane
         self._endpoint, self._put = endpoint, put
         self._schema: pa.Schema | None = None
-        """That of batches which need not be packed: the first one's."""
+        """The schema of batches that need not be packed: that of the first one."""
         self._done = False
         self.unapplied = Unapplied()
         """The chunks that the host has not applied, for whoever sends."""

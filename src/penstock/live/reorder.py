@@ -33,7 +33,7 @@ class _Waiting:
     """What the host had fired up to, behind rows that time has made due."""
 
     def cut(self, goes: Array) -> tuple[_Waiting | None, _Waiting | None]:
-        """Those that go, and those that stay; None: no rows."""
+        """The rows that go, and the rows that stay; None: no rows."""
         if goes.all():
             return self, None
         if not goes.any():

@@ -395,9 +395,8 @@ class Traffic:
             return
         if back.error is not None:
             raise from_wire(back.error)
-        if (
-            step not in self._ordered
-        ):  # before a checkpoint goes on, so that it tells of these rows too
+        if step not in self._ordered:
+            # before a checkpoint goes on, so that it tells of these rows too
             self._outlets[step].heard(stream, back)
         if back.aside is not None:
             aside = codec.from_plain(back.aside, Aside)

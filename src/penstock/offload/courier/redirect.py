@@ -56,7 +56,7 @@ class Gathered:
 
     chunks: tuple[int, ...]
     errands: int
-    """Those that hosts have not applied."""
+    """Errands of these rows that hosts have not applied."""
     watermark_ms: int | None
     """None of these rows that count is before this."""
     until: float
@@ -146,7 +146,7 @@ class Redirect:
         self._at_once = 0
         """Burst workers that this courier may keep busy."""
         self._busy = 0
-        """Those that were asked, and have not answered; also of errands that are settled."""
+        """Burst workers that were asked, and have not answered; also of errands that are settled."""
         self._aside: list[_Aside] = []
         self._errands: dict[str, Errand] = {}
         """By the ids of their requests."""
