@@ -13,7 +13,13 @@ from pathlib import Path
 from pyspark.sql import DataFrame, SparkSession
 
 from penstock.errors import SettingError
-from penstock.spark.private import hush_executor, is_local, keep_jobs_on_interrupt
+from penstock.spark.connector import with_connector
+from penstock.spark.private import (
+    builder_settings,
+    hush_executor,
+    is_local,
+    keep_jobs_on_interrupt,
+)
 
 _LINES = 40
 """Lines of Spark's log that are shown when something went wrong."""
@@ -41,8 +47,9 @@ _SETTINGS = {
 }
 
 
-def configure(builder: SparkSession.Builder) -> SparkSession.Builder:
-    """Give one's own session builder the settings that Penstock wants.
+def configure(builder: SparkSession.Builder, *, kafka: bool = False) -> SparkSession.Builder:
+    """Give one's own session builder the settings that Penstock wants, and with `kafka` Spark's connector
+    for it (see `session`).
 
     >>> from pyspark.sql import SparkSession
     >>> builder = configure(SparkSession.builder.appName("mine"))
@@ -50,6 +57,8 @@ def configure(builder: SparkSession.Builder) -> SparkSession.Builder:
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     for key, value in _SETTINGS.items():
         builder = builder.config(key, value)
+    if kafka and (jars := with_connector(builder_settings(builder))) is not None:
+        builder = builder.config("spark.jars", jars)
     return builder
 
 
@@ -59,6 +68,7 @@ def session(
     cores: int | None = None,
     master: str | None = None,
     ui: bool = False,
+    kafka: bool = False,
     conf: dict[str, str] | None = None,
 ) -> SparkSession:
     """A session ready for flows: local unless `master` says otherwise.
@@ -66,6 +76,10 @@ def session(
     In local mode `cores` is the number of task slots (hosts hold one each, couriers need one per
     source partition); there may be more of them than the machine has cores. Failed tasks are
     retried, as on a cluster.
+
+    With `kafka` it has Spark's connector for Kafka, which flows in micro-batches read and write it by. If
+    `spark.jars`, `spark.jars.packages` or Spark's own jars do not have it already, it is taken from Maven
+    Central, once, and put into `spark.jars`, which ships it to executors.
     """
     if master is not None and cores is not None:
         raise SettingError(
@@ -82,6 +96,8 @@ def session(
     )
     for key, value in (conf or {}).items():
         builder = builder.config(key, value)
+    if kafka and (jars := with_connector(conf or {})) is not None:
+        builder = builder.config("spark.jars", jars)
     spark = builder.getOrCreate()
     hush_executor(spark)
     return spark
