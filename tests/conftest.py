@@ -12,6 +12,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import penstock as ps
+from penstock.spark.connector import has_connector
 from tests.testing.left_behind import MARK, OF_A_TEST, nothing_left_behind
 
 # A busy machine is no failure. The same examples each time, but for `make fuzz`, which looks for others.
@@ -46,7 +47,7 @@ def _module_leaves_nothing_behind(request: pytest.FixtureRequest) -> Iterator[No
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
-    session = ps.session("penstock-tests", cores=16)
+    session = ps.session("penstock-tests", cores=16, kafka=has_connector())
     yield session
     session.stop()
 

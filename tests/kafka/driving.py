@@ -11,7 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-WAIT_S = 90.0
+WAIT_S = 240.0
+"""A busy machine is no failure."""
 
 
 class FlowProcess:
@@ -68,7 +69,7 @@ class FlowProcess:
         assert self._process.returncode == -signal.SIGKILL
 
     def stop(self) -> None:
-        state, _ = self._process.communicate(timeout=30)
+        state, _ = self._process.communicate(timeout=WAIT_S)
         assert json.loads(state.splitlines()[-1]) == "stopped"
         assert self._process.returncode == 0
 

@@ -1,7 +1,7 @@
 """A flow in micro-batches, by Spark's connector, in a process of its own, which can be killed: told what to
 do by lines on its stdin.
 
-    python -m tests.kafka.micro_process SERVERS INPUT OUTPUT CHECKPOINT DELIVERY [LATENCY]
+    python -m tests.kafka.micro_process SERVERS INPUT OUTPUT CHECKPOINT DELIVERY [LATENCY [MASTER]]
 
 OUTPUT is a topic. Each line is a Python expression about `query`; what it gives is answered as JSON.
 """
@@ -40,7 +40,11 @@ def start(
 def main() -> None:
     logging.basicConfig(stream=sys.stderr)
     logging.getLogger("penstock").setLevel(logging.INFO)
-    spark = ps.session(cores=8, kafka=True)
+    if len(sys.argv) > 7:
+        conf = {"spark.executor.memory": "512m"}
+        spark = ps.session(master=sys.argv.pop(), kafka=True, conf=conf)
+    else:
+        spark = ps.session(cores=8, kafka=True)
     query = start(*sys.argv[1:])
     for line in sys.stdin:
         try:
