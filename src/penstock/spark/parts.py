@@ -233,11 +233,12 @@ class _Couriers:
     """How many couriers work at a time, and the cores that a flow is billed for."""
 
     def __init__(self, start: MicroStart, parts: QueryParts) -> None:
-        self._slots, self._start, self._parts = task_slots(start.spark), start, parts
+        self._start, self._parts = start, parts
 
     def at_once(self) -> int | None:
         """How many couriers there is room for beside the hosts; None if that is not known."""
-        return None if self._slots is None else max(1, self._slots - self._parts.hosts_wanted)
+        slots = task_slots(self._start.spark)  # executors come and go
+        return None if slots is None else max(1, slots - self._parts.hosts_wanted)
 
     def paid_cores(self) -> int:
         """A host costs by its cores, from when it is asked for. Where a flow has no hosts, its couriers

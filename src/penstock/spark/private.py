@@ -166,6 +166,11 @@ def hush_executor(spark: SparkSession) -> None:
         log4j.core.config.Configurator.setLevel(logger, log4j.Level.OFF)
 
 
+def executors(spark: SparkSession) -> int:
+    """How many executors the application has, beside the driver."""
+    return len(spark.sparkContext._jsc.sc().statusTracker().getExecutorInfos()) - 1
+
+
 def is_local(spark: SparkSession | SparkContext) -> bool:
     """Whether tasks run on the driver's machine."""
     context = spark if isinstance(spark, SparkContext) else spark.sparkContext

@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,8 +14,12 @@ from pathlib import Path
 from pyspark.sql import DataFrame, SparkSession
 
 from penstock.errors import SettingError
-from penstock.spark.private import hush_executor, is_local, keep_jobs_on_interrupt
+from penstock.spark.private import executors, hush_executor, is_local, keep_jobs_on_interrupt
 
+EXECUTORS_S = 60.0
+"""Seconds that the executors of a session may take to come up."""
+_LOOK_S = 0.1
+"""Seconds between two looks for executors."""
 _LINES = 40
 """Lines of Spark's log that are shown when something went wrong."""
 
@@ -145,11 +150,24 @@ def check_session(source: DataFrame | SparkSession) -> None:
         )
 
 
-def check_cores(spark: SparkSession, hosts: int, couriers: int = 1) -> None:
+def check_cores(
+    spark: SparkSession, hosts: int, couriers: int = 1, patience_s: float = 0.0
+) -> None:
     """Hosts hold a task slot each, for as long as the query runs, and so do couriers of a live flow; others
-    need at least one."""
+    need at least one. Executors of a session that was just made may still be on their way: they are
+    waited for, for some seconds at most."""
     needed, slots = hosts + couriers, task_slots(spark)
+    until = time.monotonic() + (0.0 if is_local(spark) else patience_s)
+    while slots is not None and slots < needed and time.monotonic() < until:
+        time.sleep(_LOOK_S)
+        slots = task_slots(spark)
     if slots is not None and slots < needed:
+        if not is_local(spark) and not executors(spark):
+            raise SettingError(
+                f"the master {spark.sparkContext.master} has given this application no executor",
+                hint="check that workers run, and that one has the memory (spark.executor.memory) and the "
+                "cores (spark.executor.cores) free that an executor asks for",
+            )
         more = (
             f"start the session with ps.session(cores={(needed + 1) * task_cores(spark)}) or more; "
             "in local mode there may be more of them than the machine has"
@@ -165,7 +183,8 @@ def check_cores(spark: SparkSession, hosts: int, couriers: int = 1) -> None:
 
 
 def task_slots(spark: SparkSession) -> int | None:
-    """How many tasks can run at a time; None where that is not known, or changes."""
+    """How many tasks can run at a time on the executors that are there now; None where that is not known,
+    or changes with the load. Where there is no executor yet, Spark says 2."""
     context = spark.sparkContext
     elastic = context.getConf().get("spark.dynamicAllocation.enabled", "false") == "true"
     if elastic or context.getConf().get("spark.default.parallelism") is not None:
