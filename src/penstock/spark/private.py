@@ -24,6 +24,12 @@ _END = SpecialLengths.END_OF_STREAM.to_bytes(4, "big", signed=True)
 """What Spark sends a Python worker behind all input of a task, and only then."""
 
 
+def builder_settings(builder: SparkSession.Builder) -> dict[str, str]:
+    """What a session builder was told so far."""
+    found: dict[str, str] = dict(builder._options)
+    return found
+
+
 def partition_count(df: DataFrame) -> int:
     """How many tasks a map-only job over this DataFrame has.
 

@@ -14,7 +14,14 @@ from pathlib import Path
 from pyspark.sql import DataFrame, SparkSession
 
 from penstock.errors import SettingError
-from penstock.spark.private import executors, hush_executor, is_local, keep_jobs_on_interrupt
+from penstock.spark.connector import with_connector
+from penstock.spark.private import (
+    builder_settings,
+    executors,
+    hush_executor,
+    is_local,
+    keep_jobs_on_interrupt,
+)
 
 EXECUTORS_S = 60.0
 """Seconds that the executors of a session may take to come up."""
@@ -46,8 +53,9 @@ _SETTINGS = {
 }
 
 
-def configure(builder: SparkSession.Builder) -> SparkSession.Builder:
-    """Give one's own session builder the settings that Penstock wants.
+def configure(builder: SparkSession.Builder, *, kafka: bool = False) -> SparkSession.Builder:
+    """Give one's own session builder the settings that Penstock wants, and with `kafka` Spark's connector
+    for it (see `session`).
 
     >>> from pyspark.sql import SparkSession
     >>> builder = configure(SparkSession.builder.appName("mine"))
@@ -55,6 +63,8 @@ def configure(builder: SparkSession.Builder) -> SparkSession.Builder:
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     for key, value in _SETTINGS.items():
         builder = builder.config(key, value)
+    if kafka and (jars := with_connector(builder_settings(builder))) is not None:
+        builder = builder.config("spark.jars", jars)
     return builder
 
 
@@ -64,6 +74,7 @@ def session(
     cores: int | None = None,
     master: str | None = None,
     ui: bool = False,
+    kafka: bool = False,
     conf: dict[str, str] | None = None,
 ) -> SparkSession:
     """A session ready for flows: local unless `master` says otherwise.
@@ -71,6 +82,10 @@ def session(
     In local mode `cores` is the number of task slots (hosts hold one each, couriers need one per
     source partition); there may be more of them than the machine has cores. Failed tasks are
     retried, as on a cluster.
+
+    With `kafka` it has Spark's connector for Kafka, which flows in micro-batches read and write it by. If
+    `spark.jars`, `spark.jars.packages` or Spark's own jars do not have it already, it is taken from Maven
+    Central, once, and put into `spark.jars`, which ships it to executors.
     """
     if master is not None and cores is not None:
         raise SettingError(
@@ -87,6 +102,8 @@ def session(
     )
     for key, value in (conf or {}).items():
         builder = builder.config(key, value)
+    if kafka and (jars := with_connector(conf or {})) is not None:
+        builder = builder.config("spark.jars", jars)
     spark = builder.getOrCreate()
     hush_executor(spark)
     return spark
