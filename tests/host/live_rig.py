@@ -24,6 +24,7 @@ from penstock.state.keys.codec import slots_of
 from penstock.state.store.manifest import DeltaRef, Manifest
 from penstock.state.store.store import Store
 from penstock.wire.access import Access
+from penstock.wire.addresses import LOOPBACK
 from penstock.wire.flight import Endpoint
 from penstock.wire.live import (
     Back,
@@ -144,7 +145,7 @@ class Rig:
                 self.store,
                 step=STEP,
                 host=name,
-                address="127.0.0.1",
+                listen=LOOPBACK,
                 access=ACCESS,
                 tag=f"t{n}",
                 timeout_ms=10_000,

@@ -23,6 +23,7 @@ from penstock.plan.epoch import RouteTable
 from penstock.plan.steps import FlowPlan, KeyedStep
 from penstock.settings import Settings
 from penstock.wire.access import Access
+from penstock.wire.addresses import LOOPBACK
 from penstock.wire.flight import Endpoint, Endpoints, TokenServer
 from penstock.wire.live import (
     Back,
@@ -164,7 +165,7 @@ class PretendDriver(TokenServer):
     """Takes what couriers tell."""
 
     def __init__(self) -> None:
-        super().__init__("127.0.0.1", 0, ACCESS)
+        super().__init__(LOOPBACK, ACCESS)
         self.passed: list[EpochPassed] = []
         self.troubles: list[PenstockError] = []
         self.registered: list[dict[str, Any]] = []
@@ -183,7 +184,7 @@ class PretendHost(TokenServer):
     """
 
     def __init__(self, name: str, step: KeyedStep) -> None:
-        super().__init__("127.0.0.1", 0, ACCESS)
+        super().__init__(LOOPBACK, ACCESS)
         self.name, self.step = name, step
         self.operator = step.operator()
         self.log: list[Frame] = []

@@ -54,8 +54,9 @@ from penstock.state.store.store import Store
 from penstock.state.table.table import KEY
 from penstock.testing import Uncombined
 from penstock.wire.access import Access
+from penstock.wire.addresses import LOOPBACK
 from tests.trials.plain_rows import Row, arrow_batch, net, plain
-from tests.trials.thread_hosts import ADDRESS, Birth, ThreadHosts, open_store
+from tests.trials.thread_hosts import Birth, ThreadHosts, open_store
 
 ATTEMPTS = 4
 """Spark's `spark.task.maxFailures`."""
@@ -305,7 +306,7 @@ class MiniCluster:
         self.access = Access(secrets.token_hex(8))
         store = self._claimed()
         self.place = store.place
-        self.registry = Registry(ADDRESS, 0, self.access, lambda *_: self._cancel())
+        self.registry = Registry(LOOPBACK, self.access, lambda *_: self._cancel())
         self.jobs = ThreadHosts(self, self.registry, self.access)
         self.fleet = Fleet(self.jobs, self.registry, self.access, self.settings)
         self.relocation = Relocation(

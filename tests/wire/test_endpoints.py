@@ -14,13 +14,14 @@ from penstock.errors import HostLostError
 from penstock.offload.backends import backend
 from penstock.offload.backends.backend import invoker_at, reach_text
 from penstock.wire.access import Access
+from penstock.wire.addresses import LOOPBACK
 from penstock.wire.flight import Endpoint, Endpoints, TokenServer
 from tests.trials.trial import Request, Turn, trial
 
 
 class Server(TokenServer):
     def __init__(self, token: str = "token") -> None:
-        super().__init__("127.0.0.1", 0, Access(token))
+        super().__init__(LOOPBACK, Access(token))
         self.actions = {"echo": lambda order: order}
 
 

@@ -26,6 +26,7 @@ from penstock.exchange.aside import Aside, late_tables
 from penstock.model import DeadLetter
 from penstock.wire import orders
 from penstock.wire.access import Access
+from penstock.wire.addresses import Listen
 from penstock.wire.flight import COUNTED_ON, TokenServer
 from penstock.wire.live import CourierCounts, EpochPassed
 from penstock.wire.report import Seen
@@ -57,13 +58,12 @@ class Registry(TokenServer):
 
     def __init__(
         self,
-        address: str,
-        port: int,
+        listen: Listen,
         access: Access,
         on_host_lost: Callable[[int, int], None] = lambda epoch, run: None,
         control: str | None = None,
     ) -> None:
-        super().__init__(address, port, access, control)
+        super().__init__(listen, access, control)
         self.changed = threading.Condition()
         self._hosts: dict[str, HostRecord] = {}
         self._heard: dict[HostRecord, int] = {}

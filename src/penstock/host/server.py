@@ -45,6 +45,7 @@ from penstock.state.store.reader import StateReader
 from penstock.state.store.store import DeltaRef, Store
 from penstock.wire import orders
 from penstock.wire.access import Access
+from penstock.wire.addresses import Listen
 from penstock.wire.flight import TokenServer, in_own_thread, telling_errors
 from penstock.wire.live import StreamHeader
 from penstock.wire.messages import ChannelHeader, Close
@@ -80,7 +81,7 @@ class HostServer(TokenServer):
         *,
         step: str,
         host: str,
-        address: str,
+        listen: Listen,
         access: Access,
         tag: str,
         timeout_ms: int,
@@ -91,7 +92,7 @@ class HostServer(TokenServer):
         chain: StepChain | None = None,
         followers: Sequence[HostServer] = (),
     ) -> None:
-        super().__init__(address, 0, access)
+        super().__init__(listen, access)
         self.machine = machine
         self._store = store
         self._step, self._host = step, host

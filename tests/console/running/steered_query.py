@@ -19,6 +19,7 @@ from penstock.control.journal.entry import Entry
 from penstock.errors import SettingError
 from penstock.state.store.store import FORMAT, Store
 from penstock.wire.access import Access
+from penstock.wire.addresses import LOOPBACK
 from penstock.wire.control_key import ControlKey, KeyFile
 from penstock.wire.flight import TokenServer
 
@@ -106,7 +107,7 @@ class SteeredQuery:
         self.orders: list[dict[str, Any]] = []
         facts = [{"id": name, "slots": 8, "keys": [], "state": []} for name in steps]
         store.write_flow({"format": FORMAT, "id": "f00d", "steps": facts})
-        self.server = TokenServer("127.0.0.1", 0, Access("the run's"), TOKEN)
+        self.server = TokenServer(LOOPBACK, Access("the run's"), TOKEN)
         self.server.actions |= {
             "control_status": lambda _: self._status(),
             "control_steer": self._steer,
