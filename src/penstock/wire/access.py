@@ -118,6 +118,8 @@ class TokenCheck(fl.ServerMiddlewareFactory):  # type: ignore[misc]
         if hmac.compare_digest(told, self._run):
             return None
         if hmac.compare_digest(told, self._control) and self._has_control:
+            if info.method != fl.FlightMethod.DO_ACTION:
+                raise fl.FlightUnauthorizedError("the token of control opens actions only")
             return Controls()
         self._note()
         raise fl.FlightUnauthenticatedError("this endpoint asks for the run's token")
