@@ -18,6 +18,7 @@ from penstock.faults import point
 from penstock.operators.operator import Outgoing
 from penstock.operators.places import in_order, split_places, with_serial
 from penstock.plan.epoch import StepRoutes
+from penstock.wire.access import Access
 from penstock.wire.flight import PING, Endpoint, Endpoints, counted_on
 from penstock.wire.messages import ChannelHeader, Close
 from penstock.wire.silence import Silences
@@ -31,9 +32,9 @@ _endpoints = Endpoints()
 """Connections that a warm worker keeps between tasks. A new run has a new token, so no mix-up."""
 
 
-def endpoint(location: str, token: str) -> Endpoint:
+def endpoint(location: str, access: Access) -> Endpoint:
     """The kept connection to a location, or a new one."""
-    return _endpoints.at(location, token)
+    return _endpoints.at(location, access)
 
 
 class Channels:
@@ -56,13 +57,13 @@ class Channels:
         header: ChannelHeader,
         routes: StepRoutes,
         driver: str,
-        token: str,
+        access: Access,
         timeout_ms: int,
         lost_ms: int,
         ordered: bool,
     ) -> None:
         self._header, self._routes = header, routes
-        self._driver, self._token = driver, token
+        self._driver, self._access = driver, access
         self._timeout_ms, self._lost_ms = timeout_ms, lost_ms
         self._left = threading.Event()
         self._broken: PenstockError | None = None
@@ -76,7 +77,7 @@ class Channels:
         header = codec.encode(self._header)
         with ExitStack() as stack:
             for location in self._routes.endpoints:
-                host = endpoint(location, self._token)
+                host = endpoint(location, self._access)
                 host.greet(self._lost_ms)
                 exchange = host.exchange(header, self._timeout_ms)
                 self._streams.append(stack.enter_context(exchange))
@@ -99,7 +100,7 @@ class Channels:
         silences = Silences[str](_ASK_S * 1000 + _ASK_MS)
         answers = dict.fromkeys(self._routes.endpoints, 0)
         while not self._left.wait(_ASK_S):
-            driver, where = endpoint(self._driver, self._token), self._header
+            driver, where = endpoint(self._driver, self._access), self._header
             locations = list(self._routes.endpoints)
             here = {"epoch": where.epoch, "run": where.run, "task": where.task}
             if not counted_on(driver, _ASK_MS, locations=locations, **here):
