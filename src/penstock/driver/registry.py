@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import urlsplit
 
 import pyarrow as pa
 
@@ -44,6 +45,11 @@ class HostRecord:
     incarnation: str
     location: str
     pid: int
+
+    @property
+    def place(self) -> str:
+        """The address of its machine."""
+        return urlsplit(self.location).hostname or ""
 
 
 class Registry(TokenServer):
@@ -281,10 +287,11 @@ class Registry(TokenServer):
         """Keep what a courier of the run ended with, and whom it complained of."""
         error = from_wire(told)
         if isinstance(error, HostLostError):
+            named = error.location.split()
             self._complaints += [
-                Complaint(record.host, record.incarnation, *self._run)
+                Complaint(record.host, record.place, record.incarnation, *self._run)
                 for record in self._hosts.values()
-                if record.location == error.location
+                if record.location in named
             ]
         self._given_up = self._given_up or isinstance(error, _GIVES_UP)
         # Whoever comes to a run that was given up only knows that, not why it was; and when its

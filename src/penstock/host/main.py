@@ -47,6 +47,8 @@ class TaskOrder:
     token: str
     local: bool
     settings: Settings
+    avoids: frozenset[str] = frozenset()
+    """Addresses of machines that couriers could not reach these hosts on."""
 
 
 class HostTask:
@@ -87,6 +89,7 @@ class HostTask:
                 token=order.token,
                 tag=store.new_tag(),
                 timeout_ms=settings.rpc_timeout_ms,
+                lost_ms=settings.host_lost_ms,
                 counted_on=lambda at: counted_on(self.driver, ask_ms, locations=[at]),
                 on_stop=on_stop,
                 staged_bytes=staged_bytes(settings),
@@ -133,9 +136,13 @@ def run_hosts(order: TaskOrder) -> None:
     pa.set_cpu_count(settings.workers)
     arm(settings.faults)
     ended = threading.Event()
+    address = own_address(order.local)
+    if address in order.avoids:
+        # Spark tries the task again, on any executor.
+        raise HostLostError(f"{order.hosts[0].host} is not to be on {address}: nobody reached it")
     driver = Endpoint(order.driver, order.token)
     try:
-        task = HostTask(order, own_address(order.local), ended.set, _limit(settings))
+        task = HostTask(order, address, ended.set, _limit(settings))
     except (SettingError, StoreError) as refused:
         # To be started again would not help: the query must end, and say why.
         driver.call("refuse", settings.driver_lost_ms, error=to_wire(refused))
