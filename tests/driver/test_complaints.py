@@ -6,7 +6,6 @@ import pytest
 
 from penstock.driver.complaints import Complaint, Complaints
 
-
 HERE = "10.0.0.7"
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from penstock import codec
-from penstock.errors import HostLostError, StepError
+from penstock.errors import HostLostError, ProtocolError, StepError
 from penstock.faults import Fault, InjectedFault, armed
 from penstock.plan.epoch import RouteTable
 from penstock.settings import Settings
@@ -306,7 +306,7 @@ def test_runs_without_a_manifest_between_them_are_bounded(store: Store, patience
         flow.start()
         runs = 0
         while not flow.outcome.done():
-            until(lambda: flow.outcome.done() or len(flow.couriers.orders) > runs)
+            until(lambda runs=runs: flow.outcome.done() or len(flow.couriers.orders) > runs)  # type: ignore[misc]
             runs = len(flow.couriers.orders)
             flow.fail(error)
         with pytest.raises(type(error), match=error.message):

@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import urlsplit
 
 import pyarrow as pa
 
@@ -26,6 +25,7 @@ from penstock.errors import (
 from penstock.exchange.aside import Aside, late_tables
 from penstock.model import DeadLetter
 from penstock.wire import orders
+from penstock.wire.addresses import Listen, address_of
 from penstock.wire.flight import COUNTED_ON, TokenServer
 from penstock.wire.live import CourierCounts, EpochPassed
 from penstock.wire.report import Seen
@@ -49,7 +49,7 @@ class HostRecord:
     @property
     def place(self) -> str:
         """The address of its machine."""
-        return urlsplit(self.location).hostname or ""
+        return address_of(self.location)
 
 
 class Registry(TokenServer):
@@ -62,12 +62,11 @@ class Registry(TokenServer):
 
     def __init__(
         self,
-        address: str,
-        port: int,
+        listen: Listen,
         token: str,
         on_host_lost: Callable[[int, int], None] = lambda epoch, run: None,
     ) -> None:
-        super().__init__(address, port, token)
+        super().__init__(listen, token)
         self.changed = threading.Condition()
         self._hosts: dict[str, HostRecord] = {}
         self._heard: dict[HostRecord, int] = {}
