@@ -34,10 +34,25 @@ GOALS = {
 _RATIOS = {"sum": "max_rate_vs_native", "q5": "max_rate_q5_vs_native"}
 _CORES = 9
 """Task slots: q5 has two steps with their hosts, then come couriers."""
-_SLA = SLA(latency_ms=1000, window_ms=1000)
-_CLIMB, _TRIAL, _TRIAL_Q5 = Spell(1.0, 2.0), Spell(4.0, 10.0), Spell(9.0, 10.0)
 _STARTS = 3
 _LEAST, _MOST = 5_000.0, 20_000_000.0
+
+
+@dataclass(frozen=True)
+class Effort:
+    """What a search of a query may take."""
+
+    trial: Spell
+    search_s: float
+    """Seconds after which the search ends with what it has; warming up is a part of it."""
+
+
+_SLA = SLA(latency_ms=1000, window_ms=1000)
+_CLIMB = Spell(settle_s=1.0, seconds=2.0)
+_SUM = Effort(Spell(settle_s=4.0, seconds=10.0), search_s=80.0)
+# Windows of 10 s must have filled up at the new rate.
+_Q5 = Effort(Spell(settle_s=9.0, seconds=10.0), search_s=120.0)
+_SHORT = Effort(Spell(settle_s=1.0, seconds=3.0), search_s=10.0)
 
 
 @dataclass(frozen=True)
@@ -46,40 +61,34 @@ class LoadScale:
 
     sla: SLA = _SLA
     rounds: int = 2
-    search_s: float = 100.0
-    """Seconds after which a search ends with what it has; warming up is a part of it."""
-    warm_s: float = 40.0
+    warm_s: float = 25.0
     """Seconds of load before a search of the first round; half of that in later ones."""
     climb: Spell = _CLIMB
-    trial: Spell = _TRIAL
-    """For the sum, whose epochs are like one another."""
-    trial_q5: Spell = _TRIAL_Q5
-    """For q5, whose windows of 10 s must have filled up at the new rate."""
+    sum: Effort = _SUM
+    q5: Effort = _Q5
     factor: float = 1.25
     within: float = 0.07
-    start: float = 50_000.0
+    start: float = 100_000.0
     """The rate that the first climb begins with."""
 
-    def spell(self, query: str) -> Spell:
-        return self.trial_q5 if query == "q5" else self.trial
+    def effort(self, query: str) -> Effort:
+        return self.q5 if query == "q5" else self.sum
 
 
 FULL = LoadScale()
 QUICK = LoadScale(
     rounds=1,
-    search_s=12.0,
     warm_s=0.0,
-    climb=Spell(0.5, 1.0),
-    trial=Spell(1.0, 3.0),
-    trial_q5=Spell(1.0, 3.0),
+    climb=Spell(settle_s=0.5, seconds=1.0),
+    sum=_SHORT,
+    q5=_SHORT,
     factor=1.4,
     within=0.4,
-    start=100_000.0,
 )
 
 
 def run(show: Show, quick: bool = False) -> Report:
-    """Run all searches; takes about 18 minutes, two when quick."""
+    """Run all searches; takes at most 20 minutes, two when quick."""
     scale = QUICK if quick else FULL
     show("starting Spark")
     more = {
@@ -128,6 +137,7 @@ class Rounds:
     def _search(self, side: str, before: float, warm_s: float) -> Search:
         """Search once. `before` is what an earlier search found; 0: there was none."""
         scale, trials = self._scale, list[RateTrial]()
+        effort = scale.effort(self._query)
         with loaded(self._spark, QUERIES[self._query][side], scale.sla) as query:
 
             def tried(rate: float, spell: Spell) -> RateTrial:
@@ -136,13 +146,13 @@ class Rounds:
                 return trial
 
             def holds(rate: float) -> bool:
-                trials.append(tried(rate, scale.spell(self._query)))
+                trials.append(tried(rate, effort.trial))
                 if trials[-1].near:
-                    trials.append(tried(rate, scale.spell(self._query)))
+                    trials.append(tried(rate, effort.trial))
                 return trials[-1].holds
 
             def enough() -> bool:
-                return time.monotonic() - began > scale.search_s
+                return time.monotonic() - began > effort.search_s
 
             began = time.monotonic()
             climb = Bounds(_LEAST, _MOST, factor=2.0, within=1.0)

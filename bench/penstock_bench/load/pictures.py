@@ -18,6 +18,7 @@ _SIDES = {
 }
 """What the report calls a side: its name, colour and marker here."""
 _TITLES = {"sum": "keyed sum", "q5": "NEXMark q5"}
+_THOUSAND = 1000
 _TOP = 3.0
 """Latencies above so many times the bound are drawn there: such a trial was ended early."""
 
@@ -45,7 +46,7 @@ def _picture(report: Result) -> Picture:
     latency = [
         Panel(
             _marks(told, "mean_ms", _TOP * bound_ms, bound_ms),
-            x="rows a second",
+            x="thousand rows a second",
             y="mean latency, ms",
             log="x",
             y_from=0.0,
@@ -60,7 +61,7 @@ def _picture(report: Result) -> Picture:
 def _marks(told: Result, what: str, top: float, bound: float) -> list[Drawable]:
     """What the trials of all sides came to, the highest rates, and the bound."""
     marks: list[Drawable] = []
-    rates = [trial["rate"] for side in _SIDES for trial in told[side]["trials"]]
+    rates = [trial["rate"] / _THOUSAND for side in _SIDES for trial in told[side]["trials"]]
     if rates:
         ends = [min(rates) * 0.9, max(rates) * 1.1]
         marks.append(Line(ends, [bound, bound], "bound", GREY, how={"ls": ":", "lw": 1.2}))
@@ -70,9 +71,9 @@ def _marks(told: Result, what: str, top: float, bound: float) -> list[Drawable]:
             heights = [top if one[what] is None else min(one[what], top) for one in trials]
             face = {"mfc": colour if holds else "none", "mec": colour}
             how = {"marker": marker, "ls": "", "ms": 6, **face}
-            places = [one["rate"] for one in trials]
+            places = [one["rate"] / _THOUSAND for one in trials]
             marks.append(Line(places, heights, name if holds else "", colour, how=how))
-        most = told[side]["max_rate"]["median"]
+        most = told[side]["max_rate"]["median"] / _THOUSAND
         if most:
             marks.append(Line([most, most], [0.0, top], colour=colour, how={"lw": 1.0}))
     return marks
