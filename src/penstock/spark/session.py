@@ -22,6 +22,7 @@ from penstock.spark.private import (
     is_local,
     keep_jobs_on_interrupt,
 )
+from penstock.spark.s3a import with_s3a
 
 EXECUTORS_S = 60.0
 """Seconds that the executors of a session may take to come up."""
@@ -53,9 +54,11 @@ _SETTINGS = {
 }
 
 
-def configure(builder: SparkSession.Builder, *, kafka: bool = False) -> SparkSession.Builder:
-    """Give one's own session builder the settings that Penstock wants, and with `kafka` Spark's connector
-    for it (see `session`).
+def configure(
+    builder: SparkSession.Builder, *, kafka: bool = False, s3: bool = False
+) -> SparkSession.Builder:
+    """Give one's own session builder the settings that Penstock wants, with `kafka` Spark's connector for
+    it, and with `s3` Hadoop's file system for it (see `session`).
 
     >>> from pyspark.sql import SparkSession
     >>> builder = configure(SparkSession.builder.appName("mine"))
@@ -64,6 +67,8 @@ def configure(builder: SparkSession.Builder, *, kafka: bool = False) -> SparkSes
     for key, value in _SETTINGS.items():
         builder = builder.config(key, value)
     if kafka and (jars := with_connector(builder_settings(builder))) is not None:
+        builder = builder.config("spark.jars", jars)
+    if s3 and (jars := with_s3a(builder_settings(builder))) is not None:
         builder = builder.config("spark.jars", jars)
     return builder
 
@@ -75,6 +80,7 @@ def session(
     master: str | None = None,
     ui: bool = False,
     kafka: bool = False,
+    s3: bool = False,
     conf: dict[str, str] | None = None,
 ) -> SparkSession:
     """A session ready for flows: local unless `master` says otherwise.
@@ -85,7 +91,8 @@ def session(
 
     With `kafka` it has Spark's connector for Kafka, which flows in micro-batches read and write it by. If
     `spark.jars`, `spark.jars.packages` or Spark's own jars do not have it already, it is taken from Maven
-    Central, once, and put into `spark.jars`, which ships it to executors.
+    Central, once, and put into `spark.jars`, which ships it to executors. With `s3` it has Hadoop's s3a
+    in the same way, for checkpoints of flows in micro-batches.
     """
     if master is not None and cores is not None:
         raise SettingError(
@@ -103,6 +110,8 @@ def session(
     for key, value in (conf or {}).items():
         builder = builder.config(key, value)
     if kafka and (jars := with_connector(conf or {})) is not None:
+        builder = builder.config("spark.jars", jars)
+    if s3 and (jars := with_s3a(builder_settings(builder))) is not None:
         builder = builder.config("spark.jars", jars)
     spark = builder.getOrCreate()
     hush_executor(spark)
