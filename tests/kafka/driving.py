@@ -18,12 +18,12 @@ WAIT_S = 240.0
 class FlowProcess:
     """A flow in a process of its own. What it writes to stderr goes to a file."""
 
-    def __init__(
-        self, *arguments: str, log: Path, module: str = "tests.kafka.flow_process"
-    ) -> None:
+    module = "tests.kafka.flow_process"
+
+    def __init__(self, *arguments: str, log: Path) -> None:
         with log.open("ab") as errors:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", module, *arguments],
+                [sys.executable, "-m", self.module, *arguments],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=errors,

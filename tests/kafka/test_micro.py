@@ -19,9 +19,14 @@ from tests.kafka.driving import FlowProcess, is_gone, wait
 from tests.kafka.orders import USERS, Orders
 
 pytestmark = [pytest.mark.kafka, pytest.mark.timeout(900)]
-MODULE = "tests.kafka.micro_process"
 STEP = "aggregate-1"
 Totals = dict[str, tuple[int, int]]
+
+
+class MicroProcess(FlowProcess):
+    """A flow of `micro_process` in a process of its own."""
+
+    module = "tests.kafka.micro_process"
 
 
 def totals(orders: Orders) -> Totals:
@@ -59,7 +64,7 @@ def test_a_flow_in_micro_batches_survives_everything(
     topic, out, checkpoint = kafka.create(name, 3), kafka.create(f"{name}-out"), tmp_path / "c"
     arguments, log = (kafka.servers, topic, out, str(checkpoint), delivery), tmp_path / "log"
     orders = Orders(kafka.servers, topic)
-    flow = FlowProcess(*arguments, log=log, module=MODULE)
+    flow = MicroProcess(*arguments, log=log)
     try:
         flow.until("query.is_active")
         orders.start()
@@ -67,7 +72,7 @@ def test_a_flow_in_micro_batches_survives_everything(
 
         if delivery == "at_once":  # a stop in good order, and partitions that are new
             flow.stop()
-            flow = FlowProcess(*arguments, log=log, module=MODULE)
+            flow = MicroProcess(*arguments, log=log)
             goes_on(flow)
             kafka.grow(topic, 4)
             orders.use(partitions=4)
@@ -80,7 +85,7 @@ def test_a_flow_in_micro_batches_survives_everything(
 
         flow.until("query.status.message == 'running'")
         tasks = flow.kill()  # at any point of an epoch: one is always under way
-        flow = FlowProcess(*arguments, log=log, module=MODULE)
+        flow = MicroProcess(*arguments, log=log)
         goes_on(flow)
         wait(lambda: all(is_gone(pid) for pid in tasks))
         orders.end()
@@ -133,7 +138,7 @@ def test_a_backlog_of_an_hour_is_caught_up_with_bounded_epochs(
     )
     arguments = (kafka.servers, topic, out, str(tmp_path / "c"), "at_once", "2s")
     log = tmp_path / "log"
-    flow = FlowProcess(*arguments, log=log, module=MODULE)
+    flow = MicroProcess(*arguments, log=log)
     try:
         flow.until("query.progress")
         wait(lambda: sum(n for n, _ in newest(rows_of(kafka.messages(out))).values()) == rows)

@@ -1,4 +1,4 @@
-"""Kafka in front of a standalone cluster: the connector is shipped to executors, and one of them is killed."""
+"""Kafka in front of a standalone cluster: the connector is shipped to executors, and one is killed."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import pytest
 from penstock.console.cluster.cluster import Shape, running_cluster
 from penstock_bench.broker import Broker
 from tests.cluster.flows import executor_of
-from tests.kafka.driving import FlowProcess, wait
+from tests.kafka.driving import wait
 from tests.kafka.orders import Orders
-from tests.kafka.test_micro import MODULE, STEP, goes_on, newest, rows_of, state, totals
+from tests.kafka.test_micro import STEP, MicroProcess, goes_on, newest, rows_of, state, totals
 
 pytestmark = [pytest.mark.kafka, pytest.mark.cluster, pytest.mark.timeout(900)]
 
@@ -21,7 +21,7 @@ def test_an_executor_is_killed_between_two_topics(kafka: Broker, tmp_path: Path)
     orders, checkpoint = Orders(kafka.servers, topic), str(tmp_path / "checkpoint")
     with running_cluster(Shape(workers=2, cores=6, memory="1g")) as cluster:
         arguments = (kafka.servers, topic, out, checkpoint, "transactional", "2s", cluster.master)
-        flow = FlowProcess(*arguments, log=tmp_path / "log", module=MODULE)
+        flow = MicroProcess(*arguments, log=tmp_path / "log")
         try:
             flow.until("query.is_active")
             orders.start()
