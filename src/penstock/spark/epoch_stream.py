@@ -20,6 +20,7 @@ from penstock.courier.courier import Courier
 from penstock.driver.epochs import EpochRunner
 from penstock.driver.progress import EpochProgress
 from penstock.errors import PenstockError
+from penstock.live.sources.kafka import KafkaDecoder
 from penstock.offload.courier.roads import burst_roads
 from penstock.plan.epoch import EpochPlan
 from penstock.spark import private, task
@@ -217,8 +218,9 @@ class EpochStream:
     @property
     def unread(self) -> int:
         """Rows that the sources have and that neither the epoch under way nor those before it have read, as
-        far as Spark told with the epoch before; 0 where nothing bounds epochs."""
-        if self._start.bound is None or self.streaming is None:
+        far as Spark told with the epoch before; 0 for sources other than Kafka."""
+        decoders = [source.decoder for source in self._start.flow.sources]
+        if self.streaming is None or not any(isinstance(one, KafkaDecoder) for one in decoders):
             return 0
         last = self.streaming.lastProgress
         sources = [] if last is None else last.sources
