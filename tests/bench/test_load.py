@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,10 +14,19 @@ from pyspark.sql import SparkSession
 
 from penstock.model import SLA
 from penstock_bench.live.latency import Delivered
-from penstock_bench.load.arrivals import RateChange, RateFile, Rates, bids, keyed, numbered
+from penstock_bench.load.arrivals import (
+    Arrivals,
+    RateChange,
+    RateFile,
+    Rates,
+    bids,
+    keyed,
+    numbered,
+)
 from penstock_bench.load.bench import GOALS, QUICK, better_store, report
 from penstock_bench.load.search import Bounds, highest
-from penstock_bench.load.trial import RateTrial, Spell, judged
+from penstock_bench.load.sides import QUERIES, WAYS
+from penstock_bench.load.trial import REST, LoadedQuery, RateTrial, Spell, judged
 from tests.bench.made_up import load_searches
 
 BOUNDS = Bounds(least=1_000, most=1_000_000, factor=1.5, within=0.1)
@@ -181,6 +191,22 @@ def test_the_jvm_makes_the_rows_of_ticks(spark: SparkSession) -> None:
     assert (auction % 100 == 0).mean() == pytest.approx(0.5, abs=0.02)
 
 
+@pytest.mark.parametrize("query", QUERIES)
+def test_a_rate_is_tried_on_a_running_query(
+    spark: SparkSession, query: str, tmp_path: Path
+) -> None:
+    """Any machine holds so few rows with a bound of half a minute, even while it does other things."""
+    arrivals = Arrivals(tmp_path / "rates", REST)
+    patient = SLA(latency_ms=30_000, window_ms=30_000)
+    with QUERIES[query]["penstock"](arrivals.ticks(spark, WAYS)) as running:
+        loaded = LoadedQuery(running, arrivals, patient)
+        trial = loaded.try_rate(2_000, Spell(settle_s=0.2, seconds=1.0))
+    assert trial.holds
+    assert trial.done == 1.0
+    assert trial.mean_ms is not None
+    assert 0 < trial.mean_ms < 30_000
+
+
 # -- the report
 
 
@@ -201,8 +227,6 @@ def test_penstock_is_held_against_the_better_store() -> None:
 
 
 def test_a_side_that_holds_nothing_gives_no_ratio() -> None:
-    from dataclasses import replace
-
     searches = [
         replace(one, max_rate=0.0 if one.side != "penstock" else 5.0) for one in load_searches()
     ]
