@@ -15,7 +15,6 @@ from pyspark.sql import SparkSession
 from penstock.model import SLA
 from penstock_bench.live.latency import Delivered
 from penstock_bench.load.arrivals import (
-    Arrivals,
     RateChange,
     RateFile,
     Rates,
@@ -23,10 +22,10 @@ from penstock_bench.load.arrivals import (
     keyed,
     numbered,
 )
-from penstock_bench.load.bench import GOALS, QUICK, better_store, report
+from penstock_bench.load.bench import GOALS, QUICK, better_store, loaded, report
 from penstock_bench.load.search import Bounds, highest
-from penstock_bench.load.sides import QUERIES, WAYS
-from penstock_bench.load.trial import REST, LoadedQuery, RateTrial, Spell, judged
+from penstock_bench.load.sides import QUERIES
+from penstock_bench.load.trial import RateTrial, Spell, judged
 from tests.bench.made_up import load_searches
 
 BOUNDS = Bounds(least=1_000, most=1_000_000, factor=1.5, within=0.1)
@@ -196,11 +195,9 @@ def test_a_rate_is_tried_on_a_running_query(
     spark: SparkSession, query: str, tmp_path: Path
 ) -> None:
     """Any machine holds so few rows with a bound of half a minute, even while it does other things."""
-    arrivals = Arrivals(tmp_path / "rates", REST)
     patient = SLA(latency_ms=30_000, window_ms=30_000)
-    with QUERIES[query]["penstock"](arrivals.ticks(spark, WAYS)) as running:
-        loaded = LoadedQuery(running, arrivals, patient)
-        trial = loaded.try_rate(2_000, Spell(settle_s=0.2, seconds=1.0))
+    with loaded(spark, QUERIES[query]["penstock"], patient) as running:
+        trial = running.try_rate(2_000, Spell(settle_s=0.2, seconds=1.0))
     assert trial.holds
     assert trial.done == 1.0
     assert trial.mean_ms is not None
