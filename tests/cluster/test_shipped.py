@@ -88,16 +88,29 @@ def test_an_environment_travels_as_an_archive(
     runs(flow, Start(conf={"spark.archives": f"{archive}#environment"}))
 
 
-def test_penstock_alone_travels_as_a_zip_file(
-    flow: FlowProcess, package: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    python = tmp_path / "python"
-    interpreter = Path(sys.executable).resolve()
+@pytest.fixture
+def python(tmp_path: Path) -> Path:
+    """An interpreter that has all libraries, but not Penstock."""
+    made, interpreter = tmp_path / "python", Path(sys.executable).resolve()
     # not the environment's own interpreter, which knows of Penstock by its .pth file
-    python.write_text(f'#!/bin/sh\nPYTHONPATH="$PYTHONPATH:{LIBRARIES}" exec {interpreter} "$@"\n')
-    python.chmod(0o755)
-    if has_penstock(python):
+    made.write_text(f'#!/bin/sh\nPYTHONPATH="$PYTHONPATH:{LIBRARIES}" exec {interpreter} "$@"\n')
+    made.chmod(0o755)
+    if has_penstock(made):
         pytest.skip("Penstock is among the libraries")
-    zipped = shutil.make_archive(str(tmp_path / "penstock"), "zip", package)
+    return made
+
+
+def test_penstock_alone_travels_as_a_zip_file(
+    flow: FlowProcess, package: Path, python: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    zipped = shutil.make_archive(str(package.parent / "penstock"), "zip", package)
     monkeypatch.setenv("PYSPARK_PYTHON", str(python))
     runs(flow, Start(conf={"spark.submit.pyFiles": zipped}))
+
+
+def test_executors_without_penstock_say_so(
+    flow: FlowProcess, python: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYSPARK_PYTHON", str(python))
+    flow.start(Start())
+    assert "has no module penstock" in flow.ask("query.await_termination(240)")
