@@ -27,7 +27,7 @@ def listening(pid: int) -> set[tuple[str, int]]:
 
 
 def free_ports(count: int) -> range:
-    for first in range(43_000, 60_000, count):
+    for first in range(20_000 + os.getpid() % 1000 * count, 32_000, count):
         with ExitStack() as stack:
             try:
                 for port in range(first, first + count):

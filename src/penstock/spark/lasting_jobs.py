@@ -67,10 +67,13 @@ def reason(error: str) -> str:
 
     >>> reason("An error\\n  ...daemon (ModuleNotFoundError: No module named 'penstock')\\n  at ...")[:49]
     'the Python of its executor has no module penstock'
+    >>> reason("An exception was thrown:\\nTraceback:\\n  ...\\na.b.OddError: why\\n")
+    'OddError: why'
     """
     lacking = re.search(r"No module named '([\w.]+)'", error)
+    raised = re.search(r"^[\w.]*\b(\w+Error: .+)$", error, re.MULTILINE)  # the end of a traceback
     if lacking is None:
-        return error.strip().split("\n")[0]
+        return raised[1] if raised is not None else error.strip().split("\n")[0]
     return (
         f"the Python of its executor has no module {lacking[1]}; the guide says, under 'On a cluster', "
         "how an environment or Penstock alone travels with the job"
