@@ -62,8 +62,10 @@ def test_hosts_and_driver_listen_in_the_range_and_on_loopback_alone(
             driver = listening(os.getpid()) - before - {("127.0.0.1", ports[0])}
         finally:
             query.stop()
-    assert all(len(places) == 1 for places in (*hosts, driver))
-    assert set().union(driver, *hosts) == {("127.0.0.1", port) for port in ports[1:]}
+    assert {address for address, _ in driver} == {"127.0.0.1"}
+    ours = {place for place in driver if place[1] in ports}  # Spark's JVM calls the driver too
+    assert all(len(places) == 1 for places in (*hosts, ours))
+    assert set().union(ours, *hosts) == {("127.0.0.1", port) for port in ports[1:]}
 
 
 ON_IPV6 = """
