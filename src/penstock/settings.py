@@ -21,8 +21,8 @@ _PARTS_PER_WORKER = 2
 def port_range(text: int | str) -> range:
     """The ports that a setting names: one, or the first and the last. 0 is any.
 
-    >>> port_range("40000-40099"), port_range(4711), port_range(0)
-    (range(40000, 40100), range(4711, 4712), range(0, 1))
+    >>> port_range("20000-20099"), port_range(4711), port_range(0)
+    (range(20000, 20100), range(4711, 4712), range(0, 1))
     """
     first, dash, last = str(text).partition("-")
     try:
@@ -32,7 +32,7 @@ def port_range(text: int | str) -> range:
     if not ports or ports[0] < 0 or ports[-1] > _LAST_PORT or (ports[0] == 0 and len(ports) > 1):
         raise SettingError(
             f"{text!r} is not a port or a range of ports",
-            hint="write 4711, 40000-40099, or 0 for any",
+            hint="write 4711, 20000-20099, or 0 for any",
         )
     return ports
 
@@ -99,8 +99,9 @@ class Settings:
 
     ports: str = "0"
     """Ports that the driver, hosts, live couriers and the service of local functions may listen on, such as
-    40000-40099 where a firewall has these open. Each takes one that is free on its machine: give as many as
-    there are of them on one machine, and some more. 0 lets the system choose."""
+    20000-20099 where a firewall has these open. Each takes one that is free on its machine: give as many as
+    there are of them on one machine and some more, out of the range that the system itself gives to
+    connections (on Linux 32768 to 60999). 0 lets the system choose."""
 
     progress_kept: int = 200
     """Epochs that `query.progress` remembers."""

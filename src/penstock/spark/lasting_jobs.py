@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import threading
 from collections.abc import Callable
@@ -58,7 +59,25 @@ class _Job(InheritableThread):
         try:
             self._sc.parallelize([0], 1).foreachPartition(lambda _: run())
         except Exception as ended:
-            self.failure = str(ended).strip().split("\n")[0]
+            self.failure = reason(str(ended))
+
+
+def reason(error: str) -> str:
+    """What a job failed with, in one line of what Spark says about it.
+
+    >>> reason("An error\\n  ...daemon (ModuleNotFoundError: No module named 'penstock')\\n  at ...")[:49]
+    'the Python of its executor has no module penstock'
+    >>> reason("An exception was thrown:\\nTraceback:\\n  ...\\na.b.OddError: why\\n")
+    'OddError: why'
+    """
+    lacking = re.search(r"No module named '([\w.]+)'", error)
+    raised = re.search(r"^[\w.]*\b(\w+Error: .+)$", error, re.MULTILINE)  # the end of a traceback
+    if lacking is None:
+        return raised[1] if raised is not None else error.strip().split("\n")[0]
+    return (
+        f"the Python of its executor has no module {lacking[1]}; the guide says, under 'On a cluster', "
+        "how an environment or Penstock alone travels with the job"
+    )
 
 
 class SparkJobs(Generic[W]):
