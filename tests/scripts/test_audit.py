@@ -8,7 +8,8 @@ from typing import Any
 
 _FILE = Path(__file__).parents[2] / "scripts" / "audit.py"
 _SPEC = importlib.util.spec_from_file_location("audit", _FILE)
-assert _SPEC is not None and _SPEC.loader is not None
+assert _SPEC is not None
+assert _SPEC.loader is not None
 audit = importlib.util.module_from_spec(_SPEC)
 _SPEC.loader.exec_module(audit)
 

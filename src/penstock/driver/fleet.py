@@ -24,6 +24,9 @@ from penstock.state.store.store import DeltaRef
 from penstock.wire.access import Access
 from penstock.wire.flight import in_own_thread
 
+_CHOOSY_STARTS = 3
+"""Starts of a host, one after the other, in which it avoids machines that couriers could not reach."""
+
 Pace = tuple[bool, float]
 """Whether slots come whole, and how fast the rest of them is brought in the background, in MB/s."""
 Owned = Mapping[HostId, frozenset[int]]
@@ -113,7 +116,14 @@ class Fleet(TaskCrew[HostId, KeyedStep]):
 
     def avoided(self, epoch: int) -> set[str]:
         """Hosts that should have no slots in this epoch if others can have them."""
-        return self._complaints.avoided(epoch)
+        records = filter(None, map(self._registry.host, list(self._members)))
+        return {r.host for r in records if self._complaints.avoids(r.host, r.place, epoch)}
+
+    def places_to_avoid(self, host: str) -> frozenset[str]:
+        """Machines on which a host that is started now should not be. One that comes up nowhere else may
+        be there: a bad place is better than none."""
+        tried = self._restarts.get(HostId(host), 0)
+        return self._complaints.places(host) if tried < _CHOOSY_STARTS else frozenset()
 
     def _needed(self, name: HostId) -> bool:
         return bool(self.owned(name)) or name in self._joined

@@ -26,7 +26,7 @@ from penstock.exchange.aside import Aside, late_tables
 from penstock.model import DeadLetter
 from penstock.wire import orders
 from penstock.wire.access import Access
-from penstock.wire.addresses import Listen
+from penstock.wire.addresses import Listen, address_of
 from penstock.wire.flight import COUNTED_ON, TokenServer
 from penstock.wire.live import CourierCounts, EpochPassed
 from penstock.wire.report import Seen
@@ -46,6 +46,11 @@ class HostRecord:
     incarnation: str
     location: str
     pid: int
+
+    @property
+    def place(self) -> str:
+        """The address of its machine."""
+        return address_of(self.location)
 
 
 class Registry(TokenServer):
@@ -283,10 +288,11 @@ class Registry(TokenServer):
         """Keep what a courier of the run ended with, and whom it complained of."""
         error = from_wire(told)
         if isinstance(error, HostLostError):
+            named = error.location.split()
             self._complaints += [
-                Complaint(record.host, record.incarnation, *self._run)
+                Complaint(record.host, record.place, record.incarnation, *self._run)
                 for record in self._hosts.values()
-                if record.location == error.location
+                if record.location in named
             ]
         self._given_up = self._given_up or isinstance(error, _GIVES_UP)
         # Whoever comes to a run that was given up only knows that, not why it was; and when its

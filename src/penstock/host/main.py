@@ -49,6 +49,8 @@ class TaskOrder:
     access: Access
     local: bool
     settings: Settings
+    avoids: frozenset[str] = frozenset()
+    """Addresses of machines that couriers could not reach these hosts on."""
 
 
 class HostTask:
@@ -89,6 +91,7 @@ class HostTask:
                 access=order.access,
                 tag=store.new_tag(),
                 timeout_ms=settings.rpc_timeout_ms,
+                lost_ms=settings.host_lost_ms,
                 counted_on=lambda at: counted_on(self.driver, ask_ms, locations=[at]),
                 on_stop=on_stop,
                 staged_bytes=staged_bytes(settings),
@@ -138,6 +141,12 @@ def run_hosts(order: TaskOrder) -> None:
     driver = Endpoint(order.driver, order.access)
     try:
         listen = task_listens(os.environ, order.driver, order.local, settings)
+        if listen.address in order.avoids:
+            # Spark tries the task again, on any executor.
+            told = (
+                f"{order.hosts[0].host} should not be on {listen.address}: couriers do not reach it"
+            )
+            raise HostLostError(told)
         task = HostTask(order, listen, ended.set, _limit(settings))
     except (SettingError, StoreError) as refused:
         # To be started again would not help: the query must end, and say why.

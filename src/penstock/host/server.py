@@ -71,7 +71,8 @@ class HostServer(TokenServer):
     In a live run couriers have one `do_exchange` each for all of it, and `join` says that one begins; then
     `rollback` ends it, and `seal` waits for a checkpoint.
 
-    `counted_on` asks the driver whether it still counts on the host at a location.
+    `counted_on` asks the driver whether it still counts on the host at a location. One that does not answer
+    for `lost_ms` milliseconds cannot be reached, whatever the driver says.
     """
 
     def __init__(
@@ -86,6 +87,7 @@ class HostServer(TokenServer):
         tag: str,
         timeout_ms: int,
         on_stop: Callable[[], None],
+        lost_ms: int = 5_000,
         counted_on: Callable[[str], bool] = lambda location: True,
         staged_bytes: int = sys.maxsize,
         lock: threading.Condition | None = None,
@@ -113,6 +115,7 @@ class HostServer(TokenServer):
             self._newest,
             access,
             timeout_ms,
+            lost_ms,
             self._where,
             counted_on,
         )

@@ -28,7 +28,7 @@ from penstock.offload.courier.redirect import Returned
 from penstock.plan.steps import FlowPlan
 from penstock.settings import Settings
 from penstock.wire.access import Access
-from penstock.wire.flight import Endpoint, Endpoints
+from penstock.wire.flight import Endpoint, Endpoints, greet_all
 from penstock.wire.live import (
     CourierCounts,
     EpochPassed,
@@ -194,6 +194,8 @@ class CourierRun:
                 continue
             reader = partial(task.sources[number].reader, positions)
             self._pullers[number] = Puller(number, reader, self._put)
+        places = (place.location for step in order.steps for place in step.hosts)
+        greet_all(map(self._endpoints.at, dict.fromkeys(places)), self._settings.host_lost_ms)
         traffic = Traffic(
             task.flow,
             order,

@@ -166,7 +166,10 @@ class QueryParts(ABC):
         if flow.one_host:
             hosts = [HostOrder(f"{step.id}/0", step) for step in flow.keyed]
         store, driver, settings = start.store, self.registry.location, start.settings
-        order = TaskOrder(tuple(hosts), flow, store, driver, self.access, self.local, settings)
+        avoids = frozenset[str]() if self.local else self.fleet.places_to_avoid(host)
+        order = TaskOrder(
+            tuple(hosts), flow, store, driver, self.access, self.local, settings, avoids
+        )
         return LastingTask(tuple(one.host for one in hosts), step.id, partial(run_hosts, order))
 
 
