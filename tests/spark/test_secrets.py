@@ -28,9 +28,9 @@ ROWS, KEYS = 2_000, 20
 KILLED = Fault("host.seal", "kill", where={"host": "sum/1", "epoch": 1, "run": 0})
 
 
-def main(folder: str, logs: str, *files: str) -> None:
+def main(folder: str, logs: str, certificate: str, key: str, authority: str) -> None:
     """In a process of its own, with a session that writes an event log."""
-    tls = Tls(*files, name="penstock")
+    tls = Tls(certificate, key, authority, name="penstock")
     conf = {
         "spark.eventLog.enabled": "true",
         "spark.eventLog.compress": "false",
