@@ -25,7 +25,7 @@ from tests.spark.test_live import counted, counts, wanted
 from tests.testing.certificates import Authority
 
 ROWS, KEYS = 2_000, 20
-KILLED = Fault("host.seal", "kill", where={"host": "sum/1", "epoch": 1, "run": 0})
+KILLED = Fault("host.seal", "kill", where={"epoch": 1, "run": 0})
 
 
 def main(folder: str, logs: str, certificate: str, key: str, authority: str) -> None:
@@ -61,7 +61,7 @@ def micro(spark: SparkSession, folder: str, tls: Tls, told: dict[str, Any]) -> l
             await_condition(lambda: parts.keeper is not None and parts.keeper.state == "up", 60)
             told["reach"] = parts.keeper and parts.keeper.reach
             told["status"] = RunningQuery(checkpoint).status()["status"]["state"]
-            told["ports"], told["open"] = probe(tls)
+            told["ports"], told["open"] = probe(spark, tls)
             told["control"] = (Path(checkpoint) / "penstock" / "control.json").read_text()
 
     flow = ps.flow(source.parquet(f"{folder}/rows")).key_by("k", slots=4).aggregate(s=ps.sum("v"))
@@ -93,16 +93,19 @@ def live(checkpoint: str, tls: Tls, told: dict[str, Any]) -> list[Any]:
     return [counts(sink) == wanted(ROWS, 100), str(query.exception())]
 
 
-def probe(tls: Tls) -> tuple[int, list[str]]:
+def probe(spark: SparkSession, tls: Tls) -> tuple[int, list[str]]:
     """How many ports the driver's Python and its workers listen on, and which are open to strangers."""
     processes = [psutil.Process(), *psutil.Process().children(recursive=True)]
+    callbacks = (
+        spark.sparkContext._gateway.get_callback_server()
+    )  # PySpark's own, with its own secret
     ports = {
         found.laddr.port
         for process in processes
         if "python" in process.name()
         for found in process.net_connections("inet")
         if found.status == psutil.CONN_LISTEN
-    }
+    } - {callbacks.get_listening_port()}
     access, options = Access("x", tls), fl.FlightCallOptions(timeout=5)
     certain = access.client_options()
     uncertain = {k: v for k, v in certain.items() if k not in ("cert_chain", "private_key")}
