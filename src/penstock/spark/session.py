@@ -7,7 +7,7 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -59,6 +59,30 @@ _QUIET = {
     "spark.log.level": "ERROR",
 }
 """What `session` sets beside them, unless somebody has."""
+
+_SECURED = (
+    *("spark.network.crypto.enabled", "spark.ssl.enabled", "spark.ssl.rpc.enabled"),
+    *("spark.io.encryption.enabled", "spark.authenticate"),
+)
+"""Settings by which Spark itself is protected against who else is on the network or its disks."""
+
+
+def plain_beside(conf: Mapping[str, str], tls: bool) -> str:
+    """What to warn of where Spark is secured by these settings, and Penstock is not; empty: of nothing.
+
+    >>> plain_beside({"spark.authenticate": "true"}, tls=False)
+    'Spark is secured by spark.authenticate, but rows and tokens of this flow cross the network as they are: \
+set Settings(tls=...)'
+    >>> plain_beside({"spark.authenticate": "true"}, tls=True), plain_beside({}, tls=False)
+    ('', '')
+    """
+    found = [name for name in _SECURED if conf.get(name, "").strip().lower() == "true"]
+    if tls or not found:
+        return ""
+    return (
+        f"Spark is secured by {', '.join(found)}, but rows and tokens of this flow cross the network as "
+        "they are: set Settings(tls=...)"
+    )
 
 
 def configure(

@@ -170,7 +170,7 @@ class KafkaTopic(Writer):
     """A topic of Kafka with messages that Penstock makes, in both modes. Made by `to`."""
 
     sink: KafkaSink = field(kw_only=True)
-    spark_options: tuple[tuple[str, str], ...] = field(kw_only=True)
+    spark_options: tuple[tuple[str, str], ...] = field(kw_only=True, repr=False)
 
     def live(self) -> LiveSink:
         return self.sink

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import pyarrow as pa
@@ -70,8 +70,8 @@ class KafkaSource(LiveSource):
     """(what of a message, the column it is in)."""
     starting: str | tuple[tuple[str, int, int], ...] = "earliest"
     """"earliest", "latest", or (topic, partition, offset) of some partitions; the others: earliest."""
-    options: tuple[tuple[str, Any], ...] = ()
-    spark_options: tuple[tuple[str, str], ...] = ()
+    options: tuple[tuple[str, Any], ...] = field(default=(), repr=False)
+    spark_options: tuple[tuple[str, str], ...] = field(default=(), repr=False)
 
     @property
     def schema(self) -> pa.Schema:
