@@ -48,3 +48,23 @@ def test_troubles_at_any_time(cluster: Cluster, flow: FlowProcess, live: bool, s
     flow.goes_on()
     flow.stop()
     flow.check()
+
+
+@MODES
+def test_a_machine_that_hangs_is_done_without(
+    cluster: Cluster, flow: FlowProcess, live: bool
+) -> None:
+    """It has a host, and is stopped for as long as it takes: others do its work. Spark is told sooner than
+    after two minutes that its executor is lost, so that no task is sent there again and again."""
+    started = Start(live=live)
+    flow.start(started)
+    flow.goes_on()
+    stopped = Scene(cluster, flow, started, random.Random(1)).worker()
+    stopped.stop()
+    try:
+        flow.goes_on(10)
+    finally:
+        stopped.go_on()
+    flow.goes_on(5)
+    flow.stop()
+    flow.check()

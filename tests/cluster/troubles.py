@@ -27,8 +27,11 @@ class Scene:
     chance: random.Random
 
     def worker(self) -> Worker:
-        """One that runs."""
-        return self.chance.choice([one for one in self.cluster.workers if one.process.is_running()])
+        """One that runs, and a host on it, if there is one."""
+        alive = [one for one in self.cluster.workers if one.process.is_running()]
+        hosts = set(self.flow.hosts().values())
+        with_hosts = [one for one in alive if hosts & {task.pid for task in one.children()}]
+        return self.chance.choice(with_hosts or alive)
 
     def task(self, hosts: bool = True) -> int:
         """The process of a host, or of a courier where there are lasting ones."""
