@@ -40,9 +40,10 @@ class Trap:
     """The signal."""
     where: dict[str, Any] = field(default_factory=dict)
     hits: tuple[int, ...] = (1,)
+    times: int = 1
 
     def fault(self, folder: str) -> Fault:
-        strike = Strike(self.whom, self.number, f"{folder}/struck")
+        strike = Strike(self.whom, self.number, f"{folder}/struck", self.times)
         return Fault(self.point, strike, self.where, self.hits)
 
 

@@ -29,18 +29,18 @@ def _above(word: str) -> psutil.Process:
 
 @dataclass(frozen=True)
 class Strike:
-    """Sends a signal to the own executor, or to the own worker; once, in whichever process comes first. Of
-    a worker that is killed or stopped, all that it has started is, too, as on a machine that fails."""
+    """Sends a signal to the own executor, or to the own worker. Of a worker that is killed or stopped, all
+    that it has started is, too, as on a machine that fails."""
 
     whom: Whom
     number: int
-    mark: str
-    """A file that is made then."""
+    marks: str
+    """A file is made for each time, with this name and its number."""
+    times: int = 1
+    """How often it happens, in all processes together."""
 
     def __call__(self, passed: Mapping[str, Any]) -> None:
-        try:
-            os.close(os.open(self.mark, os.O_CREAT | os.O_EXCL))
-        except FileExistsError:
+        if not any(self._is_first(time) for time in range(self.times)):
             return
         if self.whom == "executor":
             own_executor().send_signal(self.number)
@@ -50,3 +50,10 @@ class Strike:
         family.sort(key=lambda one: one.pid == os.getpid())  # this process last
         for process in [worker, *family]:
             process.send_signal(self.number)
+
+    def _is_first(self, time: int) -> bool:
+        try:
+            os.close(os.open(f"{self.marks}-{time}", os.O_CREAT | os.O_EXCL))
+        except FileExistsError:
+            return False
+        return True

@@ -74,13 +74,28 @@ def test_a_failure_while_slots_move(cluster: Cluster, flow: FlowProcess, moment:
     _recovers(cluster, flow, started, moment)
 
 
+def test_an_epoch_outlives_many_executors_of_its_couriers(
+    cluster: Cluster, flow: FlowProcess
+) -> None:
+    """Spark gives a task four tries, and then fails its job. No host is hurt: each has an executor of its
+    own."""
+    deaths = 5
+    where = {"epoch": 3, "partition": 0}
+    trap = Trap("courier.sent", where=where, hits=(), times=deaths)
+    flow.start(Start(hosts=1, traps=(trap,), conf={"spark.executor.cores": "1"}))
+    await_condition((flow.folder / f"struck-{deaths - 1}").exists)
+    flow.goes_on(5)
+    flow.stop()
+    flow.check()
+
+
 def _started(moment: Moment) -> Start:
     trap = Trap(moment.point, moment.whom, moment.number, hits=moment.hits)
     return Start(live=moment.live, traps=(trap,))
 
 
 def _recovers(cluster: Cluster, flow: FlowProcess, started: Start, moment: Moment) -> None:
-    await_condition((flow.folder / "struck").exists)
+    await_condition((flow.folder / "struck-0").exists)
     if moment.number == STOP:
         time.sleep(started.host_lost_ms / 1000 + 2)  # it is the length of the silence that matters
         for worker in cluster.workers:

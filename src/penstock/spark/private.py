@@ -187,6 +187,12 @@ def executors(spark: SparkSession) -> int:
     return len(spark.sparkContext._jsc.sc().statusTracker().getExecutorInfos()) - 1
 
 
+def lost_executors(failed: Exception) -> bool:
+    """Whether a job failed since executors died under one of its tasks again and again, of whatever cause: as
+    little a fault of the job as the death of a host is."""
+    return "ExecutorLostFailure" in str(failed)
+
+
 def is_local(spark: SparkSession | SparkContext) -> bool:
     """Whether tasks run on the driver's machine."""
     context = spark if isinstance(spark, SparkContext) else spark.sparkContext
