@@ -21,6 +21,10 @@ def test_a_builder_tells_its_settings() -> None:
     assert (told["spark.jars"], told["spark.x"]) == ("a.jar", "1")
 
 
+def test_a_local_session_has_no_executor_beside_its_driver(spark: SparkSession) -> None:
+    assert private.executors(spark) == 0
+
+
 def test_pinned_keeps_rows_and_partitions(spark: SparkSession) -> None:
     df = spark.range(0, 100, 1, 5).withColumn("x", F.col("id") * 2)
     fixed = private.pinned(df)

@@ -164,12 +164,17 @@ def _hadoop(spark: SparkSession) -> Any:
     return session._jsparkSession.sessionState().newHadoopConf()
 
 
-_HUSHED = ("org.apache.spark.executor.Executor", "org.apache.spark.TaskContextImpl")
-"""Loggers of the executor: of tasks that fail, and of those that end while Spark itself does."""
+_HUSHED = (
+    "org.apache.spark.executor.Executor",
+    "org.apache.spark.TaskContextImpl",
+    "org.apache.spark.sql.execution.datasources.FileFormatWriter",
+)
+"""Loggers of tasks that fail, of those that end while Spark itself does, and of writes that are given up with
+the run of an epoch."""
 
 
 def hush_executor(spark: SparkSession) -> None:
-    """Have the driver's own executor log no stack trace of a task that failed. Why a query fails, its error
+    """Have Spark log no stack trace of a task or a write that failed. Why a query fails, its error
     says; and that a Python worker was killed, under a host that comes back, is a line of Penstock's."""
     jvm: Any = spark.sparkContext._jvm
     log4j = jvm.org.apache.logging.log4j
@@ -180,6 +185,12 @@ def hush_executor(spark: SparkSession) -> None:
 def executors(spark: SparkSession) -> int:
     """How many executors the application has, beside the driver."""
     return len(spark.sparkContext._jsc.sc().statusTracker().getExecutorInfos()) - 1
+
+
+def lost_executors(failed: Exception) -> bool:
+    """Whether a job failed since executors died under one of its tasks again and again, of whatever cause: as
+    little a fault of the job as the death of a host is."""
+    return "ExecutorLostFailure" in str(failed)
 
 
 def is_local(spark: SparkSession | SparkContext) -> bool:

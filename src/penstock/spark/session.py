@@ -53,6 +53,15 @@ _SETTINGS = {
     "spark.executorEnv.NUMBA_NUM_THREADS": "1",
 }
 
+_LIVENESS = {
+    "spark.executor.heartbeatInterval": "3s",
+    "spark.storage.blockManagerHeartbeatTimeoutMs": "30s",
+    "spark.network.timeoutInterval": "5s",
+}
+"""An executor that hangs, or cannot be reached, is lost after half a minute instead of two to three: until
+then Spark sends it tasks. No sooner: the driver may be away for as long, and lose nobody. Spark refuses
+values that do not go together, so these are set together, or not at all."""
+
 _QUIET = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
@@ -100,7 +109,8 @@ def configure(
     shipped = shipped_package(known)
     # The daemon must find Penstock when it begins, and not only when its workers do.
     brought = {} if shipped is None else {"spark.executorEnv.PYTHONPATH": shipped}
-    builder = _with_defaults(builder, _SETTINGS | brought, known)
+    timed = known.keys() & {"spark.network.timeout", *_LIVENESS}
+    builder = _with_defaults(builder, _SETTINGS | brought | ({} if timed else _LIVENESS), known)
     if kafka and (jars := with_connector(known)) is not None:
         builder = builder.config("spark.jars", jars)
     if s3 and (jars := with_s3a(known_settings(builder, os.environ))) is not None:
