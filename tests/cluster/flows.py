@@ -39,15 +39,19 @@ class FlowProcess:
     def start(self, wanted: Start) -> None:
         """Start it, again on the same checkpoint if it ran before."""
         self._wanted = wanted
-        words = [self._master, str(self.folder), codec.text(wanted)]
         with self.log.open("ab") as errors:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "tests.cluster.flow_process", *words],
+                self.command(wanted),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=errors,
                 text=True,
             )
+
+    def command(self, wanted: Start) -> list[str]:
+        """The command line of its driver."""
+        words = [self._master, str(self.folder), codec.text(wanted)]
+        return [sys.executable, "-m", "tests.cluster.flow_process", *words]
 
     def ask(self, expression: str) -> Any:
         """What an expression about `query` gives."""
