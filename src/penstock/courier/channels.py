@@ -17,6 +17,7 @@ from penstock.faults import point
 from penstock.operators.operator import Outgoing
 from penstock.operators.places import in_order, split_places, with_serial
 from penstock.plan.epoch import StepRoutes
+from penstock.wire.access import Access
 from penstock.wire.flight import AnswerWatch, Endpoint, Endpoints, counted_on, greet_all
 from penstock.wire.messages import ChannelHeader, Close
 
@@ -27,9 +28,9 @@ _endpoints = Endpoints()
 """Connections that a warm worker keeps between tasks. A new run has a new token, so no mix-up."""
 
 
-def endpoint(location: str, token: str) -> Endpoint:
+def endpoint(location: str, access: Access) -> Endpoint:
     """The kept connection to a location, or a new one."""
-    return _endpoints.at(location, token)
+    return _endpoints.at(location, access)
 
 
 class Channels:
@@ -52,13 +53,13 @@ class Channels:
         header: ChannelHeader,
         routes: StepRoutes,
         driver: str,
-        token: str,
+        access: Access,
         timeout_ms: int,
         lost_ms: int,
         ordered: bool,
     ) -> None:
         self._header, self._routes = header, routes
-        self._driver, self._token = driver, token
+        self._driver, self._access = driver, access
         self._timeout_ms, self._lost_ms = timeout_ms, lost_ms
         self._left = threading.Event()
         self._broken: PenstockError | None = None
@@ -71,7 +72,7 @@ class Channels:
     def __enter__(self) -> Channels:
         header = codec.encode(self._header)
         with ExitStack() as stack:
-            hosts = [endpoint(location, self._token) for location in self._routes.endpoints]
+            hosts = [endpoint(location, self._access) for location in self._routes.endpoints]
             greet_all(hosts, self._lost_ms)
             for host in hosts:
                 exchange = host.exchange(header, self._timeout_ms)
@@ -94,7 +95,7 @@ class Channels:
         """Break the conversation off when nobody can be expected to answer."""
         watch = AnswerWatch(self._endpoints, self._lost_ms, _ASK_S)
         while not self._left.wait(_ASK_S):
-            driver, where = endpoint(self._driver, self._token), self._header
+            driver, where = endpoint(self._driver, self._access), self._header
             locations = list(self._routes.endpoints)
             here = {"epoch": where.epoch, "run": where.run, "task": where.task}
             if not counted_on(driver, locations=locations, **here):

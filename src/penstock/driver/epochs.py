@@ -57,7 +57,6 @@ class EpochRunner:
         relocation: Relocation,
         registry: Registry,
         store: Store,
-        token: str,
         settings: Settings,
         clock_ms: Callable[[], float] = wall_ms,
         steady_ms: Callable[[], float] = lambda: time.monotonic() * 1000,
@@ -70,8 +69,7 @@ class EpochRunner:
         runs of an epoch go by one time of day, also after a crash: else a window that is due in the
         second run only would never reach the sink."""
         self._flow, self._fleet, self._registry, self._store = flow, fleet, registry, store
-        self._token, self._settings = token, settings
-        self._clock_ms, self._steady_ms = clock_ms, steady_ms
+        self._settings, self._clock_ms, self._steady_ms = settings, clock_ms, steady_ms
         self._relocation, self._control, self._bill = relocation, control, bill
         self.versions = Versions(flow, fleet, store, settings, clock_ms, steady_ms)
         self._late_sink, self._keep_time = late_sink, keep_time
@@ -252,7 +250,6 @@ class EpochRunner:
             partitions,
             steps,
             self._registry.location,
-            self._token,
             reach=control.reach if control is not None and orders.offloads else None,
             map_offloads=tuple((n, o) for n, o in orders.offloads.items() if n in orders.timed),
             timed=orders.timed,

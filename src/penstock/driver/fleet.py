@@ -21,6 +21,7 @@ from penstock.plan.epoch import EpochPlan
 from penstock.plan.steps import KeyedStep
 from penstock.settings import Settings
 from penstock.state.store.store import DeltaRef
+from penstock.wire.access import Access
 from penstock.wire.flight import in_own_thread
 
 _CHOOSY_STARTS = 3
@@ -62,11 +63,11 @@ class Fleet(TaskCrew[HostId, KeyedStep]):
         self,
         jobs: Jobs[KeyedStep],
         registry: Registry,
-        token: str,
+        access: Access,
         settings: Settings,
         clock_ms: Callable[[], float] = lambda: time.monotonic() * 1000,
     ) -> None:
-        super().__init__(jobs, registry, token, settings, clock_ms)
+        super().__init__(jobs, registry, access, settings, clock_ms)
         self._complaints = Complaints()
         self._told: dict[HostId, _Told] = {}
         self._joined: set[HostId] = set()

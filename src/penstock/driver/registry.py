@@ -25,6 +25,7 @@ from penstock.errors import (
 from penstock.exchange.aside import Aside, late_tables
 from penstock.model import DeadLetter
 from penstock.wire import orders
+from penstock.wire.access import Access
 from penstock.wire.addresses import Listen, address_of
 from penstock.wire.flight import COUNTED_ON, TokenServer
 from penstock.wire.live import CourierCounts, EpochPassed
@@ -63,10 +64,11 @@ class Registry(TokenServer):
     def __init__(
         self,
         listen: Listen,
-        token: str,
+        access: Access,
         on_host_lost: Callable[[int, int], None] = lambda epoch, run: None,
+        control: str | None = None,
     ) -> None:
-        super().__init__(listen, token)
+        super().__init__(listen, access, control)
         self.changed = threading.Condition()
         self._hosts: dict[str, HostRecord] = {}
         self._heard: dict[HostRecord, int] = {}

@@ -35,6 +35,7 @@ from penstock.state.arrays import Array
 from penstock.state.keys.codec import Keys, slots_of
 from penstock.state.store.reader import StateReader
 from penstock.state.table.table import KEY
+from penstock.wire.access import Access
 from penstock.wire.flight import AnswerWatch, Endpoints, in_own_thread, no_answer
 from penstock.wire.messages import AFTER, LACKING, UNKNOWN, CopyTicket
 
@@ -60,7 +61,7 @@ class Fetcher:
         arrived: threading.Condition,
         reader: Callable[[], StateReader],
         newest: Callable[[], int],
-        token: str,
+        access: Access,
         timeout_ms: int,
         lost_ms: int,
         where: dict[str, str],
@@ -73,7 +74,7 @@ class Fetcher:
         self._readers, self._reading = reader, threading.Lock()
         self._reader: StateReader | None = None
         self._slot_reader: StateReader | None = None
-        self._endpoints = Endpoints(token)
+        self._endpoints = Endpoints(access)
         self._pool = ThreadPoolExecutor(4, thread_name_prefix="fetch")
         self.trouble: PenstockError | None = None
         """Why the slot that rows wait for cannot be brought."""

@@ -44,6 +44,7 @@ from penstock.state.store.compaction import Compacted, compact
 from penstock.state.store.reader import StateReader
 from penstock.state.store.store import DeltaRef, Store
 from penstock.wire import orders
+from penstock.wire.access import Access
 from penstock.wire.addresses import Listen
 from penstock.wire.flight import TokenServer, in_own_thread, telling_errors
 from penstock.wire.live import StreamHeader
@@ -82,7 +83,7 @@ class HostServer(TokenServer):
         step: str,
         host: str,
         listen: Listen,
-        token: str,
+        access: Access,
         tag: str,
         timeout_ms: int,
         on_stop: Callable[[], None],
@@ -93,7 +94,7 @@ class HostServer(TokenServer):
         chain: StepChain | None = None,
         followers: Sequence[HostServer] = (),
     ) -> None:
-        super().__init__(listen, token)
+        super().__init__(listen, access)
         self.machine = machine
         self._store = store
         self._step, self._host = step, host
@@ -112,7 +113,7 @@ class HostServer(TokenServer):
             self._lock,
             self._reader,
             self._newest,
-            token,
+            access,
             timeout_ms,
             lost_ms,
             self._where,

@@ -27,6 +27,7 @@ from penstock.live.traffic import Traffic
 from penstock.offload.courier.redirect import Returned
 from penstock.plan.steps import FlowPlan
 from penstock.settings import Settings
+from penstock.wire.access import Access
 from penstock.wire.flight import Endpoint, Endpoints, greet_all
 from penstock.wire.live import (
     CourierCounts,
@@ -56,7 +57,7 @@ class CourierTask:
     sources: tuple[LiveSource, ...]
     sink: LiveSink
     driver: str
-    token: str
+    access: Access
     local: bool
     settings: Settings
     keep_late: bool = False
@@ -199,6 +200,7 @@ class CourierRun:
             task.flow,
             order,
             task.settings,
+            task.access,
             self._pullers,
             self._connect,
             writer,

@@ -18,13 +18,14 @@ import pyarrow.flight as fl
 
 from penstock import codec, errors
 from penstock.errors import HostLostError, PenstockError
+from penstock.wire.access import CONTROL, Access, TokenCheck
 from penstock.wire.addresses import Listen
 from penstock.wire.silence import Silences
 
 T = TypeVar("T")
 
 PING = "ping"
-"""The action by which every server shows that it answers."""
+"""The action by which every server shows that it answers, to any of its tokens."""
 COUNTED_ON = "counted_on"
 """The action by which the driver says whether it still counts on hosts, by their locations, and on a run."""
 
@@ -44,16 +45,6 @@ _NOTICES_CUTS = [
 ]
 _ASK_MS = 1_000
 """Timeout of a question whether somebody answers."""
-
-
-class _TokenCheck(fl.ServerMiddlewareFactory):  # type: ignore[misc]
-    def __init__(self, token: str) -> None:
-        super().__init__()
-        self._expected = f"Bearer {token}"
-
-    def start_call(self, info: Any, headers: dict[str, list[str]]) -> None:
-        if headers.get("authorization", [""])[0] != self._expected:
-            raise fl.FlightUnauthenticatedError("this endpoint asks for the run's token")
 
 
 @contextmanager
@@ -77,38 +68,55 @@ class TokenServer(fl.FlightServerBase):  # type: ignore[misc]
     Handlers run in Flight's own threads; a subclass does its own locking.
     """
 
-    def __init__(self, listen: Listen, token: str) -> None:
-        self._listen = listen
-        begin, middleware = super().__init__, {"token": _TokenCheck(token)}
-        listen.open(lambda location: begin(location, middleware=middleware))
+    def __init__(self, listen: Listen, access: Access, control: str | None = None) -> None:
+        """`control` is the token that opens `control_*` actions, and nothing else does."""
+        self._listen, self._access = listen, access
+        options = access.server_options() | {
+            "middleware": {"token": TokenCheck(access.token, control)}
+        }
+        begin = super().__init__
+        listen.open(lambda location: begin(access.at(location), **options))
         self.actions: dict[str, Callable[[dict[str, Any]], Any]] = {}
         self.takes: dict[str, type] = {}
         """Action -> what it takes (see `wire.orders`); it is checked before the action is done."""
 
     @property
     def location(self) -> str:
-        return self._listen.location(self.port)
+        return self._access.at(self._listen.location(self.port))
 
     def do_action(self, context: Any, action: fl.Action) -> Iterable[bytes]:
         with telling_errors():
             if action.type == PING:
                 return [codec.encode(None)]
+            self._must_be_allowed(context, action.type)
             handler = self.actions.get(action.type)
             if handler is None:
                 raise errors.ProtocolError(f"no action {action.type!r} here")
+            self._access.must_fit(action.body.size)
             facts = codec.decode(action.body.to_pybytes(), dict[str, Any])
             if action.type in self.takes:
                 codec.from_plain(facts, self.takes[action.type])
             return [codec.encode(handler(facts))]
 
+    def _must_be_allowed(self, context: Any, action: str) -> None:
+        """Each of the two tokens opens its own actions."""
+        if action.startswith(CONTROL) != (context.get_middleware("token") is not None):
+            raise fl.FlightUnauthorizedError(f"this token does not open the action {action}")
+
+
+def client(location: str, access: Access) -> fl.FlightClient:
+    """A bare client of one server; calls want the `headers` of the access, too."""
+    options = _UNLIMITED + _NOTICES_CUTS
+    return fl.FlightClient(location, generic_options=options, **access.client_options())
+
 
 class Endpoint:
     """A client of one `TokenServer`. Safe to use from several threads."""
 
-    def __init__(self, location: str, token: str) -> None:
+    def __init__(self, location: str, access: Access) -> None:
         self.location = location
-        self._client = fl.FlightClient(location, generic_options=_UNLIMITED + _NOTICES_CUTS)
-        self._headers = [(b"authorization", f"Bearer {token}".encode())]
+        self._client = client(location, access)
+        self._headers = access.headers
         self._calls, self._lock = set[object](), threading.Lock()
         self._closed = False
         self.greeted = False
@@ -276,18 +284,21 @@ class Endpoints:
     """
 
     def __init__(
-        self, token: str = "", clock: Callable[[], float] = time.monotonic, idle_s: float = 60.0
+        self,
+        access: Access | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        idle_s: float = 60.0,
     ) -> None:
-        self._token, self._clock, self._idle_s = token, clock, idle_s
-        self._known: dict[tuple[str, str], tuple[Endpoint, float]] = {}
+        self._access, self._clock, self._idle_s = access or Access(""), clock, idle_s
+        self._known: dict[tuple[str, Access], tuple[Endpoint, float]] = {}
         self._lock = threading.Lock()
 
     def __len__(self) -> int:
         return len(self._known)
 
-    def at(self, location: str, token: str | None = None) -> Endpoint:
-        """The client of a server; with its own token, if these do not have one in common."""
-        place, now = (location, self._token if token is None else token), self._clock()
+    def at(self, location: str, access: Access | None = None) -> Endpoint:
+        """The client of a server; with its own access, if these do not have one in common."""
+        place, now = (location, access or self._access), self._clock()
         with self._lock:
             found = self._known.get(place)
             if found is None:
@@ -296,10 +307,10 @@ class Endpoints:
             self._known[place] = (endpoint, now)
         return endpoint
 
-    def close(self, token: str | None = None) -> None:
-        """Close all clients, or those with this token."""
+    def close(self, access: Access | None = None) -> None:
+        """Close all clients, or those with this access."""
         with self._lock:
-            for place in [p for p in self._known if token in (None, p[1])]:
+            for place in [p for p in self._known if access in (None, p[1])]:
                 self._known.pop(place)[0].close()
 
     def _close_idle(self, now: float) -> None:
