@@ -72,6 +72,11 @@ class FlowProcess:
             assert time.monotonic() < ends, f"not {expression}: {self.ask('query.status')}"
             time.sleep(0.05)
 
+    def told(self) -> str:
+        """The end of what its driver has logged, without Java's stack traces."""
+        lines = self.log.read_text(errors="replace").splitlines()
+        return "\n".join(line for line in lines if not line.startswith("\tat"))[-3_000:]
+
     def goes_on(self, epochs: int = 3) -> None:
         """Wait for so many epochs from now on, and for all hosts to be there."""
         epoch = self.epoch()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -91,5 +90,3 @@ def running_machines(folder: Path) -> Iterator[Machines]:
         machines = Machines(network, folder)
         machines.start()
         yield machines
-
-
