@@ -65,4 +65,7 @@ def _stream(endpoint: Endpoint) -> None:
 
 
 if __name__ == "__main__":
-    {"serve": serve, "talk": talk}[sys.argv[1]](*sys.argv[2:])
+    if sys.argv[1] == "serve":
+        serve(*sys.argv[2:])
+    else:
+        talk(*sys.argv[2:])

@@ -1,4 +1,4 @@
-"""A standalone cluster on a network of its own: driver and master on "head", one worker on each other machine."""
+"""A standalone cluster on a network of its own: driver and master on "head", one worker on each other one."""
 
 from __future__ import annotations
 

@@ -61,7 +61,8 @@ def test_what_the_entrypoint_starts(tmp_path: Path, words: list[str], started: s
     variables = """
         SPARK_DRIVER_BIND_ADDRESS=10.0.0.9 SPARK_EXECUTOR_MEMORY=1g SPARK_DRIVER_URL=spark://d
         SPARK_EXECUTOR_ID=3 SPARK_EXECUTOR_CORES=4 SPARK_APPLICATION_ID=app SPARK_EXECUTOR_POD_IP=10.0.0.8
-        SPARK_RESOURCE_PROFILE_ID=0 SPARK_EXECUTOR_POD_NAME=p SPARK_JAVA_OPT_0=-Da=b 'SPARK_JAVA_OPT_1=-Dc=d e'
+        SPARK_RESOURCE_PROFILE_ID=0 SPARK_EXECUTOR_POD_NAME=p
+        SPARK_JAVA_OPT_0=-Da=b 'SPARK_JAVA_OPT_1=-Dc=d e'
     """
     env = dict(variable.split("=", 1) for variable in shlex.split(variables))
     path = f"{tmp_path}/bin:{os.environ['PATH']}"

@@ -1,4 +1,4 @@
-"""A connection that drops packets is noticed in seconds, and one that is whole again at once: no Spark here."""
+"""A connection that drops packets is noticed in seconds, one that is whole again at once: no Spark here."""
 
 from __future__ import annotations
 
