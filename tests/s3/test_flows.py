@@ -38,6 +38,7 @@ def server(s3: S3Server) -> Iterator[S3Server]:
 
 class S3Flow(FlowProcess):
     module = "tests.s3.flow_process"
+    wait_s = 180.0
 
     def goes_on(self, epochs: int = 4) -> None:
         """Wait for so many epochs from now on."""
