@@ -11,7 +11,7 @@ import penstock as ps
 from penstock.errors import SettingError
 from penstock.spark import private, s3a
 from penstock.spark.checkpoint import locate
-from penstock.spark.maven import Artifact
+from penstock.spark.maven import Artifact, spark_jars
 from penstock.spark.s3a import MANAGER, suited_manager, with_s3a
 
 KEY = "spark.sql.streaming.checkpointFileManagerClass"
@@ -33,7 +33,7 @@ def asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Artifact]:
 
 def test_the_jars_are_those_of_the_hadoop_in_spark(asked: list[Artifact], tmp_path: Path) -> None:
     assert with_s3a({"spark.jars": "mine.jar"}, {}) == f"mine.jar,{tmp_path}/a.jar"
-    hadoop = next(s3a.spark_jars({}).glob("hadoop-client-api-*.jar")).stem.rsplit("-", 1)[1]
+    hadoop = next(spark_jars({}).glob("hadoop-client-api-*.jar")).stem.rsplit("-", 1)[1]
     assert Artifact("org.apache.hadoop", "hadoop-aws", hadoop) in asked
 
 
@@ -64,7 +64,7 @@ def test_micro_batches_without_s3a_are_refused_at_the_start(spark: SparkSession)
 def test_a_manager_of_spark_s_log_that_suits_s3(
     spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    before = spark.conf.get(KEY)
+    before = spark.conf.get(KEY) or ""
     with suited_manager(spark, "s3a://bucket/flow"):
         assert spark.conf.get(KEY) == before  # this Spark has no other
     monkeypatch.setattr(s3a, "has_class", lambda *_: True)
