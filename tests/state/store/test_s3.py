@@ -142,6 +142,17 @@ def test_without_boto3_the_last_to_write_owns(
         one.write_manifest(manifest(0))
 
 
+def test_a_store_that_does_not_look_at_the_condition_is_found_out(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("penstock.state.store.s3._unconditional", set())
+    store = Store(place)
+    assert store.files.excludes
+    monkeypatch.setattr(ConditionalPuts, "_put", lambda *_: True)
+    assert store.files.put_if_absent("owners/0", b"mine") is False
+    assert not Store(place).files.excludes
+
+
 @pytest.mark.s3
 def test_what_is_wrong_is_told_at_once_with_what_to_do(s3: S3Server) -> None:
     def told(folder: str = "s3://bucket/x", **changes: str) -> str:

@@ -95,7 +95,8 @@ class Files:
     @property
     def excludes(self) -> bool:
         """Whether of two that put the same file only one can succeed."""
-        return self._puts is not None or self._fs.type_name in ("local", "mock")
+        by_condition = self._puts is not None and self._puts.honoured
+        return by_condition or self._fs.type_name in ("local", "mock")
 
     def must_answer(self) -> None:
         """Raise a `SettingError` that says what to do, within seconds, if this is a folder of S3 whose bucket
