@@ -65,8 +65,8 @@ def configure(
     builder: SparkSession.Builder, *, kafka: bool = False, s3: bool = False
 ) -> SparkSession.Builder:
     """Give one's own session builder the settings that Penstock wants, with `kafka` Spark's connector for
-    it, and with `s3` Hadoop's file system for it (see `session`). What is set already stays: on the builder,
-    by spark-submit, in spark-defaults.conf, in the environment, or in a session that runs.
+    it, and with `s3` Hadoop's file system for it (see `session`). What is set already stays: on the
+    builder, by spark-submit, in spark-defaults.conf, in the environment, or in a session that runs.
 
     >>> from pyspark.sql import SparkSession
     >>> builder = configure(SparkSession.builder.appName("mine"))
