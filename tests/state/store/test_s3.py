@@ -9,6 +9,7 @@ import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from botocore.exceptions import ClientError
 
 from penstock.console.checkpoint.checkpoint import open_checkpoint
 from penstock.errors import CheckpointError, SettingError, StoreError
@@ -142,15 +143,29 @@ def test_without_boto3_the_last_to_write_owns(
         one.write_manifest(manifest(0))
 
 
-def test_a_store_that_does_not_look_at_the_condition_is_found_out(
-    place: Place, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("refuses", [False, True])
+def test_a_store_without_puts_on_a_condition_is_found_out(
+    place: Place, monkeypatch: pytest.MonkeyPatch, refuses: bool
 ) -> None:
+    """It does not look at the condition, or refuses it."""
     monkeypatch.setattr("penstock.state.store.s3._unconditional", set())
-    store = Store(place)
-    assert store.files.excludes
-    monkeypatch.setattr(ConditionalPuts, "_put", lambda *_: True)
-    assert store.files.put_if_absent("owners/0", b"mine") is False
-    assert not Store(place).files.excludes
+    some = Files(place)
+    assert some.excludes
+
+    class Client:
+        def put_object(self, **_: object) -> None:
+            facts = {
+                "ResponseMetadata": {"HTTPStatusCode": 501},
+                "Error": {"Code": "NotImplemented"},
+            }
+            if refuses:
+                raise ClientError(facts, "PutObject")
+
+    monkeypatch.setattr(ConditionalPuts, "_open", lambda _: Client())
+    assert some.put_if_absent("owners/0", b"mine")
+    assert not some.excludes
+    assert not Files(place).excludes
+    assert not Files(place).put_if_absent("owners/0", b"another's")
 
 
 @pytest.mark.s3

@@ -189,9 +189,10 @@ class Files:
                     self._put(path, data, durable=True, alone=True)
                 _sync(os.path.dirname(path))
                 return
-            if self._puts is not None:
+            if self._puts is not None and self._puts.honoured:
                 self._puts.put(path, data)
-                return
+                if self._puts.honoured:
+                    return
             with _in_memory:
                 if not self._there(name):
                     self._replace(path, data, secret=False, durable=True)

@@ -92,7 +92,7 @@ def hint_for(refused: Exception, among: Mapping[tuple[str, ...], str]) -> str:
 
 
 _unconditional: set[str] = set()
-"""Endpoints that were seen to put whatever the condition, by this process."""
+"""Endpoints that were seen, by this process, not to put on a condition."""
 
 
 class ConditionalPuts:
@@ -118,7 +118,8 @@ class ConditionalPuts:
         return self._endpoint not in _unconditional
 
     def put(self, path: str, data: bytes) -> None:
-        """Write the file unless there is one; an `OSError` if the store refuses for another reason."""
+        """Write the file unless there is one; an `OSError` if the store refuses for another reason. If the
+        store is not `honoured` afterwards, there may be none."""
         # A store that takes the same file twice does not look at the condition.
         if self._put(path, data) and self._put(path, data):
             _unconditional.add(self._endpoint)
@@ -130,7 +131,10 @@ class ConditionalPuts:
         try:
             self._open().put_object(Bucket=bucket, Key=key, Body=data, IfNoneMatch="*")
         except ClientError as refused:
-            if refused.response["ResponseMetadata"]["HTTPStatusCode"] == 412:
+            status = refused.response["ResponseMetadata"]["HTTPStatusCode"]
+            if status == 501:  # this store knows no conditions
+                _unconditional.add(self._endpoint)
+            if status in (412, 501):
                 return False
             raise OSError(str(refused)) from refused
         except BotoCoreError as failed:
