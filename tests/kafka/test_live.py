@@ -30,6 +30,7 @@ class FlowProcess:
     """A flow in a process of its own. What it writes to stderr goes to a file."""
 
     module = "tests.kafka.flow_process"
+    wait_s = WAIT_S
 
     def __init__(self, *arguments: str, log: Path) -> None:
         with log.open("ab") as errors:
@@ -49,7 +50,7 @@ class FlowProcess:
         return self._answer()
 
     def until(self, expression: str) -> None:
-        ends = time.monotonic() + WAIT_S
+        ends = time.monotonic() + self.wait_s
         while not self.ask(expression):
             assert self.ask("query.is_active"), self.ask("repr(query.exception())")
             assert time.monotonic() < ends, f"not {expression}: {self.ask('query.status')}"
