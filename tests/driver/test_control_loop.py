@@ -314,3 +314,14 @@ def test_a_policy_that_fails_is_journalled_and_asked_again() -> None:
         on.pass_epoch()
         assert policy.asked["sums"] >= 2
         assert on.told() == [("refused", 0)], "the same is told once"
+
+
+@pytest.mark.parametrize(("unread", "grows"), [(0, False), (2_000_000, True)])
+def test_what_waits_in_the_sources_calls_for_hosts(unread: int, grows: bool) -> None:
+    """Epochs are bounded, so that each is small and quick, while a backlog of hours waits behind them."""
+    with pretending("switch") as on:
+        on.loop._unread = lambda: unread
+        for _ in range(8):
+            on.pass_epoch()
+        assert on.vitals().backlog.sum() == pytest.approx(unread)
+        assert any(one.kind == "scale_out" for one in on.relocation.treated) is grows

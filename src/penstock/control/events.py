@@ -127,6 +127,8 @@ class EpochSealed:
     elsewhere_ms: Mapping[str, float] = field(default_factory=dict)
     """Time that steps took which are not under control."""
     aid: Aid = field(default_factory=Aid)
+    unread: int = 0
+    """Rows that wait in the sources because an epoch takes no more of them, as far as that is known."""
 
 
 @dataclass(frozen=True)

@@ -243,8 +243,11 @@ class FlowControl:
 
     def _examine(self, event: ev.EpochSealed) -> None:
         written_ms, started_ms = event.written_ms, self.started_ms
+        rows = sum(task.rows for task in event.seen)
         for step, sealed in event.steps.items():
             arrivals = self._arrivals[step]
+            # What was not read yet is taken to be like what was.
+            self.steps[step].examiner.unread = arrivals.by_slot * (event.unread / max(1, rows))
             done = sealed.owner, sealed.hosts, sealed.work
             measured_ms = arrivals.latency_ms(written_ms - started_ms)
             self.steps[step].examiner.epoch(written_ms, arrivals.by_slot, *done, measured_ms)

@@ -58,17 +58,20 @@ class ControlLoop:
         keeper: WorkerKeeper | None = None,
         bill: Bill | None = None,
         together: Callable[[], int | None] = lambda: None,
+        unread: Callable[[], int] = lambda: 0,
         trigger_ms: float = 0.0,
         warm_epochs: int = WARM_EPOCHS,
         live: bool = False,
     ) -> None:
         """`sink` gets all that is told to the journal, `record` all that the machine is told.
 
-        `together` tells how many couriers are at work at a time, if that is known. A `live` flow has no
+        `together` tells how many couriers are at work at a time, if that is known, and `unread` how many rows
+        wait in the sources after the epoch under way. A `live` flow has no
         epochs that control could look at: it is looked at every time slot (`time_slot`).
         """
         self._flow, self._relocation, self._clock_ms = flow, relocation, clock_ms
         self._keeper, self._bill, self._together = keeper, bill, together
+        self._unread = unread
         self._sink, self._record = sink, record
         self.opening = opening_of(
             flow,
@@ -139,6 +142,7 @@ class ControlLoop:
         done_ms: float,
     ) -> None:
         """An epoch is in the sink since `written_ms`, and durable."""
+        unread = self._unread()
         with self._lock:
             if self._read_epoch < plan.epoch:
                 self._tell_read(plan, seen, look=False)
@@ -172,6 +176,7 @@ class ControlLoop:
                     plan.partitions,
                     overlapped=bool(waited),
                     aid=self._aid(),
+                    unread=unread,
                 )
             )
 

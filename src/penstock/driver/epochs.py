@@ -156,9 +156,14 @@ class EpochRunner:
         return self.versions.next_epoch()
 
     @property
+    def seen(self) -> list[Seen]:
+        """What couriers of the run under way have told that they read."""
+        return self._registry.seen()
+
+    @property
     def reported(self) -> int:
         """Couriers of the run under way that have told what they read."""
-        return len(self._registry.seen())
+        return len(self.seen)
 
     @property
     def waiting(self) -> str:

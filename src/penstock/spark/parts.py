@@ -105,7 +105,11 @@ class QueryParts(ABC):
         return driver_listens(self._conf, self.local, port_range(ports))
 
     def _control(
-        self, together: Callable[[], int | None], trigger_ms: float = 0.0, live: bool = False
+        self,
+        together: Callable[[], int | None],
+        trigger_ms: float = 0.0,
+        live: bool = False,
+        unread: Callable[[], int] = lambda: 0,
     ) -> ControlLoop | None:
         """What lets hosts follow the load, if the flow asks for that and has any that could."""
         start = self.start
@@ -125,6 +129,7 @@ class QueryParts(ABC):
             keeper=self.keeper,
             bill=self.bill,
             together=together,
+            unread=unread,
             trigger_ms=trigger_ms,
             live=live,
         )
@@ -190,7 +195,9 @@ class FlowParts(QueryParts):
             lambda: 0.0 if self.keeper is None else self.keeper.used.money,
             wall_ms,
         )
-        self.control = self._control(couriers.at_once, start.trigger_ms)
+        self.control = self._control(
+            couriers.at_once, start.trigger_ms, unread=lambda: self.epochs.unread
+        )
         self.runner: EpochRunner = EpochRunner(
             flow,
             self.fleet,
@@ -239,7 +246,9 @@ class FlowParts(QueryParts):
         return self.epochs.error
 
     def ends(self) -> list[Callable[[], object]]:
-        first = [] if self.keeper is None else [self.keeper.stop]
+        first: list[Callable[[], object]] = [] if self.keeper is None else [self.keeper.stop]
+        if close := getattr(self.start.sink, "close", None):
+            first.append(close)
         return [*first, *(merger.stop for merger in self.mergers), *super().ends()]
 
 
