@@ -200,7 +200,7 @@ def test_slots_that_do_not_move_for_long_stay_where_they_are(treated: bool) -> N
 def test_a_lost_host_is_journalled_and_nothing_is_known_of_the_next() -> None:
     with pretending(Watchful()) as on:
         on.pass_epoch()
-        on.loop.lost(LostHost(B, "sums", [4, 5, 6, 7]), 1)
+        on.loop.lost_and_leaving([LostHost(B, "sums", [4, 5, 6, 7])], [], 1)
         (lost,) = on.loop.journal.last(1)
         assert (lost.event, lost.epoch, lost.facts["host"]) == ("host lost", 1, B)
         assert lost.facts["slots"] == "4-7"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from penstock.driver.couriers import CourierCrew
 from penstock.driver.registry import HostRecord, Registry
 from penstock.settings import Settings
@@ -13,6 +15,7 @@ class NoJobs:
 
     def __init__(self) -> None:
         self.ended: list[str] = []
+        self.going: set[str] = set()
 
     def start(self, name: str, work: int) -> None:
         pass
@@ -25,6 +28,9 @@ class NoJobs:
 
     def cancel(self, name: str) -> None:
         pass
+
+    def leaving(self, names: Iterable[str]) -> list[str]:
+        return [name for name in names if name in self.going]
 
     def give_up(self, name: str, pid: int) -> None:
         self.ended.append(name)

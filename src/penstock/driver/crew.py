@@ -51,6 +51,10 @@ class Jobs(Protocol[W_contra]):
         """End the job, by force if need be, and wait until it is gone."""
         ...
 
+    def leaving(self, names: Iterable[str]) -> list[str]:
+        """Members among these whose machine or executor is being taken away in good order."""
+        ...
+
     def give_up(self, name: str, pid: int) -> None:
         """End the job by force and at once: the member's process does not answer, and may hang."""
         ...
@@ -106,6 +110,12 @@ class TaskCrew(ABC, Generic[N, W]):
     def ready(self, names: Iterable[N]) -> list[N]:
         """Those among these that have registered."""
         return [name for name in names if self._registry.host(name) is not None]
+
+    def leaving(self, names: Iterable[N]) -> list[N]:
+        """Those among these that must be replaced, since their machine or executor will go."""
+        known = list(names)
+        going = self._jobs.leaving(known)
+        return [name for name in known if name in going]
 
     def revive(self, names: Iterable[N]) -> None:
         """Start the jobs of members again that have ended, without waiting for them."""

@@ -29,6 +29,7 @@ from penstock.offload.policy.flow import helped
 from penstock.plan.steps import KeyedStep
 from penstock.spark import private
 from penstock.spark.epoch_stream import EpochStream, MicroStart, cancel_run
+from penstock.spark.executors import host_profile
 from penstock.spark.lasting_jobs import LastingTask, SparkJobs
 from penstock.spark.merger import Merger
 from penstock.spark.session import task_slots
@@ -66,10 +67,18 @@ class QueryParts(ABC):
         self.local = private.is_local(start.spark)
         port = settings.driver_port
         self.registry = Registry(own_address(self.local), port, self.token, on_host_lost)
-        jobs = SparkJobs(start.spark.sparkContext, self.run_id, self._host_task)
+        context = start.spark.sparkContext
+        profile = host_profile(context, settings)
+        jobs = SparkJobs(context, self.run_id, self._host_task, profile)
         self.fleet = Fleet(jobs, self.registry, self.token, settings)
         self.relocation = Relocation(
-            start.flow.keyed, start.hosts, self.fleet, settings, start.migration, live
+            start.flow.keyed,
+            start.hosts,
+            self.fleet,
+            settings,
+            start.migration,
+            live,
+            start.flow.one_host,
         )
 
     def start_up(self) -> None:
