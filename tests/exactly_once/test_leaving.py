@@ -38,6 +38,7 @@ def test_hosts_and_couriers_of_a_live_flow_leave(tmp_path: Path, migration: str)
     with subject_trial("tumbling", tmp_path, hosts=2, couriers=2, migration=migration) as story:
         on = story.cluster
         story.give()
+        on.until(lambda: len(on.jobs.live) == len(on.crew.pids()) == 2, "all are there")
         for number in range(4):
             before = {*on.jobs.live, *on.crew.pids()}
             story.leave(number)

@@ -239,20 +239,23 @@ class Relocation:
     def replace_leaving(self) -> None:
         """Have other hosts in the place of those that will be gone soon; slots move as ever. Hosts in one
         task cannot be there twice: they end here, between two epochs, and are started again."""
-        for step, topology in self._topologies.items():
-            for host in self._fleet.leaving(topology.hosts):
-                with self._lock:
-                    by, slots = host, topology.slots_of(host)
-                    if self._one_task:
-                        self._fleet.restart(host)
-                    else:
-                        (by,) = self._free_names(step, 1)
-                        topology.replace(host, by)
-                        self._start(step, [by])
-                self._left.append(LeavingHost(host, step, slots, by))
-                _log.warning(
-                    "the executor of host %s is being decommissioned: %s takes its place", host, by
-                )
+        hosts = [(step, host) for step in self._topologies for host in self.hosts(step)]
+        going = self._fleet.leaving([host for _, host in hosts])
+        for step, host in hosts:
+            if host not in going and not (going and self._one_task):
+                continue
+            with self._lock:
+                topology = self._topologies[step]
+                by, slots = host, topology.slots_of(host)
+                if self._one_task:
+                    self._fleet.restart(host)
+                else:
+                    (by,) = self._free_names(step, 1)
+                    topology.replace(host, by)
+                    self._start(step, [by])
+            self._left.append(LeavingHost(host, step, slots, by))
+            place = "it is started elsewhere" if by == host else f"{by} takes its place"
+            _log.warning("the executor of host %s is being decommissioned: %s", host, place)
 
     def _lose(self, topology: Topology) -> list[HostId]:
         """Take their slots from hosts of a step that are gone; returns these hosts."""
