@@ -1,13 +1,11 @@
 """A real Kafka broker on this machine, for tests and benchmarks: KRaft mode, from Maven's artifacts.
 
-The artifacts come once, into ~/.cache/penstock (or PENSTOCK_CACHE), with the Ivy that PySpark brings. A
-broker takes half a gigabyte of memory, a second or two to come up, and ports that are free.
+The artifacts come once, into the user's cache (`penstock.spark.maven`). A broker takes half a
+gigabyte of memory, a second or two to come up, and ports that are free.
 """
 
 from __future__ import annotations
 
-import fcntl
-import os
 import shutil
 import socket
 import subprocess
@@ -18,24 +16,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import pyspark
-
 from penstock.errors import SettingError
 from penstock.live.sources.kafka import kafka
+from penstock.spark.maven import Artifact, is_cached, jar_folder
 
 KAFKA = "4.1.0"
 _BROKER = f"kafka-{KAFKA}"
 """The folder of a broker's artifacts."""
-Artifact = tuple[str, str, str]
-"""Organisation, name and revision."""
-_CONNECTOR: tuple[Artifact, ...] = (
-    ("org.apache.spark", "spark-sql-kafka-0-10_2.13", "4.2.0"),
-    ("org.apache.spark", "spark-token-provider-kafka-0-10_2.13", "4.1.0-preview1"),
-    ("org.apache.kafka", "kafka-clients", "3.9.2"),
-    ("org.apache.commons", "commons-pool2", "2.12.1"),
-)
-"""Spark's connector and what it needs, in versions that run on PySpark 4.3 and that Maven Central has."""
-_RESOLVE_S, _COME_UP_S = 300, 60
+_COME_UP_S = 60
 _SETTINGS = """
 process.roles=broker,controller
 node.id=1
@@ -169,66 +157,12 @@ def running_broker() -> Iterator[Broker]:
 
 def broker_jars() -> Path:
     """The folder with the broker and all that it needs; fetched if it is not there."""
-    return _cached(_BROKER, [("org.apache.kafka", "kafka_2.13", KAFKA)], transitive=True)
+    return jar_folder(_BROKER, [Artifact("org.apache.kafka", "kafka_2.13", KAFKA)], transitive=True)
 
 
 def has_broker() -> bool:
     """Whether what a broker needs is there, without fetching it."""
-    return (_home() / _BROKER).exists()
-
-
-def connector_jars() -> str:
-    """The jars of Spark's connector for Kafka, as `spark.jars` wants them; fetched if they are not there."""
-    folder = _cached(f"spark-kafka-{_CONNECTOR[0][2]}", _CONNECTOR, transitive=False)
-    return ",".join(str(path) for path in sorted(folder.glob("*.jar")))
-
-
-def _fetch(artifacts: Iterable[Artifact], transitive: bool, folder: Path) -> None:
-    """Have Ivy bring jars from Maven Central, or from where its settings say."""
-    ivy = next((Path(pyspark.__file__).parent / "jars").glob("ivy-*.jar"))
-    with tempfile.TemporaryDirectory(prefix="penstock-ivy-") as cache:
-        wanted = Path(cache, "ivy.xml")
-        wanted.write_text(
-            '<ivy-module version="2.0"><info organisation="penstock" module="jars"/><dependencies>'
-            + "".join(
-                f'<dependency org="{org}" name="{name}" rev="{revision}" conf="*->default" '
-                f'transitive="{str(transitive).lower()}"/>'
-                for org, name, revision in artifacts
-            )
-            + "</dependencies></ivy-module>"
-        )
-        words = ["-cache", cache, "-warn", "-ivy", str(wanted), "-types", "jar", "bundle"]
-        words += ["-retrieve", f"{folder}/[artifact]-[revision].[ext]"]
-        done = subprocess.run(
-            ["java", "-jar", str(ivy), *words], capture_output=True, text=True, timeout=_RESOLVE_S
-        )
-    if done.returncode or not list(folder.glob("*.jar")):
-        raise OSError((done.stdout + done.stderr)[-500:])
-
-
-def _home() -> Path:
-    return Path(os.environ.get("PENSTOCK_CACHE", "~/.cache/penstock")).expanduser()
-
-
-def _cached(name: str, artifacts: Iterable[Artifact], transitive: bool) -> Path:
-    """A folder of jars in the cache, filled by whoever needs it first."""
-    home = _home()
-    home.mkdir(parents=True, exist_ok=True)
-    folder = home / name
-    with (home / f"{name}.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not folder.exists():
-            part = Path(tempfile.mkdtemp(prefix=f"{name}-", dir=home))
-            try:
-                _fetch(artifacts, transitive, part)
-                part.rename(folder)
-            except (OSError, subprocess.SubprocessError) as failed:
-                shutil.rmtree(part, ignore_errors=True)
-                raise SettingError(
-                    f"cannot fetch {name} from Maven Central: {failed}",
-                    hint="check the network, or fill the cache on another machine",
-                ) from failed
-    return folder
+    return is_cached(_BROKER)
 
 
 def _free_ports(count: int) -> list[int]:

@@ -16,8 +16,51 @@ HostExecutors = Literal["own", "shared"]
 
 HOST_JVM_MB = 512
 """Megabytes of the JVM of a host's own executor. Spark asks for 450 at least, and a host uses none of it."""
+_LAST_PORT = 65_535
 _PARTS_PER_WORKER = 2
 """A worker then finds another part when one is taken. Each part more costs a call."""
+
+
+def port_range(text: int | str) -> range:
+    """The ports that a setting names: one, or the first and the last. 0 is any.
+
+    >>> port_range("40000-40099"), port_range(4711), port_range(0)
+    (range(40000, 40100), range(4711, 4712), range(0, 1))
+    """
+    first, dash, last = str(text).partition("-")
+    try:
+        ports = range(int(first), int(last if dash else first) + 1)
+    except ValueError:
+        ports = range(0)
+    if not ports or ports[0] < 0 or ports[-1] > _LAST_PORT or (ports[0] == 0 and len(ports) > 1):
+        raise SettingError(
+            f"{text!r} is not a port or a range of ports",
+            hint="write 4711, 40000-40099, or 0 for any",
+        )
+    return ports
+
+
+@dataclass(frozen=True)
+class Tls:
+    """Certificates with which all endpoints of a flow speak TLS: files in PEM format, at the same place on
+    every machine that runs the driver, a host or a courier.
+
+    >>> Tls("/etc/penstock/node.crt", "/etc/penstock/node.key", "/etc/penstock/ca.crt").mutual
+    True
+    """
+
+    certificate: str
+    """The certificate of the machine, or one for all of them. It is shown as a server and as a client."""
+    key: str
+    """Its private key."""
+    authority: str
+    """The certificate of the authority that has signed all of them. No other one is trusted."""
+    name: str | None = None
+    """A DNS name that is in every certificate, and is asked for instead of the address: machines come and go,
+    and with them addresses. None: each certificate must name the address that its machine is reached at."""
+    mutual: bool = True
+    """Whether clients must show a certificate, too. Without that, whoever reaches an endpoint can have it
+    receive a request before its token is looked at."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +98,12 @@ class Settings:
     within half a minute."""
 
     driver_port: int = 0
-    """Port of the driver's registry. 0 lets the system choose."""
+    """Port of the driver's registry. 0: one of `ports`."""
+
+    ports: str = "0"
+    """Ports that the driver, hosts, live couriers and the service of local functions may listen on, such as
+    40000-40099 where a firewall has these open. Each takes one that is free on its machine: give as many as
+    there are of them on one machine, and some more. 0 lets the system choose."""
 
     progress_kept: int = 200
     """Epochs that `query.progress` remembers."""
@@ -124,6 +172,19 @@ class Settings:
     """Megabytes of dead letters that a checkpoint keeps. Beyond that the oldest go: rows that fail day
     after day, and that nobody looks at, must not fill the store."""
 
+    tls: Tls | None = None
+    """Certificates, for TLS between all parts of the flow. None: tokens and rows cross the network as they
+    are."""
+
+    request_mb: float = 256.0
+    """Megabytes that the body of one request may have; rows of channels and streams are no such body. A
+    courier tells the driver in one of all rows that it has set aside in an epoch."""
+
+    control_token_file: str | None = None
+    """A file with the token that `penstock ctl` must show, such as a mounted secret, for those who steer from
+    another machine. None: the environment's PENSTOCK_CONTROL_TOKEN, or else a random one, which only the
+    user who started the flow can read, on the driver's machine."""
+
     faults: tuple[Fault, ...] = ()
     """For tests and trials: what happens at which points of this flow's processes (see
     `penstock.testing`)."""
@@ -138,9 +199,11 @@ class Settings:
                 f"host_lost_ms={self.host_lost_ms} with heartbeat_ms={self.heartbeat_ms}",
                 hint="give a host time for two heartbeats or more, better ten",
             )
+        for ports in (self.driver_port, self.ports):
+            port_range(ports)
         if self.host_staged_mb is not None and self.host_staged_mb <= 0:
             raise SettingError(f"host_staged_mb={self.host_staged_mb}", hint="use more than 0")
-        for name in ("live_window_mb", "live_pause_ms", "live_partitions_ms"):
+        for name in ("request_mb", "live_window_mb", "live_pause_ms", "live_partitions_ms"):
             if getattr(self, name) <= 0:
                 raise SettingError(f"{name}={getattr(self, name)}", hint="use more than 0")
         if self.host_executors not in (None, *get_args(HostExecutors)):

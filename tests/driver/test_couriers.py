@@ -7,6 +7,8 @@ from collections.abc import Iterable
 from penstock.driver.couriers import CourierCrew
 from penstock.driver.registry import HostRecord, Registry
 from penstock.settings import Settings
+from penstock.wire.access import Access
+from penstock.wire.addresses import LOOPBACK
 from penstock.wire.flight import TokenServer
 
 
@@ -37,9 +39,9 @@ class NoJobs:
 
 
 def test_a_courier_that_is_gone_when_a_run_ends_is_not_in_the_next_one() -> None:
-    registry = Registry("127.0.0.1", 0, "t")
-    jobs, servers = NoJobs(), [TokenServer("127.0.0.1", 0, "t") for _ in range(2)]
-    crew = CourierCrew(jobs, registry, "t", Settings())
+    registry = Registry(LOOPBACK, Access("t"))
+    jobs, servers = NoJobs(), [TokenServer(LOOPBACK, Access("t")) for _ in range(2)]
+    crew = CourierCrew(jobs, registry, Access("t"), Settings())
     try:
         crew.start(2)
         for name, server in zip(crew.names, servers, strict=True):

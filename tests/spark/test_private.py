@@ -15,6 +15,12 @@ from penstock.spark import private
 from tests.spark.sources import numbers, stream, write_files
 
 
+def test_a_builder_tells_its_settings() -> None:
+    builder = SparkSession.Builder().config("spark.jars", "a.jar").config(map={"spark.x": "1"})
+    told = private.builder_settings(builder)
+    assert (told["spark.jars"], told["spark.x"]) == ("a.jar", "1")
+
+
 def test_pinned_keeps_rows_and_partitions(spark: SparkSession) -> None:
     df = spark.range(0, 100, 1, 5).withColumn("x", F.col("id") * 2)
     fixed = private.pinned(df)
@@ -72,3 +78,16 @@ def test_sessions_that_cannot_hold_hosts_are_refused(
     monkeypatch.setattr(spark.sparkContext, "getConf", lambda: conf)
     with pytest.raises(ps.SettingError, match=r"What to do: .*spark\.speculation=false"):
         ps.flow(rows)
+
+
+def test_what_a_running_session_has_stays(spark: SparkSession) -> None:
+    adaptive = "spark.sql.adaptive.enabled"
+    assert private.running_settings()["spark.app.name"] == "penstock-tests"
+    before = str(spark.conf.get(adaptive))
+    spark.conf.set(adaptive, "true")
+    try:
+        builder = ps.configure(SparkSession.Builder())
+        assert adaptive not in private.builder_settings(builder)
+        assert builder.getOrCreate().conf.get(adaptive) == "true"
+    finally:
+        spark.conf.set(adaptive, before)

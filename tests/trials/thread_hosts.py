@@ -15,13 +15,13 @@ from penstock.host.main import HostOrder, HostTask, TaskOrder, keep_known
 from penstock.host.server import HostServer
 from penstock.plan.steps import KeyedStep
 from penstock.state.store.store import Place, Store
+from penstock.wire.access import Access
+from penstock.wire.addresses import LOOPBACK
 from penstock.wire.flight import Endpoint, in_own_thread
 
 if TYPE_CHECKING:
     from tests.trials.cluster import MiniCluster
     from tests.trials.live_cluster import LiveCluster
-
-ADDRESS = "127.0.0.1"
 
 Birth = Literal["dies", "waits"]
 """How a host does not come up: its job fails before it registers, or finds no core to run on."""
@@ -88,8 +88,10 @@ class _OwnDriver:
 class ThreadHosts:
     """`HostJobs` on threads. Hosts of one task live and die together."""
 
-    def __init__(self, cluster: MiniCluster | LiveCluster, registry: Registry, token: str) -> None:
-        self._cluster, self._registry, self._token = cluster, registry, token
+    def __init__(
+        self, cluster: MiniCluster | LiveCluster, registry: Registry, access: Access
+    ) -> None:
+        self._cluster, self._registry, self._access = cluster, registry, access
         self._servers: dict[str, MortalServer] = {}
         self._tasks: dict[str, HostTask] = {}
         self._starting: dict[str, Future[None]] = {}
@@ -124,7 +126,7 @@ class ThreadHosts:
         steps = cluster.flow.keyed if cluster.flow.one_host else (step,)
         hosts = tuple(HostOrder(f"{s.id}/{host.rsplit('/', 1)[1]}", s) for s in steps)
         store, driver = cluster.place, self._registry.location
-        return TaskOrder(hosts, cluster.flow, store, driver, self._token, True, cluster.settings)
+        return TaskOrder(hosts, cluster.flow, store, driver, self._access, True, cluster.settings)
 
     def running(self, host: str) -> bool:
         starting = self._starting.get(host)
@@ -224,7 +226,7 @@ class ThreadHosts:
                     self._unborn.add(host.host)
                 return
         limit = self._cluster.memory_limit
-        task = HostTask(order, ADDRESS, lambda: None, limit, MortalServer, open_store)
+        task = HostTask(order, LOOPBACK, lambda: None, limit, MortalServer, open_store)
         with self._lock:
             for name, server in zip(task.hosts, task.servers, strict=True):
                 assert isinstance(server, MortalServer)

@@ -26,7 +26,8 @@ from penstock.spark.inputs import one_stream, with_clock
 from penstock.spark.parts import FlowParts
 from penstock.spark.private import keep_jobs_on_interrupt
 from penstock.spark.query import FlowQuery
-from penstock.spark.session import check_cores, task_cores
+from penstock.spark.s3a import must_have_s3a
+from penstock.spark.session import EXECUTORS_S, check_cores, task_cores
 from penstock.spark.sinks import Sink, late_sinks
 from penstock.spark.switching import must_be_live, to_micro
 from penstock.state.store.manifest import check_flow
@@ -83,7 +84,8 @@ def start(flow: Flow, options: StartOptions) -> FlowQuery:
     if plan.one_host:
         chosen = for_one_host(flow, plan, counts)
     most, elastic = most_hosts(flow, plan, counts), flow.elasticity
-    check_cores(source.sparkSession, 1 if plan.one_host else sum(most.values()))
+    tasks = 1 if plan.one_host else sum(most.values())
+    check_cores(source.sparkSession, tasks, patience_s=EXECUTORS_S)
     if settings.host_cores is None:
         settings = replace(settings, host_cores=task_cores(source.sparkSession))
     temporary = ""
@@ -96,6 +98,8 @@ def start(flow: Flow, options: StartOptions) -> FlowQuery:
         temporary = tempfile.mkdtemp(prefix="penstock-")
         checkpoint = f"file://{temporary}"
     folder = locate(source.sparkSession, checkpoint)
+    if folder.spark.startswith("s3a:") and source.isStreaming:
+        must_have_s3a(source.sparkSession)
     store = Store(folder.store)
 
     def switched(found: dict[str, Any]) -> dict[str, Any]:
@@ -241,6 +245,7 @@ def claim(
     has to say from now on.
     """
     facts = {"format": FORMAT, "mode": mode, "steps": [_step_facts(step) for step in plan.keyed]}
+    store.files.must_answer()
     try:
         found = store.read_flow()
         if found is not None:

@@ -21,9 +21,11 @@ from penstock.offload.courier.roads import burst_roads
 from penstock.plan.epoch import EpochPlan
 from penstock.spark import private, task
 from penstock.spark.merger import Merger
+from penstock.spark.s3a import suited_manager
 from penstock.spark.schema import spark_schema
 from penstock.spark.started import Start
 from penstock.state.store.store import Store
+from penstock.wire.access import Access
 
 
 class StoppedBetweenEpochs(Exception):
@@ -57,6 +59,7 @@ class EpochStream:
         self,
         start: MicroStart,
         run_id: str,
+        access: Access,
         runner: EpochRunner,
         store: Store,
         stopping: threading.Event,
@@ -64,6 +67,7 @@ class EpochStream:
         mergers: Sequence[Merger] = (),
     ) -> None:
         self._start, self._run_id, self._runner, self._store = start, run_id, runner, store
+        self._access = access
         self._stopping, self._on_progress, self._mergers = stopping, on_progress, mergers
         self._spark = start.spark
         self._between_epochs = threading.Lock()
@@ -84,6 +88,7 @@ class EpochStream:
         courier = Courier(
             flow,
             task.current,
+            self._access,
             settings.rpc_timeout_ms,
             settings.exchange_timeout_ms,
             bool(self._start.late_rows),
@@ -109,7 +114,8 @@ class EpochStream:
         if start.trigger:
             writer = writer.trigger(**start.trigger)
         with private.clock_now(self._spark) if start.clock else nullcontext():
-            streaming = writer.start()
+            with suited_manager(self._spark, start.checkpoint):
+                streaming = writer.start()
             self.streaming = streaming
             self.launched.set()
             # Event-driven for the common cases, and a poll for a query that ends by itself.

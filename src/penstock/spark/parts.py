@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 import threading
 from abc import ABC, abstractmethod
@@ -27,6 +28,7 @@ from penstock.offload.backends.local.backend import reachable
 from penstock.offload.keeper import WorkerKeeper
 from penstock.offload.policy.flow import helped
 from penstock.plan.steps import KeyedStep
+from penstock.settings import port_range
 from penstock.spark import private
 from penstock.spark.epoch_stream import EpochStream, MicroStart, cancel_run
 from penstock.spark.executors import host_profile
@@ -36,7 +38,9 @@ from penstock.spark.session import task_slots
 from penstock.spark.sinks import LateWriter, Writer
 from penstock.spark.started import Start
 from penstock.state.store.store import Store
-from penstock.wire.flight import own_address
+from penstock.wire.access import Access
+from penstock.wire.addresses import Listen, driver_listens
+from penstock.wire.control_key import KeyFile, control_token
 
 
 class QueryParts(ABC):
@@ -56,8 +60,11 @@ class QueryParts(ABC):
     ) -> None:
         self.start, settings = start, start.settings
         self.run_id = secrets.token_hex(4)
-        self.token = secrets.token_hex(16)
+        self.access = Access.new(settings)
         """What all endpoints of this run ask for."""
+        self.control_token = control_token(settings, os.environ)
+        """What `penstock ctl` must show."""
+        self.key_file = KeyFile(start.flow_id, self.run_id, os.environ)
         self.stopping = threading.Event()
         """Set when the query is to end after the epoch under way."""
         self.progress: deque[EpochProgress] = deque(maxlen=settings.progress_kept)
@@ -65,12 +72,12 @@ class QueryParts(ABC):
         self.store = Store(start.store)
         self.journal, self.events = JournalWriter(self.store), EventWriter(self.store)
         self.local = private.is_local(start.spark)
-        port = settings.driver_port
-        self.registry = Registry(own_address(self.local), port, self.token, on_host_lost)
+        listen = self._listen(settings.driver_port or settings.ports)
+        self.registry = Registry(listen, self.access, on_host_lost, self.control_token)
         context = start.spark.sparkContext
         profile = host_profile(context, settings)
         jobs = SparkJobs(context, self.run_id, self._host_task, profile)
-        self.fleet = Fleet(jobs, self.registry, self.token, settings)
+        self.fleet = Fleet(jobs, self.registry, self.access, settings)
         self.relocation = Relocation(
             start.flow.keyed,
             start.hosts,
@@ -91,10 +98,15 @@ class QueryParts(ABC):
         start = self.start
         if start.elastic is None or start.elastic.functions is None:
             return None
-        address = own_address(self.local)
-        backend = reachable(cast(Backend, start.elastic.functions), address)
+        listen = self._listen(start.settings.ports)
+        backend = reachable(cast(Backend, start.elastic.functions), listen)
         faults = start.settings.faults
-        return WorkerKeeper(lambda: backend.start(start.flow, self.run_id, self.token, faults))
+        return WorkerKeeper(lambda: backend.start(start.flow, self.run_id, self.access, faults))
+
+    def _listen(self, ports: int | str) -> Listen:
+        """How a server in the driver listens."""
+        conf = dict(self.start.spark.sparkContext.getConf().getAll())
+        return driver_listens(conf, self.local, port_range(ports))
 
     def _control(
         self, together: Callable[[], int | None], trigger_ms: float = 0.0, live: bool = False
@@ -143,7 +155,8 @@ class QueryParts(ABC):
     def ends(self) -> list[Callable[[], object]]:
         """What ends all parts, one after the other."""
         stops = [self.bill.end, self.runner.stop, self.journal.stop, self.events.stop]
-        return [*stops, self.fleet.stop, self.registry.shutdown, self.store.remove_control]
+        stops += [self.fleet.stop, self.registry.shutdown]
+        return [*stops, self.key_file.remove, self.store.remove_control]
 
     @property
     def hosts_wanted(self) -> int:
@@ -157,7 +170,10 @@ class QueryParts(ABC):
         if flow.one_host:
             hosts = [HostOrder(f"{step.id}/0", step) for step in flow.keyed]
         store, driver, settings = start.store, self.registry.location, start.settings
-        order = TaskOrder(tuple(hosts), flow, store, driver, self.token, self.local, settings)
+        avoids = frozenset[str]() if self.local else self.fleet.places_to_avoid(host)
+        order = TaskOrder(
+            tuple(hosts), flow, store, driver, self.access, self.local, settings, avoids
+        )
         return LastingTask(tuple(one.host for one in hosts), step.id, partial(run_hosts, order))
 
 
@@ -185,7 +201,6 @@ class FlowParts(QueryParts):
             self.relocation,
             self.registry,
             self.store,
-            self.token,
             settings,
             control=self.control,
             bill=self.bill,
@@ -203,6 +218,7 @@ class FlowParts(QueryParts):
         self.epochs = EpochStream(
             start,
             self.run_id,
+            self.access,
             self.runner,
             self.store,
             self.stopping,
@@ -235,11 +251,12 @@ class _Couriers:
     """How many couriers work at a time, and the cores that a flow is billed for."""
 
     def __init__(self, start: MicroStart, parts: QueryParts) -> None:
-        self._slots, self._start, self._parts = task_slots(start.spark), start, parts
+        self._start, self._parts = start, parts
 
     def at_once(self) -> int | None:
         """How many couriers there is room for beside the hosts; None if that is not known."""
-        return None if self._slots is None else max(1, self._slots - self._parts.hosts_wanted)
+        slots = task_slots(self._start.spark)  # executors come and go
+        return None if slots is None else max(1, slots - self._parts.hosts_wanted)
 
     def paid_cores(self) -> int:
         """A host costs by its cores, from when it is asked for. Where a flow has no hosts, its couriers

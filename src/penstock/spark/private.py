@@ -12,16 +12,22 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from pyspark import SparkContext
+from pyspark import SparkConf, SparkContext
 from pyspark.serializers import SpecialLengths
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everywhere in PySpark
 
 from penstock.errors import CutInputError, ProtocolError
-from penstock.state.store.places import S3A_SETTINGS
+from penstock.state.store.s3 import S3A_SETTINGS
 
 _END = SpecialLengths.END_OF_STREAM.to_bytes(4, "big", signed=True)
 """What Spark sends a Python worker behind all input of a task, and only then."""
+
+
+def builder_settings(builder: SparkSession.Builder) -> dict[str, str]:
+    """What a session builder was told so far."""
+    found: dict[str, str] = dict(builder._options)
+    return found
 
 
 def partition_count(df: DataFrame) -> int:
@@ -136,6 +142,11 @@ def knows_scheme(spark: SparkSession, scheme: str) -> bool:
     return _hadoop(spark).get(f"fs.{scheme}.impl") is not None
 
 
+def has_class(spark: SparkSession, name: str) -> bool:
+    """Whether Hadoop, on the driver, finds a class."""
+    return _hadoop(spark).getClassByNameOrNull(name) is not None
+
+
 def s3a_settings(spark: SparkSession, bucket: str) -> dict[str, str]:
     """The settings of s3a that somebody has set for a bucket, by their names behind `fs.s3a.`."""
     conf, found = _hadoop(spark), dict[str, str]()
@@ -164,6 +175,11 @@ def hush_executor(spark: SparkSession) -> None:
     log4j = jvm.org.apache.logging.log4j
     for logger in _HUSHED:
         log4j.core.config.Configurator.setLevel(logger, log4j.Level.OFF)
+
+
+def executors(spark: SparkSession) -> int:
+    """How many executors the application has, beside the driver."""
+    return len(spark.sparkContext._jsc.sc().statusTracker().getExecutorInfos()) - 1
 
 
 def is_local(spark: SparkSession | SparkContext) -> bool:
@@ -215,3 +231,18 @@ def check_input_end() -> None:
     # a buffer may end inside of the mark
     if not mark or not _END.startswith(mark):
         raise CutInputError("the input of this task broke off: Spark has not sent all of it")
+
+
+def submitted_settings() -> dict[str, str]:
+    """What spark-submit, which has started this process and its JVM, was given and has read."""
+    SparkContext._ensure_initialized()
+    return dict(SparkConf().getAll())
+
+
+def running_settings() -> dict[str, str]:
+    """What is set in the session that this process has, or in its SparkContext; nothing if it has none."""
+    context: Any = SparkContext._active_spark_context
+    if context is None:
+        return {}
+    session = SparkSession._instantiatedSession
+    return dict(context.getConf().getAll()) | ({} if session is None else session.conf.getAll)

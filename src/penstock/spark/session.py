@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,8 +14,20 @@ from pathlib import Path
 from pyspark.sql import DataFrame, SparkSession
 
 from penstock.errors import SettingError
-from penstock.spark.private import hush_executor, is_local, keep_jobs_on_interrupt
+from penstock.spark.connector import with_connector
+from penstock.spark.known_settings import known_settings, shipped_package
+from penstock.spark.private import (
+    executors,
+    hush_executor,
+    is_local,
+    keep_jobs_on_interrupt,
+)
+from penstock.spark.s3a import with_s3a
 
+EXECUTORS_S = 60.0
+"""Seconds that the executors of a session may take to come up."""
+_LOOK_S = 0.1
+"""Seconds between two looks for executors."""
 _LINES = 40
 """Lines of Spark's log that are shown when something went wrong."""
 
@@ -40,16 +53,42 @@ _SETTINGS = {
     "spark.executorEnv.NUMBA_NUM_THREADS": "1",
 }
 
+_QUIET = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.log.level": "ERROR",
+}
+"""What `session` sets beside them, unless somebody has."""
 
-def configure(builder: SparkSession.Builder) -> SparkSession.Builder:
-    """Give one's own session builder the settings that Penstock wants.
+
+def configure(
+    builder: SparkSession.Builder, *, kafka: bool = False, s3: bool = False
+) -> SparkSession.Builder:
+    """Give one's own session builder the settings that Penstock wants, with `kafka` Spark's connector for
+    it, and with `s3` Hadoop's file system for it (see `session`). What is set already stays: on the
+    builder, by spark-submit, in spark-defaults.conf, in the environment, or in a session that runs.
 
     >>> from pyspark.sql import SparkSession
     >>> builder = configure(SparkSession.builder.appName("mine"))
     """
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    for key, value in _SETTINGS.items():
-        builder = builder.config(key, value)
+    known = known_settings(builder, os.environ)
+    os.environ.setdefault("PYSPARK_PYTHON", known.get("spark.pyspark.python", sys.executable))
+    shipped = shipped_package(known)
+    # The daemon must find Penstock when it begins, and not only when its workers do.
+    brought = {} if shipped is None else {"spark.executorEnv.PYTHONPATH": shipped}
+    builder = _with_defaults(builder, _SETTINGS | brought, known)
+    if kafka and (jars := with_connector(known)) is not None:
+        builder = builder.config("spark.jars", jars)
+    if s3 and (jars := with_s3a(known_settings(builder, os.environ))) is not None:
+        builder = builder.config("spark.jars", jars)
+    return builder
+
+
+def _with_defaults(
+    builder: SparkSession.Builder, defaults: dict[str, str], known: dict[str, str]
+) -> SparkSession.Builder:
+    for key in defaults.keys() - known.keys():
+        builder = builder.config(key, defaults[key])
     return builder
 
 
@@ -59,29 +98,36 @@ def session(
     cores: int | None = None,
     master: str | None = None,
     ui: bool = False,
+    kafka: bool = False,
+    s3: bool = False,
     conf: dict[str, str] | None = None,
 ) -> SparkSession:
-    """A session ready for flows: local unless `master` says otherwise.
+    """A session ready for flows: local unless `master`, spark-submit or spark-defaults.conf says otherwise.
+    What is in `conf` is set, whatever is set elsewhere; the rest is as in `configure`.
 
     In local mode `cores` is the number of task slots (hosts hold one each, couriers need one per
     source partition); there may be more of them than the machine has cores. Failed tasks are
     retried, as on a cluster.
+
+    With `kafka` it has Spark's connector for Kafka, which flows in micro-batches read and write it by. If
+    `spark.jars`, `spark.jars.packages` or Spark's own jars do not have it already, it is taken from Maven
+    Central, once, and put into `spark.jars`, which ships it to executors. With `s3` it has Hadoop's s3a
+    in the same way, for checkpoints of flows in micro-batches.
     """
     if master is not None and cores is not None:
         raise SettingError(
             "session() got both master and cores", hint="write the cores into the master"
         )
     slots = cores if cores is not None else max(8, 2 * (os.cpu_count() or 1))
-    builder = configure(
-        SparkSession.Builder()
-        .appName(app)
-        .master(master or f"local[{slots},4]")
-        .config("spark.ui.enabled", str(ui).lower())
-        .config("spark.ui.showConsoleProgress", "false")
-        .config("spark.log.level", "ERROR")
-    )
-    for key, value in (conf or {}).items():
-        builder = builder.config(key, value)
+    chosen = {"spark.app.name": app}
+    if master is not None or cores is not None:
+        chosen["spark.master"] = master or f"local[{slots},4]"
+    if ui:
+        chosen["spark.ui.enabled"] = "true"
+    builder = SparkSession.Builder().config(map={**chosen, **(conf or {})})
+    quiet = _QUIET | {"spark.master": f"local[{slots},4]"}
+    builder = _with_defaults(builder, quiet, known_settings(builder, os.environ))
+    builder = configure(builder, kafka=kafka, s3=s3)
     spark = builder.getOrCreate()
     hush_executor(spark)
     return spark
@@ -145,11 +191,24 @@ def check_session(source: DataFrame | SparkSession) -> None:
         )
 
 
-def check_cores(spark: SparkSession, hosts: int, couriers: int = 1) -> None:
+def check_cores(
+    spark: SparkSession, hosts: int, couriers: int = 1, patience_s: float = 0.0
+) -> None:
     """Hosts hold a task slot each, for as long as the query runs, and so do couriers of a live flow; others
-    need at least one."""
+    need at least one. Executors of a session that was just made may still be on their way: they are
+    waited for, for some seconds at most."""
     needed, slots = hosts + couriers, task_slots(spark)
+    until = time.monotonic() + (0.0 if is_local(spark) else patience_s)
+    while slots is not None and slots < needed and time.monotonic() < until:
+        time.sleep(_LOOK_S)
+        slots = task_slots(spark)
     if slots is not None and slots < needed:
+        if not is_local(spark) and not executors(spark):
+            raise SettingError(
+                f"the master {spark.sparkContext.master} has given this application no executor",
+                hint="check that workers run, and that one has the memory (spark.executor.memory) and the "
+                "cores (spark.executor.cores) free that an executor asks for",
+            )
         more = (
             f"start the session with ps.session(cores={(needed + 1) * task_cores(spark)}) or more; "
             "in local mode there may be more of them than the machine has"
@@ -165,7 +224,8 @@ def check_cores(spark: SparkSession, hosts: int, couriers: int = 1) -> None:
 
 
 def task_slots(spark: SparkSession) -> int | None:
-    """How many tasks can run at a time; None where that is not known, or changes."""
+    """How many tasks can run at a time on the executors that are there now; None where that is not known,
+    or changes with the load. Where there is no executor yet, Spark says 2."""
     context = spark.sparkContext
     elastic = context.getConf().get("spark.dynamicAllocation.enabled", "false") == "true"
     if elastic or context.getConf().get("spark.default.parallelism") is not None:

@@ -1,7 +1,7 @@
 """A running query, reached from another process through its checkpoint. `penstock ctl` is this.
 
-A query says in `control.json` of its checkpoint where its driver listens, and with which token it
-is to be asked. What is asked for takes effect at the query's next epoch boundary.
+A query says in `control.json` of its checkpoint where its driver listens; the token that it asks for is
+found as `wire.control_key` says. What is asked for takes effect at the query's next epoch boundary.
 
 Its journal is in the checkpoint too, so that it can be read when the query runs no more.
 """
@@ -9,11 +9,10 @@ Its journal is in the checkpoint too, so that it can be read when the query runs
 from __future__ import annotations
 
 import math
-import socket
+import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
-from urllib.parse import urlsplit
 
 import psutil
 
@@ -24,6 +23,8 @@ from penstock.control.journal.entry import Entry
 from penstock.errors import HostLostError, SettingError
 from penstock.plan.slots import slots_from_text
 from penstock.state.store.store import Store
+from penstock.wire.addresses import address_of, is_here
+from penstock.wire.control_key import access_of, key_of
 from penstock.wire.flight import Endpoint
 
 _LOOK_MS = 10_000
@@ -97,7 +98,8 @@ class RunningQuery:
 
     def _ask(self, action: str, timeout_ms: int, **arguments: Any) -> dict[str, Any]:
         """What the query answers; nothing where it only obeys."""
-        endpoint = Endpoint(self._control["location"], self._control["token"])
+        key = key_of(self._control, os.environ)
+        endpoint = Endpoint(key.location, access_of(key))
         try:
             return endpoint.call(action, timeout_ms, **arguments) or {}
         except HostLostError as silent:
@@ -169,8 +171,8 @@ def _control(checkpoint: str, store: Store) -> dict[str, Any]:
         control = store.read_control()
     except PermissionError as refused:
         raise SettingError(
-            f"how to reach the query on {checkpoint} is for the user who started it",
-            hint="ask as that user: control.json of the checkpoint cannot be read by others",
+            f"control.json of {checkpoint} cannot be read",
+            hint="ask as a user who can read the checkpoint",
         ) from refused
     if control is None:
         raise SettingError(
@@ -178,20 +180,9 @@ def _control(checkpoint: str, store: Store) -> dict[str, Any]:
             hint="start the flow with this checkpoint; "
             "`penstock state` looks into it without a running query",
         )
-    if _is_here(control["location"]) and not psutil.pid_exists(control["pid"]):
+    if is_here(address_of(control["location"])) and not psutil.pid_exists(control["pid"]):
         raise SettingError(
             f"the query on {checkpoint} has died: its process {control['pid']} is no more",
             hint="start the flow again with this checkpoint: it continues where it stopped",
         )
     return control
-
-
-def _is_here(location: str) -> bool:
-    """Whether a location is on this machine.
-
-    >>> _is_here("grpc://127.0.0.1:4711"), _is_here("grpc://192.0.2.1:4711")
-    (True, False)
-    """
-    address = urlsplit(location).hostname or ""
-    own = {found.address for some in psutil.net_if_addrs().values() for found in some}
-    return address == "localhost" or address in own or address == socket.gethostname()
