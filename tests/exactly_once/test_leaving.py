@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+from tests.trials.live_cluster import LiveCluster
 from tests.trials.live_trial import subject_trial
 from tests.trials.one_host_trial import one_host_trial
 from tests.trials.trial import MIGRATIONS, Request, Turn, trial
@@ -33,6 +35,10 @@ def test_the_hosts_of_one_task_are_started_elsewhere_between_two_epochs(tmp_path
         flow.check()
 
 
+def has_changed(on: LiveCluster, before: set[str]) -> bool:
+    return not before <= {*on.jobs.live, *on.crew.pids()}
+
+
 @pytest.mark.parametrize("migration", ["lazy", "pause"])
 def test_hosts_and_couriers_of_a_live_flow_leave(tmp_path: Path, migration: str) -> None:
     with subject_trial("tumbling", tmp_path, hosts=2, couriers=2, migration=migration) as story:
@@ -42,7 +48,7 @@ def test_hosts_and_couriers_of_a_live_flow_leave(tmp_path: Path, migration: str)
         for number in range(4):
             before = {*on.jobs.live, *on.crew.pids()}
             story.leave(number)
-            on.until(lambda was=before: not was <= {*on.jobs.live, *on.crew.pids()}, "one has left")
+            on.until(partial(has_changed, on, before), "one has left")
             story.give(2)
             story.moved()
         assert not on.deaths["driver"]

@@ -62,7 +62,7 @@ class CourierCrew(TaskCrew[str, int]):
         one leaves, with the run under way."""
         for name in self.leaving(name for name in self.names if name not in self._replaced):
             self.start(len(self.names) + 1)
-            self._replaced |= {name: self.names[-1]}
+            self._replaced = {**self._replaced, name: self.names[-1]}
             _log.warning(
                 "the executor of %s is being decommissioned: %s takes its place",
                 name,
