@@ -205,7 +205,7 @@ def test_a_host_that_cannot_be_had_is_not_asked_for_again_and_again() -> None:
         allowed.append(bounds.at_most)
         return (OUT,) if bounds.at_most > len(vitals.hosts) else (MOVE,)
 
-    policy = Watchful()
+    policy = Obedient()
     policy.orders = {"sums": out}
     with pretending(policy, settings=Settings(host_start_ms=4_000)) as on:
         on.pass_epoch()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable
 
 from penstock.driver.couriers import CourierCrew
@@ -53,7 +54,11 @@ def test_a_courier_that_is_gone_when_a_run_ends_is_not_in_the_next_one() -> None
         servers[1].shutdown()
         crew.halt(0)
         assert crew.ready(crew.names) == ["courier/0"]
-        assert jobs.ended == ["courier/1"]
+        crew.revive(crew.names)
+        assert jobs.ended == [], "Spark tries the task of a process that is gone again by itself"
+        crew._gone["courier/1"] = (1, time.monotonic() - 3600)
+        crew.revive(crew.names)
+        assert jobs.ended == ["courier/1"], "it has not done so for long"
     finally:
         servers[0].shutdown()
         crew.stop()
