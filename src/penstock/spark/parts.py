@@ -32,6 +32,7 @@ from penstock.plan.steps import KeyedStep
 from penstock.settings import port_range
 from penstock.spark import private
 from penstock.spark.epoch_stream import EpochStream, MicroStart, cancel_run
+from penstock.spark.executors import host_profile
 from penstock.spark.lasting_jobs import LastingTask, SparkJobs
 from penstock.spark.merger import Merger
 from penstock.spark.session import plain_beside, task_slots
@@ -79,10 +80,18 @@ class QueryParts(ABC):
             _log.warning(warning)
         listen = self._listen(settings.driver_port or settings.ports)
         self.registry = Registry(listen, self.access, on_host_lost, self.control_token)
-        jobs = SparkJobs(start.spark.sparkContext, self.run_id, self._host_task)
+        context = start.spark.sparkContext
+        profile = host_profile(context, settings)
+        jobs = SparkJobs(context, self.run_id, self._host_task, profile)
         self.fleet = Fleet(jobs, self.registry, self.access, settings)
         self.relocation = Relocation(
-            start.flow.keyed, start.hosts, self.fleet, settings, start.migration, live
+            start.flow.keyed,
+            start.hosts,
+            self.fleet,
+            settings,
+            start.migration,
+            live,
+            start.flow.one_host,
         )
 
     def start_up(self) -> None:
