@@ -38,7 +38,7 @@ def test_executors_come_and_go_with_hosts(cluster: Cluster, flow: FlowProcess) -
     flow.goes_on()
     assert flow.ask("max(p.runs for p in query.progress)") == 1
     flow.stop()
-    assert flow.result() == flow.oracle()
+    flow.check()
 
 
 @pytest.mark.parametrize("what", ["executor", "worker"])
@@ -60,7 +60,7 @@ def test_a_machine_that_is_taken_away_gives_its_slots_away_first(
     flow.goes_on()
     assert flow.ask("max(p.runs for p in query.progress)") == 1, "no epoch has failed"
     flow.stop()
-    assert flow.result() == flow.oracle()
+    flow.check()
     assert "is being decommissioned: aggregate-1/" in flow.log.read_text()
     if what == "worker":
         worker.kill()
@@ -68,10 +68,10 @@ def test_a_machine_that_is_taken_away_gives_its_slots_away_first(
 
 
 def test_hosts_and_couriers_of_a_live_flow_leave(cluster: Cluster, flow: FlowProcess) -> None:
-    flow.start(Start(live=True, hosts=2, rows=60_000, conf=LEAVES))
+    flow.start(Start(live=True, hosts=2, conf=LEAVES))
     flow.goes_on()
     executor = executor_of(flow.couriers()["courier/0"])
     os.kill(executor.pid, signal.SIGPWR)
     flow.until("'courier/0' not in query.status.couriers or not query.is_active")
-    flow.await_end()
-    assert flow.result() == flow.oracle()
+    flow.stop()
+    flow.check()

@@ -96,9 +96,8 @@ def live(checkpoint: str, tls: Tls, told: dict[str, Any]) -> list[Any]:
 def probe(spark: SparkSession, tls: Tls) -> tuple[int, list[str]]:
     """How many ports the driver's Python and its workers listen on, and which are open to strangers."""
     processes = [psutil.Process(), *psutil.Process().children(recursive=True)]
-    callbacks = (
-        spark.sparkContext._gateway.get_callback_server()
-    )  # PySpark's own, with its own secret
+    gateway: Any = spark.sparkContext._gateway
+    callbacks = gateway.get_callback_server()  # PySpark's own, with its own secret
     ports = {
         found.laddr.port
         for process in processes
