@@ -145,6 +145,18 @@ class HostLost:
 
 
 @dataclass(frozen=True)
+class HostLeaves:
+    """A host will be gone soon, since its executor is being decommissioned, and another takes its place."""
+
+    now_ms: float
+    epoch: int
+    step: str
+    host: HostId
+    slots: tuple[int, ...]
+    by: HostId
+
+
+@dataclass(frozen=True)
 class TreatmentBegun:
     """The data plane has taken up treatments; new hosts have their names by now."""
 
@@ -248,6 +260,7 @@ Event = (
     | EpochRead
     | EpochSealed
     | HostLost
+    | HostLeaves
     | TreatmentBegun
     | TreatmentRefused
     | SlotsMoved

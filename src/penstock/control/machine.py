@@ -27,7 +27,7 @@ from penstock.control.elastic import Elastic
 from penstock.control.examine.arrivals import Arrivals
 from penstock.control.examine.epochs import EpochCost
 from penstock.control.examine.vitals import Floats, Work
-from penstock.control.journal.entries import host_lost, refused, setting
+from penstock.control.journal.entries import host_leaves, host_lost, refused, setting
 from penstock.control.journal.entry import At
 from penstock.control.journal.journal import Journal
 from penstock.control.offload_policy import Ahead, OffloadPolicy
@@ -387,6 +387,12 @@ class FlowControl:
         at = At(control.step, event.now_ms, event.epoch)
         self.journal.add(host_lost(at, event.host, list(event.slots), why))
 
+    def _leaves(self, event: ev.HostLeaves) -> None:
+        control = self.steps[event.step]
+        control.examiner.forget_host(event.host)
+        at = At(control.step, event.now_ms, event.epoch)
+        self.journal.add(host_leaves(at, event.host, list(event.slots), event.by))
+
     # -- burst workers
 
     @property
@@ -475,6 +481,7 @@ _HANDLERS: dict[type, Callable[[FlowControl, Any], None]] = {
     ev.TreatmentBegun: FlowControl._begun,
     ev.TreatmentRefused: FlowControl._refused,
     ev.HostLost: FlowControl._lost,
+    ev.HostLeaves: FlowControl._leaves,
     ev.SharesMoved: FlowControl._shares_moved,
     ev.Steered: FlowControl._steered,
 }

@@ -215,9 +215,9 @@ class EpochRunner:
         try:
             self._relocation.settle(epoch - 1, epoch, run)
         finally:
-            for lost in self._relocation.take_lost():
-                if self._control is not None:
-                    self._control.lost(lost, epoch)
+            lost, leaving = self._relocation.take_lost(), self._relocation.take_leaving()
+            if self._control is not None:
+                self._control.lost_and_leaving(lost, leaving, epoch)
 
     def _plan(
         self,

@@ -19,7 +19,7 @@ from penstock.control.epoch_bound import FIRST, EpochBound
 from penstock.courier.courier import Courier
 from penstock.driver.epochs import EpochRunner
 from penstock.driver.progress import EpochProgress
-from penstock.errors import PenstockError
+from penstock.errors import HostLostError, PenstockError
 from penstock.live.sources.kafka import KafkaDecoder
 from penstock.offload.courier.roads import burst_roads
 from penstock.plan.epoch import EpochPlan
@@ -194,6 +194,11 @@ class EpochStream:
                 if self._start.flow.steps and self._runner.reported < plan.partitions:
                     # The sink has the epoch already, or wants only some of it: hosts need all.
                     df.write.format("noop").mode("append").save()
+            except Exception as failed:
+                if private.lost_executors(failed):
+                    told = str(failed).strip().split("\n")[0]
+                    raise HostLostError(f"couriers lost their executors: {told}") from failed
+                raise
             finally:
                 context.removeJobTag(tag)
                 context.setLocalProperty(task.PLAN, None)  # type: ignore[arg-type]
