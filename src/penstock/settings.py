@@ -12,7 +12,10 @@ from penstock.errors import SettingError
 from penstock.faults import Fault
 
 ScheduleName = Literal["ct", "lp", "et", "qst"]
+HostExecutors = Literal["own", "shared"]
 
+HOST_JVM_MB = 512
+"""Megabytes of the JVM of a host's own executor. Spark asks for 450 at least, and a host uses none of it."""
 _LAST_PORT = 65_535
 _PARTS_PER_WORKER = 2
 """A worker then finds another part when one is taken. Each part more costs a call."""
@@ -119,6 +122,15 @@ class Settings:
     host_cores: int | None = None
     """Worker threads of a host. None: as many as Spark gives a task (`spark.task.cpus`)."""
 
+    host_executors: HostExecutors | None = None
+    """Whether each host has a Spark executor of its own, which comes and goes with it, or shares executors
+    with couriers and other hosts. Own ones need dynamic allocation. None: own where that is on, since an
+    executor with a host on it is never idle."""
+
+    host_executor_mb: int | None = None
+    """Megabytes of an executor of a host's own: 512 of them for its JVM, the rest for the host. None: as
+    Spark's settings say of all executors."""
+
     host_parts: int | None = None
     """Parts into which a host cuts its slots, so that several workers find something to do. None: one
     for a host with one worker, else two for each worker."""
@@ -195,6 +207,15 @@ class Settings:
         for name in ("request_mb", "live_window_mb", "live_pause_ms", "live_partitions_ms"):
             if getattr(self, name) <= 0:
                 raise SettingError(f"{name}={getattr(self, name)}", hint="use more than 0")
+        if self.host_executors not in (None, *get_args(HostExecutors)):
+            raise SettingError(
+                f"host_executors={self.host_executors!r}", hint='use "own", "shared" or None'
+            )
+        if self.host_executor_mb is not None and self.host_executor_mb <= HOST_JVM_MB:
+            raise SettingError(
+                f"host_executor_mb={self.host_executor_mb}",
+                hint=f"use more than {HOST_JVM_MB}: so much is for the executor's JVM",
+            )
         if self.schedule not in get_args(ScheduleName):
             raise SettingError(
                 f"there is no schedule {self.schedule!r}",

@@ -15,7 +15,7 @@ import pytest
 from penstock import codec
 from penstock_bench.s3_faults import FaultProxy, S3Fault, faulty
 from penstock_bench.s3_server import S3Server, running_s3
-from tests.kafka.test_live import FlowProcess, wait
+from tests.kafka.driving import FlowProcess, wait
 from tests.s3.flow_process import RATE, Run
 from tests.spark.test_switching import windows
 
@@ -40,7 +40,6 @@ def server(s3: S3Server) -> Iterator[S3Server]:
 
 class S3Flow(FlowProcess):
     module = "tests.s3.flow_process"
-    wait_s = 180.0
 
     def goes_on(self, epochs: int = 4) -> None:
         """Wait for so many epochs from now on."""

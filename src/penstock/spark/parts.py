@@ -32,6 +32,7 @@ from penstock.plan.steps import KeyedStep
 from penstock.settings import port_range
 from penstock.spark import private
 from penstock.spark.epoch_stream import EpochStream, MicroStart, cancel_run
+from penstock.spark.executors import host_profile
 from penstock.spark.lasting_jobs import LastingTask, SparkJobs
 from penstock.spark.merger import Merger
 from penstock.spark.session import plain_beside, task_slots
@@ -79,10 +80,18 @@ class QueryParts(ABC):
             _log.warning(warning)
         listen = self._listen(settings.driver_port or settings.ports)
         self.registry = Registry(listen, self.access, on_host_lost, self.control_token)
-        jobs = SparkJobs(start.spark.sparkContext, self.run_id, self._host_task)
+        context = start.spark.sparkContext
+        profile = host_profile(context, settings)
+        jobs = SparkJobs(context, self.run_id, self._host_task, profile)
         self.fleet = Fleet(jobs, self.registry, self.access, settings)
         self.relocation = Relocation(
-            start.flow.keyed, start.hosts, self.fleet, settings, start.migration, live
+            start.flow.keyed,
+            start.hosts,
+            self.fleet,
+            settings,
+            start.migration,
+            live,
+            start.flow.one_host,
         )
 
     def start_up(self) -> None:
@@ -105,7 +114,11 @@ class QueryParts(ABC):
         return driver_listens(self._conf, self.local, port_range(ports))
 
     def _control(
-        self, together: Callable[[], int | None], trigger_ms: float = 0.0, live: bool = False
+        self,
+        together: Callable[[], int | None],
+        trigger_ms: float = 0.0,
+        live: bool = False,
+        unread: Callable[[], int] = lambda: 0,
     ) -> ControlLoop | None:
         """What lets hosts follow the load, if the flow asks for that and has any that could."""
         start = self.start
@@ -125,6 +138,7 @@ class QueryParts(ABC):
             keeper=self.keeper,
             bill=self.bill,
             together=together,
+            unread=unread,
             trigger_ms=trigger_ms,
             live=live,
         )
@@ -190,7 +204,9 @@ class FlowParts(QueryParts):
             lambda: 0.0 if self.keeper is None else self.keeper.used.money,
             wall_ms,
         )
-        self.control = self._control(couriers.at_once, start.trigger_ms)
+        self.control = self._control(
+            couriers.at_once, start.trigger_ms, unread=lambda: self.epochs.unread
+        )
         self.runner: EpochRunner = EpochRunner(
             flow,
             self.fleet,
@@ -239,7 +255,9 @@ class FlowParts(QueryParts):
         return self.epochs.error
 
     def ends(self) -> list[Callable[[], object]]:
-        first = [] if self.keeper is None else [self.keeper.stop]
+        first: list[Callable[[], object]] = [] if self.keeper is None else [self.keeper.stop]
+        if close := getattr(self.start.sink, "close", None):
+            first.append(close)
         return [*first, *(merger.stop for merger in self.mergers), *super().ends()]
 
 

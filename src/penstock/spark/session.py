@@ -51,6 +51,9 @@ _SETTINGS = {
     "spark.executorEnv.OMP_NUM_THREADS": "1",
     "spark.executorEnv.POLARS_MAX_THREADS": "1",
     "spark.executorEnv.NUMBA_NUM_THREADS": "1",
+    # The couriers of a run that was given up hold their task slots until their processes are killed, and
+    # the next run needs the slots: after a lost executor that was two seconds of Spark's default.
+    "spark.python.task.killTimeout": "200ms",
 }
 
 _LIVENESS = {
@@ -61,6 +64,14 @@ _LIVENESS = {
 """An executor that hangs, or cannot be reached, is lost after half a minute instead of two to three: until
 then Spark sends it tasks. No sooner: the driver may be away for as long, and lose nobody. Spark refuses
 values that do not go together, so these are set together, or not at all."""
+
+_ELASTIC = {
+    # An executor whose host has ended is let go of soon; one of couriers is seldom idle for so long.
+    "spark.dynamicAllocation.executorIdleTimeout": "10s",
+    # A machine that is taken away gives notice, and what it holds moves before it goes.
+    "spark.decommission.enabled": "true",
+}
+"""The same where executors come and go with the load."""
 
 _QUIET = {
     "spark.ui.enabled": "false",
@@ -110,7 +121,9 @@ def configure(
     # The daemon must find Penstock when it begins, and not only when its workers do.
     brought = {} if shipped is None else {"spark.executorEnv.PYTHONPATH": shipped}
     timed = known.keys() & {"spark.network.timeout", *_LIVENESS}
-    builder = _with_defaults(builder, _SETTINGS | brought | ({} if timed else _LIVENESS), known)
+    dynamic = known.get("spark.dynamicAllocation.enabled") == "true"
+    defaults = _SETTINGS | brought | ({} if timed else _LIVENESS) | (_ELASTIC if dynamic else {})
+    builder = _with_defaults(builder, defaults, known)
     if kafka and (jars := with_connector(known)) is not None:
         builder = builder.config("spark.jars", jars)
     if s3 and (jars := with_s3a(known_settings(builder, os.environ))) is not None:

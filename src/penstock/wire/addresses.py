@@ -27,6 +27,8 @@ _ANY = range(1)
 _PATIENCE_S = 10.0
 """For a task: the host that it takes the place of may still be ending."""
 _LOOK_S = 0.2
+_PROBE_S = 0.5
+"""Seconds that a machine has to say whether anybody listens."""
 
 _TASK_ADDRESSES = ("SPARK_EXECUTOR_POD_IP", "SPARK_LOCAL_HOSTNAME", "SPARK_LOCAL_IP", "NM_HOST")
 """Variables of an executor's process that name its address, as Spark itself has been told it: of the pod on
@@ -49,6 +51,19 @@ def address_of(location: str) -> str:
     ('::1', 'worker-1')
     """
     return urlsplit(location).hostname or ""
+
+
+def nobody_listens(location: str) -> bool:
+    """Whether a machine that answers says that no process serves this location any more. One that does
+    not answer in half a second has said nothing."""
+    port = int(location.rsplit(":", 1)[1])
+    try:
+        socket.create_connection((address_of(location), port), _PROBE_S).close()
+    except ConnectionRefusedError:
+        return True
+    except OSError:
+        pass
+    return False
 
 
 def is_here(address: str) -> bool:
