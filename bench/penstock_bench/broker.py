@@ -83,12 +83,13 @@ class Broker:
         return topic
 
     def grow(self, topic: str, partitions: int) -> None:
-        """Give a topic more partitions, so many in all."""
+        """Give a topic more partitions, so many in all; returns when they are there."""
         from confluent_kafka.admin import AdminClient
         from confluent_kafka.cimpl import NewPartitions
 
         admin = AdminClient({"bootstrap.servers": self.servers})
         admin.create_partitions([NewPartitions(topic, partitions)])[topic].result(30)
+        _wait(lambda: len(kafka(self.servers, topic, format="raw").partitions()) == partitions)
 
     def produce(self, topic: str, messages: Iterable[Mapping[str, Any]]) -> None:
         """Write messages, given as the arguments of confluent-kafka's `produce`; returns when they are
