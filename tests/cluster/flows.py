@@ -40,15 +40,19 @@ class FlowProcess:
     def start(self, wanted: Start) -> None:
         """Start it, again on the same checkpoint if it ran before."""
         self._wanted = wanted
-        words = [self._master, str(self.folder), codec.text(wanted)]
         with self.log.open("ab") as errors:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "tests.cluster.flow_process", *words],
+                self.command(wanted),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=errors,
                 text=True,
             )
+
+    def command(self, wanted: Start) -> list[str]:
+        """The command line of its driver."""
+        words = [self._master, str(self.folder), codec.text(wanted)]
+        return [sys.executable, "-m", "tests.cluster.flow_process", *words]
 
     def ask(self, expression: str) -> Any:
         """What an expression about `query` gives."""
@@ -68,6 +72,11 @@ class FlowProcess:
             assert self.ask("query.exception() is None"), self.ask("repr(query.exception())")
             assert time.monotonic() < ends, f"not {expression}: {self.ask('query.status')}"
             time.sleep(0.05)
+
+    def told(self) -> str:
+        """The end of what its driver has logged, without Java's stack traces."""
+        lines = self.log.read_text(errors="replace").splitlines()
+        return "\n".join(line for line in lines if not line.startswith("\tat"))[-3_000:]
 
     def goes_on(self, epochs: int = 3) -> None:
         """Wait for so many epochs from now on, and for all hosts to be there."""

@@ -95,3 +95,16 @@ def test_what_a_running_session_has_stays(spark: SparkSession) -> None:
         assert builder.getOrCreate().conf.get(adaptive) == "true"
     finally:
         spark.conf.set(adaptive, before)
+
+
+def test_spark_tells_which_executors_are_decommissioned(spark: SparkSession) -> None:
+    """What it says when one is, `tests/cluster/test_elastic.py` sees."""
+    context = spark.sparkContext
+    context.setJobGroup("decommissioned", "a job with a task")
+    try:
+        assert context.parallelize([1, 2], 2).count() == 2
+    finally:
+        context.setLocalProperty("spark.jobGroup.id", None)  # type: ignore[arg-type]
+    assert context.statusTracker().getJobIdsForGroup("decommissioned")
+    assert not private.any_decommissioned(context)
+    assert not private.runs_decommissioned(context, "decommissioned")

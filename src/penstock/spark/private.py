@@ -204,6 +204,26 @@ def is_local(spark: SparkSession | SparkContext) -> bool:
     return (context.master or "").startswith("local")
 
 
+def any_decommissioned(sc: SparkContext) -> bool:
+    """Whether an executor is there that is being decommissioned. Not for local mode."""
+    scheduler: Any = sc._jsc.sc().taskScheduler()
+    return not scheduler.executorsPendingDecommission().isEmpty()
+
+
+def runs_decommissioned(sc: SparkContext, group: str) -> bool:
+    """Whether a task of a job group runs on an executor that is being decommissioned."""
+    context: Any = sc._jsc.sc()
+    scheduler, store, tracker = context.taskScheduler(), context.statusStore(), sc.statusTracker()
+    infos = (tracker.getJobInfo(job) for job in tracker.getJobIdsForGroup(group))
+    for stage in (stage for info in infos if info is not None for stage in info.stageIds):
+        tasks = store.taskList(stage, 0, 100)
+        for task in (tasks.apply(n) for n in range(tasks.size())):
+            state = scheduler.getExecutorDecommissionState(task.executorId())
+            if task.status() == "RUNNING" and state.isDefined():
+                return True
+    return False
+
+
 def check_input_end() -> None:
     """Raise `CutInputError` unless Spark has said that all input of this task was sent.
 

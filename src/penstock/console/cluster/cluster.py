@@ -51,6 +51,7 @@ spark.master.rest.enabled false
 spark.deploy.recoveryMode FILESYSTEM
 spark.deploy.recoveryDirectory {folder}/recovery
 spark.ui.killEnabled false
+spark.decommission.enabled true
 """
 """Of the daemons: a port that is taken is an error, and a master that comes again knows its applications."""
 
