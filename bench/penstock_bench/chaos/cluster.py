@@ -1,0 +1,4 @@
+from contextlib import contextmanager
+@contextmanager
+def cluster_ground(arena):
+    yield None
