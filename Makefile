@@ -15,7 +15,7 @@ READY := $(VENV)/.ready
 export PYSPARK_PYTHON := $(CURDIR)/$(BIN)/python
 unexport SPARK_HOME PYSPARK_DRIVER_PYTHON PYTHONPATH PYTHONHOME
 
-.PHONY: help setup demo test coverage test-s3 test-kafka test-delta peers test-all fuzz check bench lock upgrade clean
+.PHONY: help setup demo test coverage test-s3 test-kafka test-cluster test-delta peers test-all fuzz check bench lock upgrade clean
 
 help: ## show this list
 	@sed -nE 's/^([a-z0-9-]+):.*## (.*)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -59,6 +59,9 @@ test-s3: setup ## run the tests of the store on S3, with a server on this machin
 # A broker, and Spark's connector, come from Maven Central once, into ~/.cache/penstock.
 test-kafka: setup ## run the tests with a real Kafka broker
 	$(BIN)/python -m pytest -m kafka --durations=10 tests
+
+test-cluster: setup ## run the tests on a standalone Spark cluster
+	$(BIN)/python -m pytest -m cluster --timeout 900 --durations=10 tests
 
 # What `penstock bench live` compares with. They want other versions of libraries: a folder of their own.
 peers: setup ## install the peers that bench live compares with

@@ -18,18 +18,11 @@ from typing import Any
 
 from penstock.errors import SettingError
 from penstock.live.sources.kafka import kafka
-from penstock.spark.maven import Artifact, is_cached, jar_folder, jar_list
+from penstock.spark.maven import Artifact, is_cached, jar_folder
 
 KAFKA = "4.1.0"
 _BROKER = f"kafka-{KAFKA}"
 """The folder of a broker's artifacts."""
-_CONNECTOR = (
-    Artifact("org.apache.spark", "spark-sql-kafka-0-10_2.13", "4.2.0"),
-    Artifact("org.apache.spark", "spark-token-provider-kafka-0-10_2.13", "4.1.0-preview1"),
-    Artifact("org.apache.kafka", "kafka-clients", "3.9.2"),
-    Artifact("org.apache.commons", "commons-pool2", "2.12.1"),
-)
-"""Spark's connector and what it needs, in versions that run on PySpark 4.3 and that Maven Central has."""
 _COME_UP_S = 60
 _SETTINGS = """
 process.roles=broker,controller
@@ -170,11 +163,6 @@ def broker_jars() -> Path:
 def has_broker() -> bool:
     """Whether what a broker needs is there, without fetching it."""
     return is_cached(_BROKER)
-
-
-def connector_jars() -> str:
-    """The jars of Spark's connector for Kafka, as `spark.jars` wants them; fetched if they are not there."""
-    return jar_list(jar_folder(f"spark-kafka-{_CONNECTOR[0].revision}", _CONNECTOR))
 
 
 def _free_ports(count: int) -> list[int]:

@@ -13,8 +13,28 @@ from penstock.faults import Fault
 
 ScheduleName = Literal["ct", "lp", "et", "qst"]
 
+_LAST_PORT = 65_535
 _PARTS_PER_WORKER = 2
 """A worker then finds another part when one is taken. Each part more costs a call."""
+
+
+def port_range(text: int | str) -> range:
+    """The ports that a setting names: one, or the first and the last. 0 is any.
+
+    >>> port_range("40000-40099"), port_range(4711), port_range(0)
+    (range(40000, 40100), range(4711, 4712), range(0, 1))
+    """
+    first, dash, last = str(text).partition("-")
+    try:
+        ports = range(int(first), int(last if dash else first) + 1)
+    except ValueError:
+        ports = range(0)
+    if not ports or ports[0] < 0 or ports[-1] > _LAST_PORT or (ports[0] == 0 and len(ports) > 1):
+        raise SettingError(
+            f"{text!r} is not a port or a range of ports",
+            hint="write 4711, 40000-40099, or 0 for any",
+        )
+    return ports
 
 
 @dataclass(frozen=True)
@@ -52,7 +72,12 @@ class Settings:
     within half a minute."""
 
     driver_port: int = 0
-    """Port of the driver's registry. 0 lets the system choose."""
+    """Port of the driver's registry. 0: one of `ports`."""
+
+    ports: str = "0"
+    """Ports that the driver, hosts, live couriers and the service of local functions may listen on, such as
+    40000-40099 where a firewall has these open. Each takes one that is free on its machine: give as many as
+    there are of them on one machine, and some more. 0 lets the system choose."""
 
     progress_kept: int = 200
     """Epochs that `query.progress` remembers."""
@@ -126,6 +151,8 @@ class Settings:
                 f"host_lost_ms={self.host_lost_ms} with heartbeat_ms={self.heartbeat_ms}",
                 hint="give a host time for two heartbeats or more, better ten",
             )
+        for ports in (self.driver_port, self.ports):
+            port_range(ports)
         if self.host_staged_mb is not None and self.host_staged_mb <= 0:
             raise SettingError(f"host_staged_mb={self.host_staged_mb}", hint="use more than 0")
         for name in ("live_window_mb", "live_pause_ms", "live_partitions_ms"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from penstock.driver.couriers import CourierCrew
 from penstock.driver.registry import HostRecord, Registry
 from penstock.settings import Settings
+from penstock.wire.addresses import LOOPBACK
 from penstock.wire.flight import TokenServer
 
 
@@ -31,8 +32,8 @@ class NoJobs:
 
 
 def test_a_courier_that_is_gone_when_a_run_ends_is_not_in_the_next_one() -> None:
-    registry = Registry("127.0.0.1", 0, "t")
-    jobs, servers = NoJobs(), [TokenServer("127.0.0.1", 0, "t") for _ in range(2)]
+    registry = Registry(LOOPBACK, "t")
+    jobs, servers = NoJobs(), [TokenServer(LOOPBACK, "t") for _ in range(2)]
     crew = CourierCrew(jobs, registry, "t", Settings())
     try:
         crew.start(2)

@@ -23,6 +23,7 @@ from penstock.host.main import HostOrder, HostTask, TaskOrder
 from penstock.host.server import HostServer
 from penstock.operators.operator import EpochTime
 from penstock.plan.assignment import Assignment
+from penstock.wire.addresses import LOOPBACK
 from penstock.wire.flight import Endpoint, TokenServer
 from penstock.wire.live import (
     Back,
@@ -79,7 +80,7 @@ def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HostServer]:
     order = TaskOrder(
         (HostOrder(f"{STEP.id}/0", STEP),), FLOW, store, "grpc://127.0.0.1:1", TOKEN, True, SOON
     )
-    task = HostTask(order, "127.0.0.1", lambda: None, None)
+    task = HostTask(order, LOOPBACK, lambda: None, None)
     yield task.servers[0]
     task.end()
     task.shutdown()
@@ -87,7 +88,7 @@ def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HostServer]:
 
 @pytest.fixture(scope="module")
 def registry() -> Iterator[Registry]:
-    with Registry("127.0.0.1", 0, TOKEN) as made:
+    with Registry(LOOPBACK, TOKEN) as made:
         made.expect(0, 0, lambda seen: None)
         yield made
 

@@ -23,6 +23,7 @@ from penstock.plan.steps import KeyedStep
 from penstock.state.keys.codec import slots_of
 from penstock.state.store.manifest import DeltaRef, Manifest
 from penstock.state.store.store import Store
+from penstock.wire.addresses import LOOPBACK
 from penstock.wire.flight import Endpoint
 from penstock.wire.live import (
     Back,
@@ -143,7 +144,7 @@ class Rig:
                 self.store,
                 step=STEP,
                 host=name,
-                address="127.0.0.1",
+                listen=LOOPBACK,
                 token=TOKEN,
                 tag=f"t{n}",
                 timeout_ms=10_000,

@@ -19,6 +19,7 @@ from penstock.model import HostId
 from penstock.plan.steps import KeyedStep
 from penstock.state.store import ownership
 from penstock.state.store.store import Place, Store
+from penstock.wire.addresses import LOOPBACK
 from tests.trials.cluster import SETTINGS
 from tests.trials.ledger import SUMS
 
@@ -70,7 +71,7 @@ def test_a_host_that_sees_another_store_ends_the_query(
     monkeypatch.setattr(ownership, "_LOOKS_S", (0.01,))
     store = Store(str(tmp_path / "driver"))
     store.claim(0)
-    registry = Registry("127.0.0.1", 0, TOKEN)
+    registry = Registry(LOOPBACK, TOKEN)
     jobs = Jobs(registry, replace(store.place, uri=str(tmp_path / "elsewhere")))
     fleet = Fleet(jobs, registry, TOKEN, replace(SETTINGS, host_start_ms=600_000))
     began = time.monotonic()

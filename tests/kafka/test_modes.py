@@ -1,7 +1,7 @@
 """The same topic in micro-batches, with Spark's connector, and as a live courier reads it: the same rows,
 and the same dead letters; and messages written by Spark.
 
-Spark runs in a process of its own: its session needs the connector's jars.
+Spark runs in a process of its own: its session has the connector.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ import pytest
 
 import penstock as ps
 from penstock.errors import SettingError
-from penstock_bench.broker import Broker, connector_jars
+from penstock.spark.connector import connector_jars
+from penstock_bench.broker import Broker
 from tests.kafka.test_source import fill, read
 
 pytestmark = pytest.mark.kafka
@@ -26,8 +27,8 @@ import json, sys, time
 from pathlib import Path
 import penstock as ps
 
-servers, topic, out, jars, folder = sys.argv[1:]
-spark = ps.session(cores=6, conf={"spark.jars": jars, "spark.sql.session.timeZone": "Asia/Tokyo"})
+servers, topic, out, folder = sys.argv[1:]
+spark = ps.session(cores=6, kafka=True, conf={"spark.sql.session.timeZone": "Asia/Tokyo"})
 source = ps.kafka(servers, topic, schema="n long, word string", starting={topic: {1: 7}},
                   metadata=["key", "headers", "topic", "partition", "offset"])
 rows, sums = ps.collect(), ps.collect()
@@ -51,7 +52,7 @@ print("RESULT", json.dumps([rows.rows(), letters, failed], default=repr))
 
 def test_micro_batches_read_what_a_courier_reads(kafka: Broker, topic: str, tmp_path: Path) -> None:
     try:
-        jars = connector_jars()
+        connector_jars()
     except SettingError as missing:
         pytest.skip(f"no connector: {missing}")
     fill(kafka, topic, range(300))
@@ -70,7 +71,7 @@ def test_micro_batches_read_what_a_courier_reads(kafka: Broker, topic: str, tmp_
     assert len(live) == 300 - 7 + 1
     out = kafka.create(f"{topic}-out")
 
-    arguments = [kafka.servers, topic, out, jars, str(tmp_path)]
+    arguments = [kafka.servers, topic, out, str(tmp_path)]
     done = subprocess.run(
         [sys.executable, "-c", DRIVER, *arguments], capture_output=True, text=True, timeout=280
     )

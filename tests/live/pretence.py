@@ -22,6 +22,7 @@ from penstock.operators.operator import EpochTime
 from penstock.plan.epoch import RouteTable
 from penstock.plan.steps import FlowPlan, KeyedStep
 from penstock.settings import Settings
+from penstock.wire.addresses import LOOPBACK
 from penstock.wire.flight import Endpoint, Endpoints, TokenServer
 from penstock.wire.live import (
     Back,
@@ -163,7 +164,7 @@ class PretendDriver(TokenServer):
     """Takes what couriers tell."""
 
     def __init__(self) -> None:
-        super().__init__("127.0.0.1", 0, TOKEN)
+        super().__init__(LOOPBACK, TOKEN)
         self.passed: list[EpochPassed] = []
         self.troubles: list[PenstockError] = []
         self.registered: list[dict[str, Any]] = []
@@ -182,7 +183,7 @@ class PretendHost(TokenServer):
     """
 
     def __init__(self, name: str, step: KeyedStep) -> None:
-        super().__init__("127.0.0.1", 0, TOKEN)
+        super().__init__(LOOPBACK, TOKEN)
         self.name, self.step = name, step
         self.operator = step.operator()
         self.log: list[Frame] = []

@@ -15,6 +15,12 @@ from penstock.spark import private
 from tests.spark.sources import numbers, stream, write_files
 
 
+def test_a_builder_tells_its_settings() -> None:
+    builder = SparkSession.Builder().config("spark.jars", "a.jar").config(map={"spark.x": "1"})
+    told = private.builder_settings(builder)
+    assert (told["spark.jars"], told["spark.x"]) == ("a.jar", "1")
+
+
 def test_pinned_keeps_rows_and_partitions(spark: SparkSession) -> None:
     df = spark.range(0, 100, 1, 5).withColumn("x", F.col("id") * 2)
     fixed = private.pinned(df)

@@ -53,8 +53,9 @@ from penstock.state.store.reader import StateReader
 from penstock.state.store.store import Store
 from penstock.state.table.table import KEY
 from penstock.testing import Uncombined
+from penstock.wire.addresses import LOOPBACK
 from tests.trials.plain_rows import Row, arrow_batch, net, plain
-from tests.trials.thread_hosts import ADDRESS, Birth, ThreadHosts, open_store
+from tests.trials.thread_hosts import Birth, ThreadHosts, open_store
 
 ATTEMPTS = 4
 """Spark's `spark.task.maxFailures`."""
@@ -304,7 +305,7 @@ class MiniCluster:
         self.token = secrets.token_hex(8)
         store = self._claimed()
         self.place = store.place
-        self.registry = Registry(ADDRESS, 0, self.token, lambda *_: self._cancel())
+        self.registry = Registry(LOOPBACK, self.token, lambda *_: self._cancel())
         self.jobs = ThreadHosts(self, self.registry, self.token)
         self.fleet = Fleet(self.jobs, self.registry, self.token, self.settings)
         self.relocation = Relocation(

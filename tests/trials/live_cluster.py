@@ -48,9 +48,10 @@ from penstock.offload.keeper import WorkerKeeper
 from penstock.plan.migration import Migration
 from penstock.plan.steps import FlowPlan
 from penstock.settings import Settings
+from penstock.wire.addresses import LOOPBACK
 from penstock.wire.flight import Endpoint
 from tests.trials.plain_rows import Row
-from tests.trials.thread_hosts import ADDRESS, Birth, ThreadHosts, open_store
+from tests.trials.thread_hosts import Birth, ThreadHosts, open_store
 
 SETTINGS = Settings(
     rpc_timeout_ms=10_000,
@@ -156,7 +157,7 @@ class ThreadCouriers:
             keep_late=True,
         )
         driver = Endpoint(task.driver, task.token)
-        server = MortalCourier(task, ADDRESS, driver, ended.set, lambda: self._died(name, server))
+        server = MortalCourier(task, LOOPBACK, driver, ended.set, lambda: self._died(name, server))
         with self._lock:
             self._servers[name], self._ends[name] = server, ended
             late = self._closed
@@ -335,7 +336,7 @@ class LiveCluster:
         if self._transactional:
             self.outlet = TransactionalSink(self.sink, store.place, "flow")
         inbox = self.inbox = Inbox()
-        self.registry = Registry(ADDRESS, 0, self.token, lambda _, run: inbox.put(BrokenOff(run)))
+        self.registry = Registry(LOOPBACK, self.token, lambda _, run: inbox.put(BrokenOff(run)))
         self.jobs = ThreadHosts(self, self.registry, self.token)
         self.courier_jobs = ThreadCouriers(self)
         self.fleet = Fleet(self.jobs, self.registry, self.token, self.settings)

@@ -14,13 +14,12 @@ from penstock.host.main import HostOrder, HostTask, TaskOrder, keep_known
 from penstock.host.server import HostServer
 from penstock.plan.steps import KeyedStep
 from penstock.state.store.store import Place, Store
+from penstock.wire.addresses import LOOPBACK
 from penstock.wire.flight import Endpoint, in_own_thread
 
 if TYPE_CHECKING:
     from tests.trials.cluster import MiniCluster
     from tests.trials.live_cluster import LiveCluster
-
-ADDRESS = "127.0.0.1"
 
 Birth = Literal["dies", "waits"]
 """How a host does not come up: its job fails before it registers, or finds no core to run on."""
@@ -211,7 +210,7 @@ class ThreadHosts:
                     self._unborn.add(host.host)
                 return
         limit = self._cluster.memory_limit
-        task = HostTask(order, ADDRESS, lambda: None, limit, MortalServer, open_store)
+        task = HostTask(order, LOOPBACK, lambda: None, limit, MortalServer, open_store)
         with self._lock:
             for name, server in zip(task.hosts, task.servers, strict=True):
                 assert isinstance(server, MortalServer)

@@ -13,13 +13,14 @@ from penstock.courier import channels
 from penstock.errors import HostLostError
 from penstock.offload.backends import backend
 from penstock.offload.backends.backend import invoker_at, reach_text
+from penstock.wire.addresses import LOOPBACK
 from penstock.wire.flight import Endpoint, Endpoints, TokenServer
 from tests.trials.trial import Request, Turn, trial
 
 
 class Server(TokenServer):
     def __init__(self, token: str = "token") -> None:
-        super().__init__("127.0.0.1", 0, token)
+        super().__init__(LOOPBACK, token)
         self.actions = {"echo": lambda order: order}
 
 

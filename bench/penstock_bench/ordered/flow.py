@@ -30,6 +30,7 @@ from penstock.plan.epoch import EpochPlan, RouteTable, StepRoutes
 from penstock.plan.steps import FlowPlan, KeyedStep, SourcePlan
 from penstock.settings import Settings
 from penstock.state.variables.handle import StateHandle, Timers
+from penstock.wire.addresses import LOOPBACK
 from penstock_bench.ordered.trials import line
 from penstock_bench.report import Result, Show
 
@@ -67,7 +68,7 @@ class StepInProcess:
         orders = tuple(HostOrder(host, self._step) for host in hosts)
         store = f"memory://{self._token}"
         order = TaskOrder(orders, self._flow, store, _NO_DRIVER, self._token, True, _SETTINGS)
-        self._task = HostTask(order, "127.0.0.1", lambda: None, None)
+        self._task = HostTask(order, LOOPBACK, lambda: None, None)
         self._routes = RouteTable.even(hosts, SLOTS)
         for host, server in enumerate(self._task.servers):
             server.machine.assign(Assignment(-1, tuple(self._routes.slots_of(host).tolist())))

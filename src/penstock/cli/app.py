@@ -21,6 +21,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
+from penstock.cli.cluster import cluster
 from penstock.cli.ctl import ctl
 from penstock.cli.functions import functions
 from penstock.cli.options import AsJson, CheckpointFolder, StepName, show
@@ -40,6 +41,7 @@ state = typer.Typer(
 )
 app.add_typer(state, name="state")
 app.add_typer(ctl, name="ctl")
+app.add_typer(cluster, name="cluster")
 app.add_typer(functions, name="functions")
 app.command()(simulate)
 

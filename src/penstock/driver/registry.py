@@ -25,6 +25,7 @@ from penstock.errors import (
 from penstock.exchange.aside import Aside, late_tables
 from penstock.model import DeadLetter
 from penstock.wire import orders
+from penstock.wire.addresses import Listen
 from penstock.wire.flight import COUNTED_ON, TokenServer
 from penstock.wire.live import CourierCounts, EpochPassed
 from penstock.wire.report import Seen
@@ -56,12 +57,11 @@ class Registry(TokenServer):
 
     def __init__(
         self,
-        address: str,
-        port: int,
+        listen: Listen,
         token: str,
         on_host_lost: Callable[[int, int], None] = lambda epoch, run: None,
     ) -> None:
-        super().__init__(address, port, token)
+        super().__init__(listen, token)
         self.changed = threading.Condition()
         self._hosts: dict[str, HostRecord] = {}
         self._heard: dict[HostRecord, int] = {}

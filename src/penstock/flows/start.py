@@ -26,7 +26,7 @@ from penstock.spark.inputs import one_stream, with_clock
 from penstock.spark.parts import FlowParts
 from penstock.spark.private import keep_jobs_on_interrupt
 from penstock.spark.query import FlowQuery
-from penstock.spark.session import check_cores, task_cores
+from penstock.spark.session import EXECUTORS_S, check_cores, task_cores
 from penstock.spark.sinks import Sink, late_sinks
 from penstock.spark.switching import must_be_live, to_micro
 from penstock.state.store.manifest import check_flow
@@ -83,7 +83,8 @@ def start(flow: Flow, options: StartOptions) -> FlowQuery:
     if plan.one_host:
         chosen = for_one_host(flow, plan, counts)
     most, elastic = most_hosts(flow, plan, counts), flow.elasticity
-    check_cores(source.sparkSession, 1 if plan.one_host else sum(most.values()))
+    tasks = 1 if plan.one_host else sum(most.values())
+    check_cores(source.sparkSession, tasks, patience_s=EXECUTORS_S)
     if settings.host_cores is None:
         settings = replace(settings, host_cores=task_cores(source.sparkSession))
     temporary = ""

@@ -26,7 +26,7 @@ from penstock.spark.checkpoint import locate
 from penstock.spark.live_parts import LiveParts, LiveStart
 from penstock.spark.private import keep_jobs_on_interrupt
 from penstock.spark.query import FlowQuery
-from penstock.spark.session import check_cores, check_session, task_cores, task_slots
+from penstock.spark.session import EXECUTORS_S, check_cores, check_session, task_cores, task_slots
 from penstock.spark.sinks import late_sinks, live_sink
 from penstock.spark.switching import to_live
 from penstock.state.store.store import Store
@@ -69,7 +69,7 @@ def start_live(flow: Flow, options: StartOptions) -> FlowQuery:
     tasks = 1 if plan.one_host else sum(most.values())
     count = _courier_count(sources, options.couriers)
     check_session(spark)
-    check_cores(spark, tasks, count + bool(late_rows))
+    check_cores(spark, tasks, count + bool(late_rows), EXECUTORS_S)
     crew = None
     if flow.elasticity is not None and options.couriers is None:
         crew = _crew_limits(task_slots(spark), tasks + bool(late_rows))

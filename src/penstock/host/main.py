@@ -24,7 +24,8 @@ from penstock.host.server import HostServer
 from penstock.plan.steps import FlowPlan, KeyedStep
 from penstock.settings import Settings
 from penstock.state.store.store import Place, Store
-from penstock.wire.flight import Endpoint, counted_on, own_address
+from penstock.wire.addresses import Listen, task_listens
+from penstock.wire.flight import Endpoint, counted_on
 from penstock.wire.silence import Silences
 
 
@@ -55,7 +56,7 @@ class HostTask:
     def __init__(
         self,
         order: TaskOrder,
-        address: str,
+        listen: Listen,
         on_stop: Callable[[], None],
         memory_limit: int | None,
         make: type[HostServer] = HostServer,
@@ -83,7 +84,7 @@ class HostTask:
                 store,
                 step=host.step.id,
                 host=host.host,
-                address=address,
+                listen=listen,
                 token=order.token,
                 tag=store.new_tag(),
                 timeout_ms=settings.rpc_timeout_ms,
@@ -135,7 +136,8 @@ def run_hosts(order: TaskOrder) -> None:
     ended = threading.Event()
     driver = Endpoint(order.driver, order.token)
     try:
-        task = HostTask(order, own_address(order.local), ended.set, _limit(settings))
+        listen = task_listens(os.environ, order.driver, order.local, settings)
+        task = HostTask(order, listen, ended.set, _limit(settings))
     except (SettingError, StoreError) as refused:
         # To be started again would not help: the query must end, and say why.
         driver.call("refuse", settings.driver_lost_ms, error=to_wire(refused))

@@ -44,6 +44,7 @@ from penstock.state.store.compaction import Compacted, compact
 from penstock.state.store.reader import StateReader
 from penstock.state.store.store import DeltaRef, Store
 from penstock.wire import orders
+from penstock.wire.addresses import Listen
 from penstock.wire.flight import TokenServer, in_own_thread, telling_errors
 from penstock.wire.live import StreamHeader
 from penstock.wire.messages import ChannelHeader, Close
@@ -79,7 +80,7 @@ class HostServer(TokenServer):
         *,
         step: str,
         host: str,
-        address: str,
+        listen: Listen,
         token: str,
         tag: str,
         timeout_ms: int,
@@ -90,7 +91,7 @@ class HostServer(TokenServer):
         chain: StepChain | None = None,
         followers: Sequence[HostServer] = (),
     ) -> None:
-        super().__init__(address, 0, token)
+        super().__init__(listen, token)
         self.machine = machine
         self._store = store
         self._step, self._host = step, host

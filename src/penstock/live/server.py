@@ -10,6 +10,7 @@ from penstock import codec
 from penstock.errors import StaleRunError
 from penstock.live.loop import CourierRun, CourierTask
 from penstock.wire import orders
+from penstock.wire.addresses import Listen
 from penstock.wire.flight import Endpoint, Endpoints, TokenServer
 from penstock.wire.live import Guides, LiveOrder, Message
 
@@ -23,12 +24,12 @@ class CourierServer(TokenServer):
     def __init__(
         self,
         task: CourierTask,
-        address: str,
+        listen: Listen,
         driver: Endpoint,
         on_stop: Callable[[], None],
         on_death: Callable[[], None] = lambda: None,
     ) -> None:
-        super().__init__(address, 0, task.token)
+        super().__init__(listen, task.token)
         self._task, self._driver = task, driver
         self._on_stop, self._on_death = on_stop, on_death
         self._endpoints = Endpoints(task.token)

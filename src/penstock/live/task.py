@@ -15,7 +15,8 @@ from penstock.host.main import keep_known
 from penstock.live.loop import CourierTask
 from penstock.live.server import CourierServer
 from penstock.offload.backends.worker import BurstWorker
-from penstock.wire.flight import Endpoint, own_address
+from penstock.wire.addresses import task_listens
+from penstock.wire.flight import Endpoint
 
 _SWITCH_S = 0.0005
 """Seconds after which one thread lets another have Python's lock: the threads of streams and sources must not
@@ -32,7 +33,8 @@ def run_courier(task: CourierTask) -> None:
         BurstWorker(task.flow).rehearse()
     ended = threading.Event()
     driver = Endpoint(task.driver, task.token)
-    server = CourierServer(task, own_address(task.local), driver, ended.set, on_death=_die)
+    listen = task_listens(os.environ, task.driver, task.local, settings)
+    server = CourierServer(task, listen, driver, ended.set, on_death=_die)
     gc.freeze()  # what is loaded by now stays, and need not be looked at again and again
     try:
         known = [register(server, task, driver)]

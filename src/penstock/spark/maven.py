@@ -7,12 +7,14 @@ processes that want the same one wait for each other.
 from __future__ import annotations
 
 import fcntl
-import logging
 import os
+import re
 import shutil
 import subprocess
+import sys
 import tempfile
-from collections.abc import Iterable
+import time
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -20,7 +22,6 @@ import pyspark
 
 from penstock.errors import SettingError
 
-_log = logging.getLogger(__name__)
 _RESOLVE_S = 300
 
 
@@ -51,8 +52,24 @@ def is_cached(name: str) -> bool:
 
 
 def jar_list(folder: Path) -> str:
-    """The jars of a folder, as `spark.jars` wants them."""
-    return ",".join(str(path) for path in sorted(folder.glob("*.jar")))
+    """The jars of a folder, but for those that Spark brings itself, as `spark.jars` wants them."""
+    own = artifact_names(path.name for path in spark_jars(os.environ).glob("*.jar"))
+    jars = [path for path in sorted(folder.glob("*.jar")) if not artifact_names([path.name]) & own]
+    return ",".join(map(str, jars))
+
+
+def spark_jars(environ: Mapping[str, str]) -> Path:
+    """The folder of the jars that Spark brings."""
+    return Path(environ.get("SPARK_HOME") or Path(pyspark.__file__).parent, "jars")
+
+
+def artifact_names(jars: Iterable[str]) -> set[str]:
+    """Names of artifacts, without their versions.
+
+    >>> artifact_names(["scala-library-2.13.16.jar"])
+    {'scala-library'}
+    """
+    return {re.sub(r"-\d[^/]*\.jar$", "", jar) for jar in jars}
 
 
 def _home() -> Path:
@@ -60,11 +77,14 @@ def _home() -> Path:
 
 
 def _fill(folder: Path, artifacts: list[Artifact], transitive: bool) -> None:
-    _log.info("Fetching %s from Maven Central into %s", folder.name, folder.parent)
+    began = time.monotonic()
+    _tell(f"Fetching {folder.name} from Maven Central into {folder.parent}")
     part = Path(tempfile.mkdtemp(prefix=f"{folder.name}-", dir=folder.parent))
     try:
         _fetch(artifacts, transitive, part)
         part.rename(folder)
+        size = sum(path.stat().st_size for path in folder.glob("*.jar"))
+        _tell(f"Fetched {size / 1e6:.0f} MB in {time.monotonic() - began:.0f} s")
     except (OSError, subprocess.SubprocessError) as failed:
         raise SettingError(
             f"cannot fetch {folder.name} from Maven Central: {failed}",
@@ -72,6 +92,11 @@ def _fill(folder: Path, artifacts: list[Artifact], transitive: bool) -> None:
         ) from failed
     finally:
         shutil.rmtree(part, ignore_errors=True)
+
+
+def _tell(text: str) -> None:
+    """A line for whoever waits at a terminal."""
+    print(text, file=sys.stderr, flush=True)
 
 
 def _fetch(artifacts: list[Artifact], transitive: bool, folder: Path) -> None:
@@ -94,4 +119,16 @@ def _fetch(artifacts: list[Artifact], transitive: bool, folder: Path) -> None:
             ["java", "-jar", str(ivy), *words], capture_output=True, text=True, timeout=_RESOLVE_S
         )
     if done.returncode or not list(folder.glob("*.jar")):
-        raise OSError((done.stdout + done.stderr)[-500:])
+        raise OSError(why_not(done.stdout + done.stderr))
+
+
+def why_not(told: str) -> str:
+    """What of Ivy's long complaint says why.
+
+    >>> why_not("::::::\\n\\t:: org.apache.spark#spark-avro;9.9: not found\\n::::::")
+    'org.apache.spark#spark-avro;9.9: not found'
+    """
+    lines = [line.strip(" \t:") for line in told.splitlines()]
+    wanted = ("not found", "error", "Exception", "refused", "timed out")
+    found = [line for line in lines if any(word in line for word in wanted)]
+    return "; ".join(dict.fromkeys(found[-3:])) or told[-500:]

@@ -27,6 +27,7 @@ from penstock.offload.backends.local.backend import reachable
 from penstock.offload.keeper import WorkerKeeper
 from penstock.offload.policy.flow import helped
 from penstock.plan.steps import KeyedStep
+from penstock.settings import port_range
 from penstock.spark import private
 from penstock.spark.epoch_stream import EpochStream, MicroStart, cancel_run
 from penstock.spark.lasting_jobs import LastingTask, SparkJobs
@@ -35,7 +36,7 @@ from penstock.spark.session import task_slots
 from penstock.spark.sinks import LateWriter, Writer
 from penstock.spark.started import Start
 from penstock.state.store.store import Store
-from penstock.wire.flight import own_address
+from penstock.wire.addresses import Listen, driver_listens
 
 
 class QueryParts(ABC):
@@ -64,8 +65,9 @@ class QueryParts(ABC):
         self.store = Store(start.store)
         self.journal, self.events = JournalWriter(self.store), EventWriter(self.store)
         self.local = private.is_local(start.spark)
-        port = settings.driver_port
-        self.registry = Registry(own_address(self.local), port, self.token, on_host_lost)
+        self.registry = Registry(
+            self._listen(settings.driver_port or settings.ports), self.token, on_host_lost
+        )
         jobs = SparkJobs(start.spark.sparkContext, self.run_id, self._host_task)
         self.fleet = Fleet(jobs, self.registry, self.token, settings)
         self.relocation = Relocation(
@@ -82,10 +84,15 @@ class QueryParts(ABC):
         start = self.start
         if start.elastic is None or start.elastic.functions is None:
             return None
-        address = own_address(self.local)
-        backend = reachable(cast(Backend, start.elastic.functions), address)
+        listen = self._listen(start.settings.ports)
+        backend = reachable(cast(Backend, start.elastic.functions), listen)
         faults = start.settings.faults
         return WorkerKeeper(lambda: backend.start(start.flow, self.run_id, self.token, faults))
+
+    def _listen(self, ports: int | str) -> Listen:
+        """How a server in the driver listens."""
+        conf = dict(self.start.spark.sparkContext.getConf().getAll())
+        return driver_listens(conf, self.local, port_range(ports))
 
     def _control(
         self, together: Callable[[], int | None], trigger_ms: float = 0.0, live: bool = False
@@ -226,11 +233,12 @@ class _Couriers:
     """How many couriers work at a time, and the cores that a flow is billed for."""
 
     def __init__(self, start: MicroStart, parts: QueryParts) -> None:
-        self._slots, self._start, self._parts = task_slots(start.spark), start, parts
+        self._start, self._parts = start, parts
 
     def at_once(self) -> int | None:
         """How many couriers there is room for beside the hosts; None if that is not known."""
-        return None if self._slots is None else max(1, self._slots - self._parts.hosts_wanted)
+        slots = task_slots(self._start.spark)  # executors come and go
+        return None if slots is None else max(1, slots - self._parts.hosts_wanted)
 
     def paid_cores(self) -> int:
         """A host costs by its cores, from when it is asked for. Where a flow has no hosts, its couriers

@@ -24,6 +24,12 @@ _END = SpecialLengths.END_OF_STREAM.to_bytes(4, "big", signed=True)
 """What Spark sends a Python worker behind all input of a task, and only then."""
 
 
+def builder_settings(builder: SparkSession.Builder) -> dict[str, str]:
+    """What a session builder was told so far."""
+    found: dict[str, str] = dict(builder._options)
+    return found
+
+
 def partition_count(df: DataFrame) -> int:
     """How many tasks a map-only job over this DataFrame has.
 
@@ -164,6 +170,11 @@ def hush_executor(spark: SparkSession) -> None:
     log4j = jvm.org.apache.logging.log4j
     for logger in _HUSHED:
         log4j.core.config.Configurator.setLevel(logger, log4j.Level.OFF)
+
+
+def executors(spark: SparkSession) -> int:
+    """How many executors the application has, beside the driver."""
+    return len(spark.sparkContext._jsc.sc().statusTracker().getExecutorInfos()) - 1
 
 
 def is_local(spark: SparkSession | SparkContext) -> bool:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,8 +14,19 @@ from pathlib import Path
 from pyspark.sql import DataFrame, SparkSession
 
 from penstock.errors import SettingError
-from penstock.spark.private import hush_executor, is_local, keep_jobs_on_interrupt
+from penstock.spark.connector import with_connector
+from penstock.spark.private import (
+    builder_settings,
+    executors,
+    hush_executor,
+    is_local,
+    keep_jobs_on_interrupt,
+)
 
+EXECUTORS_S = 60.0
+"""Seconds that the executors of a session may take to come up."""
+_LOOK_S = 0.1
+"""Seconds between two looks for executors."""
 _LINES = 40
 """Lines of Spark's log that are shown when something went wrong."""
 
@@ -41,8 +53,9 @@ _SETTINGS = {
 }
 
 
-def configure(builder: SparkSession.Builder) -> SparkSession.Builder:
-    """Give one's own session builder the settings that Penstock wants.
+def configure(builder: SparkSession.Builder, *, kafka: bool = False) -> SparkSession.Builder:
+    """Give one's own session builder the settings that Penstock wants, and with `kafka` Spark's connector
+    for it (see `session`).
 
     >>> from pyspark.sql import SparkSession
     >>> builder = configure(SparkSession.builder.appName("mine"))
@@ -50,6 +63,8 @@ def configure(builder: SparkSession.Builder) -> SparkSession.Builder:
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     for key, value in _SETTINGS.items():
         builder = builder.config(key, value)
+    if kafka and (jars := with_connector(builder_settings(builder))) is not None:
+        builder = builder.config("spark.jars", jars)
     return builder
 
 
@@ -59,6 +74,7 @@ def session(
     cores: int | None = None,
     master: str | None = None,
     ui: bool = False,
+    kafka: bool = False,
     conf: dict[str, str] | None = None,
 ) -> SparkSession:
     """A session ready for flows: local unless `master` says otherwise.
@@ -66,6 +82,10 @@ def session(
     In local mode `cores` is the number of task slots (hosts hold one each, couriers need one per
     source partition); there may be more of them than the machine has cores. Failed tasks are
     retried, as on a cluster.
+
+    With `kafka` it has Spark's connector for Kafka, which flows in micro-batches read and write it by. If
+    `spark.jars`, `spark.jars.packages` or Spark's own jars do not have it already, it is taken from Maven
+    Central, once, and put into `spark.jars`, which ships it to executors.
     """
     if master is not None and cores is not None:
         raise SettingError(
@@ -82,6 +102,8 @@ def session(
     )
     for key, value in (conf or {}).items():
         builder = builder.config(key, value)
+    if kafka and (jars := with_connector(conf or {})) is not None:
+        builder = builder.config("spark.jars", jars)
     spark = builder.getOrCreate()
     hush_executor(spark)
     return spark
@@ -145,11 +167,24 @@ def check_session(source: DataFrame | SparkSession) -> None:
         )
 
 
-def check_cores(spark: SparkSession, hosts: int, couriers: int = 1) -> None:
+def check_cores(
+    spark: SparkSession, hosts: int, couriers: int = 1, patience_s: float = 0.0
+) -> None:
     """Hosts hold a task slot each, for as long as the query runs, and so do couriers of a live flow; others
-    need at least one."""
+    need at least one. Executors of a session that was just made may still be on their way: they are
+    waited for, for some seconds at most."""
     needed, slots = hosts + couriers, task_slots(spark)
+    until = time.monotonic() + (0.0 if is_local(spark) else patience_s)
+    while slots is not None and slots < needed and time.monotonic() < until:
+        time.sleep(_LOOK_S)
+        slots = task_slots(spark)
     if slots is not None and slots < needed:
+        if not is_local(spark) and not executors(spark):
+            raise SettingError(
+                f"the master {spark.sparkContext.master} has given this application no executor",
+                hint="check that workers run, and that one has the memory (spark.executor.memory) and the "
+                "cores (spark.executor.cores) free that an executor asks for",
+            )
         more = (
             f"start the session with ps.session(cores={(needed + 1) * task_cores(spark)}) or more; "
             "in local mode there may be more of them than the machine has"
@@ -165,7 +200,8 @@ def check_cores(spark: SparkSession, hosts: int, couriers: int = 1) -> None:
 
 
 def task_slots(spark: SparkSession) -> int | None:
-    """How many tasks can run at a time; None where that is not known, or changes."""
+    """How many tasks can run at a time on the executors that are there now; None where that is not known,
+    or changes with the load. Where there is no executor yet, Spark says 2."""
     context = spark.sparkContext
     elastic = context.getConf().get("spark.dynamicAllocation.enabled", "false") == "true"
     if elastic or context.getConf().get("spark.default.parallelism") is not None:

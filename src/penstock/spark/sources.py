@@ -19,6 +19,7 @@ from penstock.live.sources.python_source import PythonSource
 from penstock.live.sources.rate import RateSource
 from penstock.live.sources.source import LiveSource
 from penstock.spark.arriving import Arriving, arriving
+from penstock.spark.connector import MISSING
 from penstock.spark.schema import spark_schema
 from penstock.state.variables.ddl import schema_of
 
@@ -60,11 +61,7 @@ def _kafka(source: KafkaSource, spark: SparkSession) -> DataFrame:
     except Exception as failed:
         if "Failed to find data source: kafka" not in str(failed):
             raise
-        raise SettingError(
-            "Spark's connector for Kafka is not in the session",
-            hint='make the session with conf={"spark.jars.packages": '
-            '"org.apache.spark:spark-sql-kafka-0-10_2.13:..."}, in the version of Spark',
-        ) from failed
+        raise MISSING from failed
     return df.select(*source.decoder.schema.names)
 
 

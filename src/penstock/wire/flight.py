@@ -5,19 +5,19 @@ A `PenstockError` raised in a handler reaches the caller as the same kind of err
 
 from __future__ import annotations
 
-import socket
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import pyarrow as pa
 import pyarrow.flight as fl
 
 from penstock import codec, errors
-from penstock.errors import HostLostError, PenstockError, SettingError
+from penstock.errors import HostLostError, PenstockError
+from penstock.wire.addresses import Listen
 
 T = TypeVar("T")
 
@@ -60,22 +60,17 @@ class TokenServer(fl.FlightServerBase):  # type: ignore[misc]
     Handlers run in Flight's own threads; a subclass does its own locking.
     """
 
-    def __init__(self, address: str, port: int, token: str) -> None:
-        try:
-            super().__init__(f"grpc://{address}:{port}", middleware={"token": _TokenCheck(token)})
-        except (pa.ArrowException, OSError) as refused:
-            raise SettingError(
-                f"cannot listen on {address}:{port}: {_first_line(refused)}",
-                hint="choose another port, or 0 to let the system choose one",
-            ) from refused
-        self._address = address
+    def __init__(self, listen: Listen, token: str) -> None:
+        self._listen = listen
+        begin, middleware = super().__init__, {"token": _TokenCheck(token)}
+        listen.open(lambda location: begin(location, middleware=middleware))
         self.actions: dict[str, Callable[[dict[str, Any]], Any]] = {}
         self.takes: dict[str, type] = {}
         """Action -> what it takes (see `wire.orders`); it is checked before the action is done."""
 
     @property
     def location(self) -> str:
-        return f"grpc://{self._address}:{self.port}"
+        return self._listen.location(self.port)
 
     def do_action(self, context: Any, action: fl.Action) -> Iterable[bytes]:
         with telling_errors():
@@ -256,17 +251,3 @@ class Endpoints:
 
 def _first_line(error: Exception) -> str:
     return str(error).strip().split("\n")[0][:300]
-
-
-def own_address(local: bool) -> str:
-    """The address that others reach this machine at; loopback in local mode."""
-    if local:
-        return "127.0.0.1"
-    address = socket.gethostbyname(socket.gethostname())
-    if not address.startswith("127."):
-        return address
-    # Its own name is loopback on many machines; a socket that is about to send knows better.
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe, suppress(OSError):
-        probe.connect(("192.0.2.1", 9))
-        address = probe.getsockname()[0]
-    return address

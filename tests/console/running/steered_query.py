@@ -17,6 +17,7 @@ from penstock.cli import app as cli
 from penstock.control.journal.entry import Entry
 from penstock.errors import SettingError
 from penstock.state.store.store import FORMAT, Store
+from penstock.wire.addresses import LOOPBACK
 from penstock.wire.flight import TokenServer
 
 TOKEN = "opensesame"
@@ -96,7 +97,7 @@ class SteeredQuery:
         self.orders: list[dict[str, Any]] = []
         facts = [{"id": name, "slots": 8, "keys": [], "state": []} for name in steps]
         store.write_flow({"format": FORMAT, "id": "f00d", "steps": facts})
-        self.server = TokenServer("127.0.0.1", 0, TOKEN)
+        self.server = TokenServer(LOOPBACK, TOKEN)
         self.server.actions |= {
             "control_status": lambda _: self._status(),
             "control_steer": self._steer,

@@ -29,6 +29,7 @@ from penstock.plan.topology import Topology
 from penstock.spark.control import actions
 from penstock.spark.query import FlowQuery, QueryStatus
 from penstock.state.store.store import FORMAT, Store
+from penstock.wire.addresses import LOOPBACK
 from penstock.wire.flight import TokenServer
 from tests.console.running.steered_query import TOKEN, run
 
@@ -98,7 +99,7 @@ def serve(store: Store) -> Iterator[Serve]:
 
     def started(*steps: str) -> StandIn:
         query = StandIn(*steps)
-        server = TokenServer("127.0.0.1", 0, TOKEN)
+        server = TokenServer(LOOPBACK, TOKEN)
         server.actions |= actions(cast(FlowQuery, query))
         servers.append(server)
         claim(store, *steps)
@@ -277,7 +278,7 @@ def test_the_query_has_died(store: Store, tmp_path: Path) -> None:
 
 def test_no_answer(store: Store, tmp_path: Path) -> None:
     claim(store, "sum")
-    server = TokenServer("127.0.0.1", 0, TOKEN)
+    server = TokenServer(LOOPBACK, TOKEN)
     location = server.location
     server.shutdown()
     store.write_control({"location": location, "token": TOKEN, "pid": os.getpid()})

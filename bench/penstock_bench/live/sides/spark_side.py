@@ -17,7 +17,6 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everywhere in PySpark
 
 import penstock as ps
-from penstock_bench.broker import connector_jars
 from penstock_bench.sides import ROCKSDB, keep_state_in
 
 HOSTS, SLOTS = 2, 64
@@ -52,9 +51,8 @@ def main(
         "micro": {},
     }
     is_live = kind in ("live", "transactional")
-    jars = {} if is_live else {"spark.jars": connector_jars()}
-    conf = {"spark.sql.shuffle.partitions": "2", **jars}
-    spark = ps.session("penstock-live-bench", cores=8, conf=conf)
+    conf = {"spark.sql.shuffle.partitions": "2"}
+    spark = ps.session("penstock-live-bench", cores=8, kafka=not is_live, conf=conf)
     topics = _Topics(servers, source, sink)
     try:
         if kind == "native":

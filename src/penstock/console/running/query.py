@@ -9,11 +9,9 @@ Its journal is in the checkpoint too, so that it can be read when the query runs
 from __future__ import annotations
 
 import math
-import socket
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
-from urllib.parse import urlsplit
 
 import psutil
 
@@ -24,6 +22,7 @@ from penstock.control.journal.entry import Entry
 from penstock.errors import HostLostError, SettingError
 from penstock.plan.slots import slots_from_text
 from penstock.state.store.store import Store
+from penstock.wire.addresses import address_of, is_here
 from penstock.wire.flight import Endpoint
 
 _LOOK_MS = 10_000
@@ -178,20 +177,9 @@ def _control(checkpoint: str, store: Store) -> dict[str, Any]:
             hint="start the flow with this checkpoint; "
             "`penstock state` looks into it without a running query",
         )
-    if _is_here(control["location"]) and not psutil.pid_exists(control["pid"]):
+    if is_here(address_of(control["location"])) and not psutil.pid_exists(control["pid"]):
         raise SettingError(
             f"the query on {checkpoint} has died: its process {control['pid']} is no more",
             hint="start the flow again with this checkpoint: it continues where it stopped",
         )
     return control
-
-
-def _is_here(location: str) -> bool:
-    """Whether a location is on this machine.
-
-    >>> _is_here("grpc://127.0.0.1:4711"), _is_here("grpc://192.0.2.1:4711")
-    (True, False)
-    """
-    address = urlsplit(location).hostname or ""
-    own = {found.address for some in psutil.net_if_addrs().values() for found in some}
-    return address == "localhost" or address in own or address == socket.gethostname()

@@ -29,6 +29,7 @@ from penstock.control.money import FunctionPrice
 from penstock.errors import PenstockError, SettingError
 from penstock.faults import Fault
 from penstock.offload.backends.backend import WorkerFailed, reach_text
+from penstock.wire.addresses import Listen
 from penstock.wire.flight import Endpoint
 from penstock.wire.report import Usage
 
@@ -70,6 +71,8 @@ class LocalFunctions:
     address: str = "127.0.0.1"
     """The address of this machine that couriers ask them at. On a cluster it is the one at which executors
     reach the driver; nothing needs to be set."""
+    listen: Listen | None = field(default=None, repr=False)
+    """The same with what is bound, and its ports; a flow sets it. None: the address, and any port."""
     price: FunctionPrice = field(default_factory=FunctionPrice)
 
     def __post_init__(self) -> None:
@@ -98,9 +101,9 @@ class ServiceOrder:
     settings: LocalFunctions
 
 
-def reachable(backend: T, address: str) -> T:
+def reachable(backend: T, listen: Listen) -> T:
     """A backend whose burst workers, if they are on this machine, are asked at this address."""
-    return replace(backend, address=address) if isinstance(backend, LocalFunctions) else backend
+    return replace(backend, listen=listen) if isinstance(backend, LocalFunctions) else backend
 
 
 class LocalInvoker:

@@ -29,6 +29,7 @@ from penstock.offload.backends.local.fork_server import ForkServerClient, Reques
 from penstock.offload.backends.local.pool import WorkerPool
 from penstock.offload.backends.messages import Request
 from penstock.offload.backends.worker import BurstWorker
+from penstock.wire.addresses import Listen
 from penstock.wire.flight import TokenServer, telling_errors
 
 _TEND_S = 0.1
@@ -37,8 +38,8 @@ _TEND_S = 0.1
 class WorkerService(TokenServer):
     """Takes requests from couriers, and orders from the driver."""
 
-    def __init__(self, pool: WorkerPool, address: str, token: str) -> None:
-        super().__init__(address, 0, token)
+    def __init__(self, pool: WorkerPool, listen: Listen, token: str) -> None:
+        super().__init__(listen, token)
         self._pool = pool
         self.actions = {
             "used": lambda _: asdict(pool.used),
@@ -81,7 +82,7 @@ def serve(orders: IO[bytes]) -> None:
     fork_server = ForkServerClient(loop, settings.start_ms)
     pool = WorkerPool(fork_server.start, settings.at_most, settings.idle_ms)
     pool.warm(settings.keep_warm)
-    server = WorkerService(pool, settings.address, order.token)
+    server = WorkerService(pool, settings.listen or Listen(settings.address), order.token)
     print(server.location, file=to_driver, flush=True)
     ended = threading.Event()
     threading.Thread(target=_await_end, args=(orders, ended), daemon=True).start()

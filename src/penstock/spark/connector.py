@@ -1,0 +1,71 @@
+"""Spark's connector for Kafka: whether a session has it, and its jars if not.
+
+The version is that of PySpark. Where Maven Central does not have that one, it is the newest that was checked.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+import pyspark
+
+from penstock.errors import SettingError
+from penstock.spark.maven import Artifact, is_cached, jar_folder, jar_list, spark_jars
+
+NAME = "spark-sql-kafka-0-10"
+_SCALA = "2.13"
+CHECKED = (
+    Artifact("org.apache.spark", f"{NAME}_{_SCALA}", "4.2.0"),
+    Artifact("org.apache.spark", f"spark-token-provider-kafka-0-10_{_SCALA}", "4.1.0-preview1"),
+    Artifact("org.apache.kafka", "kafka-clients", "3.9.2"),
+    Artifact("org.apache.commons", "commons-pool2", "2.12.1"),
+)
+"""The newest connector that Maven Central had and that ran on PySpark 4.3.0, and what it needs."""
+MISSING = SettingError(
+    "Spark's connector for Kafka is not in the session",
+    hint="make the session with ps.session(kafka=True), in a process that has none yet",
+)
+_WHERE = ("spark.jars", "spark.jars.packages", "spark.driver.extraClassPath")
+
+
+def connector_jars() -> str:
+    """The connector's jars, as `spark.jars` wants them; fetched if the cache does not have them.
+
+    They are those of PySpark's version, without what Spark brings itself, or else the checked ones.
+    """
+    exact, checked = f"spark-kafka-{pyspark.__version__}", f"spark-kafka-{CHECKED[0].revision}"
+    if is_cached(checked) and not is_cached(exact):
+        return jar_list(jar_folder(checked, CHECKED))
+    try:
+        wanted = Artifact("org.apache.spark", f"{NAME}_{_SCALA}", pyspark.__version__)
+        return jar_list(jar_folder(exact, [wanted], transitive=True))
+    except SettingError:
+        return jar_list(jar_folder(checked, CHECKED))
+
+
+def with_connector(conf: Mapping[str, str], environ: Mapping[str, str] = os.environ) -> str | None:
+    """What `spark.jars` should be so that a session with these settings has the connector; None: it has it.
+
+    >>> with_connector({"spark.jars.packages": "org.apache.spark:spark-sql-kafka-0-10_2.13:4.1.0"}) is None
+    True
+    """
+    known = spark_defaults(environ) | dict(conf)
+    told = [known.get(name, "") for name in _WHERE] + [environ.get("PYSPARK_SUBMIT_ARGS", "")]
+    if any(NAME in text for text in told) or any(spark_jars(environ).glob(f"{NAME}*.jar")):
+        return None
+    before = known.get("spark.jars")
+    return f"{before},{connector_jars()}" if before else connector_jars()
+
+
+def spark_defaults(environ: Mapping[str, str]) -> dict[str, str]:
+    """What the spark-defaults.conf says that a session in this environment begins with."""
+    home = environ.get("SPARK_CONF_DIR") or str(spark_jars(environ).parent / "conf")
+    try:
+        lines = Path(home, "spark-defaults.conf").read_text().splitlines()
+    except OSError:
+        return {}
+    found = (re.fullmatch(r"\s*([^#\s=:]+)[\s=:]+(.*?)\s*", line) for line in lines)
+    return {match.group(1): match.group(2) for match in found if match}

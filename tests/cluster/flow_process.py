@@ -1,0 +1,119 @@
+"""A flow on a cluster, in a driver of its own, which can be killed: told what to do by lines on its stdin.
+
+    python -m tests.cluster.flow_process MASTER FOLDER OPTIONS
+
+OPTIONS is a `Start` as JSON. Each line is a Python expression about `query` and `spark`; what it gives is
+answered as a line of JSON. The flow writes to FOLDER/out and has its checkpoint in FOLDER/checkpoint.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import dataclass, field
+from typing import Any
+
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - as everywhere in PySpark
+
+import penstock as ps
+from penstock import codec
+from penstock.faults import Fault, arm
+from penstock.spark.query import FlowQuery
+
+KEYS = 97
+BATCH = 500
+"""Rows of a micro-batch."""
+RATE = 2_000
+"""Rows a second of a live flow."""
+
+
+@dataclass(frozen=True)
+class Trap:
+    """A fault, as JSON has it."""
+
+    point: str
+    do: str = "kill"
+    where: dict[str, Any] = field(default_factory=dict)
+    hits: tuple[int, ...] = (1,)
+
+    def fault(self) -> Fault:
+        return Fault(self.point, self.do, self.where, self.hits)  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True)
+class Start:
+    """How a flow is started."""
+
+    live: bool = False
+    hosts: int = 2
+    rows: int = 20_000
+    """Of a live flow, which then ends; one in micro-batches goes on until it is stopped."""
+    couriers: int = 2
+    traps: tuple[Trap, ...] = ()
+    host_lost_ms: int = 3_000
+    driver_lost_ms: int = 10_000
+    conf: dict[str, str] = field(default_factory=dict)
+
+
+def start(spark: SparkSession, folder: str, wanted: Start) -> FlowQuery:
+    faults = tuple(trap.fault() for trap in wanted.traps)
+    arm(faults)  # those of the driver's own points
+    settings = ps.Settings(
+        heartbeat_ms=300,
+        host_lost_ms=wanted.host_lost_ms,
+        driver_lost_ms=wanted.driver_lost_ms,
+        faults=faults,
+    )
+    sink, checkpoint = ps.to("parquet", path=f"{folder}/out"), f"{folder}/checkpoint"
+    if wanted.live:
+        rate = ps.rate(RATE, keys=KEYS, rows=wanted.rows, partitions=2)
+        return (
+            ps.flow(rate)
+            .key_by("key", slots=16)
+            .aggregate(total=ps.sum("value"), n=ps.count())
+            .start(
+                sink,
+                checkpoint=checkpoint,
+                mode="live",
+                checkpoint_every="300ms",
+                hosts=wanted.hosts,
+                couriers=wanted.couriers,
+                settings=settings,
+            )
+        )
+    source = (
+        spark.readStream.format("rate-micro-batch")
+        .options(rowsPerBatch=BATCH, numPartitions=2, startTimestamp=0)
+        .load()
+        .select((F.col("value") % KEYS).alias("key"), "value")
+    )
+    return (
+        ps.flow(source)
+        .key_by("key", slots=16)
+        .aggregate(total=ps.sum("value"), n=ps.count())
+        .start(sink, checkpoint=checkpoint, trigger="100ms", hosts=wanted.hosts, settings=settings)
+    )
+
+
+def main() -> None:
+    master, folder, options = sys.argv[1:]
+    wanted = codec.decode(options, Start)
+    spark = ps.session(
+        master=master,
+        conf={"spark.executor.memory": "512m", "spark.executor.cores": "3"} | wanted.conf,
+    )
+    query = start(spark, folder, wanted)
+    for line in sys.stdin:
+        try:
+            answer = eval(line, {"query": query, "spark": spark})
+        except Exception as refused:  # an order that is refused, a host that is gone
+            answer = repr(refused)
+        print(json.dumps(answer, default=repr), flush=True)
+    query.stop()
+    spark.stop()
+    print(json.dumps(query.status.state), flush=True)
+
+
+if __name__ == "__main__":
+    main()
