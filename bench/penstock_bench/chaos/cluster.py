@@ -1,4 +1,108 @@
-from contextlib import contextmanager
+"""A standalone cluster with Kafka in front and an object store behind: all of it can fail.
+
+The store is reached through a proxy that makes trouble by order. Only the run's supervisor reads past it.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+
+import psutil
+
+from penstock.console.cluster.cluster import Cluster, Shape, running_cluster
+from penstock.state.store.files import Files
+from penstock_bench.broker import Broker, running_broker
+from penstock_bench.chaos.arena import MARK, Bearings, ChaosArena
+from penstock_bench.chaos.kinds import Need, Trouble, Whom
+from penstock_bench.chaos.load import PARTITIONS, TOPIC
+
+SHAPE = Shape(workers=2, cores=8, memory="3g")
+EXECUTOR_CORES, EXECUTOR_MEMORY = 4, "700m"
+_CONF = {
+    "spark.executor.cores": str(EXECUTOR_CORES),
+    "spark.executor.memory": EXECUTOR_MEMORY,
+    # Executors die by the hundred here, and none of it is the application's fault.
+    "spark.deploy.maxExecutorRetries": "-1",
+    "spark.task.maxFailures": "16",
+}
+
+
+class ClusterGround:
+    """A cluster, a broker and an object store that run. See `ground.Ground`."""
+
+    offers: tuple[Need, ...] = ("burst", "process", "cluster")
+
+    def __init__(self, arena: ChaosArena, cluster: Cluster, broker: Broker) -> None:
+        self._arena, self._cluster, self._broker = arena, cluster, broker
+        self._producer: subprocess.Popen[bytes] | None = None
+        self.bearings = Bearings(
+            str(arena.root / "checkpoint"), cluster.master, broker.servers, _CONF
+        )
+
+    def log(self) -> Files:
+        return Files(self.bearings.checkpoint)
+
+    def processes(self, whom: Whom) -> list[list[psutil.Process]]:
+        cluster = self._cluster
+        workers = [worker for worker in cluster.workers if worker.process.is_running()]
+        found: dict[Whom, list[list[psutil.Process]]] = {
+            "executor": [[one] for one in cluster.executors()],
+            "worker": [[worker.process] for worker in workers],
+            "machine": [[worker.process, *_below(worker.process)] for worker in workers],
+            "master": [[cluster.master_process]] if cluster.master_process else [],
+            "broker": [[psutil.Process(self._broker.process.pid)]],
+        }
+        return found[whom]
+
+    def revive(self, whom: Whom) -> None:
+        if whom in ("worker", "machine"):
+            alive = [worker for worker in self._cluster.workers if worker.process.is_running()]
+            for _ in range(SHAPE.workers - len(alive)):
+                self._cluster.start_worker()
+        elif whom == "master":
+            self._cluster.start_master()
+        elif whom == "broker":
+            self._broker.process.wait()
+            self._broker.start()
+
+    def trouble(self, what: Trouble, chance: random.Random) -> Callable[[], object]:
+        raise AssertionError(what)
+
+    def load(self) -> None:
+        with (self._arena.root / "produce.log").open("ab") as log:
+            self._producer = subprocess.Popen(
+                [sys.executable, "-m", "penstock_bench.chaos.produce", str(self._arena.root)],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=os.environ | {MARK: str(self._arena.root)},
+                start_new_session=True,
+            )
+
+    def end(self) -> None:
+        if self._producer is not None:
+            self._producer.kill()
+            self._producer.wait()
+
+
+def _below(process: psutil.Process) -> list[psutil.Process]:
+    with suppress(psutil.Error):
+        return process.children(recursive=True)
+    return []
+
+
 @contextmanager
-def cluster_ground(arena):
-    yield None
+def cluster_ground(arena: ChaosArena) -> Iterator[ClusterGround]:
+    """All that a run on a cluster stands on; it ends with the block."""
+    with ExitStack() as ending:
+        broker = ending.enter_context(running_broker())
+        broker.create(TOPIC, PARTITIONS)
+        cluster = ending.enter_context(running_cluster(SHAPE, arena.root / "cluster"))
+        ground = ClusterGround(arena, cluster, broker)
+        ending.callback(ground.end)
+        yield ground

@@ -105,6 +105,7 @@ def main(folder: str) -> None:
         "penstock-chaos",
         cores=None if bearings.master else load.CORES,
         master=bearings.master,
+        kafka=bearings.servers is not None,
         conf=CONF | dict(bearings.conf),
     )
     drive(spark, arena, lambda: arena.stopped or os.getppid() != parent)

@@ -146,7 +146,7 @@ class Cluster:
         self._settings.write_text(_SETTINGS.format(folder=self.folder))
         self.start_master()
         for _ in range(self.shape.workers):
-            self._start_worker()
+            self.start_worker()
         self.await_workers(self.shape.workers)
 
     def start_master(self) -> None:
@@ -169,7 +169,7 @@ class Cluster:
     def add_worker(self) -> Worker:
         """Start one worker more; returns when the master has it."""
         before = self.facts()["aliveworkers"]
-        worker = self._start_worker()
+        worker = self.start_worker()
         self.await_workers(before + 1, worker)
         return worker
 
@@ -212,7 +212,8 @@ class Cluster:
                 hint="end them by hand",
             )
 
-    def _start_worker(self) -> Worker:
+    def start_worker(self) -> Worker:
+        """Start one worker more; it is registered some seconds later."""
         self._named += 1
         name, shape = f"worker-{self._named}", self.shape
         process = self._daemon(
