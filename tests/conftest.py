@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import hypothesis
@@ -12,6 +13,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 import penstock as ps
+from penstock.errors import SettingError
+from penstock_bench.s3_server import S3Server, has_s3, running_s3
 from tests.testing.left_behind import MARK, OF_A_TEST, nothing_left_behind
 
 # A busy machine is no failure. The same examples each time, but for `make fuzz`, which looks for others.
@@ -49,6 +52,19 @@ def spark() -> Iterator[SparkSession]:
     session = ps.session("penstock-tests", cores=16)
     yield session
     session.stop()
+
+
+@pytest.fixture(scope="session")
+def s3(request: pytest.FixtureRequest) -> Iterator[S3Server]:
+    """A real S3 server with an empty bucket, for all tests that need it. It is built where tests that are
+    marked for it run."""
+    if not has_s3() and not any(one.get_closest_marker("s3") for one in request.session.items):
+        pytest.skip("no S3 server yet: make test-s3 builds it")
+    with ExitStack() as ends:
+        try:
+            yield ends.enter_context(running_s3())
+        except SettingError as missing:
+            pytest.skip(f"no S3 server: {missing}")
 
 
 @pytest.fixture

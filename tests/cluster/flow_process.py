@@ -101,7 +101,7 @@ def main() -> None:
     wanted = codec.decode(options, Start)
     spark = ps.session(
         master=master,
-        conf={"spark.executor.memory": "512m", "spark.executor.cores": "3"} | wanted.conf,
+        conf={"spark.executor.memory": "512m"} | wanted.conf,
     )
     query = start(spark, folder, wanted)
     for line in sys.stdin:

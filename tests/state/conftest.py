@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
 
@@ -9,19 +10,85 @@ import pyarrow.fs as pafs
 import pytest
 
 from penstock.state.store import files
+from penstock.state.store.places import Place
+from penstock.state.store.s3 import s3_options
 from penstock.state.store.store import Store
+from penstock_bench.s3_faults import FaultProxy, S3Fault, faulty
+from penstock_bench.s3_server import S3Server, has_s3
+from tests.testing.left_behind import KINDS, descriptors, nothing_left_behind
 
-_twins = count()
+_numbers = count()
+
+FAULTS = (
+    S3Fault("error", share=0.01),
+    S3Fault("throttle", share=0.01),
+    S3Fault("reset", share=0.01),
+    S3Fault("lost", share=0.01),
+    S3Fault("cut", share=0.01, method="GET"),
+    S3Fault("slow", share=0.01, seconds=0.3),
+)
+"""What goes wrong on the way to a store on S3 behind faults."""
 
 
-@pytest.fixture(params=["folder", "memory", "far"])
-def store(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
-    """An empty store: memory-mapped, in memory, or read piece by piece."""
+@pytest.fixture(scope="session", autouse=True)
+def uses_s3(request: pytest.FixtureRequest) -> bool:
+    """Whether there are tests on S3. Starts the server before the first module, which would be blamed for it."""
+    marked = any(one.get_closest_marker("s3") for one in request.session.items)
+    used = marked or any(
+        "proxy" in getattr(one, "fixturenames", ()) for one in request.session.items
+    )
+    if used and (marked or has_s3()):
+        request.getfixturevalue("proxy")
+    return used
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _module_leaves_nothing_behind(request: pytest.FixtureRequest, uses_s3: bool) -> Iterator[None]:
+    """AWS's client keeps connections for their next use, until the process ends."""
+    kinds = [kind for kind in KINDS if not (uses_s3 and kind is descriptors)]
+    with nothing_left_behind(request.node.nodeid, *kinds):
+        yield
+
+
+@pytest.fixture(scope="session")
+def proxy(s3: S3Server) -> Iterator[FaultProxy]:
+    """A proxy in front of the server. It does no faults unless a test orders them."""
+    with faulty(s3.endpoint) as made:
+        yield made
+
+
+def on_s3(s3: S3Server, endpoint: str = "") -> Place:
+    """An empty folder of the server."""
+    settings = s3_options(s3.settings(endpoint))[0]
+    return Place(f"s3://{s3.bucket}/flow%20{next(_numbers)}/penstock", settings)
+
+
+@pytest.fixture(
+    params=[
+        "folder",
+        "memory",
+        "far",
+        pytest.param("s3", marks=pytest.mark.s3),
+        pytest.param("faulty s3", marks=pytest.mark.s3),
+    ]
+)
+def store(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Store]:
+    """An empty store: in a folder, in memory, read piece by piece, on S3, on an S3 that often fails."""
     if request.param == "folder":
-        return Store(str(tmp_path))
-    if request.param == "memory":
-        return Store(f"memory://test-{next(_twins)}")
-    far = pafs.SubTreeFileSystem(str(tmp_path), pafs.LocalFileSystem())
-    monkeypatch.setattr(files, "open_filesystem", lambda _: (far, "checkpoint"))
-    monkeypatch.setattr(files, "_AT_ONCE", 0)
-    return Store("far://checkpoint")
+        yield Store(str(tmp_path))
+    elif request.param == "memory":
+        yield Store(f"memory://test-{next(_numbers)}")
+    elif request.param == "s3":
+        yield Store(on_s3(request.getfixturevalue("s3")))
+    elif request.param == "far":
+        far = pafs.SubTreeFileSystem(str(tmp_path), pafs.LocalFileSystem())
+        monkeypatch.setattr(files, "open_filesystem", lambda _: (far, "checkpoint"))
+        monkeypatch.setattr(files, "_AT_ONCE", 0)
+        yield Store("far://checkpoint")
+    else:
+        proxy: FaultProxy = request.getfixturevalue("proxy")
+        proxy.order(*FAULTS)
+        yield Store(on_s3(request.getfixturevalue("s3"), proxy.endpoint))
+        proxy.clear()

@@ -242,6 +242,7 @@ def claim(
     has to say from now on.
     """
     facts = {"format": FORMAT, "mode": mode, "steps": [_step_facts(step) for step in plan.keyed]}
+    store.files.must_answer()
     try:
         found = store.read_flow()
         if found is not None:

@@ -15,7 +15,8 @@ from pyspark.sql import SparkSession
 from penstock.errors import SettingError
 from penstock.spark import private
 from penstock.state.store.files import Files
-from penstock.state.store.places import Place, below, local_uri, s3_options
+from penstock.state.store.places import Place, below, local_uri
+from penstock.state.store.s3 import s3_options
 from penstock.state.store.store import Store
 
 _S3 = ("s3", "s3a", "s3n")

@@ -18,7 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everywhere in PySpark
 
 from penstock.errors import CutInputError, ProtocolError
-from penstock.state.store.places import S3A_SETTINGS
+from penstock.state.store.s3 import S3A_SETTINGS
 
 _END = SpecialLengths.END_OF_STREAM.to_bytes(4, "big", signed=True)
 """What Spark sends a Python worker behind all input of a task, and only then."""

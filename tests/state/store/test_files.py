@@ -15,7 +15,8 @@ from penstock.faults import Fault, armed
 from penstock.state.store import blocks, files
 from penstock.state.store.blocks import SegmentGone
 from penstock.state.store.files import FilePieces, Files
-from penstock.state.store.places import Place, open_filesystem, s3_options
+from penstock.state.store.places import Place, open_filesystem
+from penstock.state.store.s3 import s3_options
 from penstock.state.store.store import Store
 from tests.state.store.history import INTS, entries_of, rows_of
 

@@ -26,7 +26,7 @@ TAKEN = r"process \d+ of .* on .*, at 1970-01-01 00:00:0\d UTC, has started a fl
 
 def starts(store: Store, count: int = 2) -> list[Store]:
     """Stores of one start after the other."""
-    made = [Store(store.uri, lambda _: None) for _ in range(count)]
+    made = [Store(store.place, lambda _: None) for _ in range(count)]
     for n, one in enumerate(made):
         one.claim(n * 1000)
     return made
@@ -67,7 +67,7 @@ def test_an_older_start_changes_nothing_any_more(store: Store, change: str) -> N
 def test_of_many_that_start_at_once_each_has_its_own_generation(store: Store) -> None:
     if not store.files.excludes:
         pytest.skip("this store cannot exclude others: they find out when they look again")
-    made = [Store(store.uri) for _ in range(8)]
+    made = [Store(store.place) for _ in range(8)]
     barrier = threading.Barrier(8)
 
     def start(one: Store) -> int:
@@ -117,7 +117,7 @@ def test_a_manifest_that_comes_too_late_replaces_none(store: Store) -> None:
 
     with armed(Fault("store.write", wake)):
         old.write_manifest(manifest(1, run=1))
-    for reader in (new[0], store, Store(store.uri)):
+    for reader in (new[0], store, Store(store.place)):
         assert reader.epochs() == [0, 1, 2]
         assert [m.run for m in reader.chain(2).manifests] == [7, 2, 2]
         found = reader.read_manifest(1)

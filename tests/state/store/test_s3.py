@@ -1,151 +1,192 @@
-"""The store on S3, as a server on this machine has it (make test-s3)."""
+"""S3 apart from the contract of all stores: how it is reached, what is told at the start, its faults."""
 
 from __future__ import annotations
 
-import socket
-import subprocess
-import sys
-import time
+import json
+import threading
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from contextlib import suppress
-from importlib.util import find_spec
-from itertools import count
+from concurrent.futures import ThreadPoolExecutor
 
-import pyarrow.fs as pafs
 import pytest
 
 from penstock.console.checkpoint.checkpoint import open_checkpoint
-from penstock.errors import CheckpointError, StoreError
-from penstock.state.store import files
-from penstock.state.store.places import Place, below, s3_options
-from penstock.state.store.retention import clean
-from penstock.state.store.store import Layout, Store
-from tests.state.store.history import History
-from tests.state.store.test_ownership import CHANGES, delta, manifest
+from penstock.errors import CheckpointError, SettingError, StoreError
+from penstock.faults import Fault, armed
+from penstock.state.store.files import Files
+from penstock.state.store.places import Place, below
+from penstock.state.store.s3 import ConditionalPuts, s3_options
+from penstock.state.store.store import Store
+from penstock_bench.s3_faults import FaultProxy, Kind, S3Fault
+from penstock_bench.s3_server import S3Server
+from tests.state.conftest import on_s3
+from tests.state.store.test_store import manifest
 
-_numbers = count()
-
-pytestmark = [
-    pytest.mark.skipif(find_spec("moto") is None, reason="moto is not installed: see make test-s3"),
-    pytest.mark.timeout(120),
-]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _module_leaves_nothing_behind() -> None:
-    """AWS's client keeps a connection for its next use, until the process ends."""
-
-
-@pytest.fixture(scope="module")
-def endpoint() -> Iterator[str]:
-    """A server of S3 with a bucket `bucket`."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
-    quiet = subprocess.DEVNULL
-    with subprocess.Popen(command, stdout=quiet, stderr=quiet) as server:
-        address = f"http://127.0.0.1:{port}"
-        try:
-            while True:
-                with suppress(urllib.error.URLError):
-                    urllib.request.urlopen(f"{address}/moto-api/data.json", timeout=5).close()
-                    break
-                assert server.poll() is None
-                time.sleep(0.05)
-            options = dict(settings(address)[0])
-            pafs.S3FileSystem(**options, allow_bucket_creation=True).create_dir("bucket")
-            yield address
-        finally:
-            server.terminate()
-
-
-def settings(endpoint: str) -> tuple[tuple[tuple[str, object], ...], list[str]]:
-    return s3_options(
-        {
-            "access.key": "key",
-            "secret.key": "secret",
-            "endpoint": endpoint,
-            "endpoint.region": "us-east-1",
-            "path.style.access": "true",
-        }
-    )
+pytestmark = pytest.mark.timeout(120)
 
 
 @pytest.fixture
-def store(endpoint: str) -> Store:
-    folder = f"s3a://bucket/flow%20{next(_numbers)}"
-    return Store(Place(below(folder, "penstock"), settings(endpoint)[0]), lambda _: None)
+def place(s3: S3Server, proxy: FaultProxy) -> Iterator[Place]:
+    """An empty folder behind the proxy."""
+    proxy.clear()
+    yield on_s3(s3, proxy.endpoint)
+    proxy.clear()
 
 
-def starts(store: Store) -> Store:
-    made = Store(store.place, lambda _: None)
-    made.claim(0)
-    return made
-
-
-def test_a_history_of_epochs_compactions_and_clean_ups(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(files, "_AT_ONCE", 100)  # so that files are read in pieces
-    history = History(store)
-    for epoch in range(6):
-        history.epoch(dict.fromkeys(range(epoch, 60, 5), (epoch, "x")))
-        if epoch % 2:
-            history.compact(least=500)
-    history.epoch({1: None})
-    assert clean(store, keep=2, newest=6).files > 0
-    for version in (5, 6):
-        history.check(version)
-    assert store.damage(6) == ""
-
-
-def test_a_uri_with_a_query(endpoint: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in (("AWS_ACCESS_KEY_ID", "key"), ("AWS_SECRET_ACCESS_KEY", "secret")):
-        monkeypatch.setenv(name, value)
-    address = endpoint.removeprefix("http://")
+def test_a_uri_with_a_query(s3: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", s3.access_key)
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", s3.secret_key)
+    address = s3.endpoint.removeprefix("http://")
     query = f"endpoint_override={address}&scheme=http&region=us-east-1"
     folder = f"s3://bucket/by-query/?{query}"
     Store(below(folder, "penstock")).write_flow({"id": "flow", "format": 2, "steps": []})
     store, facts = open_checkpoint(folder)
     assert facts["id"] == "flow"
     assert store.uri == f"s3://bucket/by-query/penstock?{query}"
-    assert Store(Place(store.uri, settings(endpoint)[0])).read_flow() == facts
+    assert Store(Place(store.uri, s3_options(s3.settings())[0])).read_flow() == facts
+    keys = f"{s3.access_key}:{s3.secret_key}@"
+    assert Store(below(folder.replace("//", f"//{keys}"), "penstock")).read_flow() == facts
 
 
-@pytest.mark.parametrize("change", CHANGES)
-def test_an_older_start_changes_nothing_any_more(store: Store, change: str) -> None:
-    old = starts(store)
-    for epoch in range(2):
-        old.write_manifest(manifest(epoch, delta(old, epoch, 1)))
-    new = starts(store)
-    with pytest.raises(CheckpointError, match="has started a flow"):
-        CHANGES[change](old)
-    CHANGES[change](new)
+def test_a_small_file_and_a_commit_are_few_requests(place: Place, proxy: FaultProxy) -> None:
+    """Each is a round trip on the way of an epoch."""
+    store = Store(place)
+    store.claim(0)
+    proxy.clear()
+    store.files.write("deltas/step/a.arrow", bytes(100_000))
+    assert proxy.requests == {"PUT": 1}
+    proxy.clear()
+    store.write_manifest(manifest(0))
+    assert proxy.requests == {"HEAD": 1, "PUT": 1}
 
 
-def test_of_two_that_began_at_the_same_moment_one_stops(store: Store) -> None:
-    """S3 as pyarrow has it cannot exclude others: both are told that the generation is theirs."""
-    one, other = starts(store), Store(store.place)
+@pytest.mark.s3
+@pytest.mark.parametrize("kind", ["error", "throttle", "reset", "lost", "skewed", "slow", "hang"])
+@pytest.mark.parametrize("doing", ["write", "claim", "read"])
+def test_what_passes_is_survived(place: Place, proxy: FaultProxy, kind: Kind, doing: str) -> None:
+    first = Store(place)
+    first.claim(0)
+    first.write_flow({"id": "x"})
+    # Seconds: longer than a request may take.
+    proxy.order(
+        S3Fault(kind, count=2 if kind != "hang" else 1, seconds=12.0 if kind == "hang" else 0.3)
+    )
+    store = Store(place)
+    if doing == "claim":
+        store.claim(0)
+        assert store.owner is not None
+        assert store.owner.generation == 1
+        with pytest.raises(CheckpointError, match="has started a flow"):
+            first.must_own()
+    elif doing == "write":
+        store.write_flow({"id": "y"})
+    proxy.clear()
+    assert store.read_flow() == {"id": "y" if doing == "write" else "x"}
+
+
+@pytest.mark.s3
+def test_a_body_that_was_cut_off_is_never_taken_for_whole(place: Place, proxy: FaultProxy) -> None:
+    some = Files(place, lambda _: None)
+    some.write("a", bytes(10_000))
+    proxy.order(S3Fault("cut", method="GET", count=5))
+    assert some.read("a") == bytes(10_000)
+    proxy.order(S3Fault("cut", method="GET", count=5))
+    assert some.open("a").size == 10_000
+
+
+@pytest.mark.s3
+def test_a_store_that_hangs_is_given_up_by_the_clock(place: Place, proxy: FaultProxy) -> None:
+    """Tries that take long count, and not only the pauses between them."""
+    now = [0.0]
+    some = Files(place, lambda _: None, clock=lambda: now[0])
+
+    def later(_: object) -> None:
+        now[0] += 25.0
+
+    proxy.order(S3Fault("reset"))
+    with (
+        armed(Fault("store.write", later, hits=())),
+        pytest.raises(StoreError, match=r"cannot write a.*check that the endpoint"),
+    ):
+        some.write("a", b"data")
+    assert now[0] == 75.0
+
+
+def test_of_many_that_put_a_file_at_once_one_does(place: Place, proxy: FaultProxy) -> None:
+    """Answers that are lost do not change that."""
+    proxy.order(S3Fault("lost", share=0.2, method="PUT"))
+    each = [Files(place, lambda _: None) for _ in range(8)]
+    assert all(one.excludes for one in each)
+    barrier = threading.Barrier(8)
+
+    def put(number: int) -> bool:
+        barrier.wait()
+        return each[number].put_if_absent("owners/0", b"%d" % number)
+
+    with ThreadPoolExecutor(8) as pool:
+        won = list(pool.map(put, range(8)))
+    assert won.count(True) == 1
+    assert each[0].read("owners/0") == b"%d" % won.index(True)
+
+
+def test_without_boto3_the_last_to_write_owns(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody can be excluded then: both are told that the generation is theirs, and one finds out."""
+    monkeypatch.setattr(ConditionalPuts, "possible", lambda _: False)
+    one = Store(place)
+    one.claim(0)
     assert one.owner is not None
-    mine = store.files.read("owners/000000000000.json")
-    assert mine is not None
-    store.files.write("owners/000000000000.json", mine.replace(one.owner.mark.encode(), b"other"))
+    one.must_own()
+    mine = one.files.read("owners/000000000000.json") or b""
+    one.files.write("owners/000000000000.json", mine.replace(one.owner.mark.encode(), b"other"))
     with pytest.raises(CheckpointError, match="has started a flow"):
-        one.write_layout(Layout(0, "a", {}))
-    assert other.read_flow() is None
+        one.write_manifest(manifest(0))
 
 
-def test_a_host_sees_the_same_bucket(store: Store) -> None:
-    own = starts(store)
-    Store(own.place, lambda _: None).must_see("sum/0")
+def test_what_is_wrong_is_told_at_once_with_what_to_do(s3: S3Server) -> None:
+    def told(folder: str = "s3://bucket/x", **changes: str) -> str:
+        settings = s3.settings() | {name.replace("_", "."): to for name, to in changes.items()}
+        pauses: list[float] = []
+        with pytest.raises(SettingError) as refused:
+            Files(Place(folder, s3_options(settings)[0]), pauses.append).must_answer()
+        assert sum(pauses) < 10
+        assert not pauses or "endpoint" in changes
+        return str(refused.value)
+
+    assert "make the bucket first" in told("s3://nosuchbucket/x")
+    assert "check the keys" in told(access_key="nobody")
+    assert "check the keys" in told(secret_key="wrong")
+    assert "check that the endpoint" in told(endpoint="http://127.0.0.1:9")
+    assert "check that the endpoint" in told(endpoint="http://nosuchhost.invalid:9")
+    Files(on_s3(s3)).must_answer()
 
 
-def test_a_bucket_that_is_not_there_is_told_at_once(endpoint: str) -> None:
+@pytest.mark.parametrize(
+    ("kind", "hint"),
+    [("denied", "s3:ListBucket"), ("expired", "the session token has expired")],
+)
+def test_keys_that_no_longer_hold_end_a_query_at_once(
+    place: Place, proxy: FaultProxy, kind: Kind, hint: str
+) -> None:
     pauses: list[float] = []
-    store = Store(Place("s3://nosuchbucket/x", settings(endpoint)[0]), pauses.append)
-    with pytest.raises(StoreError, match="cannot write"):
-        store.write_flow({"id": "x"})
+    some = Files(place, pauses.append)
+    proxy.order(S3Fault(kind))
+    with pytest.raises(StoreError, match=hint):
+        some.write("a", b"data")
     assert pauses == []
+
+
+def test_another_process_orders_faults(proxy: FaultProxy, place: Place) -> None:
+    def ask(method: str, body: bytes = b"") -> dict[str, dict[str, int]]:
+        asked = urllib.request.Request(proxy.control, method=method, data=body or None)
+        with urllib.request.urlopen(asked, timeout=10) as answer:
+            return json.loads(answer.read())
+
+    ask("PUT", b'[{"kind": "error", "status": 503, "count": 1, "method": "PUT"}]')
+    Files(place).write("a", b"data")
+    assert ask("GET") == {"requests": {"PUT": 2}, "done": {"error": 1}}
+    assert ask("DELETE") == {"requests": {}, "done": {}}
+    with pytest.raises(urllib.error.HTTPError, match="400"):
+        ask("PUT", b'[{"kind": "nonsense"}]')

@@ -11,10 +11,12 @@ import pyarrow as pa
 import pytest
 
 from penstock.errors import CheckpointError, ProtocolError, SettingError, StoreError
+from penstock.state.store import files
 from penstock.state.store.files import Files
+from penstock.state.store.retention import clean
 from penstock.state.store.store import DeltaRef, Layout, Manifest, SegmentGone, StepLayout, Store
 from penstock.testing import Fault, armed
-from tests.state.store.history import INTS, entries_of, rows_of
+from tests.state.store.history import INTS, History, entries_of, rows_of
 
 
 def manifest(epoch: int, *deltas: DeltaRef, base: int = -1, layout: str = "") -> Manifest:
@@ -78,6 +80,22 @@ def test_a_known_chain_is_not_read_again_but_for_its_newest_manifest(
     assert read == ["manifests/000000000004.json", "manifests/000000000003.json"]
 
 
+def test_a_history_of_epochs_compactions_and_clean_ups(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files, "_AT_ONCE", 100)  # so that files are read in pieces
+    history = History(store)
+    for epoch in range(6):
+        history.epoch(dict.fromkeys(range(epoch, 60, 5), (epoch, "x")))
+        if epoch % 2:
+            history.compact(least=500)
+    history.epoch({1: None})
+    assert clean(store, keep=2, newest=6).files > 0
+    for version in (5, 6):
+        history.check(version)
+    assert store.damage(6) == ""
+
+
 def test_an_empty_delta_is_not_written(store: Store) -> None:
     assert delta(store, 0, {}) == DeltaRef("step", "step/0", "", 0, 0)
     assert names(store) == []
@@ -85,7 +103,7 @@ def test_an_empty_delta_is_not_written(store: Store) -> None:
 
 def test_several_stores_see_the_same_files(store: Store) -> None:
     store.write_flow({"id": "flow"})
-    other = Store(store.uri)
+    other = Store(store.place)
     assert other.read_flow() == {"id": "flow"}
     other.write_flow({"id": "replaced"})
     assert store.read_flow() == {"id": "replaced"}

@@ -1,7 +1,8 @@
 """The files of a checkpoint, through any `pyarrow.fs` file system.
 
 A file is written whole or not at all, and on a local disk it is there for good, with its folder,
-when the write returns. A store that fails is asked again for a minute, whatever it was asked for.
+when the write returns. A store that fails is asked again for a minute, whatever it was asked for; but what
+is wrong with a folder on S3 is told when it is first reached.
 
 Files are read, never mapped: a file that shrinks or vanishes under a mapping, as it may on a network
 file system, ends the process. Large files are read in pieces.
@@ -13,6 +14,7 @@ import errno
 import itertools
 import logging
 import os
+import random
 import threading
 import time
 from collections.abc import Callable
@@ -25,16 +27,19 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 
 from penstock import faults
-from penstock.errors import StoreError
-from penstock.state.store.places import Place, open_filesystem
+from penstock.errors import SettingError, StoreError
+from penstock.state.store.places import Place, open_filesystem, open_puts
+from penstock.state.store.s3 import PASSING, TROUBLES, hint_for
 
 _PAUSES_S = (0.1, 0.2, 0.4, 0.8, 1.5, 3.0, 6.0, 8.0, 10.0, 15.0, 15.0)
 """Waits between tries at what the store refused: a minute in all."""
+_PATIENCE_S = 60.0
+"""Seconds after which a store is not asked again, pauses and tries together."""
+_FIRST_PAUSES_S = (0.5, 1.0, 2.0, 3.0)
+"""Waits between tries to reach a store for the first time: its address may be wrong."""
 _AT_ONCE = 4 << 20
 """Bytes of a file that are read in one request, rather than in pieces."""
 _LASTING = (errno.EROFS, errno.ENAMETOOLONG, errno.ELOOP)
-_REFUSALS = ("ACCESS_DENIED", "NO_SUCH_BUCKET", "INVALID_ACCESS_KEY_ID", "SIGNATURE_DOES_NOT_MATCH")
-"""What S3 answers when asking again does not help."""
 _HINTS = {
     "read": "check the network and permissions; starting the flow again continues where it was",
     "remove": "check permissions and the network",
@@ -56,6 +61,11 @@ class Found:
     size: int
 
 
+def sleep_about(pause_s: float) -> None:
+    """Sleep for half to one and a half times as long: many that wait for a store come back one by one."""
+    time.sleep(pause_s * random.uniform(0.5, 1.5))
+
+
 class Files:
     """The files below one root. Any process may hold one for the same root, and use it in any thread.
 
@@ -65,16 +75,18 @@ class Files:
     def __init__(
         self,
         place: Place | str,
-        pause: Callable[[float], None] = time.sleep,
+        pause: Callable[[float], None] = sleep_about,
         *,
         hides: bool = False,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._mark = "." if hides else ""
         self.uri = place if isinstance(place, str) else place.uri
         self.trouble = ""
         """What the store is being waited for; empty if it is not."""
-        self._pause = pause
+        self._pause, self._clock = pause, clock
         self._fs, self._root = open_filesystem(place)
+        self._puts = open_puts(place)
         self._local = self._fs.type_name == "local"
         self._renames = self._fs.type_name in ("local", "hdfs", "subtree", "mock")
         self._lasting: set[str] = set()
@@ -83,7 +95,32 @@ class Files:
     @property
     def excludes(self) -> bool:
         """Whether of two that put the same file only one can succeed."""
-        return bool(self._fs.type_name in ("local", "mock"))
+        return self._puts is not None or self._fs.type_name in ("local", "mock")
+
+    def must_answer(self) -> None:
+        """Raise a `SettingError` that says what to do, within seconds, if this is a folder of S3 whose bucket
+        cannot be reached, is not there, or is not for these keys."""
+        if self._fs.type_name != "s3":
+            return
+        bucket = self._root.split("/", 1)[0]
+        for pause_s in (*_FIRST_PAUSES_S, None):
+            try:
+                # Of the two only the first tells of wrong keys, and only the second of a bucket that is missing.
+                self._fs.get_file_info(
+                    pafs.FileSelector(self._path("owners"), allow_not_found=True)
+                )
+                if self._fs.get_file_info(bucket).type != pafs.FileType.NotFound:
+                    return
+                refused = OSError(f"NoSuchBucket: there is no bucket {bucket}")
+            except OSError as failed:
+                refused = failed
+            if pause_s is None or hint_for(refused, TROUBLES):
+                break
+            self._pause(pause_s)
+        raise SettingError(
+            f"cannot use the folder {self.uri}: {refused}",
+            hint=hint_for(refused, TROUBLES | PASSING) or "check its bucket, keys and endpoint",
+        ) from refused
 
     def read(self, name: str) -> bytes | None:
         """The bytes of a small file; None if it is not there."""
@@ -151,6 +188,9 @@ class Files:
                     self._put(path, data, durable=True, alone=True)
                 _sync(os.path.dirname(path))
                 return
+            if self._puts is not None:
+                self._puts.put(path, data)
+                return
             with _in_memory:
                 if not self._there(name):
                     self._replace(path, data, secret=False, durable=True)
@@ -203,7 +243,7 @@ class Files:
         A file that is not there to be read or removed is told of at once.
         """
         what, began = f"cannot {doing} {name} of {self.uri}", ""
-        waited_s = 0.0
+        waited_s, until_s = 0.0, self._clock() + _PATIENCE_S
         for pause_s in (*_PAUSES_S, None):
             try:
                 result = work()
@@ -212,9 +252,10 @@ class Files:
                     raise
                 if refused.errno == errno.ESTALE and doing != "write":
                     raise FileNotFoundError(errno.ENOENT, f"{name} was removed") from refused
-                if pause_s is None or _lasts(refused):
+                if pause_s is None or _lasts(refused) or self._clock() > until_s:
                     self.trouble = ""
-                    raise StoreError(f"{what}: {refused}", hint=_HINTS[doing]) from refused
+                    hint = hint_for(refused, TROUBLES | PASSING) or _HINTS[doing]
+                    raise StoreError(f"{what}: {refused}", hint=hint) from refused
                 if not began:
                     began = f"{what}: {refused}"
                     _log.warning("%s; trying again for a minute", began)
@@ -321,7 +362,7 @@ def _read_at(path: str, length: int, offset: int) -> bytes:
 def _lasts(refused: OSError) -> bool:
     """Whether asking again is in vain."""
     plain = isinstance(refused, PermissionError | NotADirectoryError | IsADirectoryError)
-    return plain or refused.errno in _LASTING or any(word in str(refused) for word in _REFUSALS)
+    return plain or refused.errno in _LASTING or bool(hint_for(refused, TROUBLES))
 
 
 def _sync(folder: str) -> None:

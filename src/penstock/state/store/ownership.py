@@ -52,15 +52,16 @@ def claim(files: Files, now_ms: int) -> Owner:
 
 def must_own(files: Files, owner: Owner) -> None:
     """Raise if a newer start has taken the checkpoint over."""
-    newer = owner.generation + 1
-    if not files.exists(_file(newer)):
+    # On S3 this is one request; to ask whether the file exists takes two.
+    newer = files.read(_file(owner.generation + 1))
+    if newer is None:
         if files.excludes:
             return
-        newer = owner.generation
-        facts = _read(files, newer)
+        newer = files.read(_file(owner.generation))
+        facts = _facts(newer)
         if facts is not None and facts.mark == owner.mark:
             return
-    facts = _read(files, newer)
+    facts = _facts(newer)
     who = "another start"
     if facts is not None:
         since = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(facts.since_ms / 1000))
@@ -154,7 +155,10 @@ def _number(file: str) -> int:
 
 
 def _read(files: Files, generation: int) -> OwnerFacts | None:
-    data = files.read(_file(generation))
+    return _facts(files.read(_file(generation)))
+
+
+def _facts(data: bytes | None) -> OwnerFacts | None:
     try:
         return None if data is None else codec.decode(data, OwnerFacts)
     except ProtocolError:

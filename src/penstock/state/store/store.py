@@ -23,7 +23,6 @@ A tag is a random word and the generation that wrote the file (`ownership`).
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Literal, TypeVar
@@ -38,7 +37,7 @@ from penstock.state.arrays import fixed_values, one_chunk
 from penstock.state.keys.codec import KeyCodec
 from penstock.state.store import ownership
 from penstock.state.store.blocks import SegmentGone, damaged
-from penstock.state.store.files import Files
+from penstock.state.store.files import Files, sleep_about
 from penstock.state.store.manifest import (
     FORMAT,
     READABLE,
@@ -81,7 +80,7 @@ _INCOMPLETE = "the folder is incomplete: restore it, or start from a new checkpo
 class Store:
     """Reads and writes one checkpoint. Any process may hold one for the same root."""
 
-    def __init__(self, place: Place | str, pause: Callable[[float], None] = time.sleep) -> None:
+    def __init__(self, place: Place | str, pause: Callable[[float], None] = sleep_about) -> None:
         self.place = Place(place) if isinstance(place, str) else place
         self.uri = self.place.uri
         self.files = Files(place, pause)

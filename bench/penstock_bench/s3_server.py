@@ -1,0 +1,157 @@
+"""A real S3 server on this machine, for tests and benchmarks: Versity's gateway on a folder.
+
+It checks signatures, writes on conditions (If-None-Match), has uploads in parts and listings in pages, and an
+object is seen by all once its write has returned. It is built once, with Go, into ~/.cache/penstock (or
+PENSTOCK_CACHE): some two minutes. It starts in a tenth of a second, and keeps its objects while it is down.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import secrets
+import shutil
+import socket
+import subprocess
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pyarrow.fs as pafs
+
+from penstock.errors import SettingError
+from penstock.state.store.s3 import s3_options
+
+VERSION = "v1.8.0"
+_MODULE = "github.com/versity/versitygw/cmd/versitygw"
+_NAME = f"versitygw-{VERSION}"
+"""The folder of the program in the cache."""
+_BUILD_S, _COME_UP_S = 900, 30
+BUCKET, REGION = "bucket", "us-east-1"
+
+
+class S3Server:
+    """A server that runs, with an empty bucket `bucket`. `endpoint` is its URL."""
+
+    def __init__(self, program: Path, folder: Path) -> None:
+        """Its objects are in the folder."""
+        self._program, self._folder = program, folder
+        self.bucket, self.access_key, self.secret_key = BUCKET, "penstock", secrets.token_hex(16)
+        self._port = _free_port()
+        self.endpoint = f"http://127.0.0.1:{self._port}"
+        for part in ("objects", "facts"):
+            (folder / part).mkdir()
+        self.start()
+        options = dict(s3_options(self.settings())[0])
+        pafs.S3FileSystem(**options, allow_bucket_creation=True).create_dir(BUCKET)
+
+    def settings(self, endpoint: str = "") -> dict[str, str]:
+        """Spark's settings for it, by their names behind `fs.s3a.`; at another endpoint, if one is given."""
+        return {
+            "access.key": self.access_key,
+            "secret.key": self.secret_key,
+            "endpoint": endpoint or self.endpoint,
+            "endpoint.region": REGION,
+            "path.style.access": "true",
+        }
+
+    def start(self) -> None:
+        """Start its process, on the same port and objects if it ran before; returns when it answers."""
+        command = [str(self._program), "--port", f"127.0.0.1:{self._port}", "--region", REGION]
+        command += ["--health", "/health", "--keep-alive", "--quiet", "posix"]
+        # A temporary folder may be on a file system without extended attributes.
+        command += ["--sidecar", str(self._folder / "facts"), str(self._folder / "objects")]
+        keys = {"ROOT_ACCESS_KEY": self.access_key, "ROOT_SECRET_KEY": self.secret_key}
+        with (self._folder / "log").open("ab") as log:
+            self.process = subprocess.Popen(
+                command, stdout=log, stderr=log, env=os.environ | keys, cwd=self._folder
+            )
+        until = time.monotonic() + _COME_UP_S
+        while not self._answers():
+            if self.process.poll() is not None or time.monotonic() > until:
+                self.kill()
+                end = (self._folder / "log").read_text()[-2000:]
+                raise SettingError(f"the S3 server does not answer: {end}")
+            time.sleep(0.02)
+
+    def kill(self) -> None:
+        """End its process at once."""
+        self.process.kill()
+        self.process.wait()
+
+    def _answers(self) -> bool:
+        try:
+            urllib.request.urlopen(f"{self.endpoint}/health", timeout=1).close()
+        except (urllib.error.URLError, OSError):
+            return False
+        return True
+
+
+@contextmanager
+def running_s3() -> Iterator[S3Server]:
+    """A server that ends with the block. A `SettingError` if its program cannot be had."""
+    program = s3_program()
+    folder = Path(tempfile.mkdtemp(prefix="penstock-s3-"))
+    try:
+        server = S3Server(program, folder)
+        try:
+            yield server
+        finally:
+            server.kill()
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def has_s3() -> bool:
+    """Whether the server's program is there, without building it."""
+    return (_home() / _NAME).exists()
+
+
+def s3_program() -> Path:
+    """The server's program, built if it is not there."""
+    home = _home()
+    home.mkdir(parents=True, exist_ok=True)
+    folder = home / _NAME
+    with (home / f"{_NAME}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not folder.exists():
+            _build(folder)
+    return folder / "versitygw"
+
+
+def _build(folder: Path) -> None:
+    go = shutil.which("go")
+    if go is None:
+        raise SettingError(
+            "the S3 server is built with Go, which is not on the path",
+            hint=f"install Go, or copy {folder} from a machine that has it",
+        )
+    part = Path(tempfile.mkdtemp(prefix=f"{folder.name}-", dir=folder.parent))
+    try:
+        subprocess.run(
+            [go, "install", f"{_MODULE}@{VERSION}"],
+            check=True, capture_output=True, text=True, timeout=_BUILD_S,
+            env=os.environ | {"GOBIN": str(part)},
+        )  # fmt: skip
+        part.rename(folder)
+    except (OSError, subprocess.SubprocessError) as failed:
+        said = str(getattr(failed, "stderr", "") or failed)[-500:]
+        raise SettingError(
+            f"cannot build the S3 server: {said}",
+            hint=f"check the network, or copy {folder} from a machine that has it",
+        ) from failed
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
+
+
+def _home() -> Path:
+    return Path(os.environ.get("PENSTOCK_CACHE", "~/.cache/penstock")).expanduser()
+
+
+def _free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        return int(free.getsockname()[1])

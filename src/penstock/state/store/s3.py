@@ -1,0 +1,198 @@
+"""S3 as the store uses it: how it is opened, what of Spark's settings holds, and writes on a condition.
+
+A small file is one request: pyarrow is told to open it late, and then puts it whole. A request that gets no
+answer for some seconds is given up and made again: by AWS's client twice, and then by `Files`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib.util import find_spec
+from typing import Any
+from urllib.parse import parse_qsl, unquote
+
+S3_SCHEMES = ("s3", "s3a", "s3n")
+_FLAGS = (
+    "allow_bucket_creation",
+    "allow_bucket_deletion",
+    "allow_delayed_open",
+    "force_virtual_addressing",
+)
+"""What a query may tell of S3 that is true or false."""
+TROUBLES = {
+    ("NO_SUCH_BUCKET", "NoSuchBucket"): "make the bucket first, or check its name and endpoint",
+    ("ACCESS_DENIED", "AccessDenied"): "give these keys, or this role, s3:GetObject, s3:PutObject and "
+    "s3:DeleteObject on the folder and s3:ListBucket on the bucket",
+    ("INVALID_ACCESS_KEY_ID", "InvalidAccessKeyId", "UserNotFound", "SIGNATURE_DOES_NOT_MATCH",
+     "SignatureDoesNotMatch"): "check the keys: spark.hadoop.fs.s3a.access.key "
+    "and .secret.key, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY on the driver and all executors",
+    ("ExpiredToken", "EXPIRED_TOKEN", "InvalidToken", "INVALID_TOKEN"): "the session token has expired: "
+    "start the flow again with a new one, or let machines have a role of their own",
+    ("status 301)", "PermanentRedirect", "AuthorizationHeaderMalformed"): "the bucket is in another "
+    "region: set spark.hadoop.fs.s3a.endpoint.region",
+    ("NoCredentials", "Unable to locate credentials"): "give keys: spark.hadoop.fs.s3a.access.key and "
+    ".secret.key, AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or a role of the machine",
+}  # fmt: skip
+"""What S3 answers when asking again does not help -> what to do."""
+PASSING = {
+    (
+        "TimeTooSkewed",
+        "TIME_TOO_SKEWED",
+    ): "set the clock of this machine (NTP): it differs from the store's",
+    (
+        "NETWORK_CONNECTION",
+        "Could not connect",
+        "EndpointConnectionError",
+    ): "check that the endpoint "
+    "(spark.hadoop.fs.s3a.endpoint) is right and answers, with http:// if it has no TLS",
+    (
+        "SLOW_DOWN",
+        "SlowDown",
+        "status 503)",
+    ): "the store is overloaded: fewer flows, or longer epochs, on it",
+}
+"""What may pass, when S3 answers it -> what to do if it does not."""
+_SECONDS = ("connect_timeout", "request_timeout")
+_WAYS: dict[str, Any] = {
+    # One request for a small file, instead of the three of an upload in parts.
+    "allow_delayed_open": True,
+    "connect_timeout": 3.0,
+    # Seconds without a byte.
+    "request_timeout": 5.0,
+}
+"""How S3 is asked, unless the folder's URI says otherwise."""
+
+
+def s3_arguments(
+    address: str, options: tuple[tuple[str, Any], ...] = ()
+) -> tuple[str, dict[str, Any]]:
+    """The path (bucket first) of a folder, and the arguments for pyarrow's S3 file system. What the query of
+    its URI says counts more than the options.
+
+    >>> s3_arguments("me:secret@bucket/flow%20a/?region=eu-west-1")[0]
+    'bucket/flow a'
+    """
+    path, _, query = address.partition("?")
+    bucket, _, folder = path.partition("/")
+    keys, _, bucket = bucket.rpartition("@")
+    arguments = _WAYS | dict(options)
+    if keys:
+        user, _, secret = keys.partition(":")
+        arguments |= {"access_key": unquote(user), "secret_key": unquote(secret)}
+    for name, value in parse_qsl(query):
+        flag, seconds = name in _FLAGS, name in _SECONDS
+        arguments[name] = value.lower() == "true" if flag else float(value) if seconds else value
+    return f"{bucket}/{unquote(folder)}".rstrip("/"), arguments
+
+
+def hint_for(refused: Exception, among: Mapping[tuple[str, ...], str]) -> str:
+    """What to do about an error of S3's; empty if it is none of these."""
+    said = str(refused)
+    return next((hint for words, hint in among.items() if any(w in said for w in words)), "")
+
+
+class ConditionalPuts:
+    """Puts of small files that succeed only where there is no file yet: of two at once, one does.
+
+    pyarrow has none, so they go through boto3, with the same keys and endpoint.
+    """
+
+    def __init__(self, arguments: Mapping[str, Any]) -> None:
+        self._arguments = dict(arguments)
+        self._client: Any = None
+
+    @staticmethod
+    def possible(arguments: Mapping[str, Any]) -> bool:
+        """Whether boto3 is there, and can do all that these arguments of pyarrow's file system say."""
+        beyond = {"role_arn", "anonymous", "proxy_options"} & {k for k, v in arguments.items() if v}
+        return not beyond and find_spec("boto3") is not None
+
+    def put(self, path: str, data: bytes) -> None:
+        """Write the file unless there is one; an `OSError` if the store refuses for another reason."""
+        from botocore.exceptions import BotoCoreError, ClientError
+
+        bucket, _, key = path.partition("/")
+        try:
+            self._open().put_object(Bucket=bucket, Key=key, Body=data, IfNoneMatch="*")
+        except ClientError as refused:
+            if refused.response["ResponseMetadata"]["HTTPStatusCode"] != 412:
+                raise OSError(str(refused)) from refused
+        except BotoCoreError as failed:
+            raise OSError(str(failed)) from failed
+
+    def _open(self) -> Any:
+        if self._client is None:
+            import boto3
+            from botocore.config import Config
+
+            told = self._arguments.get
+            endpoint = told("endpoint_override")
+            virtual = told("force_virtual_addressing") or not endpoint
+            self._client = boto3.client(
+                "s3",
+                aws_access_key_id=told("access_key"),
+                aws_secret_access_key=told("secret_key"),
+                aws_session_token=told("session_token"),
+                region_name=told("region"),
+                endpoint_url=f"{told('scheme') or 'https'}://{endpoint}" if endpoint else None,
+                verify=told("tls_ca_file_path"),
+                config=Config(
+                    connect_timeout=told("connect_timeout"),
+                    read_timeout=told("request_timeout"),
+                    retries={"mode": "standard", "total_max_attempts": 3},
+                    s3={"addressing_style": "virtual" if virtual else "path"},
+                ),
+            )
+        return self._client
+
+
+_CARRIED = {
+    "access.key": "access_key",
+    "secret.key": "secret_key",
+    "session.token": "session_token",
+    "endpoint.region": "region",
+}
+_NOT_CARRIED = (
+    "aws.credentials.provider",
+    "assumed.role.arn",
+    "encryption.algorithm",
+    "encryption.key",
+    "server-side-encryption-algorithm",
+    "server-side-encryption.key",
+    "proxy.host",
+    "signing-algorithm",
+    "requester.pays.enabled",
+    "custom.signers",
+)
+"""Settings of s3a that change who may read and write what, and that are not handed on to pyarrow."""
+S3A_SETTINGS = (
+    *_CARRIED,
+    "endpoint",
+    "connection.ssl.enabled",
+    "path.style.access",
+    *_NOT_CARRIED,
+)
+"""The settings of s3a that `s3_options` looks at."""
+
+
+def s3_options(settings: Mapping[str, str]) -> tuple[tuple[tuple[str, Any], ...], list[str]]:
+    """Hadoop's s3a settings, by their names behind `fs.s3a.`, as arguments of pyarrow's S3 file
+    system; and the names of those that cannot be handed on.
+
+    >>> s3_options({"endpoint": "http://minio:9000", "access.key": "me", "proxy.host": "p"})
+    ((('access_key', 'me'), ('endpoint_override', 'minio:9000'), ('scheme', 'http')), ['proxy.host'])
+    """
+    options: dict[str, Any] = {
+        to: settings[name] for name, to in _CARRIED.items() if settings.get(name)
+    }
+    endpoint = settings.get("endpoint", "")
+    if endpoint:
+        scheme, separator, address = endpoint.rpartition("://")
+        secure = settings.get("connection.ssl.enabled", "true").lower() != "false"
+        options["endpoint_override"] = address.rstrip("/")
+        options["scheme"] = scheme if separator else "https" if secure else "http"
+        # pyarrow puts the bucket into the path of an endpoint unless told not to; Hadoop must be told to.
+        if settings.get("path.style.access", "true").lower() == "false":
+            options["force_virtual_addressing"] = True
+    missing = [name for name in _NOT_CARRIED if settings.get(name)]
+    return tuple(sorted(options.items())), missing
