@@ -39,7 +39,7 @@ GOALS = {
     "recover_p99_s": Goal(at_most=5),
 }
 _SECONDS, _QUICK_SECONDS = 2_100.0, 90.0
-_UP_S, _CATCH_UP_S = 120.0, 180.0
+_UP_S, _CATCH_UP_S = 240.0, 300.0
 _POLL_S, _LOOK_S, _LINE_S = 0.02, 0.5, 10.0
 _HOLD_S = 1.5
 """Seconds without an epoch after which faults are put off."""

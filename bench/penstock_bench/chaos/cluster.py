@@ -16,10 +16,14 @@ import psutil
 
 from penstock.console.cluster.cluster import Cluster, Shape, running_cluster
 from penstock.state.store.files import Files
+from penstock.state.store.places import Place
+from penstock.state.store.s3 import s3_options
 from penstock_bench.broker import Broker, running_broker
 from penstock_bench.chaos.arena import MARK, Bearings, ChaosArena
 from penstock_bench.chaos.kinds import Need, Trouble, Whom
 from penstock_bench.chaos.load import PARTITIONS, TOPIC
+from penstock_bench.s3_faults import FaultProxy, S3Fault, faulty
+from penstock_bench.s3_server import S3Server, running_s3
 
 SHAPE = Shape(workers=2, cores=8, memory="3g")
 EXECUTOR_CORES, EXECUTOR_MEMORY = 4, "700m"
@@ -32,20 +36,41 @@ _CONF = {
 }
 
 
+_OF_THE_STORE: dict[Trouble, tuple[S3Fault, ...]] = {
+    "store slow": (S3Fault("slow", seconds=0.15),),
+    "store failing": (S3Fault("error", 0.3, status=500), S3Fault("error", 0.3, status=503)),
+    "store throttled": (S3Fault("throttle", 0.5),),
+    "store resets": (S3Fault("reset", 0.2), S3Fault("lost", 0.2), S3Fault("cut", 0.2)),
+}
+
+
 class ClusterGround:
     """A cluster, a broker and an object store that run. See `ground.Ground`."""
 
     offers: tuple[Need, ...] = ("burst", "process", "cluster")
 
-    def __init__(self, arena: ChaosArena, cluster: Cluster, broker: Broker) -> None:
+    def __init__(
+        self,
+        arena: ChaosArena,
+        cluster: Cluster,
+        broker: Broker,
+        store: S3Server,
+        proxy: FaultProxy,
+    ) -> None:
         self._arena, self._cluster, self._broker = arena, cluster, broker
+        self._store, self._proxy = store, proxy
         self._producer: subprocess.Popen[bytes] | None = None
-        self.bearings = Bearings(
-            str(arena.root / "checkpoint"), cluster.master, broker.servers, _CONF
-        )
+        s3a = {
+            f"spark.hadoop.fs.s3a.{name}": value
+            for name, value in store.settings(proxy.endpoint).items()
+        }
+        folder = f"s3a://{store.bucket}/chaos"
+        self.bearings = Bearings(folder, cluster.master, broker.servers, _CONF | s3a)
 
     def log(self) -> Files:
-        return Files(self.bearings.checkpoint)
+        return Files(
+            Place(f"s3://{self._store.bucket}/chaos", s3_options(self._store.settings())[0])
+        )
 
     def processes(self, whom: Whom) -> list[list[psutil.Process]]:
         cluster = self._cluster
@@ -55,7 +80,8 @@ class ClusterGround:
             "worker": [[worker.process] for worker in workers],
             "machine": [[worker.process, *_below(worker.process)] for worker in workers],
             "master": [[cluster.master_process]] if cluster.master_process else [],
-            "broker": [[psutil.Process(self._broker.process.pid)]],
+            "broker": _alive(self._broker.process),
+            "object store": _alive(self._store.process),
         }
         return found[whom]
 
@@ -69,9 +95,13 @@ class ClusterGround:
         elif whom == "broker":
             self._broker.process.wait()
             self._broker.start()
+        elif whom == "object store":
+            self._store.process.wait()
+            self._store.start()
 
     def trouble(self, what: Trouble, chance: random.Random) -> Callable[[], object]:
-        raise AssertionError(what)
+        self._proxy.order(*_OF_THE_STORE[what])
+        return self._proxy.clear
 
     def load(self) -> None:
         with (self._arena.root / "produce.log").open("ab") as log:
@@ -90,6 +120,10 @@ class ClusterGround:
             self._producer.wait()
 
 
+def _alive(process: subprocess.Popen[bytes]) -> list[list[psutil.Process]]:
+    return [[psutil.Process(process.pid)]] if process.poll() is None else []
+
+
 def _below(process: psutil.Process) -> list[psutil.Process]:
     with suppress(psutil.Error):
         return process.children(recursive=True)
@@ -103,6 +137,8 @@ def cluster_ground(arena: ChaosArena) -> Iterator[ClusterGround]:
         broker = ending.enter_context(running_broker())
         broker.create(TOPIC, PARTITIONS)
         cluster = ending.enter_context(running_cluster(SHAPE, arena.root / "cluster"))
-        ground = ClusterGround(arena, cluster, broker)
+        store = ending.enter_context(running_s3())
+        proxy = ending.enter_context(faulty(store.endpoint))
+        ground = ClusterGround(arena, cluster, broker, store, proxy)
         ending.callback(ground.end)
         yield ground

@@ -110,7 +110,9 @@ def flow(rows: DataFrame | LiveSource) -> ps.Flow:
     # Partitions of a topic do not advance together.
     partition = "partition" if isinstance(rows, LiveSource) else None
     return (
-        ps.flow(rows, arrival="arrival", event_time="at", delay=DELAY_MS / 1000, partition=partition)
+        ps.flow(
+            rows, arrival="arrival", event_time="at", delay=DELAY_MS / 1000, partition=partition
+        )
         .key_by("g", "k", slots=SLOTS)
         .window(ps.tumbling(WINDOW_MS / 1000))
         .aggregate(n=ps.count(), s=ps.sum("v"))

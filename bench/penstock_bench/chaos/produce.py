@@ -82,7 +82,14 @@ def send(producer: Any, number: Numbers, t_us: Numbers, arrival_ms: Numbers) -> 
     """Send rows, which arrive then, as the oracle has them."""
     at_ms, k, v = ChaosRows().numbers(number, t_us)
     at = np.datetime_as_string(at_ms.astype("datetime64[ms]"), timezone="UTC").tolist()
-    columns = (number.tolist(), arrival_ms.tolist(), at, group_of(k).tolist(), k.tolist(), v.tolist())
+    columns = (
+        number.tolist(),
+        arrival_ms.tolist(),
+        at,
+        group_of(k).tolist(),
+        k.tolist(),
+        v.tolist(),
+    )
     for n, arrival, *fields in zip(*columns, strict=True):
         value = json.dumps(dict(zip(("at", "g", "k", "v"), fields, strict=True)))
         producer.produce(TOPIC, value, partition=n % PARTITIONS, timestamp=arrival)
