@@ -26,10 +26,12 @@ hypothesis.settings.load_profile("tests")
 
 @pytest.fixture(scope="session", autouse=True)
 def _own_temporary_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """This run's temporary files, and those of its processes, are in a folder that nobody else uses."""
+    """This run's temporary files, and those of its processes, are in a folder that nobody else uses; so are
+    the keys of its queries."""
     folder = str(tmp_path_factory.mktemp("tmp"))
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TMPDIR", folder)
+        patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
         patch.setenv(MARK, str(os.getpid()))
         patch.setattr(tempfile, "tempdir", folder)
         yield

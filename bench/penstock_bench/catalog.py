@@ -13,6 +13,8 @@ from penstock_bench.chaos import pictures as chaos_pictures
 from penstock_bench.charts import Pictures
 from penstock_bench.live import bench as live
 from penstock_bench.live import pictures as live_pictures
+from penstock_bench.load import bench as load
+from penstock_bench.load import pictures as load_pictures
 from penstock_bench.migration import bench as migration
 from penstock_bench.migration import pictures as migration_pictures
 from penstock_bench.nexmark import bench as nexmark
@@ -60,6 +62,7 @@ BENCHES = {
     "burst": Bench(burst.run, burst.GOALS, burst_pictures.pictures),
     "chaos": Bench(chaos.run, chaos.GOALS, chaos_pictures.pictures, ("seconds", "seed", "cluster")),
     "live": Bench(live.run, live.GOALS, live_pictures.pictures, ("part",), live.merged),
+    "load": Bench(load.run, load.GOALS, load_pictures.pictures),
     "soak": Bench(soak.run, soak.GOALS, soak_pictures.pictures, ("minutes",)),
 }
 

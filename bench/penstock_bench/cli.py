@@ -27,7 +27,8 @@ def run_bench(
         str,
         typer.Argument(
             metavar="NAME",
-            help="Which one: pipeline, migration, nexmark, switch, ordered, burst, chaos, live or soak.",
+            help="Which one: pipeline, migration, nexmark, switch, ordered, burst, chaos, live, load "
+            "or soak.",
         ),
     ],
     json_file: Annotated[

@@ -4,6 +4,7 @@ triggers are timed, the same way for each.
 
 from __future__ import annotations
 
+import json
 import shutil
 import tempfile
 import threading
@@ -164,3 +165,24 @@ def started_ms(progress: dict[str, Any]) -> float:
     """When a trigger began, in milliseconds since 1970."""
     text = str(progress["timestamp"]).replace("Z", "+00:00")
     return datetime.fromisoformat(text).timestamp() * 1000
+
+
+def in_sink_ms(progress: dict[str, Any]) -> float:
+    """When a trigger's output was in the sink, in milliseconds since 1970."""
+    took = progress["durationMs"]
+    return started_ms(progress) + float(took["triggerExecution"] - took.get("commitOffsets", 0))
+
+
+def end_row(progress: dict[str, Any]) -> int:
+    """Rows that the first source, one of `arriving`, had given at the end of a trigger."""
+    return _row(progress["sources"][0]["endOffset"])
+
+
+def start_row(progress: dict[str, Any]) -> int:
+    """The same at its beginning."""
+    return _row(progress["sources"][0]["startOffset"])
+
+
+def _row(offset: Any) -> int:
+    facts = json.loads(offset) if isinstance(offset, str) else offset
+    return int(facts["row"]) if facts else 0

@@ -33,12 +33,16 @@ The map, along the way of a record and then of a decision:
 
 Each folder's docstring is its own map. Imports go one way: cli, console, flows, spark, driver, sim,
 offload, live, then courier, host and control side by side, exchange, wire, plan, testing, operators, then
-state and runtime side by side, and at the bottom settings, faults, extensions, call_text, codec, model and
-errors.
+state and runtime side by side, and at the bottom settings, faults, extensions, call_text, codec, model,
+kernel_cache and errors.
 """
 
+import os
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from penstock.kernel_cache import keep_kernels
 
 if TYPE_CHECKING:
     from penstock.control.elastic import Elastic
@@ -112,6 +116,8 @@ _HOMES = {
     "state.variables.values": "Row",
 }
 """Module below `penstock` -> the public names that it holds."""
+keep_kernels(Path(__file__).parent, os.environ)  # before any of them is loaded
+
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names.split()}
 
 

@@ -156,7 +156,8 @@ class ChangedInputError(ProtocolError):
 
 
 class HostLostError(PenstockError):
-    """A host died or cannot be reached; `location` is where it listened, if that is known."""
+    """A host died or cannot be reached; `location` is where it listened, if that is known. If there are
+    several, their locations are separated by spaces."""
 
     def __init__(self, message: str, *, hint: str = "", location: str = "") -> None:
         self.location = location

@@ -38,6 +38,29 @@ def port_range(text: int | str) -> range:
 
 
 @dataclass(frozen=True)
+class Tls:
+    """Certificates with which all endpoints of a flow speak TLS: files in PEM format, at the same place on
+    every machine that runs the driver, a host or a courier.
+
+    >>> Tls("/etc/penstock/node.crt", "/etc/penstock/node.key", "/etc/penstock/ca.crt").mutual
+    True
+    """
+
+    certificate: str
+    """The certificate of the machine, or one for all of them. It is shown as a server and as a client."""
+    key: str
+    """Its private key."""
+    authority: str
+    """The certificate of the authority that has signed all of them. No other one is trusted."""
+    name: str | None = None
+    """A DNS name that is in every certificate, and is asked for instead of the address: machines come and go,
+    and with them addresses. None: each certificate must name the address that its machine is reached at."""
+    mutual: bool = True
+    """Whether clients must show a certificate, too. Without that, whoever reaches an endpoint can have it
+    receive a request before its token is looked at."""
+
+
+@dataclass(frozen=True)
 class Settings:
     """How a started flow behaves.
 
@@ -137,6 +160,19 @@ class Settings:
     """Megabytes of dead letters that a checkpoint keeps. Beyond that the oldest go: rows that fail day
     after day, and that nobody looks at, must not fill the store."""
 
+    tls: Tls | None = None
+    """Certificates, for TLS between all parts of the flow. None: tokens and rows cross the network as they
+    are."""
+
+    request_mb: float = 256.0
+    """Megabytes that the body of one request may have; rows of channels and streams are no such body. A
+    courier tells the driver in one of all rows that it has set aside in an epoch."""
+
+    control_token_file: str | None = None
+    """A file with the token that `penstock ctl` must show, such as a mounted secret, for those who steer from
+    another machine. None: the environment's PENSTOCK_CONTROL_TOKEN, or else a random one, which only the
+    user who started the flow can read, on the driver's machine."""
+
     faults: tuple[Fault, ...] = ()
     """For tests and trials: what happens at which points of this flow's processes (see
     `penstock.testing`)."""
@@ -155,7 +191,7 @@ class Settings:
             port_range(ports)
         if self.host_staged_mb is not None and self.host_staged_mb <= 0:
             raise SettingError(f"host_staged_mb={self.host_staged_mb}", hint="use more than 0")
-        for name in ("live_window_mb", "live_pause_ms", "live_partitions_ms"):
+        for name in ("request_mb", "live_window_mb", "live_pause_ms", "live_partitions_ms"):
             if getattr(self, name) <= 0:
                 raise SettingError(f"{name}={getattr(self, name)}", hint="use more than 0")
         if self.schedule not in get_args(ScheduleName):

@@ -28,6 +28,8 @@ from penstock_bench.live.parts import hotspots as live_hotspots
 from penstock_bench.live.parts import latency as live_latency
 from penstock_bench.live.parts import migration as live_migration
 from penstock_bench.live.parts import switch as live_switch
+from penstock_bench.load import bench as load
+from penstock_bench.load.trial import RateTrial
 from penstock_bench.migration import bench as migration
 from penstock_bench.nexmark import bench as nexmark
 from penstock_bench.ordered import bench as ordered
@@ -285,6 +287,39 @@ def _live_chains() -> list[Result]:
 def live_report(peers: bool = True) -> dict[str, Any]:
     """As `live.run` makes it of all parts."""
     told: dict[str, Any] = json.loads(live.report(live_results(peers)).to_json())
+    return told
+
+
+def load_searches(rounds: int = 2) -> list[load.Search]:
+    """Penstock holds three times what Spark does with its default store, which is the better one."""
+    most = {"penstock": 1_500_000.0, "native_rocksdb": 400_000.0, "native_hdfs": 500_000.0}
+
+    def trial(rate: float, limit: float) -> RateTrial:
+        if rate > 1.5 * limit:
+            return RateTrial(rate, 0.1, None, None, None, 0.2, grew=True)
+        share = rate / limit
+        success, growth_ms = (1.0, 5.0) if rate <= limit else (0.6, 400.0)
+        return RateTrial(
+            rate, success, 900 * share, 1400 * share, growth_ms, 1.0, grew=rate > limit
+        )
+
+    return [
+        load.Search(
+            query,
+            side,
+            limit / scale * (1 + 0.02 * number),
+            tuple(trial(limit * share, limit / scale) for share in (0.3, 0.5, 0.8, 1.0, 1.7)),
+        )
+        for query, scale in (("sum", 1.0), ("q5", 2.0))
+        for number in range(rounds)
+        for side, limit in most.items()
+        if number == 0 or side != "native_rocksdb"
+    ]
+
+
+def load_report() -> dict[str, Any]:
+    """As `load.run` makes it."""
+    told: dict[str, Any] = json.loads(load.report(load_searches(), load.FULL).to_json())
     return told
 
 

@@ -26,6 +26,7 @@ from tests.bench.made_up import (
     burst_report,
     chaos_report,
     live_report,
+    load_report,
     migration_report,
     nexmark_report,
     ordered_report,
@@ -46,6 +47,7 @@ NAMES = {
         *("cumulative-p99-50mb", "p99-50mb", "p50-50mb", "cumulative-p99-5gb", "p99-5gb"),
         *("skew-p50", "skew-p99", "strategies", "moved", "recovery"),
     ],
+    "load": [""],
     "nexmark": [""],
     "soak": [""],
     "ordered": [
@@ -63,6 +65,7 @@ REPORTS: dict[str, Callable[[], dict[str, Any]]] = {
     "burst": burst_report,
     "chaos": chaos_report,
     "live": live_report,
+    "load": load_report,
     "soak": soak_report,
     "migration": lambda: migration_report(
         replace(migration.FULL, sizes=("50mb", "5gb"), fractions=(0.5, 1.0))

@@ -46,7 +46,7 @@ _STEP = StepRoutes(
     (2,),
     offload=_OFFLOAD,
 )
-PLAN = EpochPlan(3, 1, 2, (_STEP,), "grpc://d:1", "t", "there", (("map-1", _OFFLOAD),), ("map-1",))
+PLAN = EpochPlan(3, 1, 2, (_STEP,), "grpc://d:1", "there", (("map-1", _OFFLOAD),), ("map-1",))
 HEADER = ChannelHeader.of_chain(PLAN, 1, 17, keep_late=True)
 MANIFEST = Manifest(
     7, 1, 5, "layouts/5-a.json", (DeltaRef("sum", "sum/0", "deltas/7", 3, 512, 99, "88"),),

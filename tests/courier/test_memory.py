@@ -29,6 +29,7 @@ from penstock.operators.window.plan import WindowPlan
 from penstock.operators.window.windows import hopping, session_window, tumbling
 from penstock.plan.epoch import EpochPlan, RouteTable, StepRoutes
 from penstock.plan.steps import FlowPlan, KeyedStep, SourcePlan
+from penstock.wire.access import Access
 from tests.operators.processors import Summed
 
 SCHEMA = pa.schema([("user", pa.string()), ("n", pa.int64()), ("at", pa.timestamp("us", "UTC"))])
@@ -85,8 +86,8 @@ def batch(number: int, schema: pa.Schema, keys: int) -> pa.RecordBatch:
 @pytest.mark.parametrize("name", PLANS)
 def test_a_long_input_of_few_keys(monkeypatch: pytest.MonkeyPatch, name: str, late: bool) -> None:
     plan = PLANS[name]
-    monkeypatch.setattr(channels, "endpoint", lambda place, token: Sink())
-    monkeypatch.setattr(delivery, "endpoint", lambda place, token: Sink())
+    monkeypatch.setattr(channels, "endpoint", lambda place, access: Sink())
+    monkeypatch.setattr(delivery, "endpoint", lambda place, access: Sink())
     routes = RouteTable.even([HostId("step/0"), HostId("step/1")], 8)
     time = EpochTime(0, 0, watermark_ms=1 << 50 if late else None)
     steps = (StepRoutes(StepId("step"), routes, ("a", "b"), time),)
@@ -99,8 +100,8 @@ def test_a_long_input_of_few_keys(monkeypatch: pytest.MonkeyPatch, name: str, la
             yield batch(number, plan.inputs[0], keys=50)
             held.append(pa.total_allocated_bytes() - before)
 
-    epoch = EpochPlan(0, 0, 1, steps, "", "token")
-    for _ in Courier(flow, lambda: (epoch, Task(0, 0)), 1000, 1000)(coming()):
+    epoch = EpochPlan(0, 0, 1, steps, "")
+    for _ in Courier(flow, lambda: (epoch, Task(0, 0)), Access("token"), 1000, 1000)(coming()):
         pass
     assert len(held) == BATCHES
     assert max(held) < HELD * one, f"{max(held) / one:.0f} batches were held"

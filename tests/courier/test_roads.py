@@ -22,6 +22,7 @@ from penstock.operators.places import SERIAL, Places, with_places
 from penstock.operators.process.step import ProcessPlan
 from penstock.plan.epoch import EpochPlan, Offload, RouteTable, StepRoutes
 from penstock.plan.steps import FlowPlan, KeyedStep, SourcePlan
+from penstock.wire.access import Access
 from penstock.wire.messages import ChannelHeader, Close
 from penstock.wire.report import Seen
 from tests.operators.processors import SCHEMA, Summed
@@ -41,7 +42,6 @@ PLAN = EpochPlan(
         ),
     ),
     "",
-    "token",
 )
 
 
@@ -94,7 +94,7 @@ def through(
         for start in (0, 20)
     ]  # fmt: skip
     flow = FlowPlan((SourcePlan(SCHEMA),), (STEP,), ordered=ordered)
-    with HostRoad(Delivery(flow, PLAN, Task(0, 0), 1000, 1000), 0, STEP) as road:
+    with HostRoad(Delivery(flow, PLAN, Task(0, 0), Access("token"), 1000, 1000), 0, STEP) as road:
         road.send([sent])
         assert sum(road.tell(Seen(0)).loads["step"]) == 40
         given = list(road.answer())

@@ -213,7 +213,7 @@ class Pretence:
         reach = self.loop.reach if orders.offloads else None
         maps = tuple((n, o) for n, o in orders.offloads.items() if n in orders.timed)
         plan = EpochPlan(
-            self.epoch, run, self.partitions, tuple(steps), "", "", reach, maps, orders.timed
+            self.epoch, run, self.partitions, tuple(steps), "", reach, maps, orders.timed
         )
         self.loop.begin(plan)
         self.plans.append(plan)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from penstock.driver.couriers import CourierCrew
 from penstock.driver.registry import HostRecord, Registry
 from penstock.settings import Settings
+from penstock.wire.access import Access
 from penstock.wire.addresses import LOOPBACK
 from penstock.wire.flight import TokenServer
 
@@ -32,9 +33,9 @@ class NoJobs:
 
 
 def test_a_courier_that_is_gone_when_a_run_ends_is_not_in_the_next_one() -> None:
-    registry = Registry(LOOPBACK, "t")
-    jobs, servers = NoJobs(), [TokenServer(LOOPBACK, "t") for _ in range(2)]
-    crew = CourierCrew(jobs, registry, "t", Settings())
+    registry = Registry(LOOPBACK, Access("t"))
+    jobs, servers = NoJobs(), [TokenServer(LOOPBACK, Access("t")) for _ in range(2)]
+    crew = CourierCrew(jobs, registry, Access("t"), Settings())
     try:
         crew.start(2)
         for name, server in zip(crew.names, servers, strict=True):

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from penstock import codec
-from penstock.errors import HostLostError, StepError
+from penstock.errors import HostLostError, ProtocolError, StepError
 from penstock.faults import Fault, InjectedFault, armed
 from penstock.plan.epoch import RouteTable
 from penstock.settings import Settings
@@ -296,16 +296,22 @@ def test_a_lost_courier_gives_its_partitions_to_the_others_until_it_is_back(stor
         assert flow.couriers.orders[2]["courier/0"].epoch == lasts[0] + 1
 
 
-def test_runs_without_a_manifest_between_them_are_bounded(store: Store) -> None:
-    settings = Settings(epoch_runs=3)
+@pytest.mark.parametrize("patience_ms", [0, 1_200])
+def test_runs_without_a_manifest_between_them_are_bounded(store: Store, patience_ms: int) -> None:
+    """In number and, while somebody cannot be reached, in time."""
+    settings = Settings(epoch_runs=3, rpc_timeout_ms=patience_ms or 120_000)
+    error = HostLostError("a link broke") if patience_ms else ProtocolError("a message too many")
     with pretended(store, settings=settings) as flow:
         flow.hosts.slow = {A}
         flow.start()
-        for run in range(3):
-            until(lambda run=run: len(flow.couriers.orders) == run + 1)  # type: ignore[misc]
-            flow.fail(HostLostError("a link broke"))
-        with pytest.raises(HostLostError, match="a link broke"):
+        runs = 0
+        while not flow.outcome.done():
+            until(lambda runs=runs: flow.outcome.done() or len(flow.couriers.orders) > runs)  # type: ignore[misc]
+            runs = len(flow.couriers.orders)
+            flow.fail(error)
+        with pytest.raises(type(error), match=error.message):
             flow.outcome.result(10)
+        assert runs == (5 if patience_ms else 3), "two more, with a pause of a second before each"
 
 
 def test_runs_with_manifests_between_them_are_not(store: Store) -> None:

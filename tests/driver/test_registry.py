@@ -8,6 +8,7 @@ import pytest
 
 from penstock.driver.registry import Registry
 from penstock.errors import ChangedInputError, HostLostError, PenstockError, StaleRunError, to_wire
+from penstock.wire.access import Access
 from penstock.wire.addresses import LOOPBACK
 
 
@@ -15,7 +16,9 @@ from penstock.wire.addresses import LOOPBACK
 def test_why_a_run_was_given_up_stays_known(kind: type[PenstockError]) -> None:
     """Its jobs are then cancelled, and other couriers tell that their inputs broke off."""
     cancelled = list[tuple[int, int]]()
-    registry = Registry(LOOPBACK, "token", lambda epoch, run: cancelled.append((epoch, run)))
+    registry = Registry(
+        LOOPBACK, Access("token"), lambda epoch, run: cancelled.append((epoch, run))
+    )
     try:
         why, stale = kind("this is why"), StaleRunError("the run is over")
         cut = PenstockError("ArrowInvalid: the stream ended")

@@ -15,7 +15,7 @@ import pytest
 from penstock.courier import channels
 from penstock.errors import HostLostError
 from penstock.faults import FAULT_POINTS
-from penstock.wire.flight import PING, Endpoint
+from penstock.wire.flight import Endpoint
 from penstock.wire.messages import ChannelHeader
 from tests.trials.cluster import SETTINGS
 from tests.trials.ledger import SLOTS
@@ -143,13 +143,25 @@ def test_one_bad_link_does_not_use_up_the_runs_of_an_epoch(
         flow.check()
 
 
+class Mute:
+    """A connection on which no call is answered."""
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        self._endpoint = endpoint
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._endpoint, name)
+
+    def call(self, action: str, timeout_ms: int, **arguments: Any) -> Any:
+        raise HostLostError("no answer", location=self._endpoint.location)
+
+
 def cut_link(
     monkeypatch: pytest.MonkeyPatch, flow: Trial, partition: int, host: str, hangs: bool
 ) -> None:
     """Let the courier of a partition not reach a host; if it `hangs`, it gets no answers from it."""
-    init, read, ask = channels.Channels.__init__, channels.Channels.answer, Endpoint.call
+    init, read = channels.Channels.__init__, channels.Channels.answer
     watch = channels.Channels._watch
-    mine = threading.local()
 
     def location() -> str | None:
         record = flow.cluster.registry.host(host)
@@ -168,18 +180,12 @@ def cut_link(
         return read(self, aside)
 
     def watched(self: Any) -> None:
-        mine.cut = self.cut
+        self._endpoints = [Mute(e) if e.location == self.cut else e for e in self._endpoints]
         watch(self)
-
-    def call(self: Endpoint, action: str, timeout_ms: int, **arguments: Any) -> Any:
-        if action == PING and self.location == getattr(mine, "cut", None):
-            raise HostLostError("no answer", location=self.location)
-        return ask(self, action, timeout_ms, **arguments)
 
     monkeypatch.setattr(channels.Channels, "__init__", opened)
     monkeypatch.setattr(channels.Channels, "answer", answer)
     monkeypatch.setattr(channels.Channels, "_watch", watched)
-    monkeypatch.setattr(Endpoint, "call", call)
 
 
 # What is told

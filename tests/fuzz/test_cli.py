@@ -57,7 +57,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
         "list/penstock/flow.json": b"[1, 2]",
         "keys/penstock/flow.json": b'{"format": 2, "id": "x", "steps": [{"id": "s", "slots": -1}]}',
         "control/penstock/control.json": b'{"location": 5}',
-        "nobody/penstock/control.json": b'{"location": "grpc://127.0.0.1:1", "token": "t", "pid": 1}',
+        "nobody/penstock/control.json": b'{"location": "grpc://127.0.0.1:1", "pid": 1}',
         "journal/penstock/journal/000-0.jsonl": b'{"time_ms": "x"}\nnothing\n',
         "events/penstock/events/1/0.jsonl-gz": b"no gzip",
         "manifest/penstock/flow.json": b'{"format": 2, "id": "x", "steps": []}',

@@ -23,6 +23,7 @@ from penstock.host.main import HostOrder, HostTask, TaskOrder
 from penstock.host.server import HostServer
 from penstock.operators.operator import EpochTime
 from penstock.plan.assignment import Assignment
+from penstock.wire.access import Access
 from penstock.wire.addresses import LOOPBACK
 from penstock.wire.flight import Endpoint, TokenServer
 from penstock.wire.live import (
@@ -46,6 +47,7 @@ from tests.trials.trial import FLOWS
 FLOW = FLOWS["sums"][0]
 STEP = FLOW.keyed[0]
 TOKEN = "token"
+ACCESS = Access(TOKEN)
 SHORT_MS = 10_000
 SOON = replace(SETTINGS, rpc_timeout_ms=200)
 ROWS = pa.RecordBatch.from_pylist([{"k": 1, "v": 2}, {"k": 3, "v": 4}], STEP.plan.inputs[0])
@@ -78,7 +80,7 @@ TICKET = codec.to_plain(CopyTicket("slot", -1, (0,)))
 def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HostServer]:
     store = str(tmp_path_factory.mktemp("store"))
     order = TaskOrder(
-        (HostOrder(f"{STEP.id}/0", STEP),), FLOW, store, "grpc://127.0.0.1:1", TOKEN, True, SOON
+        (HostOrder(f"{STEP.id}/0", STEP),), FLOW, store, "grpc://127.0.0.1:1", ACCESS, True, SOON
     )
     task = HostTask(order, LOOPBACK, lambda: None, None)
     yield task.servers[0]
@@ -88,7 +90,7 @@ def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HostServer]:
 
 @pytest.fixture(scope="module")
 def registry() -> Iterator[Registry]:
-    with Registry(LOOPBACK, TOKEN) as made:
+    with Registry(LOOPBACK, ACCESS) as made:
         made.expect(0, 0, lambda seen: None)
         yield made
 
@@ -96,7 +98,7 @@ def registry() -> Iterator[Registry]:
 @pytest.fixture
 def client(host: HostServer) -> Iterator[Endpoint]:
     """Of a host that has all slots."""
-    made = Endpoint(host.location, TOKEN)
+    made = Endpoint(host.location, ACCESS)
     made.call("assign", SHORT_MS, **ASSIGN)
     yield made
     made.close()

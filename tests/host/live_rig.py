@@ -23,6 +23,7 @@ from penstock.plan.steps import KeyedStep
 from penstock.state.keys.codec import slots_of
 from penstock.state.store.manifest import DeltaRef, Manifest
 from penstock.state.store.store import Store
+from penstock.wire.access import Access
 from penstock.wire.addresses import LOOPBACK
 from penstock.wire.flight import Endpoint
 from penstock.wire.live import (
@@ -42,7 +43,7 @@ SCHEMA = pa.schema([("k", pa.int64()), ("v", pa.int64())])
 PLAN = AggregatePlan(SCHEMA, ["k"], {"t": sum("v"), "n": count()})
 KEYS = list(range(16))
 WIRE = PLAN.wire[ROWS]
-TOKEN = secrets.token_hex(8)
+ACCESS = Access(secrets.token_hex(8))
 EPOCH = EpochTime(0, 0)
 
 
@@ -66,7 +67,7 @@ class Stream:
         self.rows: list[dict[str, Any]] = []
         self.backs: list[Back] = []
         self.failed: Exception | None = None
-        self._endpoint = Endpoint(location, TOKEN)
+        self._endpoint = Endpoint(location, ACCESS)
         self._endpoint.greet(5_000)
         self._stack = ExitStack()
         self._writer, self._reader = self._stack.enter_context(
@@ -145,14 +146,14 @@ class Rig:
                 step=STEP,
                 host=name,
                 listen=LOOPBACK,
-                token=TOKEN,
+                access=ACCESS,
                 tag=f"t{n}",
                 timeout_ms=10_000,
                 on_stop=lambda: None,
             )
             for n, name in enumerate(self.names)
         ]
-        self.lines = [Endpoint(server.location, TOKEN) for server in self.servers]
+        self.lines = [Endpoint(server.location, ACCESS) for server in self.servers]
         for host, line in enumerate(self.lines):
             line.call(
                 "assign", 5_000, assignment=codec.to_plain(self.owned(host, version)), wait=False

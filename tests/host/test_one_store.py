@@ -19,11 +19,12 @@ from penstock.model import HostId
 from penstock.plan.steps import KeyedStep
 from penstock.state.store import ownership
 from penstock.state.store.store import Place, Store
+from penstock.wire.access import Access
 from penstock.wire.addresses import LOOPBACK
 from tests.trials.cluster import SETTINGS
 from tests.trials.ledger import SUMS
 
-TOKEN = secrets.token_hex(8)
+ACCESS = Access(secrets.token_hex(8))
 
 
 class Jobs:
@@ -39,7 +40,7 @@ class Jobs:
             SUMS,
             self._place,
             self._registry.location,
-            TOKEN,
+            ACCESS,
             True,
             SETTINGS,
         )
@@ -71,9 +72,9 @@ def test_a_host_that_sees_another_store_ends_the_query(
     monkeypatch.setattr(ownership, "_LOOKS_S", (0.01,))
     store = Store(str(tmp_path / "driver"))
     store.claim(0)
-    registry = Registry(LOOPBACK, TOKEN)
+    registry = Registry(LOOPBACK, ACCESS)
     jobs = Jobs(registry, replace(store.place, uri=str(tmp_path / "elsewhere")))
-    fleet = Fleet(jobs, registry, TOKEN, replace(SETTINGS, host_start_ms=600_000))
+    fleet = Fleet(jobs, registry, ACCESS, replace(SETTINGS, host_start_ms=600_000))
     began = time.monotonic()
     try:
         fleet.add(HostId("sums/0"), SUMS.keyed[0])

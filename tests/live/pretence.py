@@ -22,6 +22,7 @@ from penstock.operators.operator import EpochTime
 from penstock.plan.epoch import RouteTable
 from penstock.plan.steps import FlowPlan, KeyedStep
 from penstock.settings import Settings
+from penstock.wire.access import Access
 from penstock.wire.addresses import LOOPBACK
 from penstock.wire.flight import Endpoint, Endpoints, TokenServer
 from penstock.wire.live import (
@@ -37,7 +38,7 @@ from penstock.wire.live import (
     unpack,
 )
 
-TOKEN = "t"
+ACCESS = Access("t")
 WAIT_S = 20.0
 
 
@@ -164,7 +165,7 @@ class PretendDriver(TokenServer):
     """Takes what couriers tell."""
 
     def __init__(self) -> None:
-        super().__init__(LOOPBACK, TOKEN)
+        super().__init__(LOOPBACK, ACCESS)
         self.passed: list[EpochPassed] = []
         self.troubles: list[PenstockError] = []
         self.registered: list[dict[str, Any]] = []
@@ -183,7 +184,7 @@ class PretendHost(TokenServer):
     """
 
     def __init__(self, name: str, step: KeyedStep) -> None:
-        super().__init__(LOOPBACK, TOKEN)
+        super().__init__(LOOPBACK, ACCESS)
         self.name, self.step = name, step
         self.operator = step.operator()
         self.log: list[Frame] = []
@@ -267,14 +268,14 @@ class Scene:
             tuple(sources),
             self.shelf,
             self.driver.location,
-            TOKEN,
+            ACCESS,
             True,
             settings or Settings(),
         )
         positions = {n: source.first(source.partitions()) for n, source in enumerate(sources)}
         self.order = LiveOrder(1, 0, 1, 5, tuple(steps), positions, **order)
-        self._driver = Endpoint(self.driver.location, TOKEN)
-        self._endpoints = Endpoints(TOKEN)
+        self._driver = Endpoint(self.driver.location, ACCESS)
+        self._endpoints = Endpoints(ACCESS)
         self.deaths: list[bool] = []
         self.numbers = 0
         self.epoch = 5

@@ -17,7 +17,7 @@ from penstock.live.task import run_courier
 from penstock.plan.steps import FlowPlan, SourcePlan
 from penstock.wire.flight import Endpoint
 from penstock.wire.live import CheckpointMessage, Guides, Message, StepGuide
-from tests.live.pretence import TOKEN, Scene, TapSource, taps, wait_for
+from tests.live.pretence import ACCESS, Scene, TapSource, taps, wait_for
 from tests.live.test_loop import CALM, ROWS, TOTALS, rows_of, totals_of
 
 
@@ -30,7 +30,7 @@ def courier() -> Iterator[tuple[TapSource, Scene, Endpoint]]:
     task = threading.Thread(target=run_courier, args=[scene.task])
     task.start()
     wait_for(lambda: scene.driver.registered)
-    line = Endpoint(scene.driver.registered[0]["location"], TOKEN)
+    line = Endpoint(scene.driver.registered[0]["location"], ACCESS)
     try:
         yield source, scene, line
     finally:

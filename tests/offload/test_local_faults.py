@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from penstock.offload.backends.local.backend import LocalFunctions, LocalWorkers
+from penstock.wire.access import Access
 from tests.offload.backends.flows import counting, slow_or_wrong
 from tests.offload.in_process import Helped
 from tests.trials.cluster import cluster
@@ -57,7 +58,7 @@ def some_rows(seed: int) -> list[Row]:
 
 def test_burst_workers_are_killed_and_stopped_in_the_middle(tmp_path: Path) -> None:
     totals: dict[str, int] = {}
-    started = LocalFunctions(at_most=3, keep_warm=3).start(FLOW, "run", "token")
+    started = LocalFunctions(at_most=3, keep_warm=3).start(FLOW, "run", Access("token"))
     by = Helped(FLOW, started.reach, seed=4, deadline_ms=600)
     by.chance = 1.0
     wrecker = Wrecker(started, times=6)

@@ -210,7 +210,7 @@ def test_burst_workers_are_ended_and_not_starting_when_the_query_is() -> None:
 
 def test_a_plan_tells_couriers_all_of_it() -> None:
     offload = Offload(np.array([0.0, 1.0]), 3, 500, per_courier=(1, 2))
-    plan = EpochPlan(7, 0, 2, (), "", "", "there", ((SEGMENT, offload),), (SEGMENT,))
+    plan = EpochPlan(7, 0, 2, (), "", "there", ((SEGMENT, offload),), (SEGMENT,))
     told = codec.decode(codec.encode(plan), EpochPlan)
     [(name, found)] = told.map_offloads
     assert (name, told.timed) == (SEGMENT, (SEGMENT,))

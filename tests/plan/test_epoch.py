@@ -19,7 +19,7 @@ def plan_of(**options: object) -> EpochPlan:
     routes = RouteTable.even([HostId("sum/0"), HostId("sum/1")], slots=6)
     time = EpochTime(3, 1_000, watermark_ms=900)
     step = StepRoutes(StepId("sum"), routes, ("a:1", "b:2"), time, **options)  # type: ignore[arg-type]
-    return EpochPlan(3, 1, 8, (step,), "driver:1", "token")
+    return EpochPlan(3, 1, 8, (step,), "driver:1")
 
 
 @pytest.mark.parametrize("options", [{}, {"watched": (2, 5), "two_stage": True}])

@@ -11,7 +11,8 @@ from pyspark.sql import SparkSession
 import penstock as ps
 from penstock.errors import SettingError
 from penstock.spark import maven
-from penstock.spark.connector import CHECKED, spark_defaults, with_connector
+from penstock.spark.connector import CHECKED, with_connector
+from penstock.spark.known_settings import spark_defaults
 from penstock.spark.maven import Artifact, is_cached, jar_folder, jar_list
 from penstock.spark.private import builder_settings
 

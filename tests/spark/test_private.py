@@ -78,3 +78,16 @@ def test_sessions_that_cannot_hold_hosts_are_refused(
     monkeypatch.setattr(spark.sparkContext, "getConf", lambda: conf)
     with pytest.raises(ps.SettingError, match=r"What to do: .*spark\.speculation=false"):
         ps.flow(rows)
+
+
+def test_what_a_running_session_has_stays(spark: SparkSession) -> None:
+    adaptive = "spark.sql.adaptive.enabled"
+    assert private.running_settings()["spark.app.name"] == "penstock-tests"
+    before = str(spark.conf.get(adaptive))
+    spark.conf.set(adaptive, "true")
+    try:
+        builder = ps.configure(SparkSession.Builder())
+        assert adaptive not in private.builder_settings(builder)
+        assert builder.getOrCreate().conf.get(adaptive) == "true"
+    finally:
+        spark.conf.set(adaptive, before)

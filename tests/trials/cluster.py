@@ -53,6 +53,7 @@ from penstock.state.store.reader import StateReader
 from penstock.state.store.store import Store
 from penstock.state.table.table import KEY
 from penstock.testing import Uncombined
+from penstock.wire.access import Access
 from penstock.wire.addresses import LOOPBACK
 from tests.trials.plain_rows import Row, arrow_batch, net, plain
 from tests.trials.thread_hosts import Birth, ThreadHosts, open_store
@@ -302,12 +303,12 @@ class MiniCluster:
     # The driver
 
     def _start_driver(self) -> None:
-        self.token = secrets.token_hex(8)
+        self.access = Access(secrets.token_hex(8))
         store = self._claimed()
         self.place = store.place
-        self.registry = Registry(LOOPBACK, self.token, lambda *_: self._cancel())
-        self.jobs = ThreadHosts(self, self.registry, self.token)
-        self.fleet = Fleet(self.jobs, self.registry, self.token, self.settings)
+        self.registry = Registry(LOOPBACK, self.access, lambda *_: self._cancel())
+        self.jobs = ThreadHosts(self, self.registry, self.access)
+        self.fleet = Fleet(self.jobs, self.registry, self.access, self.settings)
         self.relocation = Relocation(
             self.flow.keyed, self.hosts, self.fleet, self.settings, self.migration
         )
@@ -318,7 +319,6 @@ class MiniCluster:
             self.relocation,
             self.registry,
             store,
-            self.token,
             self.settings,
             clock_ms=lambda: self.now_ms,
             steady_ms=lambda: 0.0,
@@ -360,7 +360,7 @@ class MiniCluster:
         self.runner.stop()
         self.fleet.stop()
         self.registry.shutdown()
-        channels._endpoints.close(self.token)
+        channels._endpoints.close(self.access)
 
     # Spark
 
@@ -418,6 +418,7 @@ class MiniCluster:
         courier = Courier(
             self.flow,
             lambda: (codec.decode(text, EpochPlan), task),
+            self.access,
             self.settings.rpc_timeout_ms,
             self.settings.exchange_timeout_ms,
             keep_late=True,

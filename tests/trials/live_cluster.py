@@ -48,6 +48,7 @@ from penstock.offload.keeper import WorkerKeeper
 from penstock.plan.migration import Migration
 from penstock.plan.steps import FlowPlan
 from penstock.settings import Settings
+from penstock.wire.access import Access
 from penstock.wire.addresses import LOOPBACK
 from penstock.wire.flight import Endpoint
 from tests.trials.plain_rows import Row
@@ -151,12 +152,12 @@ class ThreadCouriers:
             cluster.sources,
             cluster.outlet,
             cluster.registry.location,
-            cluster.token,
+            cluster.access,
             True,
             cluster.settings,
             keep_late=True,
         )
-        driver = Endpoint(task.driver, task.token)
+        driver = Endpoint(task.driver, task.access)
         server = MortalCourier(task, LOOPBACK, driver, ended.set, lambda: self._died(name, server))
         with self._lock:
             self._servers[name], self._ends[name] = server, ended
@@ -329,18 +330,18 @@ class LiveCluster:
     # The driver
 
     def _start_driver(self) -> None:
-        self.token = secrets.token_hex(8)
+        self.access = Access(secrets.token_hex(8))
         store = open_store(self.store)
         store.claim(int(time.time() * 1000))
         self.place, self.outlet = store.place, cast(LiveSink, self.sink)
         if self._transactional:
             self.outlet = TransactionalSink(self.sink, store.place, "flow")
         inbox = self.inbox = Inbox()
-        self.registry = Registry(LOOPBACK, self.token, lambda _, run: inbox.put(BrokenOff(run)))
-        self.jobs = ThreadHosts(self, self.registry, self.token)
+        self.registry = Registry(LOOPBACK, self.access, lambda _, run: inbox.put(BrokenOff(run)))
+        self.jobs = ThreadHosts(self, self.registry, self.access)
         self.courier_jobs = ThreadCouriers(self)
-        self.fleet = Fleet(self.jobs, self.registry, self.token, self.settings)
-        self.crew = CourierCrew(self.courier_jobs, self.registry, self.token, self.settings)
+        self.fleet = Fleet(self.jobs, self.registry, self.access, self.settings)
+        self.crew = CourierCrew(self.courier_jobs, self.registry, self.access, self.settings)
         self.relocation = Relocation(
             self.flow.keyed, self.hosts, self.fleet, self.settings, self.migration, live=True
         )

@@ -14,6 +14,7 @@ from penstock.host.main import HostOrder, HostTask, TaskOrder, keep_known
 from penstock.host.server import HostServer
 from penstock.plan.steps import KeyedStep
 from penstock.state.store.store import Place, Store
+from penstock.wire.access import Access
 from penstock.wire.addresses import LOOPBACK
 from penstock.wire.flight import Endpoint, in_own_thread
 
@@ -86,8 +87,10 @@ class _OwnDriver:
 class ThreadHosts:
     """`HostJobs` on threads. Hosts of one task live and die together."""
 
-    def __init__(self, cluster: MiniCluster | LiveCluster, registry: Registry, token: str) -> None:
-        self._cluster, self._registry, self._token = cluster, registry, token
+    def __init__(
+        self, cluster: MiniCluster | LiveCluster, registry: Registry, access: Access
+    ) -> None:
+        self._cluster, self._registry, self._access = cluster, registry, access
         self._servers: dict[str, MortalServer] = {}
         self._tasks: dict[str, HostTask] = {}
         self._starting: dict[str, Future[None]] = {}
@@ -120,7 +123,7 @@ class ThreadHosts:
         steps = cluster.flow.keyed if cluster.flow.one_host else (step,)
         hosts = tuple(HostOrder(f"{s.id}/{host.rsplit('/', 1)[1]}", s) for s in steps)
         store, driver = cluster.place, self._registry.location
-        return TaskOrder(hosts, cluster.flow, store, driver, self._token, True, cluster.settings)
+        return TaskOrder(hosts, cluster.flow, store, driver, self._access, True, cluster.settings)
 
     def running(self, host: str) -> bool:
         starting = self._starting.get(host)

@@ -13,6 +13,7 @@ import pytest
 
 from penstock.errors import SettingError
 from penstock.settings import Settings
+from penstock.wire.access import Access
 from penstock.wire.addresses import (
     LOOPBACK,
     Listen,
@@ -29,7 +30,7 @@ DRIVER = "grpc://127.0.0.1:4711"
 
 
 def answers(server: TokenServer) -> bool:
-    with closing(Endpoint(server.location, "t")) as endpoint:
+    with closing(Endpoint(server.location, Access("t"))) as endpoint:
         endpoint.greet(5_000)
     return True
 
@@ -73,7 +74,7 @@ def test_an_address_comes_back_out_of_its_location(address: str) -> None:
 
 
 def test_a_server_answers_on_ipv6() -> None:
-    with TokenServer(Listen("::1"), "t") as server:
+    with TokenServer(Listen("::1"), Access("t")) as server:
         assert server.location == f"grpc://[::1]:{server.port}"
         assert answers(server)
         assert bound(server) == ["::1"]
@@ -86,7 +87,7 @@ def test_local_mode_stays_on_loopback(own_address: str) -> None:
     assert driver == LOOPBACK
     environ = {"SPARK_LOCAL_IP": own_address}
     assert task_listens(environ, driver.location(1), True, Settings()) == LOOPBACK
-    with TokenServer(driver, "t") as server:
+    with TokenServer(driver, Access("t")) as server:
         assert bound(server) == ["127.0.0.1"]
 
 
@@ -111,10 +112,10 @@ def test_the_driver_is_where_spark_says(own_address: str) -> None:
 
 
 def test_only_what_is_told_is_bound(own_address: str) -> None:
-    with TokenServer(Listen(own_address), "t") as server:
+    with TokenServer(Listen(own_address), Access("t")) as server:
         assert bound(server) == [own_address]
         assert answers(server)
-    with TokenServer(Listen("localhost", "0.0.0.0"), "t") as server:
+    with TokenServer(Listen("localhost", "0.0.0.0"), Access("t")) as server:
         assert server.location == f"grpc://localhost:{server.port}"
         assert answers(server)
 
@@ -146,25 +147,26 @@ def test_a_range_of_ports_is_taken_one_by_one(free_ports: range) -> None:
     listen = Listen("127.0.0.1", ports=free_ports)
     with ExitStack() as stack:
         stack.enter_context(socket.create_server(("127.0.0.1", free_ports[1])))
-        servers = [stack.enter_context(TokenServer(listen, "t")) for _ in range(3)]
+        servers = [stack.enter_context(TokenServer(listen, Access("t"))) for _ in range(3)]
         assert {s.port for s in servers} == set(free_ports) - {free_ports[1]}
         assert all(answers(server) for server in servers)
         text = f"{free_ports[0]}-{free_ports[-1]}"
         with pytest.raises(SettingError, match=f"cannot listen on 127.0.0.1:{text}") as refused:
-            TokenServer(listen, "t")
+            TokenServer(listen, Access("t"))
         assert "Settings.ports" in refused.value.hint
-    with TokenServer(listen, "t") as again:
+    with TokenServer(listen, Access("t")) as again:
         assert again.port in free_ports
 
 
 RACER = """
 import sys
 from penstock.wire.addresses import Listen
+from penstock.wire.access import Access
 from penstock.wire.flight import TokenServer
 print("ready", flush=True)
 sys.stdin.readline()
 first = int(sys.argv[1])
-with TokenServer(Listen("127.0.0.1", ports=range(first, first + 4)), "t") as server:
+with TokenServer(Listen("127.0.0.1", ports=range(first, first + 4)), Access("t")) as server:
     print(server.port, flush=True)
     sys.stdin.readline()
 """
@@ -188,7 +190,7 @@ def test_processes_that_race_for_ports_all_get_one(free_ports: range) -> None:
 
 def test_an_address_that_is_not_here_is_refused_with_its_reason() -> None:
     with pytest.raises(SettingError, match=rf"cannot listen on {NOT_HERE}:0: .*ssign") as refused:
-        TokenServer(Listen(NOT_HERE), "t")
+        TokenServer(Listen(NOT_HERE), Access("t"))
     assert "spark.driver.bindAddress" in refused.value.hint
 
 

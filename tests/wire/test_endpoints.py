@@ -13,6 +13,7 @@ from penstock.courier import channels
 from penstock.errors import HostLostError
 from penstock.offload.backends import backend
 from penstock.offload.backends.backend import invoker_at, reach_text
+from penstock.wire.access import Access
 from penstock.wire.addresses import LOOPBACK
 from penstock.wire.flight import Endpoint, Endpoints, TokenServer
 from tests.trials.trial import Request, Turn, trial
@@ -20,7 +21,7 @@ from tests.trials.trial import Request, Turn, trial
 
 class Server(TokenServer):
     def __init__(self, token: str = "token") -> None:
-        super().__init__(LOOPBACK, token)
+        super().__init__(LOOPBACK, Access(token))
         self.actions = {"echo": lambda order: order}
 
 
@@ -30,7 +31,7 @@ def descriptors() -> int:
 
 def test_what_nobody_uses_is_closed_when_another_is_connected() -> None:
     now = [0.0]
-    with closing(Endpoints("token", clock=lambda: now[0], idle_s=60)) as kept:
+    with closing(Endpoints(Access("token"), clock=lambda: now[0], idle_s=60)) as kept:
         first, second = kept.at("grpc://127.0.0.1:1"), kept.at("grpc://127.0.0.1:2")
         now[0] = 50
         assert kept.at("grpc://127.0.0.1:2") is second
@@ -43,7 +44,7 @@ def test_what_nobody_uses_is_closed_when_another_is_connected() -> None:
 
 def test_a_call_under_way_is_not_cut_off() -> None:
     now = [0.0]
-    with Server() as server, closing(Endpoints("token", clock=lambda: now[0])) as kept:
+    with Server() as server, closing(Endpoints(Access("token"), clock=lambda: now[0])) as kept:
         endpoint = kept.at(server.location)
         with endpoint.hearing_errors():
             now[0] = 1000
@@ -55,7 +56,7 @@ def test_a_call_under_way_is_not_cut_off() -> None:
 
 
 def test_a_failed_call_leaves_an_endpoint_idle() -> None:
-    with closing(Endpoint("grpc://127.0.0.1:1", "token")) as endpoint:
+    with closing(Endpoint("grpc://127.0.0.1:1", Access("token"))) as endpoint:
         with pytest.raises(HostLostError):
             endpoint.call("echo", 2_000)
         assert not endpoint.busy
@@ -63,7 +64,7 @@ def test_a_failed_call_leaves_an_endpoint_idle() -> None:
 
 def test_a_call_through_a_closed_connection_finds_nobody() -> None:
     with Server() as server:
-        endpoint = Endpoint(server.location, "token")
+        endpoint = Endpoint(server.location, Access("token"))
         endpoint.close()
         with pytest.raises(HostLostError):
             endpoint.call("echo", 2_000)
@@ -73,8 +74,8 @@ def test_those_of_one_run_are_closed_together() -> None:
     kept = Endpoints()
     for token in ("a", "b"):
         for port in (1, 2):
-            kept.at(f"grpc://127.0.0.1:{port}", token)
-    kept.close("a")
+            kept.at(f"grpc://127.0.0.1:{port}", Access(token))
+    kept.close(Access("a"))
     assert len(kept) == 2
     kept.close()
     assert len(kept) == 0
@@ -82,7 +83,7 @@ def test_those_of_one_run_are_closed_together() -> None:
 
 def test_many_incarnations_leave_no_descriptors() -> None:
     now, counts = [0.0], []
-    with closing(Endpoints("token", clock=lambda: now[0], idle_s=10)) as kept:
+    with closing(Endpoints(Access("token"), clock=lambda: now[0], idle_s=10)) as kept:
         for _ in range(40):
             with Server() as server:
                 assert kept.at(server.location).call("echo", 5_000, a=1) == {"a": 1}
@@ -108,10 +109,13 @@ def test_hosts_that_come_and_go_leave_no_connections(
 
 
 def test_invokers_of_runs_that_are_over_are_closed() -> None:
-    first = invoker_at(reach_text("local", location="grpc://127.0.0.1:1", token="first"))
+    def reach(run: str) -> str:
+        return reach_text("local", location="grpc://127.0.0.1:1", run=run)
+
+    first = invoker_at(reach("first"), Access("first"))
     closed = []
     first.close = lambda: closed.append(1)  # type: ignore[method-assign]
     for number in range(backend._KEPT):
-        invoker_at(reach_text("local", location="grpc://127.0.0.1:1", token=f"run {number}"))
+        invoker_at(reach(f"run {number}"), Access("next"))
     assert closed == [1]
     assert len(backend._invokers) <= backend._KEPT

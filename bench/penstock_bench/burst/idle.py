@@ -23,12 +23,14 @@ from penstock.offload.backends.messages import Requests
 from penstock.operators.aggregate.aggregates import AggregatePlan, sum
 from penstock.operators.operator import EpochTime
 from penstock.plan.steps import FlowPlan, KeyedStep, SourcePlan
+from penstock.wire.access import Access
 from penstock_bench import sides
 from penstock_bench.report import Sample, Show
 from penstock_bench.sides import Triggers
 
 _ROWS, _KEYS, _SLOTS = 200_000, 100_000, 64
 _SCHEMA = pa.schema([("k", pa.int64()), ("v", pa.int64())])
+_ACCESS = Access("token")
 _GONE_S, _POLL_S, _INVOKE_MS = 30.0, 0.01, 30_000
 
 
@@ -80,7 +82,7 @@ def cold_starts(count: int, show: Show) -> dict[str, list[float]]:
     request = Requests.of(flow, flow.steps, EpochTime(0, 0), "bench").one(0, [rows]).to_bytes()
     told: dict[str, list[float]] = {"start_ms": [], "cold_ms": [], "warm_ms": []}
     with _started(flow) as started:
-        invoker = invoker_at(started.reach)
+        invoker = invoker_at(started.reach, _ACCESS)
 
         def asked() -> float:
             began = time.perf_counter()
@@ -108,7 +110,7 @@ def cold_starts(count: int, show: Show) -> dict[str, list[float]]:
 @contextmanager
 def _started(flow: FlowPlan) -> Iterator[LocalWorkers]:
     # let go at once: so the next one is a cold one
-    started = ps.LocalFunctions(at_most=1, idle_ms=1).start(flow, "bench", "token")
+    started = ps.LocalFunctions(at_most=1, idle_ms=1).start(flow, "bench", _ACCESS)
     try:
         yield started
     finally:

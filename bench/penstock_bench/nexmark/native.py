@@ -55,14 +55,18 @@ class NativeSide:
 
 
 @contextmanager
-def started(query: NexmarkQuery, form: str, events: Events) -> Iterator[StreamingQuery]:
-    """The query over all that is there now, into nothing. Raises `Refused` before it begins."""
+def started(
+    query: NexmarkQuery, form: str, events: Events, **trigger: Any
+) -> Iterator[StreamingQuery]:
+    """The query over all that is there now, or as a trigger of Spark's says, into nothing. Raises
+    `Refused` before it begins."""
     # Tells on stderr, with a stack trace, what the exception tells too.
     PySparkLogger.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)
     with sides.folder(events.spark) as checkpoint:
         df = with_watermarks(query, events).sql(form)
         writer = df.writeStream.format("noop").outputMode(query.mode)
-        writer = writer.option("checkpointLocation", checkpoint).trigger(availableNow=True)
+        writer = writer.option("checkpointLocation", checkpoint)
+        writer = writer.trigger(**(trigger or {"availableNow": True}))
         try:
             running = writer.start()
         except AnalysisException as error:

@@ -30,6 +30,7 @@ from penstock.plan.epoch import EpochPlan, RouteTable, StepRoutes
 from penstock.plan.steps import FlowPlan, KeyedStep, SourcePlan
 from penstock.settings import Settings
 from penstock.state.variables.handle import StateHandle, Timers
+from penstock.wire.access import Access
 from penstock.wire.addresses import LOOPBACK
 from penstock_bench.ordered.trials import line
 from penstock_bench.report import Result, Show
@@ -62,12 +63,12 @@ class StepInProcess:
 
     def __init__(self, plan: StepPlan, ordered: bool) -> None:
         self._step = KeyedStep("step", SLOTS, plan)
-        self._token = secrets.token_hex(8)
+        self._access = Access(secrets.token_hex(8))
         hosts = [HostId("step/0"), HostId("step/1")]
         self._flow = FlowPlan((SourcePlan(SCHEMA),), (self._step,), ordered=ordered)
         orders = tuple(HostOrder(host, self._step) for host in hosts)
-        store = f"memory://{self._token}"
-        order = TaskOrder(orders, self._flow, store, _NO_DRIVER, self._token, True, _SETTINGS)
+        store = f"memory://{secrets.token_hex(8)}"
+        order = TaskOrder(orders, self._flow, store, _NO_DRIVER, self._access, True, _SETTINGS)
         self._task = HostTask(order, LOOPBACK, lambda: None, None)
         self._routes = RouteTable.even(hosts, SLOTS)
         for host, server in enumerate(self._task.servers):
@@ -78,13 +79,15 @@ class StepInProcess:
         servers = tuple(server.location for server in self._task.servers)
         time = EpochTime(epoch, 0)
         routes = StepRoutes(StepId(self._step.id), self._routes, servers, time)
-        plan = EpochPlan(epoch, 0, 1, (routes,), "", self._token)
-        delivery = Delivery(self._flow, plan, Task(0, epoch), _TIMEOUT_MS, _TIMEOUT_MS)
+        plan = EpochPlan(epoch, 0, 1, (routes,), "")
+        delivery = Delivery(
+            self._flow, plan, Task(0, epoch), self._access, _TIMEOUT_MS, _TIMEOUT_MS
+        )
         with HostRoad(delivery, 0, self._step) as road:
             road.send([batches])
             given = list(road.answer())
         for server in servers:
-            host = endpoint(server, self._token)
+            host = endpoint(server, self._access)
             host.call("seal", _TIMEOUT_MS, epoch=epoch, run=0, partitions=1)
         return given
 

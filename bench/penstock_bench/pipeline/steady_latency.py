@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import time
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -14,7 +12,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from penstock.console.demo.steady import steady
 from penstock_bench import sides
 from penstock_bench.report import Show
-from penstock_bench.sides import Triggers, started_ms
+from penstock_bench.sides import Triggers, end_row, in_sink_ms, start_row
 
 RATE = 20_000
 _WARM_S = 10
@@ -51,23 +49,15 @@ def _latency(query: StreamingQuery, start_ms: int, seconds: int) -> dict[str, fl
     # Until all of them are through: rows that a slow side has not reached are its slowest.
     while last < end:
         for p in triggers.progress(until=reached + 10):
-            offsets = p["sources"][0]
-            first, row = _row(offsets["startOffset"]), _row(offsets["endOffset"])
+            first, row = start_row(p), end_row(p)
             if p["batchId"] < reached or row <= first:
                 continue
             reached, last = p["batchId"] + 1, row
-            took = p["durationMs"]
-            in_sink = started_ms(p) + took["triggerExecution"] - took.get("commitOffsets", 0)
             rows = np.arange(max(first, begin), min(row, end))
-            latencies.append(in_sink - (start_ms + rows * 1000 / RATE))
+            latencies.append(in_sink_ms(p) - (start_ms + rows * 1000 / RATE))
     every = np.concatenate(latencies)
     return {
         "p50_ms": float(np.percentile(every, 50)),
         "p99_ms": float(np.percentile(every, 99)),
         "rows": float(every.size),
     }
-
-
-def _row(offset: Any) -> int:
-    facts = json.loads(offset) if isinstance(offset, str) else offset
-    return int(facts["row"]) if facts else 0

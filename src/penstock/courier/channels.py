@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import threading
-import time
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 
 import pyarrow as pa
 import pyarrow.flight as fl
@@ -18,22 +17,20 @@ from penstock.faults import point
 from penstock.operators.operator import Outgoing
 from penstock.operators.places import in_order, split_places, with_serial
 from penstock.plan.epoch import StepRoutes
-from penstock.wire.flight import PING, Endpoint, Endpoints, counted_on
+from penstock.wire.access import Access
+from penstock.wire.flight import AnswerWatch, Endpoint, Endpoints, counted_on, greet_all
 from penstock.wire.messages import ChannelHeader, Close
-from penstock.wire.silence import Silences
 
 _ASK_S = 0.5
 """Seconds from one look at open channels to the next."""
-_ASK_MS = 1_000
-"""Timeout of a question whether somebody lives."""
 
 _endpoints = Endpoints()
 """Connections that a warm worker keeps between tasks. A new run has a new token, so no mix-up."""
 
 
-def endpoint(location: str, token: str) -> Endpoint:
+def endpoint(location: str, access: Access) -> Endpoint:
     """The kept connection to a location, or a new one."""
-    return _endpoints.at(location, token)
+    return _endpoints.at(location, access)
 
 
 class Channels:
@@ -56,13 +53,13 @@ class Channels:
         header: ChannelHeader,
         routes: StepRoutes,
         driver: str,
-        token: str,
+        access: Access,
         timeout_ms: int,
         lost_ms: int,
         ordered: bool,
     ) -> None:
         self._header, self._routes = header, routes
-        self._driver, self._token = driver, token
+        self._driver, self._access = driver, access
         self._timeout_ms, self._lost_ms = timeout_ms, lost_ms
         self._left = threading.Event()
         self._broken: PenstockError | None = None
@@ -75,9 +72,9 @@ class Channels:
     def __enter__(self) -> Channels:
         header = codec.encode(self._header)
         with ExitStack() as stack:
-            for location in self._routes.endpoints:
-                host = endpoint(location, self._token)
-                host.greet(self._lost_ms)
+            hosts = [endpoint(location, self._access) for location in self._routes.endpoints]
+            greet_all(hosts, self._lost_ms)
+            for host in hosts:
                 exchange = host.exchange(header, self._timeout_ms)
                 self._streams.append(stack.enter_context(exchange))
                 self._endpoints.append(host)
@@ -96,24 +93,18 @@ class Channels:
 
     def _watch(self) -> None:
         """Break the conversation off when nobody can be expected to answer."""
-        silences = Silences[str](_ASK_S * 1000 + _ASK_MS)
-        answers = dict.fromkeys(self._routes.endpoints, 0)
+        watch = AnswerWatch(self._endpoints, self._lost_ms, _ASK_S)
         while not self._left.wait(_ASK_S):
-            driver, where = endpoint(self._driver, self._token), self._header
+            driver, where = endpoint(self._driver, self._access), self._header
             locations = list(self._routes.endpoints)
             here = {"epoch": where.epoch, "run": where.run, "task": where.task}
-            if not counted_on(driver, _ASK_MS, locations=locations, **here):
+            if not counted_on(driver, locations=locations, **here):
                 self._broken = StaleRunError(f"run {where.run} of epoch {where.epoch} is given up")
                 break
-            for host in self._endpoints:
-                with suppress(HostLostError):
-                    host.call(PING, _ASK_MS)
-                    answers[host.location] += 1
-            silent = silences.tick(time.monotonic() * 1000, answers)
-            location, most_ms = max(silent.items(), key=lambda found: found[1])
-            if most_ms > self._lost_ms:
-                told = f"{location} has not answered for {most_ms / 1000:.0f} s"
-                self._broken = HostLostError(told, location=location)
+            try:
+                watch.ask()
+            except HostLostError as silent:
+                self._broken = silent
                 break
         else:
             return

@@ -31,6 +31,7 @@ from penstock.exchange.step_work import as_schema
 from penstock.faults import Fault, arm
 from penstock.plan.epoch import EpochPlan
 from penstock.plan.steps import FlowPlan
+from penstock.wire.access import Access
 
 _log = logging.getLogger("penstock.epochs")
 
@@ -55,6 +56,8 @@ class Courier:
 
     flow: FlowPlan
     context: Callable[[], tuple[EpochPlan, Task]]
+    access: Access
+    """What hosts and the driver ask for. It is not in the plan, which Spark shows to others."""
     timeout_ms: int
     """Timeout of a call to the driver."""
     exchange_ms: int
@@ -79,6 +82,7 @@ class Courier:
             self.flow,
             plan,
             task,
+            self.access,
             self.timeout_ms,
             self.exchange_ms,
             self.keep_late,

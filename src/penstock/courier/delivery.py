@@ -16,6 +16,7 @@ from penstock.exchange.step_work import StepWork
 from penstock.faults import point
 from penstock.plan.epoch import EpochPlan, StepRoutes
 from penstock.plan.steps import FlowPlan
+from penstock.wire.access import Access
 from penstock.wire.messages import ChannelHeader
 
 
@@ -74,6 +75,8 @@ class Delivery:
     flow: FlowPlan
     plan: EpochPlan
     task: Task
+    access: Access
+    """What hosts and the driver ask for."""
     call_ms: int
     """Timeout of a call to the driver."""
     exchange_ms: int
@@ -109,11 +112,11 @@ class Delivery:
     def _open(self, header: ChannelHeader, routes: StepRoutes, ordered: bool) -> Channels:
         plan = self.plan
         return Channels(
-            header, routes, plan.driver, plan.token, self.exchange_ms, self.lost_ms, ordered
+            header, routes, plan.driver, self.access, self.exchange_ms, self.lost_ms, ordered
         )
 
     def tell_driver(self, action: str, **facts: Any) -> None:
         """Let the driver know something of this task."""
         plan = self.plan
         where = {"epoch": plan.epoch, "run": plan.run, "partition": self.task.partition}
-        endpoint(plan.driver, plan.token).call(action, self.call_ms, **where, **facts)
+        endpoint(plan.driver, self.access).call(action, self.call_ms, **where, **facts)

@@ -7,37 +7,49 @@ from typing import NamedTuple
 _REMEMBERED_EPOCHS = 10
 """Epochs after which a complaint is forgotten."""
 _AVOIDED_EPOCHS = 50
-"""Epochs for which a host is not given slots, if others can have them, after it was given up for
-complaints: its next incarnation may stand behind the same bad link."""
+"""Epochs for which a host is not given slots where it stands, if others can have them, after it was given up
+there for complaints: its next incarnation may stand behind the same bad link. Twice as many each time."""
+_AVOIDED_MOST = 64 * _AVOIDED_EPOCHS
 
 
 class Complaint(NamedTuple):
     """A courier of one run could not reach one incarnation of a host, or their conversation broke."""
 
     host: str
+    place: str
+    """The address of its machine."""
     incarnation: str
     epoch: int
     run: int
+
+
+class _GivenUp(NamedTuple):
+    epoch: int
+    avoided: int
+    """Epochs from then on."""
 
 
 class Complaints:
     """Decides whom to give up.
 
     One complaint means another run, since links break now and then. When a second run complains of
-    the same incarnation, the next run must do without that host.
+    the same incarnation, the next run must do without that host. It is started again; on another machine it
+    is trusted at once.
 
     >>> complaints = Complaints()
-    >>> complaints.judge([Complaint("sum/1", "a", 41, 0), Complaint("sum/1", "a", 41, 0)])
+    >>> complaints.judge([Complaint("sum/1", "10.0.0.7", "a", 41, 0)])
     []
-    >>> complaints.judge([Complaint("sum/1", "a", 41, 1), Complaint("sum/0", "b", 41, 1)])
+    >>> complaints.judge([Complaint("sum/1", "10.0.0.7", "a", 41, 1)])
     ['sum/1']
-    >>> complaints.avoided(41), complaints.avoided(91)
-    ({'sum/1'}, set())
+    >>> complaints.avoids("sum/1", "10.0.0.7", 41), complaints.avoids("sum/1", "10.0.0.7", 91)
+    (True, False)
+    >>> complaints.avoids("sum/1", "10.0.0.8", 41)
+    False
     """
 
     def __init__(self) -> None:
         self._kept: frozenset[Complaint] = frozenset()
-        self._given_up: dict[str, int] = {}
+        self._given_up: dict[tuple[str, str], _GivenUp] = {}
 
     def judge(self, complaints: list[Complaint]) -> list[str]:
         """The hosts to give up, now that a run has ended with these complaints."""
@@ -47,11 +59,18 @@ class Complaints:
         runs: dict[tuple[str, str], int] = {}
         for one in self._kept:
             runs[one.host, one.incarnation] = runs.get((one.host, one.incarnation), 0) + 1
-        named = {(one.host, one.incarnation) for one in complaints}
-        lost = sorted(host for host, incarnation in named if runs[host, incarnation] > 1)
-        self._given_up |= dict.fromkeys(lost, newest)
-        return lost
+        lost = {(c.host, c.place) for c in complaints if runs[c.host, c.incarnation] > 1}
+        for host, place in lost:
+            before = self._given_up.get((host, place))
+            avoided = _AVOIDED_EPOCHS if before is None else min(2 * before.avoided, _AVOIDED_MOST)
+            self._given_up[host, place] = _GivenUp(newest, avoided)
+        return sorted(host for host, _ in lost)
 
-    def avoided(self, epoch: int) -> set[str]:
-        """Hosts that should have no slots in this epoch, as long as there are others."""
-        return {h for h, since in self._given_up.items() if epoch - since < _AVOIDED_EPOCHS}
+    def avoids(self, host: str, place: str, epoch: int) -> bool:
+        """Whether a host should have no slots in this epoch where it stands, as long as there are others."""
+        found = self._given_up.get((host, place))
+        return found is not None and epoch - found.epoch < found.avoided
+
+    def places(self, host: str) -> frozenset[str]:
+        """Where a host was given up for complaints."""
+        return frozenset(place for name, place in self._given_up if name == host)

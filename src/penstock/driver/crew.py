@@ -15,6 +15,7 @@ from penstock.driver.registry import HostRecord, Registry
 from penstock.driver.silence_watch import SilenceWatch
 from penstock.errors import HostLostError, PenstockError
 from penstock.settings import Settings
+from penstock.wire.access import Access
 from penstock.wire.flight import PING, Endpoints, in_own_thread
 
 _log = logging.getLogger("penstock.hosts")
@@ -74,7 +75,7 @@ class TaskCrew(ABC, Generic[N, W]):
         self,
         jobs: Jobs[W],
         registry: Registry,
-        token: str,
+        access: Access,
         settings: Settings,
         clock_ms: Callable[[], float] = lambda: time.monotonic() * 1000,
     ) -> None:
@@ -87,7 +88,7 @@ class TaskCrew(ABC, Generic[N, W]):
         self._members: dict[N, W] = {}
         self._restarts: dict[N, int] = {}
         self._pings: dict[HostRecord, Future[Any]] = {}
-        self._endpoints = Endpoints(token)
+        self._endpoints = Endpoints(access)
         self._calls = ThreadPoolExecutor(_WORKERS, thread_name_prefix=self.kind)
 
     # -- who there is

@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from itertools import count
 
 import pyarrow as pa
 
@@ -56,7 +57,6 @@ class EpochRunner:
         relocation: Relocation,
         registry: Registry,
         store: Store,
-        token: str,
         settings: Settings,
         clock_ms: Callable[[], float] = wall_ms,
         steady_ms: Callable[[], float] = lambda: time.monotonic() * 1000,
@@ -69,7 +69,7 @@ class EpochRunner:
         runs of an epoch go by one time of day, also after a crash: else a window that is due in the
         second run only would never reach the sink."""
         self._flow, self._fleet, self._registry, self._store = flow, fleet, registry, store
-        self._token, self._settings, self._clock_ms = token, settings, clock_ms
+        self._settings, self._clock_ms, self._steady_ms = settings, clock_ms, steady_ms
         self._relocation, self._control, self._bill = relocation, control, bill
         self.versions = Versions(flow, fleet, store, settings, clock_ms, steady_ms)
         self._late_sink, self._keep_time = late_sink, keep_time
@@ -84,8 +84,9 @@ class EpochRunner:
         if self.versions.newest is None:
             self._resume_before(epoch)
         started_ms, now_ms = self._clock_ms(), self._epoch_time(epoch)
-        tries = Tries(self._settings.epoch_runs)
-        for run in range(self._settings.epoch_runs):
+        settings = self._settings
+        tries = Tries(settings.epoch_runs, settings.rpc_timeout_ms, self._steady_ms)
+        for run in count():
             try:
                 self._registry.must_be_served()
                 if self._control is not None:
@@ -249,7 +250,6 @@ class EpochRunner:
             partitions,
             steps,
             self._registry.location,
-            self._token,
             reach=control.reach if control is not None and orders.offloads else None,
             map_offloads=tuple((n, o) for n, o in orders.offloads.items() if n in orders.timed),
             timed=orders.timed,

@@ -21,7 +21,11 @@ from penstock.plan.epoch import EpochPlan
 from penstock.plan.steps import KeyedStep
 from penstock.settings import Settings
 from penstock.state.store.store import DeltaRef
+from penstock.wire.access import Access
 from penstock.wire.flight import in_own_thread
+
+_CHOOSY_STARTS = 3
+"""Starts of a host, one after the other, in which it avoids machines that couriers could not reach."""
 
 Pace = tuple[bool, float]
 """Whether slots come whole, and how fast the rest of them is brought in the background, in MB/s."""
@@ -59,11 +63,11 @@ class Fleet(TaskCrew[HostId, KeyedStep]):
         self,
         jobs: Jobs[KeyedStep],
         registry: Registry,
-        token: str,
+        access: Access,
         settings: Settings,
         clock_ms: Callable[[], float] = lambda: time.monotonic() * 1000,
     ) -> None:
-        super().__init__(jobs, registry, token, settings, clock_ms)
+        super().__init__(jobs, registry, access, settings, clock_ms)
         self._complaints = Complaints()
         self._told: dict[HostId, _Told] = {}
         self._joined: set[HostId] = set()
@@ -112,7 +116,14 @@ class Fleet(TaskCrew[HostId, KeyedStep]):
 
     def avoided(self, epoch: int) -> set[str]:
         """Hosts that should have no slots in this epoch if others can have them."""
-        return self._complaints.avoided(epoch)
+        records = filter(None, map(self._registry.host, list(self._members)))
+        return {r.host for r in records if self._complaints.avoids(r.host, r.place, epoch)}
+
+    def places_to_avoid(self, host: str) -> frozenset[str]:
+        """Machines on which a host that is started now should not be. One that comes up nowhere else may
+        be there: a bad place is better than none."""
+        tried = self._restarts.get(HostId(host), 0)
+        return self._complaints.places(host) if tried < _CHOOSY_STARTS else frozenset()
 
     def _needed(self, name: HostId) -> bool:
         return bool(self.owned(name)) or name in self._joined

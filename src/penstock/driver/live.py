@@ -446,7 +446,8 @@ class LiveRunner:
         return self.versions.newest
 
     def _new_tries(self) -> Tries:
-        return Tries(self._settings.epoch_runs, (HostLostError, ProtocolError))
+        settings, passing = self._settings, (HostLostError, ProtocolError)
+        return Tries(settings.epoch_runs, settings.rpc_timeout_ms, self._steady_ms, passing)
 
     def _waits(self, what: str) -> None:
         self._stage.waits(f"run {self._run + 1}: waiting for {what}")

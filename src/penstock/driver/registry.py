@@ -25,7 +25,8 @@ from penstock.errors import (
 from penstock.exchange.aside import Aside, late_tables
 from penstock.model import DeadLetter
 from penstock.wire import orders
-from penstock.wire.addresses import Listen
+from penstock.wire.access import Access
+from penstock.wire.addresses import Listen, address_of
 from penstock.wire.flight import COUNTED_ON, TokenServer
 from penstock.wire.live import CourierCounts, EpochPassed
 from penstock.wire.report import Seen
@@ -46,6 +47,11 @@ class HostRecord:
     location: str
     pid: int
 
+    @property
+    def place(self) -> str:
+        """The address of its machine."""
+        return address_of(self.location)
+
 
 class Registry(TokenServer):
     """Knows which hosts live, and what the couriers of the running epoch have told.
@@ -58,10 +64,11 @@ class Registry(TokenServer):
     def __init__(
         self,
         listen: Listen,
-        token: str,
+        access: Access,
         on_host_lost: Callable[[int, int], None] = lambda epoch, run: None,
+        control: str | None = None,
     ) -> None:
-        super().__init__(listen, token)
+        super().__init__(listen, access, control)
         self.changed = threading.Condition()
         self._hosts: dict[str, HostRecord] = {}
         self._heard: dict[HostRecord, int] = {}
@@ -281,10 +288,11 @@ class Registry(TokenServer):
         """Keep what a courier of the run ended with, and whom it complained of."""
         error = from_wire(told)
         if isinstance(error, HostLostError):
+            named = error.location.split()
             self._complaints += [
-                Complaint(record.host, record.incarnation, *self._run)
+                Complaint(record.host, record.place, record.incarnation, *self._run)
                 for record in self._hosts.values()
-                if record.location == error.location
+                if record.location in named
             ]
         self._given_up = self._given_up or isinstance(error, _GIVES_UP)
         # Whoever comes to a run that was given up only knows that, not why it was; and when its

@@ -35,6 +35,9 @@ from penstock.wire.report import Seen
 
 _log = logging.getLogger("penstock.epochs")
 
+_PAUSE_S = 1.0
+"""Pause before a run that comes after many that somebody could not be reached in."""
+
 Positions = Mapping[int, Mapping[str, Any]]
 """Source, by number -> partition -> where its next row is, as the source tells it."""
 
@@ -151,12 +154,15 @@ class Versions:
 class Tries:
     """Counts the runs of an epoch that have failed, and says when to give up.
 
-    `passing` are errors that the next run may not meet.
+    `passing` are errors that the next run may not meet. While somebody cannot be reached, a run fails
+    every few seconds: then it is time that counts, `patience_ms` of it, for a network to heal.
     """
 
     def __init__(
         self,
         most: int,
+        patience_ms: float,
+        clock_ms: Callable[[], float],
         passing: tuple[type[PenstockError], ...] = (
             HostLostError,
             StaleRunError,
@@ -164,10 +170,15 @@ class Tries:
         ),
     ) -> None:
         self._most, self._passing = most, passing
+        self._clock_ms, self._patience_ms = clock_ms, patience_ms
+        self._first_ms: float | None = None
+        """When the first run had failed."""
         self.failed = self._losses = 0
 
     def again(self, epoch: int, failed: Exception, told: Exception, lost: bool) -> None:
         """A run has failed, and perhaps lost a host. Raises, unless another one may do better."""
+        now_ms = self._clock_ms()
+        self._first_ms = now_ms if self._first_ms is None else self._first_ms
         self.failed += 1
         self._losses += lost
         if self._losses == self._most:
@@ -176,7 +187,11 @@ class Tries:
                 hint="see the executors' logs of the hosts' Spark jobs; if the system killed "
                 f"them for lack of memory, {FEWER_ROWS}",
             ) from failed
-        if self.failed == self._most or not (lost or isinstance(told, self._passing)):
+        cut_off = isinstance(told, HostLostError) and now_ms - self._first_ms < self._patience_ms
+        enough = self.failed >= self._most and not cut_off
+        if enough or not (lost or isinstance(told, self._passing)):
             raise told from failed
+        if self.failed >= self._most:
+            time.sleep(_PAUSE_S)
         # as text: an error holds on to all that was going on
         _log.warning("epoch %d is run again, after run %d: %s", epoch, self.failed, str(told))

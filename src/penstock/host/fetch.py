@@ -35,7 +35,8 @@ from penstock.state.arrays import Array
 from penstock.state.keys.codec import Keys, slots_of
 from penstock.state.store.reader import StateReader
 from penstock.state.table.table import KEY
-from penstock.wire.flight import Endpoints, in_own_thread
+from penstock.wire.access import Access
+from penstock.wire.flight import AnswerWatch, Endpoints, in_own_thread, no_answer
 from penstock.wire.messages import AFTER, LACKING, UNKNOWN, CopyTicket
 
 _PIECE = 4 << 20
@@ -60,19 +61,20 @@ class Fetcher:
         arrived: threading.Condition,
         reader: Callable[[], StateReader],
         newest: Callable[[], int],
-        token: str,
+        access: Access,
         timeout_ms: int,
+        lost_ms: int,
         where: dict[str, str],
         counted_on: Callable[[str], bool],
     ) -> None:
         self._counted_on, self._newest = counted_on, newest
         self._ended = threading.Event()
         self._holdings, self._arrived = holdings, arrived
-        self._timeout_ms, self._where = timeout_ms, where
+        self._timeout_ms, self._lost_ms, self._where = timeout_ms, lost_ms, where
         self._readers, self._reading = reader, threading.Lock()
         self._reader: StateReader | None = None
         self._slot_reader: StateReader | None = None
-        self._endpoints = Endpoints(token)
+        self._endpoints = Endpoints(access)
         self._pool = ThreadPoolExecutor(4, thread_name_prefix="fetch")
         self.trouble: PenstockError | None = None
         """Why the slot that rows wait for cannot be brought."""
@@ -232,7 +234,8 @@ class Fetcher:
         self, source: FrozenCopy, ticket: CopyTicket, slots: Array, changes: int
     ) -> pa.Table | None:
         """What a previous host answers; None if it cannot, and is not asked again. As long as the store
-        does not have what that host did to these slots, it is."""
+        does not have what that host did to these slots, it is; unless it cannot be reached: then the run
+        cannot go on, and its couriers tell the driver why."""
 
         def read() -> pa.Table:
             with self._endpoints.at(source.location).get(
@@ -240,13 +243,17 @@ class Fetcher:
             ) as stream:
                 return stream.read_all()
 
+        began = time.monotonic()
         while True:
             try:
                 return self._awaited(source, read)
-            except PenstockError:
+            except PenstockError as failed:
                 if self._in_store(self._came(slots)):
                     self._gone(source)
                     return None
+                silent_ms = (time.monotonic() - began) * 1000
+                if isinstance(failed, HostLostError) and silent_ms > self._lost_ms:
+                    raise no_answer([source.location], silent_ms) from failed
                 self._pause(changes)
 
     def _pieces(self, source: FrozenCopy, ticket: CopyTicket) -> Iterator[Any]:
@@ -257,8 +264,9 @@ class Fetcher:
                 yield pa.Table.from_batches([chunk.data]).replace_schema_metadata(None)
 
     def _awaited(self, source: FrozenCopy, read: Callable[[], T]) -> T:
-        """What is read from another host, as long as the driver counts on that one."""
+        """What is read from another host, as long as the driver counts on that one and it can be reached."""
         answer = in_own_thread(read, "fetch-wait")
+        watch = AnswerWatch([self._endpoints.at(source.location)], self._lost_ms, _ASK_S)
         while True:
             try:
                 return answer.result(_ASK_S)
@@ -267,6 +275,7 @@ class Fetcher:
                     continue
                 if not self._counted_on(source.location):
                     raise HostLostError("a host was given up", location=source.location) from None
+                watch.ask()
 
     def _came(self, slots: Array) -> int:
         """The version at which the store has all that was done to these slots before they came."""

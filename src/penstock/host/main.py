@@ -24,6 +24,7 @@ from penstock.host.server import HostServer
 from penstock.plan.steps import FlowPlan, KeyedStep
 from penstock.settings import Settings
 from penstock.state.store.store import Place, Store
+from penstock.wire.access import Access
 from penstock.wire.addresses import Listen, task_listens
 from penstock.wire.flight import Endpoint, counted_on
 from penstock.wire.silence import Silences
@@ -45,9 +46,11 @@ class TaskOrder:
     flow: FlowPlan
     store: Place | str
     driver: str
-    token: str
+    access: Access
     local: bool
     settings: Settings
+    avoids: frozenset[str] = frozenset()
+    """Addresses of machines that couriers could not reach these hosts on."""
 
 
 class HostTask:
@@ -72,7 +75,7 @@ class HostTask:
         self._operators = [parted(host.step, order) for host in order.hosts]
         machines = [HostMachine(one, memory_limit=limit) for one in self._operators]
         self._chain = StepChain(order.flow, machines, settings) if one_host else None
-        self.driver = Endpoint(order.driver, order.token)
+        self.driver = Endpoint(order.driver, order.access)
         ask_ms = settings.heartbeat_timeout_ms
         lock = threading.Condition() if one_host else None
         self.servers: list[HostServer] = []
@@ -85,9 +88,10 @@ class HostTask:
                 step=host.step.id,
                 host=host.host,
                 listen=listen,
-                token=order.token,
+                access=order.access,
                 tag=store.new_tag(),
                 timeout_ms=settings.rpc_timeout_ms,
+                lost_ms=settings.host_lost_ms,
                 counted_on=lambda at: counted_on(self.driver, ask_ms, locations=[at]),
                 on_stop=on_stop,
                 staged_bytes=staged_bytes(settings),
@@ -134,9 +138,15 @@ def run_hosts(order: TaskOrder) -> None:
     pa.set_cpu_count(settings.workers)
     arm(settings.faults)
     ended = threading.Event()
-    driver = Endpoint(order.driver, order.token)
+    driver = Endpoint(order.driver, order.access)
     try:
         listen = task_listens(os.environ, order.driver, order.local, settings)
+        if listen.address in order.avoids:
+            # Spark tries the task again, on any executor.
+            told = (
+                f"{order.hosts[0].host} should not be on {listen.address}: couriers do not reach it"
+            )
+            raise HostLostError(told)
         task = HostTask(order, listen, ended.set, _limit(settings))
     except (SettingError, StoreError) as refused:
         # To be started again would not help: the query must end, and say why.

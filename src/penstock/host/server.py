@@ -44,6 +44,7 @@ from penstock.state.store.compaction import Compacted, compact
 from penstock.state.store.reader import StateReader
 from penstock.state.store.store import DeltaRef, Store
 from penstock.wire import orders
+from penstock.wire.access import Access
 from penstock.wire.addresses import Listen
 from penstock.wire.flight import TokenServer, in_own_thread, telling_errors
 from penstock.wire.live import StreamHeader
@@ -70,7 +71,8 @@ class HostServer(TokenServer):
     In a live run couriers have one `do_exchange` each for all of it, and `join` says that one begins; then
     `rollback` ends it, and `seal` waits for a checkpoint.
 
-    `counted_on` asks the driver whether it still counts on the host at a location.
+    `counted_on` asks the driver whether it still counts on the host at a location. One that does not answer
+    for `lost_ms` milliseconds cannot be reached, whatever the driver says.
     """
 
     def __init__(
@@ -81,17 +83,18 @@ class HostServer(TokenServer):
         step: str,
         host: str,
         listen: Listen,
-        token: str,
+        access: Access,
         tag: str,
         timeout_ms: int,
         on_stop: Callable[[], None],
+        lost_ms: int = 5_000,
         counted_on: Callable[[str], bool] = lambda location: True,
         staged_bytes: int = sys.maxsize,
         lock: threading.Condition | None = None,
         chain: StepChain | None = None,
         followers: Sequence[HostServer] = (),
     ) -> None:
-        super().__init__(listen, token)
+        super().__init__(listen, access)
         self.machine = machine
         self._store = store
         self._step, self._host = step, host
@@ -110,8 +113,9 @@ class HostServer(TokenServer):
             self._lock,
             self._reader,
             self._newest,
-            token,
+            access,
             timeout_ms,
+            lost_ms,
             self._where,
             counted_on,
         )

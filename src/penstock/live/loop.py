@@ -27,7 +27,8 @@ from penstock.live.traffic import Traffic
 from penstock.offload.courier.redirect import Returned
 from penstock.plan.steps import FlowPlan
 from penstock.settings import Settings
-from penstock.wire.flight import Endpoint, Endpoints
+from penstock.wire.access import Access
+from penstock.wire.flight import Endpoint, Endpoints, greet_all
 from penstock.wire.live import (
     CourierCounts,
     EpochPassed,
@@ -56,7 +57,7 @@ class CourierTask:
     sources: tuple[LiveSource, ...]
     sink: LiveSink
     driver: str
-    token: str
+    access: Access
     local: bool
     settings: Settings
     keep_late: bool = False
@@ -193,10 +194,13 @@ class CourierRun:
                 continue
             reader = partial(task.sources[number].reader, positions)
             self._pullers[number] = Puller(number, reader, self._put)
+        places = (place.location for step in order.steps for place in step.hosts)
+        greet_all(map(self._endpoints.at, dict.fromkeys(places)), self._settings.host_lost_ms)
         traffic = Traffic(
             task.flow,
             order,
             task.settings,
+            task.access,
             self._pullers,
             self._connect,
             writer,

@@ -29,10 +29,10 @@ class CourierServer(TokenServer):
         on_stop: Callable[[], None],
         on_death: Callable[[], None] = lambda: None,
     ) -> None:
-        super().__init__(listen, task.token)
+        super().__init__(listen, task.access)
         self._task, self._driver = task, driver
         self._on_stop, self._on_death = on_stop, on_death
-        self._endpoints = Endpoints(task.token)
+        self._endpoints = Endpoints(task.access)
         self._run: CourierRun | None = None
         self._newest = -1
         """The newest run that began, or was halted."""

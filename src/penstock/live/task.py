@@ -32,7 +32,7 @@ def run_courier(task: CourierTask) -> None:
     if task.helped:
         BurstWorker(task.flow).rehearse()
     ended = threading.Event()
-    driver = Endpoint(task.driver, task.token)
+    driver = Endpoint(task.driver, task.access)
     listen = task_listens(os.environ, task.driver, task.local, settings)
     server = CourierServer(task, listen, driver, ended.set, on_death=_die)
     gc.freeze()  # what is loaded by now stays, and need not be looked at again and again

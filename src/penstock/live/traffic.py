@@ -45,6 +45,7 @@ from penstock.plan.one_step import as_couriers_see
 from penstock.plan.steps import FlowPlan, MapStep
 from penstock.plan.watermarks import FREE
 from penstock.settings import Settings
+from penstock.wire.access import Access
 from penstock.wire.live import (
     Back,
     CourierCounts,
@@ -103,6 +104,7 @@ class Traffic:
         flow: FlowPlan,
         order: LiveOrder,
         settings: Settings,
+        access: Access,
         pullers: Mapping[int, Asked],
         connect: Connect,
         writer: LiveWriter,
@@ -116,7 +118,7 @@ class Traffic:
         has worked since it was last called."""
         flow = as_couriers_see(flow)
         self._flow, self._order, self._settings = flow, order, settings
-        self._pullers = pullers
+        self._pullers, self._access = pullers, access
         self._open, self._writer, self._report = connect, writer, report
         self._keep_late, self._put, self._busy_ms = keep_late, put, busy_ms
         self._where = {"run": order.run, "partition": order.courier}
@@ -210,7 +212,8 @@ class Traffic:
             behind = tuple(dict.fromkeys(one for o in after for one in (o, *o.behind)))
             name = f"{step.id}.{order.run}.{order.courier}"
             redirect = Redirect(
-                flow, live_segment(parts[step.id]), name, order.courier, order.couriers, self._put
+                *(flow, live_segment(parts[step.id]), self._access, name),
+                *(order.courier, order.couriers, self._put),
             )
             meter = StepMeter(step.id, step.slots) if order.count_ms else None
             place = (order.epoch, self._junctions[step.id], pacer, behind, run, redirect, meter)

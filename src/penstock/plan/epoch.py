@@ -1,7 +1,8 @@
 """The plan of an epoch: what every courier and host must agree on while the epoch runs.
 
 A plan is immutable. It travels to the couriers as JSON text in a Spark local property, so that a task
-needs no round trip to learn it, and its times decide timers and TTLs, so that a retry decides the same.
+needs no round trip to learn it: Spark shows these to whoever reads its event log or its UI, so there is no
+secret in it. Its times decide timers and TTLs, so that a retry decides the same.
 """
 
 from __future__ import annotations
@@ -119,7 +120,6 @@ class EpochPlan:
     steps: tuple[StepRoutes, ...]
     driver: str
     """The registry's Flight location."""
-    token: str
     reach: str | None = None
     """How couriers reach burst workers, as text; None: there are none."""
     map_offloads: tuple[tuple[str, Offload], ...] = ()

@@ -6,13 +6,12 @@ The version is that of PySpark. Where Maven Central does not have that one, it i
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Mapping
-from pathlib import Path
 
 import pyspark
 
 from penstock.errors import SettingError
+from penstock.spark.known_settings import spark_defaults
 from penstock.spark.maven import Artifact, is_cached, jar_folder, jar_list, spark_jars
 
 NAME = "spark-sql-kafka-0-10"
@@ -58,14 +57,3 @@ def with_connector(conf: Mapping[str, str], environ: Mapping[str, str] = os.envi
         return None
     before = known.get("spark.jars")
     return f"{before},{connector_jars()}" if before else connector_jars()
-
-
-def spark_defaults(environ: Mapping[str, str]) -> dict[str, str]:
-    """What the spark-defaults.conf says that a session in this environment begins with."""
-    home = environ.get("SPARK_CONF_DIR") or str(spark_jars(environ).parent / "conf")
-    try:
-        lines = Path(home, "spark-defaults.conf").read_text().splitlines()
-    except OSError:
-        return {}
-    found = (re.fullmatch(r"\s*([^#\s=:]+)[\s=:]+(.*?)\s*", line) for line in lines)
-    return {match.group(1): match.group(2) for match in found if match}

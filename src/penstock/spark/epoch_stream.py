@@ -24,6 +24,7 @@ from penstock.spark.merger import Merger
 from penstock.spark.schema import spark_schema
 from penstock.spark.started import Start
 from penstock.state.store.store import Store
+from penstock.wire.access import Access
 
 
 class StoppedBetweenEpochs(Exception):
@@ -57,6 +58,7 @@ class EpochStream:
         self,
         start: MicroStart,
         run_id: str,
+        access: Access,
         runner: EpochRunner,
         store: Store,
         stopping: threading.Event,
@@ -64,6 +66,7 @@ class EpochStream:
         mergers: Sequence[Merger] = (),
     ) -> None:
         self._start, self._run_id, self._runner, self._store = start, run_id, runner, store
+        self._access = access
         self._stopping, self._on_progress, self._mergers = stopping, on_progress, mergers
         self._spark = start.spark
         self._between_epochs = threading.Lock()
@@ -84,6 +87,7 @@ class EpochStream:
         courier = Courier(
             flow,
             task.current,
+            self._access,
             settings.rpc_timeout_ms,
             settings.exchange_timeout_ms,
             bool(self._start.late_rows),

@@ -49,7 +49,7 @@ class LiveParts(QueryParts):
         super().__init__(start, lambda _, run: inbox.put(BrokenOff(run)), live=True)
         spark, settings = start.spark, start.settings
         jobs = SparkJobs(spark.sparkContext, self.run_id, self._courier_task)
-        self.crew = CourierCrew(jobs, self.registry, self.token, settings)
+        self.crew = CourierCrew(jobs, self.registry, self.access, settings)
         self.bill = Bill(
             HostPrice() if start.elastic is None else start.elastic.host_price,
             lambda: (self._host_tasks() + len(self.crew.names)) * settings.workers,
@@ -125,7 +125,7 @@ class LiveParts(QueryParts):
             start.sources,
             start.outlet,
             driver,
-            self.token,
+            self.access,
             self.local,
             start.settings,
             keep_late=bool(start.late_rows),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 import threading
 from abc import ABC, abstractmethod
@@ -36,7 +37,9 @@ from penstock.spark.session import task_slots
 from penstock.spark.sinks import LateWriter, Writer
 from penstock.spark.started import Start
 from penstock.state.store.store import Store
+from penstock.wire.access import Access
 from penstock.wire.addresses import Listen, driver_listens
+from penstock.wire.control_key import KeyFile, control_token
 
 
 class QueryParts(ABC):
@@ -56,8 +59,11 @@ class QueryParts(ABC):
     ) -> None:
         self.start, settings = start, start.settings
         self.run_id = secrets.token_hex(4)
-        self.token = secrets.token_hex(16)
+        self.access = Access.new(settings)
         """What all endpoints of this run ask for."""
+        self.control_token = control_token(settings, os.environ)
+        """What `penstock ctl` must show."""
+        self.key_file = KeyFile(start.flow_id, self.run_id, os.environ)
         self.stopping = threading.Event()
         """Set when the query is to end after the epoch under way."""
         self.progress: deque[EpochProgress] = deque(maxlen=settings.progress_kept)
@@ -65,11 +71,10 @@ class QueryParts(ABC):
         self.store = Store(start.store)
         self.journal, self.events = JournalWriter(self.store), EventWriter(self.store)
         self.local = private.is_local(start.spark)
-        self.registry = Registry(
-            self._listen(settings.driver_port or settings.ports), self.token, on_host_lost
-        )
+        listen = self._listen(settings.driver_port or settings.ports)
+        self.registry = Registry(listen, self.access, on_host_lost, self.control_token)
         jobs = SparkJobs(start.spark.sparkContext, self.run_id, self._host_task)
-        self.fleet = Fleet(jobs, self.registry, self.token, settings)
+        self.fleet = Fleet(jobs, self.registry, self.access, settings)
         self.relocation = Relocation(
             start.flow.keyed, start.hosts, self.fleet, settings, start.migration, live
         )
@@ -87,7 +92,7 @@ class QueryParts(ABC):
         listen = self._listen(start.settings.ports)
         backend = reachable(cast(Backend, start.elastic.functions), listen)
         faults = start.settings.faults
-        return WorkerKeeper(lambda: backend.start(start.flow, self.run_id, self.token, faults))
+        return WorkerKeeper(lambda: backend.start(start.flow, self.run_id, self.access, faults))
 
     def _listen(self, ports: int | str) -> Listen:
         """How a server in the driver listens."""
@@ -141,7 +146,8 @@ class QueryParts(ABC):
     def ends(self) -> list[Callable[[], object]]:
         """What ends all parts, one after the other."""
         stops = [self.bill.end, self.runner.stop, self.journal.stop, self.events.stop]
-        return [*stops, self.fleet.stop, self.registry.shutdown, self.store.remove_control]
+        stops += [self.fleet.stop, self.registry.shutdown]
+        return [*stops, self.key_file.remove, self.store.remove_control]
 
     @property
     def hosts_wanted(self) -> int:
@@ -155,7 +161,10 @@ class QueryParts(ABC):
         if flow.one_host:
             hosts = [HostOrder(f"{step.id}/0", step) for step in flow.keyed]
         store, driver, settings = start.store, self.registry.location, start.settings
-        order = TaskOrder(tuple(hosts), flow, store, driver, self.token, self.local, settings)
+        avoids = frozenset[str]() if self.local else self.fleet.places_to_avoid(host)
+        order = TaskOrder(
+            tuple(hosts), flow, store, driver, self.access, self.local, settings, avoids
+        )
         return LastingTask(tuple(one.host for one in hosts), step.id, partial(run_hosts, order))
 
 
@@ -183,7 +192,6 @@ class FlowParts(QueryParts):
             self.relocation,
             self.registry,
             self.store,
-            self.token,
             settings,
             control=self.control,
             bill=self.bill,
@@ -201,6 +209,7 @@ class FlowParts(QueryParts):
         self.epochs = EpochStream(
             start,
             self.run_id,
+            self.access,
             self.runner,
             self.store,
             self.stopping,

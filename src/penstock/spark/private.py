@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from pyspark import SparkContext
+from pyspark import SparkConf, SparkContext
 from pyspark.serializers import SpecialLengths
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everywhere in PySpark
@@ -206,3 +206,18 @@ def check_input_end() -> None:
     # a buffer may end inside of the mark
     if not mark or not _END.startswith(mark):
         raise CutInputError("the input of this task broke off: Spark has not sent all of it")
+
+
+def submitted_settings() -> dict[str, str]:
+    """What spark-submit, which has started this process and its JVM, was given and has read."""
+    SparkContext._ensure_initialized()
+    return dict(SparkConf().getAll())
+
+
+def running_settings() -> dict[str, str]:
+    """What is set in the session that this process has, or in its SparkContext; nothing if it has none."""
+    context: Any = SparkContext._active_spark_context
+    if context is None:
+        return {}
+    session = SparkSession._instantiatedSession
+    return dict(context.getConf().getAll()) | ({} if session is None else session.conf.getAll)

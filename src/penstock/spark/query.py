@@ -7,6 +7,7 @@ import atexit
 import logging
 import os
 import shutil
+import socket
 import threading
 import weakref
 from collections.abc import Callable, Iterable
@@ -27,6 +28,7 @@ from penstock.plan.migration import Migration
 from penstock.spark import control
 from penstock.spark.parts import FlowParts, QueryParts
 from penstock.spark.session import check_cores
+from penstock.wire.control_key import ControlKey
 
 State = Literal["starting", "running", "stopped", "finished", "failed"]
 
@@ -260,9 +262,13 @@ class FlowQuery:
         parts = self._parts
         arm(parts.start.settings.faults)
         parts.start_up()
-        parts.store.write_control(
-            {"location": parts.registry.location, "token": parts.token, "pid": os.getpid()}
+        location, pid = parts.registry.location, os.getpid()
+        key = ControlKey(
+            location, parts.control_token, socket.gethostname(), pid, self._start.settings.tls
         )
+        parts.key_file.keep(key)
+        whose = {"flow": self._start.flow_id, "run": self.run_id}
+        parts.store.write_control({"location": location, "pid": pid} | whose)
 
     def _clean_up(self) -> None:
         """End all parts, one after the other, and also those behind one that fails or hangs."""

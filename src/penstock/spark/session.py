@@ -15,8 +15,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 from penstock.errors import SettingError
 from penstock.spark.connector import with_connector
+from penstock.spark.known_settings import known_settings, shipped_package
 from penstock.spark.private import (
-    builder_settings,
     executors,
     hush_executor,
     is_local,
@@ -52,19 +52,38 @@ _SETTINGS = {
     "spark.executorEnv.NUMBA_NUM_THREADS": "1",
 }
 
+_QUIET = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.log.level": "ERROR",
+}
+"""What `session` sets beside them, unless somebody has."""
+
 
 def configure(builder: SparkSession.Builder, *, kafka: bool = False) -> SparkSession.Builder:
     """Give one's own session builder the settings that Penstock wants, and with `kafka` Spark's connector
-    for it (see `session`).
+    for it (see `session`). What is set already stays: on the builder, by spark-submit, in
+    spark-defaults.conf, in the environment, or in a session that runs.
 
     >>> from pyspark.sql import SparkSession
     >>> builder = configure(SparkSession.builder.appName("mine"))
     """
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    for key, value in _SETTINGS.items():
-        builder = builder.config(key, value)
-    if kafka and (jars := with_connector(builder_settings(builder))) is not None:
+    known = known_settings(builder, os.environ)
+    os.environ.setdefault("PYSPARK_PYTHON", known.get("spark.pyspark.python", sys.executable))
+    shipped = shipped_package(known)
+    # The daemon must find Penstock when it begins, and not only when its workers do.
+    brought = {} if shipped is None else {"spark.executorEnv.PYTHONPATH": shipped}
+    builder = _with_defaults(builder, _SETTINGS | brought, known)
+    if kafka and (jars := with_connector(known)) is not None:
         builder = builder.config("spark.jars", jars)
+    return builder
+
+
+def _with_defaults(
+    builder: SparkSession.Builder, defaults: dict[str, str], known: dict[str, str]
+) -> SparkSession.Builder:
+    for key in defaults.keys() - known.keys():
+        builder = builder.config(key, defaults[key])
     return builder
 
 
@@ -77,7 +96,8 @@ def session(
     kafka: bool = False,
     conf: dict[str, str] | None = None,
 ) -> SparkSession:
-    """A session ready for flows: local unless `master` says otherwise.
+    """A session ready for flows: local unless `master`, spark-submit or spark-defaults.conf says otherwise.
+    What is in `conf` is set, whatever is set elsewhere; the rest is as in `configure`.
 
     In local mode `cores` is the number of task slots (hosts hold one each, couriers need one per
     source partition); there may be more of them than the machine has cores. Failed tasks are
@@ -92,18 +112,15 @@ def session(
             "session() got both master and cores", hint="write the cores into the master"
         )
     slots = cores if cores is not None else max(8, 2 * (os.cpu_count() or 1))
-    builder = configure(
-        SparkSession.Builder()
-        .appName(app)
-        .master(master or f"local[{slots},4]")
-        .config("spark.ui.enabled", str(ui).lower())
-        .config("spark.ui.showConsoleProgress", "false")
-        .config("spark.log.level", "ERROR")
-    )
-    for key, value in (conf or {}).items():
-        builder = builder.config(key, value)
-    if kafka and (jars := with_connector(conf or {})) is not None:
-        builder = builder.config("spark.jars", jars)
+    chosen = {"spark.app.name": app}
+    if master is not None or cores is not None:
+        chosen["spark.master"] = master or f"local[{slots},4]"
+    if ui:
+        chosen["spark.ui.enabled"] = "true"
+    builder = SparkSession.Builder().config(map={**chosen, **(conf or {})})
+    quiet = _QUIET | {"spark.master": f"local[{slots},4]"}
+    builder = _with_defaults(builder, quiet, known_settings(builder, os.environ))
+    builder = configure(builder, kafka=kafka)
     spark = builder.getOrCreate()
     hush_executor(spark)
     return spark

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import os
+import secrets
 import signal
 import subprocess
 import sys
@@ -17,10 +18,19 @@ from penstock.cli import app as cli
 from penstock.control.journal.entry import Entry
 from penstock.errors import SettingError
 from penstock.state.store.store import FORMAT, Store
+from penstock.wire.access import Access
 from penstock.wire.addresses import LOOPBACK
+from penstock.wire.control_key import ControlKey, KeyFile
 from penstock.wire.flight import TokenServer
 
-TOKEN = "opensesame"
+TOKEN = "opensesameopensesame"
+
+
+def tell_of(store: Store, location: str, pid: int, token: str = TOKEN) -> None:
+    """Say in the checkpoint where a query is, and in a file of the user's what opens its control."""
+    run = secrets.token_hex(4)
+    KeyFile("f00d", run, os.environ).keep(ControlKey(location, token, "", pid))
+    store.write_control({"location": location, "pid": pid, "flow": "f00d", "run": run})
 
 
 def host(name: str, health: str = "good", **figures: Any) -> dict[str, Any]:
@@ -97,7 +107,7 @@ class SteeredQuery:
         self.orders: list[dict[str, Any]] = []
         facts = [{"id": name, "slots": 8, "keys": [], "state": []} for name in steps]
         store.write_flow({"format": FORMAT, "id": "f00d", "steps": facts})
-        self.server = TokenServer(LOOPBACK, TOKEN)
+        self.server = TokenServer(LOOPBACK, Access("the run's"), TOKEN)
         self.server.actions |= {
             "control_status": lambda _: self._status(),
             "control_steer": self._steer,
@@ -107,8 +117,7 @@ class SteeredQuery:
 
     def listen(self) -> None:
         """Say in the checkpoint where the query is."""
-        facts = {"location": self.server.location, "token": TOKEN, "pid": os.getpid()}
-        self.store.write_control(facts)
+        tell_of(self.store, self.server.location, os.getpid())
 
     def end(self) -> None:
         """Stop as a query does that has nothing more to do."""

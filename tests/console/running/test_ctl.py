@@ -29,9 +29,10 @@ from penstock.plan.topology import Topology
 from penstock.spark.control import actions
 from penstock.spark.query import FlowQuery, QueryStatus
 from penstock.state.store.store import FORMAT, Store
+from penstock.wire.access import Access
 from penstock.wire.addresses import LOOPBACK
 from penstock.wire.flight import TokenServer
-from tests.console.running.steered_query import TOKEN, run
+from tests.console.running.steered_query import TOKEN, run, tell_of
 
 HOSTS = [HostId("sum/0"), HostId("sum/1")]
 
@@ -99,11 +100,11 @@ def serve(store: Store) -> Iterator[Serve]:
 
     def started(*steps: str) -> StandIn:
         query = StandIn(*steps)
-        server = TokenServer(LOOPBACK, TOKEN)
+        server = TokenServer(LOOPBACK, Access("the run's"), TOKEN)
         server.actions |= actions(cast(FlowQuery, query))
         servers.append(server)
         claim(store, *steps)
-        store.write_control({"location": server.location, "token": TOKEN, "pid": os.getpid()})
+        tell_of(store, server.location, os.getpid())
         return query
 
     yield started
@@ -270,18 +271,17 @@ def test_the_query_has_died(store: Store, tmp_path: Path) -> None:
     claim(store, "sum")
     gone = subprocess.Popen([sys.executable, "-c", ""])
     gone.wait()
-    control = {"location": "grpc://127.0.0.1:1", "token": TOKEN, "pid": gone.pid}
-    store.write_control(control)
+    tell_of(store, "grpc://127.0.0.1:1", gone.pid)
     with pytest.raises(SettingError, match=f"its process {gone.pid} is no more.*start the flow"):
         RunningQuery(str(tmp_path)).status()
 
 
 def test_no_answer(store: Store, tmp_path: Path) -> None:
     claim(store, "sum")
-    server = TokenServer(LOOPBACK, TOKEN)
+    server = TokenServer(LOOPBACK, Access("the run's"), TOKEN)
     location = server.location
     server.shutdown()
-    store.write_control({"location": location, "token": TOKEN, "pid": os.getpid()})
+    tell_of(store, location, os.getpid())
     with pytest.raises(SettingError, match=r"does not answer: .*What to do: check that it still"):
         RunningQuery(str(tmp_path)).status()
 
@@ -290,7 +290,7 @@ def test_somebody_else_answers(serve: Serve, store: Store, tmp_path: Path) -> No
     serve("sum")
     control = store.read_control()
     assert control is not None
-    store.write_control(control | {"token": "another"})
+    tell_of(store, control["location"], os.getpid(), "another")
     with pytest.raises(SettingError, match="asks for the run's token"):
         RunningQuery(str(tmp_path)).status()
 
@@ -301,5 +301,5 @@ def test_another_users_query(serve: Serve, tmp_path: Path, monkeypatch: pytest.M
 
     serve("sum")
     monkeypatch.setattr(Store, "read_control", refused)
-    with pytest.raises(SettingError, match="for the user who started it"):
+    with pytest.raises(SettingError, match="cannot be read"):
         RunningQuery(str(tmp_path))

@@ -25,6 +25,7 @@ from tests.console.running.steered_query import (
     run,
     running,
     step,
+    tell_of,
 )
 
 
@@ -225,8 +226,7 @@ def test_a_query_that_died(serve: Serve, tmp_path: Path) -> None:
     query.server.shutdown()
     gone = subprocess.Popen([sys.executable, "-c", ""])
     gone.wait()
-    facts = {"location": query.server.location, "token": "", "pid": gone.pid}
-    query.store.write_control(facts)
+    tell_of(query.store, query.server.location, gone.pid)
     with pytest.raises(SettingError, match="has died"):
         watcher.look()
 

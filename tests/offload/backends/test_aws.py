@@ -18,6 +18,7 @@ from penstock.offload.backends.aws.package import flow_named, package
 from penstock.offload.backends.backend import Failure, WorkerFailed
 from penstock.offload.backends.messages import WorkerAnswer
 from penstock.offload.backends.worker import BurstWorker
+from penstock.wire.access import Access
 from tests.offload.backends import flows
 from tests.offload.backends.flows import counting, doubled, request, slow_or_wrong
 from tests.offload.backends.lambda_stand_in import (
@@ -131,7 +132,7 @@ def test_nobody_there(stand_in: LambdaStandIn) -> None:
 def test_without_boto3_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "boto3", None)
     with pytest.raises(SettingError, match=r"penstock\[aws\]"):
-        LambdaFunctions("flow").start(FLOW, "run", "token")
+        LambdaFunctions("flow").start(FLOW, "run", Access("token"))
 
 
 def test_a_packed_flow_answers_where_only_the_archive_is(tmp_path: Path) -> None:

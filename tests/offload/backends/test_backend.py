@@ -28,6 +28,7 @@ from penstock.offload.backends.backend import (
 from penstock.offload.backends.local.backend import LocalFunctions
 from penstock.offload.backends.messages import WorkerAnswer
 from penstock.offload.backends.worker import BurstWorker
+from penstock.wire.access import Access
 from tests.offload.backends.flows import counting, request, slow_or_wrong
 from tests.offload.backends.lambda_stand_in import InProcess, LambdaStandIn
 from tests.offload.backends.waiting import until
@@ -70,9 +71,9 @@ def place(request: pytest.FixtureRequest) -> Iterator[Place]:
     with ExitStack() as stack:
         backend = pickle.loads(pickle.dumps(stack.enter_context(backend_of(request.param))))
         assert backend.at_most == AT_MOST
-        started = backend.start(FLOW, "run", "token")
+        started = backend.start(FLOW, "run", Access("token"))
         stack.callback(started.stop)
-        yield Place(started, invoker_at(started.reach))
+        yield Place(started, invoker_at(started.reach, Access("token")))
 
 
 def test_a_burst_worker_answers(place: Place) -> None:
@@ -82,7 +83,7 @@ def test_a_burst_worker_answers(place: Place) -> None:
 
 def test_what_couriers_are_told_is_a_text(place: Place) -> None:
     text = place.started.reach
-    assert invoker_at(text) is place.invoker
+    assert invoker_at(text, Access("token")) is place.invoker
     assert "\n" not in text
 
 
@@ -143,13 +144,13 @@ def test_an_error_says_how_it_failed_wherever_it_is_read() -> None:
 
 def test_backends_of_no_known_kind_are_refused() -> None:
     with pytest.raises(errors.ProtocolError, match="unknown kind: 'other'"):
-        invoker_at('{"kind": "other"}')
+        invoker_at('{"kind": "other"}', Access("token"))
 
 
 class Echo:
     """A connection to nobody: it answers with what it was made with."""
 
-    def __init__(self, answer: str) -> None:
+    def __init__(self, access: Access, answer: str) -> None:
         self._answer = answer.encode()
 
     def invoke(self, request: bytes, timeout_ms: int) -> bytes:
@@ -161,13 +162,14 @@ class Echo:
 def test_another_backend_is_one_entry() -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(INVOKERS, "echo", f"{__name__}:Echo")
-        assert invoker_at(reach_text("echo", answer="rows")).invoke(b"", 1_000) == b"rows"
+        assert (
+            invoker_at(reach_text("echo", answer="rows"), Access("token")).invoke(b"", 1_000)
+            == b"rows"
+        )
 
 
 def test_invokers_of_old_runs_are_let_go_of() -> None:
-    texts = [
-        reach_text("local", location=f"grpc://127.0.0.1:{port}", token="t") for port in range(1, 20)
-    ]
-    made = {text: weakref.ref(invoker_at(text)) for text in texts}
-    assert invoker_at(texts[-1]) is made[texts[-1]]()
+    texts = [reach_text("local", location=f"grpc://127.0.0.1:{port}") for port in range(1, 20)]
+    made = {text: weakref.ref(invoker_at(text, Access("token"))) for text in texts}
+    assert invoker_at(texts[-1], Access("token")) is made[texts[-1]]()
     assert sum(invoker() is not None for invoker in made.values()) <= 8

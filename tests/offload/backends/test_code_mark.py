@@ -21,6 +21,7 @@ from penstock.offload.backends.aws.handler import Handler
 from penstock.offload.backends.code_mark import code_mark
 from penstock.offload.backends.messages import flow_mark
 from penstock.offload.backends.worker import BurstWorker
+from penstock.wire.access import Access
 from tests.offload.backends.flows import counting, doubled, slow_or_wrong
 from tests.offload.backends.lambda_stand_in import InProcess, LambdaStandIn
 
@@ -133,7 +134,7 @@ def test_a_lambda_function_of_other_code_is_refused(
     with LambdaStandIn("flow", start) as stand_in:
         functions = LambdaFunctions("flow", "eu-central-1", stand_in.url)
         if deployed is doubled:
-            functions.start(counting(doubled), "run", "token").stop()
+            functions.start(counting(doubled), "run", Access("token")).stop()
             return
         with pytest.raises(SettingError, match="functions package"):
-            functions.start(counting(doubled), "run", "token")
+            functions.start(counting(doubled), "run", Access("token"))

@@ -27,6 +27,7 @@ from penstock.offload.backends.local.backend import (
 )
 from penstock.offload.backends.messages import WorkerAnswer
 from penstock.testing import Fault, Pace
+from penstock.wire.access import Access
 from penstock.wire.addresses import Listen
 from tests.offload.backends.flows import counting, doubled, request, rows, slow_or_wrong
 from tests.offload.backends.waiting import until
@@ -36,7 +37,7 @@ FLOW = counting(slow_or_wrong)
 
 @pytest.fixture(scope="module")
 def started() -> Iterator[LocalWorkers]:
-    found = LocalFunctions(at_most=2, idle_ms=300).start(FLOW, "run", "token")
+    found = LocalFunctions(at_most=2, idle_ms=300).start(FLOW, "run", Access("token"))
     yield found
     found.stop()
     assert found._process.returncode == 0
@@ -51,7 +52,7 @@ def while_busy(
 ) -> Future[bytes]:
     """An invocation that a burst worker is in the middle of."""
     body = request(FLOW, ("slow", 60_000)).to_bytes()
-    under_way = threads.submit(invoker_at(started.reach).invoke, body, timeout_ms)
+    under_way = threads.submit(invoker_at(started.reach, Access("token")).invoke, body, timeout_ms)
     until(lambda: busy(started))
     return under_way
 
@@ -63,7 +64,9 @@ def test_a_burst_worker_that_is_killed_in_the_middle(started: LocalWorkers) -> N
         with pytest.raises(WorkerFailed, match="a burst worker died") as raised:
             under_way.result(10)
     assert raised.value.failure == "failed"
-    assert invoker_at(started.reach).invoke(request(FLOW, ("a", 1)).to_bytes(), 10_000)
+    assert invoker_at(started.reach, Access("token")).invoke(
+        request(FLOW, ("a", 1)).to_bytes(), 10_000
+    )
 
 
 def test_a_burst_worker_that_hangs_is_ended(started: LocalWorkers) -> None:
@@ -75,11 +78,13 @@ def test_a_burst_worker_that_hangs_is_ended(started: LocalWorkers) -> None:
             under_way.result(10)
     assert raised.value.failure == "timeout"
     until(lambda: not psutil.pid_exists(hung))
-    assert invoker_at(started.reach).invoke(request(FLOW, ("a", 1)).to_bytes(), 10_000)
+    assert invoker_at(started.reach, Access("token")).invoke(
+        request(FLOW, ("a", 1)).to_bytes(), 10_000
+    )
 
 
 def test_when_nobody_asks_there_are_none(started: LocalWorkers) -> None:
-    invoker_at(started.reach).invoke(request(FLOW, ("a", 1)).to_bytes(), 10_000)
+    invoker_at(started.reach, Access("token")).invoke(request(FLOW, ("a", 1)).to_bytes(), 10_000)
     assert started.up()
     until(lambda: not started.up())
 
@@ -90,13 +95,15 @@ def test_large_requests_and_answers(started: LocalWorkers) -> None:
     asked = type(asked)(asked.id, asked.steps, asked.time, asked.flow, (many,))
     body = asked.to_bytes()
     assert len(body) > 10 << 20
-    got = WorkerAnswer.from_bytes(invoker_at(started.reach).invoke(body, 30_000), asked)
+    got = WorkerAnswer.from_bytes(
+        invoker_at(started.reach, Access("token")).invoke(body, 30_000), asked
+    )
     assert sum(batch.num_rows for batch in got.batches) == 30_000
 
 
 def test_a_stopped_service_leaves_no_connection_and_tells_what_it_used() -> None:
-    stopped = LocalFunctions(at_most=1).start(FLOW, "run", "token")
-    invoker_at(stopped.reach).invoke(request(FLOW, ("a", 1)).to_bytes(), 10_000)
+    stopped = LocalFunctions(at_most=1).start(FLOW, "run", Access("token"))
+    invoker_at(stopped.reach, Access("token")).invoke(request(FLOW, ("a", 1)).to_bytes(), 10_000)
     stopped.stop()
     stopped.stop()
     stopped.warm(1)
@@ -106,7 +113,7 @@ def test_a_stopped_service_leaves_no_connection_and_tells_what_it_used() -> None
 
 
 def test_who_has_not_the_token_is_not_answered(started: LocalWorkers) -> None:
-    stranger = LocalInvoker(started._service.location, "another token")
+    stranger = LocalInvoker(Access("another token"), started._service.location)
     with pytest.raises(WorkerFailed, match="token"):
         stranger.invoke(request(FLOW, ("a", 1)).to_bytes(), 5_000)
 
@@ -115,10 +122,10 @@ def test_burst_workers_are_as_slow_and_start_as_slowly_as_they_are_told() -> Non
     flow = counting(doubled)
     functions = LocalFunctions(at_most=1, start_ms=300, speed=0.5)
     started = functions.start(
-        flow, "run", "token", faults=(Fault("burst.work", Pace(500.0), hits=()),)
+        flow, "run", Access("token"), faults=(Fault("burst.work", Pace(500.0), hits=()),)
     )
     try:
-        invoker = invoker_at(started.reach)
+        invoker = invoker_at(started.reach, Access("token"))
         body = request(flow, *([("a", 1)] * 100)).to_bytes()
         times = []
         for _ in range(2):
@@ -136,8 +143,8 @@ def test_burst_workers_are_as_slow_and_start_as_slowly_as_they_are_told() -> Non
 
 
 def test_a_service_that_dies_fails_all_that_ask_and_nothing_else() -> None:
-    started = LocalFunctions(keep_warm=1).start(FLOW, "run", "token")
-    invoker, body = invoker_at(started.reach), request(FLOW, ("a", 1)).to_bytes()
+    started = LocalFunctions(keep_warm=1).start(FLOW, "run", Access("token"))
+    invoker, body = invoker_at(started.reach, Access("token")), request(FLOW, ("a", 1)).to_bytes()
     invoker.invoke(body, 10_000)
     used = started.used()
     family = psutil.Process(started._process.pid).children(recursive=True)
@@ -154,7 +161,7 @@ def test_a_service_that_dies_fails_all_that_ask_and_nothing_else() -> None:
 
 def test_a_flow_that_cannot_be_loaded_is_an_error_at_once() -> None:
     with pytest.raises(SettingError, match="did not come up"):
-        LocalFunctions().start(counting(_Unloadable()), "run", "token")
+        LocalFunctions().start(counting(_Unloadable()), "run", Access("token"))
 
 
 class _Unloadable:
@@ -174,11 +181,13 @@ def test_all_end_with_the_driver_however_it_ends(tmp_path: Path) -> None:
         from penstock.offload.backends.backend import invoker_at
         from penstock.offload.backends.local.backend import LocalFunctions
         from tests.offload.backends.flows import counting, request, slow_or_wrong
+        from penstock.wire.access import Access
 
         flow = counting(slow_or_wrong)
-        started = LocalFunctions(keep_warm=2).start(flow, "run", "token")
+        started = LocalFunctions(keep_warm=2).start(flow, "run", Access("token"))
         body = request(flow, ("slow", 600_000)).to_bytes()
-        threading.Thread(target=invoker_at(started.reach).invoke, args=(body, 600_000)).start()
+        invoker = invoker_at(started.reach, Access("token"))
+        threading.Thread(target=invoker.invoke, args=(body, 600_000)).start()
         while sorted(started.up().values()) != ["busy", "idle"]:
             time.sleep(0.01)
         print("ready", flush=True)
@@ -202,7 +211,7 @@ def test_all_end_with_the_driver_however_it_ends(tmp_path: Path) -> None:
 
 
 def test_nothing_is_left_of_burst_workers_that_are_stopped() -> None:
-    started = LocalFunctions(keep_warm=2).start(counting(doubled), "run", "token")
+    started = LocalFunctions(keep_warm=2).start(counting(doubled), "run", Access("token"))
     until(lambda: len(started.up()) == 2)
     service = psutil.Process(started._process.pid)
     family = [service, *service.children(recursive=True)]
@@ -216,11 +225,11 @@ def test_nothing_is_left_of_burst_workers_that_are_stopped() -> None:
 def test_couriers_of_other_machines_ask_at_the_address_of_the_driver() -> None:
     listen = Listen("127.0.0.2")
     functions = reachable(LocalFunctions(at_most=1), listen)
-    started = functions.start(FLOW, "run", "token")
+    started = functions.start(FLOW, "run", Access("token"))
     try:
         assert "grpc://127.0.0.2:" in started.reach
         asked = request(FLOW, ("a", 1))
-        answer = invoker_at(started.reach).invoke(asked.to_bytes(), 20_000)
+        answer = invoker_at(started.reach, Access("token")).invoke(asked.to_bytes(), 20_000)
         assert WorkerAnswer.from_bytes(answer, asked).batches
     finally:
         started.stop()

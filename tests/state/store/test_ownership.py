@@ -171,10 +171,10 @@ def test_a_clean_up_that_comes_too_late_removes_nothing_of_a_newer_start(
 
 def test_how_to_reach_the_newer_query_stays(store: Store) -> None:
     old, new = starts(store)
-    old.write_control({"token": "old"})
-    new.write_control({"token": "new"})
+    old.write_control({"pid": 1})
+    new.write_control({"pid": 2})
     old.remove_control()
-    assert store.read_control() == {"token": "new"}
+    assert store.read_control() == {"pid": 2}
     new.remove_control()
     assert store.read_control() is None
 

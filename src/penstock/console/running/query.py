@@ -1,7 +1,7 @@
 """A running query, reached from another process through its checkpoint. `penstock ctl` is this.
 
-A query says in `control.json` of its checkpoint where its driver listens, and with which token it
-is to be asked. What is asked for takes effect at the query's next epoch boundary.
+A query says in `control.json` of its checkpoint where its driver listens; the token that it asks for is
+found as `wire.control_key` says. What is asked for takes effect at the query's next epoch boundary.
 
 Its journal is in the checkpoint too, so that it can be read when the query runs no more.
 """
@@ -9,6 +9,7 @@ Its journal is in the checkpoint too, so that it can be read when the query runs
 from __future__ import annotations
 
 import math
+import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -23,6 +24,7 @@ from penstock.errors import HostLostError, SettingError
 from penstock.plan.slots import slots_from_text
 from penstock.state.store.store import Store
 from penstock.wire.addresses import address_of, is_here
+from penstock.wire.control_key import access_of, key_of
 from penstock.wire.flight import Endpoint
 
 _LOOK_MS = 10_000
@@ -96,7 +98,8 @@ class RunningQuery:
 
     def _ask(self, action: str, timeout_ms: int, **arguments: Any) -> dict[str, Any]:
         """What the query answers; nothing where it only obeys."""
-        endpoint = Endpoint(self._control["location"], self._control["token"])
+        key = key_of(self._control, os.environ)
+        endpoint = Endpoint(key.location, access_of(key))
         try:
             return endpoint.call(action, timeout_ms, **arguments) or {}
         except HostLostError as silent:
@@ -168,8 +171,8 @@ def _control(checkpoint: str, store: Store) -> dict[str, Any]:
         control = store.read_control()
     except PermissionError as refused:
         raise SettingError(
-            f"how to reach the query on {checkpoint} is for the user who started it",
-            hint="ask as that user: control.json of the checkpoint cannot be read by others",
+            f"control.json of {checkpoint} cannot be read",
+            hint="ask as a user who can read the checkpoint",
         ) from refused
     if control is None:
         raise SettingError(

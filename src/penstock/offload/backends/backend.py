@@ -5,9 +5,9 @@
     Invoker       a courier's connection to them
 
 The driver starts a backend's burst workers for a flow. How to reach them goes to the couriers as a text
-in the plan of each epoch; `invoker_at` makes an `Invoker` of it there. A burst worker gets the bytes
-of a request and returns those of an answer (see `messages`). It knows of no host and no other burst
-worker, and accepts no connection.
+in the plan of each epoch, without secrets; `invoker_at` makes an `Invoker` of it there. A burst worker
+gets the bytes of a request and returns those of an answer (see `messages`). It knows of no host and no
+other burst worker, and accepts no connection.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Literal, Protocol
 from penstock.control.elastic import WorkerTerms
 from penstock.errors import PenstockError, ProtocolError
 from penstock.faults import Fault
+from penstock.wire.access import Access
 from penstock.wire.report import Usage
 
 if TYPE_CHECKING:
@@ -29,8 +30,8 @@ INVOKERS = {
     "local": "penstock.offload.backends.local.backend:LocalInvoker",
     "lambda": "penstock.offload.backends.aws.backend:LambdaInvoker",
 }
-"""Kind of backend -> its `Invoker` class, imported when first needed and called with the facts of a
-reach text. A new backend is one more entry."""
+"""Kind of backend -> its `Invoker` class, imported when first needed and called with the
+run's access and the facts of a reach text. A new backend is one more entry."""
 
 Failure = Literal["failed", "timeout", "throttled", "too_large"]
 
@@ -102,7 +103,7 @@ class Backend(WorkerTerms, Protocol):
     """Where burst workers run, as settings that can be pickled."""
 
     def start(
-        self, flow: FlowPlan, run_id: str, token: str, faults: tuple[Fault, ...] = ()
+        self, flow: FlowPlan, run_id: str, access: Access, faults: tuple[Fault, ...] = ()
     ) -> BurstWorkers:
         """Start what is needed, in the driver. `faults` are for burst workers of this machine."""
         ...
@@ -120,8 +121,8 @@ def reach_text(kind: str, **facts: object) -> str:
     return json.dumps({"kind": kind} | facts)
 
 
-def invoker_at(reach: str) -> Invoker:
-    """The invoker that a reach text describes. It is made once in a process."""
+def invoker_at(reach: str, access: Access) -> Invoker:
+    """The invoker that a reach text describes, made once in a process with the access of its run."""
     with _lock:
         if reach in _invokers:
             _invokers[reach] = _invokers.pop(reach)  # the last one to go
@@ -130,7 +131,7 @@ def invoker_at(reach: str) -> Invoker:
             kind = facts.pop("kind", None)
             if kind not in INVOKERS:
                 raise ProtocolError(f"a plan names functions of an unknown kind: {kind!r}")
-            _invokers[reach] = pkgutil.resolve_name(INVOKERS[kind])(**facts)
+            _invokers[reach] = pkgutil.resolve_name(INVOKERS[kind])(access=access, **facts)
             if len(_invokers) > _KEPT:
                 _invokers.pop(next(iter(_invokers))).close()
         return _invokers[reach]

@@ -20,6 +20,7 @@ from penstock.offload.backends.messages import Request, Requests, WorkerAnswer
 from penstock.offload.plan.segments import Segment
 from penstock.operators.operator import EpochTime
 from penstock.plan.epoch import Offload
+from penstock.wire.access import Access
 from penstock.wire.report import Offloaded, Seen, Usage
 
 Taken = TypeVar("Taken")
@@ -110,7 +111,7 @@ class Questions:
     def _invoker(self) -> Invoker:
         reach = self._delivery.plan.reach
         assert reach is not None
-        return reached(reach)
+        return reached(reach, self._delivery.access)
 
 
 class Invocations(Generic[Taken]):
@@ -184,10 +185,10 @@ class Invocations(Generic[Taken]):
             self._outcomes.put((number, outcome))
 
 
-def reached(reach: str) -> Invoker:
+def reached(reach: str, access: Access) -> Invoker:
     """The way to burst workers; or what stands for them, where there is none."""
     try:
-        return invoker_at(reach)
+        return invoker_at(reach, access)
     except Exception as failed:
         # another try may reach them: the rows are theirs all the same
         return _Unreachable(failed)

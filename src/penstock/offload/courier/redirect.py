@@ -32,6 +32,7 @@ from penstock.offload.plan.segments import Segment
 from penstock.operators.operator import EpochTime
 from penstock.plan.epoch import Offload
 from penstock.plan.steps import FlowPlan
+from penstock.wire.access import Access
 from penstock.wire.report import Counts, Offloaded, Usage
 
 _GATHER_S = 0.25
@@ -134,12 +135,14 @@ class Redirect:
         self,
         flow: FlowPlan,
         segment: Segment,
+        access: Access,
         name: str,
         courier: int,
         couriers: int,
         put: Callable[[Returned], None],
     ) -> None:
         self._flow, self._segment, self._maker = flow, segment, Maker(segment)
+        self._access = access
         self._name, self._courier, self._couriers, self._put = name, courier, couriers, put
         self._offload: Offload | None = None
         self._invoker: Invoker | None = None
@@ -176,7 +179,7 @@ class Redirect:
                 f"a guide hands rows of {self._segment.id} to burst workers: {self._segment.reason}"
             )
         _ = self._maker.kind  # for the threads that take answers
-        self._offload, self._invoker = offload, reached(reach)
+        self._offload, self._invoker = offload, reached(reach, self._access)
         self._at_once = offload.at_once(self._courier, self._couriers)
         if self._at_once and offload.reflex is not None:
             most = offload.reflex.of(self._courier, self._couriers).workers

@@ -21,6 +21,7 @@ from penstock.errors import SettingError
 from penstock.faults import Fault
 from penstock.offload.backends.backend import Failure, WorkerFailed, reach_text
 from penstock.offload.backends.messages import flow_mark
+from penstock.wire.access import Access
 from penstock.wire.report import Usage
 
 if TYPE_CHECKING:
@@ -76,7 +77,7 @@ class LambdaFunctions:
         return {name: getattr(self, name) for name in names} | {"connections": self.at_most}
 
     def start(
-        self, flow: FlowPlan, run_id: str, token: str, faults: tuple[Fault, ...] = ()
+        self, flow: FlowPlan, run_id: str, access: Access, faults: tuple[Fault, ...] = ()
     ) -> LambdaWorkers:
         """Nothing is started: the Lambda function is there. Who may invoke it is up to AWS, not the
         token, and it is as fast as it is. One that was made of other code is refused."""
@@ -160,7 +161,9 @@ class LambdaInvoker:
         endpoint_url: str | None = None,
         payload_limit: int = _PAYLOAD_LIMIT,
         connections: int = 64,
+        access: Access | None = None,
     ) -> None:
+        """Who may invoke it is up to AWS, not to the run's access."""
         try:
             import boto3
         except ImportError as missing:

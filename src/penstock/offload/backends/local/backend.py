@@ -29,8 +29,9 @@ from penstock.control.money import FunctionPrice
 from penstock.errors import PenstockError, SettingError
 from penstock.faults import Fault
 from penstock.offload.backends.backend import WorkerFailed, reach_text
+from penstock.wire.access import Access
 from penstock.wire.addresses import Listen
-from penstock.wire.flight import Endpoint
+from penstock.wire.flight import Endpoint, client
 from penstock.wire.report import Usage
 
 if TYPE_CHECKING:
@@ -83,10 +84,10 @@ class LocalFunctions:
             )
 
     def start(
-        self, flow: FlowPlan, run_id: str, token: str, faults: tuple[Fault, ...] = ()
+        self, flow: FlowPlan, run_id: str, access: Access, faults: tuple[Fault, ...] = ()
     ) -> LocalWorkers:
-        order = ServiceOrder(tuple(sys.path), cloudpickle.dumps((flow, faults)), token, self)
-        return LocalWorkers(order)
+        order = ServiceOrder(tuple(sys.path), cloudpickle.dumps((flow, faults)), access, self)
+        return LocalWorkers(order, run_id)
 
 
 @dataclass(frozen=True)
@@ -97,7 +98,7 @@ class ServiceOrder:
     """Where Python finds the user's modules."""
     flow: bytes
     """The flow's plan and its faults, by cloudpickle."""
-    token: str
+    access: Access
     settings: LocalFunctions
 
 
@@ -109,12 +110,10 @@ def reachable(backend: T, listen: Listen) -> T:
 class LocalInvoker:
     """A connection to the service. See `Invoker`."""
 
-    request_limit: int | None = None
-
-    def __init__(self, location: str, token: str) -> None:
-        unlimited = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
-        self._client = fl.FlightClient(location, generic_options=unlimited)
-        self._headers = [(b"authorization", f"Bearer {token}".encode())]
+    def __init__(self, access: Access, location: str, run: str = "") -> None:
+        """`run` tells services apart that one location has had, one after the other."""
+        self._client, self._headers = client(location, access), access.headers
+        self.request_limit: int | None = access.most_bytes - TIMEOUT.size
 
     def invoke(self, request: bytes, timeout_ms: int) -> bytes:
         action = fl.Action(INVOKE, TIMEOUT.pack(timeout_ms) + request)
@@ -144,7 +143,7 @@ class LocalInvoker:
 class LocalWorkers:
     """The service of one run. See `BurstWorkers`. It ends with this process, however that ends."""
 
-    def __init__(self, order: ServiceOrder) -> None:
+    def __init__(self, order: ServiceOrder, run_id: str) -> None:
         self._price, self._last = order.settings.price, Usage()
         # in a session of its own: Ctrl-C is for the driver, which ends it then
         self._process = subprocess.Popen(
@@ -156,8 +155,8 @@ class LocalWorkers:
         self._lock = threading.Lock()
         self._ends = weakref.finalize(self, _end, self._process)
         location = self._send(order)
-        self.reach = reach_text("local", location=location, token=order.token)
-        self._service = Endpoint(location, order.token)
+        self.reach = reach_text("local", location=location, run=run_id)
+        self._service = Endpoint(location, order.access)
 
     def warm(self, count: int) -> None:
         with suppress(PenstockError), self._lock:  # a service that is gone keeps nothing warm

@@ -29,6 +29,7 @@ from penstock.offload.backends.local.fork_server import ForkServerClient, Reques
 from penstock.offload.backends.local.pool import WorkerPool
 from penstock.offload.backends.messages import Request
 from penstock.offload.backends.worker import BurstWorker
+from penstock.wire.access import Access
 from penstock.wire.addresses import Listen
 from penstock.wire.flight import TokenServer, telling_errors
 
@@ -38,8 +39,8 @@ _TEND_S = 0.1
 class WorkerService(TokenServer):
     """Takes requests from couriers, and orders from the driver."""
 
-    def __init__(self, pool: WorkerPool, listen: Listen, token: str) -> None:
-        super().__init__(listen, token)
+    def __init__(self, pool: WorkerPool, listen: Listen, access: Access) -> None:
+        super().__init__(listen, access)
         self._pool = pool
         self.actions = {
             "used": lambda _: asdict(pool.used),
@@ -51,6 +52,7 @@ class WorkerService(TokenServer):
         if action.type != INVOKE:
             return super().do_action(context, action)
         with telling_errors():
+            self._access.must_fit(action.body.size)
             body = action.body.to_pybytes()
             (timeout_ms,) = TIMEOUT.unpack_from(body)
             answer = self._pool.invoke(body[TIMEOUT.size :], timeout_ms)
@@ -82,7 +84,7 @@ def serve(orders: IO[bytes]) -> None:
     fork_server = ForkServerClient(loop, settings.start_ms)
     pool = WorkerPool(fork_server.start, settings.at_most, settings.idle_ms)
     pool.warm(settings.keep_warm)
-    server = WorkerService(pool, settings.listen or Listen(settings.address), order.token)
+    server = WorkerService(pool, settings.listen or Listen(settings.address), order.access)
     print(server.location, file=to_driver, flush=True)
     ended = threading.Event()
     threading.Thread(target=_await_end, args=(orders, ended), daemon=True).start()
