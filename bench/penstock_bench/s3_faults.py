@@ -11,7 +11,6 @@ import re
 import socket
 import struct
 import threading
-import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -87,6 +86,7 @@ class FaultProxy:
         self._random = random.Random(seed)
         self._lock = threading.Lock()
         self._orders: list[_Order] = []
+        self._cut = threading.Event()
         self.requests: Counter[str] = Counter()
         """Method -> requests that came, since the last `clear`."""
         self.done: Counter[str] = Counter()
@@ -110,12 +110,22 @@ class FaultProxy:
             self.requests.clear()
             self.done.clear()
 
+    def cut(self) -> None:
+        """Cut all connections, whatever is on them; new ones may come."""
+        ended, self._cut = self._cut, threading.Event()
+        ended.set()
+        self._http.cut_all()
+
     def close(self) -> None:
         """End, with all connections."""
         self._http.shutdown()
         self._http.server_close()
-        self._http.cut_all()
+        self.cut()
         self._thread.join()
+
+    def wait(self, seconds: float) -> None:
+        """Wait, or until connections are cut."""
+        self._cut.wait(seconds)
 
     def met(self, method: str, path: str) -> S3Fault | None:
         """The fault that this request meets; None: none."""
@@ -197,7 +207,7 @@ class _Handler(BaseHTTPRequestHandler):
         kind = fault.kind if fault is not None else ""
         if fault is not None:
             if kind == "hang":
-                time.sleep(fault.seconds)
+                self.proxy.wait(fault.seconds)
             if kind in ("hang", "reset"):
                 return self._reset()
             if kind == "error":
@@ -205,7 +215,7 @@ class _Handler(BaseHTTPRequestHandler):
             if kind in _ANSWERS:
                 return self._refuse(*_ANSWERS[kind])
             if kind == "slow":
-                time.sleep(fault.seconds)
+                self.proxy.wait(fault.seconds)
         connection = HTTPConnection(self.upstream, timeout=60)
         try:
             answer, data = self._ask(connection, body)
@@ -224,7 +234,7 @@ class _Handler(BaseHTTPRequestHandler):
         pieces = _PIECES if seconds else 1
         size = -(-len(data) // pieces) or 1
         for at in range(0, len(data), size):
-            time.sleep(seconds / pieces)
+            self.proxy.wait(seconds / pieces)
             self.wfile.write(data[at : at + size])
             self.wfile.flush()
         return None

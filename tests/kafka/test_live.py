@@ -29,10 +29,12 @@ WAIT_S = 90.0
 class FlowProcess:
     """A flow in a process of its own. What it writes to stderr goes to a file."""
 
+    module = "tests.kafka.flow_process"
+
     def __init__(self, *arguments: str, log: Path) -> None:
         with log.open("ab") as errors:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "tests.kafka.flow_process", *arguments],
+                [sys.executable, "-m", self.module, *arguments],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=errors,

@@ -32,13 +32,13 @@ FAULTS = (
 
 @pytest.fixture(scope="session", autouse=True)
 def uses_s3(request: pytest.FixtureRequest) -> bool:
-    """Whether there are tests on S3. Starts the server before the first module, which would be blamed for it."""
+    """Whether there are tests on S3. The server starts before the first module, which would be blamed."""
     marked = any(one.get_closest_marker("s3") for one in request.session.items)
     used = marked or any(
         "proxy" in getattr(one, "fixturenames", ()) for one in request.session.items
     )
     if used and (marked or has_s3()):
-        request.getfixturevalue("proxy")
+        request.getfixturevalue("proxies")
     return used
 
 
@@ -51,10 +51,18 @@ def _module_leaves_nothing_behind(request: pytest.FixtureRequest, uses_s3: bool)
 
 
 @pytest.fixture(scope="session")
-def proxy(s3: S3Server) -> Iterator[FaultProxy]:
-    """A proxy in front of the server. It does no faults unless a test orders them."""
+def proxies(s3: S3Server) -> Iterator[FaultProxy]:
     with faulty(s3.endpoint) as made:
         yield made
+
+
+@pytest.fixture
+def proxy(proxies: FaultProxy) -> Iterator[FaultProxy]:
+    """A proxy in front of the server. It does no faults unless a test orders them."""
+    proxies.clear()
+    yield proxies
+    proxies.clear()
+    proxies.cut()
 
 
 def on_s3(s3: S3Server, endpoint: str = "") -> Place:
@@ -91,4 +99,3 @@ def store(
         proxy: FaultProxy = request.getfixturevalue("proxy")
         proxy.order(*FAULTS)
         yield Store(on_s3(request.getfixturevalue("s3"), proxy.endpoint))
-        proxy.clear()

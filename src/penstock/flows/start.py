@@ -26,6 +26,7 @@ from penstock.spark.inputs import one_stream, with_clock
 from penstock.spark.parts import FlowParts
 from penstock.spark.private import keep_jobs_on_interrupt
 from penstock.spark.query import FlowQuery
+from penstock.spark.s3a import must_have_s3a
 from penstock.spark.session import EXECUTORS_S, check_cores, task_cores
 from penstock.spark.sinks import Sink, late_sinks
 from penstock.spark.switching import must_be_live, to_micro
@@ -97,6 +98,8 @@ def start(flow: Flow, options: StartOptions) -> FlowQuery:
         temporary = tempfile.mkdtemp(prefix="penstock-")
         checkpoint = f"file://{temporary}"
     folder = locate(source.sparkSession, checkpoint)
+    if folder.spark.startswith("s3a:") and source.isStreaming:
+        must_have_s3a(source.sparkSession)
     store = Store(folder.store)
 
     def switched(found: dict[str, Any]) -> dict[str, Any]:

@@ -16,10 +16,9 @@ from penstock.errors import SettingError
 from penstock.spark import private
 from penstock.state.store.files import Files
 from penstock.state.store.places import Place, below, local_uri
-from penstock.state.store.s3 import s3_options
+from penstock.state.store.s3 import S3_SCHEMES, s3_options
 from penstock.state.store.store import Store
 
-_S3 = ("s3", "s3a", "s3n")
 _log = logging.getLogger("penstock.store")
 
 
@@ -51,7 +50,13 @@ def locate(spark: SparkSession, checkpoint: str) -> Folder:
     if path.startswith("s3://") and not private.knows_scheme(spark, "s3"):
         path = f"s3a{path.removeprefix('s3')}"
     try:
-        scheme, authority, folder = private.qualified(spark, path)
+        # S3 has no folder to be relative to; and a live flow needs no Spark that knows S3.
+        scheme, _, rest = path.partition("://")
+        authority, slash, folder = rest.partition("/")
+        if scheme in S3_SCHEMES and authority:
+            folder = slash + folder or "/"
+        else:
+            scheme, authority, folder = private.qualified(spark, path)
     except Exception as refused:
         reason = str(getattr(refused, "java_exception", refused))
         raise SettingError(
@@ -62,7 +67,7 @@ def locate(spark: SparkSession, checkpoint: str) -> Folder:
     if scheme == "file":
         return Folder(f"file://{folder}", Place(local_uri(folder)))
     name = f"{scheme}://{authority}{folder}"
-    if scheme not in _S3:
+    if scheme not in S3_SCHEMES:
         return Folder(name, Place(f"{scheme}://{authority}{quote(folder)}{mark}{query}"))
     options, missing = s3_options(private.s3a_settings(spark, authority))
     if missing:

@@ -21,6 +21,7 @@ from penstock.offload.courier.roads import burst_roads
 from penstock.plan.epoch import EpochPlan
 from penstock.spark import private, task
 from penstock.spark.merger import Merger
+from penstock.spark.s3a import suited_manager
 from penstock.spark.schema import spark_schema
 from penstock.spark.started import Start
 from penstock.state.store.store import Store
@@ -113,7 +114,8 @@ class EpochStream:
         if start.trigger:
             writer = writer.trigger(**start.trigger)
         with private.clock_now(self._spark) if start.clock else nullcontext():
-            streaming = writer.start()
+            with suited_manager(self._spark, start.checkpoint):
+                streaming = writer.start()
             self.streaming = streaming
             self.launched.set()
             # Event-driven for the common cases, and a poll for a query that ends by itself.

@@ -142,6 +142,11 @@ def knows_scheme(spark: SparkSession, scheme: str) -> bool:
     return _hadoop(spark).get(f"fs.{scheme}.impl") is not None
 
 
+def has_class(spark: SparkSession, name: str) -> bool:
+    """Whether Hadoop, on the driver, finds a class."""
+    return _hadoop(spark).getClassByNameOrNull(name) is not None
+
+
 def s3a_settings(spark: SparkSession, bucket: str) -> dict[str, str]:
     """The settings of s3a that somebody has set for a bucket, by their names behind `fs.s3a.`."""
     conf, found = _hadoop(spark), dict[str, str]()

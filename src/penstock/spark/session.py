@@ -22,6 +22,7 @@ from penstock.spark.private import (
     is_local,
     keep_jobs_on_interrupt,
 )
+from penstock.spark.s3a import with_s3a
 
 EXECUTORS_S = 60.0
 """Seconds that the executors of a session may take to come up."""
@@ -60,10 +61,12 @@ _QUIET = {
 """What `session` sets beside them, unless somebody has."""
 
 
-def configure(builder: SparkSession.Builder, *, kafka: bool = False) -> SparkSession.Builder:
-    """Give one's own session builder the settings that Penstock wants, and with `kafka` Spark's connector
-    for it (see `session`). What is set already stays: on the builder, by spark-submit, in
-    spark-defaults.conf, in the environment, or in a session that runs.
+def configure(
+    builder: SparkSession.Builder, *, kafka: bool = False, s3: bool = False
+) -> SparkSession.Builder:
+    """Give one's own session builder the settings that Penstock wants, with `kafka` Spark's connector for
+    it, and with `s3` Hadoop's file system for it (see `session`). What is set already stays: on the
+    builder, by spark-submit, in spark-defaults.conf, in the environment, or in a session that runs.
 
     >>> from pyspark.sql import SparkSession
     >>> builder = configure(SparkSession.builder.appName("mine"))
@@ -75,6 +78,8 @@ def configure(builder: SparkSession.Builder, *, kafka: bool = False) -> SparkSes
     brought = {} if shipped is None else {"spark.executorEnv.PYTHONPATH": shipped}
     builder = _with_defaults(builder, _SETTINGS | brought, known)
     if kafka and (jars := with_connector(known)) is not None:
+        builder = builder.config("spark.jars", jars)
+    if s3 and (jars := with_s3a(known_settings(builder, os.environ))) is not None:
         builder = builder.config("spark.jars", jars)
     return builder
 
@@ -94,6 +99,7 @@ def session(
     master: str | None = None,
     ui: bool = False,
     kafka: bool = False,
+    s3: bool = False,
     conf: dict[str, str] | None = None,
 ) -> SparkSession:
     """A session ready for flows: local unless `master`, spark-submit or spark-defaults.conf says otherwise.
@@ -105,7 +111,8 @@ def session(
 
     With `kafka` it has Spark's connector for Kafka, which flows in micro-batches read and write it by. If
     `spark.jars`, `spark.jars.packages` or Spark's own jars do not have it already, it is taken from Maven
-    Central, once, and put into `spark.jars`, which ships it to executors.
+    Central, once, and put into `spark.jars`, which ships it to executors. With `s3` it has Hadoop's s3a
+    in the same way, for checkpoints of flows in micro-batches.
     """
     if master is not None and cores is not None:
         raise SettingError(
@@ -120,7 +127,7 @@ def session(
     builder = SparkSession.Builder().config(map={**chosen, **(conf or {})})
     quiet = _QUIET | {"spark.master": f"local[{slots},4]"}
     builder = _with_defaults(builder, quiet, known_settings(builder, os.environ))
-    builder = configure(builder, kafka=kafka)
+    builder = configure(builder, kafka=kafka, s3=s3)
     spark = builder.getOrCreate()
     hush_executor(spark)
     return spark

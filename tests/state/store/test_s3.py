@@ -6,7 +6,6 @@ import json
 import threading
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -27,11 +26,9 @@ pytestmark = pytest.mark.timeout(120)
 
 
 @pytest.fixture
-def place(s3: S3Server, proxy: FaultProxy) -> Iterator[Place]:
+def place(s3: S3Server, proxy: FaultProxy) -> Place:
     """An empty folder behind the proxy."""
-    proxy.clear()
-    yield on_s3(s3, proxy.endpoint)
-    proxy.clear()
+    return on_s3(s3, proxy.endpoint)
 
 
 def test_a_uri_with_a_query(s3: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -145,6 +142,7 @@ def test_without_boto3_the_last_to_write_owns(
         one.write_manifest(manifest(0))
 
 
+@pytest.mark.s3
 def test_what_is_wrong_is_told_at_once_with_what_to_do(s3: S3Server) -> None:
     def told(folder: str = "s3://bucket/x", **changes: str) -> str:
         settings = s3.settings() | {name.replace("_", "."): to for name, to in changes.items()}

@@ -105,7 +105,7 @@ class Files:
         bucket = self._root.split("/", 1)[0]
         for pause_s in (*_FIRST_PAUSES_S, None):
             try:
-                # Of the two only the first tells of wrong keys, and only the second of a bucket that is missing.
+                # Only the first tells of wrong keys, and only the second of a bucket that is missing.
                 self._fs.get_file_info(
                     pafs.FileSelector(self._path("owners"), allow_not_found=True)
                 )
