@@ -15,6 +15,7 @@ from contextlib import ExitStack, contextmanager, suppress
 import psutil
 
 from penstock.console.cluster.cluster import Cluster, Shape, running_cluster
+from penstock.spark.s3a import s3a_jars
 from penstock.state.store.files import Files
 from penstock.state.store.places import Place
 from penstock.state.store.s3 import s3_options
@@ -64,6 +65,8 @@ class ClusterGround:
             f"spark.hadoop.fs.s3a.{name}": value
             for name, value in store.settings(proxy.endpoint).items()
         }
+        # Only the driver keeps Spark's log: executors, which come and go, need not be sent the jars.
+        s3a["spark.driver.extraClassPath"] = s3a_jars().replace(",", os.pathsep)
         folder = f"s3a://{store.bucket}/chaos"
         self.bearings = Bearings(folder, cluster.master, broker.servers, _CONF | s3a)
 
