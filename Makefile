@@ -15,7 +15,7 @@ READY := $(VENV)/.ready
 export PYSPARK_PYTHON := $(CURDIR)/$(BIN)/python
 unexport SPARK_HOME PYSPARK_DRIVER_PYTHON PYTHONPATH PYTHONHOME
 
-.PHONY: help setup demo test coverage test-s3 test-kafka test-cluster test-delta peers test-all fuzz check bench lock upgrade clean
+.PHONY: help setup demo test coverage test-s3 test-kafka test-cluster test-delta peers test-all fuzz check audit bench lock upgrade clean
 
 help: ## show this list
 	@sed -nE 's/^([a-z0-9-]+):.*## (.*)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -90,6 +90,9 @@ check: setup ## lint, format, types and the direction of imports
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+audit: setup ## check requirements.lock against known vulnerabilities
+	@$(BIN)/python scripts/audit.py
 
 bench: setup ## run a benchmark (NAME=pipeline)
 	$(BIN)/penstock bench $(NAME)

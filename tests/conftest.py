@@ -14,6 +14,7 @@ from pyspark.sql import SparkSession
 
 import penstock as ps
 from penstock.errors import SettingError
+from penstock.spark.connector import has_connector
 from penstock_bench.s3_server import S3Server, has_s3, running_s3
 from tests.testing.left_behind import MARK, OF_A_TEST, nothing_left_behind
 
@@ -51,7 +52,7 @@ def _module_leaves_nothing_behind(request: pytest.FixtureRequest) -> Iterator[No
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
-    session = ps.session("penstock-tests", cores=16)
+    session = ps.session("penstock-tests", cores=16, kafka=has_connector())
     yield session
     session.stop()
 

@@ -95,11 +95,17 @@ class Broker:
         there."""
         from confluent_kafka import Producer
 
-        producer = Producer({"bootstrap.servers": self.servers, "linger.ms": 5})
+        settings = {"bootstrap.servers": self.servers, "linger.ms": 5, "log_level": 2}
+        producer = Producer(settings | {"queue.buffering.max.messages": 1_000_000})
         for message in messages:
-            producer.produce(topic, **message)
+            while True:
+                try:
+                    producer.produce(topic, **message)
+                    break
+                except BufferError:  # the broker is slow: so are we
+                    producer.poll(0.1)
             producer.poll(0)
-        if producer.flush(30):
+        if producer.flush(120):
             raise SettingError(f"the broker did not take all messages for {topic}")
 
     def messages(self, topic: str) -> list[Any]:

@@ -51,8 +51,8 @@ def bench_session(cores: int = 8, more: Mapping[str, str] | None = None) -> Iter
 
 @contextmanager
 def folder(spark: SparkSession) -> Iterator[str]:
-    """A checkpoint folder that goes when its query does."""
-    path = tempfile.mkdtemp(dir=spark.conf.get(_PLACE))
+    """A checkpoint folder that goes when its query does, in the place of the session if it has one."""
+    path = tempfile.mkdtemp(dir=spark.conf.get(_PLACE, None))
     try:
         yield path
     finally:

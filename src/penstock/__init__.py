@@ -82,7 +82,7 @@ if TYPE_CHECKING:
     from penstock.operators.process.processor import KeyedProcessor
     from penstock.operators.window.windows import Window, hopping, session_window, tumbling
     from penstock.plan.migration import Migration
-    from penstock.settings import Settings
+    from penstock.settings import Settings, Tls
     from penstock.spark.query import FlowQuery, QueryStatus
     from penstock.spark.session import configure, session
     from penstock.spark.sinks import collect, foreach_arrow, foreach_batch, to
@@ -108,7 +108,7 @@ _HOMES = {
     "operators.process.processor": "KeyedProcessor",
     "operators.window.windows": "Window hopping session_window tumbling",
     "plan.migration": "Migration",
-    "settings": "Settings",
+    "settings": "Settings Tls",
     "spark.query": "FlowQuery QueryStatus",
     "spark.session": "configure session",
     "spark.sinks": "collect foreach_arrow foreach_batch to",
@@ -158,6 +158,7 @@ __all__ = [
     "Settings",
     "StepError",
     "StoreError",
+    "Tls",
     "Treatment",
     "Vitals",
     "Window",

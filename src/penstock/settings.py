@@ -12,7 +12,10 @@ from penstock.errors import SettingError
 from penstock.faults import Fault
 
 ScheduleName = Literal["ct", "lp", "et", "qst"]
+HostExecutors = Literal["own", "shared"]
 
+HOST_JVM_MB = 512
+"""Megabytes of the JVM of a host's own executor. Spark asks for 450 at least, and a host uses none of it."""
 _LAST_PORT = 65_535
 _PARTS_PER_WORKER = 2
 """A worker then finds another part when one is taken. Each part more costs a call."""
@@ -21,8 +24,8 @@ _PARTS_PER_WORKER = 2
 def port_range(text: int | str) -> range:
     """The ports that a setting names: one, or the first and the last. 0 is any.
 
-    >>> port_range("40000-40099"), port_range(4711), port_range(0)
-    (range(40000, 40100), range(4711, 4712), range(0, 1))
+    >>> port_range("20000-20099"), port_range(4711), port_range(0)
+    (range(20000, 20100), range(4711, 4712), range(0, 1))
     """
     first, dash, last = str(text).partition("-")
     try:
@@ -32,7 +35,7 @@ def port_range(text: int | str) -> range:
     if not ports or ports[0] < 0 or ports[-1] > _LAST_PORT or (ports[0] == 0 and len(ports) > 1):
         raise SettingError(
             f"{text!r} is not a port or a range of ports",
-            hint="write 4711, 40000-40099, or 0 for any",
+            hint="write 4711, 20000-20099, or 0 for any",
         )
     return ports
 
@@ -99,8 +102,9 @@ class Settings:
 
     ports: str = "0"
     """Ports that the driver, hosts, live couriers and the service of local functions may listen on, such as
-    40000-40099 where a firewall has these open. Each takes one that is free on its machine: give as many as
-    there are of them on one machine, and some more. 0 lets the system choose."""
+    20000-20099 where a firewall has these open. Each takes one that is free on its machine: give as many as
+    there are of them on one machine and some more, out of the range that the system itself gives to
+    connections (on Linux 32768 to 60999). 0 lets the system choose."""
 
     progress_kept: int = 200
     """Epochs that `query.progress` remembers."""
@@ -117,6 +121,15 @@ class Settings:
 
     host_cores: int | None = None
     """Worker threads of a host. None: as many as Spark gives a task (`spark.task.cpus`)."""
+
+    host_executors: HostExecutors | None = None
+    """Whether each host has a Spark executor of its own, which comes and goes with it, or shares executors
+    with couriers and other hosts. Own ones need dynamic allocation. None: own where that is on, since an
+    executor with a host on it is never idle."""
+
+    host_executor_mb: int | None = None
+    """Megabytes of an executor of a host's own: 512 of them for its JVM, the rest for the host. None: as
+    Spark's settings say of all executors."""
 
     host_parts: int | None = None
     """Parts into which a host cuts its slots, so that several workers find something to do. None: one
@@ -194,6 +207,15 @@ class Settings:
         for name in ("request_mb", "live_window_mb", "live_pause_ms", "live_partitions_ms"):
             if getattr(self, name) <= 0:
                 raise SettingError(f"{name}={getattr(self, name)}", hint="use more than 0")
+        if self.host_executors not in (None, *get_args(HostExecutors)):
+            raise SettingError(
+                f"host_executors={self.host_executors!r}", hint='use "own", "shared" or None'
+            )
+        if self.host_executor_mb is not None and self.host_executor_mb <= HOST_JVM_MB:
+            raise SettingError(
+                f"host_executor_mb={self.host_executor_mb}",
+                hint=f"use more than {HOST_JVM_MB}: so much is for the executor's JVM",
+            )
         if self.schedule not in get_args(ScheduleName):
             raise SettingError(
                 f"there is no schedule {self.schedule!r}",

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,9 +14,17 @@ from pyspark.sql import SparkSession
 
 from penstock.model import SLA
 from penstock_bench.live.latency import Delivered
-from penstock_bench.load.arrivals import RateChange, RateFile, Rates, bids, keyed, numbered
-from penstock_bench.load.bench import GOALS, QUICK, better_store, report
+from penstock_bench.load.arrivals import (
+    RateChange,
+    RateFile,
+    Rates,
+    bids,
+    keyed,
+    numbered,
+)
+from penstock_bench.load.bench import GOALS, QUICK, better_store, loaded, report
 from penstock_bench.load.search import Bounds, highest
+from penstock_bench.load.sides import QUERIES
 from penstock_bench.load.trial import RateTrial, Spell, judged
 from tests.bench.made_up import load_searches
 
@@ -181,6 +190,20 @@ def test_the_jvm_makes_the_rows_of_ticks(spark: SparkSession) -> None:
     assert (auction % 100 == 0).mean() == pytest.approx(0.5, abs=0.02)
 
 
+@pytest.mark.parametrize("query", QUERIES)
+def test_a_rate_is_tried_on_a_running_query(
+    spark: SparkSession, query: str, tmp_path: Path
+) -> None:
+    """Any machine holds so few rows with a bound of half a minute, even while it does other things."""
+    patient = SLA(latency_ms=30_000, window_ms=30_000)
+    with loaded(spark, QUERIES[query]["penstock"], patient) as running:
+        trial = running.try_rate(2_000, Spell(settle_s=0.2, seconds=1.0))
+    assert trial.holds
+    assert trial.done == 1.0
+    assert trial.mean_ms is not None
+    assert 0 < trial.mean_ms < 30_000
+
+
 # -- the report
 
 
@@ -201,8 +224,6 @@ def test_penstock_is_held_against_the_better_store() -> None:
 
 
 def test_a_side_that_holds_nothing_gives_no_ratio() -> None:
-    from dataclasses import replace
-
     searches = [
         replace(one, max_rate=0.0 if one.side != "penstock" else 5.0) for one in load_searches()
     ]

@@ -9,6 +9,7 @@ answered as a line of JSON. The flow writes to FOLDER/out and has its checkpoint
 from __future__ import annotations
 
 import json
+import signal
 import sys
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,8 +21,9 @@ import penstock as ps
 from penstock import codec
 from penstock.faults import Fault, arm
 from penstock.spark.query import FlowQuery
+from tests.cluster.strikes import Strike, Whom
 
-KEYS = 97
+KEYS, PARTITIONS = 97, 2
 BATCH = 500
 """Rows of a micro-batch."""
 RATE = 2_000
@@ -30,15 +32,19 @@ RATE = 2_000
 
 @dataclass(frozen=True)
 class Trap:
-    """A fault, as JSON has it."""
+    """A `Strike` at a fault point, as JSON has it."""
 
     point: str
-    do: str = "kill"
+    whom: Whom = "executor"
+    number: int = signal.SIGKILL
+    """The signal."""
     where: dict[str, Any] = field(default_factory=dict)
     hits: tuple[int, ...] = (1,)
+    times: int = 1
 
-    def fault(self) -> Fault:
-        return Fault(self.point, self.do, self.where, self.hits)  # type: ignore[arg-type]
+    def fault(self, folder: str) -> Fault:
+        strike = Strike(self.whom, self.number, f"{folder}/struck", self.times)
+        return Fault(self.point, strike, self.where, self.hits)
 
 
 @dataclass(frozen=True)
@@ -47,9 +53,8 @@ class Start:
 
     live: bool = False
     hosts: int = 2
-    rows: int = 20_000
-    """Of a live flow, which then ends; one in micro-batches goes on until it is stopped."""
     couriers: int = 2
+    """Of a live flow."""
     traps: tuple[Trap, ...] = ()
     host_lost_ms: int = 3_000
     driver_lost_ms: int = 10_000
@@ -57,7 +62,7 @@ class Start:
 
 
 def start(spark: SparkSession, folder: str, wanted: Start) -> FlowQuery:
-    faults = tuple(trap.fault() for trap in wanted.traps)
+    faults = tuple(trap.fault(folder) for trap in wanted.traps)
     arm(faults)  # those of the driver's own points
     settings = ps.Settings(
         heartbeat_ms=300,
@@ -67,7 +72,7 @@ def start(spark: SparkSession, folder: str, wanted: Start) -> FlowQuery:
     )
     sink, checkpoint = ps.to("parquet", path=f"{folder}/out"), f"{folder}/checkpoint"
     if wanted.live:
-        rate = ps.rate(RATE, keys=KEYS, rows=wanted.rows, partitions=2)
+        rate = ps.rate(RATE, keys=KEYS, partitions=PARTITIONS)
         return (
             ps.flow(rate)
             .key_by("key", slots=16)
@@ -84,7 +89,7 @@ def start(spark: SparkSession, folder: str, wanted: Start) -> FlowQuery:
         )
     source = (
         spark.readStream.format("rate-micro-batch")
-        .options(rowsPerBatch=BATCH, numPartitions=2, startTimestamp=0)
+        .options(rowsPerBatch=BATCH, numPartitions=PARTITIONS, startTimestamp=0)
         .load()
         .select((F.col("value") % KEYS).alias("key"), "value")
     )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import signal
 import subprocess
 import sys
 import time
@@ -11,14 +10,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import psutil
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-import penstock as ps
 from penstock import codec
-from penstock.state.store.store import Store
-from tests.cluster.flow_process import BATCH, KEYS, RATE, Start
+from penstock.live.sources.rate import Keyed
+from penstock.state.store.store import Manifest, Store
+from tests.cluster.flow_process import BATCH, KEYS, PARTITIONS, Start
 
 WAIT_S = 180.0
 """A busy machine is no failure."""
@@ -39,15 +40,19 @@ class FlowProcess:
     def start(self, wanted: Start) -> None:
         """Start it, again on the same checkpoint if it ran before."""
         self._wanted = wanted
-        words = [self._master, str(self.folder), codec.text(wanted)]
         with self.log.open("ab") as errors:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "tests.cluster.flow_process", *words],
+                self.command(wanted),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=errors,
                 text=True,
             )
+
+    def command(self, wanted: Start) -> list[str]:
+        """The command line of its driver."""
+        words = [self._master, str(self.folder), codec.text(wanted)]
+        return [sys.executable, "-m", "tests.cluster.flow_process", *words]
 
     def ask(self, expression: str) -> Any:
         """What an expression about `query` gives."""
@@ -68,12 +73,17 @@ class FlowProcess:
             assert time.monotonic() < ends, f"not {expression}: {self.ask('query.status')}"
             time.sleep(0.05)
 
+    def told(self) -> str:
+        """The end of what its driver has logged, without Java's stack traces."""
+        lines = self.log.read_text(errors="replace").splitlines()
+        return "\n".join(line for line in lines if not line.startswith("\tat"))[-3_000:]
+
     def goes_on(self, epochs: int = 3) -> None:
         """Wait for so many epochs from now on, and for all hosts to be there."""
         epoch = self.epoch()
         hosts = self._wanted.hosts
         self.until(
-            f"not query.is_active or query.progress and query.progress[-1].epoch >= {epoch} + {epochs}"
+            f"query.progress and query.progress[-1].epoch >= {epoch} + {epochs}"
             f" and query.status.pending_slots == 0 and len(query.status.hosts) >= {hosts}"
         )
 
@@ -95,71 +105,61 @@ class FlowProcess:
     def kill(self) -> None:
         """Kill the driver with its JVM."""
         assert self._process is not None
-        family = psutil.Process(self._process.pid).children(recursive=True)
-        for process in [*family, self._process]:
+        driver = psutil.Process(self._process.pid)
+        family = [*driver.children(recursive=True), driver]
+        for process in family:
             process.kill()
         self._process.communicate()
         psutil.wait_procs(family)
 
-    def await_end(self) -> None:
-        """Wait until a flow that ends has ended, and then for its driver."""
-        self.until("not query.is_active")
-        assert self.ask("query.exception() is None"), self.ask("repr(query.exception())")
-        self._leave("finished")
-
     def stop(self) -> None:
         """Stop the flow, and wait for its driver."""
-        self._leave("stopped")
+        assert self._process is not None
+        told, _ = self._process.communicate(timeout=WAIT_S)
+        assert json.loads(told.splitlines()[-1]) == "stopped"
+        assert self._process.returncode == 0
 
     def end(self) -> None:
         if self._process is not None and self._process.poll() is None:
             self.kill()
 
-    def result(self) -> Sums:
-        """What the sink has of each key."""
+    def check(self) -> None:
+        """Compare what the sink has, row by row and in the end, with what it must have."""
         files = sorted((self.folder / "out").rglob("*.parquet"))
-        rows = pa.concat_tables(
-            pq.read_table(file, columns=["key", "total", "n"], partitioning=None) for file in files
-        ).to_pylist()
-        found: Sums = {}
-        for row in rows:
-            before = found.get(row["key"], (0, 0))
-            found[row["key"]] = max((row["total"], row["n"]), before, key=lambda sums: sums[1])
-        return found
-
-    def oracle(self) -> Sums:
-        """What it must have."""
-        return (
-            wanted_live(self._wanted.rows) if self._wanted.live else wanted_batches(self.epochs())
+        names = ["key", "total", "n"]
+        found = pa.concat_tables(
+            pq.read_table(file, columns=names, partitioning=None) for file in files
         )
+        twice = found.group_by(["key", "n"]).aggregate([([], "count_all")])
+        assert pc.max(twice["count_all"]).as_py() == 1, "a row is there twice"
+        latest = found.group_by("key").aggregate([("total", "max"), ("n", "max")]).to_pylist()
+        sums = {row["key"]: (row["total_max"], row["n_max"]) for row in latest}
+        assert sums == (wanted_live if self._wanted.live else wanted_batches)(self.newest())
 
-    def epochs(self) -> int:
-        """How many epochs are durable."""
-        return Store(str(self.folder / "checkpoint/penstock")).epochs()[-1] + 1
-
-    def _leave(self, state: str) -> None:
-        assert self._process is not None
-        told, _ = self._process.communicate(timeout=WAIT_S)
-        assert json.loads(told.splitlines()[-1]) == state
-        assert self._process.returncode == 0
+    def newest(self) -> Manifest:
+        """What is durable."""
+        store = Store(str(self.folder / "checkpoint/penstock"))
+        manifest = store.read_manifest(store.epochs()[-1])
+        assert manifest is not None
+        return manifest
 
 
-def wanted_batches(epochs: int) -> Sums:
-    rows = range(BATCH * epochs)
+def wanted_batches(newest: Manifest) -> Sums:
+    """What micro-batches give up to an epoch."""
+    rows = range(BATCH * (newest.epoch + 1))
     return {key: (sum(rows[key::KEYS]), len(rows[key::KEYS])) for key in range(KEYS)}
 
 
-def wanted_live(rows: int) -> Sums:
-    made = ps.rate(RATE, keys=KEYS, rows=rows, partitions=2)
-    first = made.first(made.partitions())
-    reader = made.reader({name: at | {"start_ms": 0} for name, at in first.items()})
+def wanted_live(newest: Manifest) -> Sums:
+    """What all rows give up to the positions that are durable."""
+    assert newest.positions is not None
     found: Sums = {}
-    while not reader.ended:
-        for polled in reader.poll(10, 100_000):
-            columns = (polled.batch.column(name).to_pylist() for name in ("key", "value"))
-            for key, value in zip(*columns, strict=True):
-                total, n = found.get(key, (0, 0))
-                found[key] = (total + value, n + 1)
+    for partition, at in newest.positions["0"].items():
+        numbers = np.arange(at["row"], dtype=np.int64) * PARTITIONS + int(partition)
+        keys, values = Keyed(KEYS).rows(numbers, numbers)
+        for key, value in zip(keys.to_pylist(), values.to_pylist(), strict=True):
+            total, n = found.get(key, (0, 0))
+            found[key] = (total + value, n + 1)
     return found
 
 
@@ -175,6 +175,3 @@ def await_condition(condition: Callable[[], object], seconds: float = WAIT_S) ->
     while not condition():
         assert time.monotonic() < ends, "waited too long"
         time.sleep(0.05)
-
-
-KILL = signal.SIGKILL

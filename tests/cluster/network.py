@@ -85,6 +85,10 @@ class Network:
     def address(self, name: str) -> str:
         return f"{_SUBNET}.{self._names.index(name) + 1}"
 
+    def number(self, name: str) -> int:
+        """What the system calls a machine's network: the inode of its namespace."""
+        return os.stat(f"/var/run/netns/{self._spaces[name]}").st_ino
+
     def command(self, name: str, command: Sequence[str]) -> list[str]:
         """A command line that runs a command on a machine."""
         return ["ip", "netns", "exec", self._spaces[name], *command]

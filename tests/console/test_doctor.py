@@ -219,6 +219,18 @@ def test_folder_that_is_nearly_full(tmp_path: Path) -> None:
     assert doctor.folder("temp folder", str(tmp_path), least_free=2**62).status == "warn"
 
 
+def test_kafka_is_told_of_and_never_missed() -> None:
+    def missing() -> tuple[str, Path]:
+        raise ModuleNotFoundError("confluent_kafka")
+
+    here = doctor.kafka(lambda: ("2.8.0", Path()), lambda: True)
+    assert (here.status, here.detail) == ("ok", "confluent-kafka 2.8.0; Spark's connector")
+    absent = doctor.kafka(missing, lambda: False)
+    assert absent.status == "ok"
+    assert "penstock[kafka]" in absent.detail
+    assert "ps.session(kafka=True)" in absent.detail
+
+
 def test_examine_here(tmp_path: Path) -> None:
     findings = doctor.examine(str(tmp_path))
     assert [f.name for f in findings if not f.ok] == []

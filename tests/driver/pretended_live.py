@@ -191,6 +191,9 @@ class PretendedHosts:
 
     def pulse(self, hosts: Iterable[HostId]) -> None: ...
 
+    def leaving(self, hosts: Iterable[HostId]) -> list[HostId]:
+        return []
+
     def owned_by_step(self, step: str) -> dict[HostId, frozenset[int]]:
         return {host: owned for host, owned in self.told.items() if owned}
 
@@ -291,6 +294,8 @@ class PretendedCouriers:
         self.halted.append(run)
 
     def pulse(self, names: object) -> None: ...
+
+    def replace_leaving(self) -> None: ...
 
     def revive(self, names: object) -> None: ...
 

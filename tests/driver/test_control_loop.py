@@ -197,10 +197,35 @@ def test_slots_that_do_not_move_for_long_stay_where_they_are(treated: bool) -> N
         assert policy.asked["sums"] > asked
 
 
+def test_a_host_that_cannot_be_had_is_not_asked_for_again_and_again() -> None:
+    """A cluster may be full. What hosts there are may still be balanced."""
+    allowed: list[int] = []
+
+    def out(vitals: Vitals, bounds: Bounds) -> tuple[Treatment, ...]:
+        allowed.append(bounds.at_most)
+        return (OUT,) if bounds.at_most > len(vitals.hosts) else (MOVE,)
+
+    policy = Obedient()
+    policy.orders = {"sums": out}
+    with pretending(policy, settings=Settings(host_start_ms=4_000)) as on:
+        on.pass_epoch()
+        for _ in range(6):
+            on.pass_epoch()
+        assert on.relocation.stayed == ["sums"]
+        (failed,) = [entry for entry in on.loop.journal.last(20) if entry.event == "failed"]
+        assert "no more are asked for in the next 120 s" in failed.text
+        on.relocation.steps["sums"] = [A, B]
+        on.relocation.pending.clear()
+        policy.orders = {"sums": out}
+        on.pass_epoch()
+        assert (allowed[0], allowed[-1]) == (8, 2)
+        assert on.relocation.treated[-1].kind == "balance"
+
+
 def test_a_lost_host_is_journalled_and_nothing_is_known_of_the_next() -> None:
     with pretending(Watchful()) as on:
         on.pass_epoch()
-        on.loop.lost(LostHost(B, "sums", [4, 5, 6, 7]), 1)
+        on.loop.lost_and_leaving([LostHost(B, "sums", [4, 5, 6, 7])], [], 1)
         (lost,) = on.loop.journal.last(1)
         assert (lost.event, lost.epoch, lost.facts["host"]) == ("host lost", 1, B)
         assert lost.facts["slots"] == "4-7"
@@ -314,3 +339,14 @@ def test_a_policy_that_fails_is_journalled_and_asked_again() -> None:
         on.pass_epoch()
         assert policy.asked["sums"] >= 2
         assert on.told() == [("refused", 0)], "the same is told once"
+
+
+@pytest.mark.parametrize(("unread", "grows"), [(0, False), (2_000_000, True)])
+def test_what_waits_in_the_sources_calls_for_hosts(unread: int, grows: bool) -> None:
+    """Epochs are bounded, so that each is small and quick, while a backlog of hours waits behind them."""
+    with pretending("switch") as on:
+        on.loop._unread = lambda: unread
+        for _ in range(8):
+            on.pass_epoch()
+        assert on.vitals().backlog.sum() == pytest.approx(unread)
+        assert any(one.kind == "scale_out" for one in on.relocation.treated) is grows

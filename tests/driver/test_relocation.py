@@ -27,6 +27,9 @@ class PretendedFleet:
     dies: list[HostId] = field(default_factory=list)
     """Hosts that die when somebody has looked who is up."""
     owned: dict[HostId, tuple[int, ...]] = field(default_factory=dict)
+    going: set[HostId] = field(default_factory=set)
+    """Hosts whose executors are being decommissioned."""
+    started: set[HostId] = field(default_factory=lambda: {A, B})
 
     def ready(self, hosts: Iterable[HostId]) -> list[HostId]:
         found = [host for host in hosts if host in self.up]
@@ -49,9 +52,20 @@ class PretendedFleet:
     def was_told(self, host: HostId, order: Any) -> bool:
         return self.owned.get(host) == order.owned
 
-    def add(self, host: HostId, step: object) -> None: ...
+    def add(self, host: HostId, step: object) -> None:
+        self.started.add(host)
 
     def revive(self, hosts: object) -> None: ...
+
+    def leaving(self, hosts: Iterable[HostId]) -> list[HostId]:
+        return [host for host in hosts if host in self.going]
+
+    def knows(self, host: HostId) -> bool:
+        return host in self.started
+
+    def remove(self, host: HostId) -> None:
+        self.started.discard(host)
+        self.up.discard(host)
 
 
 def relocation(fleet: PretendedFleet) -> Relocation:
@@ -81,3 +95,20 @@ def test_an_owner_that_dies_at_the_boundary_loses_its_slots_there() -> None:
     moving.settle(0, 1, 0)
     assert fleet.owned[A] == tuple(range(SLOTS))
     assert [one.host for one in moving.take_lost()] == [B]
+
+
+def test_a_host_whose_executor_is_decommissioned_is_replaced_before_it_is_gone() -> None:
+    fleet = PretendedFleet({A, B})
+    moving = relocation(fleet)
+    moving.settle(-1, 0, 0)
+    fleet.going, slots = {A}, list(fleet.owned[A])
+    moving.settle(0, 1, 0)
+    (left,) = moving.take_leaving()
+    next_one = HostId(f"{STEP.id}/2")
+    assert left == (A, STEP.id, slots, next_one)
+    assert fleet.owned[B] == tuple(range(SLOTS))
+    assert fleet.started == {B, next_one}, "the host that leaves has ended"
+    fleet.up.add(next_one)
+    moving.settle(1, 2, 0)
+    assert list(fleet.owned[next_one]) == slots
+    assert (moving.take_lost(), moving.take_leaving()) == ([], [])

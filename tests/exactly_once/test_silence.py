@@ -15,7 +15,8 @@ import pytest
 from penstock.courier import channels
 from penstock.errors import HostLostError
 from penstock.faults import FAULT_POINTS
-from penstock.wire.flight import Endpoint
+from penstock.host import fetch
+from penstock.wire.flight import AnswerWatch, Endpoint
 from penstock.wire.messages import ChannelHeader
 from tests.trials.cluster import SETTINGS
 from tests.trials.ledger import SLOTS
@@ -140,6 +141,36 @@ def test_one_bad_link_does_not_use_up_the_runs_of_an_epoch(
         assert runs[0] == 3, "the first complaint is forgiven, the second is not"
         assert runs[1:] == [1, 1, 1], "its next incarnation is not trusted at once"
         assert flow.cluster.deaths["driver"] == 0
+        flow.check()
+
+
+def test_hosts_that_do_not_reach_each_other_read_the_store(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Packets between them are dropped while state moves; the driver reaches both, so neither is lost."""
+    over = threading.Event()
+
+    @contextmanager
+    def unanswered(self: Endpoint, ticket: bytes, timeout_ms: int) -> Iterator[Any]:
+        over.wait(timeout_ms / 1000)
+        raise HostLostError("no answer", location=self.location)
+        yield
+
+    def mute_watch(endpoints: list[Endpoint], *args: float) -> AnswerWatch:
+        return AnswerWatch([Mute(one) for one in endpoints], *args)  # type: ignore[misc]
+
+    with trial("sums", str(tmp_path), hosts=2, migration="lazy", settings=QUICK) as flow:
+        flow.take(Turn(1))
+        flow.take(Turn(2))
+        monkeypatch.setattr(Endpoint, "get", unanswered)
+        monkeypatch.setattr(fetch, "AnswerWatch", mute_watch)
+        began = time.monotonic()
+        runs = flow.take(Turn(3, requests=(MOVE,)))
+        took = time.monotonic() - began
+        over.set()
+        assert runs == 1
+        assert took < 2 * LOST_S + 3, f"{took:.1f} s"
+        flow.take(Turn(4, requests=(BACK,)))
         flow.check()
 
 

@@ -6,6 +6,7 @@ import secrets
 import socket
 import threading
 import time
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
@@ -57,6 +58,9 @@ class Jobs:
 
     def failure(self, host: str) -> str:
         return "its task failed"
+
+    def leaving(self, names: Iterable[str]) -> list[str]:
+        return []
 
     def give_up(self, host: str, pid: int) -> None:
         pass

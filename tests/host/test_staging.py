@@ -133,6 +133,11 @@ def test_channels_of_an_older_run_do_not_wait() -> None:
     assert staging.may_read(new)
     with pytest.raises(StaleRunError, match="given up"):
         staging.may_read(old)
+    another = staging.open(replace(header(8), run=1))
+    assert staging.add(another, BUDGET - 1)
+    assert staging.may_read(another), "a courier that is cut off may never end its channel"
+    staging.close(another, applied=False)
     staging.close(old)
+    assert staging._total == 0
     other = staging.open(replace(header(0), run=1))
     assert staging.add(other, 1), "what was closed in another run is not closed in this one"

@@ -28,15 +28,20 @@ from pathlib import Path
 import penstock as ps
 
 servers, topic, out, folder = sys.argv[1:]
-spark = ps.session(cores=6, kafka=True, conf={"spark.sql.session.timeZone": "Asia/Tokyo"})
+spark = ps.session(cores=6, kafka=True, conf={
+    "spark.sql.session.timeZone": "Asia/Tokyo", "spark.eventLog.enabled": "true",
+    "spark.eventLog.dir": folder, "spark.log.level": "INFO"})
+secret = {"kafka.ssl.key.password": "HUSH-1",
+          "kafka.sasl.jaas.config": 'some.Module required password="HUSH-2";'}
 source = ps.kafka(servers, topic, schema="n long, word string", starting={topic: {1: 7}},
-                  metadata=["key", "headers", "topic", "partition", "offset"])
+                  spark_options=secret, metadata=["key", "headers", "topic", "partition", "offset"])
 rows, sums = ps.collect(), ps.collect()
 
 ps.flow(source).start(rows, checkpoint=f"{folder}/rows", trigger="available_now",
                       on_error="dead_letter").await_termination(120)
 (ps.flow(source, event_time="arrival").key_by("word").aggregate(n=ps.count()).start(
-    ps.to("kafka", servers=servers, topic=out, key="word"), checkpoint=f"{folder}/sums",
+    ps.to("kafka", servers=servers, topic=out, key="word", spark_options=secret),
+    checkpoint=f"{folder}/sums",
     trigger="available_now", on_error="dead_letter").await_termination(120))
 letters = [json.loads(line) for file in Path(folder, "rows").rglob("dead_letters/*.jsonl")
            for line in file.read_text().splitlines()]
@@ -48,6 +53,29 @@ except ps.PenstockError as error:
     failed = str(error)
 print("RESULT", json.dumps([rows.rows(), letters, failed], default=repr))
 """
+
+
+WITHOUT = """
+import sys
+import penstock as ps
+
+spark = ps.session(cores=2)
+flow = ps.flow(ps.kafka("localhost:1", "orders", schema="n long"))
+for sink in (ps.collect(), ps.to("kafka", servers="localhost:1", topic="out")):
+    try:
+        flow.start(sink, checkpoint=sys.argv[1])
+    except ps.PenstockError as refused:
+        print("REFUSED", refused)
+"""
+
+
+def test_a_session_without_the_connector_is_told_how_to_get_it(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT, str(tmp_path)], capture_output=True, text=True, timeout=280
+    )
+    refused = [line for line in done.stdout.splitlines() if line.startswith("REFUSED")]
+    assert len(refused) == 2, done.stderr[-2000:]
+    assert all("ps.session(kafka=True)" in line for line in refused)
 
 
 def test_micro_batches_read_what_a_courier_reads(kafka: Broker, topic: str, tmp_path: Path) -> None:
@@ -95,3 +123,7 @@ def test_micro_batches_read_what_a_courier_reads(kafka: Broker, topic: str, tmp_
     }
     words = [row["word"] for row in live if row["word"] is not None]
     assert counts == {word: {"word": word, "n": words.count(word)} for word in set(words)}
+    files = [path for path in tmp_path.rglob("*") if path.is_file()]
+    told = [path for path in files if b"HUSH" in path.read_bytes()]
+    assert not told, "a password is in the checkpoint, or in Spark's event log"
+    assert "HUSH" not in done.stderr

@@ -66,3 +66,31 @@ def test_a_host_that_died_while_slots_were_on_their_way_keeps_its_home() -> None
     topology.stay()
     topology.advance(1, [B, C], LAZY)
     assert topology.homeless == 0
+
+
+def test_a_host_that_will_be_gone_gives_all_it_has_to_others_until_the_next_one_is_there() -> None:
+    topology = started(A, B)
+    topology.replace(A, C)
+    assert topology.hosts == [C, B]
+    assert topology.advance(0, [A, B], LAZY) == [Handover(STEP, (0, 1, 2), None, B, "move")]
+    assert (topology.retired(), topology.pending) == ([A], 3)
+    topology.forget(A)
+    assert topology.advance(1, [B, C], LAZY) == [Handover(STEP, (0, 1, 2), B, C, "move")]
+    assert (owners(topology), topology.pending) == ([C, C, C, B, B, B], 0)
+
+
+def test_a_host_that_will_be_gone_keeps_its_slots_while_there_is_no_other() -> None:
+    topology = started(A)
+    topology.replace(A, C)
+    assert topology.advance(0, [A], LAZY) == []
+    assert (owners(topology), topology.homeless) == ([A] * 6, 0)
+    topology.advance(1, [A, C], LAZY)
+    assert (owners(topology), topology.retired()) == ([C] * 6, [A])
+
+
+def test_what_was_on_its_way_to_a_host_that_will_be_gone_goes_to_the_next_one() -> None:
+    topology = started(A, B)
+    topology.move([0], B)
+    topology.replace(B, C)
+    topology.advance(0, [A, B, C], LAZY)
+    assert owners(topology) == [C, A, A, C, C, C]

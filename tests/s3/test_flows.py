@@ -5,15 +5,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from dataclasses import replace
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from penstock import codec
 from penstock_bench.s3_faults import FaultProxy, S3Fault, faulty
 from penstock_bench.s3_server import S3Server, running_s3
-from tests.kafka.test_live import FlowProcess, wait
+from tests.kafka.driving import FlowProcess, wait
 from tests.s3.flow_process import RATE, Run
 from tests.spark.test_switching import windows
 
@@ -45,44 +47,61 @@ class S3Flow(FlowProcess):
         self.until(f"query.progress and query.progress[-1].epoch >= {last} + {epochs}")
 
 
-@pytest.mark.parametrize("mode", ["live", "micro_batch"])
-def test_each_row_counts_once_whatever_fails(mode: str, server: S3Server, tmp_path: Path) -> None:
-    out, log, began = tmp_path / "out", tmp_path / "log", time.monotonic()
-    with faulty(server.endpoint, seed=7) as proxy:
-        settings = server.settings(proxy.endpoint)
-        run = Run(mode, f"s3a://{server.bucket}/{mode}", str(out), None, settings)
-        _through_faults(run, server, proxy, log)
-        flow = S3Flow(codec.text(run), log=log)  # with faults, after a crash
+@dataclass(frozen=True)
+class Trial:
+    """A flow on a store behind a proxy."""
+
+    run: Run
+    server: S3Server
+    proxy: FaultProxy
+    log: Path
+    began: float
+
+    @contextmanager
+    def flow(self, **changes: Any) -> Iterator[S3Flow]:
+        """The flow in a process, which is killed at the end of the block."""
+        flow = S3Flow(codec.text(replace(self.run, **changes)), log=self.log)
         try:
-            flow.goes_on()
-            assert sum(proxy.done.values()) > 10
-            proxy.clear()
-            flow.ask("other := again()")
-            flow.until("query.exception() is not None")
-            assert "has started a flow" in flow.ask("repr(query.exception())")
+            yield flow
         finally:
             flow.end()
-        rows = int(RATE * (time.monotonic() - began))  # more than have come yet
-        run = replace(run, mode="live", rows=rows, close=True)
-        flow = S3Flow(codec.text(run), log=log)
-        try:
+
+    def check(self) -> None:
+        """Let the flow end, in live mode, and see that each row counted once."""
+        rows = int(RATE * (time.monotonic() - self.began))  # more than have come yet
+        with self.flow(mode="live", rows=rows, close=True) as flow:
             flow.until("not query.is_active")
             assert flow.ask("query.status.state") == "finished"
-        finally:
-            flow.end()
-    assert sum(windows(out).values()) == rows
+        assert sum(windows(Path(self.run.out)).values()) == rows
 
 
-def _through_faults(run: Run, server: S3Server, proxy: FaultProxy, log: Path) -> None:
-    """A first driver meets bad answers, and a server that is killed under it; then it is killed itself."""
-    flow = S3Flow(codec.text(run), log=log)
-    try:
+@pytest.fixture(params=["live", "micro_batch"])
+def trial(request: pytest.FixtureRequest, server: S3Server, tmp_path: Path) -> Iterator[Trial]:
+    with faulty(server.endpoint, seed=7) as proxy:
+        folder = f"s3a://{server.bucket}/flow"
+        settings = server.settings(proxy.endpoint)
+        run = Run(request.param, folder, str(tmp_path / "out"), None, settings)
+        yield Trial(run, server, proxy, tmp_path / "log", time.monotonic())
+
+
+def test_each_row_counts_once_whatever_fails(trial: Trial) -> None:
+    """Bad answers, a server that is killed and comes back, and then a driver that is killed."""
+    with trial.flow() as flow:
         flow.goes_on(2)
-        proxy.order(*BAD)
+        trial.proxy.order(*BAD)
         flow.goes_on()
-        server.kill()
+        trial.server.kill()
         wait(lambda: flow.ask("query.status.message"))
-        server.start()
+        trial.server.start()
         flow.goes_on()
-    finally:
-        flow.end()
+    assert sum(trial.proxy.done.values()) > 10
+    trial.check()
+
+
+def test_of_two_drivers_the_newer_one_goes_on(trial: Trial) -> None:
+    with trial.flow() as flow:
+        flow.goes_on(2)
+        flow.ask("(newer := again()) and None")
+        flow.until("query.exception() is not None")
+        assert "has started a flow" in flow.ask("repr(query.exception())")
+    trial.check()

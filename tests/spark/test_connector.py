@@ -34,14 +34,6 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "cache"
 
 
-def test_a_flow_without_the_connector_is_told_how_to_get_it(
-    spark: SparkSession, checkpoint: str
-) -> None:
-    flow = ps.flow(ps.kafka("localhost:1", "orders", schema="n long"))
-    with pytest.raises(SettingError, match=r"ps\.session\(kafka=True\)"):
-        flow.start(ps.collect(), checkpoint=checkpoint)
-
-
 def test_a_session_that_has_the_connector_is_left_alone(cache: Path, tmp_path: Path) -> None:
     jar = "/jars/spark-sql-kafka-0-10_2.13-4.1.0.jar"
     assert with_connector({"spark.jars": f"/other.jar,{jar}"}) is None

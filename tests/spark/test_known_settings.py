@@ -54,6 +54,14 @@ def test_what_is_on_the_builder_stays(conf_dir: Path) -> None:
     assert builder_settings(later)[ADAPTIVE] == "true"
 
 
+@pytest.mark.parametrize("own", ["spark.network.timeout", "spark.executor.heartbeatInterval"])
+def test_how_soon_executors_are_lost_is_set_as_a_whole(conf_dir: Path, own: str) -> None:
+    """Spark refuses an interval that is longer than the time after which an executor is lost."""
+    lost_after = "spark.storage.blockManagerHeartbeatTimeoutMs"
+    assert configured()[lost_after] == "30s"
+    assert lost_after not in configured(SparkSession.Builder().config(own, "90s"))
+
+
 def test_what_is_in_spark_defaults_stays(conf_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lines = [f"{ADAPTIVE}  true", "# " + BATCH + " 7", f"{DAEMON}=mine.daemon"]
     (conf_dir / "spark-defaults.conf").write_text("\n".join(lines))

@@ -21,6 +21,10 @@ def test_a_builder_tells_its_settings() -> None:
     assert (told["spark.jars"], told["spark.x"]) == ("a.jar", "1")
 
 
+def test_a_local_session_has_no_executor_beside_its_driver(spark: SparkSession) -> None:
+    assert private.executors(spark) == 0
+
+
 def test_pinned_keeps_rows_and_partitions(spark: SparkSession) -> None:
     df = spark.range(0, 100, 1, 5).withColumn("x", F.col("id") * 2)
     fixed = private.pinned(df)
@@ -91,3 +95,16 @@ def test_what_a_running_session_has_stays(spark: SparkSession) -> None:
         assert builder.getOrCreate().conf.get(adaptive) == "true"
     finally:
         spark.conf.set(adaptive, before)
+
+
+def test_spark_tells_which_executors_are_decommissioned(spark: SparkSession) -> None:
+    """What it says when one is, `tests/cluster/test_elastic.py` sees."""
+    context = spark.sparkContext
+    context.setJobGroup("decommissioned", "a job with a task")
+    try:
+        assert context.parallelize([1, 2], 2).count() == 2
+    finally:
+        context.setLocalProperty("spark.jobGroup.id", None)  # type: ignore[arg-type]
+    assert context.statusTracker().getJobIdsForGroup("decommissioned")
+    assert not private.any_decommissioned(context)
+    assert not private.runs_decommissioned(context, "decommissioned")

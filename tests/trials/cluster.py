@@ -310,7 +310,12 @@ class MiniCluster:
         self.jobs = ThreadHosts(self, self.registry, self.access)
         self.fleet = Fleet(self.jobs, self.registry, self.access, self.settings)
         self.relocation = Relocation(
-            self.flow.keyed, self.hosts, self.fleet, self.settings, self.migration
+            self.flow.keyed,
+            self.hosts,
+            self.fleet,
+            self.settings,
+            self.migration,
+            one_task=self.flow.one_host,
         )
         self.control = self._make_control()
         self.runner = EpochRunner(

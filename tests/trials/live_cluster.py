@@ -12,7 +12,7 @@ import secrets
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -136,6 +136,7 @@ class ThreadCouriers:
         self._ends: dict[str, threading.Event] = {}
         self.absent: set[str] = set()
         """Couriers that do not come up: there is no core for them."""
+        self._going: dict[str, MortalCourier] = {}
         self._lock = threading.Lock()
         self._closed = False
 
@@ -184,6 +185,16 @@ class ThreadCouriers:
 
     def cancel(self, name: str) -> None:
         self.kill(name)
+
+    def leave(self, name: str) -> None:
+        """The machine of a courier is being taken away, in good order."""
+        with self._lock:
+            if name in self._servers:
+                self._going[name] = self._servers[name]
+
+    def leaving(self, names: Iterable[str]) -> list[str]:
+        with self._lock:
+            return [n for n in names if n in self._going and self._going[n] is self._servers.get(n)]
 
     def give_up(self, name: str, pid: int) -> None:
         self.kill(name)

@@ -75,7 +75,7 @@ def random_request(trial: SubjectTrial, pick: random.Random) -> None:
     step, to = pick.randrange(3), pick.randrange(4)
     slots = tuple(pick.sample(range(SLOTS), pick.randint(1, SLOTS)))
     what = pick.choice(
-        ("move", "move", "back and forth", "scale", "couriers", "migration", "nothing")
+        ("move", "move", "back and forth", "scale", "couriers", "migration", "leave", "nothing")
     )
     if what == "move":
         trial.move(step, slots, to)
@@ -87,6 +87,8 @@ def random_request(trial: SubjectTrial, pick: random.Random) -> None:
         trial.scale(step, pick.randint(1, 4))
     elif what == "couriers":
         trial.have_couriers(pick.randint(1, 3))
+    elif what == "leave":
+        trial.leave(to)
     elif what == "migration":
         trial.migrate_by(pick.choice(MIGRATIONS))
 

@@ -106,6 +106,15 @@ class SubjectTrial:
         loads = {name: self.pick.random() for name in names}
         self.cluster.scaling.asked.put(CrewPlan(couriers, loads, "the test wants it"))
 
+    def leave(self, number: int) -> None:
+        """Have the machine of a host or courier taken away, in good order."""
+        on = self.cluster
+        hosts, couriers = on.jobs.live, sorted(on.crew.pids())
+        if number % 2 and couriers:
+            on.courier_jobs.leave(couriers[number // 2 % len(couriers)])
+        elif hosts:
+            on.jobs.leave(hosts[number // 2 % len(hosts)])
+
     def migrate_by(self, migration: str) -> None:
         self.cluster.migration = self.cluster.relocation.migration = Migration.parse(migration)
 

@@ -52,7 +52,7 @@ class OneHostTrial(Trial):
     """A flow of the clock on one host: nothing can move, but everything can die."""
 
     def ask(self, request: Request) -> None:
-        if request.kind in ("kill", "restart"):
+        if request.kind in ("kill", "leave", "restart"):
             super().ask(request)
 
 
@@ -60,7 +60,7 @@ class OneHostEventTrial(EventTrial):
     """A flow of event time on one host."""
 
     def ask(self, request: Request) -> None:
-        if request.kind in ("kill", "restart"):
+        if request.kind in ("kill", "leave", "restart"):
             super().ask(request)
 
 

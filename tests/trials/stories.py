@@ -50,7 +50,7 @@ def drawn_turns(
     """Epochs of so many rows, with requests between them and faults at these points."""
     requests = st.builds(
         Request,
-        st.sampled_from(["move", "scale", "migration", "memory", "kill", "restart"]),
+        st.sampled_from(["move", "scale", "migration", "memory", "kill", "leave", "restart"]),
         st.integers(0, 2),
         st.integers(0, 5),
         st.sets(st.integers(0, SLOTS - 1), min_size=1).map(lambda slots: tuple(sorted(slots))),
@@ -72,7 +72,7 @@ def drawn_turns(
 
 # At random
 
-REQUESTS = ("move", "move", "scale", "scale", "migration", "memory", "kill", "restart")
+REQUESTS = ("move", "move", "scale", "scale", "migration", "memory", "kill", "leave", "restart")
 
 
 def random_request(pick: random.Random, calm: bool) -> Request:

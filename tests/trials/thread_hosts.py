@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Literal, cast
 
@@ -99,6 +100,8 @@ class ThreadHosts:
         """Hosts that ended because nobody counted on them any more."""
         self._given_up: list[HostTask] = []
         """Hosts that were stopped when they were given up: nobody can reach, or kill them."""
+        self._going: dict[str, HostTask] = {}
+        """Hosts whose machine is being taken away, with the task that runs there."""
         self._starter = ThreadPoolExecutor(4, thread_name_prefix="starter")
         self._lock = threading.Lock()
 
@@ -144,6 +147,16 @@ class ThreadHosts:
         if starting is not None:
             starting.exception()
         self.kill(host)
+
+    def leave(self, host: str) -> None:
+        """The machine of a host is being taken away, in good order; those of its task are on it, too."""
+        with self._lock:
+            task = self._tasks.get(host)
+            self._going |= {} if task is None else dict.fromkeys(task.hosts, task)
+
+    def leaving(self, names: Iterable[str]) -> list[str]:
+        with self._lock:
+            return [n for n in names if n in self._going and self._going[n] is self._tasks.get(n)]
 
     def give_up(self, host: str, pid: int) -> None:
         """End a host. One that is stopped stays as it is: its machine cannot be reached."""

@@ -114,7 +114,7 @@ def _dawdle(where: Mapping[str, object]) -> None:
 class Request:
     """What a user, or the world, does between two epochs. Numbers are taken modulo what there is."""
 
-    kind: Literal["move", "scale", "migration", "memory", "kill", "restart"]
+    kind: Literal["move", "scale", "migration", "memory", "kill", "leave", "restart"]
     step: int = 0
     number: int = 0
     slots: tuple[int, ...] = ()
@@ -170,6 +170,9 @@ class Trial:
         elif request.kind == "kill":
             if live := on.jobs.live:
                 on.jobs.kill(live[number % len(live)])
+        elif request.kind == "leave":
+            if live := on.jobs.live:
+                on.jobs.leave(live[number % len(live)])
         elif request.kind == "restart":
             on.hosts[step] = 1 + number % 3
             on.restart()

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
+from dataclasses import replace
 from subprocess import PIPE, Popen
+from threading import Timer
 
 import psutil
 import pytest
@@ -27,6 +30,11 @@ from penstock.wire.flight import Endpoint, TokenServer
 
 NOT_HERE = "198.51.100.1"
 DRIVER = "grpc://127.0.0.1:4711"
+
+
+def waiting(listen: Listen) -> Listen:
+    """The same, for a task, which waits for a port."""
+    return replace(listen, patience_s=10.0)
 
 
 def answers(server: TokenServer) -> bool:
@@ -57,7 +65,7 @@ def own_address() -> str:
 @pytest.fixture
 def free_ports() -> Iterator[range]:
     """Four ports in a row that nobody has."""
-    for first in range(42_000, 60_000, 4):
+    for first in range(20_000 + os.getpid() % 1000 * 4, 32_000, 4):
         with ExitStack() as stack:
             try:
                 for port in range(first, first + 4):
@@ -86,7 +94,7 @@ def test_local_mode_stays_on_loopback(own_address: str) -> None:
     driver = driver_listens(conf, True, range(1))
     assert driver == LOOPBACK
     environ = {"SPARK_LOCAL_IP": own_address}
-    assert task_listens(environ, driver.location(1), True, Settings()) == LOOPBACK
+    assert task_listens(environ, driver.location(1), True, Settings()) == waiting(LOOPBACK)
     with TokenServer(driver, Access("t")) as server:
         assert bound(server) == ["127.0.0.1"]
 
@@ -95,7 +103,7 @@ def test_local_mode_stays_on_loopback(own_address: str) -> None:
 def test_local_mode_of_ipv6_stays_on_its_loopback(host: str) -> None:
     driver = driver_listens({"spark.driver.host": host}, True, range(1))
     assert driver == Listen("::1")
-    assert task_listens({}, driver.location(1), True, Settings()) == Listen("::1")
+    assert task_listens({}, driver.location(1), True, Settings()) == waiting(Listen("::1"))
 
 
 def test_the_driver_is_where_spark_says(own_address: str) -> None:
@@ -140,7 +148,7 @@ def test_a_name_that_is_loopback_only_here_is_bound_everywhere(
     found = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.1.1", 0))]
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: found)
     listen = task_listens({"SPARK_LOCAL_HOSTNAME": "laptop"}, DRIVER, False, Settings())
-    assert listen == Listen("laptop", "0.0.0.0")
+    assert listen == waiting(Listen("laptop", "0.0.0.0"))
 
 
 def test_a_range_of_ports_is_taken_one_by_one(free_ports: range) -> None:
@@ -156,6 +164,16 @@ def test_a_range_of_ports_is_taken_one_by_one(free_ports: range) -> None:
         assert "Settings.ports" in refused.value.hint
     with TokenServer(listen, Access("t")) as again:
         assert again.port in free_ports
+
+
+def test_a_task_waits_for_a_port_of_one_that_is_ending(free_ports: range) -> None:
+    taken = [socket.create_server(("127.0.0.1", port)) for port in free_ports]
+    listen = Listen("127.0.0.1", ports=free_ports, patience_s=30)
+    Timer(0.3, taken[2].close).start()
+    with TokenServer(listen, Access("t")) as server:
+        assert server.port == free_ports[2]
+    for one in taken:
+        one.close()
 
 
 RACER = """

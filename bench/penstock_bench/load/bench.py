@@ -160,7 +160,7 @@ class Rounds:
             rate = highest(lambda rate: tried(rate, scale.climb).holds, first, climb, enough)
             query.hold(max(rate, _LEAST), warm_s - (time.monotonic() - began))
             bounds = Bounds(_LEAST, _MOST, scale.factor, scale.within)
-            found = highest(holds, before or rate, bounds, enough)
+            found = highest(holds, before or rate or scale.start, bounds, enough)
         self._show(f"{self._query:>3} {side:<14} holds {found:,.0f} rows/s")
         return Search(self._query, side, found, tuple(trials))
 

@@ -63,6 +63,7 @@ def examine(checkpoint: str | None = None) -> list[Finding]:
         python(sys.version_info[:2], Path(sys.prefix), os.environ),
         spark(partial(_load, "pyspark"), os.environ),
         pandas(partial(_load, "pandas")),
+        kafka(partial(_load, "confluent_kafka"), _has_connector),
         machine(cores, memory),
         port(""),
         flight("127.0.0.1"),
@@ -160,6 +161,26 @@ def spark(load: Callable[[], tuple[str, Path]], environ: Mapping[str, str]) -> F
 def pandas(load: Callable[[], tuple[str, Path]]) -> Finding:
     """pandas before 3, as PySpark 4.3 wants it. `load` gives its version and its folder."""
     return _package("pandas", load, r"[0-2]\.", "pip install 'pandas>=2.2,<3'")[0]
+
+
+def kafka(load: Callable[[], tuple[str, Path]], has_connector: Callable[[], bool]) -> Finding:
+    """What there is for Kafka, which few need: the client of live couriers, and Spark's connector."""
+    client = _package("confluent-kafka", load, "", "")[0]
+    found = [client.detail if client.ok else "no client: pip install 'penstock[kafka]'"]
+    try:
+        cached = has_connector()
+    except Exception as error:  # without PySpark nothing is known of it
+        return Finding("Kafka", True, f"{found[0]}; {_said(error)}")
+    found.append(
+        "Spark's connector" if cached else "ps.session(kafka=True) fetches Spark's connector"
+    )
+    return Finding("Kafka", True, "; ".join(found))
+
+
+def _has_connector() -> bool:
+    from penstock.spark.connector import has_connector
+
+    return has_connector()
 
 
 def _package(

@@ -127,6 +127,8 @@ class EpochSealed:
     elsewhere_ms: Mapping[str, float] = field(default_factory=dict)
     """Time that steps took which are not under control."""
     aid: Aid = field(default_factory=Aid)
+    unread: int = 0
+    """Rows that wait in the sources because an epoch takes no more of them, as far as that is known."""
 
 
 @dataclass(frozen=True)
@@ -140,6 +142,18 @@ class HostLost:
     slots: tuple[int, ...]
     returns: bool
     """Whether it is started again."""
+
+
+@dataclass(frozen=True)
+class HostLeaves:
+    """A host will be gone soon, since its executor is being decommissioned, and another takes its place."""
+
+    now_ms: float
+    epoch: int
+    step: str
+    host: HostId
+    slots: tuple[int, ...]
+    by: HostId
 
 
 @dataclass(frozen=True)
@@ -246,6 +260,7 @@ Event = (
     | EpochRead
     | EpochSealed
     | HostLost
+    | HostLeaves
     | TreatmentBegun
     | TreatmentRefused
     | SlotsMoved

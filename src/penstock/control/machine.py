@@ -27,7 +27,7 @@ from penstock.control.elastic import Elastic
 from penstock.control.examine.arrivals import Arrivals
 from penstock.control.examine.epochs import EpochCost
 from penstock.control.examine.vitals import Floats, Work
-from penstock.control.journal.entries import host_lost, refused, setting
+from penstock.control.journal.entries import host_leaves, host_lost, refused, setting
 from penstock.control.journal.entry import At
 from penstock.control.journal.journal import Journal
 from penstock.control.offload_policy import Ahead, OffloadPolicy
@@ -243,8 +243,11 @@ class FlowControl:
 
     def _examine(self, event: ev.EpochSealed) -> None:
         written_ms, started_ms = event.written_ms, self.started_ms
+        rows = sum(task.rows for task in event.seen)
         for step, sealed in event.steps.items():
             arrivals = self._arrivals[step]
+            # What was not read yet is taken to be like what was.
+            self.steps[step].examiner.unread = arrivals.by_slot * (event.unread / max(1, rows))
             done = sealed.owner, sealed.hosts, sealed.work
             measured_ms = arrivals.latency_ms(written_ms - started_ms)
             self.steps[step].examiner.epoch(written_ms, arrivals.by_slot, *done, measured_ms)
@@ -384,6 +387,12 @@ class FlowControl:
         at = At(control.step, event.now_ms, event.epoch)
         self.journal.add(host_lost(at, event.host, list(event.slots), why))
 
+    def _leaves(self, event: ev.HostLeaves) -> None:
+        control = self.steps[event.step]
+        control.examiner.forget_host(event.host)
+        at = At(control.step, event.now_ms, event.epoch)
+        self.journal.add(host_leaves(at, event.host, list(event.slots), event.by))
+
     # -- burst workers
 
     @property
@@ -472,6 +481,7 @@ _HANDLERS: dict[type, Callable[[FlowControl, Any], None]] = {
     ev.TreatmentBegun: FlowControl._begun,
     ev.TreatmentRefused: FlowControl._refused,
     ev.HostLost: FlowControl._lost,
+    ev.HostLeaves: FlowControl._leaves,
     ev.SharesMoved: FlowControl._shares_moved,
     ev.Steered: FlowControl._steered,
 }

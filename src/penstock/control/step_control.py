@@ -25,6 +25,8 @@ from penstock.model import HostId, StepId
 from penstock.wire.report import HotKeyCount
 
 NOT_UP = "a host did not come up in time"
+_FULL_MS = 120_000.0
+"""Milliseconds for which no more hosts are asked for after one did not come up: the cluster may be full."""
 
 
 @dataclass(frozen=True)
@@ -77,6 +79,8 @@ class StepControl:
         self._placement: StepPlacement | None = None
         """As of the last look."""
         self._hosts: tuple[HostId, ...] = ()
+        self._full: tuple[int, float] = (0, -math.inf)
+        """The hosts that could be had when one more could not, and until when no more are asked for."""
         self._before: tuple[float, float] | None = None
         """The latency before the last treatments, and when to tell what they brought."""
 
@@ -140,6 +144,7 @@ class StepControl:
         have, or fewer, are refused.
         """
         self.asked += 1
+        bounds = self._reachable(look.now_ms)
         vitals = self._examine(look, placement)
         if expected_ms is not None:
             vitals = replace(vitals, latency_ms=np.fmax(vitals.latency_ms, expected_ms))
@@ -149,19 +154,27 @@ class StepControl:
         self._tell_outcome(vitals, look.epoch)
         carried = self._relieve(vitals, look) if look.burst_workers else None
         if carried is not None:
-            vitals = for_switch(vitals, self._bounds, carried)
-        decision = self.policy.decide(vitals, self._bounds)
+            vitals = for_switch(vitals, bounds, carried)
+        decision = self.policy.decide(vitals, bounds)
         if carried is not None:
             decision = held(decision, carried)
         if revise and not any(t.kind == "scale_out" for t in decision.treatments):
             return None
         self.decision = decision
-        self.journal.decided(vitals, self._bounds, decision, epoch=look.epoch, dry_run=self.dry_run)
+        self.journal.decided(vitals, bounds, decision, epoch=look.epoch, dry_run=self.dry_run)
         wrong = self._out_of_bounds(decision.treatments, len(placement.hosts))
         if wrong:
             self.refuse(wrong, "treatments", look.now_ms, look.epoch)
             decision = self.decision = replace(decision, treatments=())
         return decision
+
+    def _reachable(self, now_ms: float) -> Bounds:
+        """What the step must keep to, without hosts that cannot be had for now."""
+        had, until_ms = self._full
+        bounds = self._bounds
+        if now_ms >= until_ms or had >= bounds.at_most:
+            return bounds
+        return replace(bounds, at_most=max(had, bounds.at_least))
 
     def _examine(self, look: FlowLook, placement: StepPlacement) -> Vitals:
         hosts = placement.hosts
@@ -251,7 +264,11 @@ class StepControl:
             told = was.treatments, was.since_ms, self._worst()
             self.journal.add(entries.done(at, *told, hosts=placement.hosts))
         elif ended == "given up" and was is not None:
-            self.journal.add(entries.failed(at, was.treatments, NOT_UP))
+            why = NOT_UP
+            if was.grows:
+                self._full = (len(set(placement.owner.tolist())), now_ms + _FULL_MS)
+                why += f"; no more are asked for in the next {_FULL_MS / 1000:.0f} s"
+            self.journal.add(entries.failed(at, was.treatments, why))
         elif ended == "given up":
             self.refuse(NOT_UP, f"{placement.pending} slots on another host", now_ms, epoch)
         return ended

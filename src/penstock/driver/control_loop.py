@@ -7,7 +7,7 @@ epoch while hosts still work on it.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
@@ -28,7 +28,7 @@ from penstock.driver.bill import Bill
 from penstock.driver.control_view import control_facts
 from penstock.driver.fleet import SealedHost
 from penstock.driver.live_counts import StepSample
-from penstock.driver.relocation import LostHost, Relocation
+from penstock.driver.relocation import LeavingHost, LostHost, Relocation
 from penstock.errors import PenstockError
 from penstock.model import SLA
 from penstock.offload.keeper import WorkerKeeper
@@ -58,17 +58,20 @@ class ControlLoop:
         keeper: WorkerKeeper | None = None,
         bill: Bill | None = None,
         together: Callable[[], int | None] = lambda: None,
+        unread: Callable[[], int] = lambda: 0,
         trigger_ms: float = 0.0,
         warm_epochs: int = WARM_EPOCHS,
         live: bool = False,
     ) -> None:
         """`sink` gets all that is told to the journal, `record` all that the machine is told.
 
-        `together` tells how many couriers are at work at a time, if that is known. A `live` flow has no
+        `together` tells how many couriers are at work at a time, if that is known, and `unread` how many rows
+        wait in the sources after the epoch under way. A `live` flow has no
         epochs that control could look at: it is looked at every time slot (`time_slot`).
         """
         self._flow, self._relocation, self._clock_ms = flow, relocation, clock_ms
         self._keeper, self._bill, self._together = keeper, bill, together
+        self._unread = unread
         self._sink, self._record = sink, record
         self.opening = opening_of(
             flow,
@@ -101,12 +104,19 @@ class ControlLoop:
         for wait in waits:
             self._relocation.wait_for_new(wait.step, wait.most_ms)
 
-    def lost(self, lost: LostHost, epoch: int) -> None:
-        """A host was found dead before this epoch began."""
+    def lost_and_leaving(
+        self, lost: Iterable[LostHost], leaving: Iterable[LeavingHost], epoch: int
+    ) -> None:
+        """Hosts were found dead before this epoch began, or were replaced, as they will be gone soon."""
         with self._lock:
-            returns = lost.host in self._relocation.hosts(lost.step)
-            slots, now_ms = tuple(lost.slots), self._clock_ms()
-            self._tell(ev.HostLost(now_ms, epoch, lost.step, lost.host, slots, returns))
+            now_ms = self._clock_ms()
+            for one in lost:
+                returns = one.host in self._relocation.hosts(one.step)
+                slots = tuple(one.slots)
+                self._tell(ev.HostLost(now_ms, epoch, one.step, one.host, slots, returns))
+            for left in leaving:
+                slots = tuple(left.slots)
+                self._tell(ev.HostLeaves(now_ms, epoch, left.step, left.host, slots, left.by))
 
     def orders(self, epoch: int, partitions: int, started_ms: float) -> do.Orders:
         """What the plan of an epoch says because of control; the epoch began at `started_ms`."""
@@ -139,6 +149,7 @@ class ControlLoop:
         done_ms: float,
     ) -> None:
         """An epoch is in the sink since `written_ms`, and durable."""
+        unread = self._unread()
         with self._lock:
             if self._read_epoch < plan.epoch:
                 self._tell_read(plan, seen, look=False)
@@ -172,6 +183,7 @@ class ControlLoop:
                     plan.partitions,
                     overlapped=bool(waited),
                     aid=self._aid(),
+                    unread=unread,
                 )
             )
 

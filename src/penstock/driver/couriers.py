@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import Any
@@ -10,6 +11,8 @@ from penstock.driver.crew import AT_ONCE_MS, TaskCrew
 from penstock.driver.registry import HostRecord
 from penstock.errors import HostLostError, PenstockError
 from penstock.wire.live import Guides, LiveOrder, Message
+
+_log = logging.getLogger("penstock.hosts")
 
 BACK_MS = 1_000
 """Milliseconds that a new run waits for a courier that was lost; then others read its partitions. Spark tries
@@ -32,6 +35,8 @@ class CourierCrew(TaskCrew[str, int]):
     """Couriers that have been in a run: one that is lost is back soon, a new one may wait for a core."""
     _given: int = 0
     """Names that were given."""
+    _replaced: Mapping[str, str] = {}
+    """Couriers that will be gone soon, and those that take their places."""
     _guides: Guides | None = None
     """What couriers were last told to do with rows."""
 
@@ -51,6 +56,23 @@ class CourierCrew(TaskCrew[str, int]):
         for name in [n for n in self._members if n not in self.names and n not in self._run]:
             del self._members[name]
             self._calls.submit(self._end, name)
+
+    def replace_leaving(self) -> None:
+        """Have another courier for each whose executor is being decommissioned; when that is up the other
+        one leaves, with the run under way."""
+        for name in self.leaving(name for name in self.names if name not in self._replaced):
+            self.start(len(self.names) + 1)
+            self._replaced = {**self._replaced, name: self.names[-1]}
+            _log.warning(
+                "the executor of %s is being decommissioned: %s takes its place",
+                name,
+                self.names[-1],
+            )
+        up = {old for old, new in self._replaced.items() if self.ready([new])}
+        if up:
+            self.names = tuple(name for name in self.names if name not in up)
+            self._replaced = {o: n for o, n in self._replaced.items() if o not in up}
+            self._retire()
 
     def muster(self) -> list[str]:
         """The couriers of the next run: all, or those that are there when the others were waited for."""

@@ -16,6 +16,7 @@ from penstock.driver.silence_watch import SilenceWatch
 from penstock.errors import HostLostError, PenstockError
 from penstock.settings import Settings
 from penstock.wire.access import Access
+from penstock.wire.addresses import nobody_listens
 from penstock.wire.flight import PING, Endpoints, in_own_thread
 
 _log = logging.getLogger("penstock.hosts")
@@ -29,6 +30,8 @@ _WORKERS = 64
 """Calls to members at a time. They wait for answers, so there may be many."""
 _WORTH_TELLING_MS = 1_500
 """Milliseconds of a member's silence that a user should hear of."""
+_TRIED_AGAIN = 4
+"""Times `host_lost_ms` within which Spark tries the task of a process that is gone again."""
 AT_ONCE_MS = 5_000
 """Milliseconds for an answer that takes no work."""
 
@@ -50,6 +53,10 @@ class Jobs(Protocol[W_contra]):
 
     def cancel(self, name: str) -> None:
         """End the job, by force if need be, and wait until it is gone."""
+        ...
+
+    def leaving(self, names: Iterable[str]) -> list[str]:
+        """Members among these whose machine or executor is being taken away in good order."""
         ...
 
     def give_up(self, name: str, pid: int) -> None:
@@ -87,6 +94,8 @@ class TaskCrew(ABC, Generic[N, W]):
         """The member that must come up before anything goes on, and since when it is waited for."""
         self._members: dict[N, W] = {}
         self._restarts: dict[N, int] = {}
+        self._gone: dict[N, tuple[int, float]] = {}
+        """Members whose process is gone, and whose task Spark should be trying again, since when."""
         self._pings: dict[HostRecord, Future[Any]] = {}
         self._endpoints = Endpoints(access)
         self._calls = ThreadPoolExecutor(_WORKERS, thread_name_prefix=self.kind)
@@ -108,16 +117,32 @@ class TaskCrew(ABC, Generic[N, W]):
         """Those among these that have registered."""
         return [name for name in names if self._registry.host(name) is not None]
 
+    def leaving(self, names: Iterable[N]) -> list[N]:
+        """Those among these that must be replaced, since their machine or executor will go."""
+        known = list(names)
+        going = self._jobs.leaving(known)
+        return [name for name in known if name in going]
+
     def revive(self, names: Iterable[N]) -> None:
         """Start the jobs of members again that have ended, without waiting for them."""
         for name in names:
             if self._registry.host(name) is not None:
                 self._restarts.pop(name, None)
-            elif not self._jobs.running(name):
+                self._gone.pop(name, None)
+            elif self._jobs.running(name):
+                self._hurry(name)
+            else:
                 tries = self._restarts.get(name, 0)
                 if tries < self._settings.epoch_runs:
                     self._restarts[name] = tries + 1
                     self._jobs.start(name, self._members[name])
+
+    def _hurry(self, name: N) -> None:
+        """End the job of a member that was not tried again in all this time: another one is started."""
+        pid, since = self._gone.get(name, (0, float("inf")))
+        if time.monotonic() - since > _TRIED_AGAIN * self._settings.host_lost_ms / 1000:
+            del self._gone[name]
+            self._jobs.give_up(name, pid)
 
     def wait_for(self, names: Sequence[N], enough: int) -> None:
         """Wait until `enough` of these are ready; jobs that end meanwhile are started again."""
@@ -219,7 +244,10 @@ class TaskCrew(ABC, Generic[N, W]):
             if self._needed(name):
                 told = f"{self.kind} {record.host} was given up: {why}"
                 self._registry.break_off(HostLostError(told))
-            self._jobs.give_up(record.host, record.pid)
+            if nobody_listens(record.location):  # Spark knows by now, and tries the task again
+                self._gone[name] = (record.pid, time.monotonic())
+            else:
+                self._jobs.give_up(record.host, record.pid)
         except Exception as failed:  # the watch must go on for the others
             _log.warning("the job of %s %s could not be ended: %s", self.kind, name, failed)
 

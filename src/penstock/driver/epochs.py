@@ -156,9 +156,14 @@ class EpochRunner:
         return self.versions.next_epoch()
 
     @property
+    def seen(self) -> list[Seen]:
+        """What couriers of the run under way have told that they read."""
+        return self._registry.seen()
+
+    @property
     def reported(self) -> int:
         """Couriers of the run under way that have told what they read."""
-        return len(self._registry.seen())
+        return len(self.seen)
 
     @property
     def waiting(self) -> str:
@@ -210,9 +215,9 @@ class EpochRunner:
         try:
             self._relocation.settle(epoch - 1, epoch, run)
         finally:
-            for lost in self._relocation.take_lost():
-                if self._control is not None:
-                    self._control.lost(lost, epoch)
+            lost, leaving = self._relocation.take_lost(), self._relocation.take_leaving()
+            if self._control is not None:
+                self._control.lost_and_leaving(lost, leaving, epoch)
 
     def _plan(
         self,

@@ -93,6 +93,10 @@ class Fleet(TaskCrew[HostId, KeyedStep]):
 
         self._calls.submit(end)
 
+    def restart(self, host: HostId) -> None:
+        """End a host in good order, between two epochs; it is started again when it is waited for."""
+        self._end(host)
+
     def stop(self) -> None:
         self._task_watch.stop()
         super().stop()

@@ -209,9 +209,7 @@ class LiveRunner:
         self._waits("hosts to take their slots")
         self._marks = None
         self._relocation.settle(version, version + 1, self._tries.failed)
-        for lost in self._relocation.take_lost():
-            if self._control is not None:
-                self._control.lost(lost, version + 1)
+        self._tell_losses(version + 1)
         self._marks = self._relocation.mark()
         self._waits("couriers to come up")
         if first:
@@ -228,6 +226,12 @@ class LiveRunner:
         self._awaited = -1
         self._stage.goes_on()
         return run
+
+    def _tell_losses(self, epoch: int) -> None:
+        """Let control know of hosts that died, or were replaced."""
+        lost, leaving = self._relocation.take_lost(), self._relocation.take_leaving()
+        if self._control is not None:
+            self._control.lost_and_leaving(lost, leaving, epoch)
 
     def _orders(self, run: LiveRun) -> list[LiveOrder]:
         """What each courier is to do in this run."""
@@ -348,6 +352,10 @@ class LiveRunner:
     def _pulse(self, run: LiveRun) -> None:
         """Notice who died, without waiting for anybody."""
         self._fleet.pulse(run.hosts)
+        if not self._flow.one_host and not run.closing:
+            self._relocation.replace_leaving()
+            self._tell_losses(run.epoch)
+        self._couriers.replace_leaving()
         self._couriers.pulse(self._couriers.names)
         if self._couriers.missing:
             raise HostLostError("a courier was lost")

@@ -6,6 +6,7 @@ come from any thread; they take effect at the next epoch boundary, or at once in
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import count, islice
@@ -26,6 +27,8 @@ from penstock.plan.topology import SlotsMark, Topology
 from penstock.settings import Settings
 from penstock.state.store.store import Manifest
 
+_log = logging.getLogger("penstock.hosts")
+
 
 class LostHost(NamedTuple):
     """A host that died, and the slots that it had."""
@@ -33,6 +36,15 @@ class LostHost(NamedTuple):
     host: HostId
     step: str
     slots: list[int]
+
+
+class LeavingHost(NamedTuple):
+    """A host that will be gone soon, the slots that it has, and the host that takes its place."""
+
+    host: HostId
+    step: str
+    slots: list[int]
+    by: HostId
 
 
 class Relocation:
@@ -46,10 +58,11 @@ class Relocation:
         settings: Settings,
         migration: Migration,
         live: bool = False,
+        one_task: bool = False,
     ) -> None:
         """In a `live` flow hosts are asked for what they gave away within an epoch, so they must stay
-        until all of it has arrived."""
-        self._live = live
+        until all of it has arrived. In a flow on one host all hosts are in `one_task`."""
+        self._live, self._one_task = live, one_task
         self._steps = {step.id: step for step in steps}
         self._fleet, self._settings = fleet, settings
         self._wanted = {
@@ -70,6 +83,7 @@ class Relocation:
         self._died: set[HostId] = set()
         """Hosts that died under the epoch that is being tried."""
         self._lost: list[LostHost] = []
+        self._left: list[LeavingHost] = []
         self._gone: list[HostId] = []
         """Hosts that the fleet has lost, and that still have slots here."""
 
@@ -201,10 +215,16 @@ class Relocation:
         lost, self._lost = self._lost, []
         return lost
 
+    def take_leaving(self) -> list[LeavingHost]:
+        """Hosts that were replaced since this was last asked, before they are gone."""
+        left, self._left = self._left, []
+        return left
+
     # -- at an epoch boundary
 
     def settle(self, version: int, epoch: int, run: int) -> None:
         """Give every slot a ready owner, and move what is to move, as of a sealed version."""
+        self.replace_leaving()
         for step, topology in self._topologies.items():
             if not topology.routes.hosts and not self._lose(topology):
                 # the beginning: hosts that come a little later would be given slots twice
@@ -215,6 +235,27 @@ class Relocation:
         point("driver.assign", epoch=epoch, run=run)
         self._tell(version)
         self._retire()
+
+    def replace_leaving(self) -> None:
+        """Have other hosts in the place of those that will be gone soon; slots move as ever. Hosts in one
+        task cannot be there twice: they end here, between two epochs, and are started again."""
+        hosts = [(step, host) for step in self._topologies for host in self.hosts(step)]
+        going = self._fleet.leaving([host for _, host in hosts])
+        for step, host in hosts:
+            if host not in going and not (going and self._one_task):
+                continue
+            with self._lock:
+                topology = self._topologies[step]
+                by, slots = host, topology.slots_of(host)
+                if self._one_task:
+                    self._fleet.restart(host)
+                else:
+                    (by,) = self._free_names(step, 1)
+                    topology.replace(host, by)
+                    self._start(step, [by])
+            self._left.append(LeavingHost(host, step, slots, by))
+            place = "it is started elsewhere" if by == host else f"{by} takes its place"
+            _log.warning("the executor of host %s is being decommissioned: %s", host, place)
 
     def _lose(self, topology: Topology) -> list[HostId]:
         """Take their slots from hosts of a step that are gone; returns these hosts."""

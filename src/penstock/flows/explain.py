@@ -5,6 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 
 from penstock.control.elastic import WorkerTerms
+from penstock.control.epoch_bound import FIRST, rows_within
 from penstock.model import SLA
 from penstock.offload.plan.graph import NodeKind, rewritten, stream_name
 from penstock.offload.plan.segments import by_arrival
@@ -15,11 +16,17 @@ _RUNS: dict[NodeKind, str] = {"router": "couriers", "transient": "function", "me
 """Where each node that is put in for burst workers runs."""
 
 
-def explained(plan: FlowPlan, bound: SLA | None, workers: WorkerTerms | None = None) -> str:
+def explained(
+    plan: FlowPlan,
+    bound: SLA | None,
+    workers: WorkerTerms | None = None,
+    bounds_epochs: bool = False,
+) -> str:
     """The flow from sources to output, a step a line, with where each runs.
 
     If the flow may use burst workers, also what the plan has for them: the operators that are put in,
-    with what each reads and where that goes, and the steps that are left whole.
+    with what each reads and where that goes, and the steps that are left whole. If the SLA bounds what an
+    epoch reads (`bounds_epochs`), by how much.
     """
     lines = [line for number in range(len(plan.sources)) for line in _source(plan, number)]
     for number, step in enumerate(plan.steps):
@@ -29,7 +36,18 @@ def explained(plan: FlowPlan, bound: SLA | None, workers: WorkerTerms | None = N
     if plan.in_order:
         lines.append("order       of arrival, for each partition of the source")
     lines.append(f"sla         {bound}" if bound else "sla         none")
+    if bound and bounds_epochs:
+        lines += _epochs(bound)
     return "\n".join(lines)
+
+
+def _epochs(bound: SLA) -> list[str]:
+    half_ms, rows = bound.latency_ms / 2, rows_within(bound.latency_ms, FIRST)
+    return [
+        f"epochs      of as many rows of Kafka as take {half_ms:.0f} ms, half of the latency (not if live):",
+        f"{_GAP}{rows:,} at first ({FIRST.fixed_ms:.0f} ms and {FIRST.rows_per_s:,.0f} rows a second), "
+        "then as measured",
+    ]
 
 
 def _source(plan: FlowPlan, number: int) -> list[str]:

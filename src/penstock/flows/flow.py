@@ -265,7 +265,8 @@ class Flow:
         """Print the steps, what each needs and gives, and where it runs."""
         elastic = self.elasticity
         functions = None if elastic is None else elastic.functions
-        print(explained(self.plan, self.bound, functions))
+        bounds_epochs = any(source.bounded_by_sla for source in self.graph.sources)
+        print(explained(self.plan, self.bound, functions, bounds_epochs))
 
     def start(
         self,
@@ -305,7 +306,8 @@ class Flow:
         last checkpoint leave again after a failure, with ids that tell (see `RowIds`). With "transactional"
         they are seen when they are durable, each exactly once: in Kafka by consumers that read committed
         rows, or as files. `couriers` is their number; by default each reads four source partitions. `trigger`
-        is for micro-batches only.
+        is for micro-batches only. There "transactional" lets a topic of Kafka have each epoch once, in one
+        transaction of the driver's.
         """
         whole = replace(self, sink=sink or self.sink)
         options = StartOptions(

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from penstock.live.sources.kafka import KafkaSource
 from penstock.live.sources.source import LiveSource
 from penstock.plan.steps import FlowPlan, KeyedStep, MapStep, SourcePlan, Step
 from penstock.spark.session import check_session
@@ -33,11 +34,16 @@ class Source:
         """The session that it is read in."""
         return active_session() if isinstance(self.origin, LiveSource) else self.origin.sparkSession
 
-    def frame(self) -> DataFrame:
-        """What Spark reads of it in micro-batches."""
+    @property
+    def bounded_by_sla(self) -> bool:
+        """Whether the SLA says how many rows of it an epoch takes."""
+        return isinstance(self.origin, KafkaSource) and self.origin.bounded_by_sla
+
+    def frame(self, spark: SparkSession, bound: int | None = None) -> DataFrame:
+        """What Spark reads of it in micro-batches: at most `bound` rows an epoch, if the SLA says that."""
         if not isinstance(self.origin, LiveSource):
             return self.origin
-        made = frame(self.origin, self.spark)
+        made = frame(self.origin, spark, bound)
         check_session(made)
         return made
 

@@ -7,13 +7,15 @@ import secrets
 import tempfile
 import time
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 import pyarrow as pa
 
 from penstock import codec
 from penstock.control.elastic import Elastic
-from penstock.errors import CheckpointError, FlowError, SettingError, StoreError
+from penstock.control.epoch_bound import FIRST, EpochBound, Pace
+from penstock.errors import CheckpointError, FlowError, PenstockError, SettingError, StoreError
 from penstock.model import milliseconds
 from penstock.operators.operator import OnError
 from penstock.plan.epoch import RouteTable
@@ -21,8 +23,9 @@ from penstock.plan.migration import Migration
 from penstock.plan.steps import FlowPlan, KeyedStep
 from penstock.settings import Settings
 from penstock.spark.checkpoint import locate, version_to_resume
+from penstock.spark.delivery import check_sink, transactional
 from penstock.spark.epoch_stream import MicroStart
-from penstock.spark.inputs import one_stream, with_clock
+from penstock.spark.inputs import one_stream, ticking, with_clock
 from penstock.spark.parts import FlowParts
 from penstock.spark.private import keep_jobs_on_interrupt
 from penstock.spark.query import FlowQuery
@@ -36,6 +39,8 @@ from penstock.state.table.table import HASH
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from pyspark.sql import DataFrame, SparkSession
 
     from penstock.flows.flow import Flow
 
@@ -63,7 +68,7 @@ class StartOptions:
 def start(flow: Flow, options: StartOptions) -> FlowQuery:
     """Check everything, then launch the query in micro-batches."""
     defaults = StartOptions()
-    for name in ("checkpoint_every", "delivery", "couriers"):
+    for name in ("checkpoint_every", "couriers"):
         if getattr(options, name) != getattr(defaults, name):
             raise SettingError(
                 f"{name} is for live flows",
@@ -71,15 +76,19 @@ def start(flow: Flow, options: StartOptions) -> FlowQuery:
             )
     settings, trigger, close = options.settings, options.trigger, options.close
     checkpoint = options.checkpoint
+    check_delivery(options.delivery)
     sink = sink_of(flow)
+    if options.delivery == "transactional":
+        sink = transactional(sink)
     chosen = Migration.parse(options.migration)
     plan = with_errors(flow.plan, options.on_error)
-    source = one_stream([source.frame() for source in flow.graph.sources], plan.tagged)
+    source = _source(flow, plan, flow.spark)
     if close and (source.isStreaming and trigger != "available_now"):
         raise SettingError(
             "close=True ends the input when all that is there now has been read",
             hint='give trigger="available_now" with it',
         )
+    check_sink(sink, source.sparkSession)
     counts = host_counts(plan, options.hosts)
     if plan.one_host:
         chosen = for_one_host(flow, plan, counts)
@@ -116,6 +125,11 @@ def start(flow: Flow, options: StartOptions) -> FlowQuery:
     clock = False
     if source.isStreaming and timers:
         source, clock = with_clock(source, folder, running=trigger != "available_now")
+    bound, bounded = _bound(flow, store), None
+    if bound is not None:
+        source = _source(flow, plan, flow.spark, bound.rows, clock)
+        if trigger != "available_now":
+            bounded = partial(_source, flow, plan, flow.spark, clock=clock)
     settled = MicroStart(
         flow=plan,
         spark=source.sparkSession,
@@ -131,12 +145,40 @@ def start(flow: Flow, options: StartOptions) -> FlowQuery:
         sla=flow.bound,
         elastic=elastic,
         trigger=_trigger(trigger),
+        bound=bound,
+        bounded=bounded,
         close=close,
         late_rows=late_sinks(plan, options.late_rows, sink),
         name=options.name,
         temporary=temporary,
     )
     return FlowQuery(FlowParts(settled)).launch()
+
+
+def _source(
+    flow: Flow,
+    plan: FlowPlan,
+    spark: SparkSession,
+    bound: int | None = None,
+    clock: bool = False,
+) -> DataFrame:
+    """All sources as one, of which an epoch takes at most `bound` rows where the SLA says that."""
+    sources = flow.graph.sources
+    share = bound and max(1, bound // sum(source.bounded_by_sla for source in sources))
+    found = one_stream([source.frame(spark, share) for source in sources], plan.tagged)
+    return ticking(found) if clock else found
+
+
+def _bound(flow: Flow, store: Store) -> EpochBound | None:
+    """How many rows an epoch may take, by the SLA and by what epochs took before; None: nothing says that."""
+    if flow.bound is None or not any(source.bounded_by_sla for source in flow.graph.sources):
+        return None
+    try:
+        found = store.read_pace()
+        pace = FIRST if found is None else codec.from_plain(found, Pace)
+    except PenstockError:
+        pace = FIRST  # it is good to know, but no reason not to start
+    return EpochBound(flow.bound.latency_ms, pace)
 
 
 def for_one_host(flow: Flow, plan: FlowPlan, counts: dict[str, int]) -> Migration:
@@ -156,6 +198,14 @@ def must_be_a_chain(plan: FlowPlan) -> None:
         raise FlowError(
             "a flow with a join cannot run on one host",
             hint="on_one_host is for a chain of steps on one source",
+        )
+
+
+def check_delivery(delivery: str) -> None:
+    """Refuse a delivery that there is not."""
+    if delivery not in ("at_once", "transactional"):
+        raise SettingError(
+            f"delivery={delivery!r} is unknown", hint='use "at_once" or "transactional"'
         )
 
 

@@ -10,6 +10,7 @@ from penstock.control.crew_size import CrewLimits
 from penstock.errors import FlowError, SettingError
 from penstock.flows.start import (
     StartOptions,
+    check_delivery,
     claim,
     elastic_counts,
     for_one_host,
@@ -135,10 +136,7 @@ def _refuse(trigger: str | None, delivery: str) -> None:
             "a live flow has no trigger: rows leave as they come",
             hint='leave it out; checkpoint_every="1s" says how often state is made durable',
         )
-    if delivery not in ("at_once", "transactional"):
-        raise SettingError(
-            f"delivery={delivery!r} is unknown", hint='use "at_once" or "transactional"'
-        )
+    check_delivery(delivery)
 
 
 def _courier_count(sources: tuple[LiveSource, ...], wanted: int | None) -> int:

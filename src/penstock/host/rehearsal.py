@@ -175,3 +175,7 @@ def _order() -> None:
     places = Places.of_records(0, np.array([1, 0]))
     FirstPlaces().note(entries, entries.astype(np.uint64), places)
     places.order()
+
+
+if __name__ == "__main__":
+    rehearse()

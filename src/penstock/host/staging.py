@@ -59,6 +59,10 @@ class Staging:
         held = Held(header)
         if held.run > self._run:
             self._run, self._closed = held.run, set()
+            for stale in self._open:
+                # Its courier may be cut off, and never end it: it must not keep others waiting.
+                self._total -= stale.bytes
+                stale.bytes = 0
         self._open.add(held)
         return held
 
@@ -67,6 +71,7 @@ class Staging:
 
         It need not if another try of its task has closed it: the answer is known.
         """
+        _must_be_newest(held, self._run)
         if self._is_closed(held):
             self._total -= held.bytes
             held.bytes = 0
@@ -84,10 +89,9 @@ class Staging:
 
     def may_read(self, held: Held) -> bool:
         """Whether a channel may bring more now."""
+        _must_be_newest(held, self._run)
         if self._total < self._budget or self._is_closed(held):
             return True
-        if held.run < self._run:
-            raise StaleRunError(f"run {held.run[1]} of epoch {held.run[0]} was given up")
         waiting = (h for h in self._open if h.run == self._run and not self._is_closed(h))
         return held.header.task == min(h.header.task for h in waiting)
 
@@ -104,3 +108,8 @@ class Staging:
 
     def _is_closed(self, held: Held) -> bool:
         return held.run == self._run and held.header.partition in self._closed
+
+
+def _must_be_newest(held: Held, newest: tuple[int, int]) -> None:
+    if held.run < newest:
+        raise StaleRunError(f"run {held.run[1]} of epoch {held.run[0]} was given up")

@@ -74,6 +74,8 @@ class Topology:
         self._ready: set[int] = set()
         self._able: set[int] = set()
         """Hosts that can be given slots: not those that are to be avoided, if there are others."""
+        self._going: set[int] = set()
+        """Hosts that were replaced: they will be gone soon."""
         self._version: int | None = None
         self._moved = 0
         self._moved_at = np.full(slots, _NONE - 1, dtype=np.int64)
@@ -164,6 +166,14 @@ class Topology:
         wanted = self._checked(hosts)
         self._resettle(balanced(self._places(), np.array(wanted)), _SCALE, wanted)
 
+    def replace(self, host: HostId, by: HostId) -> None:
+        """Let another host take the place of one that will be gone soon. Until it is ready others have
+        the slots, if there are any."""
+        (old,), (new,) = self._checked([host]), self._checked([by])
+        homes = np.where(self._home == old, new, self._home).astype(self._home.dtype)
+        self._resettle(homes, _MOVE, [new if n == old else n for n in self._wanted])
+        self._going.add(old)
+
     def lost(self, host: HostId) -> None:
         """The host died, and its memory with it. Its slots get other owners at the next `advance`.
 
@@ -205,9 +215,11 @@ class Topology:
             self._version, self._moved = version, 0
         self._ready = {self._numbers[host] for host in ready if host in self._numbers}
         able = self._ready - {n for host, n in self._numbers.items() if host in avoided}
+        able -= self._going
         self._able = able if able & set(self._wanted) else self._ready
         target = self._owner.copy()
         self._move_pending(target, migration, durable)
+        self._leave_going(target, durable)
         self._house_unowned(target)
         changed = np.flatnonzero(target != self._owner)
         if not len(changed):
@@ -267,6 +279,7 @@ class Topology:
         """A retired host has been ended."""
         if host in self.retired():
             self._known.discard(self._numbers[host])
+            self._going.discard(self._numbers[host])
 
     @property
     def placements(self) -> list[Placement]:
@@ -335,6 +348,14 @@ class Topology:
             pending = pending[: max(0, migration.slots_at_once - self._moved)]
         self._moved += len(pending)
         target[pending] = self._home[pending]
+
+    def _leave_going(self, target: Array, durable: int | None) -> None:
+        """Take slots from hosts that will be gone, if there is another one for them; all at once."""
+        if self._able & set(self._wanted) - self._going:
+            leave = np.isin(target, list(self._going))
+            if durable is not None:
+                leave &= self._moved_at < durable
+            target[leave] = _NONE
 
     def _house_unowned(self, target: Array) -> None:
         """Homes that are ready first; then wanted hosts; then leaving ones that still own slots."""

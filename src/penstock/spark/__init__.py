@@ -7,7 +7,8 @@ epoch_stream.py    micro-batches as epochs
 lasting_jobs.py    hosts and live couriers as Spark jobs; daemon.py: what their workers are forked from
 task.py            what a task knows of its epoch
 session.py         sessions; connector.py: Spark's connector for Kafka; maven.py: jars that they need
-sinks.py           where output goes; inputs.py, sources.py, arriving.py: where rows come from
+sinks.py           where output goes; delivery.py: exactly once
+inputs.py          where rows come from, and sources.py, arriving.py
 control.py         what a query does when `penstock ctl` asks
 schema.py          between Spark's schemas and Arrow's; private.py: what Spark does not promise
 """

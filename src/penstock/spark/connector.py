@@ -9,6 +9,7 @@ import os
 from collections.abc import Mapping
 
 import pyspark
+from pyspark.sql import SparkSession
 
 from penstock.errors import SettingError
 from penstock.spark.known_settings import spark_defaults
@@ -23,11 +24,29 @@ CHECKED = (
     Artifact("org.apache.commons", "commons-pool2", "2.12.1"),
 )
 """The newest connector that Maven Central had and that ran on PySpark 4.3.0, and what it needs."""
-MISSING = SettingError(
-    "Spark's connector for Kafka is not in the session",
-    hint="make the session with ps.session(kafka=True), in a process that has none yet",
-)
 _WHERE = ("spark.jars", "spark.jars.packages", "spark.driver.extraClassPath")
+
+
+def must_have_connector(spark: SparkSession) -> None:
+    """Refuse a session without the connector."""
+    try:
+        spark.readStream.format("kafka").load()
+    except Exception as failed:  # with the connector: of options that are missing
+        if "Failed to find data source: kafka" in str(failed):
+            raise SettingError(
+                "Spark's connector for Kafka is not in the session",
+                hint="make the session with ps.session(kafka=True), in a process that has none yet",
+            ) from failed
+
+
+def has_connector() -> bool:
+    """Whether the cache has a connector, without fetching one."""
+    return any(is_cached(name) for name in _folders())
+
+
+def _folders() -> tuple[str, str]:
+    """The cache's folders: of PySpark's version, and of the checked one."""
+    return f"spark-kafka-{pyspark.__version__}", f"spark-kafka-{CHECKED[0].revision}"
 
 
 def connector_jars() -> str:
@@ -35,7 +54,7 @@ def connector_jars() -> str:
 
     They are those of PySpark's version, without what Spark brings itself, or else the checked ones.
     """
-    exact, checked = f"spark-kafka-{pyspark.__version__}", f"spark-kafka-{CHECKED[0].revision}"
+    exact, checked = _folders()
     if is_cached(checked) and not is_cached(exact):
         return jar_list(jar_folder(checked, CHECKED))
     try:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import logging
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
@@ -13,10 +15,12 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.util import InheritableThread
 
 from penstock import codec
+from penstock.control.epoch_bound import FIRST, EpochBound
 from penstock.courier.courier import Courier
 from penstock.driver.epochs import EpochRunner
 from penstock.driver.progress import EpochProgress
-from penstock.errors import PenstockError
+from penstock.errors import HostLostError, PenstockError
+from penstock.live.sources.kafka import KafkaDecoder
 from penstock.offload.courier.roads import burst_roads
 from penstock.plan.epoch import EpochPlan
 from penstock.spark import private, task
@@ -26,6 +30,8 @@ from penstock.spark.schema import spark_schema
 from penstock.spark.started import Start
 from penstock.state.store.store import Store
 from penstock.wire.access import Access
+
+_log = logging.getLogger("penstock.query")
 
 
 class StoppedBetweenEpochs(Exception):
@@ -42,6 +48,10 @@ class MicroStart(Start):
     checkpoint: str
     """Spark's name of the checkpoint folder, absolute and with its scheme."""
     trigger: dict[str, Any]
+    bound: EpochBound | None = None
+    """How many rows an epoch takes, where the SLA says that."""
+    bounded: Callable[[int], DataFrame] | None = None
+    """Makes the source anew, with epochs of so many rows."""
 
     @property
     def trigger_ms(self) -> float:
@@ -75,6 +85,10 @@ class EpochStream:
         self.launched = threading.Event()
         """Spark's query has been started, and is `streaming`."""
         self.error: BaseException | None = None
+        self._resizing = False
+        """Whether Spark's query is to be started anew, with another bound on epochs."""
+        self._kept_pace = start.bound.pace if start.bound is not None else None
+        """What the checkpoint says of it."""
 
     def _output(self, source: DataFrame) -> DataFrame:
         """The source with couriers on it. They learn the epoch's plan when their task starts.
@@ -103,9 +117,31 @@ class EpochStream:
         if self._store.closing:
             self._close_flow()
             return
+        source: DataFrame | None = self._start.source
+        while source is not None:
+            self._stream(source)
+            source = self._resized()
+        if self._start.close and self.error is None and not self._stopping.is_set():
+            self._close_flow()
+
+    def _resized(self) -> DataFrame | None:
+        """The source with another bound on epochs, if Spark's query was ended for that; else None."""
+        bound, bounded = self._start.bound, self._start.bounded
+        if not self._resizing or self._stopping.is_set() or self.error is not None:
+            return None
+        assert bound is not None and bounded is not None
+        rows = bound.due or bound.rows
+        _log.info("Epochs take up to %d rows from now on, instead of %d", rows, bound.rows)
+        bound.change(rows)
+        self._resizing = False
+        return bounded(rows)
+
+    def _stream(self, source: DataFrame) -> None:
+        """Run Spark's query until it ends, the flow is to stop, or epochs should take more or fewer rows."""
         start = self._start
+        self.launched.clear()
         writer = (
-            self._output(start.source)
+            self._output(source)
             .writeStream.foreachBatch(self._on_batch)
             .option("checkpointLocation", start.checkpoint)
         )
@@ -119,7 +155,7 @@ class EpochStream:
             self.streaming = streaming
             self.launched.set()
             # Event-driven for the common cases, and a poll for a query that ends by itself.
-            while streaming.isActive and not self._stopping.wait(0.1):
+            while streaming.isActive and not self._resizing and not self._stopping.wait(0.1):
                 pass
         if streaming.isActive:
             with self._between_epochs:
@@ -128,15 +164,18 @@ class EpochStream:
                 _until(lambda: not streaming.isActive)
             stopper.join()
         failure = streaming.exception()
-        if failure is not None and self.error is None and not self._stopping.is_set():
+        if failure is not None and self.error is None and not self._is_ending:
             self.error = PenstockError(f"Spark ended the query: {failure}")
-        if self._start.close and self.error is None and not self._stopping.is_set():
-            self._close_flow()
+
+    @property
+    def _is_ending(self) -> bool:
+        """Whether Spark's query is to end between two epochs."""
+        return self._resizing or self._stopping.is_set()
 
     def _on_batch(self, df: DataFrame, batch_id: int) -> None:
         """Spark's callback for one micro-batch: one epoch."""
         with self._between_epochs:
-            if self._stopping.is_set():
+            if self._is_ending:
                 self.launched.wait()
                 streaming = self.streaming
                 assert streaming is not None
@@ -155,6 +194,11 @@ class EpochStream:
                 if self._start.flow.steps and self._runner.reported < plan.partitions:
                     # The sink has the epoch already, or wants only some of it: hosts need all.
                     df.write.format("noop").mode("append").save()
+            except Exception as failed:
+                if private.lost_executors(failed):
+                    told = str(failed).strip().split("\n")[0]
+                    raise HostLostError(f"couriers lost their executors: {told}") from failed
+                raise
             finally:
                 context.removeJobTag(tag)
                 context.setLocalProperty(task.PLAN, None)  # type: ignore[arg-type]
@@ -163,7 +207,9 @@ class EpochStream:
             for merger in self._mergers:
                 merger.begin(epoch)
             partitions = private.partition_count(df)
-            self._on_progress(self._runner.run(epoch, partitions, write, closing))
+            progress = self._runner.run(epoch, partitions, write, closing)
+            self._on_progress(progress)
+            self._note_pace(progress)
             for merger in self._mergers:
                 merger.committed(epoch)
         except Exception as failed:
@@ -173,6 +219,31 @@ class EpochStream:
             self.error = failed
             # Of anything else py4j tells Spark nothing, which would wait for the callback for ever.
             raise PenstockError(f"epoch {epoch} ended with {failed!r}") from failed
+
+    @property
+    def unread(self) -> int:
+        """Rows that the sources have and that neither the epoch under way nor those before it have read, as
+        far as Spark told with the epoch before; 0 for sources other than Kafka."""
+        decoders = [source.decoder for source in self._start.flow.sources]
+        if self.streaming is None or not any(isinstance(one, KafkaDecoder) for one in decoders):
+            return 0
+        last = self.streaming.lastProgress
+        sources = [] if last is None else last.sources
+        behind = sum(rows_between(one.endOffset, one.latestOffset) for one in sources)
+        return max(0, behind - sum(task.rows for task in self._runner.seen))
+
+    def _note_pace(self, progress: EpochProgress) -> None:
+        """Follow how long epochs take, and keep it for the next start."""
+        bound = self._start.bound
+        if bound is None or progress.runs > 1:
+            return
+        took_ms = progress.sink_ms + progress.seal_ms
+        bound.note(progress.rows, progress.started_ms, progress.started_ms + took_ms)
+        if not bound.pace.is_like(self._kept_pace or FIRST):
+            self._kept_pace = bound.pace
+            self._store.write_pace(asdict(bound.pace))
+        if bound.due is not None and self._start.bounded is not None:
+            self._resizing = True
 
     def run_bounded(self) -> None:
         """A static DataFrame is one epoch, and then one for each step that has something to close."""
@@ -195,6 +266,25 @@ class EpochStream:
             df = private.pinned(self._output(nothing))
             self._epoch(df, epoch, closing=epoch - first + 1)
         self._store.close_flow()
+
+
+def rows_between(end: str | None, latest: str | None) -> int:
+    """Rows from one offset of Kafka in Spark's log to another; 0 between other offsets.
+
+    >>> rows_between('{"orders":{"0":10,"1":5}}', '{"orders":{"0":14,"1":5,"2":3}}')
+    7
+    >>> rows_between("12", "15"), rows_between(None, None)
+    (0, 0)
+    """
+    first, last = (json.loads(text) if text else None for text in (end, latest))
+    if not isinstance(first, dict) or not isinstance(last, dict):
+        return 0
+    return sum(
+        max(0, offset - first.get(topic, {}).get(number, 0))
+        for topic, offsets in last.items()
+        if isinstance(offsets, dict)
+        for number, offset in offsets.items()
+    )
 
 
 def cancel_run(spark: SparkSession, run_id: str, epoch: int, run: int) -> None:

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 import psutil
 from pyspark import SparkContext
+from pyspark.resource import ResourceProfile
 from pyspark.util import InheritableThread
 
 from penstock.faults import point
 from penstock.spark import private
+from penstock.spark.executors import Decommissioned
 
 W = TypeVar("W")
 
@@ -42,9 +45,11 @@ class LastingTask:
 class _Job(InheritableThread):
     """The thread that waits for one Spark job."""
 
-    def __init__(self, sc: SparkContext, task: LastingTask, group: str) -> None:
+    def __init__(
+        self, sc: SparkContext, task: LastingTask, group: str, profile: ResourceProfile | None
+    ) -> None:
         super().__init__(target=self._work, name=group, daemon=True)
-        self._sc, self._task, self.group = sc, task, group
+        self._sc, self._task, self.group, self._profile = sc, task, group, profile
         self.called_off = threading.Event()
         self.failure = ""
 
@@ -54,21 +59,49 @@ class _Job(InheritableThread):
         if self.called_off.is_set():
             return
         self._sc.setJobGroup(self.group, task.what, interruptOnCancel=True)
-        run = task.run
+        run, one = task.run, self._sc.parallelize([0], 1)
+        if self._profile is not None:
+            one = one.withResources(self._profile)
         try:
-            self._sc.parallelize([0], 1).foreachPartition(lambda _: run())
+            one.foreachPartition(lambda _: run())
         except Exception as ended:
-            self.failure = str(ended).strip().split("\n")[0]
+            self.failure = reason(str(ended))
+
+
+def reason(error: str) -> str:
+    """What a job failed with, in one line of what Spark says about it.
+
+    >>> reason("An error\\n  ...daemon (ModuleNotFoundError: No module named 'penstock')\\n  at ...")[:49]
+    'the Python of its executor has no module penstock'
+    >>> reason("An exception was thrown:\\nTraceback:\\n  ...\\na.b.OddError: why\\n")
+    'OddError: why'
+    """
+    lacking = re.search(r"No module named '([\w.]+)'", error)
+    raised = re.search(r"^[\w.]*\b(\w+Error: .+)$", error, re.MULTILINE)  # the end of a traceback
+    if lacking is None:
+        return raised[1] if raised is not None else error.strip().split("\n")[0]
+    return (
+        f"the Python of its executor has no module {lacking[1]}; the guide says, under 'On a cluster', "
+        "how an environment or Penstock alone travels with the job"
+    )
 
 
 class SparkJobs(Generic[W]):
     """Starts and ends members of a crew through Spark. See `driver.crew.Jobs`.
 
-    `task` says what the task of a member is to run. Those that it names together share a job.
+    `task` says what the task of a member is to run. Those that it names together share a job. With a
+    `profile`, tasks run on executors of that profile, and on no others.
     """
 
-    def __init__(self, sc: SparkContext, run: str, task: Callable[[str, W], LastingTask]) -> None:
-        self._sc, self._run, self._task = sc, run, task
+    def __init__(
+        self,
+        sc: SparkContext,
+        run: str,
+        task: Callable[[str, W], LastingTask],
+        profile: ResourceProfile | None = None,
+    ) -> None:
+        self._sc, self._run, self._task, self._profile = sc, run, task, profile
+        self._decommissioned = Decommissioned(sc)
         self._jobs: dict[str, _Job] = {}
         self._started = 0
 
@@ -77,7 +110,7 @@ class SparkJobs(Generic[W]):
             return
         self._started += 1
         task = self._task(name, work)
-        job = _Job(self._sc, task, f"penstock-{self._run}-{name}-{self._started}")
+        job = _Job(self._sc, task, f"penstock-{self._run}-{name}-{self._started}", self._profile)
         self._jobs |= dict.fromkeys(task.names, job)
         job.start()
 
@@ -96,6 +129,13 @@ class SparkJobs(Generic[W]):
         if job.is_alive():
             self._sc.cancelJobGroup(job.group)
             job.join(_GRACE_S)
+
+    def leaving(self, names: Iterable[str]) -> list[str]:
+        running = {name: self._jobs[name].group for name in names if self.running(name)}
+        going = self._decommissioned.among(
+            job.group for job in self._jobs.values() if job.is_alive()
+        )
+        return [name for name, group in running.items() if group in going]
 
     def give_up(self, name: str, pid: int) -> None:
         """On this machine, kill the member's process: Spark tries its task again. Elsewhere, cancel the job:

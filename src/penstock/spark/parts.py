@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import secrets
 import threading
@@ -31,15 +32,18 @@ from penstock.plan.steps import KeyedStep
 from penstock.settings import port_range
 from penstock.spark import private
 from penstock.spark.epoch_stream import EpochStream, MicroStart, cancel_run
+from penstock.spark.executors import host_profile
 from penstock.spark.lasting_jobs import LastingTask, SparkJobs
 from penstock.spark.merger import Merger
-from penstock.spark.session import task_slots
+from penstock.spark.session import plain_beside, task_slots
 from penstock.spark.sinks import LateWriter, Writer
 from penstock.spark.started import Start
 from penstock.state.store.store import Store
 from penstock.wire.access import Access
 from penstock.wire.addresses import Listen, driver_listens
 from penstock.wire.control_key import KeyFile, control_token
+
+_log = logging.getLogger("penstock.query")
 
 
 class QueryParts(ABC):
@@ -71,12 +75,23 @@ class QueryParts(ABC):
         self.store = Store(start.store)
         self.journal, self.events = JournalWriter(self.store), EventWriter(self.store)
         self.local = private.is_local(start.spark)
+        self._conf = dict(start.spark.sparkContext.getConf().getAll())
+        if warning := plain_beside(self._conf, settings.tls is not None):
+            _log.warning(warning)
         listen = self._listen(settings.driver_port or settings.ports)
         self.registry = Registry(listen, self.access, on_host_lost, self.control_token)
-        jobs = SparkJobs(start.spark.sparkContext, self.run_id, self._host_task)
+        context = start.spark.sparkContext
+        profile = host_profile(context, settings)
+        jobs = SparkJobs(context, self.run_id, self._host_task, profile)
         self.fleet = Fleet(jobs, self.registry, self.access, settings)
         self.relocation = Relocation(
-            start.flow.keyed, start.hosts, self.fleet, settings, start.migration, live
+            start.flow.keyed,
+            start.hosts,
+            self.fleet,
+            settings,
+            start.migration,
+            live,
+            start.flow.one_host,
         )
 
     def start_up(self) -> None:
@@ -96,11 +111,14 @@ class QueryParts(ABC):
 
     def _listen(self, ports: int | str) -> Listen:
         """How a server in the driver listens."""
-        conf = dict(self.start.spark.sparkContext.getConf().getAll())
-        return driver_listens(conf, self.local, port_range(ports))
+        return driver_listens(self._conf, self.local, port_range(ports))
 
     def _control(
-        self, together: Callable[[], int | None], trigger_ms: float = 0.0, live: bool = False
+        self,
+        together: Callable[[], int | None],
+        trigger_ms: float = 0.0,
+        live: bool = False,
+        unread: Callable[[], int] = lambda: 0,
     ) -> ControlLoop | None:
         """What lets hosts follow the load, if the flow asks for that and has any that could."""
         start = self.start
@@ -120,6 +138,7 @@ class QueryParts(ABC):
             keeper=self.keeper,
             bill=self.bill,
             together=together,
+            unread=unread,
             trigger_ms=trigger_ms,
             live=live,
         )
@@ -185,7 +204,9 @@ class FlowParts(QueryParts):
             lambda: 0.0 if self.keeper is None else self.keeper.used.money,
             wall_ms,
         )
-        self.control = self._control(couriers.at_once, start.trigger_ms)
+        self.control = self._control(
+            couriers.at_once, start.trigger_ms, unread=lambda: self.epochs.unread
+        )
         self.runner: EpochRunner = EpochRunner(
             flow,
             self.fleet,
@@ -234,7 +255,9 @@ class FlowParts(QueryParts):
         return self.epochs.error
 
     def ends(self) -> list[Callable[[], object]]:
-        first = [] if self.keeper is None else [self.keeper.stop]
+        first: list[Callable[[], object]] = [] if self.keeper is None else [self.keeper.stop]
+        if close := getattr(self.start.sink, "close", None):
+            first.append(close)
         return [*first, *(merger.stop for merger in self.mergers), *super().ends()]
 
 

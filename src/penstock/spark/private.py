@@ -164,12 +164,17 @@ def _hadoop(spark: SparkSession) -> Any:
     return session._jsparkSession.sessionState().newHadoopConf()
 
 
-_HUSHED = ("org.apache.spark.executor.Executor", "org.apache.spark.TaskContextImpl")
-"""Loggers of the executor: of tasks that fail, and of those that end while Spark itself does."""
+_HUSHED = (
+    "org.apache.spark.executor.Executor",
+    "org.apache.spark.TaskContextImpl",
+    "org.apache.spark.sql.execution.datasources.FileFormatWriter",
+)
+"""Loggers of tasks that fail, of those that end while Spark itself does, and of writes that are given up with
+the run of an epoch."""
 
 
 def hush_executor(spark: SparkSession) -> None:
-    """Have the driver's own executor log no stack trace of a task that failed. Why a query fails, its error
+    """Have Spark log no stack trace of a task or a write that failed. Why a query fails, its error
     says; and that a Python worker was killed, under a host that comes back, is a line of Penstock's."""
     jvm: Any = spark.sparkContext._jvm
     log4j = jvm.org.apache.logging.log4j
@@ -182,10 +187,36 @@ def executors(spark: SparkSession) -> int:
     return len(spark.sparkContext._jsc.sc().statusTracker().getExecutorInfos()) - 1
 
 
+def lost_executors(failed: Exception) -> bool:
+    """Whether a job failed since executors died under one of its tasks again and again, of whatever cause: as
+    little a fault of the job as the death of a host is."""
+    return "ExecutorLostFailure" in str(failed)
+
+
 def is_local(spark: SparkSession | SparkContext) -> bool:
     """Whether tasks run on the driver's machine."""
     context = spark if isinstance(spark, SparkContext) else spark.sparkContext
     return (context.master or "").startswith("local")
+
+
+def any_decommissioned(sc: SparkContext) -> bool:
+    """Whether an executor is there that is being decommissioned. Not for local mode."""
+    scheduler: Any = sc._jsc.sc().taskScheduler()
+    return not scheduler.executorsPendingDecommission().isEmpty()
+
+
+def runs_decommissioned(sc: SparkContext, group: str) -> bool:
+    """Whether a task of a job group runs on an executor that is being decommissioned."""
+    context: Any = sc._jsc.sc()
+    scheduler, store, tracker = context.taskScheduler(), context.statusStore(), sc.statusTracker()
+    infos = (tracker.getJobInfo(job) for job in tracker.getJobIdsForGroup(group))
+    for stage in (stage for info in infos if info is not None for stage in info.stageIds):
+        tasks = store.taskList(stage, 0, 100)
+        for task in (tasks.apply(n) for n in range(tasks.size())):
+            state = scheduler.getExecutorDecommissionState(task.executorId())
+            if task.status() == "RUNNING" and state.isDefined():
+                return True
+    return False
 
 
 def check_input_end() -> None:

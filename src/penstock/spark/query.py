@@ -222,7 +222,11 @@ class FlowQuery:
         if wanted.at_most is not None:
             hosts = sum(min(step.slots, wanted.at_most) for step in self._start.flow.keyed)
             check_cores(self._start.spark, hosts)
-        return self.control.steer(wanted)
+        told = self.control.steer(wanted)
+        bound = self._parts.start.bound if isinstance(self._parts, FlowParts) else None
+        if bound is not None and self.control.machine.sla is not None:
+            bound.latency_ms = self.control.machine.sla.latency_ms
+        return told
 
     @property
     def journal(self) -> list[Entry]:

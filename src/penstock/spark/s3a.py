@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pyspark.sql import SparkSession
 
 from penstock.errors import SettingError
-from penstock.spark.connector import spark_defaults
+from penstock.spark.known_settings import spark_defaults
 from penstock.spark.maven import Artifact, jar_folder, jar_list, spark_jars
 from penstock.spark.private import has_class
 

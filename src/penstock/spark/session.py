@@ -7,7 +7,7 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -51,7 +51,27 @@ _SETTINGS = {
     "spark.executorEnv.OMP_NUM_THREADS": "1",
     "spark.executorEnv.POLARS_MAX_THREADS": "1",
     "spark.executorEnv.NUMBA_NUM_THREADS": "1",
+    # The couriers of a run that was given up hold their task slots until their processes are killed, and
+    # the next run needs the slots: after a lost executor that was two seconds of Spark's default.
+    "spark.python.task.killTimeout": "200ms",
 }
+
+_LIVENESS = {
+    "spark.executor.heartbeatInterval": "3s",
+    "spark.storage.blockManagerHeartbeatTimeoutMs": "30s",
+    "spark.network.timeoutInterval": "5s",
+}
+"""An executor that hangs, or cannot be reached, is lost after half a minute instead of two to three: until
+then Spark sends it tasks. No sooner: the driver may be away for as long, and lose nobody. Spark refuses
+values that do not go together, so these are set together, or not at all."""
+
+_ELASTIC = {
+    # An executor whose host has ended is let go of soon; one of couriers is seldom idle for so long.
+    "spark.dynamicAllocation.executorIdleTimeout": "10s",
+    # A machine that is taken away gives notice, and what it holds moves before it goes.
+    "spark.decommission.enabled": "true",
+}
+"""The same where executors come and go with the load."""
 
 _QUIET = {
     "spark.ui.enabled": "false",
@@ -59,6 +79,30 @@ _QUIET = {
     "spark.log.level": "ERROR",
 }
 """What `session` sets beside them, unless somebody has."""
+
+_SECURED = (
+    *("spark.network.crypto.enabled", "spark.ssl.enabled", "spark.ssl.rpc.enabled"),
+    *("spark.io.encryption.enabled", "spark.authenticate"),
+)
+"""Settings by which Spark itself is protected against who else is on the network or its disks."""
+
+
+def plain_beside(conf: Mapping[str, str], tls: bool) -> str:
+    """What to warn of where Spark is secured by these settings, and Penstock is not; empty: of nothing.
+
+    >>> plain_beside({"spark.authenticate": "true"}, tls=False)
+    'Spark is secured by spark.authenticate, but rows and tokens of this flow cross the network as they are: \
+set Settings(tls=...)'
+    >>> plain_beside({"spark.authenticate": "true"}, tls=True), plain_beside({}, tls=False)
+    ('', '')
+    """
+    found = [name for name in _SECURED if conf.get(name, "").strip().lower() == "true"]
+    if tls or not found:
+        return ""
+    return (
+        f"Spark is secured by {', '.join(found)}, but rows and tokens of this flow cross the network as "
+        "they are: set Settings(tls=...)"
+    )
 
 
 def configure(
@@ -76,7 +120,10 @@ def configure(
     shipped = shipped_package(known)
     # The daemon must find Penstock when it begins, and not only when its workers do.
     brought = {} if shipped is None else {"spark.executorEnv.PYTHONPATH": shipped}
-    builder = _with_defaults(builder, _SETTINGS | brought, known)
+    timed = known.keys() & {"spark.network.timeout", *_LIVENESS}
+    dynamic = known.get("spark.dynamicAllocation.enabled") == "true"
+    defaults = _SETTINGS | brought | ({} if timed else _LIVENESS) | (_ELASTIC if dynamic else {})
+    builder = _with_defaults(builder, defaults, known)
     if kafka and (jars := with_connector(known)) is not None:
         builder = builder.config("spark.jars", jars)
     if s3 and (jars := with_s3a(known_settings(builder, os.environ))) is not None:

@@ -7,21 +7,22 @@ import json
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql import DataFrame, SparkSession
 
+from penstock.driver.clock import wall_ms
 from penstock.errors import SettingError
 from penstock.live.sinks.files import ENCODERS, FileSink, epoch_of
 from penstock.live.sinks.function import ArrowFunction, FunctionSink
-from penstock.live.sinks.kafka import KafkaSink
+from penstock.live.sinks.kafka import MESSAGES, KafkaSink
 from penstock.live.sinks.sink import LiveSink, RowIds
 from penstock.plan.steps import FlowPlan
 from penstock.spark.private import forget_stage, in_own_stage, is_local, pinned
-from penstock.spark.schema import arrow_schema
+from penstock.spark.schema import arrow_schema, spark_schema
 from penstock.state.store.files import Files
 
 _FILES = ("parquet", "orc", "json", "csv", "text", "avro")
@@ -36,7 +37,8 @@ class Sink(Protocol):
     It is called again for the same epoch if that is run again: when a host died under it, even after this
     call returned, and once more by the next start if the driver died. It need not read the DataFrame. One
     that ignores an epoch which it has already says so by an attribute `takes_once` that is true. One that
-    can be written to in live mode has a method `live`, which gives what couriers write to.
+    can be written to in live mode has a method `live`, which gives what couriers write to. One that holds
+    connections has a method `close`, which is called when the query ends.
     """
 
     def write(self, df: DataFrame, epoch: int, flow_id: str) -> None: ...
@@ -137,8 +139,9 @@ def to(
 
     `to("kafka", servers=..., topic=..., key="user", value_format="json")` makes the messages: the key is a
     column, the value all columns as JSON, as "arrow" or as "avro" (with `avro_schema`), or as "raw" the
-    column `value`; `options` are librdkafka's, `spark_options` those of Spark's writer. In live mode each
-    message has the headers `penstock-id` and `penstock-run` (see `RowIds`). With the options of Spark's
+    column `value`; `options` are librdkafka's, `spark_options` those of Spark's writer. Each message has the
+    headers `penstock-id` and `penstock-run`, which tell what counts of rows that come again (see `RowIds`);
+    `start(delivery="transactional")` lets each be seen once. With the options of Spark's
     writer (`kafka.bootstrap.servers`, `topic`) the columns `key` and `value` are written as they are.
 
     In live mode there are kafka, parquet, json and csv, with the options of librdkafka and pyarrow; files
@@ -170,30 +173,28 @@ class KafkaTopic(Writer):
     """A topic of Kafka with messages that Penstock makes, in both modes. Made by `to`."""
 
     sink: KafkaSink = field(kw_only=True)
-    spark_options: tuple[tuple[str, str], ...] = field(kw_only=True)
+    spark_options: tuple[tuple[str, str], ...] = field(kw_only=True, repr=False)
 
     def live(self) -> LiveSink:
         return self.sink
 
     def write(self, df: DataFrame, epoch: int, flow_id: str) -> None:
         sink, schema = self.sink, arrow_schema(df.schema, df.sparkSession)
-        format = sink.encoder(schema)
+        format, run = sink.encoder(schema), int(wall_ms())
 
         def encoded(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            context = TaskContext.get()
+            ids = RowIds(context.partitionId() if context else 0, epoch, 0, run, epoch)
             for batch in batches:
-                values = format.encode(batch)
-                keys = [
-                    key.encode() if isinstance(key, str) else key
-                    for key in sink.keys(batch)[: len(values)]
-                ]
-                columns = [pa.array(keys, pa.binary()), pa.array(values, pa.binary())]
-                yield pa.RecordBatch.from_arrays(columns, ["key", "value"])
+                yield sink.messages(format, batch, ids)
+                ids = replace(ids, first=ids.first + batch.num_rows)
 
         options = {"kafka.bootstrap.servers": sink.servers, "topic": sink.topic}
 
         def save(kept: DataFrame) -> None:
-            messages = kept.mapInArrow(encoded, "key binary, value binary")
-            messages.write.format("kafka").options(**options, **dict(self.spark_options)).save()
+            messages = kept.mapInArrow(encoded, spark_schema(MESSAGES))
+            writer = messages.write.format("kafka")
+            writer.options(**options | dict(self.spark_options)).save()
 
         held(df, save)
 
@@ -393,7 +394,7 @@ def late_sinks(
             f"late_rows names unknown steps {sorted(unknown)}",
             hint=f"rows can be late for {', '.join(places)} (see flow.explain())",
         )
-    replaced = [_replaces(sink) for sink in (output, *sinks.values())]
+    replaced = [replaces(sink) for sink in (output, *sinks.values())]
     if shared := [where for where in replaced if where is not None and replaced.count(where) > 1]:
         raise SettingError(
             f"two sinks of the flow are one, {shared[0]}: each would replace the other's rows of an epoch",
@@ -402,7 +403,7 @@ def late_sinks(
     return {places[name]: sink for name, sink in sinks.items()}
 
 
-def _replaces(sink: Sink) -> str | None:
+def replaces(sink: Sink) -> str | None:
     """The one place where a sink replaces what an epoch wrote before; None: it does not."""
     if isinstance(sink, Writer) and sink.format in _FILES and sink.mode is None:
         return str(sink.options["path"]).rstrip("/")

@@ -19,7 +19,7 @@ from penstock.live.sources.python_source import PythonSource
 from penstock.live.sources.rate import RateSource
 from penstock.live.sources.source import LiveSource
 from penstock.spark.arriving import Arriving, arriving
-from penstock.spark.connector import MISSING
+from penstock.spark.connector import must_have_connector
 from penstock.spark.schema import spark_schema
 from penstock.state.variables.ddl import schema_of
 
@@ -35,15 +35,16 @@ def active_session() -> SparkSession:
 
 
 @singledispatch
-def frame(source: LiveSource, spark: SparkSession) -> DataFrame:
-    """The source as Spark reads it: rows for its decoder."""
+def frame(source: LiveSource, spark: SparkSession, bound: int | None = None) -> DataFrame:
+    """The source as Spark reads it: rows for its decoder. An epoch takes at most `bound` of them, where the
+    source can be told and nobody has said otherwise."""
     raise FlowError(
         f"{type(source).__name__} cannot be read in micro-batches", hint='start it with mode="live"'
     )
 
 
 @frame.register
-def _kafka(source: KafkaSource, spark: SparkSession) -> DataFrame:
+def _kafka(source: KafkaSource, spark: SparkSession, bound: int | None = None) -> DataFrame:
     starting = source.starting
     if not isinstance(starting, str):
         starting = json.dumps(source.offset_at(source.first(source.partitions())))
@@ -54,26 +55,23 @@ def _kafka(source: KafkaSource, spark: SparkSession) -> DataFrame:
         "includeHeaders": "headers" in dict(source.metadata),
         "kafka.isolation.level": "read_committed",
     }
-    try:
-        df = (
-            spark.readStream.format("kafka").options(**options, **dict(source.spark_options)).load()
-        )
-    except Exception as failed:
-        if "Failed to find data source: kafka" not in str(failed):
-            raise
-        raise MISSING from failed
+    most = bound if source.bounded_by_sla else source.epoch_rows
+    if most:
+        options["maxOffsetsPerTrigger"] = str(most)
+    must_have_connector(spark)
+    df = spark.readStream.format("kafka").options(**options | dict(source.spark_options)).load()
     return df.select(*source.decoder.schema.names)
 
 
 @frame.register
-def _rate(source: RateSource, spark: SparkSession) -> DataFrame:
+def _rate(source: RateSource, spark: SparkSession, bound: int | None = None) -> DataFrame:
     start_ms = int(source.clock() * 1000)
     load = Arriving(source.arrivals, source.content, source.count, start_ms, rows=source.rows)
     return arriving(spark, "penstock_rate", load)
 
 
 @frame.register
-def _python(source: PythonSource, spark: SparkSession) -> DataFrame:
+def _python(source: PythonSource, spark: SparkSession, bound: int | None = None) -> DataFrame:
     assert isinstance(source.make, StreamReaderMaker)
     spark.dataSource.register(source.make.kind)
     return spark.readStream.format(source.name).options(**dict(source.options)).load()

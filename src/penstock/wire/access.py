@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hmac
 import logging
+import os
 import secrets
 import threading
 import time
@@ -26,6 +27,10 @@ from penstock.settings import Settings, Tls
 
 CONTROL = "control_"
 """What the names of actions begin with that only the token of control opens."""
+
+# Else gRPC writes a line for every handshake that fails: a scan of ports would fill the log. It looks at this
+# when the first server or client is made.
+os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
 
 _log = logging.getLogger("penstock.access")
 _TELL_S = 60.0

@@ -10,8 +10,9 @@ import errno
 import ipaddress
 import os
 import socket
+import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from urllib.parse import urlsplit
 
 import psutil
@@ -22,6 +23,12 @@ from penstock.settings import Settings, port_range
 
 _ANY = range(1)
 """Ports: the one that the system chooses."""
+
+_PATIENCE_S = 10.0
+"""For a task: the host that it takes the place of may still be ending."""
+_LOOK_S = 0.2
+_PROBE_S = 0.5
+"""Seconds that a machine has to say whether anybody listens."""
 
 _TASK_ADDRESSES = ("SPARK_EXECUTOR_POD_IP", "SPARK_LOCAL_HOSTNAME", "SPARK_LOCAL_IP", "NM_HOST")
 """Variables of an executor's process that name its address, as Spark itself has been told it: of the pod on
@@ -44,6 +51,19 @@ def address_of(location: str) -> str:
     ('::1', 'worker-1')
     """
     return urlsplit(location).hostname or ""
+
+
+def nobody_listens(location: str) -> bool:
+    """Whether a machine that answers says that no process serves this location any more. One that does
+    not answer in half a second has said nothing."""
+    port = int(location.rsplit(":", 1)[1])
+    try:
+        socket.create_connection((address_of(location), port), _PROBE_S).close()
+    except ConnectionRefusedError:
+        return True
+    except OSError:
+        pass
+    return False
 
 
 def is_here(address: str) -> bool:
@@ -69,6 +89,8 @@ class Listen:
     told."""
     ports: range = _ANY
     """The ports it may take: one that is free, and no other. 0 lets the system choose."""
+    patience_s: float = 0.0
+    """Seconds to look again for a free port if there is none: a server that is ending may still have one."""
 
     def location(self, port: int) -> str:
         """The URI that others are told."""
@@ -77,25 +99,35 @@ class Listen:
     def open(self, serve: Callable[[str], object]) -> None:
         """Call `serve` with the URI to listen at, on the first port that is free.
 
-        A port that another process takes in the same moment is tried no further.
+        If another process takes that port in the same moment, `serve` fails, and the next one is tried.
         """
-        at, refused = self.bind or self.address, "all ports are taken"
+        at, until = self.bind or self.address, time.monotonic() + self.patience_s
+        while (refused := self._try_all(at, serve)) is not None:
+            if time.monotonic() >= until or not _is_taken(refused):
+                break
+            time.sleep(_LOOK_S)
+        else:
+            return
+        reason = str(refused).strip().split("\n")[0][:300]
+        raise SettingError(
+            f"cannot listen on {_in_brackets(at)}:{_text(self.ports)}: {reason}",
+            hint="choose another port or a wider range (Settings.ports, Settings.driver_port), or 0 to let "
+            "the system choose one; the address is Spark's (spark.driver.bindAddress, SPARK_LOCAL_IP)",
+        ) from refused
+
+    def _try_all(self, at: str, serve: Callable[[str], object]) -> Exception | None:
+        """Try each port once; returns why the last one was refused, or None if one was not."""
+        refused: Exception | None = None
         for port in _from_own_place(self.ports):
             try:
                 _must_be_free(at, port)
                 serve(location(at, port))
-                return
-            except OSError as failed:
-                refused = str(failed)
-                if failed.errno != errno.EADDRINUSE:
+                return None
+            except (OSError, pa.ArrowException) as failed:
+                refused = failed
+                if not _is_taken(failed):
                     break
-            except pa.ArrowException as failed:
-                refused = str(failed).strip().split("\n")[0][:300]
-        raise SettingError(
-            f"cannot listen on {_in_brackets(at)}:{_text(self.ports)}: {refused}",
-            hint="choose another port or a wider range (Settings.ports, Settings.driver_port), or 0 to let "
-            "the system choose one; the address is Spark's (spark.driver.bindAddress, SPARK_LOCAL_IP)",
-        )
+        return refused
 
 
 LOOPBACK = Listen("127.0.0.1")
@@ -122,9 +154,10 @@ def task_listens(
     one, or else at the address from which this machine reaches the driver, who is at this location."""
     ports = port_range(settings.ports)
     if local:
-        return Listen(address_of(driver), ports=ports)
+        return Listen(address_of(driver), "", ports, _PATIENCE_S)
     told = [environ[name] for name in _TASK_ADDRESSES if environ.get(name)]
-    return _listen(_plain(told[0]) if told else _address_towards(driver), "", ports)
+    listen = _listen(_plain(told[0]) if told else _address_towards(driver), "", ports)
+    return replace(listen, patience_s=_PATIENCE_S)
 
 
 def _listen(address: str, bind: str, ports: range) -> Listen:
@@ -175,6 +208,11 @@ def _must_be_free(address: str, port: int) -> None:
     """Raises OSError if nobody can listen there: sooner than gRPC, with the reason, and without its log."""
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     socket.create_server((address, port), family=family).close()
+
+
+def _is_taken(failed: Exception) -> bool:
+    """Whether this is about a port, of which another may do better; gRPC does not say why it fails."""
+    return not isinstance(failed, OSError) or failed.errno == errno.EADDRINUSE
 
 
 def _from_own_place(ports: range) -> Iterator[int]:

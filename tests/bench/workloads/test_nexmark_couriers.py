@@ -39,7 +39,10 @@ class LiveQuery:
         self.query: NexmarkQuery = replay.query
         self.flow: FlowPlan = flow.plan
         self.rows = [
-            source.frame().toArrow().select(source.plan.schema.names).cast(source.plan.schema)
+            source.frame(source.spark)
+            .toArrow()
+            .select(source.plan.schema.names)
+            .cast(source.plan.schema)
             for source in flow.graph.sources
         ]
 

@@ -286,3 +286,10 @@ def test_a_backlog_of_days_is_taken_in() -> None:
     assert vitals.rate.item() == 1.0
     # Ten minutes at most are told, less the time slot that they end in.
     assert vitals.latency_ms[0] == pytest.approx((7 * 599_950 + 50) / 8)
+
+
+def test_what_nobody_has_read_yet_counts_as_backlog() -> None:
+    examiner = Examiner(STEP, 2, 1000)
+    before = examiner.vitals(200, [A], [0, 0]).backlog
+    examiner.unread = np.array([300.0, 100.0])
+    assert (examiner.vitals(200, [A], [0, 0]).backlog - before).tolist() == [300.0, 100.0]

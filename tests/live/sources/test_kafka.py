@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import pickle
+from typing import Any
 
 import pyarrow as pa
 import pytest
 
 import penstock as ps
 from penstock.errors import FlowError, SettingError
-from penstock.live.sources.kafka import METADATA
+from penstock.live.sources.kafka import METADATA, KafkaSource
 
 
 def test_columns_are_the_values_fields_and_what_was_asked_for() -> None:
@@ -70,3 +71,31 @@ def test_a_flow_measures_latency_from_the_messages_timestamp() -> None:
         ps.flow(ps.kafka("b:1", "t", schema="at timestamp"), arrival="at").plan.sources[0].arrival
         == "at"
     )
+
+
+def test_who_says_how_much_an_epoch_takes() -> None:
+    def made(**options: Any) -> KafkaSource:
+        return ps.kafka("-", "orders", schema="n long", **options)
+
+    assert made().bounded_by_sla
+    assert not made(epoch_rows=0).bounded_by_sla
+    assert not made(epoch_rows=500).bounded_by_sla
+    assert not made(spark_options={"maxOffsetsPerTrigger": 9}).bounded_by_sla
+    assert made(spark_options={"minPartitions": 9}).bounded_by_sla
+    with pytest.raises(SettingError, match="epoch_rows"):
+        made(epoch_rows=-1)
+
+
+def test_a_flow_tells_how_much_an_epoch_takes(capsys: pytest.CaptureFixture[str]) -> None:
+    flow = ps.flow(ps.kafka("-", "orders", schema="n long")).key_by("n").aggregate(k=ps.count())
+    flow.explain()
+    assert "epochs " not in capsys.readouterr().out
+    flow.sla(latency="1s").explain()
+    assert "take 500 ms, half of the latency" in (told := capsys.readouterr().out)
+    assert "7,500 at first" in told
+
+
+def test_passwords_are_not_shown() -> None:
+    secret = {"sasl.password": "hush", "kafka.ssl.key.password": "hush"}
+    source = ps.kafka("-", "orders", schema="n long", options=secret, spark_options=secret)
+    assert "hush" not in repr(source)

@@ -9,6 +9,7 @@ import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from botocore.exceptions import ClientError
 
 from penstock.console.checkpoint.checkpoint import open_checkpoint
 from penstock.errors import CheckpointError, SettingError, StoreError
@@ -140,6 +141,31 @@ def test_without_boto3_the_last_to_write_owns(
     one.files.write("owners/000000000000.json", mine.replace(one.owner.mark.encode(), b"other"))
     with pytest.raises(CheckpointError, match="has started a flow"):
         one.write_manifest(manifest(0))
+
+
+@pytest.mark.parametrize("refuses", [False, True])
+def test_a_store_without_puts_on_a_condition_is_found_out(
+    place: Place, monkeypatch: pytest.MonkeyPatch, refuses: bool
+) -> None:
+    """It does not look at the condition, or refuses it."""
+    monkeypatch.setattr("penstock.state.store.s3._unconditional", set())
+    some = Files(place)
+    assert some.excludes
+
+    class Client:
+        def put_object(self, **_: object) -> None:
+            facts = {
+                "ResponseMetadata": {"HTTPStatusCode": 501},
+                "Error": {"Code": "NotImplemented"},
+            }
+            if refuses:
+                raise ClientError(facts, "PutObject")
+
+    monkeypatch.setattr(ConditionalPuts, "_open", lambda _: Client())
+    assert some.put_if_absent("owners/0", b"mine")
+    assert not some.excludes
+    assert not Files(place).excludes
+    assert not Files(place).put_if_absent("owners/0", b"another's")
 
 
 @pytest.mark.s3

@@ -51,6 +51,7 @@ spark.master.rest.enabled false
 spark.deploy.recoveryMode FILESYSTEM
 spark.deploy.recoveryDirectory {folder}/recovery
 spark.ui.killEnabled false
+spark.decommission.enabled true
 """
 """Of the daemons: a port that is taken is an error, and a master that comes again knows its applications."""
 
@@ -87,21 +88,21 @@ class Worker:
     def executors(self) -> list[psutil.Process]:
         """The JVMs of its executors, oldest first."""
         return sorted(
-            (one for one in self._children() if _EXECUTOR in _words(one)),
+            (one for one in self.children() if _EXECUTOR in _words(one)),
             key=lambda one: one.create_time(),
         )
 
     def stop(self) -> None:
         """Stop it and all that it has started (SIGSTOP), as a machine that hangs."""
-        self._signal(signal.SIGSTOP, [self.process, *self._children()])
+        self._signal(signal.SIGSTOP, [self.process, *self.children()])
 
     def go_on(self) -> None:
         """Let everything that was stopped go on."""
-        self._signal(signal.SIGCONT, [*self._children(), self.process])
+        self._signal(signal.SIGCONT, [*self.children(), self.process])
 
     def kill(self, executors: bool = True) -> None:
         """Kill it (-9) with all that it has started, as a machine that fails; or it alone."""
-        self._signal(signal.SIGKILL, [self.process, *(self._children() if executors else [])])
+        self._signal(signal.SIGKILL, [self.process, *(self.children() if executors else [])])
         self.process.wait(_COME_UP_S)
 
     def terminate(self) -> None:
@@ -109,7 +110,8 @@ class Worker:
         self._signal(signal.SIGTERM, [self.process])
         self.process.wait(_COME_UP_S)
 
-    def _children(self) -> list[psutil.Process]:
+    def children(self) -> list[psutil.Process]:
+        """All processes that it has started, and these; none if it is gone."""
         try:
             found: list[psutil.Process] = self.process.children(recursive=True)
         except psutil.NoSuchProcess:
@@ -213,7 +215,7 @@ class Cluster:
             )
 
     def start_worker(self) -> Worker:
-        """Start one worker more; it is registered some seconds later."""
+        """Start a worker; returns at once."""
         self._named += 1
         name, shape = f"worker-{self._named}", self.shape
         process = self._daemon(

@@ -76,6 +76,8 @@ class Examiner:
         self._missing: Ints | None = None
         """Slots of which a count is missing; None before anything was counted."""
         self._horizon = self._done = -math.inf
+        self.unread: Floats = np.zeros(slots)
+        """By slot: records that wait where nobody has read them yet, as far as that is known."""
 
     @property
     def window_ms(self) -> float:
@@ -193,7 +195,7 @@ class Examiner:
             latency_ms=latency,
             measured_ms=measured,
             service_rate=self._service.of(hosts),
-            backlog=self._fifo.backlog(),
+            backlog=self._fifo.backlog() + self.unread,
             peak_rate=self._arrivals.peak * per_second,
             newest_rate=newest * per_second,
             newest_ms=length * self.delta_ms,

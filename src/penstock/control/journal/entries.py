@@ -176,6 +176,19 @@ def host_lost(at: At, host: HostId, slots: Sequence[int], why: str) -> Entry:
     return at.entry("host lost", f"{host} {owned}: {why}", facts)
 
 
+def host_leaves(at: At, host: HostId, slots: Sequence[int], by: HostId) -> Entry:
+    """A host will be gone soon; its slots go to others, and then to the host that takes its place.
+
+    >>> host_leaves(At("sum", 0.0), HostId("sum/2"), [4, 5, 6], HostId("sum/3")).text
+    'sum/2 with slots 4-6: its executor is being decommissioned; sum/3 takes its place'
+    """
+    owned = f"with slots {slots_to_text(slots)}" if len(slots) else "without slots"
+    place = "it is started elsewhere" if by == host else f"{by} takes its place"
+    why = "its executor is being decommissioned"
+    facts = {"host": host, "slots": slots_to_text(slots), "by": by, "why": why}
+    return at.entry("host leaves", f"{host} {owned}: {why}; {place}", facts)
+
+
 def setting(at: At, name: str, before: Any, now: Any) -> Entry:
     """What the step must keep to, or is steered by, was changed. Both values as JSON has them.
 

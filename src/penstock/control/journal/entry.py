@@ -14,6 +14,7 @@ Event = Literal[
     "failed",  # they were given up
     "outcome",  # a window later: what they brought
     "host lost",
+    "host leaves",  # its executor is being decommissioned; another one takes its place
     "setting",  # the SLA, the policy or a limit was changed
     "hot key",
     "couriers",  # a live flow has more or fewer couriers, or they read other partitions

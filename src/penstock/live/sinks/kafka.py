@@ -19,7 +19,7 @@ from penstock.errors import FlowError, SettingError, StoreError
 from penstock.extensions import imported
 from penstock.live.sinks.sink import NEVER, Delivery, LiveSink, LiveWriter, RowIds
 from penstock.live.sources.formats import ArrowStream, Avro, Format, Json, Raw
-from penstock.live.sources.kafka import ToldOnce
+from penstock.live.sources.kafka import METADATA, ToldOnce
 
 _log = logging.getLogger("penstock.sinks")
 
@@ -46,6 +46,9 @@ _TOGETHER_S = 0.003
 """Seconds that rows wait for others of their chunk."""
 _MOST = 64
 """Batches that wait for that; more are handed to librdkafka, which waits if it has too many."""
+_HEADERS = METADATA["headers"]
+MESSAGES = pa.schema([("key", pa.binary()), ("value", pa.binary()), ("headers", _HEADERS)])
+"""Messages as rows, as Spark's connector wants them."""
 _NO_KEY = "values in arrow hold many rows, so they have no key"
 
 
@@ -112,6 +115,21 @@ class KafkaSink(LiveSink):
                     break
                 except BufferError:  # the brokers are slow: so are we
                     producer.poll(0.01)
+
+    def messages(self, format: Format, batch: pa.RecordBatch, ids: RowIds) -> pa.RecordBatch:
+        """The messages of a batch as rows, for who writes them without librdkafka."""
+        values = format.encode(batch)
+        count, run = len(values), ids.run_text.encode()
+        keys = [key.encode() if isinstance(key, str) else key for key in self.keys(batch)[:count]]
+        texts = [text for row in range(count) for text in (ids.text(row).encode(), run)]
+        headers = pa.StructArray.from_arrays(
+            [pa.array([ID, RUN] * count, pa.string()), pa.array(texts, pa.binary())],
+            fields=list(_HEADERS.value_type),
+        )
+        places = pa.array(range(0, 2 * count + 1, 2), pa.int32())
+        columns = [pa.array(keys, pa.binary()), pa.array(values, pa.binary())]
+        columns.append(pa.ListArray.from_arrays(places, headers, type=_HEADERS))
+        return pa.RecordBatch.from_arrays(columns, schema=MESSAGES)
 
     def keys(self, batch: pa.RecordBatch) -> list[Any]:
         """The keys of a batch's messages: text and bytes as they are, all else as text."""

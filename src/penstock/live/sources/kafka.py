@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import pyarrow as pa
@@ -41,6 +41,8 @@ _READS = {
     "log_level": 2,  # it is told once that brokers cannot be reached, not at each attempt
     "group.id": "penstock",  # librdkafka wants one; no group is joined, nothing is committed
 }
+_LIMITS = ("maxoffsetspertrigger", "maxtriggerdelay", "minoffsetspertrigger")
+"""Options of Spark's connector by which users say how much an epoch takes, in small letters."""
 FIRST, NEXT = -2, -1
 """Offsets in `starting` that stand for the earliest and for the latest, as in Spark's connector."""
 METADATA: dict[str, pa.DataType] = {
@@ -70,8 +72,11 @@ class KafkaSource(LiveSource):
     """(what of a message, the column it is in)."""
     starting: str | tuple[tuple[str, int, int], ...] = "earliest"
     """"earliest", "latest", or (topic, partition, offset) of some partitions; the others: earliest."""
-    options: tuple[tuple[str, Any], ...] = ()
-    spark_options: tuple[tuple[str, str], ...] = ()
+    # They may hold passwords, so no message and no log shows them.
+    options: tuple[tuple[str, Any], ...] = field(default=(), repr=False)
+    spark_options: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+    epoch_rows: int | None = None
+    """Rows that an epoch of micro-batches takes at most; 0: all that are there; None: as the SLA says."""
 
     @property
     def schema(self) -> pa.Schema:
@@ -81,6 +86,13 @@ class KafkaSource(LiveSource):
     @property
     def arrival(self) -> str | None:
         return dict(self.metadata).get("timestamp")
+
+    @property
+    def bounded_by_sla(self) -> bool:
+        """Whether nobody has said how many rows an epoch takes."""
+        return self.epoch_rows is None and not any(
+            name.lower() in _LIMITS for name, _ in self.spark_options
+        )
 
     @property
     def decoder(self) -> SourceDecoder:
@@ -162,6 +174,7 @@ def kafka(
     starting: Starting = "earliest",
     options: Mapping[str, Any] | None = None,
     spark_options: Mapping[str, Any] | None = None,
+    epoch_rows: int | None = None,
 ) -> KafkaSource:
     """Topics of Kafka as the source of a flow.
 
@@ -175,6 +188,11 @@ def kafka(
     earliest and -1 the latest, and partitions that are not named begin at the earliest. Later it goes on
     from its checkpoint; partitions that are new are read from their first message on. Only committed messages
     are read.
+
+    In micro-batches an epoch takes at most `epoch_rows` of them, so that a burst or a backlog becomes many
+    epochs. By default that follows from the SLA and from how long epochs take (`flow.explain()`), or there
+    is no limit if the flow has no SLA; 0 is no limit either. Spark's `maxOffsetsPerTrigger` in
+    `spark_options` counts instead.
 
     `options` are librdkafka's, for live couriers (and to find the partitions); `spark_options` are those of
     Spark's connector, for micro-batches, such as `{"kafka.security.protocol": "SSL"}`. Both are needed where
@@ -200,6 +218,8 @@ def kafka(
         )
     if arrival is not None:
         chosen = {"timestamp": arrival} | chosen
+    if epoch_rows is not None and epoch_rows < 0:
+        raise SettingError(f"epoch_rows={epoch_rows}", hint="use 1 or more, or 0 for no limit")
     values = format_of(format, schema)
     columns = [*values.schema.names, *chosen.values()]
     if twice := {name for name in columns if columns.count(name) > 1}:
@@ -216,6 +236,7 @@ def kafka(
         _starting(starting),
         tuple((options or {}).items()),
         tuple((name, str(value)) for name, value in (spark_options or {}).items()),
+        epoch_rows,
     )
 
 

@@ -95,7 +95,8 @@ class Files:
     @property
     def excludes(self) -> bool:
         """Whether of two that put the same file only one can succeed."""
-        return self._puts is not None or self._fs.type_name in ("local", "mock")
+        by_condition = self._puts is not None and self._puts.honoured
+        return by_condition or self._fs.type_name in ("local", "mock")
 
     def must_answer(self) -> None:
         """Raise a `SettingError` that says what to do, within seconds, if this is a folder of S3 whose bucket
@@ -188,9 +189,10 @@ class Files:
                     self._put(path, data, durable=True, alone=True)
                 _sync(os.path.dirname(path))
                 return
-            if self._puts is not None:
+            if self._puts is not None and self._puts.honoured:
                 self._puts.put(path, data)
-                return
+                if self._puts.honoured:
+                    return
             with _in_memory:
                 if not self._there(name):
                     self._replace(path, data, secret=False, durable=True)

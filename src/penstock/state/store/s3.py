@@ -91,6 +91,10 @@ def hint_for(refused: Exception, among: Mapping[tuple[str, ...], str]) -> str:
     return next((hint for words, hint in among.items() if any(w in said for w in words)), "")
 
 
+_unconditional: set[str] = set()
+"""Endpoints that were seen, by this process, not to put on a condition."""
+
+
 class ConditionalPuts:
     """Puts of small files that succeed only where there is no file yet: of two at once, one does.
 
@@ -99,6 +103,7 @@ class ConditionalPuts:
 
     def __init__(self, arguments: Mapping[str, Any]) -> None:
         self._arguments = dict(arguments)
+        self._endpoint = str(arguments.get("endpoint_override", ""))
         self._client: Any = None
 
     @staticmethod
@@ -107,18 +112,34 @@ class ConditionalPuts:
         beyond = {"role_arn", "anonymous", "proxy_options"} & {k for k, v in arguments.items() if v}
         return not beyond and find_spec("boto3") is not None
 
+    @property
+    def honoured(self) -> bool:
+        """Whether the store does as it is told, as far as was seen."""
+        return self._endpoint not in _unconditional
+
     def put(self, path: str, data: bytes) -> None:
-        """Write the file unless there is one; an `OSError` if the store refuses for another reason."""
+        """Write the file unless there is one; an `OSError` if the store refuses for another reason. If the
+        store is not `honoured` afterwards, there may be none."""
+        # A store that takes the same file twice does not look at the condition.
+        if self._put(path, data) and self._put(path, data):
+            _unconditional.add(self._endpoint)
+
+    def _put(self, path: str, data: bytes) -> bool:
         from botocore.exceptions import BotoCoreError, ClientError
 
         bucket, _, key = path.partition("/")
         try:
             self._open().put_object(Bucket=bucket, Key=key, Body=data, IfNoneMatch="*")
         except ClientError as refused:
-            if refused.response["ResponseMetadata"]["HTTPStatusCode"] != 412:
-                raise OSError(str(refused)) from refused
+            status = refused.response["ResponseMetadata"]["HTTPStatusCode"]
+            if status == 501:  # this store knows no conditions
+                _unconditional.add(self._endpoint)
+            if status in (412, 501):
+                return False
+            raise OSError(str(refused)) from refused
         except BotoCoreError as failed:
             raise OSError(str(failed)) from failed
+        return True
 
     def _open(self) -> Any:
         if self._client is None:

@@ -12,6 +12,7 @@
     <root>/journal/<time>-<number>.jsonl      what the control plane decided and did
     <root>/events/<start>/<number>.jsonl-gz   what it was told, to be decided once more by `simulate --replay`
     <root>/begun.json                         the time of the epoch under way, where its sink takes it once
+    <root>/pace.json                          how long epochs take, where the SLA bounds what they read
     <root>/control.json                       how to reach the query that runs on this checkpoint
 
 A manifest names its own epoch's deltas and the layout that it builds on, so its size does not grow
@@ -144,6 +145,14 @@ class Store:
     def write_begun(self, facts: dict[str, int]) -> None:
         self.must_own()
         self.files.write("begun.json", codec.encode(facts))
+
+    def read_pace(self) -> dict[str, float] | None:
+        """How long epochs took, as last noted; None if that is not known."""
+        return self._read_json("pace.json")
+
+    def write_pace(self, facts: dict[str, float]) -> None:
+        """Note how long epochs take, for the next start."""
+        self.files.write("pace.json", codec.encode(facts), durable=False)
 
     def read_control(self) -> dict[str, Any] | None:
         """How to reach the running query; None if none has said so."""

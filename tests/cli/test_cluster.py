@@ -1,0 +1,146 @@
+"""`penstock cluster`, as a user calls it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+from typer.testing import CliRunner, Result
+
+from penstock.cli.cluster import cluster
+from penstock.console.cluster import background
+from penstock.console.cluster.cluster import import_path
+from penstock.console.cluster.reaper import MARK, end_all, marked
+from penstock.errors import SettingError
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[Path]:
+    yield tmp_path / "cluster"
+    background.down(tmp_path / "cluster")
+
+
+def call(verb: str, folder: Path, *words: str) -> Result:
+    return CliRunner().invoke(cluster, [verb, "--folder", str(folder), *words])
+
+
+def test_a_cluster_comes_up_once_and_goes_down(folder: Path) -> None:
+    up = call("up", folder, "--workers", "1", "--cores", "2", "--memory", "512m")
+    assert up.exit_code == 0, up.output
+    told = json.loads(call("status", folder, "--json").stdout)
+    assert f'ps.session(master="{told["master"]}")' in up.stdout
+    assert "1 worker with 2 task slots" in up.stdout
+    assert set(told["daemons"]) == {"master", "worker-1"}
+    assert told["missing"] == []
+    for pid in told["daemons"].values():
+        listening = [
+            one.laddr.ip
+            for one in psutil.Process(pid).net_connections("inet")
+            if one.status == psutil.CONN_LISTEN
+        ]
+        assert listening
+        assert {ip.removeprefix("::ffff:") for ip in listening} == {"127.0.0.1"}
+
+    again = call("up", folder)
+    assert isinstance(again.exception, SettingError)
+    assert told["master"] in again.exception.message
+
+    psutil.Process(told["daemons"]["master"]).kill()
+    broken = call("status", folder)
+    assert broken.exit_code == 1
+    assert "master runs no more" in broken.stdout
+
+    down = call("down", folder)
+    assert (down.exit_code, down.stdout) == (0, f"{told['master']} has ended.\n")
+    assert marked(told["mark"]) == []
+    assert (folder / "logs/master.log").exists()
+    down = call("down", folder)
+    assert (down.exit_code, down.stdout) == (0, "No cluster runs.\n")
+    assert call("status", folder).exit_code == 1
+
+
+@pytest.mark.parametrize(
+    "number",
+    [
+        signal.SIGINT,
+        pytest.param(signal.SIGTERM, marks=pytest.mark.cluster),
+        pytest.param(signal.SIGKILL, marks=pytest.mark.cluster),
+    ],
+)
+def test_an_up_that_is_broken_off_leaves_nothing(folder: Path, number: int) -> None:
+    """By Ctrl-C or SIGTERM; after a kill -9, `down` finds what is left."""
+    command = [sys.executable, "-m", "penstock", "cluster", "up", "--folder", str(folder)]
+    started = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    state = folder / "cluster.json"
+    until = time.monotonic() + 60
+    while not (state.exists() and state.read_text() and "logs" in os.listdir(folder)):
+        assert time.monotonic() < until
+        time.sleep(0.02)
+    mark = json.loads(state.read_text())["mark"]
+    while not marked(mark):
+        assert time.monotonic() < until
+    started.send_signal(number)
+    told, _ = started.communicate(timeout=60)
+    assert "Traceback" not in told
+    if number == signal.SIGKILL:
+        assert marked(mark)
+        assert "has ended" in call("down", folder).stdout
+    else:
+        assert started.returncode == 128 + number
+        assert not state.exists()
+    assert marked(mark) == []
+
+
+def test_a_folder_that_cannot_be_used(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    refused = call("up", tmp_path / "file")
+    assert isinstance(refused.exception, SettingError)
+    assert "--folder" in refused.exception.hint
+
+
+OWNER = """
+import sys, time
+from pathlib import Path
+from penstock.console.cluster.cluster import Shape, running_cluster
+with running_cluster(Shape(workers=1), Path(sys.argv[1])) as cluster:
+    print(cluster.mark, flush=True)
+    time.sleep(600)
+"""
+
+
+@pytest.mark.cluster
+def test_a_cluster_ends_with_its_owner(folder: Path) -> None:
+    """However that ends."""
+    owner = subprocess.Popen(
+        [sys.executable, "-c", OWNER, str(folder)], stdout=subprocess.PIPE, text=True
+    )
+    assert owner.stdout is not None
+    mark = owner.stdout.readline().strip()
+    try:
+        found = marked(mark)
+        assert len(found) == 2
+        owner.kill()
+        owner.communicate()
+        _, left = psutil.wait_procs(found, timeout=30)
+        assert not left
+    finally:
+        end_all(mark)
+
+
+def test_executors_find_what_this_process_finds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(tmp_path))
+    found = import_path({"PYTHONPATH": "/somewhere"}).split(os.pathsep)
+    assert found[:2] == ["/somewhere", os.getcwd()]
+    assert str(tmp_path) in found
+    assert not [place for place in found if place.startswith(sys.prefix)]
+    assert MARK not in os.environ

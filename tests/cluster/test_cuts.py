@@ -1,0 +1,166 @@
+"""The network between machines is cut, one way or both, slow or lossy, while a flow runs: it goes on, and its
+results are exact. Three workers on machines of their own; driver and master on a fourth."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from itertools import permutations
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.cluster.flow_process import Start
+from tests.cluster.flows import WAIT_S, await_condition
+from tests.cluster.machines import HEAD, WORKERS, FlowOnMachines, Machines, running_machines
+from tests.cluster.network import not_allowed
+
+pytestmark = [
+    pytest.mark.cluster,
+    pytest.mark.skipif(bool(not_allowed()), reason=not_allowed() or "it can"),
+]
+
+STEP, SLOTS = "aggregate-1", list(range(16))
+LOST_S, DRIVER_LOST_S, SPARK_LOST_S = 3.0, 10.0, 20.0
+CONNECTION_S = 5.0
+"""Seconds after which a connection that drops packets is broken off (`wire.flight`)."""
+BUSY_S = 60.0
+"""What a busy machine may need for processes to start and epochs to run."""
+GOES_ON_S = 3 * (LOST_S + CONNECTION_S) + BUSY_S
+"""A cut between couriers and hosts: two runs complain, the third does without whom they complain of; one more
+where several hosts are complained of one after the other is less than what is here for a busy machine."""
+DRIVER_CUT_S = SPARK_LOST_S + 2 * LOST_S + CONNECTION_S + BUSY_S
+"""A cut between the driver and an executor: tasks there are Spark's to give up."""
+
+
+@pytest.fixture(scope="module")
+def machines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machines]:
+    with running_machines(tmp_path_factory.mktemp("machines") / "of") as started:
+        yield started
+
+
+@pytest.fixture
+def flow(machines: Machines, tmp_path: Path) -> Iterator[FlowOnMachines]:
+    process = FlowOnMachines(machines, tmp_path)
+    yield process
+    process.end()
+
+
+def start(flow: FlowOnMachines, machines: Machines, live: bool = False) -> None:
+    """Start a flow with hosts on several machines."""
+    flow.start(
+        Start(
+            live=live,
+            hosts=4,
+            host_lost_ms=int(LOST_S * 1000),
+            driver_lost_ms=int(DRIVER_LOST_S * 1000),
+            conf={
+                "spark.driver.host": machines.network.address(HEAD),
+                "spark.cores.max": "12",
+                "spark.executor.cores": "4",
+                "spark.scheduler.minRegisteredResourcesRatio": "1.0",
+                "spark.scheduler.maxRegisteredResourcesWaitingTime": "120s",
+                "spark.network.timeout": f"{SPARK_LOST_S:.0f}s",
+                "spark.network.timeoutInterval": "2s",
+                "spark.executor.heartbeatInterval": "2s",
+            },
+        )
+    )
+    flow.goes_on(epochs=2)
+    while len(set(flow.where().values())) < 2:
+        psutil.Process(next(iter(flow.hosts().values()))).kill()
+        flow.goes_on(epochs=2)
+
+
+def await_epochs(flow: FlowOnMachines, within_s: float, count: int = 3) -> None:
+    """Wait for so many epochs from now on, but not longer than this."""
+    first, ends = flow.epoch(), time.monotonic() + within_s
+    while flow.epoch() < first + count:
+        assert flow.ask("query.exception() is None"), flow.ask("repr(query.exception())")
+        assert flow.ask("query.is_active"), "the input has ended too early"
+        assert time.monotonic() < ends, f"{flow.ask('query.status')}\n{flow.told()}"
+        time.sleep(0.1)
+
+
+def finish(flow: FlowOnMachines) -> None:
+    """End the flow, and look whether every row was counted once."""
+    flow.stop()
+    flow.check()
+
+
+@pytest.mark.parametrize("live", [False, True], ids=["micro-batches", "live"])
+@pytest.mark.parametrize("ways", ["both", "one"])
+def test_machines_do_not_reach_each_other_while_state_moves(
+    flow: FlowOnMachines, machines: Machines, live: bool, ways: str
+) -> None:
+    """The driver reaches all. New owners cannot fetch, couriers cannot send; the flow goes on while the cut
+    lasts, since a third machine is reached by all."""
+    start(flow, machines, live)
+    where = flow.where()
+    source, target = next(p for p in permutations(where, 2) if where[p[0]] != where[p[1]])
+    cut = machines.network.cut if ways == "both" else machines.network.cut_one_way
+    with cut(where[source], where[target]):
+        flow.ask(f"query.move({STEP!r}, {SLOTS}, {target!r})")
+        await_epochs(flow, GOES_ON_S)
+        flow.ask(f"query.move({STEP!r}, {SLOTS[:8]}, {source!r})")
+        await_epochs(flow, GOES_ON_S, count=6)
+    await_epochs(flow, GOES_ON_S)
+    finish(flow)
+
+
+@pytest.mark.parametrize("live", [False, True], ids=["micro-batches", "live"])
+def test_the_driver_does_not_reach_a_machine(
+    flow: FlowOnMachines, machines: Machines, live: bool
+) -> None:
+    """For a moment: nobody is lost. For good: others go on without it, its hosts end, and do no harm when
+    the cut heals."""
+    start(flow, machines, live)
+    hosts, where = flow.hosts(), flow.where()
+    away = next(iter(where.values()))
+    with machines.network.cut(HEAD, away):
+        time.sleep(LOST_S / 3)  # the cut itself
+    await_epochs(flow, GOES_ON_S)
+    assert flow.hosts() == hosts
+    cut_off = [psutil.Process(pid) for host, pid in hosts.items() if where[host] == away]
+    with machines.network.cut(HEAD, away):
+        await_epochs(flow, DRIVER_CUT_S)
+        await_condition(lambda: not any(map(alive, cut_off)), DRIVER_LOST_S + BUSY_S)
+    await_epochs(flow, DRIVER_CUT_S)
+    finish(flow)
+
+
+@pytest.mark.parametrize("live", [False, True], ids=["micro-batches", "live"])
+def test_a_zombie_does_no_harm(flow: FlowOnMachines, machines: Machines, live: bool) -> None:
+    """A cut that heals when a host was given up and has not ended: it is told, and its writes count for
+    nothing."""
+    start(flow, machines, live)
+    hosts, where = flow.hosts(), flow.where()
+    away = next(iter(where.values()))
+    cut_off = {h: psutil.Process(pid) for h, pid in hosts.items() if where[h] == away}
+    with machines.network.cut_one_way(away, HEAD):
+        gone = [f"{host!r} not in query.status.hosts" for host in cut_off]
+        ends = time.monotonic() + LOST_S + BUSY_S
+        while not all(flow.ask(one) for one in gone):
+            if {h: p.pid for h, p in cut_off.items()}.items() - flow.hosts().items():
+                break  # given up, and there again as others
+            assert time.monotonic() < ends, flow.ask("query.status")
+    await_condition(lambda: not any(map(alive, cut_off.values())), DRIVER_LOST_S + BUSY_S)
+    await_epochs(flow, DRIVER_CUT_S)
+    finish(flow)
+
+
+@pytest.mark.parametrize("live", [False, True], ids=["micro-batches", "live"])
+def test_links_are_slow_and_lossy(flow: FlowOnMachines, machines: Machines, live: bool) -> None:
+    start(flow, machines, live)
+    network, (one, two, three) = machines.network, WORKERS
+    with network.slow(one, two, 200), network.slow(HEAD, three, 200):
+        await_epochs(flow, GOES_ON_S)
+    for share in (0.05, 0.2):
+        with network.lossy(one, two, share), network.lossy(HEAD, one, share):
+            await_epochs(flow, WAIT_S)
+    finish(flow)
+
+
+def alive(process: psutil.Process) -> bool:
+    return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)

@@ -1,0 +1,108 @@
+"""A connection that drops packets is noticed in seconds, one that is whole again at once: no Spark here."""
+
+from __future__ import annotations
+
+import queue
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+
+import pytest
+
+from tests.cluster.network import Network, not_allowed
+
+pytestmark = pytest.mark.skipif(bool(not_allowed()), reason=not_allowed() or "it can")
+
+PATIENCE_S = 30.0
+"""A busy machine is no failure."""
+Fault = Callable[[Network], AbstractContextManager[None]]
+
+
+class Talk:
+    """What somebody on the left tells of a server on the right."""
+
+    def __init__(self, network: Network) -> None:
+        python, at = [sys.executable, "-m", "tests.cluster.echo"], network.address("right")
+        server = network.start(
+            "right", [*python, "serve", at, "4711"], stdout=subprocess.PIPE
+        ).stdout
+        assert server is not None
+        assert server.readline() == "there\n"
+        talker = network.start(
+            "left", [*python, "talk", f"grpc://{at}:4711"], stdout=subprocess.PIPE
+        ).stdout
+        assert talker is not None
+        self._lines: queue.SimpleQueue[str] = queue.SimpleQueue()
+        told = iter(talker)
+        threading.Thread(
+            target=lambda: [self._lines.put(line.strip()) for line in told], daemon=True
+        ).start()
+
+    def until(self, told: str) -> float:
+        """Wait until this is told; returns the seconds that took."""
+        began = time.monotonic()
+        while self._lines.get(timeout=PATIENCE_S) != told:
+            pass
+        return time.monotonic() - began
+
+    def silent_for(self, seconds: float) -> bool:
+        """Whether nothing is told for so long."""
+        try:
+            self._lines.get(timeout=seconds)
+        except queue.Empty:
+            return True
+        return False
+
+
+@pytest.fixture
+def network() -> Iterator[Network]:
+    with Network("left", "right") as made:
+        yield made
+
+
+CUTS: dict[str, Fault] = {
+    "both ways": lambda network: network.cut("left", "right"),
+    "there": lambda network: network.cut_one_way("left", "right"),
+    "back": lambda network: network.cut_one_way("right", "left"),
+}
+
+
+@pytest.mark.parametrize(
+    "how", ["both ways", *(pytest.param(h, marks=pytest.mark.cluster) for h in ("there", "back"))]
+)
+def test_a_cut_breaks_a_stream_and_its_end_is_noticed_at_once(network: Network, how: str) -> None:
+    talk = Talk(network)
+    talk.until("answered")
+    with CUTS[how](network):
+        took_s = talk.until("broken")
+        assert 2 < took_s < 15, "about five seconds; the system alone would need minutes"
+    assert talk.until("answered") < 10, "not when the system, or gRPC, comes to try again"
+
+
+@pytest.mark.cluster
+@pytest.mark.parametrize("how", ["slow", "lossy"])
+def test_a_bad_link_is_no_cut(network: Network, how: str) -> None:
+    talk = Talk(network)
+    talk.until("answered")
+    slow = network.slow("left", "right", 200)
+    with slow if how == "slow" else network.lossy("left", "right", 0.05):
+        assert talk.silent_for(10), "calls are answered within their second, the stream holds"
+
+
+def test_a_network_that_was_left_behind_is_removed() -> None:
+    """As after a killed run: its maker is gone."""
+    code = (
+        "import os; from tests.cluster.network import Network\n"
+        "Network('left').__enter__().start('left', ['sleep', '1000'], stdout=-3, stderr=-3)\n"
+        "print(os.getpid(), flush=True); os._exit(9)"
+    )
+    left = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    spaces = ["ip", "netns", "list"]
+    there = subprocess.run(spaces, capture_output=True, text=True, check=True).stdout
+    assert f"penstock-{left.stdout.strip()}-left" in there
+    with Network("right"):
+        there = subprocess.run(spaces, capture_output=True, text=True, check=True).stdout
+    assert f"penstock-{left.stdout.strip()}-" not in there

@@ -1,0 +1,40 @@
+"""Whether there is room for hosts and couriers in a session whose executors come and go."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from pyspark.sql import SparkSession
+
+import penstock as ps
+from penstock.spark import session
+
+
+@pytest.fixture
+def elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The session counts as one of a cluster, and nobody waits between two looks."""
+    monkeypatch.setattr(session, "is_local", lambda spark: False)
+    monkeypatch.setattr(session, "_LOOK_S", 0.0)
+
+
+@pytest.mark.usefixtures("elsewhere")
+def test_executors_that_are_on_their_way_are_waited_for(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: Iterator[int] = iter([2, 2, 4, 8])
+    monkeypatch.setattr(session, "task_slots", lambda spark: next(told))
+    session.check_cores(spark, hosts=5, patience_s=60)
+    assert next(told, None) is None
+
+
+@pytest.mark.usefixtures("elsewhere")
+def test_a_cluster_without_room_is_told_from_one_that_gives_nothing(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(session, "task_slots", lambda spark: 2)
+    with pytest.raises(ps.SettingError, match=r"no executor.*spark\.executor\.memory"):
+        session.check_cores(spark, hosts=2)
+    monkeypatch.setattr(session, "executors", lambda spark: 1)
+    with pytest.raises(ps.SettingError, match=r"need 3 task slots.* has 2.*more cores"):
+        session.check_cores(spark, hosts=2)
