@@ -6,7 +6,7 @@ set -eu
 
 # Java and Hadoop want a name for the user, whom Kubernetes may give a number that nobody knows.
 if ! getent passwd "$(id -u)" >/dev/null && [ -w /etc/passwd ]; then
-    echo "penstock:x:$(id -u):0:penstock:/tmp:/bin/false" >> /etc/passwd
+    echo "penstock:x:$(id -u):$(id -g):penstock:/tmp:/bin/false" >> /etc/passwd
 fi
 export HADOOP_USER_NAME="${HADOOP_USER_NAME:-penstock}"
 

@@ -16,3 +16,4 @@ def test_a_flow_goes_on_when_an_executor_is_killed(cluster: Cluster, flow: FlowP
     flow.goes_on(epochs=3)
     flow.stop()
     flow.check()
+    assert "\tat " not in flow.log.read_text(), "stack traces of a failure that was survived"

@@ -25,7 +25,7 @@ from tests.spark.test_live import counted, counts, wanted
 from tests.testing.certificates import Authority
 
 ROWS, KEYS = 2_000, 20
-KILLED = Fault("host.seal", "kill", where={"epoch": 1, "run": 0})
+KILLED = Fault("host.seal", "kill", where={"host": "aggregate-1/1", "epoch": 1, "run": 0})
 
 
 def main(folder: str, logs: str, certificate: str, key: str, authority: str) -> None:
@@ -96,15 +96,15 @@ def live(checkpoint: str, tls: Tls, told: dict[str, Any]) -> list[Any]:
 def probe(spark: SparkSession, tls: Tls) -> tuple[int, list[str]]:
     """How many ports the driver's Python and its workers listen on, and which are open to strangers."""
     processes = [psutil.Process(), *psutil.Process().children(recursive=True)]
+    # PySpark's own, for its callbacks, with a secret of its own
     gateway: Any = spark.sparkContext._gateway
-    callbacks = gateway.get_callback_server()  # PySpark's own, with its own secret
     ports = {
         found.laddr.port
         for process in processes
         if "python" in process.name()
         for found in process.net_connections("inet")
         if found.status == psutil.CONN_LISTEN
-    } - {callbacks.get_listening_port()}
+    } - {gateway.get_callback_server().get_listening_port()}
     access, options = Access("x", tls), fl.FlightCallOptions(timeout=5)
     certain = access.client_options()
     uncertain = {k: v for k, v in certain.items() if k not in ("cert_chain", "private_key")}
