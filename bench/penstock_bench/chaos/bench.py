@@ -19,9 +19,9 @@ from typing import Any, TypeVar
 from penstock.errors import PenstockError
 from penstock_bench.chaos import load, oracle
 from penstock_bench.chaos.arena import ChaosArena
-from penstock_bench.chaos.kinds import KINDS
 from penstock_bench.chaos.cluster import cluster_ground
 from penstock_bench.chaos.ground import Ground, LocalGround
+from penstock_bench.chaos.kinds import KINDS
 from penstock_bench.chaos.oracle import LogReader, SparkLog
 from penstock_bench.chaos.outcome import ChaosOutcome, outcome_of
 from penstock_bench.chaos.schedule import ChaosPlan, schedule
@@ -58,7 +58,9 @@ def run(
     keep = False
     try:
         with ExitStack() as ending:
-            ground = ending.enter_context(cluster_ground(arena)) if cluster else LocalGround(arena)
+            ground: Ground = LocalGround(arena)
+            if cluster:
+                ground = ending.enter_context(cluster_ground(arena, show))
             plan = ChaosPlan(1 if seed is None else seed, length_s, allows=ground.offers)
             outcome = chaos(plan, arena, ground, lambda: DriverProcess(arena), show)
         keep = not _right(outcome)
@@ -80,12 +82,15 @@ def chaos(
     faults, log = schedule(plan), LogReader(ground.log())
     show(f"seed {plan.seed}: {len(faults)} faults in {plan.seconds:.0f} s; in {arena.root}")
     arena.open(plan, ground.bearings)
+
+    def look() -> SparkLog:
+        return log.read(arena.began)
+
     with ExitStack() as ending:
         driver = start()
         ending.callback(driver.end)
         ending.callback(arena.stop)
         ground.load()
-        look = lambda: log.read(arena.began)  # noqa: E731
         site = LiveSite(arena, driver, ground)
         ending.callback(site.end)
         _do(plan, arena, driver, site, look, show)

@@ -1,5 +1,8 @@
 """A standalone cluster with Kafka in front and an object store behind: all of it can fail.
 
+Where this process may make networks, each worker is on a machine (a network namespace) of its own, and the
+rest on another, so that the network between them can fail, too.
+
 The store is reached through a proxy that makes trouble by order. Only the run's supervisor reads past it.
 """
 
@@ -11,10 +14,11 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import replace
 
 import psutil
 
-from penstock.console.cluster.cluster import Cluster, Shape, running_cluster
+from penstock.console.cluster.cluster import Cluster, Machine, Shape, running_cluster
 from penstock.spark.s3a import s3a_jars
 from penstock.state.store.files import Files
 from penstock.state.store.places import Place
@@ -23,10 +27,13 @@ from penstock_bench.broker import Broker, running_broker
 from penstock_bench.chaos.arena import MARK, Bearings, ChaosArena
 from penstock_bench.chaos.kinds import Need, Trouble, Whom
 from penstock_bench.chaos.load import PARTITIONS, TOPIC
+from penstock_bench.network import Network, not_allowed
+from penstock_bench.report import Show
 from penstock_bench.s3_faults import FaultProxy, S3Fault, faulty
 from penstock_bench.s3_server import S3Server, running_s3
 
-SHAPE = Shape(workers=2, cores=8, memory="3g")
+_HEAD, _WORKERS = "head", ("one", "two")
+SHAPE = Shape(workers=len(_WORKERS), cores=8, memory="3g")
 EXECUTOR_CORES, EXECUTOR_MEMORY = 4, "700m"
 _CONF = {
     "spark.executor.cores": str(EXECUTOR_CORES),
@@ -48,8 +55,6 @@ _OF_THE_STORE: dict[Trouble, tuple[S3Fault, ...]] = {
 class ClusterGround:
     """A cluster, a broker and an object store that run. See `ground.Ground`."""
 
-    offers: tuple[Need, ...] = ("burst", "process", "cluster")
-
     def __init__(
         self,
         arena: ChaosArena,
@@ -57,7 +62,12 @@ class ClusterGround:
         broker: Broker,
         store: S3Server,
         proxy: FaultProxy,
+        network: Network | None,
     ) -> None:
+        self.offers: tuple[Need, ...] = ("burst", "process", "cluster")
+        if network is not None:
+            self.offers += ("network",)
+        self._network = network
         self._arena, self._cluster, self._broker = arena, cluster, broker
         self._store, self._proxy = store, proxy
         self._producer: subprocess.Popen[bytes] | None = None
@@ -68,7 +78,8 @@ class ClusterGround:
         # Only the driver keeps Spark's log: executors, which come and go, need not be sent the jars.
         s3a["spark.driver.extraClassPath"] = s3a_jars().replace(",", os.pathsep)
         folder = f"s3a://{store.bucket}/chaos"
-        self.bearings = Bearings(folder, cluster.master, broker.servers, _CONF | s3a)
+        at = {"spark.driver.host": cluster.shape.address}
+        self.bearings = Bearings(folder, cluster.master, broker.servers, _CONF | at | s3a)
 
     def log(self) -> Files:
         return Files(
@@ -103,8 +114,18 @@ class ClusterGround:
             self._store.start()
 
     def trouble(self, what: Trouble, chance: random.Random) -> Callable[[], object]:
-        self._proxy.order(*_OF_THE_STORE[what])
-        return self._proxy.clear
+        if what in _OF_THE_STORE:
+            self._proxy.order(*_OF_THE_STORE[what])
+            return self._proxy.clear
+        assert self._network is not None
+        (one, other), trouble = chance.sample((_HEAD, *_WORKERS), 2), ExitStack()
+        if what == "network slow":
+            trouble.enter_context(self._network.slow(one, other, chance.uniform(20, 200)))
+        elif chance.random() < 0.3:
+            trouble.enter_context(self._network.cut_one_way(one, other))
+        else:
+            trouble.enter_context(self._network.cut(one, other))
+        return trouble.close
 
     def load(self) -> None:
         with (self._arena.root / "produce.log").open("ab") as log:
@@ -134,14 +155,26 @@ def _below(process: psutil.Process) -> list[psutil.Process]:
 
 
 @contextmanager
-def cluster_ground(arena: ChaosArena) -> Iterator[ClusterGround]:
+def cluster_ground(arena: ChaosArena, show: Show) -> Iterator[ClusterGround]:
     """All that a run on a cluster stands on; it ends with the block."""
     with ExitStack() as ending:
-        broker = ending.enter_context(running_broker())
+        network, machines, address = None, list[Machine](), "127.0.0.1"
+        if reason := not_allowed():
+            show(f"the network does not fail in this run: {reason}")
+        else:
+            network = ending.enter_context(Network(_HEAD, *_WORKERS))
+            ending.enter_context(network.entered(_HEAD))
+            address = network.address(_HEAD)
+            machines = [
+                Machine(network.address(name), tuple(network.command(name, ())))
+                for name in _WORKERS
+            ]
+        broker = ending.enter_context(running_broker(address))
         broker.create(TOPIC, PARTITIONS)
-        cluster = ending.enter_context(running_cluster(SHAPE, arena.root / "cluster"))
+        shape, folder = replace(SHAPE, address=address), arena.root / "cluster"
+        cluster = ending.enter_context(running_cluster(shape, folder, machines))
         store = ending.enter_context(running_s3())
-        proxy = ending.enter_context(faulty(store.endpoint))
-        ground = ClusterGround(arena, cluster, broker, store, proxy)
+        proxy = ending.enter_context(faulty(store.endpoint, address=address))
+        ground = ClusterGround(arena, cluster, broker, store, proxy, network)
         ending.callback(ground.end)
         yield ground

@@ -14,8 +14,9 @@ from typing import Literal, Protocol
 
 from penstock.faults import FAULT_POINTS
 
-Need = Literal["burst", "process", "cluster"]
-"""A burst of rows under way; a driver in a process of its own; a cluster, a broker and an object store."""
+Need = Literal["burst", "process", "cluster", "network"]
+"""A burst of rows under way; a driver in a process of its own; a cluster, a broker and an object store; a
+network between them."""
 Whom = Literal[
     "host", "functions", "executor", "worker", "machine", "master", "broker", "object store"
 ]
@@ -238,6 +239,7 @@ def _kinds() -> list[Kind]:
 def _of_clusters() -> list[Kind]:
     """What fails in a cluster, with a broker in front and an object store behind."""
     stopped, terminated = signal.SIGSTOP, signal.SIGTERM
+    network: frozenset[Need] = frozenset({"network"})
     kinds = [
         *_group(
             "executor lost",
@@ -275,9 +277,9 @@ def _of_clusters() -> list[Kind]:
         *_group(
             "network",
             0.08,
-            Surrounded("network cut", what="network cut"),
-            Surrounded("network cut for long", what="network cut", for_s=(2.0, 5.0)),
-            Surrounded("network slow", what="network slow"),
+            Surrounded("network cut", needs=network, what="network cut"),
+            Surrounded("network cut for long", needs=network, what="network cut", for_s=(2.0, 5.0)),
+            Surrounded("network slow", needs=network, what="network slow"),
         ),
     ]
     return [replace(kind, needs=kind.needs | {"cluster"}) for kind in kinds]
