@@ -11,9 +11,9 @@ from pathlib import Path
 import pyspark
 
 from penstock.console.cluster.cluster import environment
+from penstock_bench.network import Network
 from tests.cluster.flow_process import Start
 from tests.cluster.flows import FlowProcess, await_condition
-from tests.cluster.network import Network
 
 HEAD = "head"
 WORKERS = ("one", "two", "three")

@@ -11,10 +11,10 @@ from pathlib import Path
 import psutil
 import pytest
 
+from penstock_bench.network import not_allowed
 from tests.cluster.flow_process import Start
 from tests.cluster.flows import WAIT_S, await_condition
 from tests.cluster.machines import HEAD, WORKERS, FlowOnMachines, Machines, running_machines
-from tests.cluster.network import not_allowed
 
 pytestmark = [
     pytest.mark.cluster,
