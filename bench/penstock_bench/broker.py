@@ -83,12 +83,13 @@ class Broker:
         return topic
 
     def grow(self, topic: str, partitions: int) -> None:
-        """Give a topic more partitions, so many in all."""
+        """Give a topic more partitions, so many in all; returns when they are there."""
         from confluent_kafka.admin import AdminClient
         from confluent_kafka.cimpl import NewPartitions
 
         admin = AdminClient({"bootstrap.servers": self.servers})
         admin.create_partitions([NewPartitions(topic, partitions)])[topic].result(30)
+        _wait(lambda: len(kafka(self.servers, topic, format="raw").partitions()) == partitions)
 
     def produce(self, topic: str, messages: Iterable[Mapping[str, Any]]) -> None:
         """Write messages, given as the arguments of confluent-kafka's `produce`; returns when they are
@@ -110,7 +111,7 @@ class Broker:
 
     def messages(self, topic: str) -> list[Any]:
         """All committed messages of a topic, by partition."""
-        source = kafka(self.servers, topic, format="raw")
+        source = kafka(self.servers, topic, format="raw", options={"enable.partition.eof": True})
         consumer = source._consumer()
         found: list[Any] = []
         try:
@@ -122,18 +123,19 @@ class Broker:
 
 
 def _messages(consumer: Any, name: str, position: int) -> list[Any]:
-    from confluent_kafka import TopicPartition
+    """Messages of a partition up to its end, which is told: transactions end with something that is none."""
+    from confluent_kafka import KafkaError, TopicPartition
 
     topic, number = name.rsplit("/", 1)
-    partition = TopicPartition(topic, int(number), position)
-    _, end = consumer.get_watermark_offsets(partition, timeout=20)
-    consumer.assign([partition])
+    consumer.assign([TopicPartition(topic, int(number), position)])
     found: list[Any] = []
-    until = time.monotonic() + 20
-    while position < end and time.monotonic() < until:
+    until, ended = time.monotonic() + 20, False
+    while not ended and time.monotonic() < until:
         for message in consumer.consume(1000, 0.2):
-            found.append(message)
-            position = message.offset() + 1
+            if message.error() is None:
+                found.append(message)
+            elif message.error().code() == KafkaError._PARTITION_EOF:
+                ended = True
     consumer.unassign()
     return found
 

@@ -8,6 +8,7 @@
     ├── CutInputError             Spark broke a task's input off; the task is tried again
     ├── CheckpointError           a checkpoint that does not match the flow, or is damaged
     ├── StoreError                the store does not take or give what an epoch needs; nothing was committed
+    │   └── DeliveryError         a sink did not take an epoch whole; another run of it may do better
     ├── StepError                 user code failed: names step, key and row
     │   └── NullKeyError          a row without a key reached a keyed step
     ├── SumOverflowError          a sum of integers does not fit into 64 bits (an ArithmeticError, too)
@@ -93,6 +94,10 @@ class CheckpointError(PenstockError):
 
 class StoreError(PenstockError):
     """The store does not take or give what an epoch needs; nothing was committed."""
+
+
+class DeliveryError(StoreError):
+    """A sink that takes epochs whole did not take one, or did not say so: another run may do better."""
 
 
 class StepError(PenstockError):

@@ -20,6 +20,10 @@ from tests.kafka.orders import USERS, Orders
 
 pytestmark = [pytest.mark.kafka, pytest.mark.timeout(900)]
 STEP = "aggregate-1"
+AWAY_S = 65
+"""Seconds that the broker is away: longer than a transaction may take, for the broker."""
+BACK_S = 30
+"""Seconds until three epochs are read after that, on a busy machine, too."""
 Totals = dict[str, tuple[int, int]]
 
 
@@ -79,9 +83,11 @@ def test_a_flow_in_micro_batches_survives_everything(
             flow.until("query.progress[-1].partitions == 4")
             goes_on(flow)
         kafka.kill()
-        time.sleep(2)
+        time.sleep(AWAY_S)
         kafka.start()
+        back = time.monotonic()
         goes_on(flow)
+        assert time.monotonic() - back < BACK_S
 
         flow.until("query.status.message == 'running'")
         tasks = flow.kill()  # at any point of an epoch: one is always under way

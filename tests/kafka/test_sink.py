@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import json
+import threading
+import time
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
 import penstock as ps
-from penstock.errors import StoreError
+from penstock.errors import DeliveryError, StoreError
 from penstock.live.sinks.sink import RowIds
 from penstock.live.sources.formats import FormatName
 from penstock.spark.sinks import live_sink
 from penstock_bench.broker import Broker
+from tests.kafka.driving import wait
 
 pytestmark = pytest.mark.kafka
 ROWS = pa.record_batch({"user": pa.array(["a", "b", "a"]), "n": pa.array([1, 2, 3])})
@@ -81,3 +84,36 @@ def test_values_go_through_all_formats(kafka: Broker) -> None:
             rows = sum(polled.batch.num_rows for polled in found)
         reader.close()
         assert pa.Table.from_batches([p.batch for p in found]).to_pylist() == ROWS.to_pylist()
+
+
+def test_transactions_go_on_after_the_broker_was_killed(kafka: Broker, topic: str) -> None:
+    sink = live_sink(ps.to("kafka", servers=kafka.servers, topic=topic, key="user"))
+    delivery = sink.delivery(0, ROWS.schema, "killed-broker")
+    delivered: list[int] = []
+    ended = threading.Event()
+
+    def deliver() -> None:
+        epoch = 0
+        while not ended.is_set():
+            try:
+                delivery.deliver(ROWS, RowIds(0, epoch, 0, 1, 0))
+            except DeliveryError:  # the same epoch again: it counts once
+                continue
+            delivered.append(epoch)
+            epoch += 1
+
+    thread = threading.Thread(target=deliver)
+    thread.start()
+    try:
+        wait(lambda: len(delivered) > 5)
+        kafka.kill()
+        time.sleep(2)
+        kafka.start()
+        first = len(delivered)
+        wait(lambda: len(delivered) > first + 5)
+    finally:
+        ended.set()
+        thread.join()
+        delivery.close()
+    ids = [dict(message.headers())["penstock-id"] for message in kafka.messages(topic)]
+    assert sorted(ids) == sorted(f"0-{e}-{row}".encode() for e in delivered for row in range(3))

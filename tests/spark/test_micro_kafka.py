@@ -36,7 +36,9 @@ def broker() -> Iterator[Broker]:
         yield broker
 
 
-def fill(broker: Broker, topic: str, numbers: range, age_s: float = 60.0) -> None:
+def fill(
+    broker: Broker, topic: str, numbers: range, age_s: float = 60.0, partitions: int = 3
+) -> None:
     sent_ms = int((time.time() - age_s) * 1000)
     broker.produce(
         topic,
@@ -44,7 +46,7 @@ def fill(broker: Broker, topic: str, numbers: range, age_s: float = 60.0) -> Non
             {
                 "value": json.dumps({"user": f"u{n % USERS}", "amount": n}),
                 "key": f"u{n % USERS}",
-                "partition": n % 3,
+                "partition": n % partitions,
                 "timestamp": sent_ms,
             }
             for n in numbers
@@ -94,8 +96,8 @@ def test_a_topic_gets_each_epoch_once(
     latency = query.progress[0].latency
     assert latency is not None
     assert 60_000 < latency.p50_ms < 200_000, "it is that of the broker's timestamps"
-    fill(broker, topic, range(900, 960))
     broker.grow(topic, 4)
+    fill(broker, topic, range(900, 960), partitions=4)
     query = run(broker, topic, out, checkpoint)  # the bound is that of the SLA: one epoch
     assert sum(p.rows for p in query.progress) == 60
 

@@ -21,6 +21,7 @@ from penstock.errors import (
     FEWER_ROWS,
     ChangedInputError,
     CheckpointError,
+    DeliveryError,
     HostLostError,
     PenstockError,
     StaleRunError,
@@ -167,6 +168,7 @@ class Tries:
             HostLostError,
             StaleRunError,
             ChangedInputError,
+            DeliveryError,
         ),
     ) -> None:
         self._most, self._passing = most, passing

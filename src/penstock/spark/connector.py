@@ -24,6 +24,12 @@ CHECKED = (
     Artifact("org.apache.commons", "commons-pool2", "2.12.1"),
 )
 """The newest connector that Maven Central had and that ran on PySpark 4.3.0, and what it needs."""
+PATIENT_READS = {
+    "fetchOffset.numRetries": "30",  # a broker that has just come back does not know its topics for a second
+    "kafkaConsumer.pollTimeoutMs": "300000",
+}
+PATIENT_WRITES = {"kafka.max.block.ms": "300000", "kafka.delivery.timeout.ms": "300000"}
+"""Options of reading and writing, unless the user sets them: brokers may be away for five minutes."""
 _WHERE = ("spark.jars", "spark.jars.packages", "spark.driver.extraClassPath")
 
 

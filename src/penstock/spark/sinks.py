@@ -21,6 +21,7 @@ from penstock.live.sinks.function import ArrowFunction, FunctionSink
 from penstock.live.sinks.kafka import MESSAGES, KafkaSink
 from penstock.live.sinks.sink import LiveSink, RowIds
 from penstock.plan.steps import FlowPlan
+from penstock.spark.connector import PATIENT_WRITES
 from penstock.spark.private import forget_stage, in_own_stage, is_local, pinned
 from penstock.spark.schema import arrow_schema, spark_schema
 from penstock.state.store.files import Files
@@ -189,7 +190,7 @@ class KafkaTopic(Writer):
                 yield sink.messages(format, batch, ids)
                 ids = replace(ids, first=ids.first + batch.num_rows)
 
-        options = {"kafka.bootstrap.servers": sink.servers, "topic": sink.topic}
+        options = {"kafka.bootstrap.servers": sink.servers, "topic": sink.topic} | PATIENT_WRITES
 
         def save(kept: DataFrame) -> None:
             messages = kept.mapInArrow(encoded, spark_schema(MESSAGES))

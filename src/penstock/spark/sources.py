@@ -19,7 +19,7 @@ from penstock.live.sources.python_source import PythonSource
 from penstock.live.sources.rate import RateSource
 from penstock.live.sources.source import LiveSource
 from penstock.spark.arriving import Arriving, arriving
-from penstock.spark.connector import must_have_connector
+from penstock.spark.connector import PATIENT_READS, must_have_connector
 from penstock.spark.schema import spark_schema
 from penstock.state.variables.ddl import schema_of
 
@@ -54,6 +54,7 @@ def _kafka(source: KafkaSource, spark: SparkSession, bound: int | None = None) -
         "startingOffsets": starting,
         "includeHeaders": "headers" in dict(source.metadata),
         "kafka.isolation.level": "read_committed",
+        **PATIENT_READS,
     }
     most = bound if source.bounded_by_sla else source.epoch_rows
     if most:

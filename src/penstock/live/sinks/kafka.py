@@ -8,14 +8,16 @@ that left at once can drop what comes again after a failure (see `RowIds`).
 from __future__ import annotations
 
 import logging
+import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.errors import FlowError, SettingError, StoreError
+from penstock.errors import DeliveryError, FlowError, SettingError, StoreError
 from penstock.extensions import imported
 from penstock.live.sinks.sink import NEVER, Delivery, LiveSink, LiveWriter, RowIds
 from penstock.live.sources.formats import ArrowStream, Avro, Format, Json, Raw
@@ -40,6 +42,10 @@ _WRITES = {
 }
 _WAIT_S = 60.0
 """Seconds that Kafka has to take the rows of an epoch."""
+_LOOK_EACH_S = 1.0
+"""Seconds from one look at a call that does not come back to the next."""
+_LOOKS = 5
+"""Looks in a row that find brokers which answer, and a call that still waits for them."""
 _LOOK_S = 0.001
 """Seconds until the next look whether the brokers have what they were sent."""
 _TOGETHER_S = 0.003
@@ -236,7 +242,9 @@ class KafkaDelivery(Delivery):
                 self._send(confluent, rows, ids)
                 self._next = ids.epoch + 1
         except confluent.KafkaException as failed:
-            raise StoreError(
+            # Whoever opens it anew ends the transaction, or learns that it was committed.
+            self.close()
+            raise DeliveryError(
                 f"Kafka did not take the transaction of epoch {ids.epoch} for {self._sink.topic}: {failed}",
                 hint="check the brokers and the topic; the flow goes on from its checkpoint",
             ) from failed
@@ -258,18 +266,51 @@ class KafkaDelivery(Delivery):
     def _send(self, confluent: Any, rows: pa.RecordBatch, ids: RowIds) -> None:
         producer = self._producer
         producer.begin_transaction()
-        try:
-            self._sink.produce(producer, self._format, rows, ids)
-            place = confluent.TopicPartition(self._sink.topic, 0, ids.epoch + 1)
-            group = self._marker.consumer_group_metadata()
+        self._sink.produce(producer, self._format, rows, ids)
+        place = confluent.TopicPartition(self._sink.topic, 0, ids.epoch + 1)
+        group = self._marker.consumer_group_metadata()
+
+        def send_offsets() -> None:
             producer.send_offsets_to_transaction([place], group, _WAIT_S)
-            producer.commit_transaction(_WAIT_S)
-        except confluent.KafkaException as failed:
-            if failed.args[0].txn_requires_abort():
-                producer.abort_transaction(_WAIT_S)
-            raise
+
+        if not _comes_back(send_offsets, producer, confluent.KafkaException):
+            self._producer = None  # it cannot be closed while it is called
+            raise confluent.KafkaException(confluent.KafkaError(confluent.KafkaError._TIMED_OUT))
+        producer.commit_transaction(_WAIT_S)
 
     def close(self) -> None:
         if self._producer is not None:
             self._producer.purge()
+        if self._marker is not None:
             self._marker.close()
+        self._producer = self._marker = None
+
+
+def _comes_back(call: Callable[[], object], producer: Any, refused: type[Exception]) -> bool:
+    """Make a call of a producer that librdkafka may never come back from, after brokers were away (its issues
+    5456 and 5511: it ignores the timeout). Returns whether it did; raises what it raised.
+
+    It is left alone, in its thread, when the brokers have been back for a while, or do not come back in time.
+    """
+    raised: list[Exception] = []
+
+    def run() -> None:
+        try:
+            call()
+        except Exception as failed:
+            raised.append(failed)
+
+    thread = threading.Thread(target=run, name="kafka-transaction", daemon=True)
+    thread.start()
+    until, answered = time.monotonic() + _WAIT_S, 0
+    thread.join(_LOOK_EACH_S)
+    while thread.is_alive() and answered < _LOOKS and time.monotonic() < until:
+        try:
+            producer.list_topics(timeout=1.0)  # the call may be waiting for a connection, too
+            answered += 1
+        except refused:
+            answered = 0
+        thread.join(_LOOK_EACH_S)
+    if raised:
+        raise raised[0]
+    return not thread.is_alive()
