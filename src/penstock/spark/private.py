@@ -168,9 +168,10 @@ _HUSHED = (
     "org.apache.spark.executor.Executor",
     "org.apache.spark.TaskContextImpl",
     "org.apache.spark.sql.execution.datasources.FileFormatWriter",
+    "org.apache.spark.network.client.TransportClient",
 )
-"""Loggers of tasks that fail, of those that end while Spark itself does, and of writes that are given up with
-the run of an epoch."""
+"""Loggers of tasks that fail, of those that end while Spark itself does, of writes that are given up with the
+run of an epoch, and of what was sent to an executor that is lost, which another one tells."""
 
 
 def hush_executor(spark: SparkSession) -> None:
