@@ -75,8 +75,8 @@ class ClusterGround:
             f"spark.hadoop.fs.s3a.{name}": value
             for name, value in store.settings(proxy.endpoint).items()
         }
-        # Only the driver keeps Spark's log on S3: executors, which come and go, are not sent AWS's client, but
-        # the committers that the driver chooses for files where it has them.
+        # Only the driver keeps Spark's log on S3: executors, which come and go, are not sent AWS's client,
+        # but the committers that the driver chooses for files where it has them.
         jars = s3a_jars().split(",")
         s3a["spark.driver.extraClassPath"] = os.pathsep.join(jars)
         s3a["spark.jars"] = next(jar for jar in jars if "spark-hadoop-cloud" in jar)
