@@ -11,8 +11,11 @@ that this process finds. Nothing is left running at the end, whatever has become
 
 from __future__ import annotations
 
+import errno
+import http.client
 import json
 import os
+import random
 import shutil
 import signal
 import socket
@@ -23,7 +26,7 @@ import time
 import urllib.request
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -39,6 +42,9 @@ _COME_UP_S = 120.0
 """Seconds that a master or worker may take to come up."""
 _LOOK_S = 0.1
 """Seconds between two looks at what is waited for."""
+_PORTS = range(10_000, 32_000)
+"""Below those that a system gives to whoever takes any: nobody has them before the master does, or while it
+is away."""
 _LOG_CHARACTERS = 2_000
 """Characters of a log that an error shows."""
 _DAEMON_MEMORY = "256m"
@@ -213,7 +219,7 @@ class Cluster:
                 url, None, 5
             ) as answer:
                 told: dict[str, Any] = json.load(answer)
-        except (OSError, ValueError):
+        except (OSError, ValueError, http.client.HTTPException):
             return {}
         return told
 
@@ -348,11 +354,19 @@ def _spark_home() -> Path:
 
 def _free_ports(address: str, count: int) -> list[int]:
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
-    sockets = [socket.create_server((address, 0), family=family) for _ in range(count)]
-    ports: list[int] = [one.getsockname()[1] for one in sockets]
-    for one in sockets:
-        one.close()
-    return ports
+    ports: list[int] = []
+    with ExitStack() as held:
+        for port in random.sample(_PORTS, len(_PORTS)):
+            try:
+                held.enter_context(socket.create_server((address, port), family=family))
+            except OSError as refused:
+                if refused.errno != errno.EADDRINUSE:
+                    raise
+                continue
+            ports.append(port)
+            if len(ports) == count:
+                return ports
+    raise SettingError(f"no ports are free at {address}", hint="use another address")
 
 
 def _bracketed(address: str) -> str:
