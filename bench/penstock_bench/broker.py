@@ -28,7 +28,7 @@ _SETTINGS = """
 process.roles=broker,controller
 node.id=1
 controller.quorum.voters=1@127.0.0.1:{controller}
-listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}
+listeners=PLAINTEXT://{address}:{port},CONTROLLER://127.0.0.1:{controller}
 controller.listener.names=CONTROLLER
 log.dirs={folder}/data
 num.partitions=1
@@ -46,9 +46,9 @@ log.retention.ms=-1
 class Broker:
     """A broker that runs. `servers` is its address."""
 
-    def __init__(self, jars: Path, folder: Path, port: int) -> None:
+    def __init__(self, jars: Path, folder: Path, servers: str) -> None:
         """Its settings and data are in the folder."""
-        self.servers, self._folder, self._port = f"127.0.0.1:{port}", folder, port
+        self.servers, self._folder = servers, folder
         settings = str(folder / "server.properties")
         self._command = ["java", "-Xmx512m", "-cp", f"{jars}/*", "kafka.Kafka", settings]
         self.start()
@@ -58,7 +58,7 @@ class Broker:
         with (self._folder / "log").open("ab") as log:
             process = self.process = subprocess.Popen(self._command, stdout=log, stderr=log)
         try:
-            _wait(lambda: process.poll() is not None or _answers(self._port))
+            _wait(lambda: process.poll() is not None or _answers(self.servers))
             if process.poll() is not None:
                 log_end = (self._folder / "log").read_text()[-2000:]
                 raise SettingError(f"the broker ended: {log_end}")
@@ -141,20 +141,23 @@ def _messages(consumer: Any, name: str, position: int) -> list[Any]:
 
 
 @contextmanager
-def running_broker() -> Iterator[Broker]:
-    """A broker that ends with the block. A `SettingError` if its artifacts cannot be had."""
+def running_broker(address: str = "127.0.0.1") -> Iterator[Broker]:
+    """A broker at an address of this machine, which ends with the block. A `SettingError` if its artifacts
+    cannot be had."""
     jars = broker_jars()
     folder = Path(tempfile.mkdtemp(prefix="penstock-kafka-"))
     port, controller = _free_ports(2)
     settings = folder / "server.properties"
-    settings.write_text(_SETTINGS.format(port=port, controller=controller, folder=folder))
+    settings.write_text(
+        _SETTINGS.format(address=address, port=port, controller=controller, folder=folder)
+    )
     java = ["java", "-Xmx512m", "-XX:TieredStopAtLevel=1", "-cp", f"{jars}/*"]
     cluster = "AAAAAAAAAAAAAAAAAAAAAQ"
     try:
         with (folder / "log").open("wb") as log:
             form = ["kafka.tools.StorageTool", "format", "-t", cluster, "-c", str(settings)]
             subprocess.run([*java, *form], check=True, stdout=log, stderr=log, timeout=_COME_UP_S)
-        broker = Broker(jars, folder, port)
+        broker = Broker(jars, folder, f"{address}:{port}")
         try:
             yield broker
         finally:
@@ -181,16 +184,15 @@ def _free_ports(count: int) -> list[int]:
     return ports
 
 
-def _answers(port: int) -> bool:
+def _answers(servers: str) -> bool:
     from confluent_kafka import KafkaException
     from confluent_kafka.admin import AdminClient
 
     try:
-        with socket.create_connection(("127.0.0.1", port), 0.2):
+        address, _, port = servers.rpartition(":")
+        with socket.create_connection((address, int(port)), 0.2):
             pass
-        return bool(
-            AdminClient({"bootstrap.servers": f"127.0.0.1:{port}"}).list_topics(timeout=1).brokers
-        )
+        return bool(AdminClient({"bootstrap.servers": servers}).list_topics(timeout=1).brokers)
     except (OSError, KafkaException):
         return False
 

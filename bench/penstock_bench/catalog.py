@@ -60,7 +60,7 @@ BENCHES = {
     "switch": Bench(switch.run, switch.GOALS, switch_pictures.pictures),
     "ordered": Bench(ordered.run, ordered.GOALS, ordered_pictures.pictures),
     "burst": Bench(burst.run, burst.GOALS, burst_pictures.pictures),
-    "chaos": Bench(chaos.run, chaos.GOALS, chaos_pictures.pictures, ("seconds", "seed")),
+    "chaos": Bench(chaos.run, chaos.GOALS, chaos_pictures.pictures, ("seconds", "seed", "cluster")),
     "live": Bench(live.run, live.GOALS, live_pictures.pictures, ("part",), live.merged),
     "load": Bench(load.run, load.GOALS, load_pictures.pictures),
     "soak": Bench(soak.run, soak.GOALS, soak_pictures.pictures, ("minutes",)),

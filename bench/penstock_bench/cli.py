@@ -46,6 +46,12 @@ def run_bench(
     seed: Annotated[
         int | None, typer.Option(metavar="N", help="chaos: the same seed, the same faults.")
     ] = None,
+    cluster: Annotated[
+        bool,
+        typer.Option(
+            "--cluster", help="chaos: on a standalone cluster, with Kafka in front and S3 behind."
+        ),
+    ] = False,
     minutes: Annotated[
         float | None, typer.Option(min=0.25, metavar="M", help="soak: how long it runs.")
     ] = None,
@@ -73,7 +79,8 @@ def run_bench(
         raise SettingError(f"bench {name} draws no pictures", hint="leave --plots out")
     if plots is not None and not Path(plots).is_dir():
         raise SettingError(f"cannot draw to {plots}: no such folder", hint="make the folder first")
-    given = {"seconds": seconds, "seed": seed, "minutes": minutes, "part": part or None}
+    given: dict[str, object] = {"seconds": seconds, "seed": seed, "minutes": minutes}
+    given |= {"part": part or None, "cluster": cluster or None}
     options = {option: value for option, value in given.items() if value is not None}
     chosen.must_take(name, options)
     report = chosen.run(console.print, quick, **options)

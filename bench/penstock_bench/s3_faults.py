@@ -81,8 +81,8 @@ class _Order:
 class FaultProxy:
     """A proxy that runs. `endpoint` is the URL to give instead of the server's."""
 
-    def __init__(self, server: str, seed: int = 0) -> None:
-        """It passes requests on to the server's URL."""
+    def __init__(self, server: str, seed: int = 0, address: str = "127.0.0.1") -> None:
+        """It listens at an address of this machine, and passes requests on to the server's URL."""
         self._random = random.Random(seed)
         self._lock = threading.Lock()
         self._orders: list[_Order] = []
@@ -92,8 +92,8 @@ class FaultProxy:
         self.done: Counter[str] = Counter()
         """Kind -> faults that were done, since the last `clear`."""
         handler = type("Handler", (_Handler,), {"proxy": self, "upstream": urlsplit(server).netloc})
-        self._http = _Server(("127.0.0.1", 0), handler)
-        self.endpoint = f"http://127.0.0.1:{self._http.server_address[1]}"
+        self._http = _Server((address, 0), handler)
+        self.endpoint = f"http://{address}:{self._http.server_address[1]}"
         self.control = self.endpoint + _CONTROL
         self._thread = threading.Thread(target=self._http.serve_forever, args=(0.05,), daemon=True)
         self._thread.start()
@@ -145,9 +145,9 @@ class FaultProxy:
 
 
 @contextmanager
-def faulty(server: str, seed: int = 0) -> Iterator[FaultProxy]:
+def faulty(server: str, seed: int = 0, address: str = "127.0.0.1") -> Iterator[FaultProxy]:
     """A proxy in front of the server at this URL, that ends with the block."""
-    proxy = FaultProxy(server, seed)
+    proxy = FaultProxy(server, seed, address)
     try:
         yield proxy
     finally:

@@ -173,7 +173,7 @@ def chaos_report() -> dict[str, Any]:
     times = [start_s + 0.5 * n for n in range(1, 130) if not 20 < 0.5 * n < 23]
     ends = [50 + int(load.cumulative(1000 * (at_s - start_s) - 400)) for at_s in times]
     notes = [{"at_s": at_s, "epoch": n, "helped": 2, "late": 0} for n, at_s in enumerate(times)]
-    log = SparkLog(dict(enumerate(ends)), Began(1_000_000, 50), len(ends) - 1)
+    log = SparkLog({n: (end,) for n, end in enumerate(ends)}, Began(1_000_000, 50), len(ends) - 1)
     made = outcome_of(plan, log, schedule, happened, notes, 1, [], difference({}, {}))
     told: dict[str, Any] = json.loads(chaos.report(made).to_json())
     return told

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 from collections import Counter
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 
 from penstock.faults import FAULT_POINTS, InjectedFault, armed, point
+from penstock.state.store.files import Files
 from penstock.testing import Fault
 from penstock_bench.chaos import oracle
 from penstock_bench.chaos.bench import GOALS
@@ -23,7 +25,7 @@ from penstock_bench.chaos.load import (
     arrivals,
     group_of,
 )
-from penstock_bench.chaos.oracle import SparkLog, difference, expected
+from penstock_bench.chaos.oracle import LogReader, SparkLog, difference, expected
 from penstock_bench.chaos.orders import POINTS, FaultOrder, OrderBook, Ordered, OrderedClock
 from penstock_bench.chaos.schedule import ChaosPlan, schedule
 from penstock_bench.live.latency import Began
@@ -117,7 +119,7 @@ def test_a_clock_goes_back_and_forth(book: OrderBook) -> None:
 
 
 def log(*ends: int) -> SparkLog:
-    return SparkLog(dict(enumerate(ends)), Began(1_000_000, 50), len(ends) - 1)
+    return SparkLog({n: (end,) for n, end in enumerate(ends)}, Began(1_000_000, 50), len(ends) - 1)
 
 
 def test_the_oracle_counts_each_row_once() -> None:
@@ -159,11 +161,36 @@ def test_sparks_log_is_read(tmp_path: Path) -> None:
     offset = '{"row": %d, "start_ms": %s, "first": 9}'
     (tmp_path / "offsets/0").write_text(f"v1\n{{}}\n{offset % (9, 'null')}\n0")
     (tmp_path / "offsets/10").write_text(f"v1\n{{}}\n{offset % (20, '77')}\n0")
-    assert SparkLog.read(tmp_path) == SparkLog({}, Began(77, 9), -1)
+    reader = LogReader(Files(str(tmp_path)))
+    assert reader.read() == SparkLog({}, Began(77, 9), -1)
     (tmp_path / "commits/0").touch()
     (tmp_path / "commits/10").touch()
-    assert SparkLog.read(tmp_path) == SparkLog({0: 9, 10: 20}, Began(77, 9), 10)
+    assert reader.read() == SparkLog({0: (9,), 10: (20,)}, Began(77, 9), 10)
     assert not oracle.found(tmp_path / "sink")
+
+
+def test_partitions_of_a_topic_hold_the_watermark_back(tmp_path: Path) -> None:
+    for folder in ("offsets", "commits"):
+        (tmp_path / folder).mkdir()
+    for epoch, (one, other) in enumerate([(30, 30), (1200, 30), (1200, 1200), (1200, 1201)]):
+        offset = json.dumps({"chaos": {"1": other, "0": one}})
+        (tmp_path / f"offsets/{epoch}").write_text(f"v1\n{{}}\n{offset}\n0")
+        (tmp_path / f"commits/{epoch}").touch()
+    log = LogReader(Files(str(tmp_path))).read(Began(1_000, 60))
+    assert [log.row(epoch) for epoch in range(4)] == [60, 61, 2400, 2400]
+    found = expected(PLAN, log)
+    # the second partition has brought nothing of the load until the third epoch is done
+    assert [bool(found[epoch]) for epoch in range(4)] == [False, False, False, True]
+    whole = expected(PLAN, SparkLog({0: (60,), 1: (2400,), 2: (2401,)}, Began(1_000, 60), 2))
+    assert found[3] == whole[2]
+
+
+def test_a_cluster_has_faults_of_its_own() -> None:
+    plan = ChaosPlan(4, 1500, allows=("burst", "process", "cluster"))
+    groups = {KINDS[due.kind].group for due in schedule(plan)}
+    own = {kind.group for kind in KINDS.values() if "cluster" in kind.needs}
+    assert own <= groups
+    assert not own & {KINDS[due.kind].group for due in schedule(PLAN)}
 
 
 def test_figures_of_a_run() -> None:

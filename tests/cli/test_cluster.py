@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socketserver
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,7 +19,7 @@ from typer.testing import CliRunner, Result
 
 from penstock.cli.cluster import cluster
 from penstock.console.cluster import background
-from penstock.console.cluster.cluster import import_path
+from penstock.console.cluster.cluster import Cluster, Shape, import_path
 from penstock.console.cluster.reaper import MARK, end_all, marked
 from penstock.errors import SettingError
 
@@ -144,3 +146,25 @@ def test_executors_find_what_this_process_finds(
     assert str(tmp_path) in found
     assert not [place for place in found if place.startswith(sys.prefix)]
     assert MARK not in os.environ
+
+
+class Stranger(socketserver.BaseRequestHandler):
+    """Answers with what is no HTTP."""
+
+    def handle(self) -> None:
+        self.request.recv(1)
+        self.request.sendall(b"\x00\x00\x18\x04\r\n")
+
+
+def test_a_stranger_on_the_port_of_the_master_is_not_taken_for_it(tmp_path: Path) -> None:
+    cluster = Cluster(tmp_path, Shape())
+    with socketserver.TCPServer(("127.0.0.1", cluster._ui_port), Stranger) as stranger:
+        threading.Thread(target=stranger.handle_request).start()
+        assert cluster.facts() == {}
+
+
+def test_the_ports_of_a_master_are_none_that_others_get_by_chance(tmp_path: Path) -> None:
+    """They could be taken before it has them, and while it is away."""
+    given = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    made = Cluster(tmp_path, Shape())
+    assert max(int(made.master.rpartition(":")[2]), made._ui_port) < given

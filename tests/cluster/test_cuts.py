@@ -11,10 +11,10 @@ from pathlib import Path
 import psutil
 import pytest
 
+from penstock_bench.network import Network, not_allowed
 from tests.cluster.flow_process import Start
 from tests.cluster.flows import WAIT_S, await_condition
-from tests.cluster.machines import HEAD, WORKERS, FlowOnMachines, Machines, running_machines
-from tests.cluster.network import not_allowed
+from tests.cluster.machines import HEAD, WORKERS, FlowOnMachines, running_machines
 
 pytestmark = [
     pytest.mark.cluster,
@@ -35,19 +35,24 @@ DRIVER_CUT_S = SPARK_LOST_S + 2 * LOST_S + CONNECTION_S + BUSY_S
 
 
 @pytest.fixture(scope="module")
-def machines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machines]:
-    with running_machines(tmp_path_factory.mktemp("machines") / "of") as started:
+def machines() -> Iterator[tuple[str, Network]]:
+    with running_machines() as started:
         yield started
 
 
 @pytest.fixture
-def flow(machines: Machines, tmp_path: Path) -> Iterator[FlowOnMachines]:
-    process = FlowOnMachines(machines, tmp_path)
+def network(machines: tuple[str, Network]) -> Network:
+    return machines[1]
+
+
+@pytest.fixture
+def flow(machines: tuple[str, Network], tmp_path: Path) -> Iterator[FlowOnMachines]:
+    process = FlowOnMachines(*machines, tmp_path)
     yield process
     process.end()
 
 
-def start(flow: FlowOnMachines, machines: Machines, live: bool = False) -> None:
+def start(flow: FlowOnMachines, network: Network, live: bool = False) -> None:
     """Start a flow with hosts on several machines."""
     flow.start(
         Start(
@@ -56,7 +61,7 @@ def start(flow: FlowOnMachines, machines: Machines, live: bool = False) -> None:
             host_lost_ms=int(LOST_S * 1000),
             driver_lost_ms=int(DRIVER_LOST_S * 1000),
             conf={
-                "spark.driver.host": machines.network.address(HEAD),
+                "spark.driver.host": network.address(HEAD),
                 "spark.cores.max": "12",
                 "spark.executor.cores": "4",
                 "spark.scheduler.minRegisteredResourcesRatio": "1.0",
@@ -92,14 +97,14 @@ def finish(flow: FlowOnMachines) -> None:
 @pytest.mark.parametrize("live", [False, True], ids=["micro-batches", "live"])
 @pytest.mark.parametrize("ways", ["both", "one"])
 def test_machines_do_not_reach_each_other_while_state_moves(
-    flow: FlowOnMachines, machines: Machines, live: bool, ways: str
+    flow: FlowOnMachines, network: Network, live: bool, ways: str
 ) -> None:
     """The driver reaches all. New owners cannot fetch, couriers cannot send; the flow goes on while the cut
     lasts, since a third machine is reached by all."""
-    start(flow, machines, live)
+    start(flow, network, live)
     where = flow.where()
     source, target = next(p for p in permutations(where, 2) if where[p[0]] != where[p[1]])
-    cut = machines.network.cut if ways == "both" else machines.network.cut_one_way
+    cut = network.cut if ways == "both" else network.cut_one_way
     with cut(where[source], where[target]):
         flow.ask(f"query.move({STEP!r}, {SLOTS}, {target!r})")
         await_epochs(flow, GOES_ON_S)
@@ -111,19 +116,19 @@ def test_machines_do_not_reach_each_other_while_state_moves(
 
 @pytest.mark.parametrize("live", [False, True], ids=["micro-batches", "live"])
 def test_the_driver_does_not_reach_a_machine(
-    flow: FlowOnMachines, machines: Machines, live: bool
+    flow: FlowOnMachines, network: Network, live: bool
 ) -> None:
     """For a moment: nobody is lost. For good: others go on without it, its hosts end, and do no harm when
     the cut heals."""
-    start(flow, machines, live)
+    start(flow, network, live)
     hosts, where = flow.hosts(), flow.where()
     away = next(iter(where.values()))
-    with machines.network.cut(HEAD, away):
+    with network.cut(HEAD, away):
         time.sleep(LOST_S / 3)  # the cut itself
     await_epochs(flow, GOES_ON_S)
     assert flow.hosts() == hosts
     cut_off = [psutil.Process(pid) for host, pid in hosts.items() if where[host] == away]
-    with machines.network.cut(HEAD, away):
+    with network.cut(HEAD, away):
         await_epochs(flow, DRIVER_CUT_S)
         await_condition(lambda: not any(map(alive, cut_off)), DRIVER_LOST_S + BUSY_S)
     await_epochs(flow, DRIVER_CUT_S)
@@ -131,14 +136,14 @@ def test_the_driver_does_not_reach_a_machine(
 
 
 @pytest.mark.parametrize("live", [False, True], ids=["micro-batches", "live"])
-def test_a_zombie_does_no_harm(flow: FlowOnMachines, machines: Machines, live: bool) -> None:
+def test_a_zombie_does_no_harm(flow: FlowOnMachines, network: Network, live: bool) -> None:
     """A cut that heals when a host was given up and has not ended: it is told, and its writes count for
     nothing."""
-    start(flow, machines, live)
+    start(flow, network, live)
     hosts, where = flow.hosts(), flow.where()
     away = next(iter(where.values()))
     cut_off = {h: psutil.Process(pid) for h, pid in hosts.items() if where[h] == away}
-    with machines.network.cut_one_way(away, HEAD):
+    with network.cut_one_way(away, HEAD):
         gone = [f"{host!r} not in query.status.hosts" for host in cut_off]
         ends = time.monotonic() + LOST_S + BUSY_S
         while not all(flow.ask(one) for one in gone):
@@ -151,9 +156,9 @@ def test_a_zombie_does_no_harm(flow: FlowOnMachines, machines: Machines, live: b
 
 
 @pytest.mark.parametrize("live", [False, True], ids=["micro-batches", "live"])
-def test_links_are_slow_and_lossy(flow: FlowOnMachines, machines: Machines, live: bool) -> None:
-    start(flow, machines, live)
-    network, (one, two, three) = machines.network, WORKERS
+def test_links_are_slow_and_lossy(flow: FlowOnMachines, network: Network, live: bool) -> None:
+    start(flow, network, live)
+    one, two, three = WORKERS
     with network.slow(one, two, 200), network.slow(HEAD, three, 200):
         await_epochs(flow, GOES_ON_S)
     for share in (0.05, 0.2):

@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager
 
 import pytest
 
-from tests.cluster.network import Network, not_allowed
+from penstock_bench.network import Network, not_allowed
 
 pytestmark = pytest.mark.skipif(bool(not_allowed()), reason=not_allowed() or "it can")
 
@@ -95,7 +95,7 @@ def test_a_bad_link_is_no_cut(network: Network, how: str) -> None:
 def test_a_network_that_was_left_behind_is_removed() -> None:
     """As after a killed run: its maker is gone."""
     code = (
-        "import os; from tests.cluster.network import Network\n"
+        "import os; from penstock_bench.network import Network\n"
         "Network('left').__enter__().start('left', ['sleep', '1000'], stdout=-3, stderr=-3)\n"
         "print(os.getpid(), flush=True); os._exit(9)"
     )

@@ -79,7 +79,7 @@ def test_an_epoch_outlives_many_executors_of_its_couriers(
 ) -> None:
     """Spark gives a task four tries, and then fails its job. No host is hurt: each has an executor of its
     own."""
-    deaths = 5
+    deaths = 4
     where = {"epoch": 3, "partition": 0}
     trap = Trap("courier.sent", where=where, hits=(), times=deaths)
     flow.start(Start(hosts=1, traps=(trap,), conf={"spark.executor.cores": "1"}))

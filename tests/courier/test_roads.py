@@ -48,6 +48,8 @@ PLAN = EpochPlan(
 class Host:
     """Writes down what it is sent, and gives it back."""
 
+    greeted = True
+
     def __init__(self, ordered: bool) -> None:
         self.ordered, self.got = ordered, list[pa.RecordBatch]()
         self.words: list[bytes] = []
@@ -61,9 +63,6 @@ class Host:
             done_writing=lambda: None,
         )
         yield writer, self.answers()
-
-    def greet(self, timeout_ms: int) -> None:
-        pass
 
     def hearing_errors(self) -> AbstractContextManager[None]:
         return nullcontext()

@@ -8,6 +8,7 @@ from pyspark.sql import SparkSession
 
 from penstock_bench.chaos.arena import ChaosArena
 from penstock_bench.chaos.bench import chaos
+from penstock_bench.chaos.ground import LocalGround
 from penstock_bench.chaos.schedule import ChaosPlan
 from penstock_bench.chaos.site import DriverThread
 
@@ -17,7 +18,8 @@ def test_nothing_is_lost_and_nothing_comes_twice(spark: SparkSession, tmp_path: 
         seed=3, seconds=12, calm_s=1, every_s=0.7, allows=("burst",), burst_s=3, burst_every_s=6
     )
     arena = ChaosArena(tmp_path)
-    found = chaos(plan, arena, lambda: DriverThread(spark, arena), print)
+    ground = LocalGround(arena)
+    found = chaos(plan, arena, ground, lambda: DriverThread(spark, arena), print)
     assert found.difference.first == ""
     assert found.late == 0
     assert found.difference.expected >= 12

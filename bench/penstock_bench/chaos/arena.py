@@ -1,21 +1,34 @@
-"""The folder of a run: its checkpoint, its sink, its orders, and what its processes tell each other."""
+"""The folder of a run: its sink, its orders, and what its processes tell each other."""
 
 from __future__ import annotations
 
 import json
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from penstock_bench.chaos.orders import OrderBook
 from penstock_bench.chaos.schedule import ChaosPlan
+from penstock_bench.live.latency import Began
 
 MARK = "PENSTOCK_CHAOS"
 """The environment variable by which processes of a run are told, whatever became of their parents."""
+
+
+@dataclass(frozen=True)
+class Bearings:
+    """What the driver of a run must know of what it stands on."""
+
+    checkpoint: str
+    master: str | None = None
+    """Spark's master; None: local."""
+    servers: str | None = None
+    """The broker in front; None: rows are made up where they are read."""
+    conf: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -25,10 +38,6 @@ class ChaosArena:
     root: Path
 
     @property
-    def checkpoint(self) -> Path:
-        return self.root / "checkpoint"
-
-    @property
     def sink(self) -> Path:
         return self.root / "sink"
 
@@ -36,11 +45,16 @@ class ChaosArena:
     def book(self) -> OrderBook:
         return OrderBook(str(self.root / "orders"))
 
-    def open(self, plan: ChaosPlan) -> None:
+    def open(self, plan: ChaosPlan, bearings: Bearings) -> None:
         """Make the folder ready for a run."""
         self.book.open()
         (self.root / "commands").mkdir()
         self._put("plan.json", asdict(plan))
+        self._put("bearings.json", asdict(bearings))
+
+    @property
+    def bearings(self) -> Bearings:
+        return Bearings(**self._read("bearings.json") or {})
 
     @property
     def plan(self) -> ChaosPlan:
@@ -75,6 +89,17 @@ class ChaosArena:
     def hosts(self) -> dict[str, int]:
         """The hosts that are up -> their processes, as the driver told them last."""
         return dict((self._read("hosts.json") or {}).get("hosts", {}))
+
+    # -- whoever sends rows tells
+
+    def tell_began(self, began: Began) -> None:
+        self._put("began.json", asdict(began))
+
+    @property
+    def began(self) -> Began | None:
+        """When the load began, if it comes from outside and has."""
+        facts = self._read("began.json")
+        return None if facts is None else Began(**facts)
 
     # -- the supervisor tells
 

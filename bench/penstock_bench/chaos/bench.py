@@ -19,15 +19,18 @@ from typing import Any, TypeVar
 from penstock.errors import PenstockError
 from penstock_bench.chaos import load, oracle
 from penstock_bench.chaos.arena import ChaosArena
+from penstock_bench.chaos.cluster import cluster_ground
+from penstock_bench.chaos.ground import Ground, LocalGround
 from penstock_bench.chaos.kinds import KINDS
-from penstock_bench.chaos.oracle import SparkLog
+from penstock_bench.chaos.oracle import LogReader, SparkLog
 from penstock_bench.chaos.outcome import ChaosOutcome, outcome_of
 from penstock_bench.chaos.schedule import ChaosPlan, schedule
 from penstock_bench.chaos.site import Driver, DriverProcess, LiveSite
-from penstock_bench.live.latency import Began
 from penstock_bench.report import Goal, Report, Show
 
 T = TypeVar("T")
+Look = Callable[[], SparkLog]
+"""Reads Spark's log as it is."""
 
 GOALS = {
     "faults": Goal(at_least=1000),
@@ -36,22 +39,30 @@ GOALS = {
     "recover_p99_s": Goal(at_most=5),
 }
 _SECONDS, _QUICK_SECONDS = 2_100.0, 90.0
-_UP_S, _CATCH_UP_S = 120.0, 180.0
+_UP_S, _CATCH_UP_S = 240.0, 300.0
 _POLL_S, _LOOK_S, _LINE_S = 0.02, 0.5, 10.0
 _HOLD_S = 1.5
 """Seconds without an epoch after which faults are put off."""
 
 
 def run(
-    show: Show, quick: bool = False, seconds: float | None = None, seed: int | None = None
+    show: Show,
+    quick: bool = False,
+    seconds: float | None = None,
+    seed: int | None = None,
+    cluster: bool = False,
 ) -> Report:
     """Run one schedule; takes as long as its load, and a minute more."""
     length_s = seconds or (_QUICK_SECONDS if quick else _SECONDS)
-    plan = ChaosPlan(1 if seed is None else seed, length_s)
     arena = ChaosArena(Path(tempfile.mkdtemp(prefix="penstock-chaos-")))
     keep = False
     try:
-        outcome = chaos(plan, arena, lambda: DriverProcess(arena), show)
+        with ExitStack() as ending:
+            ground: Ground = LocalGround(arena)
+            if cluster:
+                ground = ending.enter_context(cluster_ground(arena, show))
+            plan = ChaosPlan(1 if seed is None else seed, length_s, allows=ground.offers)
+            outcome = chaos(plan, arena, ground, lambda: DriverProcess(arena), show)
         keep = not _right(outcome)
     except Exception:
         keep = True
@@ -65,27 +76,32 @@ def run(
 
 
 def chaos(
-    plan: ChaosPlan, arena: ChaosArena, start: Callable[[], Driver], show: Show
+    plan: ChaosPlan, arena: ChaosArena, ground: Ground, start: Callable[[], Driver], show: Show
 ) -> ChaosOutcome:
     """Do one run in this folder, with such a driver. Nothing is left running, however it ends."""
-    faults = schedule(plan)
+    faults, log = schedule(plan), LogReader(ground.log())
     show(f"seed {plan.seed}: {len(faults)} faults in {plan.seconds:.0f} s; in {arena.root}")
-    arena.open(plan)
+    arena.open(plan, ground.bearings)
+
+    def look() -> SparkLog:
+        return log.read(arena.began)
+
     with ExitStack() as ending:
         driver = start()
         ending.callback(driver.end)
         ending.callback(arena.stop)
-        site = LiveSite(arena, driver)
+        ground.load()
+        site = LiveSite(arena, driver, ground)
         ending.callback(site.end)
-        _do(plan, arena, driver, site, show)
+        _do(plan, arena, driver, site, look, show)
         show("no more faults; the query catches up")
         site.end()
-        _catch_up(plan, arena, driver)
-    log = SparkLog.read(arena.checkpoint)
-    difference = oracle.difference(oracle.expected(plan, log), oracle.found(arena.sink))
+        _catch_up(plan, driver, look)
+    told = look()
+    difference = oracle.difference(oracle.expected(plan, told), oracle.found(arena.sink))
     outcome = outcome_of(
         plan,
-        log,
+        told,
         faults,
         arena.book.happened(),
         arena.notes("epochs"),
@@ -97,14 +113,16 @@ def chaos(
     return outcome
 
 
-def _do(plan: ChaosPlan, arena: ChaosArena, driver: Driver, site: LiveSite, show: Show) -> None:
+def _do(
+    plan: ChaosPlan, arena: ChaosArena, driver: Driver, site: LiveSite, look: Look, show: Show
+) -> None:
     """Do all faults, each when it is due.
 
     While no epoch has been done for some time, no fault is added: all that follow come later by that
     much, so that a slow machine has fewer of them at a time, not ever more.
     """
     pause, waiting = threading.Event(), list(schedule(plan))
-    began = _until(lambda: _began(arena), _UP_S, "the load began", driver, may_die=False)
+    began = _until(lambda: look().began, _UP_S, "the load began", driver, may_die=False)
     start_s = began.start_ms / 1000
     told_s, deaths, late_s, last_s = time.monotonic(), 0, 0.0, time.time()
     while (now_s := time.time()) < start_s + plan.seconds:
@@ -122,18 +140,14 @@ def _do(plan: ChaosPlan, arena: ChaosArena, driver: Driver, site: LiveSite, show
         pause.wait(_POLL_S)
 
 
-def _began(arena: ChaosArena) -> Began | None:
-    return SparkLog.read(arena.checkpoint).began
-
-
-def _catch_up(plan: ChaosPlan, arena: ChaosArena, driver: Driver) -> None:
+def _catch_up(plan: ChaosPlan, driver: Driver, look: Look) -> None:
     """Wait until all rows are in the sink, and the windows that they closed."""
-    began = _until(lambda: _began(arena), _UP_S, "the load began", driver)
+    began = _until(lambda: look().began, _UP_S, "the load began", driver)
     total = began.first + int(load.arrivals(plan).cumulative(1000 * plan.seconds))
 
     def caught_up() -> bool:
-        log = SparkLog.read(arena.checkpoint)
-        full = [epoch for epoch, row in log.ends.items() if row >= total]
+        log = look()
+        full = [epoch for epoch in log.ends if log.row(epoch) >= total]
         return bool(full) and log.committed >= min(full) + 2
 
     _until(caught_up, _CATCH_UP_S, f"all {total:,} rows were done", driver)

@@ -32,13 +32,14 @@ _AGAIN_S = 0.2
 
 def drive(spark: SparkSession, arena: ChaosArena, over: Callable[[], bool]) -> None:
     """Run the query until it is over, as often as it takes. What happens is noted in the arena."""
-    plan, pause = arena.plan, threading.Event()
+    bearings, pause = arena.bearings, threading.Event()
+    rows = load.source(spark, arena.plan, bearings)
     while not over():
         arena.note("starts")
         try:
-            query = load.flow(spark, plan).start(
+            query = load.flow(rows).start(
                 ps.to("parquet", path=str(arena.sink), merge_epochs=load.MERGE_EPOCHS),
-                checkpoint=str(arena.checkpoint),
+                checkpoint=bearings.checkpoint,
                 hosts=load.HOSTS,
                 settings=load.settings(arena.book),
             )
@@ -99,7 +100,14 @@ def _change(query: ps.FlowQuery, chance: random.Random) -> None:
 def main(folder: str) -> None:
     """A driver that ends when the run is over, or when whoever started it is gone."""
     arena, parent = ChaosArena(Path(folder)), os.getppid()
-    spark = ps.session("penstock-chaos", cores=load.CORES, conf=CONF)
+    bearings = arena.bearings
+    spark = ps.session(
+        "penstock-chaos",
+        cores=None if bearings.master else load.CORES,
+        master=bearings.master,
+        kafka=bearings.servers is not None,
+        conf=CONF | dict(bearings.conf),
+    )
     drive(spark, arena, lambda: arena.stopped or os.getppid() != parent)
     spark.stop()
 

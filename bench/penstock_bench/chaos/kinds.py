@@ -14,8 +14,17 @@ from typing import Literal, Protocol
 
 from penstock.faults import FAULT_POINTS
 
-Need = Literal["burst", "process"]
-"""A burst of rows under way; a driver in a process of its own."""
+Need = Literal["burst", "process", "cluster", "network"]
+"""A burst of rows under way; a driver in a process of its own; a cluster, a broker and an object store; a
+network between them."""
+Whom = Literal[
+    "host", "functions", "executor", "worker", "machine", "master", "broker", "object store"
+]
+"""Processes of a run; a machine is a worker with all that it has started."""
+Trouble = Literal[
+    "store slow", "store failing", "store throttled", "store resets", "network cut", "network slow"
+]
+"""What the surroundings of a run can have for a while."""
 
 
 @dataclass(frozen=True)
@@ -36,11 +45,14 @@ class Site(Protocol):
     def order(self, due: DueFault, point: str, do: str, for_s: float = 0.0) -> None:
         """Have this happen at a fault point: to whoever passes first, or to all for some time."""
 
-    def signal_host(self, due: DueFault, how: signal.Signals, then_s: float | None = None) -> None:
-        """Send a host a signal; one that is stopped goes on after so many seconds, if any."""
+    def signal(
+        self, due: DueFault, whom: Whom, how: signal.Signals, then_s: float | None = None
+    ) -> None:
+        """Send a process a signal. After so many seconds, if any, one that is stopped goes on, and one that
+        nobody else starts again is started."""
 
-    def signal_functions(self, due: DueFault, how: signal.Signals) -> None:
-        """Send the service of the functions a signal."""
+    def trouble(self, due: DueFault, what: Trouble, for_s: float) -> None:
+        """Let the surroundings have this trouble for a while."""
 
     def kill_driver(self, due: DueFault) -> None: ...
 
@@ -94,25 +106,28 @@ class ForAWhile(Kind):
 
 @dataclass(frozen=True)
 class Signalled(Kind):
-    """A host gets a signal."""
+    """A process gets a signal."""
 
+    whom: Whom = "host"
     how: signal.Signals = signal.SIGKILL
     then_s: tuple[float, float] | None = None
-    """A stopped host goes on after as many seconds, from and to; None: never."""
+    """It goes on, or is started again, after as many seconds, from and to; None: never."""
 
     def begin(self, site: Site, due: DueFault) -> None:
         span = self.then_s
-        site.signal_host(due, self.how, span and random.Random(due.pick).uniform(*span))
+        then_s = span and random.Random(due.pick).uniform(*span)
+        site.signal(due, self.whom, self.how, then_s)
 
 
 @dataclass(frozen=True)
-class FunctionsSignalled(Kind):
-    """The service of the functions gets a signal, and with it all of them."""
+class Surrounded(Kind):
+    """What is around a run has trouble."""
 
-    how: signal.Signals = signal.SIGKILL
+    what: Trouble = "store slow"
+    for_s: tuple[float, float] = (0.3, 2.0)
 
     def begin(self, site: Site, due: DueFault) -> None:
-        site.signal_functions(due, self.how)
+        site.trouble(due, self.what, random.Random(due.pick).uniform(*self.for_s))
 
 
 @dataclass(frozen=True)
@@ -210,14 +225,64 @@ def _kinds() -> list[Kind]:
             AtPoint("function killed", needs=burst, point="burst.work", do="kill"),
             AtPoint("function fails", needs=burst, point="burst.work", do="raise"),
             ForAWhile("functions slow", needs=burst, point="burst.work", do="slow"),
-            FunctionsSignalled("all functions killed", needs=burst),
+            Signalled("all functions killed", needs=burst, whom="functions"),
         ),
         *_group("clock", 0.08, ClockStep("clock step")),
         *_group("upkeep fails", 0.03, *upkeep),
         *_group("query fails", 0.01, *[kind for kind in fails if kind not in upkeep]),
         *_group("driver killed", 0.0, DriverKilled("driver killed", needs=frozenset({"process"}))),
         *_group("driver killed", 0.0, *of("driver", "killed"), *of("sink", "killed")),
+        *_of_clusters(),
     ]
+
+
+def _of_clusters() -> list[Kind]:
+    """What fails in a cluster, with a broker in front and an object store behind."""
+    stopped, terminated = signal.SIGSTOP, signal.SIGTERM
+    network: frozenset[Need] = frozenset({"network"})
+    kinds = [
+        *_group(
+            "executor lost",
+            0.05,
+            Signalled("executor killed", whom="executor"),
+            Signalled("executor terminated", whom="executor", how=terminated),
+            Signalled("executor stopped shortly", whom="executor", how=stopped, then_s=(0.2, 1.0)),
+            Signalled("executor stopped", whom="executor", how=stopped, then_s=(2.5, 5.0)),
+        ),
+        *_group(
+            "worker lost",
+            0.03,
+            Signalled("worker killed", whom="worker", then_s=(1.0, 3.0)),
+            Signalled("worker terminated", whom="worker", how=terminated, then_s=(1.0, 3.0)),
+            Signalled("machine killed", whom="machine", then_s=(1.0, 3.0)),
+            Signalled("machine stopped shortly", whom="machine", how=stopped, then_s=(0.3, 1.0)),
+            Signalled("machine stopped", whom="machine", how=stopped, then_s=(2.5, 5.0)),
+        ),
+        *_group("master lost", 0.01, Signalled("master killed", whom="master", then_s=(0.5, 2.0))),
+        *_group(
+            "broker lost",
+            0.02,
+            Signalled("broker killed", whom="broker", then_s=(0.1, 0.5)),
+            Signalled("broker stopped", whom="broker", how=stopped, then_s=(0.2, 2.0)),
+        ),
+        *_group(
+            "object store",
+            0.15,
+            Surrounded("object store slow", what="store slow"),
+            Surrounded("object store failing", what="store failing"),
+            Surrounded("object store throttled", what="store throttled"),
+            Surrounded("object store resets", what="store resets"),
+            Signalled("object store killed", whom="object store", then_s=(0.1, 0.5)),
+        ),
+        *_group(
+            "network",
+            0.08,
+            Surrounded("network cut", needs=network, what="network cut"),
+            Surrounded("network cut for long", needs=network, what="network cut", for_s=(2.0, 5.0)),
+            Surrounded("network slow", needs=network, what="network slow"),
+        ),
+    ]
+    return [replace(kind, needs=kind.needs | {"cluster"}) for kind in kinds]
 
 
 KINDS = {kind.name: kind for kind in _kinds()}

@@ -13,19 +13,22 @@ from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 import penstock as ps
+from penstock.live.sources.source import LiveSource
 from penstock.settings import Settings
 from penstock.sim.pieces import Numbers, Piece
 from penstock.sim.shapes import Shape
 from penstock.spark.arriving import Arriving, arriving
 from penstock.testing import Fault, Pace, Uncombined
+from penstock_bench.chaos.arena import Bearings
 from penstock_bench.chaos.orders import CLOCK, POINTS, OrderBook, Ordered, OrderedClock
 from penstock_bench.chaos.schedule import ChaosPlan
 from penstock_bench.workloads.draws import Draws
 
 KEYS, GROUPS, SLOTS = 60, 12, 12
+TOPIC, PARTITIONS = "chaos", 2
 WINDOW_MS, DELAY_MS, BEHIND_MS = 500, 500, 400
 FIRST_MS = 1_700_000_000_000
 """The event time at which a load begins."""
@@ -88,12 +91,28 @@ def group_of(key: Numbers) -> Numbers:
     return np.asarray(key % GROUPS, np.int64)
 
 
-def flow(spark: SparkSession, plan: ChaosPlan) -> ps.Flow:
-    """The flow of a run. Its load begins when it has come up."""
-    load = Arriving(arrivals(plan), ChaosRows(), partitions=2, at_most=EPOCH_ROWS)
-    source = arriving(spark, "chaos", load)
+def source(spark: SparkSession, plan: ChaosPlan, bearings: Bearings) -> DataFrame | LiveSource:
+    """Where the rows of a run come from: a topic, or they are made up as soon as the query has come up."""
+    if bearings.servers is None:
+        made = Arriving(arrivals(plan), ChaosRows(), partitions=PARTITIONS, at_most=EPOCH_ROWS)
+        return arriving(spark, "chaos", made)
+    return ps.kafka(
+        bearings.servers,
+        TOPIC,
+        schema=ChaosRows.columns,
+        metadata=["partition"],
+        spark_options={"maxOffsetsPerTrigger": EPOCH_ROWS},
+    )
+
+
+def flow(rows: DataFrame | LiveSource) -> ps.Flow:
+    """The flow of a run."""
+    # Partitions of a topic do not advance together.
+    partition = "partition" if isinstance(rows, LiveSource) else None
     return (
-        ps.flow(source, arrival="arrival", event_time="at", delay=DELAY_MS / 1000)
+        ps.flow(
+            rows, arrival="arrival", event_time="at", delay=DELAY_MS / 1000, partition=partition
+        )
         .key_by("g", "k", slots=SLOTS)
         .window(ps.tumbling(WINDOW_MS / 1000))
         .aggregate(n=ps.count(), s=ps.sum("v"))

@@ -1,8 +1,9 @@
 """The oracle: what the sink must hold, epoch by epoch, told from Spark's log and the rows alone.
 
-Which rows an epoch has is in Spark's log of offsets. A window closes in the first epoch whose
-watermark has reached its end, and the watermark of an epoch is the newest event time of the epochs
-before it, less the delay. So every row that the flow gives is known, and in which epoch.
+Which rows an epoch has is in Spark's log of offsets. Of n partitions the first has the rows 0, n, 2n and
+so on. A window closes in the first epoch whose watermark has reached its end, and the watermark of an
+epoch is the newest event time of the epochs before it, in the partition that is furthest behind, less the
+delay. So every row that the flow gives is known, and in which epoch.
 """
 
 from __future__ import annotations
@@ -12,10 +13,12 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
 
+from penstock.state.store.files import Files
 from penstock_bench.chaos.load import (
     DELAY_MS,
     GROUPS,
@@ -52,42 +55,73 @@ class SinkDifference:
 class SparkLog:
     """What Spark's log says of a run's epochs."""
 
-    ends: Mapping[int, int]
-    """Epoch -> the number of the first row that is neither in it nor before."""
+    ends: Mapping[int, tuple[int, ...]]
+    """Epoch -> how many rows of each partition are in it or before."""
     began: Began | None
     """When the load began, and with which row; None: it has not."""
     committed: int
     """The newest epoch that is committed; -1 if there is none."""
 
-    @staticmethod
-    def read(checkpoint: Path) -> SparkLog:
-        ends, began = {}, None
-        for epoch in _numbers(checkpoint / "offsets"):
-            offset = json.loads((checkpoint / f"offsets/{epoch}").read_text().splitlines()[2])
-            ends[epoch] = int(offset["row"])
+    def row(self, epoch: int) -> int:
+        """The number of the first row that is neither in an epoch nor before.
+
+        >>> SparkLog({0: (5,), 1: (9, 7)}, None, 1).row(0), SparkLog({1: (9, 7)}, None, 1).row(1)
+        (5, 15)
+        """
+        ends = self.ends[epoch]
+        return min(number_of(part, end, len(ends)) for part, end in enumerate(ends))
+
+
+class LogReader:
+    """Reads Spark's log, in which files are added and never changed: each of them once."""
+
+    def __init__(self, files: Files) -> None:
+        self._files, self._offsets = files, dict[int, Any]()
+
+    def read(self, began: Began | None = None) -> SparkLog:
+        """The log as it is. When the load began is in it where rows are made; else it is given."""
+        for epoch in self._numbers("offsets"):
+            text = None if epoch in self._offsets else self._files.read(f"offsets/{epoch}")
+            if text:
+                self._offsets[epoch] = json.loads(text.decode().splitlines()[2])
+        committed = max(self._numbers("commits"), default=-1)
+        ends = {}
+        for epoch, offset in sorted(self._offsets.items()):
+            if "row" not in offset:
+                (parts,) = offset.values()  # of the one topic
+                ends[epoch] = tuple(parts[str(part)] for part in range(len(parts)))
+                continue
+            ends[epoch] = (int(offset["row"]),)
             if offset["start_ms"] is not None:
                 began = Began(offset["start_ms"], offset["first"])
-        committed = max(_numbers(checkpoint / "commits"), default=-1)
-        return SparkLog({e: row for e, row in ends.items() if e <= committed}, began, committed)
+        return SparkLog({e: some for e, some in ends.items() if e <= committed}, began, committed)
+
+    def _numbers(self, folder: str) -> list[int]:
+        names = (found.name.rsplit("/", 1)[-1] for found in self._files.below(folder))
+        return sorted(int(name) for name in names if name.isdecimal())
 
 
-def _numbers(folder: Path) -> list[int]:
-    """The files of a log, in order."""
-    names = (file.name for file in folder.glob("[0-9]*"))
-    return sorted(int(name) for name in names if name.isdecimal())
+def number_of(partition: int, offset: int, partitions: int) -> int:
+    """The number of the row at an offset of a partition."""
+    return partition + partitions * offset
 
 
 def expected(plan: ChaosPlan, log: SparkLog) -> Epochs:
     """The rows that the flow must have given in the epochs of a log."""
     shape, rows, found = arrivals(plan), ChaosRows(), Epochs()
-    first = log.began.first if log.began else max(log.ends.values(), default=0)
+    first = log.began.first if log.began else max(map(log.row, log.ends), default=0)
     windows: dict[int, np.ndarray[tuple[int, int], np.dtype[np.int64]]] = {}
     totals = np.zeros((GROUPS, 3), np.int64)
-    newest_ms, begin = 0, 0
-    for epoch, end in log.ends.items():
-        found[epoch] = Counter(_closed(windows, totals, newest_ms - DELAY_MS))
-        number = np.arange(begin, end, dtype=np.int64)
-        if len(number):
+    newest_ms, begins = dict[int, int](), dict[int, int]()
+    for epoch, ends in log.ends.items():
+        watermark_ms = min(newest_ms.values(), default=0) - DELAY_MS
+        found[epoch] = Counter(_closed(windows, totals, watermark_ms))
+        for part, end in enumerate(ends):
+            offset = np.arange(begins.get(part, 0), end, dtype=np.int64)
+            begins[part] = end
+            if not len(offset):
+                continue
+            number = part + len(ends) * offset
             t_us = np.zeros_like(number)  # those of the lead-in have no time of arrival
             t_us[number >= first] = shape.arrival_us(number[number >= first] - first)
             at_ms, k, v = rows.numbers(number, t_us)
@@ -95,8 +129,7 @@ def expected(plan: ChaosPlan, log: SparkLog) -> Epochs:
                 of = at_ms // WINDOW_MS == start
                 held = windows.setdefault(start, np.zeros((KEYS, 2), np.int64))
                 np.add.at(held, k[of], np.stack([np.ones_like(v[of]), v[of]], axis=1))
-            newest_ms = max(newest_ms, int(at_ms.max()))
-        begin = end
+            newest_ms[part] = max(newest_ms.get(part, 0), int(at_ms.max()))
     return found
 
 

@@ -76,7 +76,7 @@ def outcome_of(
     first = {epoch["epoch"]: epoch["at_s"] for epoch in reversed(epochs)}
     reached = np.maximum.accumulate([first[number] for number in sorted(first)])
     delivered = [
-        Delivered(log.ends[number], 1000 * at_s)
+        Delivered(log.row(number), 1000 * at_s)
         for number, at_s in zip(sorted(first), reached.tolist(), strict=True)
         if number in log.ends
     ]

@@ -18,7 +18,8 @@ from pyspark.sql import SparkSession
 
 from penstock_bench.chaos.arena import MARK, ChaosArena
 from penstock_bench.chaos.driver import drive
-from penstock_bench.chaos.kinds import DueFault
+from penstock_bench.chaos.ground import Ground
+from penstock_bench.chaos.kinds import DueFault, Trouble, Whom
 from penstock_bench.chaos.orders import FaultOrder
 
 _WAITS_S = 10.0
@@ -119,31 +120,33 @@ class DriverThread:
 class LiveSite:
     """A running query and its processes. See `kinds.Site`. Used by one thread."""
 
-    def __init__(self, arena: ChaosArena, driver: Driver) -> None:
-        self._arena, self._driver, self._book = arena, driver, arena.book
+    def __init__(self, arena: ChaosArena, driver: Driver, ground: Ground) -> None:
+        self._arena, self._driver, self._ground = arena, driver, ground
+        self._book = arena.book
         self._later: list[tuple[float, Callable[[], None]]] = []
 
     def order(self, due: DueFault, point: str, do: str, for_s: float = 0.0) -> None:
         self._book.put(point, FaultOrder(due.number, do, for_s))
         self._after(_WAITS_S + for_s, lambda: self._book.withdraw(point, due.number))
 
-    def signal_host(self, due: DueFault, how: signal.Signals, then_s: float | None = None) -> None:
-        hosts = self._arena.hosts
-        if not hosts:
+    def signal(
+        self, due: DueFault, whom: Whom, how: signal.Signals, then_s: float | None = None
+    ) -> None:
+        found = self._processes(whom)
+        struck = random.Random(due.pick).choice(found) if found else []
+        if not [process for process in struck if _signalled(process, how)]:
             return
-        name = random.Random(due.pick).choice(sorted(hosts))
-        host = self._below_driver(lambda process: process.pid == hosts[name])
-        if not host or not _signalled(host[0], how):
-            return
-        self._book.note(due.number, host=name)
+        self._book.note(due.number, whom=whom, struck=struck[0].pid)
         if how == signal.SIGSTOP:
             clear = signal.SIGKILL if then_s is None else signal.SIGCONT
-            self._after(then_s or _LIES_S, lambda: _signalled(host[0], clear))
+            self._after(then_s or _LIES_S, lambda: [_signalled(one, clear) for one in struck])
+        elif then_s is not None:
+            self._after(then_s, lambda: self._ground.revive(whom))
 
-    def signal_functions(self, due: DueFault, how: signal.Signals) -> None:
-        for service in self._below_driver(lambda process: _SERVICE in process.cmdline()):
-            if _signalled(service, how):
-                self._book.note(due.number)
+    def trouble(self, due: DueFault, what: Trouble, for_s: float) -> None:
+        over = self._ground.trouble(what, random.Random(due.pick))
+        self._book.note(due.number, what=what)
+        self._after(for_s, over)
 
     def kill_driver(self, due: DueFault) -> None:
         self._driver.kill()
@@ -172,14 +175,35 @@ class LiveSite:
     def _after(self, seconds: float, do: Callable[[], object]) -> None:
         self._later.append((time.monotonic() + seconds, lambda: (do(), None)[1]))
 
-    def _below_driver(self, which: Callable[[psutil.Process], bool]) -> list[psutil.Process]:
-        found = []
-        with suppress(psutil.Error):
-            for process in psutil.Process(self._driver.pid).children(recursive=True):
-                with suppress(psutil.Error):
-                    if which(process):
-                        found.append(process)
-        return found
+    def _processes(self, whom: Whom) -> list[list[psutil.Process]]:
+        if whom == "host":
+            hosts = [_process(pid) for pid in sorted(set(self._arena.hosts.values()))]
+            return [[one] for one in hosts if one and _runs(one, ".daemon")]
+        if whom == "functions":
+            driver = _process(self._driver.pid)
+            below = _below(driver) if driver else []
+            found = [one for one in below if _runs(one, _SERVICE)]
+            return [found] if found else []
+        return self._ground.processes(whom)
+
+
+def _process(pid: int) -> psutil.Process | None:
+    with suppress(psutil.Error):
+        return psutil.Process(pid)
+    return None
+
+
+def _below(process: psutil.Process) -> list[psutil.Process]:
+    with suppress(psutil.Error):
+        return process.children(recursive=True)
+    return []
+
+
+def _runs(process: psutil.Process, module: str) -> bool:
+    """Whether it is a process of that Python module: a number may be another one's by now."""
+    with suppress(psutil.Error):
+        return any(word.endswith(module) for word in process.cmdline())
+    return False
 
 
 def _signalled(process: psutil.Process, how: signal.Signals) -> bool:

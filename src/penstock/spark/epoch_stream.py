@@ -195,9 +195,8 @@ class EpochStream:
                     # The sink has the epoch already, or wants only some of it: hosts need all.
                     df.write.format("noop").mode("append").save()
             except Exception as failed:
-                if private.lost_executors(failed):
-                    told = str(failed).strip().split("\n")[0]
-                    raise HostLostError(f"couriers lost their executors: {told}") from failed
+                if lost := private.lost_executors(failed):
+                    raise HostLostError(f"couriers lost their executors: {lost}") from failed
                 raise
             finally:
                 context.removeJobTag(tag)

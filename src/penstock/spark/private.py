@@ -168,9 +168,10 @@ _HUSHED = (
     "org.apache.spark.executor.Executor",
     "org.apache.spark.TaskContextImpl",
     "org.apache.spark.sql.execution.datasources.FileFormatWriter",
+    "org.apache.spark.network.client.TransportClient",
 )
-"""Loggers of tasks that fail, of those that end while Spark itself does, and of writes that are given up with
-the run of an epoch."""
+"""Loggers of tasks that fail, of those that end while Spark itself does, of writes that are given up with the
+run of an epoch, and of what was sent to an executor that is lost, which another one tells."""
 
 
 def hush_executor(spark: SparkSession) -> None:
@@ -187,10 +188,15 @@ def executors(spark: SparkSession) -> int:
     return len(spark.sparkContext._jsc.sc().statusTracker().getExecutorInfos()) - 1
 
 
-def lost_executors(failed: Exception) -> bool:
-    """Whether a job failed since executors died under one of its tasks again and again, of whatever cause: as
-    little a fault of the job as the death of a host is."""
-    return "ExecutorLostFailure" in str(failed)
+def lost_executors(failed: Exception) -> str:
+    """What Spark says of a job that failed since executors died under one of its tasks again and again, of
+    whatever cause: as little a fault of the job as the death of a host is. Empty for other failures.
+
+    >>> lost_executors(ValueError("An error occurred\\n failed 4 times: ExecutorLostFailure (executor 3)"))
+    'failed 4 times: ExecutorLostFailure (executor 3)'
+    """
+    lines = str(failed).splitlines()
+    return next((line.strip() for line in lines if "ExecutorLostFailure" in line), "")
 
 
 def is_local(spark: SparkSession | SparkContext) -> bool:

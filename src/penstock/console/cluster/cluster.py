@@ -11,8 +11,11 @@ that this process finds. Nothing is left running at the end, whatever has become
 
 from __future__ import annotations
 
+import errno
+import http.client
 import json
 import os
+import random
 import shutil
 import signal
 import socket
@@ -22,8 +25,8 @@ import tempfile
 import time
 import urllib.request
 import uuid
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -39,6 +42,9 @@ _COME_UP_S = 120.0
 """Seconds that a master or worker may take to come up."""
 _LOOK_S = 0.1
 """Seconds between two looks at what is waited for."""
+_PORTS = range(10_000, 32_000)
+"""Below those that a system gives to whoever takes any: nobody has them before the master does, or while it
+is away."""
 _LOG_CHARACTERS = 2_000
 """Characters of a log that an error shows."""
 _DAEMON_MEMORY = "256m"
@@ -75,11 +81,21 @@ class Shape:
 
 
 @dataclass(frozen=True)
+class Machine:
+    """Where a daemon runs."""
+
+    address: str
+    within: tuple[str, ...] = ()
+    """The command that runs another one there, if it is not simply started here."""
+
+
+@dataclass(frozen=True)
 class Worker:
     """A worker's process, and what it has started."""
 
     name: str
     process: psutil.Process
+    machine: Machine
 
     @property
     def pid(self) -> int:
@@ -128,9 +144,18 @@ class Worker:
 class Cluster:
     """A cluster of this process; `start` brings it up, `end` takes all of it down."""
 
-    def __init__(self, folder: Path, shape: Shape, mark: str | None = None) -> None:
-        """The folder is its own."""
+    def __init__(
+        self,
+        folder: Path,
+        shape: Shape,
+        mark: str | None = None,
+        machines: Sequence[Machine] = (),
+    ) -> None:
+        """The folder is its own. Workers are on these machines, by turns; without any, they are where the
+        master is."""
         self.folder, self.shape = folder, shape
+        self._head = Machine(shape.address)
+        self._machines = tuple(machines) or (self._head,)
         self.mark = mark or uuid.uuid4().hex
         port, self._ui_port = _free_ports(shape.address, 2)
         self.master = f"spark://{shape.address}:{port}"
@@ -156,6 +181,7 @@ class Cluster:
         applications again some seconds later."""
         process = self.master_process = self._daemon(
             "master",
+            self._head,
             "org.apache.spark.deploy.master.Master",
             *("--host", self.shape.address, "--port", str(self._port)),
             *("--webui-port", str(self._ui_port)),
@@ -193,7 +219,7 @@ class Cluster:
                 url, None, 5
             ) as answer:
                 told: dict[str, Any] = json.load(answer)
-        except (OSError, ValueError):
+        except (OSError, ValueError, http.client.HTTPException):
             return {}
         return told
 
@@ -218,27 +244,31 @@ class Cluster:
         """Start a worker; returns at once."""
         self._named += 1
         name, shape = f"worker-{self._named}", self.shape
+        used = [worker.machine for worker in self.workers if _runs(worker.process)]
+        machine = min(self._machines, key=used.count)
         process = self._daemon(
             name,
+            machine,
             "org.apache.spark.deploy.worker.Worker",
-            *("--host", shape.address, "--webui-port", "0"),
+            *("--host", machine.address, "--webui-port", "0"),
             *("--cores", str(shape.cores), "--memory", shape.memory),
             *("--work-dir", str(self.folder / "work" / name), self.master),
         )
-        worker = Worker(name, process)
+        worker = Worker(name, process, machine)
         self.workers.append(worker)
         return worker
 
-    def _daemon(self, name: str, kind: str, *arguments: str) -> psutil.Process:
-        command = [str(_spark_home() / "bin/spark-class"), kind, *arguments]
+    def _daemon(self, name: str, machine: Machine, kind: str, *arguments: str) -> psutil.Process:
+        command = [str(_spark_home() / "bin/spark-class"), kind]
+        command += ["--properties-file", str(self._settings), *arguments]
         with self._log(name).open("ab") as log:
             return psutil.Popen(
-                [*command[:2], "--properties-file", str(self._settings), *command[2:]],
+                [*machine.within, *command],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
                 cwd=self.folder,
-                env=environment(os.environ, self.folder, self.shape.address, self.mark),
+                env=environment(os.environ, self.folder, machine.address, self.mark),
                 start_new_session=True,  # Ctrl-C on a terminal is for its owner
             )
 
@@ -260,11 +290,13 @@ class Cluster:
 
 
 @contextmanager
-def running_cluster(shape: Shape | None = None, folder: Path | None = None) -> Iterator[Cluster]:
+def running_cluster(
+    shape: Shape | None = None, folder: Path | None = None, machines: Sequence[Machine] = ()
+) -> Iterator[Cluster]:
     """A cluster that ends with the block, and with this process, however that ends. Without a folder for
-    it, a temporary one is used, and removed."""
+    it, a temporary one is used, and removed. Its workers are on these machines, if there are any."""
     place = folder or Path(tempfile.mkdtemp(prefix="penstock-cluster-"))
-    cluster = Cluster(place, shape or Shape())
+    cluster = Cluster(place, shape or Shape(), machines=machines)
     reaper = subprocess.Popen(
         [sys.executable, "-m", "penstock.console.cluster.reaper", cluster.mark],
         stdin=subprocess.PIPE,
@@ -322,11 +354,19 @@ def _spark_home() -> Path:
 
 def _free_ports(address: str, count: int) -> list[int]:
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
-    sockets = [socket.create_server((address, 0), family=family) for _ in range(count)]
-    ports: list[int] = [one.getsockname()[1] for one in sockets]
-    for one in sockets:
-        one.close()
-    return ports
+    ports: list[int] = []
+    with ExitStack() as held:
+        for port in random.sample(_PORTS, len(_PORTS)):
+            try:
+                held.enter_context(socket.create_server((address, port), family=family))
+            except OSError as refused:
+                if refused.errno != errno.EADDRINUSE:
+                    raise
+                continue
+            ports.append(port)
+            if len(ports) == count:
+                return ports
+    raise SettingError(f"no ports are free at {address}", hint="use another address")
 
 
 def _bracketed(address: str) -> str:

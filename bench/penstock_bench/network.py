@@ -1,4 +1,4 @@
-"""Machines for tests: network namespaces on one switch, whose links can be cut, slowed and made lossy.
+"""Machines on this one: network namespaces on one switch, whose links can be cut, slowed and made lossy.
 
     with Network("head", "left", "right") as network:
         process = network.start("left", ["python", "server.py", network.address("left")])
@@ -17,6 +17,7 @@ next one.
 
 from __future__ import annotations
 
+import ctypes
 import os
 import shutil
 import subprocess
@@ -88,6 +89,19 @@ class Network:
     def number(self, name: str) -> int:
         """What the system calls a machine's network: the inode of its namespace."""
         return os.stat(f"/var/run/netns/{self._spaces[name]}").st_ino
+
+    @contextmanager
+    def entered(self, name: str) -> Iterator[None]:
+        """Let this thread, and the threads and processes that it starts meanwhile, be on a machine."""
+        with (
+            open("/proc/thread-self/ns/net") as back,
+            open(f"/var/run/netns/{self._spaces[name]}") as space,
+        ):
+            _enter(space.fileno())
+            try:
+                yield
+            finally:
+                _enter(back.fileno())
 
     def command(self, name: str, command: Sequence[str]) -> list[str]:
         """A command line that runs a command on a machine."""
@@ -205,6 +219,11 @@ class Network:
                 if stream is not None:
                     with suppress(OSError):
                         stream.close()
+
+
+def _enter(space: int) -> None:
+    if ctypes.CDLL(None, use_errno=True).setns(space, 0):
+        raise OSError(ctypes.get_errno(), "cannot enter the network of a machine")
 
 
 def _run(*command: str) -> str:
