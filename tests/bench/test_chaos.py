@@ -186,7 +186,7 @@ def test_partitions_of_a_topic_hold_the_watermark_back(tmp_path: Path) -> None:
 
 
 def test_a_cluster_has_faults_of_its_own() -> None:
-    plan = ChaosPlan(4, 1500, allows=("burst", "process", "cluster"))
+    plan = ChaosPlan(4, 1500, allows=("burst", "process", "cluster", "network"))
     groups = {KINDS[due.kind].group for due in schedule(plan)}
     own = {kind.group for kind in KINDS.values() if "cluster" in kind.needs}
     assert own <= groups

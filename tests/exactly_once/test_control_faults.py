@@ -262,7 +262,10 @@ def test_a_new_host_that_never_comes_up_is_given_up(tmp_path: Path, birth: str) 
         assert flow.treating(), "given up too early"
         give_up(flow)
         (failed,) = flow.entries("failed")
-        assert failed.facts["why"] == "a host did not come up in time"
+        assert (
+            failed.facts["why"]
+            == "a host did not come up in time; no more are asked for in the next 120 s"
+        )
         assert not flow.entries("done")
         assert sorted(flow.cluster.jobs.live) == ["sums/0", "sums/1"]
         flow.cluster.births = {}
@@ -317,7 +320,10 @@ def test_a_host_that_dies_for_good_does_not_keep_control_waiting(tmp_path: Path)
         give_up(flow)
         lost, refused = flow.entries("host lost", "refused")
         assert lost.facts["host"] == "sums/1"
-        assert refused.facts["why"] == "a host did not come up in time"
+        assert (
+            refused.facts["why"]
+            == "a host did not come up in time; no more are asked for in the next 120 s"
+        )
         assert flow.cluster.relocation.hosts("sums") == ["sums/0"]
         flow.cluster.births = {}
         flow.order(spread)
