@@ -27,7 +27,7 @@ def test_the_public_names_are_these() -> None:
         "FunctionPrice", "HostLostError", "HostPrice", "KeyedFlow", "KeyedProcessor", "LambdaFunctions",
         "LocalFunctions", "Migration", "NullKeyError", "PenstockError", "Policy",
         "ProtocolError", "QueryStatus", "Row", "RowIds", "SLA", "SettingError", "Settings", "StepError",
-        "ProtocolError", "QueryStatus", "Row", "RowIds", "SLA", "SettingError", "Tls", "StepError",
+        "Tls",
         "StoreError", "Treatment", "Vitals", "Window", "WindowedFlow", "approx_distinct", "avg",
         "collect", "configure", "count", "count_distinct", "first", "flow", "foreach_arrow",
             "foreach_batch", "hopping", "kafka", "rate", "source",
