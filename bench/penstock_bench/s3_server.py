@@ -7,7 +7,6 @@ PENSTOCK_CACHE): some two minutes. It starts in a tenth of a second, and keeps i
 
 from __future__ import annotations
 
-import fcntl
 import os
 import secrets
 import shutil
@@ -24,6 +23,7 @@ from pathlib import Path
 import pyarrow.fs as pafs
 
 from penstock.errors import SettingError
+from penstock.spark.maven import cached, is_cached
 from penstock.state.store.s3 import s3_options
 
 VERSION = "v1.8.0"
@@ -109,19 +109,12 @@ def running_s3() -> Iterator[S3Server]:
 
 def has_s3() -> bool:
     """Whether the server's program is there, without building it."""
-    return (_home() / _NAME).exists()
+    return is_cached(_NAME)
 
 
 def s3_program() -> Path:
     """The server's program, built if it is not there."""
-    home = _home()
-    home.mkdir(parents=True, exist_ok=True)
-    folder = home / _NAME
-    with (home / f"{_NAME}.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not folder.exists():
-            _build(folder)
-    return folder / "versitygw"
+    return cached(_NAME, _build) / "versitygw"
 
 
 def _build(folder: Path) -> None:
@@ -147,10 +140,6 @@ def _build(folder: Path) -> None:
         ) from failed
     finally:
         shutil.rmtree(part, ignore_errors=True)
-
-
-def _home() -> Path:
-    return Path(os.environ.get("PENSTOCK_CACHE", "~/.cache/penstock")).expanduser()
 
 
 def _free_port() -> int:

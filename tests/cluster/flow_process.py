@@ -8,7 +8,6 @@ answered as a line of JSON. The flow writes to FOLDER/out and has its checkpoint
 
 from __future__ import annotations
 
-import json
 import signal
 import sys
 from dataclasses import dataclass, field
@@ -22,6 +21,7 @@ from penstock import codec
 from penstock.faults import Fault, arm
 from penstock.spark.query import FlowQuery
 from tests.cluster.strikes import Strike, Whom
+from tests.testing.answering import answer_until_closed
 
 KEYS, PARTITIONS = 97, 2
 BATCH = 500
@@ -109,15 +109,7 @@ def main() -> None:
         conf={"spark.executor.memory": "512m"} | wanted.conf,
     )
     query = start(spark, folder, wanted)
-    for line in sys.stdin:
-        try:
-            answer = eval(line, {"query": query, "spark": spark})
-        except Exception as refused:  # an order that is refused, a host that is gone
-            answer = repr(refused)
-        print(json.dumps(answer, default=repr), flush=True)
-    query.stop()
-    spark.stop()
-    print(json.dumps(query.status.state), flush=True)
+    answer_until_closed(spark, query)
 
 
 if __name__ == "__main__":

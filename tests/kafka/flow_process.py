@@ -8,13 +8,13 @@ passes POINT for the fifth time is killed.
 
 from __future__ import annotations
 
-import json
 import sys
 from typing import Any
 
 import penstock as ps
 from penstock.faults import Fault, arm
 from penstock.spark.query import FlowQuery
+from tests.testing.answering import answer_until_closed
 
 FIRST, SECOND = "window-1", "aggregate-2"
 
@@ -54,15 +54,7 @@ def start(
 def main() -> None:
     spark = ps.session(cores=12)
     query = start(*sys.argv[1:])
-    for line in sys.stdin:
-        try:
-            answer = eval(line, {"query": query})
-        except Exception as refused:  # an order that is refused, a host that is gone
-            answer = repr(refused)
-        print(json.dumps(answer, default=repr), flush=True)
-    query.stop()
-    spark.stop()
-    print(json.dumps(query.status.state), flush=True)
+    answer_until_closed(spark, query)
 
 
 if __name__ == "__main__":

@@ -8,13 +8,13 @@ OUTPUT is a topic. Each line is a Python expression about `query`; what it gives
 
 from __future__ import annotations
 
-import json
 import logging
 import sys
 from typing import Any
 
 import penstock as ps
 from penstock.spark.query import FlowQuery
+from tests.testing.answering import answer_until_closed
 
 
 def start(
@@ -46,15 +46,7 @@ def main() -> None:
     else:
         spark = ps.session(cores=8, kafka=True)
     query = start(*sys.argv[1:])
-    for line in sys.stdin:
-        try:
-            answer = eval(line, {"query": query})
-        except Exception as refused:  # an order that is refused, a host that is gone
-            answer = repr(refused)
-        print(json.dumps(answer, default=repr), flush=True)
-    query.stop()
-    spark.stop()
-    print(json.dumps(query.status.state), flush=True)
+    answer_until_closed(spark, query)
 
 
 if __name__ == "__main__":

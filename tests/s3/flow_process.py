@@ -8,7 +8,6 @@ the same flow once more on the same checkpoint; what it gives is answered as a l
 
 from __future__ import annotations
 
-import json
 import sys
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +15,7 @@ from typing import Any
 import penstock as ps
 from penstock import codec
 from penstock.spark.query import FlowQuery
+from tests.testing.answering import answer_until_closed
 
 RATE, KEYS = 1_000, 40
 
@@ -54,15 +54,7 @@ def main() -> None:
     settings = {f"spark.hadoop.fs.s3a.{name}": value for name, value in run.s3a.items()}
     spark = ps.session(cores=10, s3=run.mode != "live", conf=settings)
     query = start(run)
-    for line in sys.stdin:
-        try:
-            answer = eval(line, {"query": query, "again": lambda: start(run)})
-        except Exception as refused:
-            answer = repr(refused)
-        print(json.dumps(answer, default=repr), flush=True)
-    query.stop()
-    spark.stop()
-    print(json.dumps(query.status.state), flush=True)
+    answer_until_closed(spark, query, again=lambda: start(run))
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -36,13 +36,18 @@ class Artifact(NamedTuple):
 def jar_folder(name: str, artifacts: Iterable[Artifact], transitive: bool = False) -> Path:
     """The cache's folder of that name with the artifacts' jars, fetched by whoever needs them first.
     `transitive` fetches what they depend on, too. A `SettingError` if they cannot be had."""
+    return cached(name, lambda folder: _fill(folder, list(artifacts), transitive))
+
+
+def cached(name: str, fill: Callable[[Path], None]) -> Path:
+    """The cache's folder of that name, made by whoever needs it first; others wait for it."""
     home = _home()
     home.mkdir(parents=True, exist_ok=True)
     folder = home / name
     with (home / f"{name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not folder.exists():
-            _fill(folder, list(artifacts), transitive)
+            fill(folder)
     return folder
 
 
