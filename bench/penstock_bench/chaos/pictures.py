@@ -17,9 +17,10 @@ _GOAL_S = 5.0
 
 
 def pictures(report: Result) -> Pictures:
-    found: Pictures = {"chaos-latency": partial(_latency, report)}
+    name = "chaos-cluster" if "cluster" in report["settings"]["allows"] else "chaos"
+    found: Pictures = {f"{name}-latency": partial(_latency, report)}
     if any(kind["happened"] for kind in report["results"]["kinds"]):
-        found["chaos-recovery"] = partial(_recovery, report)
+        found[f"{name}-recovery"] = partial(_recovery, report)
     return found
 
 
