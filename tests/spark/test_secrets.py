@@ -20,6 +20,7 @@ from penstock.faults import Fault
 from penstock.settings import Settings, Tls
 from penstock.wire.access import Access
 from penstock.wire.flight import PING
+from tests.spark.sources import numbers, run, stream, write_files
 from tests.spark.test_faults import await_condition
 from tests.spark.test_live import counted, counts, wanted
 from tests.testing.certificates import Authority
@@ -124,6 +125,21 @@ def probe(spark: SparkSession, tls: Tls) -> tuple[int, list[str]]:
     return len(ports), is_open
 
 
+def test_a_flow_over_tls_and_no_token_in_its_checkpoint(
+    spark: SparkSession, tmp_path: Path, checkpoint: str
+) -> None:
+    """What always runs of this module."""
+    tls = Authority(tmp_path / "authority").tls("DNS:penstock", name="penstock")
+    write_files(tmp_path / "in", numbers(files=1, rows=100, keys=7))
+    flow = ps.flow(stream(spark, tmp_path / "in")).key_by("k").aggregate(n=ps.count())
+    query, sink = run(flow, checkpoint, hosts=1, settings=Settings(tls=tls))
+    assert sum(row["n"] for row in sink.rows()) == 100
+    written = b"".join(file.read_bytes() for file in Path(checkpoint).rglob("*") if file.is_file())
+    for token in (query._parts.access.token, query._parts.control_token):
+        assert token.encode() not in written
+
+
+@pytest.mark.slow
 @pytest.mark.timeout(280)
 def test_flows_over_tls_and_no_secret_in_what_spark_writes(tmp_path: Path) -> None:
     tls = Authority(tmp_path / "authority").tls("DNS:penstock")
