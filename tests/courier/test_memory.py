@@ -50,6 +50,8 @@ PLANS: dict[str, StepPlan] = {
 class Sink:
     """A host and a driver that take everything and keep nothing."""
 
+    greeted = True
+
     @contextmanager
     def exchange(self, header: bytes, timeout_ms: int) -> Iterator[tuple[Any, Any]]:
         def take(*_: object) -> None:

@@ -204,7 +204,7 @@ def test_what_live_cannot_do_is_refused(spark: SparkSession, tmp_path: Path) -> 
         wide.start(sink, **live, hosts=40)
     with pytest.raises(FlowError, match="mode"):
         flow.start(sink, mode="often")  # type: ignore[arg-type]
-    for only_live in ({"couriers": 1}, {"delivery": "twice"}, {"checkpoint_every": "2s"}):
+    for only_live in ({"couriers": 1}, {"checkpoint_every": "2s"}):
         with pytest.raises(SettingError, match="live flows"):
             flow.start(sink, checkpoint=live["checkpoint"], **only_live)
     with pytest.raises(SettingError, match="delta"):
