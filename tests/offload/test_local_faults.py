@@ -58,13 +58,14 @@ def some_rows(seed: int) -> list[Row]:
 
 def test_burst_workers_are_killed_and_stopped_in_the_middle(tmp_path: Path) -> None:
     totals: dict[str, int] = {}
-    started = LocalFunctions(at_most=3, keep_warm=3).start(FLOW, "run", Access("token"))
+    access = Access("token")
+    started = LocalFunctions(at_most=3, keep_warm=3).start(FLOW, "run", access)
     by = Helped(FLOW, started.reach, seed=4, deadline_ms=600)
     by.chance = 1.0
     wrecker = Wrecker(started, times=6)
     answered = returned = 0
     try:
-        with cluster(FLOW, str(tmp_path), hosts=2, helped=by) as on:
+        with cluster(FLOW, str(tmp_path), hosts=2, helped=by, access=access) as on:
             for number in range(EPOCHS):
                 parts = [some_rows(2 * number), some_rows(2 * number + 1)]
                 on.run(parts)

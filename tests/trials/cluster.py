@@ -97,8 +97,10 @@ class MiniCluster:
         warm_epochs: int = WARM_EPOCHS,
         record: Callable[[Opening | Event], None] = lambda told: None,
         keeper: WorkerKeeper | None = None,
+        access: Access | None = None,
     ) -> None:
         """`record` gets all that control is told; it decides nothing on the first `warm_epochs`."""
+        self._given = access
         self.warm_epochs, self.record, self._keeper = warm_epochs, record, keeper
         self.bill: Bill | None = None
         """Of a flow that functions help."""
@@ -303,7 +305,7 @@ class MiniCluster:
     # The driver
 
     def _start_driver(self) -> None:
-        self.access = Access(secrets.token_hex(8))
+        self.access = self._given or Access(secrets.token_hex(8))
         store = self._claimed()
         self.place = store.place
         self.registry = Registry(LOOPBACK, self.access, lambda *_: self._cancel())
