@@ -131,7 +131,7 @@ class SubjectTrial:
             for tap in of.values():
                 tap.give(end=True)
         on.until(lambda: on.outcome is not None, "finished")
-        assert on.outcome == "finished"
+        assert on.outcome == "finished", repr(on.outcome)
         assert all(not p.late_rows for p in on.progress), "rows were late that cannot be"
         assert on.progress[-1].epoch == max(p.epoch for p in on.progress)
         if not on.deaths["driver"]:
