@@ -190,7 +190,9 @@ def test_the_jvm_makes_the_rows_of_ticks(spark: SparkSession) -> None:
     assert (auction % 100 == 0).mean() == pytest.approx(0.5, abs=0.02)
 
 
-@pytest.mark.parametrize("query", QUERIES)
+@pytest.mark.parametrize(
+    "query", [pytest.param(name, marks=[pytest.mark.slow] * (name != "sum")) for name in QUERIES]
+)
 def test_a_rate_is_tried_on_a_running_query(
     spark: SparkSession, query: str, tmp_path: Path
 ) -> None:
