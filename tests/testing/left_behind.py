@@ -84,8 +84,14 @@ def _marked() -> Iterator[psutil.Process]:
                 yield psutil.Process(pid)
 
 
+_NEVER_BACK = "kafka-transaction"
+"""A call that librdkafka may not come back from when brokers were away (`live/sinks/kafka.py`): its thread
+waits until the process ends."""
+
+
 def threads() -> Things:
-    """Python's threads, without those of native pools and those in which only Spark's code runs."""
+    """Python's threads, without those of native pools, those in which only Spark's code runs, and those that
+    librdkafka holds for ever."""
     found: dict[Hashable, str] = {}
     frames = sys._current_frames()
     for thread in threading.enumerate():
@@ -96,7 +102,7 @@ def threads() -> Things:
         of_spark = any("/py4j/" in file or "/pyspark/" in file for file in files)
         if of_spark and not any("/penstock/" in file for file in files):
             continue
-        if not isinstance(thread, threading._DummyThread):
+        if not isinstance(thread, threading._DummyThread) and thread.name != _NEVER_BACK:
             found[thread] = thread.name
     return found
 
