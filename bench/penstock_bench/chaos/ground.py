@@ -38,9 +38,6 @@ class Ground(Protocol):
     def load(self) -> None:
         """Let rows come, once the driver is up."""
 
-    def end(self) -> None:
-        """Leave nothing running."""
-
 
 class LocalGround:
     """This machine, its disk, and a session of Spark's that is the driver's own."""
@@ -64,6 +61,3 @@ class LocalGround:
 
     def load(self) -> None:
         """Rows are made up by the source, from when the query is up."""
-
-    def end(self) -> None:
-        """There is nothing beside the driver."""

@@ -19,8 +19,8 @@ from penstock_bench.chaos.arena import ChaosArena
 from penstock_bench.chaos.load import PARTITIONS, TOPIC, ChaosRows, arrivals, group_of
 from penstock_bench.live.latency import Began
 
-LEAD_IN = 300
-"""Rows that come first, at once: with them the query comes up."""
+_LEAD_IN, _LEAD_IN_S = 60, 0.5
+"""Rows that come again and again, and the seconds between them, until the query has come up."""
 _UP_EPOCHS = 5
 """Epochs after which a query has come up."""
 _TICK_S = 0.01
@@ -43,8 +43,8 @@ def produce(arena: ChaosArena) -> None:
     )
     lead = _LeadIn(producer)
     while not arena.stopped and len(arena.notes("epochs")) < _UP_EPOCHS:
-        lead.send(LEAD_IN // _UP_EPOCHS)
-        time.sleep(0.5)
+        lead.send(_LEAD_IN)
+        time.sleep(_LEAD_IN_S)
     began = Began(int(time.time() * 1000) + 200, lead.sent)
     arena.tell_began(began)
     plan = arena.plan
