@@ -8,9 +8,9 @@ that left at once can drop what comes again after a failure (see `RowIds`).
 from __future__ import annotations
 
 import logging
-import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import wait
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,6 +22,7 @@ from penstock.extensions import imported
 from penstock.live.sinks.sink import NEVER, Delivery, LiveSink, LiveWriter, RowIds
 from penstock.live.sources.formats import ArrowStream, Avro, Format, Json, Raw
 from penstock.live.sources.kafka import METADATA, ToldOnce
+from penstock.wire.flight import in_own_thread
 
 _log = logging.getLogger("penstock.sinks")
 
@@ -292,25 +293,16 @@ def _comes_back(call: Callable[[], object], producer: Any, refused: type[Excepti
 
     It is left alone, in its thread, when the brokers have been back for a while, or do not come back in time.
     """
-    raised: list[Exception] = []
-
-    def run() -> None:
-        try:
-            call()
-        except Exception as failed:
-            raised.append(failed)
-
-    thread = threading.Thread(target=run, name="kafka-transaction", daemon=True)
-    thread.start()
+    under_way = in_own_thread(call, "kafka-transaction")
     until, answered = time.monotonic() + _WAIT_S, 0
-    thread.join(_LOOK_EACH_S)
-    while thread.is_alive() and answered < _LOOKS and time.monotonic() < until:
+    wait([under_way], _LOOK_EACH_S)
+    while not under_way.done() and answered < _LOOKS and time.monotonic() < until:
         try:
             producer.list_topics(timeout=1.0)  # the call may be waiting for a connection, too
             answered += 1
         except refused:
             answered = 0
-        thread.join(_LOOK_EACH_S)
-    if raised:
-        raise raised[0]
-    return not thread.is_alive()
+        wait([under_way], _LOOK_EACH_S)
+    if under_way.done():
+        under_way.result()
+    return under_way.done()
