@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -23,6 +24,9 @@ hypothesis.settings.register_profile(
     "tests", deadline=None, derandomize="PENSTOCK_FUZZ" not in os.environ
 )
 hypothesis.settings.load_profile("tests")
+
+# A shell starts what it leaves in the background with SIGINT ignored, and its children inherit that.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session", autouse=True)
