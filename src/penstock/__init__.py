@@ -33,8 +33,8 @@ The map, along the way of a record and then of a decision:
 
 Each folder's docstring is its own map. Imports go one way: cli, console, flows, spark, driver, sim,
 offload, live, then courier, host and control side by side, exchange, wire, plan, testing, operators, then
-state and runtime side by side, and at the bottom settings, faults, extensions, call_text, codec, model,
-kernel_cache and errors.
+state and runtime side by side, and at the bottom settings, faults, extensions, call_text, codec, logs,
+model, kernel_cache and errors.
 """
 
 import os
@@ -64,6 +64,7 @@ if TYPE_CHECKING:
     from penstock.live.sinks.sink import RowIds
     from penstock.live.sources.kafka import kafka
     from penstock.live.sources.rate import rate
+    from penstock.logs import log_to_stderr
     from penstock.model import SLA
     from penstock.offload.backends.aws.backend import LambdaFunctions
     from penstock.offload.backends.local.backend import LocalFunctions
@@ -100,6 +101,7 @@ _HOMES = {
     "live.sinks.sink": "RowIds",
     "live.sources.kafka": "kafka",
     "live.sources.rate": "rate",
+    "logs": "log_to_stderr",
     "model": "SLA",
     "offload.backends.aws.backend": "LambdaFunctions",
     "offload.backends.local.backend": "LocalFunctions",
@@ -176,6 +178,7 @@ __all__ = [
     "hopping",
     "kafka",
     "last",
+    "log_to_stderr",
     "max",
     "min",
     "new_host",

@@ -29,6 +29,7 @@ from penstock.errors import (
 from penstock.exchange.aside import Aside, bad_input
 from penstock.exchange.step_work import as_schema
 from penstock.faults import Fault, arm
+from penstock.logs import LogStyle, take_on
 from penstock.plan.epoch import EpochPlan
 from penstock.plan.steps import FlowPlan
 from penstock.wire.access import Access
@@ -72,8 +73,11 @@ class Courier:
     """Called in the task when no more batches come: raises `CutInputError` if that was not all."""
     lost_ms: int = 5_000
     """Milliseconds without an answer after which a courier complains of a host."""
+    log: LogStyle | None = None
+    """Level and format of log lines; None: Python's defaults."""
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        take_on(self.log)
         pa.set_cpu_count(1)
         arm(self.faults)
         plan, task = self.context()
@@ -94,10 +98,11 @@ class Courier:
         except CutInputError as cut:
             # The driver hears from Spark why that was.
             _log.warning(
-                "partition %d of epoch %d is left to another try: %s",
+                "Partition %d of epoch %d is left to another try of its task: %s",
                 task.partition,
                 plan.epoch,
                 cut,
+                extra={"partition": task.partition, "epoch": plan.epoch, "reason": str(cut)},
             )
             raise
         except Exception as failed:

@@ -24,6 +24,7 @@ from penstock.live.puller import Pulled, Puller, PullFailed, as_error
 from penstock.live.sinks.sink import NEVER, LiveSink, LiveWriter
 from penstock.live.sources.source import LiveSource
 from penstock.live.traffic import Traffic
+from penstock.logs import LogStyle
 from penstock.offload.courier.redirect import Returned
 from penstock.plan.steps import FlowPlan
 from penstock.settings import Settings
@@ -64,6 +65,8 @@ class CourierTask:
     """Whether somebody wants to have the rows that came too late."""
     helped: bool = False
     """Whether burst workers may help: the courier may have to do their work."""
+    log: LogStyle | None = None
+    """Level and format of log lines; None: Python's defaults."""
 
 
 class _Halt:
@@ -164,7 +167,13 @@ class CourierRun:
         if self._halted.is_set():
             return
         order = self.order
-        _log.info("courier %d cannot go on with run %d: %s", order.courier, order.run, error)
+        _log.info(
+            "Courier %d cannot go on with run %d: %s",
+            order.courier,
+            order.run,
+            error,
+            extra={"courier": order.courier, "run": order.run, "reason": str(error)},
+        )
         facts = {"run": order.run, "courier": order.courier, "error": to_wire(error)}
         with suppress(PenstockError):
             self._driver.call("stream_trouble", self._settings.rpc_timeout_ms, **facts)
@@ -268,7 +277,11 @@ class CourierRun:
                     self._halted.wait(_AGAIN_S)
                 except PenstockError as refused:
                     _log.warning(
-                        "epoch %d of courier %d: %s", passed.epoch, passed.courier, refused
+                        "The driver does not take epoch %d of courier %d: %s",
+                        passed.epoch,
+                        passed.courier,
+                        refused,
+                        extra={"epoch": passed.epoch, "courier": passed.courier},
                     )
                     break
                 else:

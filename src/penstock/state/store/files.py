@@ -260,14 +260,20 @@ class Files:
                     raise StoreError(f"{what}: {refused}", hint=hint) from refused
                 if not began:
                     began = f"{what}: {refused}"
-                    _log.warning("%s; trying again for a minute", began)
+                    _log.warning("%s; trying again for a minute", began, extra={"file": name})
                 self.trouble = f"{began}; {waited_s:.0f} s so far"
                 self._pause(pause_s)
                 waited_s += pause_s
             else:
                 if began:
                     self.trouble = ""
-                    _log.warning("%s of %s: done after %.1f s", name, self.uri, waited_s)
+                    _log.warning(
+                        "The store answers again: %s of %s is done after %.1f s",
+                        name,
+                        self.uri,
+                        waited_s,
+                        extra={"file": name, "took_ms": round(1000 * waited_s)},
+                    )
                 return result
         raise AssertionError("not reached")
 
