@@ -44,6 +44,8 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.kernel_cache import keep_kernels
 
+__version__ = "0.1.0"
+
 if TYPE_CHECKING:
     from penstock.control.elastic import Elastic
     from penstock.control.examine.vitals import Vitals

@@ -21,6 +21,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
+from penstock import __version__
 from penstock.cli.cluster import cluster
 from penstock.cli.ctl import ctl
 from penstock.cli.functions import functions
@@ -74,9 +75,7 @@ def _show(error: PenstockError) -> None:
 
 def _version(wanted: bool) -> None:
     if wanted:
-        from importlib.metadata import version
-
-        typer.echo(f"penstock {version('penstock')}")
+        typer.echo(f"penstock {__version__}")
         raise typer.Exit
 
 
