@@ -205,7 +205,7 @@ def hot_key(at: At, hot: HotKey) -> Entry:
     >>> from penstock.model import StepId
     >>> hot = HotKey(StepId("sum"), 12, "user=42", 5_200.0, 1.3, merges=True)
     >>> hot_key(At("sum", 0.0), hot).text.split(";")[0]
-    'user=42 in slot 12, 5,200 records/s: 130 % of what a host can take that does nothing else'
+    'user=42 in slot 12, 5,200 records/s: 130 % of the capacity of a host'
     """
     facts = {"slot": int(hot.slot), "key": hot.key, "rate": finite(hot.rate), "text": hot.text}
     text = f"{hot.key} in slot {hot.slot}, {hot.rate:,.0f} records/s: {hot.text}"

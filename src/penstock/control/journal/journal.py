@@ -50,7 +50,7 @@ class Journal:
         self._sink = sink
 
     def add(self, entry: Entry) -> bool:
-        """Add an entry and pass it to the sink, unless it only repeats another. Returns whether it was new."""
+        """Add an entry and pass it to the sink, unless it repeats another. Returns whether it was added."""
         place = (entry.step, entry.event, entry.facts.get("key"))
         if not worth_telling(self._newest.get(place), entry):
             return False
