@@ -80,7 +80,7 @@ def test_static_comes_to_its_number_at_once_and_stays(present: int, wanted: int)
     then = named(after(vitals, decision.treatments))
     assert len(then.hosts) == wanted
     assert min(counts(then)) > 0
-    assert f"there are {present}" in decision.reasons[0]
+    assert f"the step has {present} host" in decision.reasons[0]
     assert Static(wanted).decide(then, BOUNDS) == observed(then, BOUNDS)
 
 

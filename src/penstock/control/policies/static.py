@@ -8,6 +8,7 @@ from heapq import heapify, heappop, heapreplace
 import numpy as np
 
 from penstock.control.diagnose.diagnosis import observed
+from penstock.control.diagnose.outlook import hosts_text
 from penstock.control.examine.vitals import Floats, Ints, Vitals
 from penstock.control.policies.moves import moves
 from penstock.control.treat.decision import Bounds, Decision, Treatment, new_host
@@ -49,7 +50,9 @@ class Static:
             reasons.append(f"{self} is limited to {wanted}: {limits}")
         treatments = self._treatments(vitals, wanted)
         if treatments:
-            reasons.insert(0, f"{wanted} hosts should own slots; the step has {present} hosts")
+            reasons.insert(
+                0, f"{wanted} hosts should own slots; the step has {hosts_text(present)}"
+            )
         return (
             replace(decision, treatments=treatments, reasons=tuple(reasons))
             if reasons
