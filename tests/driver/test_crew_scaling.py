@@ -61,5 +61,5 @@ def test_a_dry_run_only_tells(tmp_path: Path) -> None:
         until(lambda: flow.journal)
         flow.pass_epochs(2)
         assert len(flow.couriers.run) == 3
-        assert flow.journal[0].text.startswith("would be so, were this no dry run: 1 courier")
+        assert flow.journal[0].text.startswith("dry run, would be: 1 courier")
         flow.stop()

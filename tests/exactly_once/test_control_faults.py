@@ -264,7 +264,7 @@ def test_a_new_host_that_never_comes_up_is_given_up(tmp_path: Path, birth: str) 
         (failed,) = flow.entries("failed")
         assert (
             failed.facts["why"]
-            == "a host did not come up in time; no more are asked for in the next 120 s"
+            == "a host did not come up in time; no more hosts are requested for 120 s"
         )
         assert not flow.entries("done")
         assert sorted(flow.cluster.jobs.live) == ["sums/0", "sums/1"]

@@ -175,7 +175,7 @@ def test_a_policy_without_a_text_is_told_of(tmp_path: Path) -> None:
 
 def test_a_record_without_its_beginning_is_refused() -> None:
     for lines in ([], [event_line(EpochDue(1.0))]):
-        with pytest.raises(CheckpointError, match="lack their beginning"):
+        with pytest.raises(CheckpointError, match="first line of the recorded events is missing"):
             read(lines)
 
 
