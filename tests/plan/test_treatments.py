@@ -44,7 +44,7 @@ def test_treatments_of_one_decision_follow_each_other() -> None:
 
 def test_no_slot_may_stay_on_a_host_that_leaves() -> None:
     topology = started(A, B)
-    with pytest.raises(SettingError, match="slot 4 would be on a host that leaves"):
+    with pytest.raises(SettingError, match="slot 4 would stay on a host that leaves"):
         topology.treat([A], [((3,), A)])
     assert (topology.hosts, topology.pending) == ([A, B], 0)
 
