@@ -104,7 +104,7 @@ def test_nulls_inside_lists_and_structs_are_none() -> None:
     mask = codec.null_rows(batch)
     assert mask is not None
     assert mask.tolist() == [True, True, False]
-    with pytest.raises(FlowError, match=r"holds a null.*What to do"):
+    with pytest.raises(FlowError, match=r"contains a null.*What to do"):
         codec.from_values([[1, None], {"a": 1}])
 
 
