@@ -46,7 +46,7 @@ def test_whatever_fails_shortly_is_tried_again(
     assert [(r.name, r.levelno) for r in caplog.records] == [
         ("penstock.store", logging.WARNING)
     ] * 2
-    assert "done after 0.7 s" in caplog.text
+    assert "succeeded after 0.7 s" in caplog.text
 
 
 @pytest.mark.parametrize("name", OPERATIONS)

@@ -178,7 +178,7 @@ def test_state_of_another_form_is_refused(store: Store) -> None:
     schema = schema_of(INTS).append(pa.field("more", pa.int64()))
     reader = StateReader(store, "step", INTS, schema, SLOTS)
     reader.refresh(0)
-    with pytest.raises(CheckpointError, match="total int64, name string; the flow's step has"):
+    with pytest.raises(CheckpointError, match="total int64, name string, but the flow's step has"):
         reader.find(keys_of(INTS, [1]))
 
 

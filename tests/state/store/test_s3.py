@@ -179,7 +179,7 @@ def test_what_is_wrong_is_told_at_once_with_what_to_do(s3: S3Server) -> None:
         assert not pauses or "endpoint" in changes
         return str(refused.value)
 
-    assert "make the bucket first" in told("s3://nosuchbucket/x")
+    assert "create the bucket" in told("s3://nosuchbucket/x")
     assert "check the keys" in told(access_key="nobody")
     assert "check the keys" in told(secret_key="wrong")
     assert "check that the endpoint" in told(endpoint="http://127.0.0.1:9")

@@ -194,7 +194,7 @@ def test_a_run_is_never_written_over(store: Store) -> None:
     store.write_merged("runs", "step", 3, "a", rows)
     store.write_merged("snapshots", "step", 3, "a", rows)
     store.write_merged("runs", "step", 3, "b", rows)
-    with pytest.raises(ProtocolError, match="is there already"):
+    with pytest.raises(ProtocolError, match="already exists"):
         store.write_merged("runs", "step", 3, "a", rows)
 
 

@@ -194,5 +194,5 @@ def test_refuses_rows_of_another_step() -> None:
         lambda: twins.parted.load(other.delta()),
         lambda: twins.parted.install(keys_of(CODECS[0], []), other.delta()),
     ):
-        with pytest.raises(CheckpointError, match="the stored state has columns"):
+        with pytest.raises(CheckpointError, match="the stored state has the columns"):
             take_in()

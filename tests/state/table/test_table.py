@@ -400,7 +400,7 @@ def test_what_the_protocol_does_not_allow_is_refused() -> None:
     table.drop(np.array([0]))
     with pytest.raises(ProtocolError, match="middle of an epoch"):
         table.load(table.delta())
-    with pytest.raises(ProtocolError, match="1 cuts cannot be settled: there are 0"):
+    with pytest.raises(ProtocolError, match="cannot settle 1 cuts: only 0 are open"):
         table.settle()
 
 
