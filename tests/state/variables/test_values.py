@@ -134,7 +134,7 @@ def test_rows_are_taken_by_place_or_by_name() -> None:
         assert form.write(row) == (1, "x")
     assert form.write(Row(c=1, d="x")) == (1, "x")
     for wrong, problem in [
-        ((1,), "1 values were given for the 2 columns a, b"),
+        ((1,), "a row has 1 values for the 2 columns a, b"),
         ({"a": 1}, "column 'b' is missing"),
         ({"a": 1, "b": "x", "c": 2}, "no column 'c'"),
         (5, "not a row"),
