@@ -59,11 +59,10 @@ class Reflex:
         """The rule for the task of one partition."""
         even = len(self.parts) != partitions
         part = 1 / partitions if even else self.parts[partition]
-        few = max(
-            1, math.floor(self.workers * part)
-        )  # rounded down, to keep the total within the limit
+        # rounded down, to keep the total within the maximum
+        workers = max(1, math.floor(self.workers * part))
         limit, room = part * self.limit, part * self.room
-        return replace(self, limit=limit, room=room, workers=few, parts=())
+        return replace(self, limit=limit, room=room, workers=workers, parts=())
 
     def share(self, rows: float) -> float:
         """Share of the rows that goes to burst workers. It never falls as rows increase."""

@@ -240,7 +240,7 @@ def test_a_call_pays_for_what_it_changes_not_for_the_whole_map() -> None:
     # the older cell, taken up again
     assert before.pairs is pairs
     assert (pairs[(7,)], len(pairs)) == ((7,), 100)
-    with pytest.raises(ProtocolError, match="given up"):
+    with pytest.raises(ProtocolError, match="after it was dropped"):
         len(after)
 
 

@@ -49,7 +49,7 @@ class KeyIndex(ABC):
 
     @property
     def nbytes(self) -> int:
-        """Bytes held, slack included."""
+        """Bytes of memory, spare room included."""
         return sum(array.nbytes for array in vars(self).values() if isinstance(array, np.ndarray))
 
     def upsert(self, keys: Keys) -> Array:

@@ -1,8 +1,7 @@
 """The files of a checkpoint, on any `pyarrow.fs` file system.
 
 Files are written atomically. On a local disk a file and its folder are durable when the write returns.
-Failed operations are retried for a minute. A wrong S3 configuration is reported at first use, without
-retries.
+Failed operations are retried for a minute. A wrong S3 configuration is reported within seconds, at first use.
 
 Files are read, never memory-mapped: if a mapped file shrinks or vanishes, as it may on a network file
 system, the process dies. Large files are read in pieces.

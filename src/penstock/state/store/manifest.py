@@ -232,10 +232,8 @@ def from_checked(facts: dict[str, Any], name: str, kind: type[T]) -> T:
     if format > 1 and zlib.crc32(json.dumps(facts).encode()) != checksum:
         damaged(name, "its checksum does not match")
     if format == 1 and isinstance(facts.get("base"), int):
-        facts |= {
-            "base": facts["base"] - 1,
-            "layout": "",
-        }  # format 1 stored the first epoch after it
+        # Format 1 stored the first epoch that counts, and had no layouts.
+        facts |= {"base": facts["base"] - 1, "layout": ""}
     try:
         value = codec.from_plain(facts, kind)
     except ProtocolError as wrong:
