@@ -200,10 +200,10 @@ def test_the_bad_row_is_found_also_when_all_rows_are_read_first(bad: set[int]) -
 @pytest.mark.parametrize(
     ("row", "problem"),
     [
-        (("ann",), "1 values were given for the 2 columns user, n"),
+        (("ann",), "a row has 1 values for the 2 columns user, n"),
         (("ann", "x"), "the column 'n' takes int64, not 'x' (str)"),
         ({"user": "ann", "m": 1}, "there is no column 'm', only user, n"),
-        (7, "7 (int) is not a row of the columns user, n: give a tuple, a dict or a Row"),
+        (7, "7 (int) is not a row of the columns user, n: use a tuple, a dict or a Row"),
     ],
 )
 def test_rows_that_do_not_fit_the_output_are_told(row: Any, problem: str) -> None:
