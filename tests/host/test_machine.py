@@ -133,10 +133,10 @@ def test_what_is_out_of_order_is_refused() -> None:
         host.seal(0, 0, 2)
     with pytest.raises(StaleRunError, match="no open channel"):
         host.close_channel(header(0, 7, 1), ROWS, rows((1, 1)))
-    with pytest.raises(ProtocolError, match="cannot change hands"):
+    with pytest.raises(ProtocolError, match="cannot be reassigned"):
         host.assign(Assignment(-1, (0, 1)))
     unborn = HostMachine(AggregateOperator(PLAN, 4, "step"))
-    with pytest.raises(ProtocolError, match="not been given its slots"):
+    with pytest.raises(ProtocolError, match="no slots assigned yet"):
         unborn.close_channel(header(0, 0, 1), ROWS, rows((1, 1)))
 
 
