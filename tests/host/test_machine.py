@@ -120,7 +120,7 @@ def test_a_sealed_epoch_can_be_taken_back_until_the_next_opens() -> None:
     assert told(answer.batches) == {1: (4, 2)}
     host.seal(0, 1, 2)
     host.close_channel(header(1, 0, 9), ROWS, rows((1, 2)))
-    with pytest.raises(ProtocolError, match="cannot return"):
+    with pytest.raises(ProtocolError, match="cannot roll back"):
         host.rollback(-1)
 
 
