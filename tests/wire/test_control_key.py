@@ -59,7 +59,7 @@ def test_a_folder_that_others_can_look_into_is_not_used(
     folder.chmod(0o777)
     KeyFile("f00d", "beef", {}).keep(KEY)
     assert list(folder.iterdir()) == []
-    assert "its token cannot be kept here" in caplog.text
+    assert "its token cannot be saved" in caplog.text
     folder.rmdir()
     (tmp_path / "elsewhere").mkdir(mode=0o700)
     folder.symlink_to(tmp_path / "elsewhere")
@@ -105,7 +105,7 @@ def test_the_location_beside_the_token_is_the_one_that_is_asked(tmp_path: Path) 
 
 @pytest.mark.parametrize("name", ["../x", "a/b", "", "f00d\n"])
 def test_a_checkpoint_names_no_other_file(name: str, tmp_path: Path) -> None:
-    with pytest.raises(SettingError, match="does not name a start"):
+    with pytest.raises(SettingError, match="not a valid name for a start"):
         key_of(CONTROL | {"run": name}, {"XDG_STATE_HOME": str(tmp_path)})
 
 
@@ -139,19 +139,19 @@ def test_nothing_is_known(tmp_path: Path) -> None:
         key_of(CONTROL, environ)
     with pytest.raises(SettingError, match="cannot be read from"):
         key_of(CONTROL, environ | {"PENSTOCK_CONTROL_TOKEN_FILE": str(tmp_path / "missing")})
-    with pytest.raises(SettingError, match="is not here"):
+    with pytest.raises(SettingError, match="no control token found"):
         key_of({"location": LOCATION, "token": "of an older release", "pid": 1}, environ)
 
 
 def test_tls_from_another_machine() -> None:
     environ = {"PENSTOCK_CONTROL_TOKEN": CHOSEN}
     secured = CONTROL | {"location": "grpc+tls://192.0.2.66:1"}
-    with pytest.raises(SettingError, match=r"speaks TLS.*set PENSTOCK_TLS_AUTHORITY"):
+    with pytest.raises(SettingError, match=r"uses TLS.*set PENSTOCK_TLS_AUTHORITY"):
         key_of(secured, environ)
     environ |= {"PENSTOCK_TLS_AUTHORITY": "ca.crt"}
     assert key_of(secured, environ).tls == Tls("", "", "ca.crt", mutual=False)
     environ |= {"PENSTOCK_TLS_CERTIFICATE": "me.crt", "PENSTOCK_TLS_KEY": "me.key"}
     environ |= {"PENSTOCK_TLS_NAME": "penstock"}
     assert key_of(secured, environ).tls == Tls("me.crt", "me.key", "ca.crt", "penstock")
-    with pytest.raises(SettingError, match="speaks no TLS"):  # who wrote that wants the token
+    with pytest.raises(SettingError, match="uses no TLS"):  # who wrote that wants the token
         key_of(CONTROL, environ)
