@@ -179,7 +179,7 @@ def test_an_empty_token_of_control_opens_nothing() -> None:
 
 def test_a_body_has_a_limit(server: Server) -> None:
     with closing(Endpoint(server.location, Access(RUN))) as endpoint:
-        with pytest.raises(ProtocolError, match=r"where 1000 are let through.*request_mb"):
+        with pytest.raises(ProtocolError, match=r"at most 1000 are allowed.*request_mb"):
             endpoint.call("order", 10_000, text="x" * 1_000)
         endpoint.call("order", 10_000, text="x" * 900)
 
@@ -270,7 +270,7 @@ def test_files_of_tls_that_are_not_there(tmp_path: Path) -> None:
         lambda: Server(Access(RUN, missing)),
         lambda: _ping("grpc+tls://[::1]:1", missing),
     ):
-        with pytest.raises(SettingError, match=r"cannot be read here.*on every machine"):
+        with pytest.raises(SettingError, match=r"cannot be read on this machine.*on every machine"):
             attempt()
 
 
