@@ -273,7 +273,7 @@ class Fetcher:
                 yield pa.Table.from_batches([chunk.data]).replace_schema_metadata(None)
 
     def _awaited(self, source: FrozenCopy, read: Callable[[], T]) -> T:
-        """Return the result of `read` from another host; fail once the driver or the network gives it up."""
+        """Return the result of `read` from another host; raise HostLostError if that host is lost."""
         answer = in_own_thread(read, "fetch-wait")
         watch = AnswerWatch([self._endpoints.at(source.location)], self._lost_ms, _ASK_S)
         while True:

@@ -139,7 +139,7 @@ class _Courier:
     """Number of the newest chunk that was taken."""
     looked_at: list[int] = field(default_factory=list)
     """Numbers of chunks that were taken, and not yet confirmed to the courier as applied."""
-    told: int = -1
+    confirmed: int = -1
     """Number of the chunk up to which the courier was told that all were applied."""
     busy_s: float = 0.0
     """Seconds of work that the courier was not told of yet."""
@@ -223,7 +223,7 @@ class Rounds:
         self.time = RunTime(holdings, self._work, now_ms, self._needs)
         self._behind: int | None = None
         """Newest reroute in effect, while due entries of its slots have not fired; None otherwise."""
-        self._told: int | None = None
+        self._sent_watermark: int | None = None
         """Watermark that couriers were last told."""
         self._rows, self._busy_s = 0, 0.0
 
@@ -629,12 +629,12 @@ class Rounds:
         for number in self._active:
             courier = self._couriers[number]
             # A courier that wakes is told only when time has reached all known watermarks.
-            news = watermark != self._told or (courier.wakes and not self.time.is_behind)
+            news = watermark != self._sent_watermark or (courier.wakes and not self.time.is_behind)
             took, done = courier.applied(held.get(number, set()))
-            if took == courier.told and not done and not news and number not in last:
+            if took == courier.confirmed and not done and not news and number not in last:
                 continue
             facts = Back(
-                took=None if took == courier.told else took,
+                took=None if took == courier.confirmed else took,
                 done=done,
                 watermark_ms=watermark if news else None,
                 busy_us=int(courier.busy_s * 1e6),
@@ -645,5 +645,5 @@ class Rounds:
                 outcome.sent.append(Sent(number, None, facts))
             else:
                 outcome.sent[place] = outcome.sent[place].with_facts(facts)
-            courier.told, courier.busy_s = took, 0.0
-        self._told = watermark
+            courier.confirmed, courier.busy_s = took, 0.0
+        self._sent_watermark = watermark

@@ -33,7 +33,7 @@ CONTROL = "control_"
 os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
 
 _log = logging.getLogger("penstock.access")
-_TELL_S = 60.0
+_LOG_EVERY_S = 60.0
 """Seconds between two log lines about refused requests."""
 
 
@@ -115,7 +115,7 @@ class TokenCheck(fl.ServerMiddlewareFactory):  # type: ignore[misc]
         self._run, self._control = _shown(token), _shown(control or "")
         self._has_control = bool(control)
         self._clock, self._lock = clock, threading.Lock()
-        self._refused, self._told_at = 0, -_TELL_S
+        self._refused, self._logged_at = 0, -_LOG_EVERY_S
 
     def start_call(self, info: Any, headers: dict[str, list[str]]) -> Controls | None:
         shown = headers.get("authorization", ())
@@ -136,9 +136,9 @@ class TokenCheck(fl.ServerMiddlewareFactory):  # type: ignore[misc]
         with self._lock:
             self._refused += 1
             now = self._clock()
-            if now - self._told_at < _TELL_S:
+            if now - self._logged_at < _LOG_EVERY_S:
                 return
-            refused, self._refused, self._told_at = self._refused, 0, now
+            refused, self._refused, self._logged_at = self._refused, 0, now
         _log.warning("%d requests without a valid token were refused", refused)
 
 

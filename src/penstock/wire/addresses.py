@@ -85,7 +85,7 @@ def is_here(address: str) -> bool:
 
 @dataclass(frozen=True)
 class Listen:
-    """Where a server listens, and the address at which others reach it."""
+    """A server's listening address and ports, and the address at which others reach it."""
 
     address: str
     """Address at which others reach the server."""

@@ -259,7 +259,7 @@ class StepGuide:
     two_stage: bool = False
     """Whether couriers combine the rows of each key in a chunk, if the step's state can be merged."""
     offload: Offload | None = None
-    """Which rows go to burst workers; None: no rows."""
+    """Rows that go to burst workers; None: no rows."""
 
 
 @dataclass(frozen=True)
