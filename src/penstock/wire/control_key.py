@@ -164,8 +164,8 @@ def _chosen(file: str | None, environ: Mapping[str, str]) -> str | None:
             return None
     if len(token) < _LEAST or not re.fullmatch(r"[!-~]+", token):
         raise SettingError(
-            f"the control token in {where} has {len(token)} characters: it needs {_LEAST} or more, all of them "
-            "ASCII letters, digits or punctuation",
+            f"the control token in {where} has {len(token)} characters: it needs {_LEAST} or more, and only "
+            "ASCII letters, digits and punctuation",
             hint=f"use {_LEAST} random characters or more, such as those of `openssl rand -hex 16`",
         )
     return token
