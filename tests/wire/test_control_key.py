@@ -121,7 +121,7 @@ def test_a_token_that_the_user_has_chosen(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("token", ["short", "x" * 15, "with space " * 4, "ümlaut" * 4, "tab\t" * 8])
-def test_a_short_or_invalid_token_is_refused(token: str, tmp_path: Path) -> None:
+def test_a_weak_or_invalid_token_is_refused(token: str, tmp_path: Path) -> None:
     file = tmp_path / "token"
     file.write_text(token)
     for attempt in (
