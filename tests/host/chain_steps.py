@@ -164,7 +164,7 @@ def model_of(spec: Spec) -> Model:
     return Processed(key, spec.salt, spec.kind == "timers", spec.kind == "batch")
 
 
-def flow_of(specs: Sequence[Spec], **how: Any) -> FlowPlan:
+def flow_of(specs: Sequence[Spec], **options: Any) -> FlowPlan:
     """Return a flow of these steps, of which at least one must have state."""
     steps, schema = list[Step](), SOURCE
     for number, spec in enumerate(specs):
@@ -175,7 +175,7 @@ def flow_of(specs: Sequence[Spec], **how: Any) -> FlowPlan:
             slots = 1 if spec.kind == "global" else spec.slots
             steps.append(KeyedStep(name, slots, plan_of(spec, schema)))
         schema = steps[-1].output
-    return FlowPlan((SourcePlan(SOURCE),), tuple(steps), **how)
+    return FlowPlan((SourcePlan(SOURCE),), tuple(steps), **options)
 
 
 def batch_of(rows: Sequence[Values]) -> pa.RecordBatch:

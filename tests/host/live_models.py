@@ -268,33 +268,33 @@ class World:
             yield ("manifest",)
 
     def happen(self, event: tuple[Any, ...]) -> None:
-        what, *where = event
-        if what == "deliver":
+        kind, *where = event
+        if kind == "deliver":
             courier, host = where
             self.hosts[host].receive(courier, *self.streams[courier, host].popleft())
-        elif what == "serve":
+        elif kind == "serve":
             host, place, part = where
             need, answers = self.asked[host][place]
             answers[part] = self.answer(host, *need.parts[part])
             return
-        elif what == "install":
+        elif kind == "install":
             host, place = where
             need, answers = self.asked[host].pop(place)
             for (_, keys), rows in zip(need.parts, answers, strict=True):
                 self.holdings(host).install(need, keys, cast(pa.Table, rows))
             self.hosts[host].fetched(need)
-        elif what == "trickle":
+        elif kind == "trickle":
             (host,) = where
             wanted, keys, rows = cast(tuple[Any, Keys, Rows], self.whole_slot(host))
             self.holdings(host).install(wanted, keys, cast(pa.Table, rows))
             self.holdings(host).complete_slot(wanted)
             self.hosts[host].state_came()
-        elif what == "manifest":
+        elif kind == "manifest":
             self.commit()
             return
         else:
             (host,) = where
-        if self.slow and what != "work":
+        if self.slow and kind != "work":
             self.stirred.add(host)
             return
         outcome = self.hosts[host].work()
@@ -405,7 +405,7 @@ class World:
             tuple(sorted(self.table(host).now.items())),
             tuple(sorted(self.table(host).changed)),
             tuple((len(c.frames), c.rows, c.barrier, c.newest) for c in rounds._couriers),
-            (rounds._pulled, rounds._given, host in self.stirred),
+            (rounds._pulled, rounds._left, host in self.stirred),
             tuple((h.serial, h.courier, h.number, h.keys.hashes.tobytes()) for h in rounds._held.chunks),
             tuple((n, tuple(sorted(seen))) for n, (_, seen) in rounds._messages.items()),
             tuple(getattr(residence, n).tobytes() for n in ("owned", "partial", "frozen", "came", "whole")),
@@ -446,12 +446,12 @@ def world(
         for deed in script:
             if isinstance(deed, Row):
                 row += 1
-                key, who = KEYS[deed.slot], courier * 100 + row
-                batch = pa.record_batch({"k": [key], "row": [who]}, schema=SCHEMA)
+                key, row_id = KEYS[deed.slot], courier * 100 + row
+                batch = pa.record_batch({"k": [key], "row": [row_id]}, schema=SCHEMA)
                 chunk = Frame(chunk=Chunk(row, ROWS))
                 streams[courier, table[deed.slot]].append((chunk, batch))
                 rows = before.setdefault(epoch, {k: [] for k in KEYS})
-                rows[key].append(who)
+                rows[key].append(row_id)
                 continue
             if isinstance(deed, Move):
                 handing = Handing(

@@ -201,13 +201,13 @@ class Rig:
         self.number, self.epoch = self.number + 1, self.epoch + 1
         return message
 
-    def move(self, moved: tuple[int, ...], source: int, target: int, **how: Any) -> Message:
+    def move(self, moved: tuple[int, ...], source: int, target: int, **options: Any) -> Message:
         """Return a reroute. Rows that are sent after it go to the new owner."""
         handing = Handing(
             moved, self.names[source], self.servers[source].location,
             self.names[target], self.servers[target].location,
         )  # fmt: skip
-        message = Message(reroute=Reroute(self.number, STEP, (handing,), **how))
+        message = Message(reroute=Reroute(self.number, STEP, (handing,), **options))
         self.number += 1
         for slot in moved:
             self.owners[slot] = target

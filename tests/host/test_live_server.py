@@ -88,10 +88,10 @@ def test_a_slot_moves_while_all_others_go_on(rig: Rig) -> None:
     assert rig.stored(0) == dict.fromkeys(KEYS, (4, 22))
 
 
-@pytest.mark.parametrize("how", [{"whole": True}, {"trickle_mb_s": 100.0}])
-def test_a_slot_is_fetched_as_a_whole(rig: Rig, how: dict[str, Any]) -> None:
+@pytest.mark.parametrize("options", [{"whole": True}, {"trickle_mb_s": 100.0}])
+def test_a_slot_is_fetched_as_a_whole(rig: Rig, options: dict[str, Any]) -> None:
     rig.send(0, *ONES)
-    rig.tell(rig.move((0, 2), 0, 1, **how))
+    rig.tell(rig.move((0, 2), 0, 1, **options))
     rig.send(1, *TENS)
     all_received(rig, 2, 11)
     residence = rig.servers[1].machine.residence
@@ -245,8 +245,8 @@ def test_many_moves_and_rollbacks(rig: Rig, seed: int) -> None:
             if slot not in moved:
                 moved.add(slot)
                 ways: list[dict[str, Any]] = [{}, {"whole": True}, {"trickle_mb_s": 100.0}]
-                how = chance.choice(ways)
-                rig.tell(rig.move((slot,), rig.owners[slot], 1 - rig.owners[slot], **how))
+                options = chance.choice(ways)
+                rig.tell(rig.move((slot,), rig.owners[slot], 1 - rig.owners[slot], **options))
         elif deed < 0.9:
             rig.tell(rig.checkpoint())
             version = rig.epoch - 1

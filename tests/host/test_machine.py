@@ -174,7 +174,7 @@ class Pair:
         self.epoch = 0
         self.assign(-1, (0, 1), (2, 3))
 
-    def assign(self, version: int, *owned: tuple[int, ...], **how: Any) -> None:
+    def assign(self, version: int, *owned: tuple[int, ...], **options: Any) -> None:
         """Assign slots as the driver does: first freeze those that leave, then let others take them."""
         before = [set(np.flatnonzero(h.residence.owned).tolist()) for h in self.hosts]
         for host, slots, had in zip(self.hosts, owned, before, strict=True):
@@ -182,7 +182,7 @@ class Pair:
         for n, host in enumerate(self.hosts):
             comes = tuple(sorted(set(owned[n]) - before[n]))
             incoming = (Incoming(comes, f"host {1 - n}"),) if comes else ()
-            host.assign(Assignment(version, owned[n], incoming, **how))
+            host.assign(Assignment(version, owned[n], incoming, **options))
 
     def feed(self, *pairs: tuple[int, int]) -> dict[int, tuple[int, int]]:
         """Run one epoch, and return the updates."""

@@ -40,17 +40,17 @@ class Server(TokenServer):
 
     def __init__(self, access: Access, listen: Listen = LOOPBACK) -> None:
         super().__init__(listen, access, CONTROL)
-        self.came: list[str] = []
+        self.calls: list[str] = []
         self.actions = {
-            "order": lambda facts: self.came.append("order"),
-            "control_order": lambda facts: self.came.append("control_order"),
+            "order": lambda facts: self.calls.append("order"),
+            "control_order": lambda facts: self.calls.append("control_order"),
         }
 
     def do_exchange(self, *_: Any) -> None:
-        self.came.append("exchange")
+        self.calls.append("exchange")
 
     def do_get(self, *_: Any) -> None:
-        self.came.append("get")
+        self.calls.append("get")
 
 
 @pytest.fixture
@@ -144,7 +144,7 @@ def test_no_method_of_flight_is_open(server: Server, token: str | None) -> None:
         for call in _calls(client, options):
             with pytest.raises((fl.FlightError, OSError), match="asks for the run's token"):
                 call()
-    assert server.came == []
+    assert server.calls == []
 
 
 def test_each_token_opens_its_own_actions(server: Server) -> None:
@@ -158,7 +158,7 @@ def test_each_token_opens_its_own_actions(server: Server) -> None:
                 else:
                     with pytest.raises(HostLostError, match=f"does not open the action {action}"):
                         endpoint.call(action, 10_000)
-    assert server.came == ["order", "control_order"]
+    assert server.calls == ["order", "control_order"]
 
 
 def test_the_control_token_opens_no_stream(server: Server) -> None:
@@ -167,7 +167,7 @@ def test_the_control_token_opens_no_stream(server: Server) -> None:
         for call in _calls(client, options)[-3:]:
             with pytest.raises(fl.FlightUnauthorizedError):
                 call()
-    assert server.came == []
+    assert server.calls == []
 
 
 def test_an_empty_control_token_opens_nothing() -> None:
@@ -190,7 +190,7 @@ def test_a_body_that_is_very_deep_is_refused() -> None:
         body = b'{"a":' + b"[" * 1_000_000 + b"]" * 1_000_000 + b"}"
         with pytest.raises(fl.FlightServerError, match="ProtocolError"):
             list(client.do_action(fl.Action("order", body), options))
-        assert server.came == []
+        assert server.calls == []
 
 
 def test_refused_requests_do_not_fill_the_log(caplog: pytest.LogCaptureFixture) -> None:

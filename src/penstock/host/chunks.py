@@ -99,16 +99,16 @@ class ChannelChunk:
         for batch in self.batches:
             at = 0
             while at < batch.num_rows:
-                some = batch.slice(at, rows - held)
-                taken.append(some)
-                at, held = at + some.num_rows, held + some.num_rows
+                section = batch.slice(at, rows - held)
+                taken.append(section)
+                at, held = at + section.num_rows, held + section.num_rows
                 if held == rows:
-                    yield self.some(taken, begin, held)
+                    yield self.section(taken, begin, held)
                     begin, held, taken = begin + held, 0, []
         if held:
-            yield self.some(taken, begin, held)
+            yield self.section(taken, begin, held)
 
-    def some(self, batches: list[pa.RecordBatch], begin: int, rows: int) -> ChannelChunk:
+    def section(self, batches: list[pa.RecordBatch], begin: int, rows: int) -> ChannelChunk:
         """Return a chunk of the `rows` records from `begin` on, which are in these batches."""
         places = None if self.places is None else self.places.slice(begin, rows)
         return replace(self, batches=batches, places=places)

@@ -102,11 +102,11 @@ class Holdings:
     def missing(self, keys: list[Keys]) -> Keys | None:
         """Return the distinct keys that may have an entry elsewhere; None if there are none."""
         table, index = self.operator.table, key_index(self.operator.table.codec.layout)
-        for some in keys:
-            away = self.residence.partial[slots_of(some.hashes, table.slots)]
+        for batch_keys in keys:
+            away = self.residence.partial[slots_of(batch_keys.hashes, table.slots)]
             if away.any():
-                some = some.take(np.flatnonzero(away))
-                index.upsert(some.take(np.flatnonzero(~table.known(some))))
+                batch_keys = batch_keys.take(np.flatnonzero(away))
+                index.upsert(batch_keys.take(np.flatnonzero(~table.known(batch_keys))))
         return index.keys(np.arange(index.size)) if index.size else None
 
     def need_keys(self, missing: Keys) -> NeedKeys:

@@ -87,19 +87,19 @@ class Cut(HostStage):
         places = None if piece.places is None else piece.places.take(order)
         in_parts = replace(piece, batches=[rows], places=places)
         pieces: list[tuple[int, Work]] = [
-            (number, in_parts.some([rows.slice(begin, end - begin)], begin, end - begin))
+            (number, in_parts.section([rows.slice(begin, end - begin)], begin, end - begin))
             for number, begin, end in runs
         ]
         return [Parted(len(numbers), pieces)]
 
     def _hashes(self, kind: str, batches: list[pa.RecordBatch]) -> Array:
         keys = self._operator.keys(kind, batches)
-        if [len(some) for some in keys] != [batch.num_rows for batch in batches]:
+        if [len(batch_keys) for batch_keys in keys] != [batch.num_rows for batch in batches]:
             raise ProtocolError(
                 "a batch must have one key for each of its rows, in the same order",
                 hint="run the same version of Penstock in couriers and hosts",
             )
-        return np.concatenate([some.hashes for some in keys])
+        return np.concatenate([batch_keys.hashes for batch_keys in keys])
 
 
 class Gather(HostStage):

@@ -215,7 +215,7 @@ class Rounds:
         self._clock = clock
         self._messages: dict[int, tuple[Message, set[int]]] = {}
         """Control messages, by number, that have not come from all couriers yet; and from whom they have."""
-        self._pulled = self._given = -1
+        self._pulled = self._left = -1
         """Numbers of the newest reroute that has overtaken rows, and of the newest whose slots have left."""
         self._held = HeldRows(holdings, by_slot=self._ordered)
         self._needs: list[Need] = []
@@ -287,7 +287,7 @@ class Rounds:
         """
         outcome = Worked()
         while self._advance(outcome):
-            overtook = outcome.acted and self._given > self.acted
+            overtook = outcome.acted and self._left > self.acted
             if outcome.rows >= MOST_ROWS or overtook:
                 outcome.more = True
                 break
@@ -304,7 +304,7 @@ class Rounds:
     def _advance(self, outcome: Worked) -> bool:
         """Do one round and its consequences; False if there was nothing to do."""
         self.time.go_on()
-        behind = -1 if self._given > self.acted else self._held.first_serial
+        behind = -1 if self._left > self.acted else self._held.first_serial
         fires = self.time.passes(behind, self.epoch)
         pieces, need = self._held.released()
         self._ask_for(need)
@@ -356,8 +356,8 @@ class Rounds:
         def alike(piece: Piece) -> tuple[str, pa.Schema, int]:
             return piece[0], piece[1].schema, piece[2] if apart else NOBODY
 
-        for (kind, _, courier), some in groupby(pieces, alike):
-            batches = [batch for _, batch, _ in some]
+        for (kind, _, courier), group in groupby(pieces, alike):
+            batches = [batch for _, batch, _ in group]
             whole = batches if len(batches) == 1 else [pa.concat_batches(batches)]
             yield ChannelChunk(kind, *split_serial(whole, courier), Round(courier, time))
 
@@ -548,9 +548,9 @@ class Rounds:
             leave, passed = self._leaving(message), active <= seen
             if not (passed or number == self._pulled) or self._held.slots[leave].any():
                 break
-            if leave and number > self._given:
+            if leave and number > self._left:
                 self._holdings.give(np.array(leave, np.int64), number, self.run)
-                self._given, acted, outcome.acted = number, True, True
+                self._left, acted, outcome.acted = number, True, True
             if not passed:
                 break
             del self._messages[number]

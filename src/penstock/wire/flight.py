@@ -274,13 +274,13 @@ def in_own_thread(work: Callable[[], T], name: str) -> Future[T]:
     return outcome
 
 
-def counted_on(driver: Endpoint, timeout_ms: int = _ASK_MS, **what: Any) -> bool:
+def counted_on(driver: Endpoint, timeout_ms: int = _ASK_MS, **facts: Any) -> bool:
     """Ask the driver whether it still relies on these `locations`, and on this `epoch` and `run`, if given.
 
     True if the driver does not answer.
     """
     try:
-        return bool(driver.call(COUNTED_ON, timeout_ms, **what))
+        return bool(driver.call(COUNTED_ON, timeout_ms, **facts))
     except PenstockError:
         return True
 

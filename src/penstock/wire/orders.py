@@ -96,7 +96,7 @@ class Trouble(TypedDict):
 
 class Begin(TypedDict):
     order: dict[str, Any]
-    """A `wire.live.LiveOrder`."""
+    """Fields of a `wire.live.LiveOrder`."""
 
 
 class EpochDurable(TypedDict):
@@ -107,13 +107,13 @@ class EpochDurable(TypedDict):
 class TellMessage(TypedDict):
     run: Number
     message: dict[str, Any]
-    """A `wire.live.Message`."""
+    """Fields of a `wire.live.Message`."""
 
 
 class TellGuides(TypedDict):
     run: Number
     guides: dict[str, Any]
-    """A `wire.live.Guides`."""
+    """Fields of a `wire.live.Guides`."""
 
 
 class HaltRun(TypedDict):
