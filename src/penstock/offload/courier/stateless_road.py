@@ -26,7 +26,7 @@ class SegmentRoad(Road):
         super().__init__(delivery, number)
         self._segment = segment
         self._timed = segment.id in delivery.plan.timed
-        self.told = "answered" if self._timed else "never"
+        self.report_when = "answered" if self._timed else "never"
         self._came = self._done = 0
         self._useful_s = 0.0
 
@@ -66,7 +66,7 @@ class SharedSegmentRoad(SegmentRoad):
         self, delivery: Delivery, number: int, segment: Segment, questions: Questions
     ) -> None:
         super().__init__(delivery, number, segment)
-        self.told = "answered"
+        self.report_when = "answered"
         self._questions = questions
 
     def answer(self) -> Iterator[pa.RecordBatch]:
