@@ -34,7 +34,7 @@ def test_columns_of_one_name_are_refused() -> None:
 def test_what_no_source_can_be_made_of_is_refused() -> None:
     with pytest.raises(FlowError, match="unknown metadata: colour"):
         ps.kafka("b:1", "t", schema="a long", metadata=["colour"])
-    with pytest.raises(SettingError, match="starting='now'"):
+    with pytest.raises(SettingError, match="unknown value of starting: 'now'"):
         ps.kafka("b:1", "t", schema="a long", starting="now")  # type: ignore[arg-type]
     with pytest.raises(SettingError, match="servers and a topic"):
         ps.kafka("b:1", [], schema="a long")

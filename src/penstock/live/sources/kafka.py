@@ -392,8 +392,9 @@ class KafkaReader(LiveReader):
         place = name_of(message.topic(), message.partition())
         if error.name() == "_AUTO_OFFSET_RESET":
             raise InputError(
-                f"Kafka has deleted messages of {place} that the flow has not read: {error.str()}",
-                hint="raise the topic's retention; to continue without them, start from a new checkpoint",
+                f"Kafka: the flow's offset in {place} is out of range: {error.str()}",
+                hint="messages were deleted before they were read: raise the topic's retention; "
+                "to continue without them, start from a new checkpoint",
             )
         if not error.retriable() and error.name() not in ("_TRANSPORT", "_ALL_BROKERS_DOWN"):
             raise InputError(
