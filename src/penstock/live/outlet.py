@@ -509,7 +509,7 @@ class Outlet:
         where = {"step": self.step.id, "epoch": self.epoch, **self._run.where}
         point("courier.message", **where)
         if message.checkpoint is not None:
-            self._notes.offload(*self._redirect.told())
+            self._notes.offload(*self._redirect.report())
             for host in self._backlog.hosts:
                 self._feed(host, all=True)
             self._send(Frame(message=message))

@@ -145,19 +145,19 @@ class FlowOffload:
             return NO_ANSWER
         return "" if reachable else GONE
 
-    def note(self, told: EpochSealed | KeysCounted, in_force: Mapping[str, Offload]) -> bool:
-        self._last, now_ms = told, told.now_ms
-        carried = offloaded_by_segment(told.seen)
+    def note(self, event: EpochSealed | KeysCounted, in_force: Mapping[str, Offload]) -> bool:
+        self._last, now_ms = event, event.now_ms
+        carried = offloaded_by_segment(event.seen)
         returned = sum(part.returned for part in carried.values())
         lost = self._trust.note(now_ms, sum(part.rows for part in carried.values()), returned)
         for step, reflexes in self._reflexes.items():
-            rows, records, combined = _came(step, told.seen)
-            if len(rows) == told.partitions:
+            rows, records, combined = _came(step, event.seen)
+            if len(rows) == event.partitions:
                 reflexes.note(rows, records, combined)
-        if self.trouble(now_ms, told.aid.reachable):
+        if self.trouble(now_ms, event.aid.reachable):
             return lost
         for step, part in carried.items():
-            if step in told.steps and step in in_force:
+            if step in event.steps and step in in_force:
                 # a live courier counts each row for burst workers as a record
                 spared = part.rows if self._live else self._spared(step, in_force[step])
                 self._rows_each[step] = part.rows / max(spared, 1)

@@ -61,7 +61,7 @@ class Offloader:
     >>> for second, rate in enumerate([300.0, 300.0, 1400.0, 1400.0]):
     ...     vitals = Vitals.even(StepId("sum"), [rate, rate], hosts=2, service_rate=1000.0)
     ...     now = offloader.decide(vitals, bounds, 1000.0 * second)
-        ...     print(now.shares.round(2).tolist(), now.workers, now.warm, now.holds)
+    ...     print(now.shares.round(2).tolist(), now.workers, now.warm, now.holds)
     [0.0, 0.0] 0 3 False
     [0.0, 0.0] 0 3 False
     [0.0, 0.0] 0 3 True
