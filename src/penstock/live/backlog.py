@@ -85,8 +85,7 @@ class Backlog:
         self.rows += some.batch.num_rows
 
     def take(self, host: str, most: float) -> list[WaitingRecords]:
-        """Remove and return a host's next records that fit into one chunk: about `most`, of one kind and
-        schema."""
+        """Remove and return a host's next records for one chunk: about `most`, of one kind and schema."""
         queue, taken, rows = self._queues[host], list[WaitingRecords](), 0
         while queue and rows < most:
             some = queue[0]
@@ -134,8 +133,7 @@ class HostPace:
     def __init__(self, within_s: float) -> None:
         self._within_s = within_s
         self._sent: dict[int, tuple[float, int, int]] = {}
-        """Chunk number -> when it was sent, its records, and the records in flight to the host at that
-        moment."""
+        """Chunk number -> time of sending, its records, and the records in flight to the host then."""
         self._rows = 0
         self.most = _FIRST
         """Highest number of records that should be in flight to the host."""

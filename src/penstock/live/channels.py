@@ -52,8 +52,7 @@ class Unapplied:
         self._numbers.append(number)
 
     def applied(self, took: int | None, done: Iterable[int] = ()) -> Iterator[int]:
-        """Mark chunks up to `took`, and the later ones in `done`, as applied. Yields those that are newly
-        applied."""
+        """Mark chunks up to `took`, and later ones in `done`, as applied. Yields those that were not yet."""
         numbers = self._numbers
         while took is not None and numbers and numbers[0] <= took:
             number = numbers.popleft()

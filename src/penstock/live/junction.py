@@ -40,8 +40,7 @@ class InputRows(NamedTuple):
     input: int
     batch: Any
     arrived_us: Any = None
-    """Arrival times of its rows at a source of this courier, in microseconds; None if they come from
-    hosts."""
+    """Arrival times of its rows at this courier's source, in microseconds; None for rows from hosts."""
 
 
 class LaneMark(NamedTuple):
@@ -241,8 +240,10 @@ def inlets(flow: FlowPlan) -> dict[int, list[Inlet]]:
 
 
 def read_by(flow: FlowPlan) -> dict[str | None, tuple[int | str, ...]]:
-    """Keyed step, or None for the sink -> the sources (by number) and keyed steps that it reads, directly or
-    through stateless steps."""
+    """Keyed step, or None for the sink -> the sources and keyed steps that feed it.
+
+    Sources are named by number. Stateless steps in between are skipped.
+    """
     made: list[int | str] = list(range(len(flow.sources)))
     for number, step in enumerate(flow.steps):
         made.append(step.id if isinstance(step, KeyedStep) else made[flow.reads(number)[0]])

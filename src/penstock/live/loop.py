@@ -255,9 +255,7 @@ class CourierRun:
         """Report passed epochs to the driver, in order, and counts."""
         while (report := self._reports.get()) is not None:
             if isinstance(report, CourierCounts):
-                with suppress(
-                    PenstockError
-                ):  # counts are cumulative: the next report includes these
+                with suppress(PenstockError):  # the next report includes these counts
                     facts = codec.to_plain(report)
                     self._driver.call("counted", _COUNTED_MS, **facts)
                 continue

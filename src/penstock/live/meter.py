@@ -94,8 +94,7 @@ class StepMeter:
         self._arrived += counts
 
     def brought(self, number: int, records: dict[str, int]) -> None:
-        """Count a chunk of partial states that is about to be sent. `records` maps hosts to numbers of
-        records."""
+        """Count a chunk of partial states that is about to be sent: the number of records for each host."""
         self._brought |= {(number, host): count for host, count in records.items()}
 
     def settled(self, counts: Array, arrived_us: float, now_us: float) -> None:

@@ -76,8 +76,7 @@ class Surroundings:
     """Opens a stream, given step, host, location, and the number of the message with which the host joins the
     run; None if it was there from the start."""
     parted: Callable[[HostStream, int], None]
-    """Called with the stream of a host that leaves its step, and the number of the message that removes
-    it."""
+    """Called when a host leaves its step, with its stream and the number of the message."""
     notes: Callable[[int], EpochNotes]
     """Returns the notes of an epoch."""
     window: ByteWindow
@@ -499,8 +498,7 @@ class Outlet:
         return made
 
     def _released(self, before: int | None) -> None:
-        """Report the serial number below which all hosts have applied all records; None: all that were
-        sent."""
+        """Report the serial number below which hosts have applied all records; None for all records sent."""
         assert self._run.in_order is not None
         self._run.in_order(self.step.id, self._serial if before is None else before)
 

@@ -119,8 +119,7 @@ def _sorted(waiting: list[_Waiting]) -> list[pa.RecordBatch]:
 
 
 class OrderedAnswers(Junction):
-    """Merges the output of an ordered step's hosts, in order, before the readers of the step. To its readers
-    the step is one lane."""
+    """Merges the output of an ordered step's hosts, in order. To its readers, the step is one lane."""
 
     def __init__(
         self, step: str, lanes: Mapping[Lane, LaneMark], mark: LaneMark, epoch: int
@@ -135,8 +134,8 @@ class OrderedAnswers(Junction):
         self.buffer = ReorderBuffer()
 
     def in_order(self, items: Iterable[Item]) -> list[pa.RecordBatch | Message]:
-        """Accept items that have passed the lanes. Returns what can leave now: rows in order, and checkpoints
-        behind them."""
+        """Accept items that have passed the lanes. Returns rows that can leave now, in order, and
+        checkpoints."""
         passed: list[pa.RecordBatch | Message] = []
         for item in items:
             if isinstance(item, InputRows):

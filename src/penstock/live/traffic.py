@@ -207,8 +207,7 @@ class Traffic:
         self._outlets: dict[str, Outlet] = {}
         for step in reversed(flow.keyed):
             first = any(isinstance(read, int) for read in dict(flow.graph)[step.id])
-            # Output of hosts comes as chunks already: to merge those of several hosts, one in flight is
-            # enough.
+            # Output of hosts comes in chunks already: one in flight is enough to merge several hosts'.
             pacer = Pacer(longest_s) if first else Pacer(longest_s, at_once=1, share=1.0)
             after = [o for o in self._outlets.values() if step.id in dict(flow.graph)[o.step.id]]
             behind = tuple(dict.fromkeys(one for o in after for one in (o, *o.behind)))
@@ -281,8 +280,7 @@ class Traffic:
         return max(int(time.time() * 1000), self._order.time_ms)
 
     def act(self) -> float:
-        """Do what is due, and request rows from sources. Returns the time at which to call again, if nothing
-        happens before."""
+        """Do what is due, and request rows from sources. Returns the time of the next call, at the latest."""
         self._stirred = False
         look_at = min(
             self._writer.work(), *(outlet.work() for outlet in self._outlets.values()), NEVER

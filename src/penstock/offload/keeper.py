@@ -36,7 +36,7 @@ class WorkerKeeper:
         self._asking: Future[None] | None = None
         self._stopped = False
         self.trouble = ""
-        """Why burst workers could not be started; empty if they could."""
+        """Error message if burst workers could not be started; else empty."""
 
     @property
     def reach(self) -> str | None:

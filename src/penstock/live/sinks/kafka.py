@@ -52,8 +52,7 @@ _LOOK_S = 0.001
 _TOGETHER_S = 0.003
 """Seconds that rows wait for other rows of their chunk."""
 _MOST = 64
-"""Most batches that wait in the writer. Beyond that they go to librdkafka, which blocks when its queue is
-full."""
+"""Most batches that wait in the writer. More go to librdkafka, which blocks when its queue is full."""
 _HEADERS = METADATA["headers"]
 MESSAGES = pa.schema([("key", pa.binary()), ("value", pa.binary()), ("headers", _HEADERS)])
 """Schema of messages as rows, for Spark's connector."""
@@ -62,8 +61,8 @@ _NO_KEY = "a message in arrow format holds many rows, so it cannot have a key"
 
 @dataclass(frozen=True)
 class KafkaSink(LiveSink):
-    """A Kafka topic. `key` names the column that becomes the messages' key. It stays part of the value too,
-    unless the format is raw."""
+    """A Kafka topic. The column `key` becomes the messages' key, and also stays in values that are not
+    raw."""
 
     servers: str
     topic: str
@@ -253,8 +252,7 @@ class KafkaDelivery(Delivery):
             ) from failed
 
     def _open(self, confluent: Any) -> None:
-        """Fence off earlier producers with this transactional id, and read which epochs they have
-        delivered."""
+        """Fence off earlier producers of this transactional id, and read how far they have delivered."""
         servers, options = {"bootstrap.servers": self._sink.servers}, dict(self._sink.options)
         settings = servers | _WRITES | {"transactional.id": self._name} | options
         producer = confluent.Producer(settings, logger=_log)

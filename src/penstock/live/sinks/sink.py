@@ -98,8 +98,7 @@ class LiveSink(ABC):
         """Make the writer of a courier, for rows of this schema. Called in the courier when a run begins."""
 
     def check(self, schema: pa.Schema) -> None:  # noqa: B027 - few sinks care
-        """Raise an error if the sink cannot take rows of this schema. Called in the driver before anything
-        runs."""
+        """Raise an error if the sink cannot take this schema. Called in the driver before anything runs."""
 
     def delivery(self, courier: int, schema: pa.Schema, flow_id: str) -> Delivery:
         """Make the object that delivers a courier's rows exactly once, for `delivery="transactional"`. Raises

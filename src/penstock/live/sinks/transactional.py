@@ -154,8 +154,7 @@ class _Kept:
 
 
 class OutboxWriter(LiveWriter):
-    """Keeps the rows of epochs in the outbox until they are durable. `release` is called by another
-    thread."""
+    """Keeps rows in the outbox until their epoch is durable. `release` is called by another thread."""
 
     def __init__(self, sink: TransactionalSink, courier: int, schema: pa.Schema) -> None:
         self._sink, self._courier, self._schema = sink, courier, schema

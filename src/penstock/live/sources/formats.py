@@ -43,8 +43,8 @@ class Decoded:
 
 
 class Format(ABC):
-    """Decodes values into rows, and encodes rows as values. Formats are frozen dataclasses: picklable, equal
-    by content."""
+    """Decodes values into rows, and encodes rows. Formats are frozen dataclasses, picklable and
+    comparable."""
 
     schema: pa.Schema
 
@@ -144,8 +144,7 @@ class Json(Format):
 
 
 def _json_values(column: pa.Array) -> list[Any]:
-    """The values of a column as JSON types. Times become strings in Arrow: a Python object per time takes 4
-    µs."""
+    """The values of a column as JSON types. Arrow formats times: a Python object for each would take 4 µs."""
     kind = column.type
     if pa.types.is_timestamp(kind):
         text = column.cast(pa.timestamp(kind.unit, tz=kind.tz and "UTC")).cast(pa.string())
@@ -156,8 +155,7 @@ def _json_values(column: pa.Array) -> list[Any]:
 
 
 def _row_class(fields: Sequence[tuple[str, Any]]) -> type[msgspec.Struct]:
-    """Make a class for rows. Its fields are numbered, since columns may have names that Python does not
-    allow."""
+    """Make a class for rows, with numbered fields: a column's name may not be valid in Python."""
     places = [(f"f{n}", kind, None) for n, (_, kind) in enumerate(fields)]
     names = {f"f{n}": name for n, (name, _) in enumerate(fields)}
     return msgspec.defstruct("JsonRow", places, rename=names, gc=False)

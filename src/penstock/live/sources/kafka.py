@@ -122,8 +122,7 @@ class KafkaSource(LiveSource):
             }
 
     def appeared(self, partitions: Sequence[str]) -> dict[str, int]:
-        """The earliest offsets, whatever `starting` says: all their messages came after the flow had
-        started."""
+        """The earliest offsets, whatever `starting` says: all messages there are newer than the flow."""
         with closing(self._consumer()) as consumer:
             return {name: _bounds(consumer, name)[0] for name in partitions}
 
@@ -317,8 +316,7 @@ class ToldOnce:
 
 
 class KafkaReader(LiveReader):
-    """Reads some partitions from given offsets on. It joins no consumer group: the checkpoint has the
-    offsets."""
+    """Reads some partitions. It joins no consumer group, since offsets are in the checkpoint."""
 
     def __init__(self, source: KafkaSource, positions: Mapping[str, int]) -> None:
         self._source = source

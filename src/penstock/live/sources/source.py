@@ -23,8 +23,7 @@ class Polled:
     position: Any
     """Position after these rows, from which reading can resume; a JSON value."""
     bad: tuple[DeadLetter, ...] = ()
-    """Values among these rows that could not be decoded: they are set aside, or fail the flow
-    (`bad_input`)."""
+    """Values among these rows that could not be decoded. They are set aside, or fail the flow."""
 
 
 class LiveReader(ABC):
@@ -37,12 +36,14 @@ class LiveReader(ABC):
 
     @abstractmethod
     def poll(self, wait_ms: float, most_rows: int) -> list[Polled]:
-        """Read the rows that are available, about `most_rows` at most. Waits up to `wait_ms` milliseconds for
-        the first."""
+        """Read available rows, about `most_rows` at most. Waits up to `wait_ms` milliseconds for the
+        first."""
 
     def behind(self) -> int:
-        """Number of available rows that were not read, as far as the reader knows without a request. May be
-        called by another thread."""
+        """Number of available rows that were not read, as far as is known without a request.
+
+        May be called by another thread.
+        """
         return 0
 
     def commit(self, positions: Mapping[str, Any]) -> None:  # noqa: B027 - few sources care
@@ -87,8 +88,7 @@ class LiveSource(ABC):
         return self.first(partitions)
 
     def positions_at(self, offset: Any) -> dict[str, Any]:
-        """Positions by partition for an offset in Spark's log, to continue a flow that ran in
-        micro-batches."""
+        """Positions for an offset in Spark's log, to continue a flow that ran in micro-batches."""
         raise self._one_way()
 
     def offset_at(self, positions: Mapping[str, Any]) -> Any:
@@ -108,8 +108,7 @@ class LiveSource(ABC):
 
 @dataclass(frozen=True)
 class Cast:
-    """Decoder that casts columns to the types of the schema: Spark's timestamps are in the session's time
-    zone."""
+    """Decoder that casts columns to the schema's types: Spark has timestamps in the session's time zone."""
 
     schema: pa.Schema
 

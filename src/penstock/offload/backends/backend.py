@@ -64,8 +64,7 @@ class Invoker(Protocol):
         ...
 
     def taken(self) -> Usage:
-        """Usage through this invoker since the last call, for `BurstWorkers.note`. Empty if the backend
-        counts by itself."""
+        """Usage since the last call, for `BurstWorkers.note`. Empty if the backend counts it itself."""
         ...
 
     def close(self) -> None:

@@ -92,8 +92,7 @@ class WorkerAnswer:
 
     @staticmethod
     def from_bytes(body: bytes, request: Request) -> WorkerAnswer:
-        """Decode the answer to this request. Raises `WorkerFailed` if it is unreadable or for another
-        request."""
+        """Decode an answer. Raises `WorkerFailed` if it is unreadable or belongs to another request."""
         try:
             source = pa.BufferReader(body)
             head, batches = _read(source, _AnswerHead)

@@ -147,8 +147,7 @@ class Invocations(Generic[Taken]):
             threading.Thread(target=self._work, name="penstock-invoke", daemon=True).start()
 
     def finished(self) -> Iterator[tuple[int, Taken | None]]:
-        """Yield the number and result of each request as answers come; the result is None without an
-        answer."""
+        """Yield the number and result of each request as it finishes; None if there is no answer."""
         left = set(range(len(self.asked)))
         while left:
             patience = self._until - time.monotonic()

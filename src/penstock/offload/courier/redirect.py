@@ -208,8 +208,7 @@ class Redirect:
 
     @property
     def watermark_ms(self) -> int | None:
-        """Watermark in milliseconds that no outstanding row is behind, except late ones; None if it is not
-        known."""
+        """Watermark in milliseconds that no outstanding row is behind, except late ones; None if unknown."""
         times = [aside.time.watermark_ms for aside in self._aside[:1]]
         times += [errand.of.watermark_ms for errand in self._errands.values()]
         known = [time for time in times if time is not None]
@@ -319,8 +318,7 @@ class Redirect:
 
 
 class Askers:
-    """Threads that wait for burst workers. It starts a thread when all are busy, and keeps them until
-    `close`."""
+    """Threads that wait for burst workers. A new one starts when all are busy; all are kept until `close`."""
 
     def __init__(self, name: str) -> None:
         self._name = f"penstock-invoke-{name}"

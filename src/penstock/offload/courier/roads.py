@@ -22,8 +22,7 @@ from penstock.plan.steps import MapStep
 
 
 def burst_roads(delivery: Delivery) -> list[Road]:
-    """The roads of a task. They are direct unless the plan sends rows to burst workers, or has steps
-    timed."""
+    """The roads of a task: direct ones, unless the plan sends rows to burst workers or times steps."""
     flow, plan = delivery.flow, delivery.plan
     roads = direct_roads(delivery)
     keyed = {str(routes.step): routes for routes in plan.steps if routes.offload is not None}

@@ -1,5 +1,4 @@
-"""Roads of segments without a keyed step: the courier runs and times them, or shares them with burst
-workers."""
+"""Roads of segments without a keyed step, run by the courier alone or together with burst workers."""
 
 from __future__ import annotations
 
@@ -58,9 +57,10 @@ class SegmentRoad(Road):
 
 
 class SharedSegmentRoad(SegmentRoad):
-    """The same, with a part of the rows done by burst workers. Their output takes the place of the input.
+    """The road of a segment without a keyed step, with a part of the rows done by burst workers.
 
-    The rows are cut into runs, one per burst worker. The end of each run goes to its burst worker.
+    The rows are cut into runs, one per burst worker. The end of each run goes to its burst worker. The output
+    takes the place of the input, so that rows stay in order.
     """
 
     def __init__(

@@ -28,7 +28,7 @@ class Segment:
     gives: int
     """Number of its last step's output stream."""
     reason: str = ""
-    """Why it cannot be offloaded; empty if it can."""
+    """Reason why it cannot be offloaded; empty if it can."""
     whole_keys: bool = False
     """Whether all rows of a key must go to the same place, with partial states merged in the order of their
     requests. True if the step's output depends on which row of a task came first."""

@@ -12,8 +12,7 @@ _LONGEST_ROW = 32
 _IN_A_ROW = 2
 """Bad epochs in a row after which burst workers lose trust: a single one may be bad luck."""
 _FIRST_PAUSE_MS = 1_000.0
-"""First pause without burst workers, in milliseconds. It is short: new ones start in a second or two, and a
-burst does not wait."""
+"""First pause without burst workers, in milliseconds: new ones start in a second or two."""
 _LONGEST_PAUSE_MS = 300_000.0
 """Longest pause without burst workers, in milliseconds."""
 
@@ -38,8 +37,7 @@ class Burst:
         self.lasts = False
         """Whether the burst has lasted long enough to add hosts. It stays true until the burst is over."""
         self.since_ms: float | None = None
-        """Time at which burst workers began to help in this burst, in milliseconds; None if there is no
-        burst."""
+        """Time at which burst workers began to help, in milliseconds; None if there is no burst."""
         self.ended_ms = self._time_ms = float("-inf")
         self._even = BreakEven(settings.costs)
         self._spent = self._worker_seconds = self._busy = 0.0

@@ -35,8 +35,8 @@ class Observation:
     capacity: Floats
     """Records per second that the host processes when it is always busy."""
     load: Floats
-    """Records that the host really gets, divided by its capacity. If below 1, it is the fraction of time that
-    the host is busy."""
+    """Rate that the host really gets, divided by its capacity: the fraction of time it is busy, if below
+    1."""
 
 
 class Stable:
@@ -72,8 +72,7 @@ class Stable:
             del self._seen[gone]
 
     def per_core(self, hosts: Sequence[HostId], otherwise: Floats) -> Floats:
-        """Equation 2: records per second of useful time of each host; `otherwise` for hosts that were never
-        stable."""
+        """Equation 2: records per second of useful time, per host; `otherwise` for those never stable."""
         known = otherwise.tolist()
         for n, host in enumerate(hosts):
             if host in self._seen:
@@ -144,8 +143,7 @@ class Backlog:
 
 
 def _real(beyond: Floats, held: Floats) -> Floats:
-    """The excess rate, but not below zero where nothing waits: spare capacity cannot reduce an empty
-    backlog."""
+    """The excess rate, not below zero where nothing waits: an empty backlog cannot shrink."""
     return np.where(held > 0, beyond, np.maximum(beyond, 0.0))
 
 

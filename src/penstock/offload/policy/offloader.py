@@ -131,8 +131,7 @@ class Offloader:
     def decide(
         self, vitals: Vitals, bounds: Bounds, now_ms: float, spent: float | None = None
     ) -> Offloading:
-        """Decide the shares of burst workers from now on. `spent` is their cost so far in dollars, if
-        known."""
+        """Decide the shares of burst workers. `spent` is their cost so far in dollars, if known."""
         if len(self._now.shares) != len(vitals.rate):
             self._now = replace(self._now, shares=np.zeros(len(vitals.rate)), workers=0)
         served, same = service_rates(vitals), np.array_equal(vitals.rate, self._rate)
@@ -176,8 +175,7 @@ class Offloader:
         return self._now
 
     def _notice_moves(self, vitals: Vitals, gap_ms: float) -> None:
-        """Handle moved slots and long gaps. Shares belong to slots, so a host that gets an offloaded slot is
-        relieved."""
+        """Handle moved slots and long gaps. A host that gets an offloaded slot counts as relieved."""
         slots = (vitals.hosts, vitals.owner.tobytes())
         if slots != self._slots:
             self._slots = slots

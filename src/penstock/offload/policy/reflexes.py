@@ -118,8 +118,7 @@ class Reflexes:
         )
 
     def _rates(self, vitals: Vitals, merge: float) -> tuple[float, float] | Reflex | None:
-        """Rows per millisecond that all hosts process, and that one host does; or the reflex to use while
-        these are not known."""
+        """Rows per millisecond of all hosts, and of one host; or the reflex to use while they are unknown."""
         served = service_rates(vitals)
         if served is None or not vitals.valid:
             return None

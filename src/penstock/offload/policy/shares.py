@@ -49,8 +49,7 @@ class Relief:
     shares: Floats
     workers: int
     level: float
-    """Load that hosts and burst workers are left with; above the target if there are too few burst
-    workers."""
+    """Load of hosts and burst workers with these shares; above the target if there are too few workers."""
 
 
 def relieve(

@@ -30,8 +30,7 @@ if TYPE_CHECKING:
 _PAYLOAD_LIMIT = 6 * 1024 * 1024
 """Bytes that Lambda allows in a request or an answer."""
 _WARM_EVERY_S = 240.0
-"""Seconds between two calls that keep environments warm. Lambda usually keeps an idle one for more than five
-minutes."""
+"""Seconds between two warming calls. Lambda usually keeps an idle environment for over five minutes."""
 _WARM_HOLD_MS = 200
 """Milliseconds that a warming call keeps its environment busy, so that each call gets its own."""
 _CLIENTS = 32
@@ -70,8 +69,7 @@ class LambdaFunctions:
     payload_limit: int = _PAYLOAD_LIMIT
     """Largest request or answer that Lambda allows, in bytes."""
     start_ms: int = 500
-    """Assumed duration of a cold start, in milliseconds, as published for Lambda with its runtime loaded
-    before."""
+    """Assumed milliseconds of a cold start, as published for Lambda with a preloaded runtime."""
 
     @property
     def facts(self) -> dict[str, Any]:

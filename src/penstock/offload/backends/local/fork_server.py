@@ -63,8 +63,7 @@ class Pipe:
         return self._end.fileno()
 
     def send(self, message: bytes, until: float | None = None) -> None:
-        """Send a message. Raises `TimeoutError` if it is not sent by `until`, on the clock of
-        `time.monotonic`."""
+        """Send a message. Raises `TimeoutError` if it is not sent by `until` (`time.monotonic`)."""
         for part in (_LENGTH.pack(len(message)), message):
             self._limit(until)
             self._end.sendall(part)
