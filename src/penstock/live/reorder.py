@@ -78,7 +78,7 @@ class ReorderBuffer:
         """Remove and return rows caused by records, if no earlier row can come any more."""
         if not self._records:
             return []
-        goes, self._records = _cut(self._records, lambda one: one.places.minor < self.before)
+        goes, self._records = _cut(self._records, lambda rows: rows.places.minor < self.before)
         return _sorted(goes)
 
     def ready_due(self, reach: Reach) -> list[pa.RecordBatch]:
@@ -108,14 +108,14 @@ class ReorderBuffer:
 def _cut(
     waiting: list[_Waiting], goes: Callable[[_Waiting], Array]
 ) -> tuple[list[_Waiting], list[_Waiting]]:
-    parts = [one.cut(goes(one)) for one in waiting]
-    return [one for one, _ in parts if one is not None], [
-        one for _, one in parts if one is not None
+    parts = [rows.cut(goes(rows)) for rows in waiting]
+    return [rows for rows, _ in parts if rows is not None], [
+        rows for _, rows in parts if rows is not None
     ]
 
 
 def _sorted(waiting: list[_Waiting]) -> list[pa.RecordBatch]:
-    return in_order([one.rows for one in waiting], [one.places for one in waiting])
+    return in_order([rows.rows for rows in waiting], [rows.places for rows in waiting])
 
 
 class OrderedAnswers(Junction):
@@ -134,8 +134,7 @@ class OrderedAnswers(Junction):
         self.buffer = ReorderBuffer()
 
     def in_order(self, items: Iterable[Item]) -> list[pa.RecordBatch | Message]:
-        """Accept items that have passed the lanes. Returns rows that can leave now, in order, and
-        checkpoints."""
+        """Accept items that have passed the lanes. Returns rows that can leave, in order, and checkpoints."""
         passed: list[pa.RecordBatch | Message] = []
         for item in items:
             if isinstance(item, InputRows):

@@ -203,14 +203,14 @@ class Traffic:
             lambda reflex: reflex.of(order.courier, order.couriers),
             self._applied if self._ordered else None,
         )
-        parts = {one.id: one for one in segments(flow)}
+        parts = {segment.id: segment for segment in segments(flow)}
         self._outlets: dict[str, Outlet] = {}
         for step in reversed(flow.keyed):
             first = any(isinstance(read, int) for read in dict(flow.graph)[step.id])
             # Output of hosts comes in chunks already: one in flight is enough to merge several hosts'.
             pacer = Pacer(longest_s) if first else Pacer(longest_s, at_once=1, share=1.0)
             after = [o for o in self._outlets.values() if step.id in dict(flow.graph)[o.step.id]]
-            behind = tuple(dict.fromkeys(one for o in after for one in (o, *o.behind)))
+            behind = tuple(dict.fromkeys(outlet for o in after for outlet in (o, *o.behind)))
             name = f"{step.id}.{order.run}.{order.courier}"
             redirect = Redirect(
                 *(flow, live_segment(parts[step.id]), self._access, name),

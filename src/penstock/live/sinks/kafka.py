@@ -61,8 +61,7 @@ _NO_KEY = "a message in arrow format holds many rows, so it cannot have a key"
 
 @dataclass(frozen=True)
 class KafkaSink(LiveSink):
-    """A Kafka topic. The column `key` becomes the messages' key, and also stays in values that are not
-    raw."""
+    """A Kafka topic. The column `key` becomes the messages' key, and stays in values that are not raw."""
 
     servers: str
     topic: str

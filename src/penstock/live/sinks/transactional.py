@@ -188,7 +188,7 @@ class OutboxWriter(LiveWriter):
 
     def release(self, epoch: int) -> None:
         with self._fewer:
-            due = [self._parcels[one] for one in sorted(self._parcels) if one <= epoch]
+            due = [self._parcels[passed] for passed in sorted(self._parcels) if passed <= epoch]
         for parcel, rows, ids in due:
             where = {"epoch": parcel.epoch, "run": ids.run, "partition": self._courier}
             point("courier.release", **where)

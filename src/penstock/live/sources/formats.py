@@ -43,8 +43,7 @@ class Decoded:
 
 
 class Format(ABC):
-    """Decodes values into rows, and encodes rows. Formats are frozen dataclasses, picklable and
-    comparable."""
+    """Decodes values into rows, and encodes rows. A format is a frozen dataclass, and picklable."""
 
     schema: pa.Schema
 
@@ -285,7 +284,7 @@ _AVRO_TYPES = {
 def _avro_type(kind: Any) -> pa.DataType:
     """The Arrow type of an Avro type. A union may have null and one other type."""
     if isinstance(kind, list):
-        others = [one for one in kind if one != "null"]
+        others = [member for member in kind if member != "null"]
         if len(others) == 1:
             return _avro_type(others[0])
     elif isinstance(kind, str) and kind in _AVRO_TYPES:

@@ -81,7 +81,7 @@ class KafkaSource(LiveSource):
 
     @property
     def schema(self) -> pa.Schema:
-        meta = [pa.field(column, METADATA[what]) for what, column in self.metadata]
+        meta = [pa.field(column, METADATA[attribute]) for attribute, column in self.metadata]
         return pa.schema([*self.format.schema, *meta])
 
     @property
@@ -149,7 +149,7 @@ class KafkaSource(LiveSource):
         `of` returns a field of all messages as a column, `place` the position of one message as text.
         """
         decoded = self.format.decode(values)
-        extra = [of(what) for what, _ in self.metadata]
+        extra = [of(attribute) for attribute, _ in self.metadata]
         if decoded.of is not None:
             extra = [column.take(pa.array(decoded.of)) for column in extra]
         bad = tuple(
@@ -371,7 +371,7 @@ class KafkaReader(LiveReader):
         name = name_of(topic, partition)
         batch, bad = self._source.rows(
             values,
-            lambda what: _column(what, messages),
+            lambda attribute: _column(attribute, messages),
             lambda number: f"{name}/{messages[number].offset()}",
         )
         return Polled(batch, name, messages[-1].offset() + 1, bad)
@@ -405,16 +405,16 @@ class KafkaReader(LiveReader):
         self._consumer.close()
 
 
-def _column(what: str, messages: Iterable[Any]) -> pa.Array:
-    kind = METADATA[what]
-    if what == "timestamp":
+def _column(attribute: str, messages: Iterable[Any]) -> pa.Array:
+    kind = METADATA[attribute]
+    if attribute == "timestamp":
         times = pa.array(
             [message.timestamp()[1] for message in messages], pa.timestamp("ms", "UTC")
         )
         return times.cast(kind)
-    if what == "headers":
+    if attribute == "headers":
         return pa.array([_headers(message.headers()) for message in messages], kind)
-    return pa.array([getattr(message, what)() for message in messages], kind)
+    return pa.array([getattr(message, attribute)() for message in messages], kind)
 
 
 def _headers(headers: Sequence[tuple[str, bytes]] | None) -> list[dict[str, Any]] | None:
@@ -440,4 +440,6 @@ class KafkaDecoder:
             return f"{row['topic']}/{row['partition']}/{row['offset']}"
 
         values = batch.column("value").to_pylist()
-        return self.source.rows(values, lambda what: batch.column(what).cast(METADATA[what]), place)
+        return self.source.rows(
+            values, lambda attribute: batch.column(attribute).cast(METADATA[attribute]), place
+        )

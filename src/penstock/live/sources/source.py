@@ -36,8 +36,7 @@ class LiveReader(ABC):
 
     @abstractmethod
     def poll(self, wait_ms: float, most_rows: int) -> list[Polled]:
-        """Read available rows, about `most_rows` at most. Waits up to `wait_ms` milliseconds for the
-        first."""
+        """Read available rows, about `most_rows` at most. Waits `wait_ms` milliseconds for the first."""
 
     def behind(self) -> int:
         """Number of available rows that were not read, as far as is known without a request.

@@ -216,9 +216,7 @@ class FlowOffload:
             deadline_ms = max(deadline_ms, _GENEROUS * ahead.gap_ms * rows / capacity)
         shares = found.shares
         if not self._segments[step].keyed and len(shares) != ahead.partitions:
-            shares = shares.mean(
-                keepdims=True
-            )  # one for all, if the number of partitions has changed
+            shares = shares.mean(keepdims=True)  # the partitions have changed
         plain = Offload(shares, max(1, found.workers), round(deadline_ms), reflex=reflex)
         return self._shared_out(step, plain, ahead, offloader.settings.at_most)
 

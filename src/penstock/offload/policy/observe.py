@@ -35,8 +35,7 @@ class Observation:
     capacity: Floats
     """Records per second that the host processes when it is always busy."""
     load: Floats
-    """Rate that the host really gets, divided by its capacity: the fraction of time it is busy, if below
-    1."""
+    """Rate that the host really gets, over its capacity: the fraction of time it is busy, if below 1."""
 
 
 class Stable:

@@ -159,9 +159,7 @@ class ForkServer:
             self._fork()
         elif order.startswith(_KILL):
             (pid,) = _PID.unpack(order[len(_KILL) :])
-            if (
-                pid in self._children
-            ):  # else it was reaped, and the pid may belong to another process
+            if pid in self._children:  # else it was reaped, and its pid may be reused
                 os.kill(pid, signal.SIGKILL)
 
     def _fork(self) -> None:

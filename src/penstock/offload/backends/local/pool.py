@@ -119,9 +119,7 @@ class WorkerPool:
         """Take an idle burst worker, or start one. It counts as busy from now on."""
         with self._lock:
             if self._idle:
-                worker, _ = (
-                    self._idle.pop()
-                )  # the one used last, so that others can become idle for long
+                worker, _ = self._idle.pop()  # the one used last: others may end
                 self._busy[worker.pid] = worker
                 return worker
             if not self._reserve(self._at_most):
