@@ -49,7 +49,7 @@ def milliseconds(duration: str | float | int) -> int:
 
 def _whole(duration: object, ms: float) -> int:
     if not abs(ms) <= _MOST_MS:  # also if it is no number
-        raise FlowError(f"{duration!r} is too long a duration", hint="use some years at most")
+        raise FlowError(f"{duration!r} is too long a duration", hint="use 300 years or less")
     return round(ms)
 
 
@@ -62,7 +62,10 @@ class SLA:
 
     def __post_init__(self) -> None:
         if self.latency_ms <= 0 or self.window_ms <= 0:
-            raise FlowError("an SLA needs durations above zero", hint='for example latency="1s"')
+            raise FlowError(
+                f"the SLA has a latency of {self.latency_ms} ms over a window of {self.window_ms} ms",
+                hint='use more than 0 for both, for example sla(latency="1s", window="1s")',
+            )
 
     def __str__(self) -> str:
         return f"average latency <= {self.latency_ms} ms over any {self.window_ms} ms"

@@ -194,31 +194,34 @@ class Settings:
         counts = {n: getattr(self, n) for n in ("host_cores", "host_parts", "chunk_rows")}
         for name, count in counts.items():
             if count is not None and count < 1:
-                raise SettingError(f"{name}={count}", hint="use 1 or more")
+                raise SettingError(f"{name} is {count}", hint="use 1 or more")
         if self.host_lost_ms < 2 * self.heartbeat_ms:
             raise SettingError(
-                f"host_lost_ms={self.host_lost_ms} with heartbeat_ms={self.heartbeat_ms}",
-                hint="give a host time for two heartbeats or more, better ten",
+                f"host_lost_ms is {self.host_lost_ms}, less than two heartbeats (heartbeat_ms is "
+                f"{self.heartbeat_ms})",
+                hint="use ten times heartbeat_ms, at least twice",
             )
         for ports in (self.driver_port, self.ports):
             port_range(ports)
         if self.host_staged_mb is not None and self.host_staged_mb <= 0:
-            raise SettingError(f"host_staged_mb={self.host_staged_mb}", hint="use more than 0")
+            raise SettingError(
+                f"host_staged_mb is {self.host_staged_mb}", hint="use more than 0, or None"
+            )
         for name in ("request_mb", "live_window_mb", "live_pause_ms", "live_partitions_ms"):
             if getattr(self, name) <= 0:
-                raise SettingError(f"{name}={getattr(self, name)}", hint="use more than 0")
+                raise SettingError(f"{name} is {getattr(self, name)}", hint="use more than 0")
         if self.host_executors not in (None, *get_args(HostExecutors)):
             raise SettingError(
-                f"host_executors={self.host_executors!r}", hint='use "own", "shared" or None'
+                f"host_executors is {self.host_executors!r}", hint='use "own", "shared" or None'
             )
         if self.host_executor_mb is not None and self.host_executor_mb <= HOST_JVM_MB:
             raise SettingError(
-                f"host_executor_mb={self.host_executor_mb}",
-                hint=f"use more than {HOST_JVM_MB}: so much is for the executor's JVM",
+                f"host_executor_mb is {self.host_executor_mb}",
+                hint=f"use more than {HOST_JVM_MB}, which the executor's JVM takes, or None",
             )
         if self.schedule not in get_args(ScheduleName):
             raise SettingError(
-                f"there is no schedule {self.schedule!r}",
+                f"unknown schedule {self.schedule!r}",
                 hint=f"use one of {', '.join(get_args(ScheduleName))}",
             )
 

@@ -31,7 +31,7 @@ def test_steering_while_a_treatment_is_under_way(tmp_path: Path) -> None:
     with control_trial("sums", str(tmp_path), Obedient(), migration="fluid") as flow:
         flow.epoch(everything("sums"))
         flow.order(spread)
-        with pytest.raises(SettingError, match="at least 5 and at most 4 hosts"):
+        with pytest.raises(SettingError, match="at_least is 5 and at_most is 4"):
             flow.control.steer(Steering(at_least=5))
         assert flow.control.facts()["steps"]["sums"]["at_least"] == 1
         changes = Steering(0.3, 2, policy="static(1)", at_most=2, dry_run=True)

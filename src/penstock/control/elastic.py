@@ -75,19 +75,19 @@ class Elastic:
     def __post_init__(self) -> None:
         parse(self.policy)
         if milliseconds(self.delta) < 1:
-            raise SettingError(f"a delta of {self.delta!r}", hint="use some milliseconds, as 100ms")
+            raise SettingError(
+                f"delta is {self.delta!r}, less than a millisecond", hint='use for example "100ms"'
+            )
         if self.alert is not None:
             milliseconds(self.alert)
         if self.functions_at_most is not None and self.functions is None:
             raise SettingError(
-                "this flow has no functions that could be limited",
-                hint="give it some: elastic(functions=ps.LocalFunctions())",
+                f"functions_at_most is {self.functions_at_most}, but the flow has no functions",
+                hint="add elastic(functions=ps.LocalFunctions()), or leave functions_at_most out",
             )
-        if self.merge_cost < 0 or self.warm_for < 0:
-            raise SettingError(
-                f"a merge cost of {self.merge_cost:g}, kept warm for {self.warm_for:g} times the load",
-                hint="use 0 or more",
-            )
+        for name in ("merge_cost", "warm_for"):
+            if getattr(self, name) < 0:
+                raise SettingError(f"{name} is {getattr(self, name):g}", hint="use 0 or more")
         self.offload_settings()  # raises if they cannot be
 
     def bounds(self, sla: SLA, share: float = 1.0) -> Bounds:
@@ -162,8 +162,8 @@ class Steering:
         names = [f.name for f in fields(Steering)]
         if unknown := sorted(changes.keys() - set(names)):
             raise SettingError(
-                f"a running query has no setting {', '.join(unknown)} that could be changed",
-                hint=f"change {', '.join(names)}",
+                f"a running query cannot change {', '.join(unknown)}",
+                hint=f"it can change {', '.join(names)}",
             )
         return Steering(**changes)
 

@@ -54,7 +54,7 @@ class Migration:
             or not (math.isfinite(rate) and (rate >= 0 if self.kind == "lazy" else rate == 0))
         ):
             raise SettingError(
-                f"{self.kind} does not go with slots_at_once={at_once} and trickle_mb_s={rate}",
+                f"unknown migration: kind {self.kind!r}, slots_at_once {at_once}, trickle_mb_s {rate}",
                 hint=_HINT,
             )
 

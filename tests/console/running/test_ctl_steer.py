@@ -87,7 +87,7 @@ def test_steer_without_options_changes_nothing(
     ("options", "error"),
     [
         (["--latency", "soon"], "FlowError: 'soon' is not a duration"),
-        (["--margin", "1"], "SettingError: a margin of 1"),
+        (["--margin", "1"], "SettingError: margin is 1"),
         (["--margin", "nan"], "SettingError: margin=nan"),
     ],
 )

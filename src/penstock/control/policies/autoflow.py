@@ -32,8 +32,8 @@ class AutoFlow:
     def __init__(self, window_ms: float = 5_000.0, factor: float = 0.2) -> None:
         if not window_ms > 0 or not 0 < factor <= 1:
             raise SettingError(
-                f"a window of {window_ms:g} ms and a factor of {factor:g}",
-                hint="use for example autoflow(5s, 0.2): a factor above 0, of at most 1",
+                f"the window is {window_ms:g} ms and the factor is {factor:g}",
+                hint="use a window above 0 and a factor above 0, of at most 1: autoflow(5s, 0.2)",
             )
         self.window_ms, self.factor = float(window_ms), factor
         self._counts: Floats = np.zeros(0)

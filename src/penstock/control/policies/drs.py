@@ -44,7 +44,7 @@ there is 1
 
     def __init__(self, unit: bool = True, patience: int = 5) -> None:
         if patience < 1:
-            raise SettingError(f"a patience of {patience} decisions", hint="use 1 or more")
+            raise SettingError(f"patience is {patience} decisions", hint="use 1 or more")
         self.unit, self.patience = unit, patience
         self._enough = 0
         """Decisions in a row for which fewer hosts would have been enough."""

@@ -57,12 +57,12 @@ needs 2, 1 to 4 are allowed
     ) -> None:
         if not (0 < target <= 1 and 0 <= boundary < target):
             raise SettingError(
-                f"a target of {target:g}, {boundary:g} more or less",
+                f"the target is {target:g} and its boundary is {boundary:g}",
                 hint="use a target above 0, of at most 1, as in ds2(0.7), and a boundary below it",
             )
         if not (window_ms > 0 and catch_up_ms > 0):
             raise SettingError(
-                f"arrivals over {window_ms:g} ms, and {catch_up_ms:g} ms to catch up",
+                f"window_ms is {window_ms:g} and catch_up_ms is {catch_up_ms:g}",
                 hint="use more than 0 for both",
             )
         self.target, self.boundary = target, boundary

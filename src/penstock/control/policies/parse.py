@@ -65,7 +65,7 @@ def _switch(*words: str) -> Parsed:
     unit = words[-1:] == ("unit",)
     margin = words[:-1] if unit else words
     if len(margin) > 1:
-        raise SettingError(f"{', '.join(margin)} is more than a margin")
+        raise SettingError(f"it takes one margin, not {len(margin)} ({', '.join(margin)})")
     return Switch(unit=unit), _margin(*margin)
 
 
@@ -102,7 +102,7 @@ def _ds2(target: str = "0.7") -> Parsed:
 def _margin(text: str | None = None) -> float | None:
     margin = None if text is None else float(text)
     if margin is not None and not 0 <= margin < 1:
-        raise SettingError(f"a margin of {margin:g} is not from 0 to below 1")
+        raise SettingError(f"the margin {margin:g} is not from 0 to below 1")
     return margin
 
 

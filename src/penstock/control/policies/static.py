@@ -32,7 +32,9 @@ class Static:
 
     def __post_init__(self) -> None:
         if self.hosts < 1:
-            raise SettingError(f"{self.hosts} hosts", hint="use 1 or more, as in static(4)")
+            raise SettingError(
+                f"static({self.hosts}) has no hosts", hint="use 1 or more, as in static(4)"
+            )
 
     def __str__(self) -> str:
         return f"static({self.hosts})"

@@ -40,12 +40,12 @@ class Budget:
     def __init__(self, steps: Sequence[StepId], floor: float = 0.05) -> None:
         if not steps or len(set(steps)) != len(steps):
             raise SettingError(
-                f"no bound can be shared among the steps {list(steps)}",
-                hint="name at least one, and each once",
+                f"the latency bound cannot be shared among the steps {list(steps)}",
+                hint="name at least one step, and each step once",
             )
         if not 0 < floor < 1:
             raise SettingError(
-                f"a floor of {floor:g}", hint="use a part of the bound, such as 0.05"
+                f"floor is {floor:g}", hint="use a part of the bound between 0 and 1, such as 0.05"
             )
         self._floor = min(floor, 0.5 / len(steps))
         self._shares = {step: 1 / len(steps) for step in steps}

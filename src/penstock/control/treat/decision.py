@@ -57,11 +57,11 @@ class Bounds:
 
     def __post_init__(self) -> None:
         if not 0 <= self.margin < 1:
-            raise SettingError(f"a margin of {self.margin:g}", hint="use 0 to below 1, such as 0.2")
+            raise SettingError(f"margin is {self.margin:g}", hint="use 0 to below 1, such as 0.2")
         if not 1 <= self.at_least <= self.at_most:
             raise SettingError(
-                f"at least {self.at_least} and at most {self.at_most} hosts",
-                hint="use at least 1, and no more than at most",
+                f"at_least is {self.at_least} and at_most is {self.at_most}",
+                hint="use 1 or more for at_least, and at_least or more for at_most",
             )
 
     @property

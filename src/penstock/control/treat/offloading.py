@@ -63,17 +63,17 @@ class OffloadSettings:
     def __post_init__(self) -> None:
         if not 0 < self.low < self.target < self.high <= 1:
             raise SettingError(
-                f"a load from {self.low:g} to {self.high:g}, of {self.target:g} if it can be chosen",
-                hint="use shares of 1 in this order: low, target, high, such as 0.6, 0.7, 0.8",
+                f"low is {self.low:g}, target is {self.target:g} and high is {self.high:g}",
+                hint="use loads from 0 to 1 in ascending order: low, target, high, such as 0.6, 0.7, 0.8",
             )
         if self.speed <= 0 or self.at_most < 0 or self.in_a_row < 1:
             raise SettingError(
-                f"{self.at_most} functions of speed {self.speed:g}, by {self.in_a_row} observations",
-                hint="use a speed above 0, no fewer than 0 functions, and 1 observation or more",
+                f"at_most is {self.at_most}, speed is {self.speed:g} and in_a_row is {self.in_a_row}",
+                hint="use 0 or more for at_most, more than 0 for speed, and 1 or more for in_a_row",
             )
         if self.deadline_ms is not None and self.deadline_ms <= 0:
             raise SettingError(
-                f"a deadline of {self.deadline_ms:g} ms", hint="use more than 0, or None"
+                f"deadline_ms is {self.deadline_ms:g}", hint="use more than 0, or None"
             )
 
     def within(self, part: float) -> OffloadSettings:

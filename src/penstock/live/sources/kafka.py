@@ -219,7 +219,7 @@ def kafka(
     if arrival is not None:
         chosen = {"timestamp": arrival} | chosen
     if epoch_rows is not None and epoch_rows < 0:
-        raise SettingError(f"epoch_rows={epoch_rows}", hint="use 1 or more, or 0 for no limit")
+        raise SettingError(f"epoch_rows is {epoch_rows}", hint="use 1 or more, or 0 for no limit")
     values = format_of(format, schema)
     columns = [*values.schema.names, *chosen.values()]
     if twice := {name for name in columns if columns.count(name) > 1}:
@@ -244,7 +244,7 @@ def _starting(starting: Starting) -> str | tuple[tuple[str, int, int], ...]:
     if isinstance(starting, str):
         if starting not in ("earliest", "latest"):
             raise SettingError(
-                f"starting={starting!r} is unknown",
+                f"unknown starting position {starting!r}",
                 hint='use "earliest", "latest" or {topic: {partition: offset}}',
             )
         return starting

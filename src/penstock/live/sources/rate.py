@@ -220,11 +220,11 @@ def rate(
     """
     if isinstance(rows_per_second, int | float):
         if not rows_per_second > 0:
-            raise SettingError(f"rows_per_second={rows_per_second}", hint="use more than 0")
+            raise SettingError(f"rows_per_second is {rows_per_second}", hint="use more than 0")
         rows_per_second = Even(float(rows_per_second))
     if partitions < 1 or keys < 1 or (rows is not None and rows < 0):
         raise SettingError(
-            f"rate(..., rows={rows}, partitions={partitions}, keys={keys})",
-            hint="use at least 1 partition and 1 key, and rows from 0 on",
+            f"rate() got rows {rows}, partitions {partitions} and keys {keys}",
+            hint="use 1 or more for partitions and keys, and 0 or more for rows",
         )
     return RateSource(rows_per_second, content or Keyed(keys), partitions, rows)

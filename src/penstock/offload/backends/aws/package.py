@@ -106,19 +106,21 @@ def flow_named(name: str) -> FlowPlan:
     """The plan that `module:name` names: a flow, a plan, or a function that returns one of these."""
     module, _, attribute = name.partition(":")
     if not attribute:
-        raise FlowError(f"{name!r} names no flow", hint="write module:name")
+        raise FlowError(
+            f"{name!r} does not name a flow", hint="write module:name, such as app.flows:clicks"
+        )
     try:
         found = getattr(importlib.import_module(module), attribute)
     except (ImportError, AttributeError) as missing:
         raise FlowError(
-            f"there is no {name}: {missing}", hint="start in the folder of the module"
+            f"cannot import {name}: {missing}", hint="run the command in the folder of the module"
         ) from missing
     if callable(found):
         found = found()
     plan = getattr(found, "plan", found)
     if not isinstance(plan, FlowPlan):
         raise FlowError(
-            f"{name} is a {type(found).__name__}, and no flow",
+            f"{name} is a {type(found).__name__}, not a flow",
             hint="name a flow, or a function without arguments that returns one",
         )
     return plan

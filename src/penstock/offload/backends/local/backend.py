@@ -79,8 +79,8 @@ class LocalFunctions:
     def __post_init__(self) -> None:
         if self.at_most < 1 or self.speed <= 0:
             raise SettingError(
-                "functions must be at least 1 and have a speed above 0",
-                hint="leave at_most and speed out, or set them higher",
+                f"LocalFunctions has at_most {self.at_most} and speed {self.speed:g}",
+                hint="use 1 or more for at_most, and more than 0 for speed",
             )
 
     def start(
