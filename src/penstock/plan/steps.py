@@ -44,6 +44,8 @@ class KeyedStep:
     on_error: OnError = "fail"
     reads: tuple[int, ...] = ()
     """The streams it reads, in the order of the plan's inputs; none: the one before it."""
+    kind: str = ""
+    """The kind of step, which its automatic name begins with, such as "aggregate"."""
 
     @property
     def keys(self) -> list[str]:
