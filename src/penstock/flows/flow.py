@@ -125,9 +125,10 @@ class Flow:
 
         `name="total"` names the step, as in `KeyedFlow.aggregate`.
         """
-        whole, name = KeyedFlow(self, (), 1), popped_name(aggregates)
+        whole = KeyedFlow(self, (), 1)
         if processor is None:
-            return whole.aggregate(emit="update", **aggregates, **({"name": name} if name else {}))
+            return whole.aggregate(emit="update", **aggregates)
+        name = popped_name(aggregates)
         if aggregates:
             raise FlowError(
                 "global_ got both a processor and aggregates", hint="use two steps, one for each"
@@ -504,6 +505,8 @@ def _probed(function: BatchFunction, schema: pa.Schema, step: str) -> pa.Schema:
     empty = pa.RecordBatch.from_pylist([], schema=schema)
     try:
         result = function(empty)
+    except FlowError:  # of `select` or `filter`, with its own cure
+        raise
     except Exception as failed:
         raise FlowError(
             f"step {step}: the columns that the function returns are not known, since it fails on an "

@@ -82,7 +82,8 @@ class Graph:
         """The name of the next keyed step: the user's, or an automatic one."""
         if name is None:
             return _keyed_name(self.steps, kind)
-        if any(step.id == checked_name(name) for step in self.steps):
+        name = checked_name(name)
+        if any(step.id == name for step in self.steps):
             raise _named_twice(name)
         return name
 

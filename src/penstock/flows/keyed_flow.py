@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 import pyarrow as pa
 
 from penstock.errors import FlowError
-from penstock.flows.step_names import checked_name
 from penstock.model import milliseconds
 from penstock.operators.aggregate.aggregates import Aggregate, AggregatePlan
 from penstock.operators.operator import Emit, StepPlan
@@ -219,11 +218,9 @@ def popped_name(aggregates: dict[str, Any]) -> str | None:
 
     An aggregate under that keyword stays: it is a column called "name".
     """
-    name = aggregates.get("name")
-    if isinstance(name, Aggregate):
+    if isinstance(aggregates.get("name"), Aggregate):
         return None
-    aggregates.pop("name", None)
-    return None if name is None else checked_name(name)
+    return aggregates.pop("name", None)
 
 
 def _some(aggregates: dict[str, Aggregate]) -> None:
