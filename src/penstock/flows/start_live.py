@@ -51,7 +51,7 @@ def start_live(flow: Flow, options: StartOptions) -> FlowQuery:
     bounded = all(getattr(source, "rows", None) is not None for source in sources)
     if close and not bounded:
         raise SettingError(
-            "close=True needs sources that end, but a source of this flow never does",
+            "close=True needs sources that end, but one of this flow never ends",
             hint="leave close out, or give ps.rate(...) a number of rows",
         )
     to = live_sink(sink)

@@ -161,9 +161,9 @@ def test_a_packed_flow_answers_where_only_the_archive_is(tmp_path: Path) -> None
 def test_a_flow_is_found_by_name() -> None:
     assert flow_named(f"{__name__}:packaged") is packaged
     for name, told in [
-        ("tests.offload.backends.flows", "names no flow"),
-        ("tests.offload.backends.flows:nothing", "there is no"),
-        ("tests.offload.backends.flows:SCHEMA", "and no flow"),
+        ("tests.offload.backends.flows", "does not name a flow"),
+        ("tests.offload.backends.flows:nothing", "cannot import"),
+        ("tests.offload.backends.flows:SCHEMA", "not a flow"),
     ]:
         with pytest.raises(FlowError, match=told):
             flow_named(name)
