@@ -15,7 +15,7 @@ READY := $(VENV)/.ready
 export PYSPARK_PYTHON := $(CURDIR)/$(BIN)/python
 unexport SPARK_HOME PYSPARK_DRIVER_PYTHON PYTHONPATH PYTHONHOME
 
-.PHONY: help setup demo test coverage test-s3 test-kafka test-cluster test-delta peers test-all fuzz check audit bench lock upgrade clean
+.PHONY: help setup demo test coverage test-faults test-s3 test-kafka test-cluster test-delta peers test-all fuzz check audit bench lock upgrade clean
 
 help: ## show this list
 	@sed -nE 's/^([a-z0-9-]+):.*## (.*)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -51,6 +51,9 @@ test: setup ## run the tests, without the slow ones
 coverage: MEASURED := --cov --cov-report=
 coverage: test ## run the tests and tell which share of the code they run
 	@$(BIN)/coverage combine --quiet && $(BIN)/coverage report --skip-covered --sort=miss
+
+test-faults: setup ## run all proofs of exactly once, of which make test runs about half
+	$(BIN)/python -m pytest -m "not kafka and not cluster and not s3" --durations=10 tests/exactly_once
 
 # The server is built with Go once, into ~/.cache/penstock; Hadoop's s3a comes from Maven Central.
 test-s3: setup ## run the tests with a real S3 server

@@ -87,9 +87,14 @@ def test_an_up_that_is_broken_off_leaves_nothing(folder: Path, number: int) -> N
         assert time.monotonic() < until
         time.sleep(0.02)
     mark = json.loads(state.read_text())["mark"]
+    started.send_signal(signal.SIGSTOP)  # else it may be done before this test has looked
     while not marked(mark):
         assert time.monotonic() < until
+        started.send_signal(signal.SIGCONT)
+        time.sleep(0.02)
+        started.send_signal(signal.SIGSTOP)
     started.send_signal(number)
+    started.send_signal(signal.SIGCONT)
     told, _ = started.communicate(timeout=60)
     assert "Traceback" not in told
     if number == signal.SIGKILL:
