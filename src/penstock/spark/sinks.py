@@ -157,7 +157,7 @@ def to(
     """
     if merge_epochs < 0 or merge_epochs == 1:
         raise SettingError(
-            f"merge_epochs={merge_epochs}", hint="use at least 2, or 0 to merge nothing"
+            f"merge_epochs is {merge_epochs}", hint="use 2 or more, or 0 to merge nothing"
         )
     if format == "kafka" and "servers" in options:
         return kafka_topic(**options)
