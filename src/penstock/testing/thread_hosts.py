@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Any, Literal, Protocol, cast
 
 import pyarrow.flight as fl
 
 from penstock.driver.registry import Registry
 from penstock.errors import HostLostError
+from penstock.faults import InjectedFault
 from penstock.host.main import HostOrder, HostTask, TaskOrder, keep_known
 from penstock.host.server import HostServer
 from penstock.plan.steps import FlowPlan, KeyedStep
@@ -44,19 +46,16 @@ class ThreadHost(HostServer):
         super().__init__(*args, **kwargs)
 
     def do_exchange(self, *args: Any) -> None:
-        self._must_live()
-        super().do_exchange(*args)
-        self._must_live()
+        with self._mortal():
+            super().do_exchange(*args)
 
     def do_action(self, *args: Any) -> Any:
-        self._must_live()
-        result = super().do_action(*args)
-        self._must_live()
-        return result
+        with self._mortal():
+            return super().do_action(*args)
 
     def do_get(self, *args: Any) -> Any:
-        self._must_live()
-        return super().do_get(*args)
+        with self._mortal():
+            return super().do_get(*args)
 
     def die(self) -> None:
         """Fail every call, also those that wait for slots to arrive."""
@@ -79,6 +78,16 @@ class ThreadHost(HostServer):
         """Send the heartbeats of its task until the task ends; see `host.main.keep_known`."""
         driver = cast(Endpoint, _PausedEndpoint(task.driver, self.running))
         return keep_known(driver, settings, known, self._ended, task.open_tasks)
+
+    @contextmanager
+    def _mortal(self) -> Iterator[None]:
+        """A call, which fails where the host is dead before or after it, or a fault breaks it off."""
+        self._must_live()
+        try:
+            yield
+        except InjectedFault as fault:  # without its traceback, which Flight would print
+            raise fl.FlightUnavailableError(str(fault)) from None
+        self._must_live()
 
     def _must_live(self, *_: object) -> None:
         self.running.wait()
