@@ -1,7 +1,8 @@
 """Tools to test flows with: user logic without Spark, whole flows with faults, and trials.
 
 `FlowTester` runs a whole flow over batches of rows, with event time, moves and faults, in milliseconds;
-`source` is a source for such flows. `ProcessorTester` runs a single processor as a host does.
+`source` is a source for such flows. `assert_survives` compares the output of a flow with and without
+faults. `ProcessorTester` runs a single processor as a host does.
 
 A `Fault` says what shall happen, and where:
 `Settings(faults=(Fault("host.applied", do="kill", where={"epoch": 3, "run": 0}),))` kills a host once,
@@ -22,8 +23,14 @@ if TYPE_CHECKING:
     from penstock.testing.flow_tester import FlowTester
     from penstock.testing.processor import ProcessorTester
     from penstock.testing.rows_source import source
+    from penstock.testing.survival import assert_survives
 
-_HOMES = {"FlowTester": "flow_tester", "ProcessorTester": "processor", "source": "rows_source"}
+_HOMES = {
+    "FlowTester": "flow_tester",
+    "ProcessorTester": "processor",
+    "assert_survives": "survival",
+    "source": "rows_source",
+}
 """Public name -> the module that holds it. It is imported when it is first used: hosts load this package
 for actions, and need no driver."""
 
@@ -46,5 +53,6 @@ __all__ = [
     "ProcessorTester",
     "Uncombined",
     "armed",
+    "assert_survives",
     "source",
 ]

@@ -175,9 +175,13 @@ class FlowTester:
     # Changes and faults
 
     def scale(self, step: str, hosts: int) -> None:
-        """Give a step this number of hosts from the next epoch on. See `FlowQuery.scale`."""
+        """Give a step this number of hosts from the next epoch on. See `FlowQuery.scale`.
+
+        A query goes on while new hosts come up; this waits for them, so that tests know where slots are.
+        """
         self._begin()
         self._cluster.relocation.scale(step, hosts)
+        self._cluster.relocation.wait_for_new(step, self._cluster.settings.host_start_ms)
 
     def move(self, step: str, slots: int | Iterable[int], to: str) -> None:
         """Let these slots of a step live on the host `to` from the next epoch on. See `FlowQuery.move`."""
@@ -225,12 +229,18 @@ class FlowTester:
             ("host", "stop"): cluster.stop_host,
             ("courier", "stop"): cluster.tasks.lose_task,
         }
+        if fault.point in ("host.trickle", "host.install") and fault.do == "kill":
+            return replace(fault, do=self._kill_from_inside)
         if fault.point in ("driver.layout", "driver.clean") and fault.do in ("raise", "kill"):
             return replace(fault, do=cluster.kill_driver)  # passed by a thread of the driver's
         does = "raise" if fault.do == "kill" else fault.do
         if isinstance(fault.do, str):
             does = actions.get((place, fault.do), does)
         return replace(fault, do=does)
+
+    def _kill_from_inside(self, facts: Mapping[str, object]) -> None:
+        """Kill a host from its own background thread, whose end nobody would notice."""
+        self._cluster.jobs.kill(str(facts["host"]))
 
     # What there is to see
 

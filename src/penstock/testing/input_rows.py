@@ -47,11 +47,17 @@ def partitioned(
     """The batches of all sources as the input of each task: row n goes to task n modulo `partitions`."""
     parts = []
     for number in range(partitions):
-        part = [batch.take(list(range(number, batch.num_rows, partitions))) for batch in batches]
+        part = batches
+        if partitions > 1:
+            part = [batch.take(_every(partitions, number, batch.num_rows)) for batch in batches]
         if flow.tagged is not None:
             part = [flow.tagged.pack(source, batch) for source, batch in enumerate(part)]
         parts.append([batch for batch in part if batch.num_rows])
     return parts
+
+
+def _every(step: int, first: int, rows: int) -> pa.Array:
+    return pa.array(range(first, rows, step), pa.int64())
 
 
 def _from_arrow(rows: pa.Table | pa.RecordBatch, schema: pa.Schema, source: str) -> pa.RecordBatch:
