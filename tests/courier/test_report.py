@@ -121,9 +121,7 @@ def test_keys_of_watched_slots_are_named(tmp_path: Path) -> None:
         assert {told.slot for r in on.registry.seen() for told in r.hot} == {slot_of("ann")}
 
 
-def test_in_two_stages_a_key_is_one_record_of_a_task(
-    tmp_path: Path,
-) -> None:
+def test_in_two_stages_a_key_is_one_record_of_a_task(tmp_path: Path) -> None:
     with cluster(FLOW, str(tmp_path / "one")) as on:
         on.run(PARTS)
         one = on.output(0)

@@ -264,7 +264,7 @@ class FlowTester:
     def hosts(self) -> dict[str, list[str]]:
         """Step -> the hosts that it should have."""
         self._begin()
-        return {step.id: self._cluster.relocation.hosts(step.id) for step in self._plan.keyed}
+        return {step.id: [*self._cluster.relocation.hosts(step.id)] for step in self._plan.keyed}
 
     @property
     def slots(self) -> dict[str, list[int]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
@@ -12,7 +12,7 @@ from penstock.errors import FlowError
 from penstock.plan.steps import FlowPlan
 from penstock.state.variables.values import RowForm
 
-Input = Iterable[Any] | pa.Table | pa.RecordBatch
+Input = Any
 """Rows of one source: dicts, tuples in the order of the columns, or an Arrow table or batch."""
 
 
