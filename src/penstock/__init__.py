@@ -29,12 +29,12 @@ The map, along the way of a record and then of a decision:
     sim/         the same control code over a simulated data plane
     console/     what people see from outside: `penstock ctl`, `state`, `demo`, `doctor`
     cli/         the `penstock` command
-    testing      testing processors without Spark, and flows with faults
+    testing/     testing flows and processors without Spark, with moves and faults
 
-Each folder's docstring is its own map. Imports go one way: cli, console, flows, spark, driver, sim,
-offload, live, then courier, host and control side by side, exchange, wire, plan, testing, operators, then
-state and runtime side by side, and at the bottom settings, faults, extensions, call_text, codec, model,
-kernel_cache and errors.
+Each folder's docstring is its own map. Imports go one way: cli and testing side by side, console, flows,
+spark, driver, sim, offload, live, then courier, host and control side by side, exchange, wire, plan,
+operators, then state and runtime side by side, and at the bottom settings, faults, extensions,
+call_text, codec, model, kernel_cache and errors.
 """
 
 import os

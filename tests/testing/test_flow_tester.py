@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pyarrow as pa
 import pytest
 
@@ -161,6 +162,33 @@ def test_order_is_kept_where_the_flow_asks_for_it(whole: bool) -> None:
     assert given == [f"u{n}" for n in range(7)]
 
 
+def test_functions_give_what_hosts_give() -> None:
+    flow = ps.flow(source("text string")).map_batches(words, "word string")
+    counts = flow.key_by("word", slots=4).aggregate(n=ps.count())
+    epochs = [[("a b a",), ("c",)], [("b b",)]]
+    with FlowTester(counts) as plain, FlowTester(counts, functions=1.0, partitions=2) as helped:
+        for rows in epochs:
+            expected = sorted(plain.run(rows).to_pylist(), key=str)
+            assert sorted(helped.run(rows).to_pylist(), key=str) == expected
+            assert helped.progress[-1].functions.rows == len(rows)
+    kills = [Fault(f"courier.{point}", "kill") for point in ("offload", "offloaded")]
+    fired = assert_survives(counts, epochs, kills, functions=1.0)
+    assert fired == ["courier.offload", "courier.offloaded"]
+
+
+def words(batch: pa.RecordBatch) -> pa.RecordBatch:
+    split = [word for text in batch.column("text").to_pylist() for word in text.split()]
+    return pa.record_batch({"word": pa.array(split, pa.string())})
+
+
+def test_steps_that_cannot_run_in_functions_are_named() -> None:
+    flow = ps.flow(source("user string")).key_by("user").process(Silence())
+    with pytest.raises(ps.FlowError, match=r"no step .* can run in functions \(process-1: "):
+        FlowTester(flow, functions=1.0)
+    with pytest.raises(ps.SettingError, match="functions is 2"):
+        FlowTester(CLICKS, functions=2)
+
+
 # Moves, deaths, starts
 
 
@@ -293,7 +321,6 @@ def test_what_does_not_survive_is_told() -> None:
             r"row 1 of the source: the column 'n' takes int64, not 'x' \(str\)",
         ),
         ([{"user": "a", "m": 1}], "there is no column 'm'"),
-        ({"user": "ann", "n": 1}, "is not a list of rows"),
         (pa.table({"user": ["a"]}), "the source got the columns user"),
         (pa.table({"user": ["a"], "n": ["x"]}), "the source got columns of other types"),
     ],
@@ -306,6 +333,20 @@ def test_rows_that_do_not_fit_are_refused(rows: Any, told: str) -> None:
         assert totals(tester.run(pa.table({"n": pa.array([2], pa.int32()), "user": ["a"]}))) == {
             "a": 2
         }
+
+
+@pytest.mark.parametrize("rows", [{"user": "ann", "n": 1}, "ann", 7])
+def test_what_is_no_list_of_rows_is_refused(rows: Any) -> None:
+    with FlowTester(CLICKS) as tester, pytest.raises(ps.FlowError, match=r"run\(\[\{"):
+        tester.run(rows)
+
+
+def test_tables_and_data_frames_are_taken() -> None:
+    columns = {"n": [1, 2], "user": ["ann", "bob"]}
+    with FlowTester(CLICKS) as tester:
+        for rows in (pa.table(columns), pa.record_batch(columns), pd.DataFrame(columns)):
+            tester.run(rows)
+        assert totals(tester.run(clicks("ann", "bob"))) == {"ann": 4, "bob": 7}
 
 
 def test_unknown_steps_and_hosts_are_named_with_those_that_there_are() -> None:

@@ -16,7 +16,7 @@ from __future__ import annotations
 import json
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -33,6 +33,7 @@ from penstock.flows.keyed_flow import must_be
 from penstock.flows.start import claim, for_one_host, host_counts, with_errors
 from penstock.model import milliseconds
 from penstock.operators.operator import OnError
+from penstock.plan.epoch import EpochPlan
 from penstock.plan.migration import Migration
 from penstock.plan.steps import FlowPlan
 from penstock.settings import Settings
@@ -40,6 +41,7 @@ from penstock.spark.sinks import late_inputs
 from penstock.testing.input_rows import Input, input_batch, partitioned
 from penstock.testing.local_cluster import LateTables, LocalCluster
 from penstock.testing.rows_source import RowsSource
+from penstock.testing.thread_functions import thread_functions
 from penstock.testing.thread_hosts import open_store
 from penstock.testing.thread_tasks import Batches
 
@@ -68,6 +70,7 @@ class FlowTester:
         partitions: int = 1,
         migration: str | Migration = "lazy",
         on_error: OnError = "fail",
+        functions: float | None = None,
         now_ms: int = 0,
         settings: Settings = SETTINGS,
     ) -> None:
@@ -76,8 +79,9 @@ class FlowTester:
 
         `checkpoint` is a folder to continue from; without one the tester has its own, and removes it.
         `partitions` is the number of tasks that read the rows. With more than one, rows of different
-        tasks reach a key in any order. `now_ms` is the processing time to begin with, in milliseconds
-        since 1970.
+        tasks reach a key in any order. `functions` is the share of rows, up to 1, that goes through burst
+        functions in this process, for steps that can run in them. `now_ms` is the processing time to
+        begin with, in milliseconds since 1970.
         """
         must_be(flow, Flow, "FlowTester", "a flow", 'ps.flow(source).key_by("user").aggregate(...)')
         if partitions < 1:
@@ -93,8 +97,8 @@ class FlowTester:
         """What each epoch did, oldest first: runs, rows, moved slots, and so on."""
         with ExitStack() as stack:
             if checkpoint is None:
-                made = tempfile.TemporaryDirectory(prefix="penstock-", ignore_cleanup_errors=True)
-                checkpoint = stack.enter_context(made)
+                own = tempfile.TemporaryDirectory(prefix="penstock-", ignore_cleanup_errors=True)
+                checkpoint = stack.enter_context(own)
             self._checkpoint = str(checkpoint)
             folder = f"{self._checkpoint}/penstock"
             claim(open_store(folder), self._plan, "micro_batch", _refuse_live)
@@ -102,6 +106,9 @@ class FlowTester:
             shipped, settings = settings.faults, replace(settings, faults=())
             self._cluster = _Cluster(self._plan, folder, counts, settings, chosen, now_ms=now_ms)
             stack.callback(self._cluster.close)
+            if functions is not None:
+                workers = stack.enter_context(thread_functions(self._plan, functions))
+                self._cluster.helped = workers.plan_of_run
             self._cluster.epoch = self._cluster.runner.next_epoch()
             if shipped:
                 stack.enter_context(self.faults(*shipped))
@@ -208,7 +215,10 @@ class FlowTester:
         """
         with armed(*(self._local(fault) for fault in faults)) as arming:
             self._armed.append(arming)
-            yield arming
+            try:
+                yield arming
+            finally:
+                self._armed.remove(arming)
 
     def _fired(self) -> int:
         return sum(len(one.fired) for one in self._armed)
@@ -346,6 +356,7 @@ class _Cluster(LocalCluster):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self.output: dict[int, Batches] = {}
         self.late: dict[int, LateTables] = {}
+        self.helped: Callable[[EpochPlan], EpochPlan] = lambda plan: plan
         super().__init__(*args, **kwargs)
 
     def keep_output(self, epoch: int, batches: Batches) -> None:
@@ -353,6 +364,9 @@ class _Cluster(LocalCluster):
 
     def keep_late(self, epoch: int, rows: LateTables) -> None:
         self.late[epoch] = rows
+
+    def plan_of_run(self, plan: EpochPlan) -> EpochPlan:
+        return self.helped(plan)
 
 
 def _without_decoders(plan: FlowPlan) -> FlowPlan:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Any
 
@@ -13,7 +13,8 @@ from penstock.plan.steps import FlowPlan
 from penstock.state.variables.values import RowForm
 
 Input = Any
-"""Rows of one source: dicts, tuples in the order of the columns, or an Arrow table or batch."""
+"""Rows of one source: a list of dicts or of tuples in the order of the columns, an Arrow table or batch, or
+a DataFrame of pandas or Polars."""
 
 
 def input_batch(rows: Input, schema: pa.Schema, source: str) -> pa.RecordBatch:
@@ -28,10 +29,13 @@ def input_batch(rows: Input, schema: pa.Schema, source: str) -> pa.RecordBatch:
     penstock.errors.FlowError: row 0 of the source: the column 'user' takes string, not 7 (int). What to do: \
 give the columns user string, at timestamp[us, tz=UTC]
     """
-    if isinstance(rows, pa.Table | pa.RecordBatch):
-        return _from_arrow(rows, schema, source)
-    if isinstance(rows, Mapping | str):
-        raise _refused(f"{source} got {rows!r:.100}, which is not a list of rows", schema)
+    if hasattr(rows, "__arrow_c_stream__") or hasattr(rows, "__arrow_c_array__"):
+        return _from_arrow(pa.table(rows), schema, source)
+    if isinstance(rows, Mapping | str) or not isinstance(rows, Iterable):
+        raise FlowError(
+            f"{source} got {rows!r:.100}, which is not a list of rows",
+            hint='give a list, such as run([{"user": "ann"}]), or an Arrow table',
+        )
     form, written = RowForm(schema), []
     for number, row in enumerate(rows):
         try:
@@ -60,8 +64,7 @@ def _every(step: int, first: int, rows: int) -> pa.Array:
     return pa.array(range(first, rows, step), pa.int64())
 
 
-def _from_arrow(rows: pa.Table | pa.RecordBatch, schema: pa.Schema, source: str) -> pa.RecordBatch:
-    table = rows if isinstance(rows, pa.Table) else pa.Table.from_batches([rows])
+def _from_arrow(table: pa.Table, schema: pa.Schema, source: str) -> pa.RecordBatch:
     if sorted(table.column_names) != sorted(schema.names):
         raise _refused(f"{source} got the columns {', '.join(table.column_names)}", schema)
     try:
