@@ -14,7 +14,6 @@ import pytest
 
 import penstock as ps
 from penstock.testing import FAULT_POINTS, Fault, FlowTester, assert_survives, source
-from tests.testing.left_behind import nothing_left_behind, threads
 
 CLICKS = ps.flow(source("user string, n long")).key_by("user", slots=8).aggregate(total=ps.sum("n"))
 STEP = "aggregate-1"
@@ -30,12 +29,6 @@ def totals(table: pa.Table) -> dict[str, int]:
 
 def at(second: int) -> datetime:
     return datetime(2026, 1, 1, 0, 0, second, tzinfo=UTC)
-
-
-@pytest.fixture(autouse=True)
-def no_thread_is_left() -> Iterator[None]:
-    with nothing_left_behind("a tester", threads):
-        yield
 
 
 # Operators
