@@ -29,12 +29,12 @@ The folders of the package, in the order of a record's path and then of a decisi
     sim/         the same control code over a simulated data plane
     console/     tools for operators: `penstock ctl`, `state`, `demo`, `doctor`
     cli/         the `penstock` command
-    testing      tests of processors without Spark, and of flows with faults
+    testing/     tests of flows and processors without Spark, with moves and faults
 
-Each folder's docstring lists its files. Imports go one way: cli, console, flows, spark, driver, sim,
-offload, live, then courier, host and control side by side, exchange, wire, plan, testing, operators, then
-state and runtime side by side, and at the bottom settings, faults, extensions, call_text, codec, model,
-kernel_cache and errors.
+Each folder's docstring lists its files. Imports go one way: cli and testing side by side, console, flows,
+spark, driver, sim, offload, live, then courier, host and control side by side, exchange, wire, plan,
+operators, then state and runtime side by side, and at the bottom settings, faults, extensions,
+call_text, codec, model, kernel_cache and errors.
 """
 
 import os
