@@ -181,8 +181,8 @@ def test_a_batch_is_all_of_one_slot_in_order() -> None:
 @pytest.mark.parametrize(
     ("work", "problem"),
     [
-        (lambda self, rows: 5, "int was given"),
-        (lambda self, rows: rows.select(["user"]), "the columns user were given, not user, n"),
+        (lambda self, rows: 5, "int returned: return a RecordBatch"),
+        (lambda self, rows: rows.select(["user"]), "the returned columns are user, not user, n"),
         (
             lambda self, rows: rows.set_column(1, "n", pc.cast(rows.column("user"), pa.binary())),
             "the column 'n' takes int64, not binary",

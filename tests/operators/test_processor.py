@@ -311,7 +311,7 @@ def test_plans_that_cannot_work_are_refused() -> None:
         operator(Failing())
     op = operator()
     op.open(EpochTime(1, 0))
-    with pytest.raises(ProtocolError, match="cannot take input"):
+    with pytest.raises(ProtocolError, match="does not accept input"):
         op.apply("partials", [])
 
 

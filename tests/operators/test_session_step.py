@@ -166,7 +166,7 @@ def test_an_epoch_without_sessions_leaves_nothing() -> None:
     operator.apply("partials", [])
     assert operator.close().batches == []
     assert len(operator.table) == 0
-    with pytest.raises(ProtocolError, match="cannot take"):
+    with pytest.raises(ProtocolError, match="does not accept"):
         operator.apply("rows", [])
 
 

@@ -376,23 +376,23 @@ def test_plans_pickle_and_refuse_what_cannot_work() -> None:
     assert plan.has_timers
     assert not TopPlan(SCHEMA, ["k"], 1, "at").has_timers
     refused: list[tuple[dict[str, Any], str]] = [
-        ({"n": 0}, "at least one row"),
+        ({"n": 0}, "n of top is 0"),
         ({"by": "x desc"}, "'x' of .* is not among the columns"),
-        ({"by": []}, "needs a column"),
+        ({"by": []}, "order has no column"),
         ({"until": "price"}, "type double"),
         ({"until": "at", "window": tumbling("1s"), "on": "at"}, "both a window and until"),
-        ({"on": "at"}, "without a window"),
+        ({"on": "at"}, "but no window"),
         ({"window": session_window("1s"), "on": "at"}, "session"),
         ({"rank": "name"}, "already"),
         ({"emit": "close"}, "never closes"),
         ({"emit": "update", "n": 2}, "only with n=1"),
-        ({"emit": "sometimes"}, "not known"),
+        ({"emit": "sometimes"}, "unknown emit"),
         ({"key_names": ["x"]}, "'x' of .* is not among the columns"),
-        ({"input_schema": SCHEMA.append(pa.field("_change", pa.int8()))}, "stream of changes"),
+        ({"input_schema": SCHEMA.append(pa.field("_change", pa.int8()))}, "change stream"),
     ]
     for changes, complaint in refused:
         given_ = {"input_schema": SCHEMA, "key_names": ["k"], "n": 1, "by": "at", **changes}
         with pytest.raises(FlowError, match=complaint):
             TopPlan(**given_)
-    with pytest.raises(ProtocolError, match="cannot take"):
+    with pytest.raises(ProtocolError, match="does not accept"):
         plan.operator(8, "step", "fail").apply("partials", [])

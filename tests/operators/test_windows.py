@@ -156,8 +156,8 @@ def test_the_bounds_are_of_the_type_of_the_event_time() -> None:
         (tumbling("1s"), "n", 0, "is of type int64"),
         (tumbling("1s"), None, 0, "needs a column of event times"),
         (tumbling("250ms"), "at", 0, "finer than the event time"),
-        (tumbling("1s"), "at", -1, "a lateness of -1 ms"),
-        (tumbling("1s", clock="processing"), "at", 0, "has no event time"),
+        (tumbling("1s"), "at", -1, "lateness is -1 ms"),
+        (tumbling("1s", clock="processing"), "at", 0, "takes no event time"),
         (tumbling("1s", clock="processing"), None, 5, "no lateness"),
     ],
 )
