@@ -62,5 +62,5 @@ def test_what_cannot_be_read_is_set_aside_or_ends_the_flow() -> None:
     (rows,) = streams(replace(plan, on_error="dead_letter"), [batch], aside)
     assert [row["k"] for row in rows] == [1]
     assert [(letter.step, letter.key) for letter in aside.dead] == [("kafka", "t/0/1")]
-    with pytest.raises(InputError, match="cannot read what is at t/0/1"):
+    with pytest.raises(InputError, match="cannot read the record at t/0/1"):
         streams(plan, [batch], Aside())

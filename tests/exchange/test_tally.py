@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import penstock.operators.aggregate.aggregates as ps
 from penstock import codec
-from penstock.exchange.tally import TOLD, Tally
+from penstock.exchange.tally import REPORTED, Tally
 from penstock.operators.aggregate.plan import AggregatePlan
 from penstock.operators.join.plan import JoinPlan, Regular
 from penstock.operators.operator import EpochTime, StepPlan
@@ -59,7 +59,7 @@ def test_slots_and_keys_are_counted(users: list[list[int]], watched: set[int]) -
     for slot in range(SLOTS):
         told = [key for key in hot if key.slot == slot]
         assert [key.count for key in told] == sorted((key.count for key in told), reverse=True)
-        assert len(told) <= TOLD
+        assert len(told) <= REPORTED
         if slot not in watched:
             assert not told
             continue

@@ -300,7 +300,7 @@ def test_plans_that_cannot_work_are_refused() -> None:
             raise RuntimeError("no")
 
     for processor, problem in [
-        (Neither(), "neither"), (Both(), "both"), (Untold(), "does not say"),
+        (Neither(), "neither"), (Both(), "both"), (Untold(), "has no output schema"),
         (Summed, "not a KeyedProcessor"), (object(), "not a KeyedProcessor"),
     ]:  # fmt: skip
         with pytest.raises(FlowError, match=problem):

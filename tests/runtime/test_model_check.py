@@ -102,7 +102,7 @@ MUTANT_BUFFERS = {
     "without the last look": ("if load(place) is EMPTY:", "if True:", "left behind"),
     "the last look before the flag is cleared": (
         """flag.clear()
-            # Whoever came between the last look and the clearing has found the flag set and left.
+            # A worker that came between the last check and the clearing found the flag set and left.
             if load(place) is EMPTY:
 """,
         """last = load(place)
