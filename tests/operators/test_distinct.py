@@ -1,4 +1,4 @@
-"""Distinct rows against a plain reading of what they are."""
+"""Distinct rows, compared with a plain implementation."""
 
 from __future__ import annotations
 

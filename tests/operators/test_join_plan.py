@@ -1,4 +1,4 @@
-"""What a join takes and gives, and what it refuses."""
+"""The input and output of join plans, and the plans that are refused."""
 
 from __future__ import annotations
 
@@ -173,10 +173,10 @@ def test_large_output_comes_in_several_batches() -> None:
     answer = operator.apply("rows", [made.tagged.pack(0, left), made.tagged.pack(1, right)])
     assert len(answer.batches) > 1
     table = pa.Table.from_batches(answer.batches)
-    found = np.unique(
+    pairs = np.unique(
         table["name"].to_numpy(zero_copy_only=False).astype(int) * 400 + table["price"]
     )
-    assert found.tolist() == list(range(200_000))
+    assert pairs.tolist() == list(range(200_000))
 
 
 def test_partial_states_are_refused() -> None:
@@ -185,8 +185,8 @@ def test_partial_states_are_refused() -> None:
 
 
 @pytest.mark.parametrize("bound", [Regular(), InWindow(tumbling("1s"), "at", "at")])
-def test_keys_of_a_batch_are_those_of_its_rows_as_they_are_mixed(bound: Any) -> None:
-    """Whoever holds rows back, while their keys move, goes by them."""
+def test_keys_of_a_batch_are_in_the_order_of_its_rows(bound: Any) -> None:
+    """Hosts hold rows back by these keys while their slots move."""
     joined = plan(bound=bound)
     sides = [
         pa.RecordBatch.from_pydict(

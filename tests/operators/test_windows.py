@@ -1,4 +1,4 @@
-"""Which windows a time is in, against the definition."""
+"""The windows of a time, compared with the definition."""
 
 from __future__ import annotations
 
@@ -161,7 +161,7 @@ def test_the_bounds_are_of_the_type_of_the_event_time() -> None:
         (tumbling("1s", clock="processing"), None, 5, "no lateness"),
     ],
 )
-def test_what_does_not_go_together_is_refused(
+def test_options_that_do_not_fit_together_are_refused(
     window: Window, on: str | None, lateness: int, complaint: str
 ) -> None:
     schema = pa.schema([("at", pa.timestamp("s", "UTC")), ("n", pa.int64())])

@@ -83,7 +83,7 @@ def _parts(array: pa.Array) -> int:
 
 
 def _key(array: pa.Array, part: int) -> Array:
-    """Integers (int64) that sort like the values. Part 0 of a column with nulls tells nulls from values."""
+    """Integers (int64) that sort like the values. Part 0 of a column with nulls separates nulls from values."""
     valid = valid_mask(array)
     if valid is None:
         return _values(array)

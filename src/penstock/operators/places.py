@@ -42,9 +42,9 @@ _DENSE = 4
 _SMALL = (1 << 32) - 1
 """Highest serial number that is sent back as 4 bytes."""
 _ONE_BATCH = 1 << 30
-"""Bytes of rows up to which they are put into one batch."""
+"""Largest size of rows, in bytes, that are put into one batch."""
 _PIECE = 1 << 16
-"""Rows per batch where there are more bytes than that."""
+"""Rows per batch when the rows are larger than `_ONE_BATCH`."""
 
 
 @dataclass(frozen=True, eq=False)

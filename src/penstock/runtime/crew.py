@@ -1,6 +1,6 @@
 """Threads that sleep until there is work.
 
-Each worker has a *bell*, a lock that is held until somebody rings. An idle worker puts its bell on the
+Each worker has a *bell*, a lock that is held until it is rung. An idle worker puts its bell on the
 list of idle workers, checks once more for work, and waits for the bell. A thread that adds work takes a
 bell off that list and rings it. One of the two always sees the other, so no wake-up is lost. Only the
 thread that took a bell off the list rings it.

@@ -57,7 +57,7 @@ class Runtime:
     ) -> None:
         if not operators or workers < 1 or buffer < 1:
             raise SettingError(
-                f"a runtime with {len(operators)} operators, {workers} workers and a buffer of {buffer}",
+                f"the runtime has {len(operators)} operators, {workers} workers and a buffer of {buffer}",
                 hint="use at least one of each",
             )
         slice = slice_ms / 1000

@@ -172,7 +172,7 @@ def time_field(schema: pa.Schema, name: str, whose: str) -> pa.Field:
     field = one_field(schema, name, whose, "the event time", hint)
     if not pa.types.is_timestamp(field.type):
         raise FlowError(
-            f"the event time {name!r} of {whose} is of type {field.type}",
+            f"the event time {name!r} of {whose} is of type {field.type}, not a timestamp",
             hint="cast it to a timestamp before this step",
         )
     return field
