@@ -34,10 +34,10 @@ from penstock.errors import CheckpointError, SettingError
 from penstock.model import HostId
 from penstock.sim.replay import Difference, difference, recorded, replayed, wanted
 from penstock.state.store.store import Store
+from penstock.testing.thread_hosts import open_store
 from tests.trials.cluster import MiniCluster, cluster
 from tests.trials.control_trial import Watchful
 from tests.trials.ledger import LEDGER, SUMS
-from tests.trials.thread_hosts import open_store
 
 CAPACITY = 1_000.0
 """Records a second that a host is taken to do."""
