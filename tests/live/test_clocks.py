@@ -1,4 +1,5 @@
-"""Event time of a courier's sources: held back by partitions that are slow, not heard of, or known of old."""
+"""Event time of a courier's sources: held back by slow partitions, silent ones, and those of an earlier
+run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The keeper of burst workers: they come, are renewed and go, and no epoch waits for it."""
+"""The keeper of burst workers: starts, replaces and ends them, and no epoch waits for that."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def done(keeper: WorkerKeeper) -> None:
 
 
 def waiting() -> tuple[WorkerKeeper, PretendedStarted, threading.Event]:
-    """A keeper whose burst workers come up when the event is set."""
+    """A keeper whose burst workers start when the event is set."""
     may, made = threading.Event(), PretendedStarted()
 
     def bring_up() -> PretendedStarted:

@@ -1,4 +1,4 @@
-"""Calls of librdkafka that do not come back after brokers were away."""
+"""Calls of librdkafka that do not return after an outage of brokers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Refused(Exception):
 
 
 class Producer:
-    """Its brokers are away for some looks, and then answer."""
+    """A producer whose brokers are down for some checks, and then answer."""
 
     def __init__(self, away: int) -> None:
         self.away, self.looks = away, 0

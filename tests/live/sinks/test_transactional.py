@@ -1,4 +1,4 @@
-"""Rows that are seen when their epoch is durable: kept, delivered once, and found again after a failure."""
+"""Rows that become visible when their epoch is durable: kept, delivered once, recovered after a failure."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from penstock.state.store.store import Store
 
 SCHEMA = pa.schema([("n", pa.int64())])
 OLD, NEW = 1_000, 2_000
-"""When two runs began."""
+"""Start times of two runs, in milliseconds."""
 
 
 @dataclass(frozen=True)
 class Deliveries(LiveSink, Delivery):
-    """Notes all that is delivered, also what is delivered again."""
+    """Records all deliveries, including repeated ones."""
 
     noted: list[tuple[int, list[int]]] = field(default_factory=list)
 
@@ -99,7 +99,9 @@ def test_what_a_courier_could_not_deliver_the_driver_does(
         writer.release(5)
     sink.rewind(5)
     again = point == "courier.released"
-    assert noted(sink) == [(5, [5])] * (1 + again), "the sink is asked again if it is not known"
+    assert noted(sink) == [(5, [5])] * (1 + again), (
+        "an epoch whose delivery is unknown is delivered again"
+    )
     assert outbox(place) == [], "epoch 6 is not durable: it will be run again"
 
 

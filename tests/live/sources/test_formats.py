@@ -1,4 +1,4 @@
-"""Values to rows and back, and what is done with values that are none."""
+"""Values to rows and back, and values that cannot be decoded."""
 
 from __future__ import annotations
 

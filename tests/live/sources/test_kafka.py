@@ -1,4 +1,4 @@
-"""The source Kafka, as far as it goes without a broker."""
+"""The Kafka source, as far as it can be tested without a broker."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ def test_columns_are_the_values_fields_and_what_was_asked_for() -> None:
 
 
 def test_columns_of_one_name_are_refused() -> None:
-    for schema, given in (("arrival long", {}), ("key long", {"metadata": ["key"]})):
+    for schema, args in (("arrival long", {}), ("key long", {"metadata": ["key"]})):
         with pytest.raises(FlowError, match="two columns have the name"):
-            ps.kafka("b:1", "t", schema=schema, **given)  # type: ignore[arg-type]
+            ps.kafka("b:1", "t", schema=schema, **args)  # type: ignore[arg-type]
 
 
 def test_what_no_source_can_be_made_of_is_refused() -> None:

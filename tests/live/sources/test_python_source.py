@@ -1,4 +1,4 @@
-"""Python data sources of Spark in a courier: ranges, positions inside of them, commits."""
+"""Python data sources of Spark in a courier: ranges, positions inside ranges, commits."""
 
 from __future__ import annotations
 
@@ -94,12 +94,14 @@ SOURCES = [
 
 
 def numbers(reader: LiveReader, most: int) -> list[tuple[list[int], Any]]:
-    found = []
+    result = []
     while polled := reader.poll(0, most):
-        (one,) = polled
-        assert one.batch.column("word").to_pylist() == [f"w{n}" for n in one.batch["n"].to_pylist()]
-        found.append((one.batch.column("n").to_pylist(), one.position))
-    return found
+        (rows,) = polled
+        assert rows.batch.column("word").to_pylist() == [
+            f"w{n}" for n in rows.batch["n"].to_pylist()
+        ]
+        result.append((rows.batch.column("n").to_pylist(), rows.position))
+    return result
 
 
 @pytest.mark.parametrize("source", SOURCES)

@@ -1,4 +1,4 @@
-"""The rate: rows by number, on time, in partitions, the same again."""
+"""The rate source: rows by number, on time, in partitions, and equal when read again."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from penstock.sim.shapes import shape
 
 
 class Clock:
-    """A time that the test sets."""
+    """A clock that the test sets."""
 
     def __init__(self, at_s: float) -> None:
         self.at_s = at_s
@@ -24,16 +24,18 @@ class Clock:
 
 
 def drained(reader: LiveReader, most: int = 7) -> dict[str, list[int]]:
-    found: dict[str, list[int]] = {}
+    by_partition: dict[str, list[int]] = {}
     while polled := reader.poll(0, most):
-        for one in polled:
-            found.setdefault(one.partition, []).extend(one.batch.column("value").to_pylist())
-    return found
+        for rows in polled:
+            by_partition.setdefault(rows.partition, []).extend(
+                rows.batch.column("value").to_pylist()
+            )
+    return by_partition
 
 
-def source_at(clock: Clock, **given: object) -> RateSource:
-    made = rate(1000, **given)  # type: ignore[arg-type]
-    return RateSource(made.arrivals, made.content, made.count, made.rows, clock)
+def source_at(clock: Clock, **args: object) -> RateSource:
+    source = rate(1000, **args)  # type: ignore[arg-type]
+    return RateSource(source.arrivals, source.content, source.count, source.rows, clock)
 
 
 def test_rows_come_when_their_time_has_come() -> None:
@@ -57,10 +59,10 @@ def test_all_rows_are_in_one_partition_each_and_then_it_ends(rows: int) -> None:
     source = source_at(clock, rows=rows, partitions=3)
     reader = source.reader(source.first(source.partitions()))
     clock.at_s = 60.0
-    found = drained(reader)
-    assert all(n % 3 == int(name) for name, numbers in found.items() for n in numbers)
-    assert all(numbers == sorted(numbers) for numbers in found.values())
-    assert sorted(n for numbers in found.values() for n in numbers) == list(range(rows))
+    by_partition = drained(reader)
+    assert all(n % 3 == int(name) for name, numbers in by_partition.items() for n in numbers)
+    assert all(numbers == sorted(numbers) for numbers in by_partition.values())
+    assert sorted(n for numbers in by_partition.values() for n in numbers) == list(range(rows))
     assert reader.ended
 
 

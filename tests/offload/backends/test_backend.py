@@ -1,4 +1,4 @@
-"""What all backends of burst workers have in common."""
+"""Contract tests for all backends of burst workers."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def test_more_burst_workers_than_there_may_be_are_refused(place: Place) -> None:
             return "answered"
 
         outcomes = list(threads.map(outcome, range(3 * AT_MOST)))
-    # one that hung in the test before may still be busy
+    # a worker that hung in an earlier test may still be busy
     assert AT_MOST - 1 <= outcomes.count("answered") <= AT_MOST
     assert outcomes.count("answered") + outcomes.count("throttled") == len(outcomes)
     assert place.asked(("a", 1)).batches
@@ -148,7 +148,7 @@ def test_backends_of_no_known_kind_are_refused() -> None:
 
 
 class Echo:
-    """A connection to nobody: it answers with what it was made with."""
+    """An invoker without burst workers: it answers with its own arguments."""
 
     def __init__(self, access: Access, answer: str) -> None:
         self._answer = answer.encode()

@@ -1,4 +1,4 @@
-"""Local burst workers as processes: killed, hung, slow, let go, and gone with their driver."""
+"""Local burst workers as processes: killed, hung, slow, ended when idle, and ended with their driver."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ FLOW = counting(slow_or_wrong)
 
 @pytest.fixture(scope="module")
 def started() -> Iterator[LocalWorkers]:
-    found = LocalFunctions(at_most=2, idle_ms=300).start(FLOW, "run", Access("token"))
-    yield found
-    found.stop()
-    assert found._process.returncode == 0
+    workers = LocalFunctions(at_most=2, idle_ms=300).start(FLOW, "run", Access("token"))
+    yield workers
+    workers.stop()
+    assert workers._process.returncode == 0
 
 
 def busy(started: LocalWorkers) -> int | None:
@@ -50,7 +50,7 @@ def busy(started: LocalWorkers) -> int | None:
 def while_busy(
     started: LocalWorkers, threads: ThreadPoolExecutor, timeout_ms: int
 ) -> Future[bytes]:
-    """An invocation that a burst worker is in the middle of."""
+    """An invocation that is in progress in a burst worker."""
     body = request(FLOW, ("slow", 60_000)).to_bytes()
     under_way = threads.submit(invoker_at(started.reach, Access("token")).invoke, body, timeout_ms)
     until(lambda: busy(started))
@@ -135,11 +135,11 @@ def test_burst_workers_are_as_slow_and_start_as_slowly_as_they_are_told() -> Non
         used = started.used()
     finally:
         started.stop()
-    assert times[0] >= 0.3 + 0.2  # its start, then 100 records at 500 a second
+    assert times[0] >= 0.3 + 0.2  # its start, then 100 records at 500 per second
     assert 0.2 <= times[1] < times[0]
     assert used.cold_starts == 1
     assert 300 <= used.cold_start_ms < 3_000
-    assert started.used() == used  # also when all is over
+    assert started.used() == used  # also after the end
 
 
 def test_a_service_that_dies_fails_all_that_ask_and_nothing_else() -> None:
@@ -173,7 +173,7 @@ class _Unloadable:
 
 
 def test_all_end_with_the_driver_however_it_ends(tmp_path: Path) -> None:
-    """One burst worker works, and will for long, when the driver is killed."""
+    """One burst worker is busy with long work when the driver is killed."""
     driver = tmp_path / "driver.py"
     driver.write_text(
         textwrap.dedent("""

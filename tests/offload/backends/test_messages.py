@@ -1,4 +1,4 @@
-"""Requests and answers on their way."""
+"""Encoding of requests and answers."""
 
 from __future__ import annotations
 
@@ -56,15 +56,15 @@ def test_rows_are_cut_into_requests_that_fit(
 ) -> None:
     parts = [[rows(*some)] for some in channels]
     cut = REQUESTS.cut(parts, limit)
-    assert all(len(one.to_bytes()) <= limit for one in cut)
-    assert [one.id for one in cut] == [f"3.0.1-{n}" for n in range(len(cut))]
-    again = [row for one in cut for batch in one.batches for row in batch.to_pylist()]
+    assert all(len(request.to_bytes()) <= limit for request in cut)
+    assert [request.id for request in cut] == [f"3.0.1-{n}" for n in range(len(cut))]
+    again = [row for request in cut for batch in request.batches for row in batch.to_pylist()]
     assert again == [row for [batch] in parts for row in batch.to_pylist()]
 
 
 def test_a_row_that_is_too_large_for_any_request_is_alone_in_its_own() -> None:
     [first, large, last] = REQUESTS.cut([[rows(("a", 1), ("b" * 5_000, 2)), rows(("c", 3))]], 3_000)
-    assert [one.rows for one in (first, large, last)] == [1, 1, 1]
+    assert [request.rows for request in (first, large, last)] == [1, 1, 1]
     assert len(large.to_bytes()) > 3_000
 
 

@@ -1,4 +1,4 @@
-"""The pool of local burst workers, with made-up ones and a clock that is handed in."""
+"""The pool of local burst workers, with fake workers and a fake clock."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from penstock.offload.backends.local.pool import WorkerPool
 
 
 class Made:
-    """A burst worker that does as its request says."""
+    """A fake burst worker that behaves as its request says."""
 
     numbers = itertools.count(1)
 

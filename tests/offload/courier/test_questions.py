@@ -1,4 +1,4 @@
-"""A courier's invocations: how many at a time, until when, and what is made of what comes."""
+"""A courier's invocations: concurrency, deadline, and handling of answers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ BATCH = rows(*((f"k{n}", n) for n in range(12)))
 
 
 class Asked:
-    """Burst workers that do what they are told by the number of the request."""
+    """Burst workers whose behaviour depends on the number of the request."""
 
     request_limit: int | None = None
 

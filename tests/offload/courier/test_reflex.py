@@ -1,4 +1,4 @@
-"""Couriers with more rows than hosts can take: how many go to burst workers, and that it is the same ones."""
+"""Couriers with more rows than hosts can take: how many go to burst workers, and always the same ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which rows a courier hands to burst workers: as many as the plan says, and always the same ones."""
+"""The rows that a courier sends to burst workers: as many as the plan says, and always the same ones."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_of_each_slot_its_share() -> None:
 
 
 def test_of_windows_one_share_for_all() -> None:
-    """The slot of a row is that of its key in its window, and it may be in several."""
+    """The slot of a row depends on its key and window, and a row may be in several windows."""
     router, rows = router_of(WINDOWS), many(20_000)
     router.stays(rows)
     assert router.by_slot is None
@@ -139,7 +139,7 @@ values = st.fixed_dictionaries(
 def test_a_retried_task_parts_its_rows_alike(
     rows: list[dict[str, Any]], chance: random.Random, kind: str
 ) -> None:
-    """In whatever order they come, and however they are cut into batches."""
+    """The choice does not depend on the order of rows or on how they are cut into batches."""
     schema = SCHEMA if kind == "a" else pa.schema([("k", pa.string())])
     rows = [{name: row[name] for name in schema.names} for row in rows]
     plan = AggregatePlan(schema, ["k"], {"n": ps.count()})

@@ -10,7 +10,7 @@ from penstock.control.examine.vitals import Floats
 from penstock.offload.policy.shares import apportioned
 
 rows = st.lists(st.integers(0, 10_000), min_size=1, max_size=40).map(
-    lambda found: np.array(found, np.float64)
+    lambda rows: np.array(rows, np.float64)
 )
 
 
@@ -34,7 +34,7 @@ def test_those_at_work_together_have_no_more_than_all(
 
 @given(rows=rows, together=st.integers(1, 50), at_most=st.integers(1, 50))
 def test_nobody_asks_for_more_than_there_are(rows: Floats, together: int, at_most: int) -> None:
-    """Of couriers that all have as much, and any of which may be at work at a time."""
+    """All couriers have equal work, and any of them may be at work at the same time."""
     each = apportioned(at_most, np.ones(len(rows)), together, at_most)
     at_work = min(len(rows), together)
     assert np.mean(each) * at_work <= max(at_most, 1) + 1e-6

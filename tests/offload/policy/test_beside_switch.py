@@ -1,4 +1,4 @@
-"""Burst workers and the switch on one step of epochs: who answers a burst, and in what order."""
+"""Burst workers and the switch on one step with epochs: which of them reacts to a burst, and when."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from penstock.sim.run import simulate
 from penstock.sim.trace import Trace
 
 _SLOTS, _DELTA_MS, _STABLE = 32, 100.0, 6_000.0
-"""Records a second that are 60 % of two hosts."""
+"""Slots, milliseconds between observations, and the records per second that load two hosts to 60 %."""
 _FUNCTIONS = WorkerPlane(start_ms=0.0, overhead_ms=0.0)
 
 Rate = Callable[[float], float]
-"""Records a second at a time in seconds."""
+"""Function from a time in seconds to records per second."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class _Run:
         return int(self.outcome.series.hosts[second])
 
     def asked(self, from_s: float) -> list[float]:
-        """When the switch began something, in seconds."""
+        """Times at which the switch started a treatment, in seconds."""
         began = [e.time_ms / 1000 for e in self.outcome.journal if e.event == "began"]
         return [at for at in began if at >= from_s]
 
