@@ -58,7 +58,7 @@ def test_records_of_a_slot_keep_their_order_through_reroutes(seed: int) -> None:
         assert [r for r in sent if r["slot"] == slot] == [r for r in put if r["slot"] == slot]
 
 
-def test_event_time_does_not_pass_records_that_wait() -> None:
+def test_the_watermark_does_not_pass_waiting_records() -> None:
     backlog = Backlog()
     backlog.put("a", waiting(7, [0]))
     backlog.put("b", waiting(5, [1]))
@@ -68,7 +68,7 @@ def test_event_time_does_not_pass_records_that_wait() -> None:
 
 
 @pytest.mark.parametrize("rate", [500.0, 20_000.0, 1_000_000.0])
-def test_a_host_gets_what_it_can_apply_within_a_time(rate: float) -> None:
+def test_a_host_gets_no_more_than_it_can_apply_in_time(rate: float) -> None:
     pace, now = HostPace(within_s=0.040), 0.0
     for number in range(200):
         rows = int(pace.most)

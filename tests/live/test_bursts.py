@@ -88,7 +88,7 @@ def reports(scene: Scene) -> list[Seen]:
     return [codec.from_plain(passed.seen, Seen) for passed in scene.driver.passed]
 
 
-def test_a_checkpoint_waits_for_what_is_with_burst_workers_and_a_reroute_does_not() -> None:
+def test_a_checkpoint_waits_for_burst_workers_and_a_reroute_does_not() -> None:
     source, scene = one_step()
     first, second = scene.hosts.values()
     with bursting(scene) as by:
@@ -181,7 +181,7 @@ def test_no_window_closes_before_its_rows_are_back_and_time_goes_on_between_answ
     assert passed.seen["late"] == {"win": 1}
 
 
-def test_time_passes_no_partial_state_that_a_busy_host_has_not_got() -> None:
+def test_the_watermark_does_not_pass_partial_states_for_a_busy_host() -> None:
     """Rows wait in the courier for a slow host, and hold event time back. Partial states of burst workers are
     of older rows, and do not wait."""
     source, scene = windowed()
@@ -209,7 +209,7 @@ def test_time_passes_no_partial_state_that_a_busy_host_has_not_got() -> None:
     assert [row["n"] for row in scene.shelf.rows] == [3]
 
 
-def test_a_step_whose_output_is_by_arrival_is_left_whole() -> None:
+def test_a_step_whose_output_depends_on_arrival_is_not_offloaded() -> None:
     source = TapSource(taps("p0"), ROWS)
     step = KeyedStep("newest", 8, AggregatePlan(ROWS, ["k"], {"v": last("v")}))
     scene = Scene(FlowPlan((SourcePlan(ROWS),), (step,)), [source], {"newest": 1}, CALM)
@@ -218,7 +218,7 @@ def test_a_step_whose_output_is_by_arrival_is_left_whole() -> None:
     assert isinstance(trouble, ProtocolError)
 
 
-def test_what_hosts_cannot_take_in_time_goes_to_burst_workers_by_reflex() -> None:
+def test_rows_that_hosts_cannot_take_in_time_go_to_burst_workers_by_reflex() -> None:
     """Small chunks stay with the hosts. A chunk with many more rows than they can apply in time does not."""
     source, scene = one_step()
     reflex = Reflex(1_000.0, 900.0, 1_000.0, 0.1, workers=8, within_ms=200.0)

@@ -86,7 +86,7 @@ def test_a_host_that_leaves_holds_checkpoints_back_until_it_has_answered_all() -
     assert junction.reach.watermark_ms == 7
 
 
-def test_a_stream_that_ends_without_leave_has_brought_nothing() -> None:
+def test_a_stream_that_ends_without_leave_delivers_nothing() -> None:
     junction = two()
     junction.tell(checkpoint(0))
     junction.echo(A, 0)
@@ -122,7 +122,7 @@ class Hosts:
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_any_order_of_answers_gives_what_an_aligned_execution_gives(seed: int) -> None:
+def test_any_order_of_replies_gives_the_result_of_an_aligned_execution(seed: int) -> None:
     """The flow has a source, two keyed steps and a sink. Hosts join and leave. Rows are numbers with their
     epoch."""
     chance = random.Random(seed)
@@ -226,7 +226,7 @@ def test_any_order_of_answers_gives_what_an_aligned_execution_gives(seed: int) -
     assert at == dict.fromkeys(at, epoch)
 
 
-def test_what_ends_behind_a_checkpoint_has_not_ended_before_it() -> None:
+def test_a_lane_that_ends_behind_a_checkpoint_has_not_ended_before_it() -> None:
     """Otherwise a flow would end with an epoch that lacks the last output of its hosts."""
     junction = two()
     for number in (0, 1):
@@ -240,7 +240,7 @@ def test_what_ends_behind_a_checkpoint_has_not_ended_before_it() -> None:
     assert junction.ended_at == 1
 
 
-def test_time_does_not_pass_a_reroute_before_what_was_due_of_its_slots_has_come() -> None:
+def test_time_does_not_pass_a_reroute_before_the_due_output_of_its_slots() -> None:
     """Host A was behind host B: timers of the slot that A had not fired, B fires late."""
     junction = two()
     junction.take(A, LaneMark(5))

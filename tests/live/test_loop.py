@@ -194,7 +194,7 @@ def test_slots_go_to_a_new_host_in_the_middle_and_the_old_one_leaves(first: bool
     assert not scene.driver.troubles
 
 
-def test_a_stream_that_breaks_is_told_to_the_driver_once_and_is_one_line_in_the_log(
+def test_a_broken_stream_is_reported_to_the_driver_once_and_logged_in_one_line(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     source, scene = one_step()
@@ -297,7 +297,7 @@ def test_a_window_closes_when_the_watermark_has_passed_it_and_late_rows_are_coun
     ]
 
 
-def test_an_idle_courier_says_so_and_hears_the_hosts_before_it_goes_on() -> None:
+def test_an_idle_courier_reports_it_and_waits_for_watermarks_before_it_goes_on() -> None:
     schema = pa.schema([("k", pa.int64()), ("at", pa.timestamp("ms"))])
     plan = WindowPlan(schema, ["k"], {"n": count()}, tumbling("1s"), "at")
     time_of = SourcePlan(schema, event_time="at", idle_ms=50)
@@ -347,7 +347,7 @@ def test_a_source_that_ends_closes_windows_and_the_next_checkpoint_says_so() -> 
         assert wait_for(lambda: scene.checkpoint(closes=True).closed)
 
 
-def test_a_courier_that_dies_tells_nobody() -> None:
+def test_a_courier_that_dies_sends_no_report() -> None:
     source, scene = one_step()
     with armed(Fault("courier.messaged", where={"epoch": 5})) as faults, scene.running():
         source.taps["p0"].give(rows_of((1, 1)))
@@ -393,7 +393,7 @@ def test_rows_and_combined_rows_go_on_one_stream() -> None:
     assert sum(passed.seen["latency_counts"]) == 90
 
 
-def test_hot_keys_of_watched_slots_are_told() -> None:
+def test_hot_keys_of_watched_slots_are_reported() -> None:
     source, scene = one_step()
     with scene.running():
         scene.run.guide(Guides((StepGuide("sum", watched=tuple(range(TOTALS.slots))),)))

@@ -46,7 +46,7 @@ def test_the_pause_follows_the_rate_and_the_cost_of_chunks(
     assert wait_ms <= 12
 
 
-def test_dear_chunks_are_cut_less_often_up_to_a_bound() -> None:
+def test_expensive_chunks_are_cut_less_often_up_to_a_limit() -> None:
     cheap, dear, dearest = (paced(20_000, cost, 0)[0] for cost in (0.001, 0.003, 0.050))
     assert cheap < 3 < dear < dearest <= 20
 

@@ -37,7 +37,7 @@ def numbers(batches: Sequence[pa.RecordBatch]) -> list[tuple[int, int]]:
     chunks=st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=6), min_size=1, max_size=8),
     pick=st.randoms(use_true_random=False),
 )
-def test_rows_go_on_in_the_order_of_records(chunks: list[list[int]], pick: random.Random) -> None:
+def test_rows_leave_in_the_order_of_records(chunks: list[list[int]], pick: random.Random) -> None:
     """Chunks go to up to three hosts. Hosts apply them in any order and in any pieces, and replies arrive in
     any order. No row leaves too early."""
     buffer, left = ReorderBuffer(), list[tuple[int, int]]()
@@ -71,7 +71,7 @@ def test_rows_go_on_in_the_order_of_records(chunks: list[list[int]], pick: rando
     times=st.lists(st.tuples(st.integers(0, 2), st.integers(1, 40)), max_size=20),
     steps=st.lists(st.tuples(st.integers(0, 2), st.integers(1, 50)), max_size=20),
 )
-def test_what_is_due_goes_on_by_time(
+def test_rows_of_timers_leave_by_event_time(
     times: list[tuple[int, int]], steps: list[tuple[int, int]]
 ) -> None:
     """Hosts fire timers as they get watermarks, each at its own pace."""
@@ -87,7 +87,7 @@ def test_what_is_due_goes_on_by_time(
     assert [time for time, _ in left] == sorted(time for _, time in times)
 
 
-def test_a_checkpoint_brings_out_everything() -> None:
+def test_a_checkpoint_releases_all_rows() -> None:
     buffer = ReorderBuffer()
     buffer.put(due([7, 3]), 9)
     buffer.put(answer([4]))
@@ -97,7 +97,7 @@ def test_a_checkpoint_brings_out_everything() -> None:
     assert not buffer.flush()
 
 
-def test_what_is_due_at_the_end_waits_for_the_end_of_all_hosts() -> None:
+def test_rows_due_at_the_end_wait_for_the_end_of_all_hosts() -> None:
     buffer = ReorderBuffer()
     buffer.put(due([5], final=True), 3)
     assert not buffer.ready_due(Reach(3, idle=False, final=False))

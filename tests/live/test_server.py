@@ -72,7 +72,7 @@ def test_a_driver_begins_halts_and_begins_again_from_other_positions() -> None:
     assert not scene.driver.troubles
 
 
-def test_a_message_that_cannot_be_is_refused() -> None:
+def test_invalid_messages_are_refused() -> None:
     with courier() as (_, scene, line):
         with pytest.raises(ProtocolError):
             call(line, "begin", order="now")
@@ -83,7 +83,7 @@ def test_a_message_that_cannot_be_is_refused() -> None:
         assert not scene.driver.troubles
 
 
-def test_a_guide_holds_for_the_run_that_it_is_for() -> None:
+def test_a_guide_applies_to_its_own_run() -> None:
     with courier() as (source, scene, line):
         call(line, "begin", order=scene.order)
         guides = Guides((StepGuide("sum", two_stage=True),))

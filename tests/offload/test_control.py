@@ -70,7 +70,7 @@ class Helped(KeptCluster):
         return progress
 
 
-def test_what_is_decided_goes_to_burst_workers_and_is_told_back(tmp_path: Path) -> None:
+def test_decided_shares_go_to_burst_workers_and_are_reported(tmp_path: Path) -> None:
     chance, twin = random.Random(7), SumsTwin()
     with Helped(tmp_path) as on:
         for _ in range(3):
@@ -119,7 +119,7 @@ def test_burst_workers_that_fail_are_replaced_and_nothing_is_lost(tmp_path: Path
         assert on.plans[-1].reach == on.kept[1].reach
 
 
-def test_a_driver_that_starts_again_has_burst_workers_again(tmp_path: Path) -> None:
+def test_a_restarted_driver_has_burst_workers_again(tmp_path: Path) -> None:
     chance, twin = random.Random(9), SumsTwin()
     with Helped(tmp_path) as on:
         on.offloader.shares = np.full(SLOTS, 0.7)

@@ -52,7 +52,7 @@ def test_couriers_react_in_the_epoch_that_brings_a_burst() -> None:
     assert longest[True] < 0.6 * longest[False]
 
 
-def test_hosts_come_when_a_burst_lasts_and_burst_workers_are_let_go() -> None:
+def test_hosts_are_added_when_a_burst_lasts_and_burst_workers_end() -> None:
     with bursting(patience="10s") as trial:
         trial.run(STABLE, 30)
         trial.run(BURST, 9)
@@ -77,7 +77,7 @@ def test_a_step_under_treatment_keeps_its_shares() -> None:
         assert all(offload_of(plan) for plan in trial.run(BURST, 5))
 
 
-def test_a_dry_run_only_tells() -> None:
+def test_a_dry_run_only_reports() -> None:
     with bursting(dry_run=True) as trial:
         trial.run(STABLE, 30)
         plans = trial.run(1.5 * STABLE, 10)
@@ -101,7 +101,7 @@ def test_burst_workers_are_kept_warm_for_some_times_the_stable_load() -> None:
         assert trial.started[0].warmed == []
 
 
-def test_burst_workers_that_could_not_be_started_leave_it_to_hosts() -> None:
+def test_if_burst_workers_cannot_start_hosts_take_over() -> None:
     with bursting(starts=False) as trial:
         trial.broken = "no such region"
         trial.start()
@@ -113,7 +113,7 @@ def test_burst_workers_that_could_not_be_started_leave_it_to_hosts() -> None:
         assert (facts["state"], facts["trouble"]) == ("failed", "no such region")
 
 
-def test_burst_workers_that_do_not_answer_are_renewed_and_left_alone_for_a_while() -> None:
+def test_burst_workers_that_do_not_answer_are_replaced_and_paused() -> None:
     with bursting(start_ms=2_000.0) as trial:
         trial.run(STABLE, 30)
         trial.run(2 * STABLE, 5)
@@ -127,7 +127,7 @@ def test_burst_workers_that_do_not_answer_are_renewed_and_left_alone_for_a_while
         assert [workers.stopped for workers in trial.started] == [*([1] * len(out)), 0]
 
 
-def test_burst_workers_that_fail_once_are_not_given_up() -> None:
+def test_burst_workers_that_fail_once_stay_in_use() -> None:
     with bursting() as trial:
         trial.run(STABLE, 30)
         trial.run(2 * STABLE, 5)
@@ -155,7 +155,7 @@ def test_steering_turns_burst_workers_off_and_on() -> None:
         assert trial.offload.workers <= 3
 
 
-def test_couriers_wait_longer_where_more_is_expected_of_burst_workers() -> None:
+def test_couriers_wait_longer_if_burst_workers_get_more_rows() -> None:
     with bursting() as trial:
         trial.run(STABLE, 30)
         trial.run(BURST, 10)
@@ -172,7 +172,7 @@ def test_couriers_wait_longer_where_more_is_expected_of_burst_workers() -> None:
         trial.now_ms = now_ms
 
 
-def test_what_is_expected_of_an_epoch_leaves_out_what_burst_workers_carry() -> None:
+def test_projections_of_an_epoch_exclude_offloaded_rows() -> None:
     """Relieved hosts are not projected to be late, so no hosts are requested."""
     with bursting(patience="10 minutes", alert="900ms") as trial:
         trial.run(STABLE, 30)
@@ -180,7 +180,7 @@ def test_what_is_expected_of_an_epoch_leaves_out_what_burst_workers_carry() -> N
         assert not trial.scaled_out
 
 
-def test_money_is_spent_on_hosts_by_time_and_on_burst_workers_as_told() -> None:
+def test_cost_of_hosts_is_by_time_and_of_burst_workers_as_reported() -> None:
     with bursting() as trial:
         trial.run(STABLE, 30)
         assert trial.money.functions == 0
@@ -194,7 +194,7 @@ def test_money_is_spent_on_hosts_by_time_and_on_burst_workers_as_told() -> None:
         assert trial.money == before
 
 
-def test_facts_are_json_and_tell_what_burst_workers_carry() -> None:
+def test_facts_are_json_and_include_offloading() -> None:
     with bursting() as trial:
         json.dumps(trial.loop.facts(), allow_nan=False)
         trial.run(STABLE, 30)
@@ -207,7 +207,7 @@ def test_facts_are_json_and_tell_what_burst_workers_carry() -> None:
         assert offload["functions"] > 0
 
 
-def test_steps_whose_state_does_not_merge_are_told_of() -> None:
+def test_steps_whose_state_does_not_merge_are_reported() -> None:
     with bursting(CHAIN, starts=False) as trial:
         [entry] = trial.entries("refused")
         assert (entry.step, entry.facts["wanted"]) == ("ledger", "functions")
@@ -226,7 +226,7 @@ def test_a_plan_names_burst_workers_only_where_there_are_some() -> None:
 @pytest.mark.parametrize(
     "change", [{"patience": "soon"}, {"functions_at_most": -1}, {"merge_cost": -1.0}]
 )
-def test_what_cannot_be_is_refused(change: dict[str, object]) -> None:
+def test_invalid_steering_is_refused(change: dict[str, object]) -> None:
     with bursting() as trial:
         before = trial.loop.machine.elastic
         with pytest.raises(PenstockError):
@@ -234,7 +234,7 @@ def test_what_cannot_be_is_refused(change: dict[str, object]) -> None:
         assert trial.loop.machine.elastic == before
 
 
-def test_burst_workers_that_there_are_none_of_cannot_be_limited() -> None:
+def test_the_limit_of_burst_workers_cannot_be_set_without_any() -> None:
     with (
         pytest.raises(PenstockError, match="no functions"),
         bursting(functions=None, functions_at_most=3),
@@ -254,7 +254,7 @@ def test_shares_reach_the_plan_as_they_were_decided() -> None:
         assert planned.workers == offloading.workers <= 2
 
 
-def test_where_burst_workers_are_few_some_couriers_give_more_of_their_rows() -> None:
+def test_with_few_burst_workers_some_couriers_offload_more_rows() -> None:
     """The other couriers would be refused, so their rows go to hosts. Hosts must not get more work by
     that."""
     with bursting(functions_at_most=2) as trial:

@@ -37,7 +37,7 @@ def test_a_burst_goes_to_burst_workers_and_comes_back() -> None:
         assert entries[-1].facts["functions"] == 0
 
 
-def test_an_epoch_that_is_too_long_is_cut_in_the_same_epoch() -> None:
+def test_an_epoch_that_is_too_long_is_shortened_at_once() -> None:
     """A reflex limits the work: no courier is busy for as long as all its rows would take."""
     with mapping() as trial:
         trial.run(STABLE, 10)
@@ -47,7 +47,7 @@ def test_an_epoch_that_is_too_long_is_cut_in_the_same_epoch() -> None:
         assert trial.busy_ms[-1] < 0.5 * plain_ms
 
 
-def test_couriers_are_told_of_as_hosts_are() -> None:
+def test_couriers_are_reported_like_hosts() -> None:
     with mapping() as trial:
         json.dumps(trial.loop.facts(), allow_nan=False)
         trial.run(STABLE, 10)
@@ -64,7 +64,7 @@ def test_couriers_are_told_of_as_hosts_are() -> None:
         assert vitals.rate == pytest.approx(BURST, rel=0.2), "rows of functions are included"
 
 
-def test_nobody_but_burst_workers_can_help_however_long_it_lasts() -> None:
+def test_only_burst_workers_can_help_however_long_a_burst_lasts() -> None:
     with mapping(patience="5s") as trial:
         trial.run(STABLE, 10)
         assert all(map(carried, trial.run(BURST, 60)[5:]))
@@ -83,7 +83,7 @@ def test_only_the_couriers_with_too_much_are_relieved_and_they_get_the_burst_wor
         assert offload.at_once(0, 2) == offload.workers > 4
 
 
-def test_burst_workers_are_all_put_to_use_where_partitions_are_uneven() -> None:
+def test_all_burst_workers_are_used_if_partitions_are_uneven() -> None:
     """With the same number for all couriers, the largest partition would take longest."""
     rates = (4 * CAPACITY, CAPACITY, CAPACITY, CAPACITY)
     with mapping() as trial:
@@ -99,7 +99,7 @@ def test_burst_workers_are_all_put_to_use_where_partitions_are_uneven() -> None:
 
 
 @pytest.mark.parametrize("functions", range(1, 12))
-def test_no_more_burst_workers_are_asked_for_than_there_shall_be(functions: int) -> None:
+def test_no_more_burst_workers_are_requested_than_the_limit(functions: int) -> None:
     """The limit is on concurrent requests, but each courier may always use one."""
     offload = Offload(np.ones(1), functions, 500)
     for partitions in range(1, 9):
@@ -108,7 +108,7 @@ def test_no_more_burst_workers_are_asked_for_than_there_shall_be(functions: int)
         assert max(each) - min(each) <= 1
 
 
-def test_couriers_that_come_one_after_the_other_are_one() -> None:
+def test_couriers_that_run_one_after_the_other_count_as_one() -> None:
     """There are twenty partitions, and Spark has task slots for two of them."""
     with mapping(together=2) as trial:
         trial.run([STABLE[0] / 10] * 20, 10)
@@ -125,7 +125,7 @@ def test_couriers_that_come_one_after_the_other_are_one() -> None:
 
 
 @pytest.mark.parametrize("partitions", [1, 2, 8])
-def test_another_number_of_partitions_is_coped_with(partitions: int) -> None:
+def test_the_number_of_partitions_may_change(partitions: int) -> None:
     """The first plan after the change uses the earlier decision: one share for all."""
     total = 4.8 * CAPACITY
     with mapping() as trial:
@@ -145,7 +145,7 @@ def test_another_number_of_partitions_is_coped_with(partitions: int) -> None:
         assert trial.entries("refused") == []
 
 
-def test_an_epoch_that_not_all_couriers_told_of_is_left_out() -> None:
+def test_an_epoch_without_reports_of_all_couriers_is_skipped() -> None:
     with mapping() as trial:
         trial.run(STABLE, 10)
         plan = trial.plans[-1]
@@ -155,7 +155,7 @@ def test_an_epoch_that_not_all_couriers_told_of_is_left_out() -> None:
         assert len(trial.couriers) == 2
 
 
-def test_burst_workers_that_do_not_answer_are_left_alone_for_a_while() -> None:
+def test_burst_workers_that_do_not_answer_are_paused() -> None:
     with mapping() as trial:
         trial.run(STABLE, 10)
         trial.run(BURST, 5)
@@ -167,7 +167,7 @@ def test_burst_workers_that_do_not_answer_are_left_alone_for_a_while() -> None:
         assert out.step == SEGMENT
 
 
-def test_a_dry_run_only_tells() -> None:
+def test_a_dry_run_only_reports() -> None:
     with mapping(dry_run=True) as trial:
         trial.run(STABLE, 10)
         plans = trial.run([0.95 * CAPACITY] * 2, 20)
@@ -201,14 +201,14 @@ def test_burst_workers_are_kept_warm_for_couriers_too() -> None:
         assert 0.5 * five_times < offloading.warm < 2 * five_times
 
 
-def test_burst_workers_are_ended_and_not_starting_when_the_query_is() -> None:
+def test_burst_workers_are_ended_when_the_query_ends() -> None:
     with mapping() as trial:
         assert trial.loop.facts()["functions"]["state"] == "up"
         trial.keeper.stop()
         assert trial.loop.facts()["functions"]["state"] == "ended"
 
 
-def test_a_plan_tells_couriers_all_of_it() -> None:
+def test_a_plan_round_trips_with_its_offloads() -> None:
     offload = Offload(np.array([0.0, 1.0]), 3, 500, per_courier=(1, 2))
     plan = EpochPlan(7, 0, 2, (), "", "there", ((SEGMENT, offload),), (SEGMENT,))
     decoded = codec.decode(codec.encode(plan), EpochPlan)
@@ -219,14 +219,14 @@ def test_a_plan_tells_couriers_all_of_it() -> None:
     assert offload.share_of(0, 3) == 0.5, "it was made for another number of partitions"
 
 
-def test_couriers_of_a_flow_with_keyed_steps_have_their_part_of_an_epoch() -> None:
+def test_couriers_of_a_flow_with_keyed_steps_get_their_part_of_an_epoch() -> None:
     bounds = Bounds(SLA(1000, 1000))
     own = CourierControl(StepId("behind"), bounds, journal=Journal(), part=1 / 3).bounds
     assert own.share == pytest.approx(1 / 3)
     assert own.alert_ms == pytest.approx(bounds.alert_ms), "latency is measured end to end"
 
 
-def test_where_burst_workers_are_few_the_couriers_with_most_rows_get_them() -> None:
+def test_with_few_burst_workers_the_couriers_with_most_rows_get_them() -> None:
     with mapping(functions_at_most=1) as trial:
         trial.run(STABLE, 10)
         trial.run((3 * CAPACITY, 2 * CAPACITY), 10)

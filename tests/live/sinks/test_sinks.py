@@ -104,7 +104,7 @@ def test_a_function_gets_batches_and_ids() -> None:
     assert calls == [(2, "4-2-0"), (1, "4-2-2")]
 
 
-def test_a_function_that_fails_is_told() -> None:
+def test_a_function_that_fails_is_reported() -> None:
     def fails(batch: pa.RecordBatch, ids: RowIds) -> None:
         raise ValueError("full")
 

@@ -106,7 +106,7 @@ def numbers(reader: LiveReader, most: int) -> list[tuple[list[int], Any]]:
 
 @pytest.mark.parametrize("source", SOURCES)
 @pytest.mark.parametrize("most", [7, 1000])
-def test_every_position_is_one_to_go_on_from(source: PythonSource, most: int) -> None:
+def test_reading_can_resume_from_every_position(source: PythonSource, most: int) -> None:
     polls = numbers(source.reader(source.first(source.partitions())), most)
     assert [n for some, _ in polls for n in some] == list(range(END))
     for number, (_, position) in enumerate(polls):
@@ -127,7 +127,7 @@ def test_a_commit_tells_the_source_once() -> None:
     assert CountingReader.committed == [{"n": 0}, {"n": 60}]
 
 
-def test_a_source_that_reads_less_than_before_is_refused() -> None:
+def test_a_source_that_returns_fewer_rows_than_before_is_refused() -> None:
     source = ps.source(Simple)
     with pytest.raises(FlowError, match="fewer rows"):
         source.reader({"0": {"from": {"n": 0}, "to": {"n": 10}, "rows": 11}})

@@ -38,7 +38,7 @@ def source_at(clock: Clock, **args: object) -> RateSource:
     return RateSource(source.arrivals, source.content, source.count, source.rows, clock)
 
 
-def test_rows_come_when_their_time_has_come() -> None:
+def test_rows_arrive_on_time() -> None:
     clock = Clock(100.0)
     source = source_at(clock)
     reader = source.reader(source.first(["0"]))
@@ -78,7 +78,7 @@ def test_a_reader_that_starts_at_a_position_gives_the_same_rows_as_before() -> N
     assert again.batch.num_rows == 30
 
 
-def test_a_poll_waits_for_the_next_row_and_no_longer_than_it_may() -> None:
+def test_a_poll_waits_for_the_next_row_up_to_its_timeout() -> None:
     source = rate(50)
     reader = source.reader(source.first(["0"]))
     began = time.monotonic()
@@ -87,7 +87,7 @@ def test_a_poll_waits_for_the_next_row_and_no_longer_than_it_may() -> None:
     assert rate(0.001).reader({"0": {"row": 0, "start_ms": 4e12}}).poll(1, 10) == []
 
 
-def test_an_even_rate_counts_as_its_times_say() -> None:
+def test_counts_of_an_even_rate_match_its_arrival_times() -> None:
     for per_second in (1.0, 3.0, 999.0, 1000.0, 1e6 / 7, 2.5e6):
         even = Even(per_second)
         for count in (1, 2, 3, 1000, 12_345, 10_000_000):
@@ -113,7 +113,7 @@ def test_two_million_rows_a_second() -> None:
     assert time.process_time() - began < 0.5
 
 
-def test_what_is_no_rate_is_refused() -> None:
+def test_invalid_rates_are_refused() -> None:
     for wrong in ({"rows_per_second": 0}, {"rows_per_second": 1, "partitions": 0}):
         with pytest.raises(SettingError):
             rate(**wrong)  # type: ignore[arg-type]

@@ -60,7 +60,7 @@ def invoker(stand_in: LambdaStandIn, payload_limit: int = PAYLOAD_LIMIT) -> Lamb
         ("timed out", "timeout"),
     ],
 )
-def test_what_goes_wrong_is_told_once_and_not_tried_again(
+def test_failures_are_reported_and_not_retried(
     stand_in: LambdaStandIn, fault: Fault, failure: Failure
 ) -> None:
     body, way = request(FLOW, ("a", 1)).to_bytes(), invoker(stand_in)
@@ -110,7 +110,7 @@ def test_lambda_itself_refuses_what_is_too_large(stand_in: LambdaStandIn) -> Non
     assert raised.value.failure == "too_large"
 
 
-def test_an_answer_that_is_too_large_is_told(
+def test_an_answer_that_is_too_large_is_reported(
     stand_in: LambdaStandIn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(handler, "ANSWER_LIMIT", 100)
@@ -119,7 +119,7 @@ def test_an_answer_that_is_too_large_is_told(
     assert raised.value.failure == "too_large"
 
 
-def test_nobody_there(stand_in: LambdaStandIn) -> None:
+def test_an_unknown_endpoint_or_function_fails(stand_in: LambdaStandIn) -> None:
     nobody = LambdaInvoker("flow", "eu-central-1", "http://127.0.0.1:1")
     with pytest.raises(WorkerFailed) as raised:
         nobody.invoke(b"", 2_000)
@@ -135,7 +135,7 @@ def test_without_boto3_the_error_says_what_to_install(monkeypatch: pytest.Monkey
         LambdaFunctions("flow").start(FLOW, "run", Access("token"))
 
 
-def test_a_packed_flow_answers_where_only_the_archive_is(tmp_path: Path) -> None:
+def test_a_packed_flow_runs_from_the_archive_alone(tmp_path: Path) -> None:
     """The process has Penstock and the user's code only from the archive."""
     archive, folder = tmp_path / "functions.zip", tmp_path / "task"
     packed = package(packaged, archive, [flows.__name__])

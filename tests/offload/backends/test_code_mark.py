@@ -64,7 +64,7 @@ def test_the_same_code_has_the_same_mark() -> None:
 
 
 @pytest.mark.parametrize("change", [{"limit": 4}, {"added": 2}])
-def test_what_a_function_reads_counts(change: dict[str, Any]) -> None:
+def test_globals_that_a_function_reads_count(change: dict[str, Any]) -> None:
     assert not set(marks(made())) & set(marks(made(**change)))
 
 

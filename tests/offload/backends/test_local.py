@@ -83,7 +83,7 @@ def test_a_burst_worker_that_hangs_is_ended(started: LocalWorkers) -> None:
     )
 
 
-def test_when_nobody_asks_there_are_none(started: LocalWorkers) -> None:
+def test_without_requests_there_are_no_burst_workers(started: LocalWorkers) -> None:
     invoker_at(started.reach, Access("token")).invoke(request(FLOW, ("a", 1)).to_bytes(), 10_000)
     assert started.up()
     until(lambda: not started.up())
@@ -101,7 +101,7 @@ def test_large_requests_and_answers(started: LocalWorkers) -> None:
     assert sum(batch.num_rows for batch in got.batches) == 30_000
 
 
-def test_a_stopped_service_leaves_no_connection_and_tells_what_it_used() -> None:
+def test_a_stopped_service_leaves_no_connection_and_reports_its_usage() -> None:
     stopped = LocalFunctions(at_most=1).start(FLOW, "run", Access("token"))
     invoker_at(stopped.reach, Access("token")).invoke(request(FLOW, ("a", 1)).to_bytes(), 10_000)
     stopped.stop()
@@ -112,13 +112,13 @@ def test_a_stopped_service_leaves_no_connection_and_tells_what_it_used() -> None
         stopped.up()
 
 
-def test_who_has_not_the_token_is_not_answered(started: LocalWorkers) -> None:
+def test_requests_without_the_token_are_refused(started: LocalWorkers) -> None:
     stranger = LocalInvoker(Access("another token"), started._service.location)
     with pytest.raises(WorkerFailed, match="token"):
         stranger.invoke(request(FLOW, ("a", 1)).to_bytes(), 5_000)
 
 
-def test_burst_workers_are_as_slow_and_start_as_slowly_as_they_are_told() -> None:
+def test_burst_workers_have_the_configured_speed_and_start_time() -> None:
     flow = counting(doubled)
     functions = LocalFunctions(at_most=1, start_ms=300, speed=0.5)
     started = functions.start(
@@ -142,7 +142,7 @@ def test_burst_workers_are_as_slow_and_start_as_slowly_as_they_are_told() -> Non
     assert started.used() == used  # also after the end
 
 
-def test_a_service_that_dies_fails_all_that_ask_and_nothing_else() -> None:
+def test_a_service_that_dies_fails_its_requests_and_nothing_else() -> None:
     started = LocalFunctions(keep_warm=1).start(FLOW, "run", Access("token"))
     invoker, body = invoker_at(started.reach, Access("token")), request(FLOW, ("a", 1)).to_bytes()
     invoker.invoke(body, 10_000)
@@ -222,7 +222,7 @@ def test_nothing_is_left_of_burst_workers_that_are_stopped() -> None:
     until(lambda: not any(process.is_running() for process in family))
 
 
-def test_couriers_of_other_machines_ask_at_the_address_of_the_driver() -> None:
+def test_couriers_on_other_machines_use_the_address_of_the_driver() -> None:
     listen = Listen("127.0.0.2")
     functions = reachable(LocalFunctions(at_most=1), listen)
     started = functions.start(FLOW, "run", Access("token"))

@@ -153,7 +153,7 @@ def test_a_segment_without_a_keyed_step_gives_rows() -> None:
     assert (got.kind, got.batches) == (ROWS, (rows(("a", 6)),))
 
 
-def test_rows_that_cannot_go_on_fail_the_invocation() -> None:
+def test_bad_rows_fail_the_invocation() -> None:
     flow = counting(slow_or_wrong)
     with pytest.raises(ValueError, match="such a row"):
         BurstWorker(flow).answer(request(flow, ("a", 1), ("wrong", 1)).to_bytes())

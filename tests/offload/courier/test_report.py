@@ -70,7 +70,7 @@ def test_loads_are_those_without_burst_workers(
         assert sum(entry.rows for seen in on.registry.seen() for entry in seen.offloaded) > rows / 3
 
 
-def test_what_burst_workers_did_is_told(tmp_path: Path) -> None:
+def test_work_of_burst_workers_is_reported(tmp_path: Path) -> None:
     flow, parts = flow_of(SUMS), parts_of(100, 200)
     with helped(flow, {"throttle": 1}) as by, cluster(flow, str(tmp_path), helped=by) as on:
         by.chance = 1.0
@@ -101,7 +101,7 @@ def test_a_report_survives_the_wire() -> None:
     assert replace(seen, loads={}) == replace(report, loads={})
 
 
-def test_burst_workers_that_cannot_be_reached_are_done_without(
+def test_without_a_connection_couriers_do_the_rows_themselves(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     flow, parts = flow_of(SUMS), parts_of(100, 200)
@@ -117,7 +117,7 @@ def test_burst_workers_that_cannot_be_reached_are_done_without(
         assert sum(entry.returned for entry in offloaded) > 0
 
 
-def test_shares_without_burst_workers_mean_nothing(
+def test_shares_without_burst_workers_are_ignored(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with cluster(flow_of(SUMS), str(tmp_path)) as on:
@@ -127,7 +127,7 @@ def test_shares_without_burst_workers_mean_nothing(
         assert all(seen.offloaded == () for seen in on.registry.seen())
 
 
-def test_what_must_be_left_whole_is_refused(
+def test_plans_that_offload_other_segments_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     step = KeyedStep("sums", SLOTS, ProcessPlan(USERS, ["user"], Summed()))

@@ -86,13 +86,13 @@ def seen(on: MiniCluster) -> list[Seen]:
     return on.registry.seen()
 
 
-def test_what_is_not_timed_is_not_told(tmp_path: Path) -> None:
+def test_segments_that_are_not_timed_are_not_reported(tmp_path: Path) -> None:
     with cluster(MAPS, str(tmp_path)) as on:
         on.run([rows(50)])
         assert [task.maps for task in seen(on)] == [{}]
 
 
-def test_rows_and_useful_time_are_told_by_segment_and_partition(tmp_path: Path) -> None:
+def test_rows_and_useful_time_are_reported_by_segment_and_partition(tmp_path: Path) -> None:
     with cluster(MAPS, str(tmp_path / "plain")) as plain:
         plain.run([rows(50), rows(20), []])
         expected = plain.sink[0]
@@ -115,7 +115,7 @@ def test_a_courier_keeps_to_its_pace(tmp_path: Path) -> None:
         assert useful_ms[0] >= 1000 * 600 / RATE
 
 
-def test_the_pace_is_kept_also_where_nothing_is_told(tmp_path: Path) -> None:
+def test_the_pace_is_also_kept_without_reports(tmp_path: Path) -> None:
     with cluster(MAPS, str(tmp_path), settings=PACED) as on:
         began = time.monotonic()
         on.run([rows(400)])
@@ -123,7 +123,7 @@ def test_the_pace_is_kept_also_where_nothing_is_told(tmp_path: Path) -> None:
         assert seen(on)[0].maps == {}
 
 
-def test_steps_behind_a_keyed_one_are_told_of_too(tmp_path: Path) -> None:
+def test_steps_behind_a_keyed_one_are_reported_too(tmp_path: Path) -> None:
     """They are in a second report, since the first does not wait for hosts."""
     reports: list[list[Seen]] = []
     with cluster(BEHIND, str(tmp_path), helped=timing("same")) as on:
@@ -140,7 +140,7 @@ def test_steps_behind_a_keyed_one_are_told_of_too(tmp_path: Path) -> None:
         assert [int(task.loads["sums"].sum()) for report in reports for task in report] == [7, 7]
 
 
-def test_what_burst_workers_do_is_not_the_courier_s_own(tmp_path: Path) -> None:
+def test_work_of_burst_workers_does_not_count_for_the_courier(tmp_path: Path) -> None:
     offload = Offload(np.array([0.75, 0.0]), 4, 10_000)
     with shared(tmp_path, offload) as on:
         on.run([rows(400), rows(400)])
@@ -150,7 +150,7 @@ def test_what_burst_workers_do_is_not_the_courier_s_own(tmp_path: Path) -> None:
         assert (carried.rows, carried.returned, carried.invocations) == (300, 0, 2)
 
 
-def test_rows_that_come_back_undone_are_the_courier_s_own(tmp_path: Path) -> None:
+def test_rows_without_an_answer_count_for_the_courier(tmp_path: Path) -> None:
     offload = Offload(np.array([0.75]), 4, 10_000)
     with shared(tmp_path, offload, {"fail": 1}, PACED) as on:
         on.run([rows(400)])
@@ -159,7 +159,7 @@ def test_rows_that_come_back_undone_are_the_courier_s_own(tmp_path: Path) -> Non
         assert work.useful_ms >= 1000 * 400 / RATE
 
 
-def test_each_courier_uses_as_many_burst_workers_as_it_may(tmp_path: Path) -> None:
+def test_each_courier_uses_its_number_of_burst_workers(tmp_path: Path) -> None:
     offload = Offload(np.array([1.0]), 6, 10_000, per_courier=(5, 1))
     with shared(tmp_path, offload) as on:
         on.run([rows(400), rows(40)])

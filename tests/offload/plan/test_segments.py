@@ -94,7 +94,7 @@ def test_keyed_steps_in_a_row_read_merged_rows() -> None:
     )
 
 
-def test_a_join_is_left_whole_and_what_comes_before_it_is_not() -> None:
+def test_a_join_is_not_offloaded_but_steps_before_it_are() -> None:
     plan = flow_of(mapped("a", 0), keyed("j", 2, 1, plan=JOINED), keyed("k", 3), sources=2)
     assert list(map(summary, segments(plan))) == [
         (["a"], None, ""),
@@ -142,12 +142,12 @@ def test_a_join_of_a_stream_with_itself() -> None:
     assert [str(node) for node in rewritten(plan).nodes].count("router j") == 1
 
 
-def test_a_merging_step_with_two_streams_is_left_whole() -> None:
+def test_a_merging_step_with_two_streams_is_not_offloaded() -> None:
     plan = flow_of(keyed("k", 0, 1), sources=2)
     assert summary(segments(plan)[0]) == ([], "k", "it reads more than one stream")
 
 
-def test_order_of_output_and_one_host_leave_steps_whole() -> None:
+def test_ordered_output_and_a_single_host_prevent_offloading() -> None:
     plan = flow_of(mapped("a"), keyed("k"))
     assert list(map(summary, segments(replace(plan, ordered=True)))) == [
         (["a"], None, ""),
@@ -183,7 +183,7 @@ BY_ARRIVAL = {
 
 
 @pytest.mark.parametrize("name", [*ORDERLESS, *BY_ARRIVAL])
-def test_where_the_first_row_matters_keys_stay_whole(name: str) -> None:
+def test_if_the_first_row_matters_keys_stay_whole(name: str) -> None:
     plan = (ORDERLESS | BY_ARRIVAL)[name]
     assert by_arrival(plan) == (name in BY_ARRIVAL)
     flow = flow_of(mapped("a"), keyed("k", plan=plan))

@@ -72,7 +72,7 @@ def inactive(edges: tuple[Edge, ...]) -> set[tuple[str, str, str]]:
 
 @settings(max_examples=200)
 @given(flows())
-def test_while_nothing_is_offloaded_the_flow_is_as_it_was_written(plan: FlowPlan) -> None:
+def test_without_offloading_the_flow_is_as_the_user_wrote_it(plan: FlowPlan) -> None:
     # A step without readers has no merge that passes its rows on.
     read = {stream for number in range(len(plan.steps)) for stream in plan.reads(number)}
     last = len(plan.sources) + len(plan.steps) - 1

@@ -50,7 +50,7 @@ def test_simpson_of_any_spacing_stays_within_what_was_observed(
     assert _integral(times, [7.0] * 3) == pytest.approx(7.0 * length)
 
 
-def test_a_jump_within_a_moment_does_not_make_a_backlog_out_of_nothing() -> None:
+def test_a_jump_within_a_moment_does_not_create_a_backlog() -> None:
     """An epoch is observed when it is read, a moment after the one before it, and when it is done."""
     assert _integral([0.0, 0.001, 1.001], [0.0, 600.0, 600.0]) == pytest.approx(600.3)
 
@@ -74,7 +74,7 @@ def test_backlog_is_the_integral_since_the_load_went_up() -> None:
     assert _observe(backlog, 6, 1600.0, 1000.0) == pytest.approx(600.0)
 
 
-def test_a_backlog_is_worked_off_and_then_forgotten() -> None:
+def test_a_backlog_is_cleared_and_then_forgotten() -> None:
     backlog = Backlog()
     for second in range(3):
         held = _observe(backlog, second, 1500.0, 1000.0)
@@ -94,7 +94,7 @@ def test_a_long_backlog_is_added_up() -> None:
     assert held == pytest.approx(1000.0)
 
 
-def test_a_backlog_is_of_the_hosts_that_are_there() -> None:
+def test_a_forgotten_backlog_starts_from_zero() -> None:
     backlog = Backlog()
     for second in range(3):
         _observe(backlog, second, 1500.0, 1000.0)
@@ -147,7 +147,7 @@ def test_hosts_are_left_at_the_target_with_what_merging_costs_them() -> None:
     assert relief.level == 0.7
 
 
-def test_who_is_not_to_be_relieved_gives_nothing() -> None:
+def test_hosts_that_are_not_relieved_keep_their_rows() -> None:
     rates, owner, capacity = np.full(4, 500.0), np.array([0, 0, 1, 1]), np.full(2, 1000.0)
     flags = np.array([False, True])
     relief = relieve(rates, owner, capacity, flags, 0.0, OffloadSettings(at_most=9))
@@ -171,7 +171,7 @@ def test_too_few_burst_workers_are_as_busy_as_hosts() -> None:
 
 
 @pytest.mark.parametrize(("merge", "at_most"), [(1.0, 9), (1.5, 9), (0.0, 0)])
-def test_nothing_is_given_where_burst_workers_are_no_help(merge: float, at_most: int) -> None:
+def test_no_shares_if_burst_workers_cannot_help(merge: float, at_most: int) -> None:
     relief = relieve(
         np.array([3000.0]),
         np.zeros(1, np.int64),
@@ -183,7 +183,7 @@ def test_nothing_is_given_where_burst_workers_are_no_help(merge: float, at_most:
     assert (relief.shares.tolist(), relief.workers) == ([0.0], 0)
 
 
-def test_where_a_few_slots_bring_most_the_heaviest_give_first() -> None:
+def test_if_a_few_slots_have_most_load_the_heaviest_are_offloaded_first() -> None:
     rates = np.array([10.0] * 19 + [800.0] + [50.0] * 20)
     owner = np.repeat([0, 1], 20)
     shares = spread(np.array([700.0, 100.0]), rates, owner, np.array([990.0, 1000.0]))

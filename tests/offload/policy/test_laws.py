@@ -42,7 +42,7 @@ def _follow(
 
 @settings(deadline=None, max_examples=30)
 @given(_LOADS, _SETTINGS, st.integers(1, 4), st.integers(0, 99), st.floats(200.0, 5_000.0))
-def test_whatever_comes_shares_are_shares_and_end_with_the_burst(
+def test_shares_are_valid_and_end_with_the_burst(
     loads: list[float], made: OffloadSettings, hosts: int, seed: int, every_ms: float
 ) -> None:
     weights = np.random.default_rng(seed).pareto(1.2, 4 * hosts) + 0.01
@@ -99,7 +99,7 @@ def test_noise_brings_no_burst_workers(load: float, seed: int, every_ms: float, 
 
 @pytest.mark.parametrize("load", [0.78, 0.8, 0.82])
 @pytest.mark.parametrize(("noise", "seed"), [(0.0, 1), (0.03, 2), (0.1, 3)])
-def test_at_the_edge_burst_workers_do_not_come_and_go(load: float, noise: float, seed: int) -> None:
+def test_at_the_limit_burst_workers_do_not_flap(load: float, noise: float, seed: int) -> None:
     random = np.random.default_rng(seed)
     loads = (load * (1 + noise * random.standard_normal(600))).tolist()
     decisions = _follow(Offloader(), loads, np.ones(8), 2, 1_000.0)
@@ -119,7 +119,7 @@ def test_within_a_noisy_burst_shares_are_seldom_changed(load: float, seed: int) 
     assert sum(bool(decision.reasons) for decision in decisions[20:]) <= 5
 
 
-def test_decisions_do_not_depend_on_anything_but_what_is_told() -> None:
+def test_decisions_depend_on_the_inputs_alone() -> None:
     loads = np.random.default_rng(3).uniform(0, 4, 100).tolist()
     twice = [_follow(Offloader(), loads, np.arange(1.0, 9.0), 2, 700.0) for _ in range(2)]
     for one, other in zip(*twice, strict=True):

@@ -98,7 +98,7 @@ class Load:
                 yield tuple(one.entry.facts["reasons"])
 
 
-def test_a_steady_load_is_left_to_hosts_with_a_reflex_for_what_may_come() -> None:
+def test_a_steady_load_stays_with_hosts_and_gets_a_reflex() -> None:
     load = Load()
     load.pass_slots(400.0, 20)
     assert load.offload is not None
@@ -131,7 +131,7 @@ def test_a_burst_goes_to_burst_workers_within_half_a_second_and_comes_back() -> 
     assert len(list(load.told())) >= 2
 
 
-def test_burst_workers_that_do_not_answer_are_left_alone_and_others_are_started() -> None:
+def test_burst_workers_that_do_not_answer_are_paused_and_replaced() -> None:
     load = Load()
     load.pass_slots(400.0, 20)
     load.checkpoint(400)
@@ -147,7 +147,7 @@ def test_burst_workers_that_do_not_answer_are_left_alone_and_others_are_started(
 
 
 @pytest.mark.parametrize("how", ["gone", "dry run"])
-def test_nothing_goes_to_burst_workers_that_are_not_to_be_used(how: str) -> None:
+def test_burst_workers_that_are_turned_off_get_no_rows(how: str) -> None:
     load = Load()
     load.pass_slots(400.0, 20)
     load.pass_slots(3_000.0, 10)
@@ -158,7 +158,7 @@ def test_nothing_goes_to_burst_workers_that_are_not_to_be_used(how: str) -> None
     assert load.offload is None
 
 
-def test_steps_whose_output_is_by_arrival_are_left_whole_live() -> None:
+def test_live_steps_whose_output_depends_on_arrival_are_not_offloaded() -> None:
     plan = AggregatePlan(NUMBERS, ["k"], {"n": count(), "newest": last("v")})
     flow = FlowPlan((SourcePlan(NUMBERS),), (KeyedStep("newest", 4, plan),))
     assert set(helped(flow)[0]) == {"newest"}
@@ -167,7 +167,7 @@ def test_steps_whose_output_is_by_arrival_are_left_whole_live() -> None:
     assert set(whole) == {"newest"}
 
 
-def test_steps_that_read_changes_are_left_whole_live() -> None:
+def test_live_steps_that_read_changes_are_not_offloaded() -> None:
     """A retraction must not come before its insertion."""
     flow = CASES["groups"].flow
     assert set(helped(flow)[0]) == {"last", "groups"}

@@ -58,7 +58,7 @@ def test_once_the_backlog_is_gone_hosts_are_at_the_target() -> None:
     assert decisions[-1].workers == 7  # 4,600 records a second, 700 each
 
 
-def test_after_the_burst_all_is_as_before() -> None:
+def test_after_the_burst_hosts_take_all_rows_again() -> None:
     decisions = follow(Offloader(_PLAIN), [0.5] * 5 + [3.0] * 20 + [0.5] * 5)
     assert decisions[24].carries
     assert decisions[25].carries  # one observation is not enough for this either
@@ -76,7 +76,7 @@ def test_a_load_that_is_stable_but_high_takes_its_rows_back() -> None:
     assert not decisions[-1].carries
 
 
-def test_looks_in_quick_succession_are_one_observation() -> None:
+def test_observations_in_quick_succession_count_as_one() -> None:
     decisions = follow(Offloader(_PLAIN), [0.5] + [3.0] * 3, every_ms=90.0)
     assert not any(decision.carries for decision in decisions)
 
@@ -95,7 +95,7 @@ def test_only_the_host_that_has_too_much_is_relieved() -> None:
     assert not decision.shares[4:].any()
 
 
-def test_a_hot_slot_gives_first() -> None:
+def test_a_hot_slot_is_offloaded_first() -> None:
     offloader, rates = Offloader(_PLAIN), np.array([10.0] * 19 + [1500.0])
     for second in range(8):
         decision = offloader.decide(seen(rates, 1), BOUNDS, 1000.0 * second)
@@ -110,7 +110,7 @@ def test_burst_workers_are_slower_or_faster() -> None:
     assert slow.shares == pytest.approx(fast.shares)
 
 
-def test_with_dear_merging_more_rows_go() -> None:
+def test_with_expensive_merging_more_rows_are_offloaded() -> None:
     dear = follow(Offloader(replace(_PLAIN, partials_per_row=0.3)), [0.5] * 5 + [1.2] * 20)[-1]
     cheap = follow(Offloader(_PLAIN), [0.5] * 5 + [1.2] * 20)[-1]
     assert dear.shares.max() > cheap.shares.max()
@@ -124,7 +124,7 @@ def test_measured_partials_count() -> None:
     assert offloader.merge == pytest.approx(0.25, abs=0.01)
 
 
-def test_where_merging_costs_as_much_as_it_saves_hosts_do_it_all() -> None:
+def test_if_merging_costs_as_much_as_it_saves_hosts_take_all_rows() -> None:
     offloader = Offloader(_PLAIN)
     assert follow(offloader, [0.5] * 3 + [3.0] * 5)[-1].carries
     for _ in range(100):
@@ -200,7 +200,7 @@ def test_what_burst_workers_really_cost_counts() -> None:
         assert decision.lasts == (n >= 10)
 
 
-def test_hosts_that_came_make_burst_workers_needless() -> None:
+def test_new_hosts_end_the_use_of_burst_workers() -> None:
     offloader = Offloader(replace(_PLAIN, patience_ms=5_000.0))
     assert follow(offloader, [0.5] * 3 + [2.0] * 20)[-1].lasts
     decisions = follow(offloader, [0.5] * 4, hosts=8, from_ms=23_000.0)
@@ -209,7 +209,7 @@ def test_hosts_that_came_make_burst_workers_needless() -> None:
     assert not decisions[-1].lasts
 
 
-def test_nothing_is_decided_on_what_is_not_known() -> None:
+def test_without_valid_vitals_nothing_changes() -> None:
     offloader = Offloader(_PLAIN)
     unknown = replace(seen(even(5000.0, 2), 2), service_rate=np.full(2, np.nan))
     invalid = replace(seen(even(5000.0, 2), 2), valid=False)
@@ -239,12 +239,12 @@ def test_the_deadline_is_the_interval_of_windows_but_no_later_than_the_sla() -> 
 @pytest.mark.parametrize(
     "wrong", [{"low": 0.7}, {"high": 1.2}, {"speed": 0.0}, {"at_most": -1}, {"deadline_ms": 0.0}]
 )
-def test_settings_that_cannot_be_are_refused(wrong: dict[str, Any]) -> None:
+def test_invalid_settings_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(SettingError):
         replace(OffloadSettings(), **wrong)
 
 
-def test_the_journal_is_told_with_figures_and_money() -> None:
+def test_the_journal_entry_has_figures_and_cost() -> None:
     decision = follow(Offloader(_PLAIN), [0.5] * 3 + [3.0] * 2)[-1]
     entry = offload(At(STEP, 5_000.0, 7), decision, Money(0.5, 0.25))
     assert entry.event == "offload"
@@ -257,7 +257,7 @@ def test_the_journal_is_told_with_figures_and_money() -> None:
     assert nothing.facts["money"] is None
 
 
-def test_burst_workers_that_were_of_no_help_get_another_chance_when_all_is_stable() -> None:
+def test_burst_workers_that_could_not_help_are_tried_again_when_the_load_is_stable() -> None:
     offloader = Offloader(_PLAIN)
     follow(offloader, [0.5] * 3 + [3.0] * 5)
     for _ in range(100):
@@ -269,7 +269,7 @@ def test_burst_workers_that_were_of_no_help_get_another_chance_when_all_is_stabl
     assert follow(offloader, [3.0] * 5, from_ms=14_000.0)[-1].carries
 
 
-def test_what_was_let_go_of_must_be_decided_anew() -> None:
+def test_after_a_stop_offloading_must_be_decided_again() -> None:
     offloader = Offloader(_PLAIN)
     assert follow(offloader, [0.5] * 3 + [3.0] * 5)[-1].carries
     offloader.let_go(8_000.0)
@@ -299,7 +299,7 @@ def test_arrivals_that_change_within_a_moment_are_an_observation() -> None:
     assert offloader.decide(seen(even(6_000.0, 2), 2), BOUNDS, 4_000.0).carries
 
 
-def test_burst_workers_that_must_be_started_are_asked_for_and_used_when_they_are_there() -> None:
+def test_burst_workers_with_a_start_time_are_requested_and_used_when_ready() -> None:
     slow = OffloadSettings(start_ms=500.0, warm_for=3.0, partials_per_row=0.0)
     offloader = Offloader(slow)
     decisions = follow(offloader, [0.6] * 20 + [3.0] * 12, every_ms=300.0)[20:]
@@ -315,14 +315,14 @@ def test_burst_workers_that_must_be_started_are_asked_for_and_used_when_they_are
     )
 
 
-def test_who_has_none_that_are_ready_waits_for_them() -> None:
+def test_without_ready_burst_workers_rows_wait_for_their_start() -> None:
     """Half a second is less than hosts alone would need for an epoch that takes seconds."""
     offloader = Offloader(OffloadSettings(start_ms=500.0, warm_for=0.0))
     decisions = follow(offloader, [0.6] * 5 + [6.0] * 2, every_ms=1_000.0)
     assert decisions[-1].workers > 10
 
 
-def test_what_other_steps_take_of_the_time_is_not_there_for_a_host() -> None:
+def test_a_host_has_only_the_time_that_other_steps_leave() -> None:
     """A host at 60 % load is fine, but not if other steps take half of its time."""
     vitals = replace(seen(even(1_200.0, 2), 2), epoch_cost_ms=100.0)
     wide, narrow = replace(BOUNDS, share=0.5, left=0.95), replace(BOUNDS, share=0.5, left=0.55)
@@ -334,7 +334,7 @@ def test_what_other_steps_take_of_the_time_is_not_there_for_a_host() -> None:
     assert 0.0 <= decisions[-1].shares.max() - (1.0 - 0.7 * 0.55 / 0.6) < 0.15
 
 
-def test_no_more_burst_workers_than_are_ready_are_told_to_couriers() -> None:
+def test_couriers_may_use_no_more_burst_workers_than_are_ready() -> None:
     slow, quick = Offloader(OffloadSettings(start_ms=500.0)), Offloader(OffloadSettings())
     for offloader in (slow, quick):
         follow(offloader, [0.6] * 3)
