@@ -84,7 +84,7 @@ def test_a_dry_run_only_tells() -> None:
         assert not any(offload_of(plan) for plan in plans)
         first = trial.entries("offload")[0]
         assert first.facts["dry_run"]
-        assert first.text.startswith("would be so, were this no dry run: functions carry")
+        assert first.text.startswith("dry run, would be: functions carry")
         assert trial.started[0].warmed == []
         trial.steer(dry_run=False)
         trial.run(1.5 * STABLE, 10)

@@ -173,7 +173,7 @@ def test_a_dry_run_only_tells() -> None:
         plans = trial.run([0.95 * CAPACITY] * 2, 20)
         assert not any(plan.map_offloads for plan in plans)
         first = trial.entries("offload")[0]
-        assert first.text.startswith("would be so, were this no dry run: functions carry")
+        assert first.text.startswith("dry run, would be: functions carry")
         trial.steer(dry_run=False)
         trial.run([0.95 * CAPACITY] * 2, 20)
         assert trial.offload is not None

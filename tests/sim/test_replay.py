@@ -34,10 +34,10 @@ from penstock.errors import CheckpointError, SettingError
 from penstock.model import HostId
 from penstock.sim.replay import Difference, difference, recorded, replayed, wanted
 from penstock.state.store.store import Store
+from penstock.testing.thread_hosts import open_store
 from tests.trials.cluster import MiniCluster, cluster
 from tests.trials.control_trial import Watchful
 from tests.trials.ledger import LEDGER, SUMS
-from tests.trials.thread_hosts import open_store
 
 CAPACITY = 1_000.0
 """Records a second that a host is taken to do."""
@@ -175,7 +175,7 @@ def test_a_policy_without_a_text_is_told_of(tmp_path: Path) -> None:
 
 def test_a_record_without_its_beginning_is_refused() -> None:
     for lines in ([], [event_line(EpochDue(1.0))]):
-        with pytest.raises(CheckpointError, match="lack their beginning"):
+        with pytest.raises(CheckpointError, match="first line of the recorded events is missing"):
             read(lines)
 
 

@@ -21,6 +21,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
+from penstock import __version__
 from penstock.cli.cluster import cluster
 from penstock.cli.ctl import ctl
 from penstock.cli.functions import functions
@@ -74,9 +75,7 @@ def _show(error: PenstockError) -> None:
 
 def _version(wanted: bool) -> None:
     if wanted:
-        from importlib.metadata import version
-
-        typer.echo(f"penstock {version('penstock')}")
+        typer.echo(f"penstock {__version__}")
         raise typer.Exit
 
 
@@ -134,7 +133,9 @@ def demo(
 ) -> None:
     """Run a keyed aggregation on generated rows and check its sums; exit code 1 if one is wrong."""
     from penstock.console.demo.run import DemoLoad, run
+    from penstock.logs import log_to_stderr
 
+    log_to_stderr()
     if not run(DemoLoad(seconds, rate, keys, hosts, live)):
         raise typer.Exit(1)
 
@@ -149,6 +150,9 @@ def _add_extension(name: str, about: str) -> None:
         context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
     )
     def run(context: typer.Context) -> None:
+        from penstock.logs import log_to_stderr
+
+        log_to_stderr()
         extension("penstock.commands", name)(context.args, prog_name=f"penstock {name}")
 
 

@@ -164,7 +164,7 @@ def test_unknown_step_and_epoch(make: Make) -> None:
 )
 def test_bad_key_text(make: Make, type: pa.DataType, text: str) -> None:
     _, checkpoint = make(pa.schema([("k", type)]), {})
-    with pytest.raises(FlowError, match="is no value of the key column 'k'"):
+    with pytest.raises(FlowError, match="is not a valid value of the key column 'k'"):
         checkpoint.history("words", [text])
 
 

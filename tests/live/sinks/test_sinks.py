@@ -131,10 +131,10 @@ def test_sinks_that_only_spark_has_are_refused(make: Callable[[], Any]) -> None:
 
 def test_messages_that_cannot_be_made_are_refused() -> None:
     for sink, words in (
-        (KafkaSink("b", "t", key="user"), "no column 'user'"),
+        (KafkaSink("b", "t", key="user"), "'user' is not a column"),
         (KafkaSink("b", "t", "raw"), "column `value`"),
-        (KafkaSink("b", "t", "arrow", key="n"), "no key"),
-        (KafkaSink("b", "t", "avro"), "need a schema"),
+        (KafkaSink("b", "t", "arrow", key="n"), "cannot have a key"),
+        (KafkaSink("b", "t", "avro"), "needs a schema"),
     ):
         with pytest.raises(FlowError, match=words):
             sink.encoder(SCHEMA)

@@ -137,5 +137,5 @@ def test_files_appear_when_they_are_durable(tmp_path: Path, place: Place) -> Non
 
 
 def test_a_function_cannot(place: Place) -> None:
-    with pytest.raises(SettingError, match="exactly once"):
+    with pytest.raises(SettingError, match="exactly-once"):
         TransactionalSink(FunctionSink(print), place, "flow").check(SCHEMA)

@@ -168,12 +168,12 @@ def test_raw_values_are_taken_as_they_are() -> None:
 
 def test_what_no_format_can_be_made_of_is_refused() -> None:
     for name, schema, error, words in (
-        ("json", None, FlowError, "need a schema"),
-        ("raw", "n long", FlowError, "no schema"),
+        ("json", None, FlowError, "needs a schema"),
+        ("raw", "n long", FlowError, "takes no schema"),
         ("xml", "n long", SettingError, "unknown format"),
         ("avro", {"type": "string"}, FlowError, "not the schema of an Avro record"),
         ("avro", {"type": "record", "name": "r", "fields": [{"name": "u", "type": ["int", "string"]}]},
-         FlowError, "has no column type"),
+         FlowError, "is not supported"),
     ):  # fmt: skip
         with pytest.raises(error, match=words):
             format_of(name, schema)

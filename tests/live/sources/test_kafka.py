@@ -27,14 +27,14 @@ def test_columns_are_the_values_fields_and_what_was_asked_for() -> None:
 
 def test_columns_of_one_name_are_refused() -> None:
     for schema, given in (("arrival long", {}), ("key long", {"metadata": ["key"]})):
-        with pytest.raises(FlowError, match="two columns would be called"):
+        with pytest.raises(FlowError, match="two columns have the name"):
             ps.kafka("b:1", "t", schema=schema, **given)  # type: ignore[arg-type]
 
 
 def test_what_no_source_can_be_made_of_is_refused() -> None:
-    with pytest.raises(FlowError, match="messages have no colour"):
+    with pytest.raises(FlowError, match="unknown metadata: colour"):
         ps.kafka("b:1", "t", schema="a long", metadata=["colour"])
-    with pytest.raises(SettingError, match="starting='now'"):
+    with pytest.raises(SettingError, match="unknown value of starting: 'now'"):
         ps.kafka("b:1", "t", schema="a long", starting="now")  # type: ignore[arg-type]
     with pytest.raises(SettingError, match="servers and a topic"):
         ps.kafka("b:1", [], schema="a long")

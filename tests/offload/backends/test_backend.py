@@ -143,7 +143,7 @@ def test_an_error_says_how_it_failed_wherever_it_is_read() -> None:
 
 
 def test_backends_of_no_known_kind_are_refused() -> None:
-    with pytest.raises(errors.ProtocolError, match="unknown kind: 'other'"):
+    with pytest.raises(errors.ProtocolError, match="unknown kind of functions in a plan: 'other'"):
         invoker_at('{"kind": "other"}', Access("token"))
 
 

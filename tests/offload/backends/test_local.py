@@ -160,7 +160,7 @@ def test_a_service_that_dies_fails_all_that_ask_and_nothing_else() -> None:
 
 
 def test_a_flow_that_cannot_be_loaded_is_an_error_at_once() -> None:
-    with pytest.raises(SettingError, match="did not come up"):
+    with pytest.raises(SettingError, match="did not start"):
         LocalFunctions().start(counting(_Unloadable()), "run", Access("token"))
 
 

@@ -140,7 +140,7 @@ def test_too_few_burst_workers_do_not_hold_the_switch() -> None:
     assert not found[-1].holds
     told = [one for one in found if one.reasons]
     assert len(told) <= 3  # nothing new is told while nothing changes
-    assert "all that can be done" in told[0].reasons[-1]
+    assert "there are no more functions" in told[0].reasons[-1]
 
 
 def test_burst_workers_are_kept_warm_for_five_times_the_stable_load() -> None:
@@ -282,7 +282,7 @@ def test_other_settings_hold_from_the_next_decision_on() -> None:
     offloader.steer(replace(_PLAIN, at_most=0))
     none = follow(offloader, [3.0], from_ms=8_000.0)[-1]
     assert not none.carries
-    assert none.reasons[0] == "no functions are wanted any more"
+    assert none.reasons[0] == "functions were turned off"
     offloader.steer(replace(_PLAIN, at_most=2))
     assert follow(offloader, [3.0] * 3, from_ms=9_000.0)[-1].workers == 2
 
