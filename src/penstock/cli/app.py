@@ -131,7 +131,9 @@ def demo(
 ) -> None:
     """Run a keyed aggregation on generated rows and check its sums; exit code 1 if one is wrong."""
     from penstock.console.demo.run import DemoLoad, run
+    from penstock.logs import log_to_stderr
 
+    log_to_stderr()
     if not run(DemoLoad(seconds, rate, keys, hosts, live)):
         raise typer.Exit(1)
 
@@ -146,6 +148,9 @@ def _add_extension(name: str, about: str) -> None:
         context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
     )
     def run(context: typer.Context) -> None:
+        from penstock.logs import log_to_stderr
+
+        log_to_stderr()
         extension("penstock.commands", name)(context.args, prog_name=f"penstock {name}")
 
 

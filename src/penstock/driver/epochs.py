@@ -82,6 +82,7 @@ class EpochRunner:
         way: in the n-th of them all steps close for good that rows reach as their n-th or before.
         """
         self.begin(epoch)
+        self._registry.recovery.begin(epoch)
         started_ms, now_ms = self._clock_ms(), self._epoch_time(epoch)
         settings = self._settings
         tries = Tries(settings.epoch_runs, settings.rpc_timeout_ms, self._steady_ms)
@@ -110,6 +111,7 @@ class EpochRunner:
                 self._fleet.judge(self._registry.complaints())
                 lost = self._fleet.roll_back(epoch - 1, run)
                 tries.again(epoch, failed, told, lost)
+                self._registry.recovery.run_again(epoch)
             finally:
                 self._stage.goes_on()
         point("driver.sealed", epoch=epoch, run=plan.run)
@@ -127,6 +129,7 @@ class EpochRunner:
             dead,
         )
         point("driver.committed", epoch=epoch, run=plan.run)
+        self._registry.recovery.durable(epoch)
         self._relocation.sealed(epoch, sealed)
         self.versions.tidy(self._relocation.owners())
         if self._control is not None:
