@@ -93,7 +93,7 @@ def test_functions_take_up_a_burst() -> None:
         (("sine", "--trace", "some.csv"), "a workload and a trace"),
         (("tide",), "unknown workload 'tide'"),
         (("steady", "--policy", "magic"), "unknown policy 'magic'"),
-        (("steady", "--engine", "steam"), "no engine 'steam'"),
+        (("steady", "--engine", "steam"), "unknown engine 'steam'"),
         (("steady", "--engine", "continuous", "--functions", "5"), "for a continuous engine"),
         (("steady", "--journal", "no/such/folder/file"), "no such folder"),
     ],

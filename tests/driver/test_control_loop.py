@@ -213,7 +213,7 @@ def test_a_host_that_cannot_be_had_is_not_asked_for_again_and_again() -> None:
             on.pass_epoch()
         assert on.relocation.stayed == ["sums"]
         (failed,) = [entry for entry in on.loop.journal.last(20) if entry.event == "failed"]
-        assert "no more are asked for in the next 120 s" in failed.text
+        assert "no more hosts are requested for 120 s" in failed.text
         on.relocation.steps["sums"] = [A, B]
         on.relocation.pending.clear()
         policy.orders = {"sums": out}

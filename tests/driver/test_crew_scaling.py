@@ -7,8 +7,8 @@ from pathlib import Path
 from penstock.control.crew_size import CrewLimits
 from penstock.driver.crew_scaling import CrewScaling
 from penstock.state.store.store import Store
+from penstock.testing.thread_hosts import open_store
 from tests.driver.pretended_live import CountedSource, PretendedFlow, pretended, until
-from tests.trials.thread_hosts import open_store
 
 SOURCE = CountedSource({f"p{n}": 100 * n for n in range(4)})
 LIMITS = CrewLimits(at_most=3, calm_ms=300.0)
@@ -61,5 +61,5 @@ def test_a_dry_run_only_tells(tmp_path: Path) -> None:
         until(lambda: flow.journal)
         flow.pass_epochs(2)
         assert len(flow.couriers.run) == 3
-        assert flow.journal[0].text.startswith("would be so, were this no dry run: 1 courier")
+        assert flow.journal[0].text.startswith("dry run, would be: 1 courier")
         flow.stop()

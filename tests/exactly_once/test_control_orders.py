@@ -31,7 +31,7 @@ def test_steering_while_a_treatment_is_under_way(tmp_path: Path) -> None:
     with control_trial("sums", str(tmp_path), Obedient(), migration="fluid") as flow:
         flow.epoch(everything("sums"))
         flow.order(spread)
-        with pytest.raises(SettingError, match="at least 5 and at most 4 hosts"):
+        with pytest.raises(SettingError, match="at_least is 5 and at_most is 4 hosts"):
             flow.control.steer(Steering(at_least=5))
         assert flow.control.facts()["steps"]["sums"]["at_least"] == 1
         changes = Steering(0.3, 2, policy="static(1)", at_most=2, dry_run=True)
@@ -96,13 +96,13 @@ def a_mistake(vitals: Vitals, bounds: Bounds) -> list[Treatment]:
 
 
 NONSENSE: dict[Order, str] = {
-    to_nowhere: "slot 0 would be on a host that leaves",
+    to_nowhere: "slot 0 would stay on a host that leaves",
     no_such_slot: "index 8 is out of bounds",
     below_the_first_slot: "step sums has no slot -1",
-    slots_left_behind: "slot 5 would be on a host that leaves",
+    slots_left_behind: "slot 5 would stay on a host that leaves",
     more_hosts_than_slots: "cannot have the 11 hosts",
-    more_hosts_than_allowed: "22 hosts are not from 2 to 20",
-    fewer_hosts_than_allowed: "1 hosts are not from 2 to 20",
+    more_hosts_than_allowed: "22 hosts are not within 2 to 20",
+    fewer_hosts_than_allowed: "1 hosts are not within 2 to 20",
     a_mistake: "ZeroDivisionError('no rates, no ratio')",
 }
 

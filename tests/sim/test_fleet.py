@@ -81,7 +81,7 @@ def test_slots_may_change_their_home_twice_in_one_decision() -> None:
 
 
 def test_slots_cannot_be_taken_from_where_they_are_not() -> None:
-    with pytest.raises(ProtocolError, match="slot 7 is at sum/1"):
+    with pytest.raises(ProtocolError, match="owner of slot 7 is sum/1"):
         fleet_of(2).begin([treatment("balance", (7,), "sum/0", "sum/1")], 0)
 
 

@@ -142,7 +142,7 @@ def test_the_time_to_warm_up_is_not_judged() -> None:
     later = simulate(trace, "static(1)", BOUNDS, plane, warm_up_ms=30_000)
     assert whole.success < 0.8
     assert later.success == 1.0
-    with pytest.raises(SettingError, match="60 s to warm up, of 60 s"):
+    with pytest.raises(SettingError, match="the warm-up takes 60 s of a run of 60 s"):
         simulate(trace, "static(1)", BOUNDS, plane, warm_up_ms=60_000)
 
 
@@ -157,5 +157,5 @@ def test_the_switch_keeps_a_bound_that_one_host_does_not() -> None:
 
 
 def test_more_hosts_than_slots_are_refused() -> None:
-    with pytest.raises(SettingError, match="5 hosts for 4 slots"):
+    with pytest.raises(SettingError, match="4 slots and would start with 5 hosts"):
         simulate(load(), "static(5)", BOUNDS)

@@ -67,5 +67,5 @@ def test_what_is_no_skew_is_refused(text: str) -> None:
 
 
 def test_fewer_slots_than_parts_are_refused() -> None:
-    with pytest.raises(SettingError, match="cannot be cut"):
+    with pytest.raises(SettingError, match="cannot be divided"):
         Hotspot(0.5, 3).weights(2)

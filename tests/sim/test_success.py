@@ -87,7 +87,7 @@ def test_fractions_of_records_add_up() -> None:
 @pytest.mark.parametrize(("window_ms", "every"), [(10, 1), (1000, 0)])
 def test_windows_that_make_no_sense_are_refused(window_ms: int, every: int) -> None:
     some = np.zeros((5, 1))
-    with pytest.raises(SettingError, match="windows of"):
+    with pytest.raises(SettingError, match="the window is"):
         success_rates(some, some, some, DELTA, SLA(1000, window_ms), every)
 
 

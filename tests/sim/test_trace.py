@@ -60,15 +60,15 @@ def test_keys_may_be_texts(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("columns", "message"),
     [
-        ({"when": [1], "slot": [1]}, "has the columns when, slot"),
-        ({"time_ms": [1], "shard": [1]}, "name one time_ms, time or arrival, and one slot or key"),
-        ({"time_ms": [1], "slot": [4]}, "slot is 4 in row 0, and there are 4"),
-        ({"time_ms": [1], "slot": [0.5]}, "slot is of the type double"),
-        ({"time": ["soon"], "slot": [0]}, "time is of the type string"),
+        ({"when": [1], "slot": [1]}, "it has when, slot"),
+        ({"time_ms": [1], "shard": [1]}, "name one column time_ms, time or arrival"),
+        ({"time_ms": [1], "slot": [4]}, "slot is 4 in row 0, but there are 4"),
+        ({"time_ms": [1], "slot": [0.5]}, "slot has the type double"),
+        ({"time": ["soon"], "slot": [0]}, "time has the type string"),
         ({"time_ms": [1, None], "slot": [0, 0]}, "time_ms is missing in 1 rows"),
         ({"time_ms": [1], "slot": [0], "count": [-2]}, "count is -2 in row 0"),
-        ({"time_ms": [1], "slot": [0], "count": [0.5]}, "count is of the type double"),
-        ({"time_ms": [0.0, float("nan")], "slot": [0, 0]}, "time_ms of row 1 is no time"),
+        ({"time_ms": [1], "slot": [0], "count": [0.5]}, "count has the type double"),
+        ({"time_ms": [0.0, float("nan")], "slot": [0, 0]}, "time_ms of row 1 is not a time"),
         ({"time": [0, 10**12], "slot": [0, 0]}, "check the unit of its times"),
     ],
 )
@@ -81,7 +81,7 @@ def test_what_is_wrong_with_a_file_is_said(
 
 
 def test_a_file_that_is_none_is_named(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="is no file"):
+    with pytest.raises(InputError, match="is not a file"):
         Trace.from_file(tmp_path / "missing.csv", slots=4)
     empty = tmp_path / "empty.csv"
     empty.write_text("time_ms,slot\n")
@@ -103,7 +103,7 @@ def test_other_time_slots_hold_the_same_records(delta_ms: float) -> None:
 
 
 def test_time_slots_that_do_not_fit_are_refused() -> None:
-    with pytest.raises(SettingError, match="from those of 100 ms"):
+    with pytest.raises(SettingError, match="time slots of 100 ms cannot become"):
         Trace.of_rates(np.ones((4, 1)), 100.0).every(70.0)
 
 

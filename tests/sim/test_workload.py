@@ -28,5 +28,5 @@ def test_the_same_seed_gives_the_same_records() -> None:
 
 
 def test_what_is_no_workload_is_refused() -> None:
-    with pytest.raises(SettingError, match="name one of exchange, sine"):
+    with pytest.raises(SettingError, match="use one of exchange, sine"):
         workload("tide")

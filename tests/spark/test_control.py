@@ -63,7 +63,7 @@ def test_a_load_gets_the_hosts_it_needs_and_a_dead_one_loses_nothing(
     try:
         await_condition(lambda: "scale_out" in kinds(told(query, "decided")), 120)
         [first, *_] = [e for e in told(query, "decided") if "scale_out" in kinds([e])]
-        assert "were this no dry run: scale out" in first.text
+        assert "dry run, would do: scale out" in first.text
         assert (told(query, "began"), len(query.status.hosts)) == ([], 1)
         query.steer(dry_run=False)
         await_condition(lambda: bool(told(query, "began")), 60)

@@ -138,6 +138,7 @@ query.await_termination()
 """
 
 
+@pytest.mark.slow
 def test_a_driver_that_was_stopped_loses_no_host(tmp_path: Path) -> None:
     """It heard nobody for twice the time after which a host is given up, and nobody heard it."""
     driver = subprocess.Popen(

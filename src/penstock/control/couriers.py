@@ -1,9 +1,9 @@
-"""Couriers in the part of hosts: stateless steps that no host runs, and that burst workers can help.
+"""Control of stateless steps, which couriers run and burst workers can help.
 
-There is one courier for each partition of the source, if Spark has room for all of them at a time. It
-stands for a host with a single slot, its partition, so that burst workers help it by the same rules. Where
-there is room for fewer, some come one after the other: these are one host then. How many there are is
-up to Spark: nothing but burst workers can be of help to them, however long a burst lasts.
+Control treats each courier as a host with a single slot, its source partition, so that the same rules
+apply to burst workers. There is one courier per source partition if Spark can run all of them at the same
+time. If it cannot, couriers that run one after the other count as one host. Spark decides how many couriers
+there are, so only burst workers can help them, however long a burst lasts.
 """
 
 from __future__ import annotations
@@ -28,24 +28,25 @@ from penstock.wire.report import Seen
 
 @dataclass(frozen=True)
 class Onlooker:
-    """Tells how couriers do, and leaves them as they are.
+    """A policy that reports the health of couriers and never changes anything.
 
     >>> from penstock.model import SLA
     >>> vitals = Vitals.even(StepId("map-1"), [300.0, 9.0], hosts=2, service_rate=100.0)
     >>> decision = Onlooker().decide(vitals, Bounds(SLA(1000, 1000)))
-    >>> [one.projected_ms < 1000 for one in decision.hosts], decision.treatments
+    >>> [host.projected_ms < 1000 for host in decision.hosts], decision.treatments
     ([False, True], ())
     """
 
     def decide(self, vitals: Vitals, bounds: Bounds) -> Decision:
-        # One slot is all that a courier has: whether that is hot says nothing.
+        # A courier has only one slot, so a hot slot means nothing.
         return replace(observed(vitals, bounds), hot_slots=())
 
 
 class CourierControl(StepControl):
-    """Examines and decides for one segment without a keyed step. See `StepControl`.
+    """Control of one segment without a keyed step. See `StepControl`.
 
-    It takes no part in how keyed steps share the bound: couriers are held to `part` of an epoch's time.
+    The segment has no share of the bound, which keyed steps divide among them. Instead, couriers may take
+    `part` of an epoch's time.
 
     >>> from penstock.model import SLA
     >>> control = CourierControl(StepId("map-1"), Bounds(SLA(1000, 1000)), journal=Journal())
@@ -79,20 +80,20 @@ class CourierControl(StepControl):
         self.set_bounds(bounds)
 
     def set_bounds(self, whole: Bounds) -> None:
-        """What holds for a step that has the bound to itself."""
+        """Set the limits, from those of a step that has the whole bound to itself."""
         count, alert = self._count, whole.alert_ms / self._part
         self.bounds = replace(whole, share=self._part, alert=alert, at_least=count, at_most=count)
 
     @property
     def placement(self) -> StepPlacement:
-        """Couriers that are at work at a time, and which of them has the rows of each partition."""
+        """The couriers that work at the same time, and the partitions of each."""
         couriers = tuple(HostId(f"{self.step}/{n}") for n in range(self._count))
         return StepPlacement(couriers, np.arange(self.examiner.slots) % self._count)
 
     def resize(self, partitions: int, together: int | None = None) -> None:
-        """There are so many couriers now, of which so many are at work together; None: all of them.
+        """Set the number of partitions, and of couriers that work at the same time (None: all of them).
 
-        Partitions of another number are other ones: nothing is known of them.
+        If the number of partitions changes, they are new partitions: earlier measurements are dropped.
         """
         before, count = self.examiner, min(partitions, together or partitions)
         if partitions != before.slots:
@@ -104,13 +105,16 @@ class CourierControl(StepControl):
     def take_in(
         self, seen: Sequence[Seen], since_ms: float, started_ms: float, written_ms: float
     ) -> float:
-        """An epoch that began at `started_ms`, and the one before at `since_ms`, is in the sink. How
-        long its couriers took, in ms."""
+        """Process the couriers' reports on an epoch. Returns how long its couriers took, in milliseconds.
+
+        The epoch began at `started_ms` and the one before it at `since_ms`. Its output reached the sink
+        at `written_ms`.
+        """
         place, work = self.placement, [task.maps[self.step] for task in seen]
         delta_ms = self.examiner.delta_ms
         arrivals = segment_arrivals(self.step, seen, delta_ms, since_ms, started_ms)
-        done = np.bincount(place.owner, [one.done for one in work]).tolist()
-        useful_ms = np.bincount(place.owner, [one.useful_ms for one in work]).tolist()
+        done = np.bincount(place.owner, [task.done for task in work]).tolist()
+        useful_ms = np.bincount(place.owner, [task.useful_ms for task in work]).tolist()
         self.examiner.arriving(arrivals.horizon_ms, arrivals.counts, arrivals.first_m)
         self.examiner.epoch(
             written_ms,

@@ -1,15 +1,16 @@
-"""How many couriers a live flow has, and which source partitions each reads: pure, without a clock.
+"""The number of couriers of a live flow, and the source partitions each one reads. Pure, without a clock.
 
-Couriers tell with each checkpoint how busy they were and how many rows each partition gave. From what they
-told since the crew last changed follows whether it should change again:
+Couriers report with each checkpoint how busy they were and how many rows they read from each partition. One
+such report is a *look*. The looks since the last change of the crew decide whether it changes again:
 
-- *more*, when a courier was too busy in several looks in a row and its partitions can be split, or when
-  rows are read later and later although hosts have time;
-- *others*, when one courier has much more to do than the rest and partitions can be dealt better;
-- *fewer*, when all partitions would have fitted on fewer couriers for a good while.
+- *more* couriers, when one was too busy in several looks in a row and its partitions can be split, or when
+  the read lag grows although hosts are not busy;
+- *other* partitions for the same couriers, when one has much more to do than the rest and partitions can be
+  spread better;
+- *fewer* couriers, when fewer would have been enough for some time.
 
-What makes a crew larger leaves each courier well above the load at which it would be made smaller, so a
-steady load changes it once.
+A larger crew leaves each courier well above the load at which the crew would shrink, so a steady load
+changes it only once.
 """
 
 from __future__ import annotations
@@ -20,52 +21,52 @@ from itertools import pairwise
 from typing import TypeVar
 
 Partition = tuple[int, str]
-"""Number of the source, name of the partition."""
+"""A source partition: the number of the source and the name of the partition."""
 P = TypeVar("P")
 
 
 @dataclass(frozen=True)
 class CrewLimits:
-    """When and how far couriers scale."""
+    """Limits and thresholds for scaling couriers."""
 
     at_most: int
-    """Couriers at a time; there are never more than partitions."""
+    """Maximum number of couriers. There are never more couriers than partitions."""
     at_least: int = 1
     high: float = 0.7
-    """Share of its time above which a courier is too busy."""
+    """Busy share of a courier's time above which it is too busy."""
     target: float = 0.6
-    """Share of its time that the busiest courier of a new crew should have to do at most."""
+    """Maximum busy share of the busiest courier in a larger crew."""
     low: float = 0.5
-    """Share of its time below which each courier of a smaller crew must stay."""
+    """Maximum busy share of any courier in a smaller crew."""
     looks: int = 3
-    """Looks in a row that must agree before the crew grows or partitions move."""
+    """Number of looks in a row that must agree before the crew grows or partitions move."""
     calm_ms: float = 30_000.0
-    """Time for which fewer couriers must have been enough before the crew shrinks, in milliseconds."""
+    """Milliseconds for which fewer couriers must have been enough before the crew shrinks."""
     gain: float = 0.25
-    """Share by which the busiest courier's load must fall, or a change is not worth its pause."""
+    """Minimum relative drop of the busiest courier's load that is worth the pause of a change."""
     lag_ms: float = 500.0
-    """Milliseconds by which rows must be read later, over the looks in a row, for that to count."""
+    """Minimum growth of the read lag over the looks in a row that counts, in milliseconds."""
 
     @property
     def saturated(self) -> float:
-        """Share of its time from which on a courier has more to do than its time shows."""
+        """Busy share from which on a courier may have more work than its busy time shows."""
         return (1 + self.high) / 2
 
 
 @dataclass(frozen=True)
 class CourierLook:
-    """One courier in the time between two checkpoints."""
+    """One courier between two checkpoints."""
 
     busy: float
-    """Share of the time that it worked, as time on a core."""
+    """Share of the time that the courier was busy, as CPU time."""
     rows: Mapping[Partition, int]
-    """Rows that each partition gave; all partitions that it reads are there."""
+    """Rows read from each partition, for all partitions of the courier."""
     lag_ms: float = 0.0
-    """Age of the newest row when it was read, in milliseconds."""
+    """Read lag: the age of the newest row when it was read, in milliseconds."""
 
     @property
     def loads(self) -> dict[Partition, float]:
-        """The share of the courier's time that each of its partitions takes.
+        """Share of the courier's time that each of its partitions takes.
 
         >>> CourierLook(0.6, {(0, "a"): 2, (0, "b"): 1}).loads
         {(0, 'a'): 0.4, (0, 'b'): 0.2}
@@ -77,30 +78,32 @@ class CourierLook:
 
 @dataclass(frozen=True)
 class CrewLook:
-    """All couriers of a run, by number, in the time between two checkpoints."""
+    """All couriers of a run, by number, between two checkpoints."""
 
     time_ms: float
     couriers: tuple[CourierLook, ...]
     hosts_busy: float = 0.0
-    """Share of the time that the busiest host worked."""
+    """Share of the time that the busiest host was busy."""
 
     @property
     def loads(self) -> dict[Partition, float]:
-        """What each partition costs, as a share of one courier's time."""
+        """Load of each partition, as a share of one courier's time."""
         return {p: load for courier in self.couriers for p, load in courier.loads.items()}
 
     @property
     def busiest(self) -> float:
+        """Busy share of the busiest courier."""
         return max((courier.busy for courier in self.couriers), default=0.0)
 
     @property
     def lag_ms(self) -> float:
+        """Read lag of the courier that is furthest behind, in milliseconds."""
         return max((courier.lag_ms for courier in self.couriers), default=0.0)
 
 
 @dataclass(frozen=True)
 class CrewPlan:
-    """How many couriers there should be, and why. Each reads what `dealt` gives it by these loads."""
+    """The number of couriers there should be, and why. `dealt` assigns partitions by these loads."""
 
     couriers: int
     loads: Mapping[Partition, float]
@@ -110,8 +113,9 @@ class CrewPlan:
 def dealt(
     partitions: Sequence[P], couriers: int, loads: Mapping[P, float] | None = None
 ) -> list[list[P]]:
-    """Partitions handed out to couriers: the one with the most load first, each to the courier that has the
-    least by then. Without loads, one after the other.
+    """Assign partitions to couriers: highest load first, each to the courier with the least load so far.
+
+    Without loads, partitions are assigned in turn.
 
     >>> dealt(["a", "b", "c"], couriers=2)
     [['a', 'c'], ['b']]
@@ -129,7 +133,7 @@ def dealt(
 
 
 def planned(looks: Sequence[CrewLook], limits: CrewLimits) -> CrewPlan | None:
-    """What should change, given the looks since the crew last changed; None: nothing.
+    """The change to make after these looks, the ones since the last change; None for no change.
 
     >>> busy = [CrewLook(n * 1e3, (CourierLook(0.9, {(0, "a"): 1, (0, "b"): 1}),)) for n in range(3)]
     >>> plan = planned(busy, CrewLimits(at_most=4))
@@ -142,7 +146,7 @@ def planned(looks: Sequence[CrewLook], limits: CrewLimits) -> CrewPlan | None:
 
 
 def _larger(recent: Sequence[CrewLook], limits: CrewLimits) -> CrewPlan | None:
-    """More couriers, or other partitions for those that there are."""
+    """More couriers, or other partitions for the present ones."""
     loads, now = _mean([look.loads for look in recent]), len(recent[-1].couriers)
     most = max(now, min(limits.at_most, len(loads)))
     mean = [sum(look.couriers[n].busy for look in recent) / len(recent) for n in range(now)]
@@ -167,7 +171,7 @@ def _larger(recent: Sequence[CrewLook], limits: CrewLimits) -> CrewPlan | None:
         return CrewPlan(now, loads, reason)
     if now < most and _falls_behind(recent, limits):
         by = (recent[-1].lag_ms - recent[0].lag_ms) / 1000
-        reason = f"rows were read {by:.1f} s later and later while hosts had time"
+        reason = f"the read lag grew by {by:.1f} s while hosts had spare time"
         return CrewPlan(now + 1, loads, reason)
     return None
 
@@ -175,14 +179,14 @@ def _larger(recent: Sequence[CrewLook], limits: CrewLimits) -> CrewPlan | None:
 def _falls_behind(recent: Sequence[CrewLook], limits: CrewLimits) -> bool:
     lags, last = [look.lag_ms for look in recent], recent[-1].couriers
     if len(max(last, key=lambda courier: courier.lag_ms).rows) < 2:
-        return False  # another courier would have nothing to take from it
+        return False  # it has a single partition, which cannot be split
     grows = all(a < b for a, b in pairwise(lags))
     idle = all(look.hosts_busy < limits.high for look in recent)
     return grows and idle and lags[-1] - lags[0] >= limits.lag_ms
 
 
 def _smaller(looks: Sequence[CrewLook], limits: CrewLimits) -> CrewPlan | None:
-    """Fewer couriers, if they would have been enough at each look of a good while."""
+    """Fewer couriers, if they would have been enough at each look of the last `calm_ms`."""
     began_ms, now = looks[-1].time_ms - limits.calm_ms, len(looks[-1].couriers)
     if looks[0].time_ms > began_ms or now <= limits.at_least:
         return None
@@ -192,8 +196,11 @@ def _smaller(looks: Sequence[CrewLook], limits: CrewLimits) -> CrewPlan | None:
         crew = dealt(sorted(loads), count, loads)
         most = max(sum(each.get(p, 0.0) for p in part) for each in calm for part in crew)
         if most < limits.low:
-            while_s = limits.calm_ms / 1000
-            reason = f"for {while_s:.0f} s no courier of so few would have been busier than {_percent(most)}"
+            calm_s = limits.calm_ms / 1000
+            reason = (
+                f"in the last {calm_s:.0f} s the busiest would have been busy for "
+                f"at most {_percent(most)} of its time"
+            )
             return CrewPlan(count, loads, reason)
     return None
 

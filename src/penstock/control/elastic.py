@@ -1,4 +1,4 @@
-"""What a user asks of the control plane: a policy and its limits, and changes of them while it runs."""
+"""Autoscaling settings of a flow: a policy and its limits, and changes to them while the query runs."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from penstock.model import SLA, milliseconds
 
 
 class WorkerTerms(Protocol):
-    """What control must know of the burst workers that a user offers."""
+    """The terms of burst workers that control needs to know."""
 
     @property
     def at_most(self) -> int:
-        """Burst workers at a time."""
+        """Maximum number of burst workers that run at the same time."""
         ...
 
     @property
@@ -33,13 +33,13 @@ class WorkerTerms(Protocol):
 
     @property
     def start_ms(self) -> int:
-        """Duration of a cold start. The policy does not count on burst workers that still start."""
+        """Milliseconds of a cold start. The policy does not count on burst workers that still start."""
         ...
 
 
 @dataclass(frozen=True)
 class Elastic:
-    """How the hosts of a flow's steps follow the load. `Flow.elastic` makes it.
+    """Settings for scaling a flow's hosts with the load. `Flow.elastic` creates it.
 
     >>> elastic = Elastic(policy="switch(0.3)", at_most=8)
     >>> elastic.bounds(SLA(1000, 1000)).margin
@@ -47,51 +47,53 @@ class Elastic:
     """
 
     policy: str | Policy = "switch"
+    """Scaling policy: text such as "switch(0.3)", or a policy object."""
     at_least: int = 1
-    """Hosts that a step has at least."""
+    """Minimum number of hosts per step."""
     at_most: int = 8
-    """Hosts that a step has at most."""
+    """Maximum number of hosts per step."""
     margin: float | None = None
-    """The share of a host's service rate that is not counted on. None: what the policy says, or 0.2."""
+    """Share of a host's service rate to keep in reserve. None: the policy's own, or 0.2."""
     alert: str | float | None = None
-    """A latency above it is a sign of trouble: text with a unit, or seconds. None: half the bound."""
+    """Latency above which a host may need help: text with a unit, or seconds. None: half the bound."""
     delta: str | float = "100ms"
-    """Length of the time slots that arrivals and completions are counted in."""
+    """Length of the time slots in which arrivals and completions are counted: text, or seconds."""
     dry_run: bool = False
-    """Only tell what would be done."""
+    """Whether decisions are only journalled and not carried out."""
     functions: WorkerTerms | None = None
-    """Where burst workers run that take up bursts. None: hosts alone do the work."""
+    """Burst workers that carry bursts. None: hosts do all the work."""
     functions_at_most: int | None = None
-    """Burst workers at a time, for a step. None: as many as there may be; 0: none for now."""
+    """Maximum number of burst workers per step. None: the limit of `functions`. 0: none for now."""
     patience: str | float = "2 minutes"
-    """A burst that burst workers carry for longer is one that lasts: then hosts are added."""
+    """Time that burst workers carry a burst before hosts are added for it: text, or seconds."""
     merge_cost: float = 1.0
-    """What it costs a host to merge what burst workers made of some rows, in rows."""
+    """Cost for a host to merge one partial state from a burst worker, in rows."""
     warm_for: float = 5.0
-    """Burst workers are kept ready for so many times the stable load; 0: none are."""
+    """Multiple of the stable load that warm burst workers can carry. 0: none are kept warm."""
     host_price: HostPrice = field(default_factory=HostPrice)
-    """What a core of a host costs; burst workers bring their own price."""
+    """Price of a host's core. The price of burst workers is part of `functions`."""
 
     def __post_init__(self) -> None:
         parse(self.policy)
         if milliseconds(self.delta) < 1:
-            raise SettingError(f"a delta of {self.delta!r}", hint="use some milliseconds, as 100ms")
+            raise SettingError(
+                f"delta is {self.delta!r}, less than 1 ms",
+                hint="use some milliseconds, such as '100ms'",
+            )
         if self.alert is not None:
             milliseconds(self.alert)
         if self.functions_at_most is not None and self.functions is None:
             raise SettingError(
-                "this flow has no functions that could be limited",
-                hint="give it some: elastic(functions=ps.LocalFunctions())",
+                "functions_at_most is set, but the flow has no functions",
+                hint="add some: elastic(functions=ps.LocalFunctions())",
             )
-        if self.merge_cost < 0 or self.warm_for < 0:
-            raise SettingError(
-                f"a merge cost of {self.merge_cost:g}, kept warm for {self.warm_for:g} times the load",
-                hint="use 0 or more",
-            )
-        self.offload_settings()  # raises if they cannot be
+        for name, value in (("merge_cost", self.merge_cost), ("warm_for", self.warm_for)):
+            if value < 0:
+                raise SettingError(f"{name} is {value:g}", hint="use 0 or more")
+        self.offload_settings()  # raises if they are invalid
 
     def bounds(self, sla: SLA, share: float = 1.0) -> Bounds:
-        """What each step must keep to."""
+        """The limits of each step."""
         margin = self.margin if self.margin is not None else parse(self.policy)[1]
         return Bounds(
             sla,
@@ -103,7 +105,7 @@ class Elastic:
         )
 
     def offload_settings(self, deadline_ms: float | None = None) -> OffloadSettings:
-        """When burst workers help a step; without burst workers they never do."""
+        """Settings for the policy of burst workers. Without `functions` they allow 0 burst workers."""
         if self.functions is None:
             return OffloadSettings(at_most=0)
         limit = self.functions.at_most
@@ -121,12 +123,13 @@ class Elastic:
         )
 
     def make_policy(self) -> Policy:
-        """A policy object for one step, of its own."""
+        """A new policy object for one step."""
         return deepcopy(parse(self.policy)[0])
 
     @property
     def policy_text(self) -> str:
-        """
+        """The policy as text: a policy object by the name of its class.
+
         >>> Elastic().policy_text
         'switch'
         """
@@ -135,7 +138,7 @@ class Elastic:
 
 @dataclass(frozen=True)
 class Steering:
-    """What a user changes in a running query. None: it stays as it is.
+    """Changes to the settings of a running query. None: no change.
 
     >>> Steering(latency="2s", at_most=12).to_json()
     {'latency_ms': 2000, 'at_most': 12}
@@ -144,9 +147,9 @@ class Steering:
     """
 
     latency: str | float | None = None
-    """The SLA's bound. Durations are text with a unit, or seconds."""
+    """Latency bound of the SLA. All durations are text with a unit, or seconds."""
     window: str | float | None = None
-    """The SLA's window."""
+    """Window of the SLA."""
     policy: str | Policy | None = None
     at_least: int | None = None
     at_most: int | None = None
@@ -158,25 +161,25 @@ class Steering:
 
     @staticmethod
     def of(**changes: Any) -> Steering:
-        """These changes, by name."""
+        """Changes from keyword arguments. Raises an error for unknown names."""
         names = [f.name for f in fields(Steering)]
         if unknown := sorted(changes.keys() - set(names)):
             raise SettingError(
-                f"a running query has no setting {', '.join(unknown)} that could be changed",
-                hint=f"change {', '.join(names)}",
+                f"cannot change {', '.join(unknown)} of a running query",
+                hint=f"settings that can change: {', '.join(names)}",
             )
         return Steering(**changes)
 
     @property
     def changes(self) -> dict[str, Any]:
-        """What is not None, by name."""
+        """The settings that are not None, by name."""
         return {f.name: new for f in fields(self) if (new := getattr(self, f.name)) is not None}
 
     def __repr__(self) -> str:
         return f"Steering({', '.join(f'{name}={new!r}' for name, new in self.changes.items())})"
 
     def to_json(self) -> dict[str, Any]:
-        """As it goes from one process to another: durations in milliseconds."""
+        """The changes as JSON values, with durations in milliseconds."""
         return {
             f"{name}_ms" if name in _DURATIONS else name: milliseconds(new)
             if name in _DURATIONS
@@ -186,7 +189,7 @@ class Steering:
 
     @staticmethod
     def from_json(facts: Mapping[str, Any]) -> Steering:
-        """Undo `to_json`; keys that are not known are ignored."""
+        """The inverse of `to_json`. Ignores unknown keys."""
         known = {f.name: facts.get(f.name) for f in fields(Steering) if f.name not in _DURATIONS}
         in_ms = {name: facts.get(f"{name}_ms") for name in _DURATIONS}
         return Steering(
@@ -194,7 +197,7 @@ class Steering:
         )
 
     def applied(self, elastic: Elastic, sla: SLA) -> tuple[Elastic, SLA]:
-        """What holds with these changes; raises if that cannot be."""
+        """The settings and the SLA after these changes. Raises an error if they are invalid."""
         changes = self.changes
         bound = {
             f"{name}_ms": milliseconds(changes.pop(name))
@@ -205,8 +208,8 @@ class Steering:
         then.bounds(sla)
         return then, sla
 
-    def told(self, elastic: Elastic, sla: SLA) -> dict[str, Any]:
-        """What holds, of all that can be changed, as the journal names it."""
+    def current(self, elastic: Elastic, sla: SLA) -> dict[str, Any]:
+        """Present values of all settings that can change, by their names in the journal."""
         names = (f.name for f in fields(self) if f.name not in ("latency", "window", "policy"))
         settings = {name: getattr(elastic, name) for name in names}
         return {"sla": str(sla), "policy": elastic.policy_text, **settings}

@@ -1,8 +1,8 @@
-"""How many rows an epoch may take so that its rows keep the SLA. Pure; times are in milliseconds.
+"""The maximum number of rows per epoch that keeps the SLA. Pure; times are in milliseconds.
 
-A burst that becomes one epoch cannot be helped: an epoch of N rows takes N / rate. Where epochs follow each
-other without a pause, a row waits for the end of the epoch before its own, and then for its own. So each may
-take half of the bound on latency, and of that what an epoch costs however little it brings is not for rows.
+An epoch of N rows takes N / rate, so a burst that becomes one epoch is late whatever control does. Where
+epochs follow each other without a pause, a row waits for the end of the epoch before its own, and then for
+its own. So each epoch may take half of the latency bound. The fixed cost of an epoch is part of that half.
 """
 
 from __future__ import annotations
@@ -13,30 +13,30 @@ from dataclasses import dataclass
 from statistics import median
 
 LEAST_ROWS = 2_000
-"""Rows that an epoch may always take: fewer would cost more time than they save."""
+"""Rows that an epoch may always take. A smaller bound would cost more time than it saves."""
 _EPOCHS = 32
-"""Epochs that are looked back on."""
+"""Number of past epochs to measure the pace from."""
 _ENOUGH = 6
-"""Epochs of one kind that tell a pace."""
+"""Minimum number of epochs of similar size to measure a pace from."""
 _WARM = 3
-"""First epochs of a start, which are slower than others."""
+"""Number of epochs to ignore after a start: they are slower than others."""
 _APART = 2.5
-"""By this factor large epochs are larger than small ones."""
+"""Minimum ratio between the sizes of large and small epochs."""
 _TELLS = 4.0
-"""Epochs that are smaller by this factor say nothing about those that the bound allows."""
+"""Ratio to the bound below which epochs are too small to be compared with full ones."""
 _TOO_FEW, _TOO_MANY = 2.0, 1.3
-"""Factors by which a bound may be too low, or too high, and stays: another one costs a pause of a second."""
+"""Factors by which a bound may be too low or too high before it changes. A change pauses for a second."""
 
 
 @dataclass(frozen=True)
 class Pace:
-    """What epochs take: a fixed time, and a rate in rows a second."""
+    """Duration of epochs: a fixed time, and a rate in rows per second."""
 
     fixed_ms: float
     rows_per_s: float
 
     def epoch_ms(self, rows: float) -> float:
-        """How long an epoch of so many rows takes.
+        """Duration of an epoch of `rows` rows, in milliseconds.
 
         >>> Pace(200, 50_000).epoch_ms(10_000)
         400.0
@@ -44,7 +44,7 @@ class Pace:
         return self.fixed_ms + rows * 1000.0 / self.rows_per_s
 
     def is_like(self, other: Pace) -> bool:
-        """Whether epochs of one and of the other take about as long."""
+        """Whether epochs take about the same time at both paces."""
         few, many = (
             self.epoch_ms(rows) / other.epoch_ms(rows) for rows in (LEAST_ROWS, 50 * LEAST_ROWS)
         )
@@ -52,14 +52,16 @@ class Pace:
 
 
 FIRST = Pace(fixed_ms=200.0, rows_per_s=25_000.0)
-"""What is assumed until epochs were measured: a cautious figure, since too small an epoch costs less than
-one that is too large. A courier decodes some 350,000 messages in JSON a second (docs/results.md); on two
-cores with twenty times the work that they can do, a keyed sum still went at about half of this figure."""
+"""The pace to assume before epochs are measured. It is cautious, because an epoch that is too small costs
+less than one that is too large. A courier decodes some 350,000 JSON messages per second (docs/results.md).
+On two cores under twenty times the load they can take, a keyed sum still ran at about half of this rate."""
 
 
 def rows_within(latency_ms: float, pace: Pace) -> int:
-    """Rows of an epoch that takes half of this latency. At least a quarter of that half is for rows, even if
-    the fixed time leaves less: the bound cannot be kept then, and small epochs would only make it worse.
+    """Number of rows in an epoch that takes half of this latency.
+
+    At least a quarter of that half is for rows, even if the fixed time leaves less. The latency bound cannot
+    be kept then, and smaller epochs would only make it worse.
 
     >>> rows_within(1000, Pace(fixed_ms=200, rows_per_s=50_000))
     15000
@@ -76,11 +78,11 @@ def rows_within(latency_ms: float, pace: Pace) -> int:
 def pace_of(
     epochs: Sequence[tuple[int, float]], before: Pace, earlier: Sequence[tuple[float, float]] = ()
 ) -> Pace | None:
-    """The pace that these epochs went at, given as (rows, milliseconds); None: they do not tell.
+    """The pace of these epochs, which are pairs of (rows, milliseconds); None if there are too few.
 
-    Two sizes tell rate and fixed time: the large epochs and the small ones, or if there are not enough of
-    these, what epochs took `earlier`, under another bound. One size tells the rate, if the fixed time is as
-    it was before.
+    Epochs of two sizes give both the rate and the fixed time. The second size is that of the small epochs or,
+    if there are too few of them, that of `earlier` epochs under another bound. Epochs of one size give only
+    the rate; the fixed time of `before` is used then.
 
     >>> pace_of([(1_000, 220.0)] * 6 + [(21_000, 620.0)] * 6, FIRST)
     Pace(fixed_ms=200.0, rows_per_s=50000.0)
@@ -111,17 +113,17 @@ def _middle(epochs: Sequence[tuple[int, float]]) -> tuple[float, float]:
 
 
 def _apart(epochs: Sequence[tuple[float, float]], rows: float) -> list[tuple[float, float]]:
-    """Those that had many more or many fewer rows, the newest first."""
-    return [one for one in reversed(epochs) if not rows / _APART < one[0] < rows * _APART]
+    """The epochs that had many more or many fewer rows than `rows`, newest first."""
+    return [epoch for epoch in reversed(epochs) if not rows / _APART < epoch[0] < rows * _APART]
 
 
 class EpochBound:
-    """The bound of a running flow: follows what epochs take, and says when it should be another.
+    """The bound on rows per epoch of a running flow. It measures epochs and suggests a better bound.
 
     >>> bound = EpochBound(latency_ms=1000, pace=FIRST)
     >>> bound.rows
     7500
-    >>> for n in range(12):  # a backlog: each epoch takes all that it may, in less time than it may
+    >>> for n in range(12):  # a backlog: each epoch is full, and takes less time than it may
     ...     bound.note(7_500, started_ms=n * 310, done_ms=n * 310 + 300)
     >>> bound.due
     20454
@@ -130,19 +132,19 @@ class EpochBound:
     def __init__(self, latency_ms: float, pace: Pace) -> None:
         self.latency_ms, self.pace, self._before = latency_ms, pace, pace
         self.rows = rows_within(latency_ms, pace)
-        """Rows that an epoch may take now."""
+        """Maximum number of rows per epoch."""
         self._epochs: deque[tuple[int, float]] = deque(maxlen=_EPOCHS)
         self._pauses: deque[float] = deque(maxlen=_EPOCHS)
         self._full_ms: float | None = None
-        """When an epoch ended that had taken all that it may, so that the next one did not wait for rows."""
+        """Time when the last epoch ended if it was full, so that the next one need not wait for rows."""
         self._skip = _WARM
         self._earlier: deque[tuple[float, float]] = deque(maxlen=4)
-        """Rows and milliseconds of epochs that filled the bounds before this one."""
+        """Rows and milliseconds of full epochs under earlier bounds."""
         self._telling: deque[int] = deque(maxlen=_EPOCHS)
-        """Rows of epochs under the present bound that are large enough to tell something about it."""
+        """Rows of epochs under the present bound that are large enough to judge it by."""
 
     def note(self, rows: int, started_ms: float, done_ms: float) -> None:
-        """An epoch of so many rows is done, in its first run."""
+        """Record an epoch of `rows` rows that ended in its first run."""
         if self._skip:
             self._skip -= 1
             return
@@ -156,9 +158,9 @@ class EpochBound:
 
     @property
     def due(self) -> int | None:
-        """Rows that an epoch should be able to take, if that differs much from what it can; else None.
+        """The bound that the flow should have, in rows, if it differs much from `rows`; else None.
 
-        It is raised only when epochs have filled it: what larger ones would take is not known else.
+        The bound is raised only after full epochs. Without them, nothing is known of larger epochs.
         """
         wanted = rows_within(self.latency_ms, self.pace)
         if len(self._telling) < _ENOUGH:
@@ -169,7 +171,7 @@ class EpochBound:
         return wanted if wanted >= self.rows * _TOO_FEW and full >= _ENOUGH else None
 
     def change(self, rows: int) -> None:
-        """Epochs can take so many rows from now on."""
+        """Set the bound to `rows` rows per epoch from now on."""
         full = [epoch for epoch in self._epochs if epoch[0] >= self.rows / 2]
         if len(full) >= _ENOUGH:
             self._earlier.append(_middle(full))

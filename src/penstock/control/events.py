@@ -1,10 +1,10 @@
-"""What the control machine is told: all that it ever learns, each with its time in milliseconds.
+"""Events: the only input of the control machine. Each carries its time in milliseconds.
 
-An epoch comes as four events: `EpochDue` before it, `EpochBegan` when it is planned, `EpochRead` when its
-couriers have told what they read, `EpochSealed` when it is durable. An engine without epochs tells
-`TimeSlotEnded` instead, for each step, and `KeysCounted` now and then. What was asked of the data plane is
-answered by `TreatmentBegun` or `TreatmentRefused`. All are values that can be recorded, and handed to
-another machine later.
+An epoch causes four events: `EpochDue` before it, `EpochBegan` when it is planned, `EpochRead` when its
+couriers have reported the rows they read, and `EpochSealed` when it is durable. An engine without epochs
+sends `TimeSlotEnded` for each step instead, and `KeysCounted` with each checkpoint. The data plane answers
+a `Treat` instruction with `TreatmentBegun` or `TreatmentRefused`. All events are plain values, so a run can
+be recorded and replayed on another machine.
 """
 
 from __future__ import annotations
@@ -31,29 +31,29 @@ class StepPlacement:
     """The hosts of a step, and which of them owns which slot."""
 
     hosts: tuple[HostId, ...]
-    """All that slots can be given to, also those that own none."""
+    """All hosts that can own slots, including those that own none."""
     owner: Ints
-    """Per slot: which of the hosts."""
+    """Index into `hosts` of each slot's owner."""
     pending: int = 0
-    """Slots that are not where they should be, or not in service there."""
+    """Number of slots that have not arrived at their new host, or are not in service there yet."""
     coming: int = 0
-    """Hosts that were asked for and are not among `hosts` yet."""
+    """Number of requested hosts that are not in `hosts` yet."""
 
     def names(self) -> list[HostId]:
-        """Per slot: the host that owns it."""
+        """The owner of each slot, by name."""
         return [self.hosts[n] for n in self.owner.tolist()]
 
 
 @dataclass(frozen=True)
 class Aid:
-    """What is known of burst workers and money at one moment."""
+    """The state of burst workers and costs at one moment."""
 
     reachable: bool = False
-    """Whether there are burst workers that couriers can reach."""
+    """Whether couriers can reach burst workers."""
     money: Money | None = None
-    """Spent so far; None if nobody counts it."""
+    """Costs of the run so far; None if they are not tracked."""
     together: int | None = None
-    """Couriers that are at work at a time; None if that is not known."""
+    """Number of couriers that work at the same time; None if unknown."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class EpochDue:
 
 @dataclass(frozen=True)
 class EpochBegan:
-    """A run of an epoch is about to be planned, of rows in so many partitions."""
+    """A run of an epoch, over rows of `partitions` partitions, is about to be planned."""
 
     now_ms: float
     epoch: int
@@ -75,44 +75,44 @@ class EpochBegan:
 
 @dataclass(frozen=True, eq=False)
 class StepRead:
-    """What an epoch brings for one step."""
+    """The arrivals of an epoch for one step."""
 
     arrivals: Arrivals
     placement: StepPlacement
     records: Floats | None = None
-    """Per host: what it has to do of it, where the data plane knows that. None: to be reckoned."""
+    """Records of the epoch for each host, if the data plane knows them. None: computed from `arrivals`."""
 
 
 @dataclass(frozen=True, eq=False)
 class EpochRead:
-    """All couriers of an epoch have told what they read."""
+    """All couriers of an epoch have reported the rows they read."""
 
     now_ms: float
     epoch: int
     steps: Mapping[str, StepRead]
     look: bool = True
-    """Whether hosts still work on it, so that there is something to be decided early."""
+    """Whether hosts still work on the epoch, so that an early decision can help."""
     aid: Aid = field(default_factory=Aid)
 
 
 @dataclass(frozen=True, eq=False)
 class StepSealed:
-    """What the hosts of one step did in an epoch."""
+    """The work of one step's hosts in an epoch."""
 
     hosts: tuple[HostId, ...]
     owner: Ints
-    """Who owned which slot in it."""
+    """Index into `hosts` of each slot's owner in the epoch."""
     work: Mapping[HostId, Work]
-    """By host."""
+    """Work done by each host."""
     spent_ms: float
-    """Time that the step took: of its slowest host, or waiting for burst workers."""
+    """Milliseconds that the step took: the time of its slowest host, or the wait for burst workers."""
     placement: StepPlacement
-    """Where slots are from now on."""
+    """Owners of the slots from now on."""
 
 
 @dataclass(frozen=True, eq=False)
 class EpochSealed:
-    """An epoch is durable, and in the sink since `written_ms`."""
+    """An epoch is durable. Its output reached the sink at `written_ms`."""
 
     now_ms: float
     epoch: int
@@ -120,20 +120,20 @@ class EpochSealed:
     done_ms: float
     steps: Mapping[str, StepSealed]
     seen: tuple[Seen, ...]
-    """What its couriers told, by partition."""
+    """Reports of the couriers, by partition."""
     partitions: int = 1
     overlapped: bool = False
-    """Whether burst workers worked beside hosts, so that its length is not the sum of its parts."""
+    """Whether burst workers ran in parallel with hosts. If so, the epoch is shorter than its parts' sum."""
     elsewhere_ms: Mapping[str, float] = field(default_factory=dict)
-    """Time that steps took which are not under control."""
+    """Milliseconds spent in each step that is not under control."""
     aid: Aid = field(default_factory=Aid)
     unread: int = 0
-    """Rows that wait in the sources because an epoch takes no more of them, as far as that is known."""
+    """Backlog in the sources beyond the size limit of the epoch, in rows, as far as it is known."""
 
 
 @dataclass(frozen=True)
 class HostLost:
-    """A host died; its slots go to others."""
+    """A host died. Its slots go to other hosts."""
 
     now_ms: float
     epoch: int
@@ -141,12 +141,12 @@ class HostLost:
     host: HostId
     slots: tuple[int, ...]
     returns: bool
-    """Whether it is started again."""
+    """Whether the host is restarted."""
 
 
 @dataclass(frozen=True)
 class HostLeaves:
-    """A host will be gone soon, since its executor is being decommissioned, and another takes its place."""
+    """A host will end soon because its executor is being decommissioned. Host `by` takes its place."""
 
     now_ms: float
     epoch: int
@@ -158,19 +158,19 @@ class HostLeaves:
 
 @dataclass(frozen=True)
 class TreatmentBegun:
-    """The data plane has taken up treatments; new hosts have their names by now."""
+    """The data plane has begun treatments. New hosts have their final names."""
 
     now_ms: float
     epoch: int | None
     step: str
     treatments: tuple[Treatment, ...]
     started: tuple[HostId, ...] = ()
-    """Hosts that were started for them."""
+    """Hosts that were started for the treatments."""
 
 
 @dataclass(frozen=True)
 class TreatmentRefused:
-    """The data plane does not take up treatments."""
+    """The data plane has refused treatments."""
 
     now_ms: float
     epoch: int | None
@@ -181,7 +181,7 @@ class TreatmentRefused:
 
 @dataclass(frozen=True, eq=False)
 class SlotsMoved:
-    """Slots changed hands right after a treatment began."""
+    """Slots moved to other hosts right after a treatment began."""
 
     now_ms: float
     epoch: int | None
@@ -191,56 +191,59 @@ class SlotsMoved:
 
 @dataclass(frozen=True, eq=False)
 class TimeSlotEnded:
-    """Time slot `m` of an engine without epochs has ended: counts of one step since the beginning."""
+    """Time slot `m` of an engine without epochs has ended. Counts are those of one step since its start."""
 
     now_ms: float
     m: int
     step: str
     arrived: Floats
-    """By slot; negative where a count is missing."""
+    """Records that arrived, by slot; negative where the count is missing."""
     completed: Floats
+    """Records that were completed, by slot; negative where the count is missing."""
     hosts: tuple[HostId, ...]
     owner: Ints
-    """Who owned which slot in it."""
+    """Index into `hosts` of each slot's owner in the time slot."""
     work: Mapping[HostId, Work] | None
-    """By host; None: nothing was counted."""
+    """Work done by each host; None if nothing was counted."""
     measured_ms: Floats
-    """By slot: sum of the latencies of what completed in it."""
+    """Sum of the latencies of records completed in the time slot, in milliseconds, by slot."""
     placement: StepPlacement
-    """Where slots are from now on."""
+    """Owners of the slots from now on."""
     waiting_ms: Mapping[HostId, float] = field(default_factory=dict)
-    """By host: age of the oldest record that it has not completed, where that is known."""
+    """Age of each host's oldest unfinished record in milliseconds, where known."""
     aid: Aid = field(default_factory=Aid)
 
 
 @dataclass(frozen=True, eq=False)
 class KeysCounted:
-    """Couriers of an engine without epochs have told what became of the rows of a checkpoint: keys of slots
-    that are watched, and what went to burst workers."""
+    """Couriers of an engine without epochs have reported on the rows of a checkpoint.
+
+    They report the keys of watched slots, and the rows that went to burst workers.
+    """
 
     now_ms: float
     epoch: int
     hot: tuple[HotKeyCount, ...]
     loads: Mapping[str, Ints]
-    """Step -> all its records of that time, by slot."""
+    """Records of each step since the checkpoint before, by slot."""
     seen: tuple[Seen, ...] = ()
-    """By courier."""
+    """Reports of the couriers."""
     aid: Aid = field(default_factory=Aid)
 
     @property
     def steps(self) -> Mapping[str, Ints]:
-        """The steps that it is about."""
+        """The steps of the report, the same as `loads`."""
         return self.loads
 
     @property
     def partitions(self) -> int:
-        """How many couriers there are."""
+        """Number of couriers."""
         return len(self.seen)
 
 
 @dataclass(frozen=True)
 class SharesMoved:
-    """Steps have other shares of an end-to-end bound."""
+    """The steps' shares of an end-to-end bound have changed."""
 
     now_ms: float
     shares: Mapping[StepId, float]
@@ -248,7 +251,7 @@ class SharesMoved:
 
 @dataclass(frozen=True)
 class Steered:
-    """A user changed what holds."""
+    """A user changed the settings of the running query."""
 
     now_ms: float
     steering: Steering

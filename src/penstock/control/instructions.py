@@ -1,4 +1,4 @@
-"""What the control machine wants done, by whoever runs it: a driver, a simulator, a test."""
+"""Instructions: the output of the control machine. A driver, a simulator or a test carries them out."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Treat:
-    """Give slots other homes; to be answered by `TreatmentBegun` or `TreatmentRefused` at once."""
+    """Move slots to other hosts. Answer at once with a `TreatmentBegun` or `TreatmentRefused` event."""
 
     step: StepId
     epoch: int | None
@@ -27,14 +27,14 @@ class Treat:
 
 @dataclass(frozen=True)
 class Stay:
-    """Give up what is pending in a step: its slots stay where they are."""
+    """Cancel the pending moves of a step: its slots stay where they are."""
 
     step: StepId
 
 
 @dataclass(frozen=True)
 class WaitFor:
-    """Let the next epoch wait for the hosts that a step should have, for so long at most."""
+    """Delay the next epoch until a step's new hosts are up, by `most_ms` milliseconds at most."""
 
     step: StepId
     most_ms: float
@@ -42,7 +42,7 @@ class WaitFor:
 
 @dataclass(frozen=True)
 class KeepWarm:
-    """Keep so many burst workers ready for a step."""
+    """Keep `count` burst workers warm for a step."""
 
     step: StepId
     count: int
@@ -50,12 +50,12 @@ class KeepWarm:
 
 @dataclass(frozen=True)
 class RenewWorkers:
-    """Let go of burst workers that do not answer, and bring up others."""
+    """Replace burst workers that do not answer."""
 
 
 @dataclass(frozen=True)
 class Tell:
-    """Put an entry into the journal."""
+    """Write an entry to the journal."""
 
     entry: Entry
 
@@ -65,20 +65,20 @@ Instruction = Treat | Stay | WaitFor | KeepWarm | RenewWorkers | Tell
 
 @dataclass(frozen=True)
 class StepOrders:
-    """What the plan of an epoch says of one keyed step, beside its routes."""
+    """Control's part of an epoch's plan for one keyed step. Routes are not in it."""
 
     watched: tuple[int, ...] = ()
-    """Slots whose keys couriers count."""
+    """Slots in which couriers count the rows of each key."""
     two_stage: bool = False
-    """Whether couriers combine the rows of each key, whatever that costs them."""
+    """Whether couriers combine the rows of each key even where that costs them more time."""
 
 
 @dataclass(frozen=True)
 class Orders:
-    """What the plan of an epoch says because of control."""
+    """Control's part of an epoch's plan."""
 
     steps: Mapping[str, StepOrders] = field(default_factory=lambda: MappingProxyType({}))
     offloads: Mapping[str, Offload] = field(default_factory=lambda: MappingProxyType({}))
-    """What goes to burst workers, of steps and of segments without one; of all others nothing does."""
+    """Work for burst workers, by step or by segment without a keyed step. All others keep their rows."""
     timed: tuple[str, ...] = ()
-    """Segments without a keyed step of which couriers tell what they take."""
+    """Segments without a keyed step whose working time couriers report."""

@@ -3,13 +3,14 @@
     event ──examine──► Vitals ──diagnose──► Decision ──treat──► `Treat` ... ──realize──► `TreatmentBegun`
                                     └──────► `Tell`: the journal
 
-Whoever runs it hands in each event, does what the instructions say, in their order, and asks for `orders`
-when an epoch has begun. The live driver does so with hosts and burst workers, the simulator with made-up
-ones, and `penstock simulate --replay` with recorded events: the same events give the same instructions.
+The caller passes in each event, carries out the instructions in their order, and reads `orders` when an
+epoch has begun. The live driver does this with real hosts and burst workers, the simulator with simulated
+ones, and `penstock simulate --replay` with recorded events. The same events give the same instructions.
 
-An epoch is looked at twice. When its couriers have told what they read, hosts still work on it: if that
-is more than they can take, new hosts are started at once and are there, or nearly so, when the epoch
-ends. When it is sealed, what it took is known too. Treatments take effect at the next boundary.
+The machine evaluates an epoch twice. The first time is when its couriers have reported the rows they read
+and hosts still work on them. If the rows exceed the hosts' capacity, new hosts start at once, so that they
+are up by about the end of the epoch. The second time is when the epoch is sealed and its duration is known.
+Treatments take effect at the next epoch boundary.
 """
 
 from __future__ import annotations
@@ -39,45 +40,46 @@ from penstock.model import SLA, HostId, StepId
 from penstock.plan.epoch import Offload
 
 WARM_EPOCHS = 5
-"""The first epochs of a start pay for what is loaded and compiled: nothing is decided on them."""
+"""Epochs after a start that decisions ignore: loading and compiling make them slow."""
 _USUAL_START_MS = 500.0
-"""From a decision until a new host works, before that was ever measured."""
-_ONLY_TOLD = "a dry run begins or ends: hosts have all rows"
+"""Assumed milliseconds from a decision until a new host works, until the first measurement."""
+_DRY_RUN_CHANGED = "dry run was turned on or off: all rows go to hosts"
 
 
 @dataclass(frozen=True)
 class ControlledStep:
-    """A keyed step that a machine is made for."""
+    """A keyed step that a machine controls."""
 
     step: StepId
     slots: int
     policy: Policy
-    """A policy object that no other step has."""
+    """The step's own policy object, not shared with another step."""
     bounds: Bounds
-    """As if it had the whole bound to itself."""
+    """Limits as if the step had the whole latency bound to itself."""
     merges: bool = False
-    """Whether its state merges, so that a hot key can be split."""
+    """Whether partial states of a key merge, so that a hot key can be split."""
 
 
 @dataclass(frozen=True)
 class Habits:
-    """How the engine goes about it that a machine controls."""
+    """Properties of the engine that a machine controls."""
 
     delta_ms: float = 100.0
-    """Length of the time slots that arrivals and completions are counted in."""
+    """Milliseconds per time slot, in which arrivals and completions are counted."""
     warm_epochs: int = WARM_EPOCHS
+    """Epochs after a start on which nothing is decided."""
     host_start_ms: float = float("inf")
-    """How long a host may take to come up."""
+    """Milliseconds that a new host may take to come up."""
     revises: bool = True
-    """Whether more hosts can be asked for while all that is under way waits for hosts."""
+    """Whether the machine may request more hosts while earlier treatments still wait for hosts."""
     shares: bool = True
-    """Whether the machine moves the shares of the bound; else `SharesMoved` tells them."""
+    """Whether the machine sets the steps' shares of the bound. If not, `SharesMoved` events set them."""
     own_latency: bool = False
-    """Whether the latency of each step is measured by itself, and not from arrival to sink."""
+    """Whether each step's own latency is measured, rather than the latency from arrival to sink."""
     measured: bool = False
-    """Whether decisions go by latencies that were measured, by slot, and not estimated from counts."""
+    """Whether decisions use measured latencies per slot, rather than estimates from counts."""
     forgives: bool = True
-    """Whether a policy that fails is journalled: it may be the user's own, and no reason to end."""
+    """Whether an exception in a policy is journalled and the query goes on. If not, it is raised."""
 
 
 class FlowControl:
@@ -95,26 +97,29 @@ class FlowControl:
         elastic: Elastic | None = None,
         sla: SLA | None = None,
     ) -> None:
-        """`offload` decides what burst workers carry, if there are any; `couriers` are segments without a
-        keyed step that they can help, `whole` says of steps why they cannot. Only a machine with
-        `elastic` and `sla` can be steered."""
+        """Create the control of these steps.
+
+        `offload` decides what burst workers carry; None if the flow has none. `couriers` are the segments
+        without a keyed step that burst workers can help. `whole` maps steps that they cannot help to the
+        reason. A machine without `elastic` and `sla` cannot be steered.
+        """
         self.habits = habits = habits or Habits()
         self.elastic, self.sla = elastic, sla
         self._offload, self._out = offload, list[do.Instruction]()
         self.journal = Journal(sink=lambda entry: self._out.append(do.Tell(entry)))
         dry_run = elastic is not None and elastic.dry_run
         self.steps = {
-            str(one.step): StepControl(
-                *(one.step, one.slots, one.policy, one.bounds),
+            str(step.step): StepControl(
+                *(step.step, step.slots, step.policy, step.bounds),
                 journal=self.journal,
                 delta_ms=habits.delta_ms,
                 dry_run=dry_run,
-                merges=one.merges,
-                course=Course(one.step, habits.host_start_ms, habits.revises),
+                merges=step.merges,
+                course=Course(step.step, habits.host_start_ms, habits.revises),
                 measured=habits.measured,
-                offload=offload if offload is not None and offload.helps(one.step) else None,
+                offload=offload if offload is not None and offload.helps(step.step) else None,
             )
-            for one in steps
+            for step in steps
         }
         """Keyed steps, by name."""
         bounds = elastic.bounds(sla) if elastic is not None and sla is not None else None
@@ -133,35 +138,37 @@ class FlowControl:
         """Segments without a keyed step, by name."""
         self.all_steps: dict[str, StepControl] = {**self.steps, **self.couriers}
         self.whole = whole or {}
-        """Keyed steps that burst workers cannot help, and why."""
-        wholes = {one.step: one.bounds for one in steps}
+        """Keyed steps that burst workers cannot help, each with the reason."""
+        wholes = {step.step: step.bounds for step in steps}
         self._bound = SharedBound(wholes, habits.shares, habits.own_latency)
         self._cost, self._start_ms = EpochCost(), _USUAL_START_MS
         self._epochs, self._epoch = 0, -1
         self.started_ms = self.since_ms = now_ms
-        """When the last epoch began, and the one before it."""
+        """Start times of the last epoch and of the one before it, in milliseconds."""
         self._arrivals: dict[str, Arrivals] = {}
         self._warm: dict[str, int] = {}
         self.orders = do.Orders()
-        """For the plan of the epoch that began last."""
+        """Control's part of the plan of the epoch that began last."""
         self._set_bounds()
         for name, why in self.whole.items():
             self.journal.add(refused(At(name, now_ms), why, wanted="functions"))
 
     def handle(self, event: ev.Event) -> list[do.Instruction]:
-        """Take in what has happened; what is to be done about it, in this order."""
+        """Process an event. Returns the instructions to carry out, in this order."""
         _HANDLERS[type(event)](self, event)
         out, self._out = self._out, []
         return out
 
-    # -- an epoch passes
+    # -- the events of an epoch
 
     def _due(self, event: ev.EpochDue) -> None:
-        """An epoch waits for new hosts where that is quicker than doing without; while burst workers
-        carry what is too much, there is nothing to wait for."""
+        """Let the epoch wait for new hosts where that is faster than going on without them.
+
+        It does not wait while burst workers carry the excess load.
+        """
         for step, control in self.steps.items():
-            found = control.offloading
-            if found is None or not found.carries:
+            offloading = control.offloading
+            if offloading is None or not offloading.carries:
                 treating, now_ms = control.course.treating, event.now_ms
                 most_ms = patience_ms(treating, self.started_ms, now_ms, self._start_ms)
                 if most_ms > 0:
@@ -176,7 +183,7 @@ class FlowControl:
             planned = {
                 name: self._planned(control, ahead) for name, control in self.all_steps.items()
             }
-            offloads = {name: found for name, found in planned.items() if found is not None}
+            offloads = {name: plan for name, plan in planned.items() if plan is not None}
         self.orders = do.Orders(
             {s: do.StepOrders(c.hot.watched, c.hot.two_stage) for s, c in self.steps.items()},
             offloads,
@@ -186,10 +193,10 @@ class FlowControl:
             self._epoch, self.since_ms, self.started_ms = event.epoch, started_ms, now_ms
 
     def _planned(self, control: StepControl, ahead: Ahead) -> Offload | None:
-        found, vitals = control.offloading, control.vitals
-        if self._offload is None or found is None or vitals is None:
+        offloading, vitals = control.offloading, control.vitals
+        if self._offload is None or offloading is None or vitals is None:
             return None
-        return self._offload.planned(found, vitals, control.bounds, ahead)
+        return self._offload.planned(offloading, vitals, control.bounds, ahead)
 
     def _read(self, event: ev.EpochRead) -> None:
         for step, read in event.steps.items():
@@ -204,8 +211,10 @@ class FlowControl:
                     self._look(self.steps[step], look, read.placement, expected_ms)
 
     def _expected(self, step: str, read: ev.StepRead) -> Floats | None:
-        """Per host: the latency that the epoch under way will have, if that host alone worked; None
-        if these hosts have not been looked at yet."""
+        """Expected latency of the running epoch per host, in milliseconds, as if no other host worked.
+
+        None if these hosts have not been evaluated yet.
+        """
         control, arrivals, place = self.steps[step], read.arrivals, read.placement
         vitals, records = control.vitals, read.records
         if vitals is None or vitals.hosts != place.hosts:
@@ -237,7 +246,7 @@ class FlowControl:
             load = self._arrivals[step].by_slot.astype(np.int64)
             hot = [count for task in event.seen for count in task.hot]
             self.steps[step].find_hot_keys(hot, load, epoch)
-        for segment in self._told_of(event):
+        for segment in self._reported_segments(event):
             self._look(segment, look, segment.placement)
         self._keep_warm()
 
@@ -246,13 +255,13 @@ class FlowControl:
         rows = sum(task.rows for task in event.seen)
         for step, sealed in event.steps.items():
             arrivals = self._arrivals[step]
-            # What was not read yet is taken to be like what was.
+            # Unread rows are assumed to spread over slots as the rows read did.
             self.steps[step].examiner.unread = arrivals.by_slot * (event.unread / max(1, rows))
             done = sealed.owner, sealed.hosts, sealed.work
             measured_ms = arrivals.latency_ms(written_ms - started_ms)
             self.steps[step].examiner.epoch(written_ms, arrivals.by_slot, *done, measured_ms)
         spent_ms = sum(self._spent(event).values())
-        for segment in self._told_of(event):
+        for segment in self._reported_segments(event):
             segment.resize(len(event.seen), event.aid.together)
             spent_ms += segment.take_in(event.seen, self.since_ms, started_ms, written_ms)
         if event.overlapped and self._cost.ms > 0:
@@ -261,26 +270,30 @@ class FlowControl:
             self._cost.note(started_ms, event.done_ms, spent_ms)
 
     def _spent(self, event: ev.EpochSealed) -> dict[str, float]:
-        """Time that each step took."""
-        return {s: one.spent_ms for s, one in event.steps.items()} | dict(event.elsewhere_ms)
+        """Milliseconds that each step took."""
+        return {s: sealed.spent_ms for s, sealed in event.steps.items()} | dict(event.elsewhere_ms)
 
-    def _told_of(self, event: ev.EpochSealed) -> list[CourierControl]:
-        """Segments without a keyed step of which all couriers told what they did."""
-        whole = event.seen and len(event.seen) == event.partitions
-        found = self.couriers.items() if whole else ()
-        return [one for name, one in found if all(name in task.maps for task in event.seen)]
+    def _reported_segments(self, event: ev.EpochSealed) -> list[CourierControl]:
+        """Segments without a keyed step on which every courier has reported."""
+        if not event.seen or len(event.seen) != event.partitions:
+            return []
+        return [
+            segment
+            for name, segment in self.couriers.items()
+            if all(name in task.maps for task in event.seen)
+        ]
 
     def _warm_up(self, event: ev.EpochSealed) -> None:
-        """An epoch is done. The first ones that have rows say nothing about what hosts can take."""
+        """Count an epoch that had rows. After the last warm-up epoch, forget the service rates."""
         rows = sum(task.rows for task in event.seen)
         self._epochs += rows > 0
         if rows > 0 and self._epochs == self.habits.warm_epochs:
             self._forget_rates()
 
     def _warm_up_slots(self, work: Mapping[HostId, Work]) -> None:
-        """The first time slots from which on records are completed say nothing either."""
+        """Count a time slot of a live flow, from the first completed record on. See `_warm_up`."""
         if self._epochs < self.habits.warm_epochs * len(self.steps):
-            self._epochs += self._epochs > 0 or any(one.completed for one in work.values())
+            self._epochs += self._epochs > 0 or any(host.completed for host in work.values())
             if self._epochs == self.habits.warm_epochs * len(self.steps):
                 self._forget_rates()
 
@@ -310,14 +323,14 @@ class FlowControl:
             self._keep_warm()
 
     def _order_offload(self, control: StepControl, aid: ev.Aid, usable: bool) -> None:
-        """What burst workers get of a step of a live flow from now on."""
+        """Update the part of a live flow's step that goes to burst workers from now on."""
         step = str(control.step)
-        offloads = {name: one for name, one in self.orders.offloads.items() if name != step}
+        offloads = {name: plan for name, plan in self.orders.offloads.items() if name != step}
         if usable and not self._dry_run:
             ahead = Ahead(self.habits.delta_ms, aid.together or 1, aid.together)
-            found = self._planned(control, ahead)
-            if found is not None:
-                offloads[step] = found
+            planned = self._planned(control, ahead)
+            if planned is not None:
+                offloads[step] = planned
         self.orders = replace(self.orders, offloads=offloads)
 
     def _order_steps(self) -> None:
@@ -331,7 +344,7 @@ class FlowControl:
             self.steps[step].find_hot_keys(event.hot, load, event.epoch)
         self._order_steps()
 
-    # -- decisions, and what becomes of them
+    # -- decisions and treatments
 
     def _look_of(self, aid: ev.Aid, now_ms: float, epoch: int) -> FlowLook:
         usable = self._burst_workers(aid, now_ms)
@@ -351,7 +364,7 @@ class FlowControl:
         except Exception as error:
             if not self.habits.forgives:
                 raise
-            control.refuse(f"deciding failed: {error!r}", "", look.now_ms, look.epoch)
+            control.refuse(f"the policy failed: {error!r}", "", look.now_ms, look.epoch)
             return
         if treatments:
             self._out.append(do.Treat(control.step, look.epoch, treatments))
@@ -359,7 +372,10 @@ class FlowControl:
     def _settle(
         self, control: StepControl, placement: ev.StepPlacement, now_ms: float, epoch: int | None
     ) -> ev.StepPlacement:
-        """See whether treatments have ended; where slots are then. Those that are given up stay."""
+        """Check whether treatments have ended. Returns the placement after that.
+
+        Slots of a treatment that was given up stay where they are.
+        """
         treating = control.course.treating
         ended = control.settle(placement, now_ms, epoch)
         if ended == "given up":
@@ -381,9 +397,9 @@ class FlowControl:
     def _lost(self, event: ev.HostLost) -> None:
         control = self.steps[event.step]
         control.examiner.forget_host(event.host)
-        why = "it died; others take its slots"
+        why = "the host died; other hosts take over its slots"
         if event.returns:
-            why += ", and it is started again"
+            why += ", and it is restarted"
         at = At(control.step, event.now_ms, event.epoch)
         self.journal.add(host_lost(at, event.host, list(event.slots), why))
 
@@ -413,7 +429,7 @@ class FlowControl:
     # -- an end-to-end bound over several steps
 
     def _share(self, event: ev.EpochSealed) -> None:
-        """Note how the steps did; now and then their shares are moved."""
+        """Record the latency of the steps. From time to time this changes their shares of the bound."""
         if event.steps:
             age_ms = self._arrivals[next(iter(event.steps))].age_ms
             took_ms = event.written_ms - self.started_ms
@@ -421,7 +437,7 @@ class FlowControl:
             self._tell_shares(changed, event.now_ms)
 
     def _share_time_slot(self, control: StepControl, now_ms: float) -> None:
-        """Note how a step of a live flow did in a time slot; now and then shares are moved."""
+        """Record whether a step of a live flow kept its bound in a time slot. See `_share`."""
         latency_ms = control.latency_ms
         if latency_ms is None or not self.habits.shares or len(self.steps) < 2:
             return
@@ -442,13 +458,13 @@ class FlowControl:
         for control in self.steps.values():
             control.bounds = self._bound.of(control.step)
 
-    # -- from outside
+    # -- changes by the user
 
     def _steered(self, event: ev.Steered) -> None:
         elastic, sla, steering = self.elastic, self.sla, event.steering
         assert elastic is not None and sla is not None
-        before = steering.told(elastic, sla)
-        self.elastic, self.sla = steering.applied(elastic, sla)  # raises if that cannot be
+        before = steering.current(elastic, sla)
+        self.elastic, self.sla = steering.applied(elastic, sla)  # raises if settings are invalid
         whole = self.elastic.bounds(self.sla)
         self._bound.steer(whole)
         for control in self.steps.values():
@@ -457,14 +473,14 @@ class FlowControl:
         for control in self.all_steps.values():
             control.dry_run = self.elastic.dry_run
         self._set_bounds()
-        for one in self.couriers.values():
-            one.set_bounds(whole)
+        for segment in self.couriers.values():
+            segment.set_bounds(whole)
         if self._offload is not None:
             self._offload.steer(self.elastic, self.sla)
             if self.elastic.dry_run != elastic.dry_run:
                 for control in self.all_steps.values():
-                    control.withdraw(_ONLY_TOLD, event.now_ms)
-        for name, now in steering.told(self.elastic, self.sla).items():
+                    control.withdraw(_DRY_RUN_CHANGED, event.now_ms)
+        for name, now in steering.current(self.elastic, self.sla).items():
             if before[name] != now:
                 for step in self.all_steps:
                     self.journal.add(setting(At(step, event.now_ms), name, before[name], now))

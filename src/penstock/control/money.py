@@ -1,6 +1,6 @@
-"""Money, in US dollars: prices, what a run has cost so far, and when hosts are cheaper than burst workers.
+"""Costs in US dollars: prices, the cost of a run so far, and when hosts are cheaper than burst workers.
 
-Prices are settings: other places have other ones.
+Prices are settings, since they differ between clouds and regions.
 
 >>> HostPrice().money(host_seconds=3600)
 0.063
@@ -22,7 +22,7 @@ class HostPrice:
     """The price of a host with one core, busy or idle."""
 
     per_hour: float = 0.063
-    """US dollars. A quarter of an r5.xlarge on demand, which has 4 cores for 0.252."""
+    """US dollars per hour. A quarter of an r5.xlarge on demand, which has 4 cores for 0.252."""
 
     def money(self, host_seconds: float) -> float:
         """US dollars for hosts that were up for this many seconds in total."""
@@ -34,9 +34,9 @@ class FunctionPrice:
     """The price of burst workers: by working time and by invocation."""
 
     per_gb_second: float = 0.0000166667
-    """US dollars, as AWS Lambda asks on x86."""
+    """US dollars per GB-second. The price of AWS Lambda on x86."""
     memory_mb: int = 1_769
-    """Memory of a burst worker. Lambda gives one whole core to this much."""
+    """Memory of a burst worker in MB. Lambda assigns one whole core to this much."""
     per_million: float = 0.20
     """US dollars per million invocations."""
 
@@ -47,19 +47,19 @@ class FunctionPrice:
 
     @property
     def per_hour(self) -> float:
-        """US dollars for one burst worker that works all the time: to compare with a host."""
+        """US dollars per hour for one burst worker that is always busy, to compare with a host."""
         return self.money(0, _SECONDS_PER_HOUR)
 
 
 @dataclass(frozen=True)
 class Costs:
-    """Prices, and how long a host is paid for at least."""
+    """Prices, and the minimum time that a host is paid for."""
 
     host: HostPrice = field(default_factory=HostPrice)
     worker: FunctionPrice = field(default_factory=FunctionPrice)
     least_host_ms: float = 120_000.0
-    """From when a host is asked for until it can be gone again: its start, the least time that is
-    billed, and the time for which a policy keeps it to be sure."""
+    """Milliseconds from the request for a host until it can end: its start, the minimum billed time, and
+    the time that a policy keeps it in case the load returns."""
 
 
 @dataclass(frozen=True)
@@ -81,13 +81,13 @@ class Money:
         return f"{self.total:.4f} USD: hosts {self.hosts:.4f}, functions {self.functions:.4f}"
 
     def facts(self) -> dict[str, float]:
-        """As the journal and `penstock ctl` have it, rounded."""
+        """US dollars by item for the journal and `penstock ctl`, rounded."""
         facts = {"hosts": self.hosts, "functions": self.functions, "total": self.total}
         return {name: round(usd, 6) for name, usd in facts.items()}
 
 
 class Spending:
-    """Adds up what a run costs: hosts by the time that they are there, burst workers as they are billed.
+    """Adds up the cost of a run: hosts by their uptime, burst workers by their bill.
 
     >>> spending = Spending(HostPrice(per_hour=3.6))
     >>> spending.note(0.0, hosts=2)
@@ -104,10 +104,13 @@ class Spending:
         self._workers = 0.0
 
     def note(self, now_ms: float, hosts: int, workers: float | None = None) -> None:
-        """From now on there are so many hosts; burst workers have cost so much by now, if that is known."""
+        """Record the number of hosts from now on.
+
+        `workers` is the cost of burst workers so far in US dollars; None if it is unknown.
+        """
         if self._last is not None:
-            since_ms, there = self._last
-            self._host_seconds += there * max(0.0, now_ms - since_ms) / 1000.0
+            since_ms, running = self._last
+            self._host_seconds += running * max(0.0, now_ms - since_ms) / 1000.0
         self._last = (now_ms, hosts)
         if workers is not None:
             self._workers = workers
@@ -118,10 +121,10 @@ class Spending:
 
 
 class BreakEven:
-    """Whether burst workers have cost more, in one burst, than hosts in their place would have.
+    """Compares the cost of burst workers in one burst with the cost of hosts in their place.
 
-    Nobody knows how long a burst will be. To turn to hosts as soon as burst workers have cost what hosts
-    would have, which are paid for some time at least, is never much dearer than the better of both.
+    Nobody knows how long a burst will last. Switching to hosts as soon as burst workers have cost as much as
+    hosts would have is never much more expensive than the cheaper of the two.
 
     >>> even = BreakEven(Costs(least_host_ms=60_000.0))
     >>> even.note(0.0, hosts=10, worker_seconds=0.0)
@@ -143,10 +146,10 @@ class BreakEven:
     def note(
         self, now_ms: float, hosts: int, worker_seconds: float, spent: float | None = None
     ) -> None:
-        """Take in how many hosts would do instead, from now on.
+        """Record how many hosts would be needed in place of burst workers from now on.
 
-        `worker_seconds` is the time that burst workers worked in this burst, all together; if what
-        they have cost in it is known, as `spent`, that counts instead.
+        `worker_seconds` is the total working time of burst workers in this burst. `spent` is their cost
+        in this burst in US dollars; if it is known, `worker_seconds` is ignored.
         """
         if self._last is not None:
             since_ms, needed = self._last
@@ -157,6 +160,9 @@ class BreakEven:
 
     @property
     def reached(self) -> bool:
-        """Hosts are paid for as long as they are needed, and for the least time in any case."""
+        """Whether burst workers have cost more than hosts would have.
+
+        Hosts are paid while they are needed, and for the minimum time in any case.
+        """
         least = self._most * self._costs.least_host_ms / 1000.0
         return self._workers > self._costs.host.money(max(self._host_seconds, least))

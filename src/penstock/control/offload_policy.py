@@ -1,4 +1,4 @@
-"""The port of the control machine to the policy that decides what burst workers carry."""
+"""The interface between the control machine and the policy that decides what burst workers carry."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ class Helped:
     """A segment of a flow that burst workers can help."""
 
     keyed: bool = True
-    """Whether it ends in a keyed step; else couriers run it."""
+    """Whether the segment ends in a keyed step. If not, couriers run it."""
     by_slot: bool = True
-    """Whether slots are known where rows leave."""
+    """Whether the slots of rows are known where rows leave for burst workers."""
     every_ms: float | None = None
-    """From one window's end to the next one's; None for a step without windows."""
+    """Milliseconds between the ends of two windows; None for a step without windows."""
 
 
 @dataclass(frozen=True)
@@ -32,48 +32,56 @@ class Ahead:
     """The epoch that is about to be planned."""
 
     gap_ms: float
-    """Time in which what it brings has arrived."""
+    """Milliseconds over which the epoch's rows have arrived."""
     partitions: int
     together: int | None
-    """Couriers that are at work at a time, if that is known."""
+    """Number of couriers that work at the same time; None if unknown."""
 
 
 class OffloadPolicy(Protocol):
     """Decides what burst workers carry, for all steps of a flow. Pure; used by one thread at a time."""
 
     def helps(self, step: str) -> bool:
-        """Whether burst workers can help a step, or a segment without a keyed one."""
+        """Whether burst workers can help this step, or this segment without a keyed step."""
         ...
 
     def trouble(self, now_ms: float, reachable: bool) -> str:
-        """Why nothing can go to burst workers now; empty if it can."""
+        """The reason why burst workers cannot be used now; empty if they can."""
         ...
 
-    def note(self, told: EpochSealed | KeysCounted, in_force: Mapping[str, Offload]) -> bool:
-        """Take in what came of an epoch, or a checkpoint, with these offloads in force. Whether burst
-        workers answer so badly that others should take their place."""
+    def note(self, event: EpochSealed | KeysCounted, in_force: Mapping[str, Offload]) -> bool:
+        """Process the results of an epoch or checkpoint that ran with the offloads `in_force`.
+
+        Returns whether burst workers answer so badly that they should be replaced.
+        """
         ...
 
     def decide(
         self, vitals: Vitals, bounds: Bounds, now_ms: float, spent: float | None
     ) -> Offloading:
-        """What burst workers shall carry of a step from the next epoch on."""
+        """Decide what burst workers carry for a step from the next epoch on.
+
+        `spent` is the cost of burst workers so far in US dollars; None if it is unknown.
+        """
         ...
 
     def let_go(self, step: str, now_ms: float) -> None:
-        """Burst workers carry nothing of a step from now on, whatever was decided."""
+        """Cancel the last decision: burst workers carry nothing for this step from now on."""
         ...
 
     def planned(
-        self, found: Offloading, vitals: Vitals, bounds: Bounds, epoch: Ahead
+        self, offloading: Offloading, vitals: Vitals, bounds: Bounds, epoch: Ahead
     ) -> Offload | None:
-        """A step's part of the plan of the next epoch; None: nothing goes to burst workers."""
+        """A step's part of the next epoch's plan; None if nothing goes to burst workers."""
         ...
 
     def left(self, step: str, by_slot: Floats, offload: Offload, merge: float) -> Floats:
-        """What hosts have to do of so many records by slot, with this offload in force."""
+        """Records per slot that are left for hosts while this offload is in force.
+
+        `by_slot` are all records per slot. `merge` is the work that an offloaded row leaves for its host.
+        """
         ...
 
     def steer(self, elastic: Elastic, sla: SLA) -> None:
-        """Go by other settings from the next decision on."""
+        """Use other settings from the next decision on."""
         ...

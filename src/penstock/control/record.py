@@ -1,8 +1,7 @@
-"""A run of the control machine as lines of JSON: what it was made from, and every event that it was told.
+"""A recorded run of the control machine, as lines of JSON: its settings and every event it received.
 
-The first line is the `Opening`; each other one an event, with its name. The same lines make another
-machine decide the same, to the letter: floats are written so that they read the same, also those that
-JSON has no word for.
+The first line is the `Opening`. Every other line is one event, with its name. Replaying the lines gives
+exactly the same decisions, because floats survive the round trip, including inf and nan.
 """
 
 from __future__ import annotations
@@ -22,12 +21,12 @@ from penstock.model import SLA
 
 _KINDS: dict[str, Any] = {kind.__name__: kind for kind in get_args(Event)}
 _ODD = "~float"
-"""The only key of what stands for a float without end, or that is not a number."""
+"""The only key of the JSON object that stands for inf, -inf or nan."""
 
 
 @dataclass(frozen=True)
 class Terms:
-    """Burst workers as control knew them."""
+    """The terms of burst workers in the recorded run. See `WorkerTerms`."""
 
     at_most: int
     speed: float
@@ -36,7 +35,7 @@ class Terms:
 
 
 def written(elastic: Elastic) -> dict[str, Any]:
-    """Settings as far as they can be written down: of a policy without a text, its name."""
+    """The settings as JSON values. A policy object is written as the name of its class."""
     offer, terms = elastic.functions, None
     if offer is not None:
         terms = Terms(offer.at_most, offer.speed, offer.start_ms, offer.price)
@@ -57,27 +56,27 @@ class StepFacts:
 
 @dataclass(frozen=True)
 class Opening:
-    """All that the machine of a live run is made from."""
+    """All parameters of the machine of a recorded run."""
 
     started_ms: float
     sla: SLA
     elastic: dict[str, Any]
-    """As `written` has it."""
+    """The result of `written`."""
     steps: tuple[StepFacts, ...]
     host_start_ms: float
     warm_epochs: int
     segments: Mapping[str, Helped] = field(default_factory=dict)
     """Segments that burst workers can help."""
     whole: Mapping[str, str] = field(default_factory=dict)
-    """Steps that they cannot help, and why."""
+    """Steps that burst workers cannot help, each with the reason."""
     trigger_ms: float = 0.0
     own_policy: bool = False
-    """Whether the policy was an object of the user's own, of which only the name is known."""
+    """Whether the policy was a user's object. Only its class name is recorded then."""
     live: bool = False
-    """Whether the flow ran live, without epochs that control could look at."""
+    """Whether the flow ran live. Control received time slots instead of epochs then."""
 
     def again(self, policy: str | None = None) -> Elastic:
-        """The settings of the run, or the same with another policy."""
+        """The settings of the run, with another policy if `policy` is not None."""
         facts = self.elastic
         if policy is None and self.own_policy:
             raise own_policy(facts["policy"])
@@ -90,10 +89,10 @@ class Opening:
 
 
 def own_policy(name: str) -> SettingError:
-    """What to raise where a run's own policy would be needed."""
+    """The error for a replay that needs a policy object of the user, which is not recorded."""
     return SettingError(
-        f"the policy of the run was an object of the user's own, {name}, which is not recorded",
-        hint="try a policy that has a text on its events, such as --policy switch",
+        f"the run used a custom policy object, {name}, which is not recorded",
+        hint="replay it with a built-in policy, such as --policy switch",
     )
 
 
@@ -119,27 +118,27 @@ def event_line(event: Event) -> bytes:
 
 
 def event_of(line: bytes) -> Event:
-    """The event that a line tells."""
+    """The event in a line; the inverse of `event_line`."""
     facts = _read(codec.decode(line, dict))
     kind = _KINDS.get(facts.pop("event", ""))
     if kind is Steered:
         return Steered(facts["now_ms"], Steering(**facts["steering"]))
     if kind is None:
         raise CheckpointError(
-            "a recorded event of a kind that is not known", hint="use a newer Penstock"
+            "the recorded events contain an unknown kind of event", hint="use a newer Penstock"
         )
-    found: Event = codec.from_plain(facts, kind)
-    return found
+    event: Event = codec.from_plain(facts, kind)
+    return event
 
 
 def read(lines: Iterable[bytes]) -> tuple[Opening, Iterator[Event]]:
-    """What a machine was made from, and what it was told, in order."""
+    """The parameters of a recorded machine, and its events in order."""
     rest = iter(lines)
     first = _read(codec.decode(next(rest, b"{}"), dict))
     if "opening" not in first:
         raise CheckpointError(
-            "the recorded events lack their beginning",
-            hint="start the query once more: the newest start is replayed",
+            "the first line of the recorded events is missing",
+            hint="start the query again: a replay uses the newest start",
         )
     return codec.from_plain(first["opening"], Opening), map(event_of, rest)
 
@@ -151,17 +150,17 @@ def _steering(steering: Steering) -> dict[str, Any]:
 
 
 def _written(value: Any) -> Any:
-    """Plain values with a word for floats that JSON has none for."""
+    """The value with floats that JSON cannot hold replaced by `{"~float": ...}`."""
     if isinstance(value, float):
         return value if math.isfinite(value) else {_ODD: repr(value)}
     if isinstance(value, dict):
-        return {name: _written(one) for name, one in value.items()}
-    return [_written(one) for one in value] if isinstance(value, list | tuple) else value
+        return {name: _written(item) for name, item in value.items()}
+    return [_written(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def _read(value: Any) -> Any:
     if isinstance(value, dict):
         if value.keys() == {_ODD}:
             return float(value[_ODD])
-        return {name: _read(one) for name, one in value.items()}
-    return [_read(one) for one in value] if isinstance(value, list) else value
+        return {name: _read(item) for name, item in value.items()}
+    return [_read(item) for item in value] if isinstance(value, list) else value

@@ -1,4 +1,4 @@
-"""One step under control: examined, diagnosed, treated; what is under way is `course`."""
+"""Control of one step: examines it, lets the policy decide, and follows treatments (`course`)."""
 
 from __future__ import annotations
 
@@ -26,24 +26,25 @@ from penstock.wire.report import HotKeyCount
 
 NOT_UP = "a host did not come up in time"
 _FULL_MS = 120_000.0
-"""Milliseconds for which no more hosts are asked for after one did not come up: the cluster may be full."""
+"""Milliseconds without further scale-out after a host did not come up: the cluster may be full."""
 
 
 @dataclass(frozen=True)
 class FlowLook:
-    """What holds for all steps of a flow at one look at them."""
+    """Figures that are the same for all steps of a flow in one evaluation."""
 
     now_ms: float
     epoch: int | None = None
     epoch_cost_ms: float = 0.0
+    """Fixed cost of an epoch in milliseconds, without the work of its rows."""
     burst_workers: bool = False
-    """Whether there are burst workers that can be used."""
+    """Whether burst workers can be used."""
     money: Money | None = None
-    """Spent so far, if somebody counts it."""
+    """Costs of the run so far; None if they are not tracked."""
 
 
 class StepControl:
-    """Examines and decides for one step. Pure; used by one thread at a time."""
+    """Control of one step. Pure; used by one thread at a time."""
 
     def __init__(
         self,
@@ -60,8 +61,11 @@ class StepControl:
         offload: OffloadPolicy | None = None,
         measured: bool = False,
     ) -> None:
-        """`offload` decides what burst workers carry, if there are burst workers for this step. Where
-        latencies are `measured`, those count."""
+        """Create the control of a step.
+
+        `offload` decides what burst workers carry; None if they cannot help this step. With `measured`,
+        decisions use measured latencies rather than estimates.
+        """
         self.step, self.policy, self.journal, self.dry_run = step, policy, journal, dry_run
         self.examiner = Examiner(step, slots, bounds.sla.window_ms, delta_ms, measured=measured)
         self._forecast = Forecast() if measured else None
@@ -69,24 +73,24 @@ class StepControl:
         self.hot = HotKeys(step, slots, merges)
         self.course = course or Course(step)
         self.offloading: Offloading | None = None
-        """What burst workers carry from the next epoch on; None while there are none that could."""
+        """What burst workers carry from the next epoch on; None while they cannot be used."""
         self.vitals: Vitals | None = None
-        """As of the last look."""
+        """Vitals of the last evaluation."""
         self.decision: Decision | None = None
-        """The last one."""
+        """The last decision."""
         self.asked = 0
-        """How often it was asked what should be done."""
+        """Number of evaluations so far."""
         self._placement: StepPlacement | None = None
-        """As of the last look."""
+        """Placement of the last evaluation."""
         self._hosts: tuple[HostId, ...] = ()
         self._full: tuple[int, float] = (0, -math.inf)
-        """The hosts that could be had when one more could not, and until when no more are asked for."""
+        """Number of hosts when one more could not start, and the time until which no more are requested."""
         self._before: tuple[float, float] | None = None
-        """The latency before the last treatments, and when to tell what they brought."""
+        """Latency before the last treatments, and the time to journal their outcome."""
 
     @property
     def bounds(self) -> Bounds:
-        """What the step must keep to. May be set at any time; the next decision goes by it."""
+        """Limits of the step. They may be set at any time and apply from the next decision on."""
         return self._bounds
 
     @bounds.setter
@@ -96,7 +100,7 @@ class StepControl:
 
     @property
     def latency_ms(self) -> float | None:
-        """The mean latency of the step's records over the window, as of the last look; None: not known."""
+        """Mean latency of the step's records over the window at the last evaluation; None if unknown."""
         vitals = self.vitals
         if vitals is None:
             return None
@@ -105,19 +109,19 @@ class StepControl:
             return None
         return float(np.average(vitals.slot_latency_ms[known], weights=vitals.rate[known]))
 
-    # -- a look at it
+    # -- evaluation
 
     def look(
         self, look: FlowLook, placement: StepPlacement, expected_ms: Floats | None = None
     ) -> tuple[Treatment, ...]:
-        """The treatments that should begin now, if any.
+        """Evaluate the step. Returns the treatments that should begin now.
 
-        `expected_ms` is, per host, the latency that what it works on just now will have at least, if
-        that is known: a host that is about to be late is as good a reason as one that is.
+        `expected_ms` is the least latency of the records that each host works on now, if known. A host
+        that is about to be late counts as late.
 
-        While slots change hands nothing is decided, but burst workers may help: new hosts may take long
-        to come, and a burst does not wait for them. Until a slot has moved, a decision for still more
-        hosts can take the place of what began.
+        Nothing is decided while slots move. Burst workers may still help then, since new hosts may take
+        long to come up. Until the first slot has moved, a decision for even more hosts can replace the
+        treatments that are under way.
         """
         self._placement = placement
         self.course.follow(placement, look.now_ms)
@@ -137,11 +141,10 @@ class StepControl:
     def _decide(
         self, look: FlowLook, placement: StepPlacement, expected_ms: Floats | None, revise: bool
     ) -> Decision | None:
-        """What should be done now; None while that cannot be told.
+        """Ask the policy for a decision; None while there are too few measurements for one.
 
-        Where burst workers can be used they come first, and while they carry a burst the policy decides
-        on what is left for hosts. Treatments that would leave the step with more hosts than it may
-        have, or fewer, are refused.
+        Burst workers come first where they can be used. While they carry a burst, the policy decides on the
+        load that is left for hosts. Treatments that would exceed the limits on hosts are refused.
         """
         self.asked += 1
         bounds = self._reachable(look.now_ms)
@@ -169,12 +172,12 @@ class StepControl:
         return decision
 
     def _reachable(self, now_ms: float) -> Bounds:
-        """What the step must keep to, without hosts that cannot be had for now."""
-        had, until_ms = self._full
+        """The limits, with fewer hosts at most while the cluster seems to be full."""
+        available, until_ms = self._full
         bounds = self._bounds
-        if now_ms >= until_ms or had >= bounds.at_most:
+        if now_ms >= until_ms or available >= bounds.at_most:
             return bounds
-        return replace(bounds, at_most=max(had, bounds.at_least))
+        return replace(bounds, at_most=max(available, bounds.at_least))
 
     def _examine(self, look: FlowLook, placement: StepPlacement) -> Vitals:
         hosts = placement.hosts
@@ -188,19 +191,19 @@ class StepControl:
                 self._relieve(vitals, look)
 
     def _relieve(self, vitals: Vitals, look: FlowLook) -> Offloading | None:
-        """Let burst workers help, and tell what changes by it."""
+        """Decide what burst workers carry, and journal the change."""
         if self._offload is None:
             return None
         spent = None if look.money is None else look.money.functions
-        found = self._offload.decide(vitals, self._bounds, look.now_ms, spent)
-        self.offloading = found
-        if found.reasons:
+        offloading = self._offload.decide(vitals, self._bounds, look.now_ms, spent)
+        self.offloading = offloading
+        if offloading.reasons:
             at = self._at(look.now_ms, look.epoch)
-            self.journal.add(entries.offload(at, found, look.money, dry_run=self.dry_run))
-        return found
+            self.journal.add(entries.offload(at, offloading, look.money, dry_run=self.dry_run))
+        return offloading
 
     def withdraw(self, why: str, now_ms: float, epoch: int | None = None) -> None:
-        """There are no burst workers that can be used: from the next epoch on hosts get all rows."""
+        """Stop using burst workers: hosts get all rows from the next epoch on."""
         was, self.offloading = self.offloading, None
         if self._offload is None or was is None:
             return
@@ -210,7 +213,10 @@ class StepControl:
             self.journal.add(entries.offload(self._at(now_ms, epoch), nothing))
 
     def _out_of_bounds(self, treatments: Sequence[Treatment], now: int) -> str:
-        """Why treatments must not be done; empty if they may. To come nearer to a bound is allowed."""
+        """The reason why treatments exceed the limits on hosts; empty if they do not.
+
+        A step that is outside its limits already may come closer to them.
+        """
         if not treatments:
             return ""
         come = {t.target for t in treatments if is_new(t.target)}
@@ -218,14 +224,14 @@ class StepControl:
         then, bounds = now + len(come) - len(gone), self._bounds
         if min(now, bounds.at_least) <= then <= max(now, bounds.at_most):
             return ""
-        return f"{then} hosts are not from {bounds.at_least} to {bounds.at_most}"
+        return f"{then} hosts are not within {bounds.at_least} to {bounds.at_most}"
 
     def find_hot_keys(
         self, counts: Iterable[HotKeyCount], load: Ints, epoch: int | None = None
     ) -> None:
-        """An epoch is done: see which keys of the slots that no host can take are to blame.
+        """Find the keys that overload the hot slots of an epoch, and journal them.
 
-        `counts` are those of the slots in `hot.watched`, `load` all records of the epoch by slot.
+        `counts` are the counts of keys in the slots of `hot.watched`, `load` all records by slot.
         """
         self.hot.note(counts, load)
         vitals, decision = self.vitals, self.decision
@@ -233,18 +239,18 @@ class StepControl:
             return
         now_ms, margin = vitals.now_ms, self._bounds.margin
         fastest = float(np.nanmax(vitals.service_rate, initial=0.0)) or math.nan
-        found = self.hot.look(
+        hot_keys = self.hot.look(
             now_ms, decision.hot_slots, vitals.rate, fastest, margin, self.dry_run
         )
-        for key in found:
+        for key in hot_keys:
             self.journal.add(entries.hot_key(self._at(now_ms, epoch), key))
 
-    # -- what becomes of treatments
+    # -- progress of treatments
 
     def begun(self, event: TreatmentBegun) -> None:
-        """The data plane has taken treatments up."""
+        """Process the data plane's answer that treatments have begun."""
         for host in event.started:
-            self.examiner.forget_host(host)  # one of this name may have been there before
+            self.examiner.forget_host(host)  # an earlier host may have had the same name
         worst, now_ms = self._worst(), event.now_ms
         revised = self.course.begin(event.treatments, now_ms, worst, self.vitals, self._placement)
         self._before = None
@@ -252,7 +258,10 @@ class StepControl:
         self.journal.add(entries.began(at, event.treatments, worst, revised=revised))
 
     def settle(self, placement: StepPlacement, now_ms: float, epoch: int | None) -> str | None:
-        """See at a boundary whether treatments are in force by now, or are given up; which of it."""
+        """Check at an epoch boundary whether treatments have ended.
+
+        Returns "done", "given up", or None while they are under way.
+        """
         if placement.hosts != self._hosts:
             for gone in set(self._hosts) - set(placement.hosts):
                 self.examiner.forget_host(gone)
@@ -261,34 +270,34 @@ class StepControl:
         ended, at = self.course.end(placement, now_ms), self._at(now_ms, epoch)
         if ended == "done" and was is not None:
             self._before = (was.latency_ms, now_ms + self._bounds.sla.window_ms)
-            told = was.treatments, was.since_ms, self._worst()
-            self.journal.add(entries.done(at, *told, hosts=placement.hosts))
+            figures = was.treatments, was.since_ms, self._worst()
+            self.journal.add(entries.done(at, *figures, hosts=placement.hosts))
         elif ended == "given up" and was is not None:
             why = NOT_UP
             if was.grows:
                 self._full = (len(set(placement.owner.tolist())), now_ms + _FULL_MS)
-                why += f"; no more are asked for in the next {_FULL_MS / 1000:.0f} s"
+                why += f"; no more hosts are requested for {_FULL_MS / 1000:.0f} s"
             self.journal.add(entries.failed(at, was.treatments, why))
         elif ended == "given up":
-            self.refuse(NOT_UP, f"{placement.pending} slots on another host", now_ms, epoch)
+            self.refuse(NOT_UP, f"moving {placement.pending} slots to another host", now_ms, epoch)
         return ended
 
     def refuse(self, why: str, wanted: str, now_ms: float, epoch: int | None) -> None:
-        """Tell that something is not being done."""
+        """Journal that something wanted is not done."""
         self.journal.add(entries.refused(self._at(now_ms, epoch), why, wanted))
 
     def _at(self, now_ms: float, epoch: int | None) -> At:
         return At(self.step, now_ms, epoch)
 
     def _tell_outcome(self, vitals: Vitals, epoch: int | None) -> None:
-        """A window after treatments were done: what they brought."""
+        """Journal the outcome of treatments, one window after they were done."""
         if self._before is not None and vitals.now_ms >= self._before[1]:
             before_ms, self._before = self._before[0], None
             at, now_ms = self._at(vitals.now_ms, epoch), self._worst()
             self.journal.add(entries.outcome(at, before_ms, now_ms, self._bounds))
 
     def _worst(self) -> float:
-        """The latency of the host that is worst off, as of the last look."""
+        """Highest latency of any host at the last evaluation, in milliseconds."""
         vitals = self.vitals
         known = [] if vitals is None else [x for x in vitals.latency_ms.tolist() if x == x]
         return max(known, default=0.0)

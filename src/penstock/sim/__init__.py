@@ -1,20 +1,20 @@
-"""The simulator: the control code of the live loop over a data plane that is made up.
+"""The simulator: the real control code over a simulated data plane.
 
-Hours of a trace pass in seconds, so policies can be compared, and a trace of one's own tried, before
-anything is started. A reader can follow a run by the files:
+Hours of a trace pass in seconds. So a user can compare policies, or try a trace of their own, before starting
+a query. These files make up a run:
 
-    workload       what there is to simulate, by name
-    trace          how many records arrive for each slot in each time slot
-    plane          what the made-up hosts, treatments and engine are like
-    fleet          the hosts of a step: which own what, and treatments that take time
-    burst_workers  those that may help a step: what they are like, which are ready, what they cost
-    queues         an engine without epochs, record by record; `kernels` are its compiled loops
-    epochs         an engine of epochs, with burst workers or without
-    stage          one step: its fleet, its burst workers, and its `ledger` of what arrived and completed
-    loops          time passes: the data plane goes on, and does what the control machine says
-    run            one step, or several with an end-to-end bound; `outcome` is what comes out
-    replay         no simulation: recorded events of a live run, decided once more
-    success        the share of windows that keep an SLA; also for live runs
+    workload       workloads to simulate, by name
+    trace          arrivals per slot and time slot
+    plane          settings of the simulated hosts, treatments and engine
+    fleet          the hosts of a step, the slots they own, and treatments, which take time
+    burst_workers  the burst workers of a step: their settings, state and costs
+    queues         an engine without epochs, record by record; `kernels` has its compiled loops
+    epochs         an engine with epochs, with or without burst workers
+    stage          one step: its fleet, its burst workers, and its `ledger` of arrivals and completions
+    loops          the loop over time: runs the data plane and carries out the machine's instructions
+    run            simulates one step, or several with an end-to-end bound; `outcome` holds the results
+    replay         no simulation: decides again on the recorded events of a real run
+    success        the share of windows that keep an SLA, also for real runs
 
-Everything is decided by the settings and the seed: the same again gives the same again.
+The settings and the seed determine everything: the same input gives the same result.
 """

@@ -1,7 +1,7 @@
-"""Simulated burst workers: what they are like, and those of one step as time goes on.
+"""Simulated burst workers: their settings, and the burst workers of one step.
 
-An epoch gives each burst worker of its step the same number of rows. One that is ready begins at
-once; one that is not is started for it, and stays for a while. Nothing fails here.
+An epoch gives each burst worker the same number of rows. A warm one begins at once; others are started, and
+stay for a while. Simulated burst workers never fail.
 """
 
 from __future__ import annotations
@@ -16,33 +16,33 @@ from penstock.wire.report import Usage
 
 @dataclass(frozen=True)
 class WorkerPlane:
-    """What burst workers are like. Times are milliseconds.
+    """Settings of simulated burst workers. Times are milliseconds.
 
     >>> WorkerPlane(partials_per_row=0.1, partials_each=50.0).partials(rows=2000, workers=4)
     304.0
     """
 
     at_most: int = 200
-    """Burst workers at a time."""
+    """Maximum number of burst workers that run at the same time."""
     speed: float = 1.0
-    """Relative to an ordinary host of the step."""
+    """Speed relative to an ordinary host of the step."""
     start_ms: float = 300.0
-    """Until one that is started is ready."""
+    """Milliseconds until a started burst worker is ready."""
     overhead_ms: float = 20.0
-    """What an invocation takes beyond the work on its rows."""
+    """Milliseconds that an invocation takes in addition to the work on its rows."""
     partials_per_row: float = 0.1
-    """Partial states that come back for a row that a courier hands to burst workers..."""
+    """Partial states that burst workers return for each row."""
     partials_each: float = 0.0
-    """...and beside them for each courier: there are keys that all of them have rows of."""
+    """Partial states that burst workers return for each courier in addition, for keys that all have."""
     couriers: int = 2
     merge_cost: float = 1.0
-    """Cost of merging one for a host, in records."""
+    """Cost for a host to merge one partial state, in records."""
     warm_for: float = 5.0
-    """Times the stable load for which they are kept ready; 0: none are."""
+    """Multiple of the stable load that warm burst workers can carry. 0: none are kept warm."""
     idle_ms: float = 60_000.0
-    """Idle time after which one that need not be kept ready is let go."""
+    """Milliseconds of idle time after which a burst worker that need not be warm ends."""
     patience_ms: float = 120_000.0
-    """A burst that they carry for longer is one that lasts: then hosts are added."""
+    """Milliseconds that burst workers carry a burst before hosts are added for it."""
     price: FunctionPrice = field(default_factory=FunctionPrice)
 
     def __post_init__(self) -> None:
@@ -52,13 +52,16 @@ class WorkerPlane:
         )
         if least < 0 or self.speed <= 0:
             raise SettingError(
-                f"functions with a value of {least:g}, of speed {self.speed:g}",
-                hint="use 0 or more, and a speed above 0",
+                f"the least setting of the functions is {least:g}, and their speed is {self.speed:g}",
+                hint="use 0 or more for all settings, and a speed above 0",
             )
 
     def settings(self, host: HostPrice, deadline_ms: float | None = None) -> OffloadSettings:
-        """What the policy is told. It has to find out how many partial states come back; that
-        there are none, as from stateless steps, can be known before."""
+        """Settings for the policy of burst workers.
+
+        The policy must measure how many partial states come back. It only knows beforehand if there are
+        none, as from stateless steps.
+        """
         usual = OffloadSettings.partials_per_row
         return OffloadSettings(
             at_most=self.at_most,
@@ -73,9 +76,9 @@ class WorkerPlane:
         )
 
     def partials(self, rows: float, workers: int) -> float:
-        """Partial states that so many burst workers make of rows that are shared out among them.
+        """Number of partial states that burst workers return for these rows.
 
-        By key, so that hardly more than one key of each burst worker is also another one's.
+        Rows are divided among burst workers by key, so each shares about one key with another.
         """
         keys = rows * self.partials_per_row + self.couriers * self.partials_each
         cut = workers if keys > 0 else 0
@@ -86,11 +89,11 @@ class WorkerPlane:
 class _Worker:
     ready_ms: float
     used_ms: float
-    """When it was busy last."""
+    """Time when the worker was last busy."""
 
 
 class SimWorkers:
-    """The burst workers of one step. `usage` is what they have done and cost so far.
+    """The burst workers of one step. `usage` has their work and cost so far.
 
     >>> pool = SimWorkers(WorkerPlane(start_ms=300.0, overhead_ms=20.0), host_rate=1000.0)
     >>> pool.keep(0.0, 2)
@@ -112,27 +115,27 @@ class SimWorkers:
         return len(self._there)
 
     def keep(self, now_ms: float, wanted: int) -> None:
-        """Have this many ready from now on; others stay only for a while."""
+        """Keep `wanted` burst workers warm from now on. Others end after some idle time."""
         self._wanted = min(wanted, self.plane.at_most)
         self._let_go(now_ms)
         while len(self._there) < self._wanted:
             self._there.append(_Worker(now_ms + self.plane.start_ms, now_ms))
 
     def work(self, began_ms: float, rows: float, workers: int) -> float:
-        """Let this many work on an epoch's rows. Returns how long that takes, in ms."""
+        """Let burst workers process an epoch's rows. Returns how long that takes, in milliseconds."""
         workers = min(workers, self.plane.at_most)
         if rows <= 0 or workers < 1:
             return 0.0
         self._let_go(began_ms)
         cold = max(0, workers - len(self._there))
         self._there += [_Worker(began_ms + self.plane.start_ms, began_ms) for _ in range(cold)]
-        self._there.sort(key=lambda one: one.ready_ms)
+        self._there.sort(key=lambda worker: worker.ready_ms)
         each_ms = self.plane.overhead_ms + rows / workers * 1000.0 / self._rate
         done_ms = began_ms
-        for one in self._there[:workers]:
-            one.used_ms = max(one.ready_ms, began_ms) + each_ms
-            done_ms = max(done_ms, one.used_ms)
-        # One that is started for an epoch is paid for from then on; who keeps it ready pays nothing.
+        for worker in self._there[:workers]:
+            worker.used_ms = max(worker.ready_ms, began_ms) + each_ms
+            done_ms = max(done_ms, worker.used_ms)
+        # A cold start for an epoch is billed; keeping a burst worker warm costs nothing.
         seconds = (workers * each_ms + cold * self.plane.start_ms) / 1000.0
         self.usage += Usage(
             invocations=workers,
@@ -144,11 +147,11 @@ class SimWorkers:
         return done_ms - began_ms
 
     def _let_go(self, now_ms: float) -> None:
-        """Let those go that are beyond what is wanted and were idle for too long."""
+        """End burst workers that are not wanted and were idle for too long."""
         spare = len(self._there) - self._wanted
         if spare <= 0:
             return
-        self._there.sort(key=lambda one: -one.used_ms)
-        old = [one for one in self._there if now_ms - one.used_ms > self.plane.idle_ms]
+        self._there.sort(key=lambda worker: -worker.used_ms)
+        old = [worker for worker in self._there if now_ms - worker.used_ms > self.plane.idle_ms]
         gone = len(old[-spare:])
         self._there = self._there[: len(self._there) - gone]

@@ -1,8 +1,8 @@
-"""An engine of epochs, one right after the other.
+"""A simulated engine with epochs that follow each other at once.
 
-An epoch takes all that has arrived when it begins. Its steps work one after the other, each as long
-as its slowest host, and all its records complete when the last of them is done. Burst workers may take part
-of the rows, and hosts merge what they give.
+An epoch takes all records that have arrived when it begins. Its steps run one after the other, each for as
+long as its slowest host, and all its records complete when the last step is done. Burst workers may take some
+of the rows, and hosts merge their partial states.
 """
 
 from __future__ import annotations
@@ -26,24 +26,24 @@ Array = npt.NDArray[Any]
 
 @dataclass(frozen=True, eq=False)
 class Intake:
-    """The records of an epoch, by the time slots that they arrived in."""
+    """The records of an epoch, by the time slot of their arrival."""
 
     first: int
-    """The first of those time slots."""
+    """Number of the first time slot."""
     records: Array
-    """By time slot and slot."""
+    """Number of records by time slot and slot."""
     arrival_ms: Array
-    """When those of each time slot arrived, on average."""
+    """Mean arrival time of the records in each time slot, in milliseconds."""
 
     def age_ms(self, now_ms: float) -> float:
-        """How long ago its records arrived, on average."""
+        """Mean age of the records in milliseconds."""
         counts = self.records.sum(axis=1)
         return float(counts @ (now_ms - self.arrival_ms)) / max(1, int(counts.sum()))
 
     def split(self, fan_out: float, shares: Sequence[float], before: int) -> Intake:
-        """What a following step gets of it: whole records, as even as can be.
+        """The intake of the following step, in whole records that are distributed as evenly as possible.
 
-        `before` is how many the step before it had put out earlier.
+        `before` is the number of records that this step has completed in earlier epochs.
         """
         totals = before + np.concatenate([[0], np.cumsum(self.records.sum(axis=1))])
         by_then = np.floor(totals[:, None] * (fan_out * np.asarray(shares)) + 1e-6)
@@ -51,13 +51,13 @@ class Intake:
 
 
 class SimSource:
-    """Hands out the records of a trace as they arrive, each once.
+    """A source that returns each record of a trace once, after it has arrived.
 
     >>> source = SimSource(np.array([[4], [2]]), delta_ms=100.0)
-    >>> one, two = source.take(50.0), source.take(200.0)
-    >>> one.records.tolist(), one.arrival_ms.tolist()
+    >>> first, second = source.take(50.0), source.take(200.0)
+    >>> first.records.tolist(), first.arrival_ms.tolist()
     ([[2]], [25.0])
-    >>> two.first, two.records.tolist(), two.arrival_ms.tolist()
+    >>> second.first, second.records.tolist(), second.arrival_ms.tolist()
     (0, [[2], [2]], [75.0, 150.0])
     """
 
@@ -65,10 +65,10 @@ class SimSource:
         self._counts, self._delta_ms = counts, delta_ms
         self._until_ms = 0.0
         self._taken = np.zeros(counts.shape[1], dtype=np.int64)
-        """Records taken of the time slot that `_until_ms` is in."""
+        """Records already taken from the time slot of `_until_ms`, by slot."""
 
     def take(self, until_ms: float) -> Intake:
-        """All that arrived since the last time, up to this one."""
+        """All records that arrived since the last call, up to `until_ms`."""
         delta = self._delta_ms
         until_ms = min(until_ms, len(self._counts) * delta)
         first, last = int(self._until_ms / delta), int(until_ms / delta)
@@ -77,7 +77,7 @@ class SimSource:
         middle = (np.maximum(starts, self._until_ms) + np.minimum(starts + delta, until_ms)) / 2
         taken = np.zeros_like(self._taken)
         if last < len(self._counts):
-            # Of the time slot that is going on, what has arrived; whole records only.
+            # From the current time slot, take the whole records that have arrived so far.
             taken = (self._counts[last] * ((until_ms - last * delta) / delta)).astype(np.int64)
             records[-1] = taken
         if len(records):
@@ -87,35 +87,36 @@ class SimSource:
 
 
 def host_records(fleet: SimFleet, intake: Intake, kept: Floats | None = None) -> Array:
-    """What each host has to do of it, if only so much is left to it of each slot."""
+    """Records of the intake for each host. `kept` is the share of each slot that is left for hosts."""
     by_slot = intake.records.sum(axis=0)
     return np.bincount(fleet.owner, by_slot if kept is None else by_slot * kept, len(fleet.hosts))
 
 
 @dataclass(frozen=True, eq=False)
 class Effort:
-    """What an epoch is for one step: what its hosts do of it, and burst workers for them."""
+    """The work of an epoch in one step, by its hosts and its burst workers."""
 
     records: Array
-    """By host; what it takes to merge what burst workers give is counted as records."""
+    """Records for each host. The work of merging partial states is counted as records."""
     useful_ms: float
-    """Time that the step works, or waits for burst workers."""
+    """Milliseconds that the step works, or waits for burst workers."""
     busy_ms: float
-    """The same with pauses of hosts that give or get slots."""
+    """`useful_ms` including the pauses of hosts that give or get slots."""
     rows: int = 0
-    """Rows that go to burst workers."""
+    """Number of rows that go to burst workers."""
     partials: float = 0.0
-    """Partial states that these make of them."""
+    """Number of partial states that burst workers return."""
     workers: int = 0
+    """Number of burst workers that run at the same time."""
     money: float = 0.0
-    """Spent on burst workers."""
+    """Cost of burst workers in US dollars."""
 
     @staticmethod
     def of_hosts(fleet: SimFleet, records: Array, began_ms: float) -> Effort:
-        """What hosts alone do, in an epoch that begins at this moment: as long as the slowest of them."""
+        """The work of an epoch that begins at `began_ms`, by hosts alone. It ends with the slowest host."""
         work_ms = records * 1000.0 / fleet.service_rate
         busy_ms = work_ms + np.maximum(0.0, fleet.paused_ms - began_ms)
-        # A host that gives or gets slots but has nothing to do holds nobody up.
+        # A host that gives or gets slots but has no records delays nobody.
         useful, busy = (
             float(np.max(ms, where=records > 0, initial=0.0)) for ms in (work_ms, busy_ms)
         )
@@ -125,10 +126,10 @@ class Effort:
 def complete(
     ledger: Ledger, intake: Intake, done_ms: float, own_ms: float, all_ms: float, share: float
 ) -> None:
-    """Enter the records of a step as completed.
+    """Add the records of a step to the ledger as completed.
 
-    The step worked for `own_ms`, all steps together for `all_ms`. Of the time that nobody worked, a
-    step is answerable for its share of the bound.
+    The step worked for `own_ms`, all steps together for `all_ms`. Time in which no step worked is attributed
+    to the steps by their share of the bound.
     """
     m = int(np.ceil(done_ms / ledger.delta_ms)) - 1
     if m >= len(ledger.completed):
@@ -145,10 +146,10 @@ def complete(
 
 
 def planned(offload: Offload, rows: int) -> tuple[Floats, int]:
-    """The share of each slot's rows that goes to burst workers, and how many of them; 0: nothing goes.
+    """The share of each slot's rows that goes to burst workers, and the number of burst workers.
 
-    It is what was decided; or more, if couriers find that so many rows are too many. All couriers are
-    taken to bring as much as they do as a rule, so that each finds the same.
+    It is the decided share, or more if couriers find that the epoch has too many rows. All couriers are
+    assumed to have their usual part of the rows, so that all come to the same share.
 
     >>> from penstock.plan.reflex import Reflex
     >>> reflex = Reflex(900.0, 600.0, 300.0, 0.0, 8)
@@ -168,9 +169,9 @@ def planned(offload: Offload, rows: int) -> tuple[Floats, int]:
 def helped(
     fleet: SimFleet, pool: SimWorkers, intake: Intake, shares: Floats, workers: int, began_ms: float
 ) -> Effort:
-    """Share the work of an epoch out between the hosts of a step and burst workers.
+    """Divide the work of an epoch between the hosts of a step and burst workers.
 
-    Both work at the same time; the step is done when the last of them is.
+    Both work at the same time. The step is done when the last of them is.
     """
     before = pool.usage.money
     rows = round(float(intake.records.sum(axis=0) @ shares))

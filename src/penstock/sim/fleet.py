@@ -1,9 +1,8 @@
-"""The hosts of one simulated step, and treatments that take time.
+"""The hosts of one simulated step, and treatments, which take time.
 
-A treatment gives slots another home. A slot moves when its home is up: at once, or, where that is a
-new host, when it has started. The hosts that give or get slots then pause together. A treatment is
-done when every slot is at home and every pause is over; a host that was scaled in leaves when it
-owns nothing more.
+A treatment gives slots a new home. A slot moves when its home is up: at once, or, for a new host, when it has
+started. The hosts that give or get slots then pause together. A treatment is done when every slot is at its
+home and every pause is over. A host that is scaled in leaves when it owns no more slots.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ Array = npt.NDArray[Any]
 
 
 class SimFleet:
-    """Who owns what. `hosts` are those that are up; `owner` and the other arrays are by their order.
+    """Hosts of a step and the slots they own. `hosts` are those that are up; arrays follow their order.
 
     >>> plane = Plane(start_host_ms=1000, switch_ms=300)
     >>> fleet = SimFleet(StepId("sum"), 4, 1, plane, np.random.default_rng(1))
@@ -44,13 +43,15 @@ class SimFleet:
 
     hosts: tuple[HostId, ...]
     owner: Array
-    """Per slot: which of `hosts`."""
+    """Index into `hosts` of each slot's owner."""
     service_rate: Floats
+    """Service rate of each host in records per second."""
     paused_ms: Floats
-    """Until when each host does nothing."""
+    """Time until which each host pauses, in milliseconds."""
     worked: Floats
-    """Records that each host did and has not told of: `work` takes the whole ones away."""
+    """Records that each host has processed and not reported. `work` subtracts the whole ones."""
     treating: bool
+    """Whether treatments are under way."""
 
     def __init__(
         self,
@@ -66,7 +67,7 @@ class SimFleet:
         self._started = 0
         self._speed: dict[HostId, float] = {}
         self._starting: dict[HostId, float] = {}
-        """When each host that is not up yet will be."""
+        """Time at which each starting host will be up, in milliseconds."""
         self._leaving: set[HostId] = set()
         self.hosts = tuple(self._new() for _ in range(hosts))
         self.owner = np.arange(slots, dtype=np.int64) * hosts // slots
@@ -76,16 +77,16 @@ class SimFleet:
         self.treating = False
         self._until = 0.0
         self._untouched = False
-        """Whether no slot has moved since what is under way began."""
+        """Whether no slot has moved since the treatments began."""
 
     @property
     def waits(self) -> bool:
-        """Whether all that is under way waits for new hosts: something else can be begun instead."""
+        """Whether the treatments under way only wait for new hosts, so that others can replace them."""
         return self.treating and self._untouched and bool(self._starting)
 
     @property
     def placement(self) -> StepPlacement:
-        """Hosts that are up and what they own; slots whose hosts pause are on their way, too."""
+        """Hosts that are up and the slots they own. While hosts pause, at least one slot is pending."""
         pending = 0
         if self.treating:
             pending = max(1, sum(a != b for a, b in zip(self._home, self._names(), strict=True)))
@@ -93,27 +94,31 @@ class SimFleet:
 
     @property
     def size(self) -> int:
-        """Hosts that are paid for: those that start and those that leave are, too."""
+        """Number of hosts that are paid for, including those that start or leave."""
         return len(self.hosts) + len(self._starting)
 
     def work(self, silent: Collection[HostId] = ()) -> dict[HostId, Work]:
-        """What each host did since it was last asked, but for those that do not answer."""
+        """Work of each host since the last call, without `silent` hosts, which do not answer."""
         whole = np.floor(self.worked)
         if silent:
             whole[[host in silent for host in self.hosts]] = 0.0
         self.worked -= whole
         records, rates = whole.astype(np.int64).tolist(), self.service_rate.tolist()
-        told = dict(zip(self.hosts, map(_work, records, rates), strict=True))
-        return {host: work for host, work in told.items() if host not in silent} if silent else told
+        report = dict(zip(self.hosts, map(_work, records, rates), strict=True))
+        if not silent:
+            return report
+        return {host: work for host, work in report.items() if host not in silent}
 
     def begin(self, treatments: Sequence[Treatment], now_ms: float) -> tuple[Treatment, ...]:
-        """Start the hosts that are wanted and give slots their new homes. `settle` does the rest.
+        """Start the wanted hosts and give slots their new homes. `settle` does the rest.
 
-        What is under way and only waits for new hosts is given up for it, and those hosts are
-        used. Returns the treatments with the names that the new hosts have got.
+        Treatments that only wait for new hosts are replaced, and their hosts are used. Returns the
+        treatments with the final names of the new hosts.
         """
         if self.treating and not self.waits:
-            raise ProtocolError("treatments while others are under way", hint="wait for settle")
+            raise ProtocolError(
+                "treatments began while others are under way", hint="wait until settle returns True"
+            )
         self._home = self._names()
         self._leaving.clear()
         coming, self._starting = self._starting, {}
@@ -124,7 +129,10 @@ class SimFleet:
                 names.get(host, host) for host in (treatment.source, treatment.target)
             )
             if source == target:
-                raise ProtocolError(f"{treatment}", hint="a policy must name two different hosts")
+                raise ProtocolError(
+                    f"{treatment}: source and target are the same",
+                    hint="a policy must name two different hosts",
+                )
             if is_new(target):
                 target = next(iter(coming), None) or self._new()
                 up_ms = coming.pop(target, now_ms + self._plane.start_host_ms)
@@ -132,8 +140,8 @@ class SimFleet:
             for slot in treatment.slots:
                 if self._home[slot] != source:
                     raise ProtocolError(
-                        f"{treatment}, but slot {slot} is at {self._home[slot]}",
-                        hint="a policy must move slots from where they are",
+                        f"{treatment}: the owner of slot {slot} is {self._home[slot]}",
+                        hint="a policy must move slots from their owner",
                     )
                 self._home[slot] = target
             if treatment.kind == "scale_in":
@@ -143,7 +151,7 @@ class SimFleet:
         return tuple(named)
 
     def settle(self, now_ms: float) -> bool:
-        """What can change by now changes. True once, when all that was begun is done."""
+        """Start hosts and move slots that are due by now. Returns True once, when all treatments are done."""
         if not self.treating:
             return False
         up = [host for host, at in self._starting.items() if at <= now_ms]
@@ -173,17 +181,17 @@ class SimFleet:
             return
         self._untouched = False
         plane, hosts = self._plane, len(self.hosts)
-        given, got = (np.bincount(of[moving], minlength=hosts) for of in (self.owner, home))
+        lost, gained = (np.bincount(of[moving], minlength=hosts) for of in (self.owner, home))
         each_ms = plane.move_slot_ms if plane.take_slot_ms is None else plane.take_slot_ms
-        pause = plane.switch_ms + given * plane.move_slot_ms + got * each_ms
-        until = np.where(given + got > 0, now_ms + pause, 0.0)
+        pause = plane.switch_ms + lost * plane.move_slot_ms + gained * each_ms
+        until = np.where(lost + gained > 0, now_ms + pause, 0.0)
         self.paused_ms = np.maximum(self.paused_ms, until)
         self._until = max(self._until, float(until.max()))
         self.owner = self.owner.copy()
         self.owner[moving] = home[moving]
 
     def _change(self, hosts: tuple[HostId, ...]) -> None:
-        """Have these hosts instead, each with what it has now."""
+        """Replace the list of hosts. Hosts in both lists keep their slots and figures."""
         before = {host: n for n, host in enumerate(self.hosts)}
         after = {host: n for n, host in enumerate(hosts)}
         place = np.array([after.get(host, -1) for host in self.hosts])
@@ -205,5 +213,5 @@ class SimFleet:
 
 @lru_cache(maxsize=10_000)
 def _work(records: int, service_rate: float) -> Work:
-    """Kept, since every host tells of it at every look, and mostly of one of a few numbers."""
+    """The work of a host. Cached, since every host reports it in every sample, with few distinct numbers."""
     return Work(records, records * 1000.0 / service_rate)

@@ -1,10 +1,10 @@
 """Compiled loops of the simulated data plane: queues of records, as a fluid.
 
-What arrives for a slot within a time slot is a *cohort*, spread evenly over that time slot. A host
-works on its slots first come, first served: on the oldest cohort first, and on all its slots that
-have some of it at once, in proportion. Records are not told apart, so a cohort may be done by a
-fraction. Of each slot only two numbers are kept: its oldest cohort that is not done (`head`), and
-how much of it is left. They go with the slot when it moves, and with them all that waits.
+The records that arrive for a slot within a time slot are a *cohort*, spread evenly over that time slot. A
+host serves its slots first come, first served: the oldest cohort first, and all slots that have records of it
+at once, in proportion. Single records are not distinguished, so a cohort may be done by a fraction. The state
+of a slot is only its oldest unfinished cohort (`head`) and how much of it is left. It moves with the slot,
+and so do all waiting records.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from numba import njit
 LATENCY_BINS = 200
 _PER_OCTAVE = 8
 _NEXT_TO_NOTHING = 1e-9
-"""Part of a record that is left of a cohort for want of precision."""
+"""Fraction of a record below which the rest of a cohort is a rounding error."""
 
 
 @njit(cache=True, nogil=True)
@@ -24,14 +24,15 @@ def advance(  # type: ignore[no-untyped-def]
     head, left, before, owner, service_rate, paused_ms,
     completed, latency, carried, worked, histogram, all_arrived, all_completed,
 ):  # fmt: skip
-    """Let the time slots from `first` to before `last` pass.
+    """Simulate the time slots from `first` to before `last`.
 
-    `counts[m, slot]` arrive in time slot m, each having `age_ms[m]` behind it from steps before this
-    one. What is done goes to `completed`, the sum of its latencies in this step to `latency`, and
-    of the ages that it came with to `carried`, all by [m, slot]; to `worked` by host; and to
-    `histogram`, one row for each `bins_ms`, by latency with age. A host does nothing before its
-    `paused_ms`. `before` is what arrived earlier than the head of each slot: whole numbers, so that
-    no error adds up however long it runs. The last two are counted up, by slot.
+    `counts[m, slot]` records arrive in time slot m, each with an age of `age_ms[m]` from the steps before
+    this one. The results by [m, slot] are `completed`, the number of completed records, `latency`, the sum of
+    their latencies in this step, and `carried`, the sum of the ages they arrived with. `worked` counts
+    completed records by host. `histogram` counts them by latency including age, with one row for each
+    `bins_ms`. A host does nothing before its `paused_ms`. `before` is the number of records that arrived
+    earlier than the head of each slot; it is a whole number, so that rounding errors do not add up.
+    `all_arrived` and `all_completed` are running totals by slot.
     """
     slots, hosts = len(head), len(service_rate)
     order, starts = _by_owner(owner, hosts)
@@ -59,7 +60,7 @@ def _serve(  # type: ignore[no-untyped-def]
     counts, age_ms, m, delta_ms, mine, head, left, before,
     per_ms, paused_ms, latency, carried, row,
 ):  # fmt: skip
-    """One host in time slot m: the records that it did, as a fraction may have it."""
+    """Serve the slots of one host in time slot m. Returns the number of records done, with fractions."""
     start, end = m * delta_ms, (m + 1) * delta_ms
     clock, worked = max(start, paused_ms), 0.0
     while clock < end:
@@ -76,10 +77,10 @@ def _serve(  # type: ignore[no-untyped-def]
             if head[slot] != cohort:
                 continue
             done = left[slot] * part
-            # What is left of a cohort is its end; of that, the first part is done now.
+            # The end of a cohort is left; the first part of that is done now.
             behind = left[slot] / counts[cohort, slot]
-            # A fluid is half done when a record that is being done is half done: it is done half
-            # a service time later, and a whole one later where it does not have to wait.
+            # In a fluid a record passes when its service is half done. It is done half a service
+            # time later, and a whole service time later if it need not wait.
             if caught_up > 0.0:
                 mean_ms = (clock - start) / 2.0 * caught_up + (1.0 - caught_up / 2.0) / per_ms
             else:
@@ -98,21 +99,21 @@ def _serve(  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def _current(needs_ms, late_ms, delta_ms):  # type: ignore[no-untyped-def]
-    """A cohort that is still arriving, by a host that comes to it `late_ms` after it began.
+    """Serve a cohort that is still arriving, by a host that starts on it `late_ms` after it began.
 
-    Part x of it arrives at x * delta and cannot be done before, nor before late + x * needs. Tells
-    the part that is done in the time slot; the part at which the host has caught up and records no
-    longer wait (0: it has not); and how long the host is then busy: till the end.
+    Part x of the cohort arrives at x * delta, and is done neither before that nor before late + x * needs.
+    Returns the part that is done in the time slot, the part at which the host has caught up so that records
+    no longer wait (0 if it has not), and the milliseconds that the host is busy.
     """
     if needs_ms < delta_ms and late_ms < delta_ms - needs_ms:
-        # At least a trace of it, so that 0 can stand for never.
+        # It is never 0, because 0 stands for "has not caught up".
         return 1.0, max(late_ms / (delta_ms - needs_ms), 1e-12), delta_ms - late_ms
     return min(1.0, (delta_ms - late_ms) / needs_ms), 0.0, delta_ms - late_ms
 
 
 @njit(cache=True, nogil=True)
 def _oldest(head, left, mine, m):  # type: ignore[no-untyped-def]
-    """The oldest cohort that these slots have something of, and how much."""
+    """The oldest cohort with waiting records in these slots, and their number."""
     cohort, waiting = m + 1, 0.0
     for slot in mine:
         if head[slot] < cohort:
@@ -136,7 +137,7 @@ def _take(counts, head, left, before, slot, part, m):  # type: ignore[no-untyped
 
 @njit(cache=True, nogil=True)
 def _skip_empty(counts, head, left, slot, m):  # type: ignore[no-untyped-def]
-    """Go on to the first cohort that holds something, or to the one that is yet to come."""
+    """Move the head to the first cohort with records, or to the next one to arrive."""
     while left[slot] <= 0:
         head[slot] += 1
         if head[slot] > m:
@@ -146,7 +147,7 @@ def _skip_empty(counts, head, left, slot, m):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def _done(counts, head, left, before, slot, now):  # type: ignore[no-untyped-def]
-    """All that the slot has completed, at the beginning of time slot `now`."""
+    """Number of records that the slot has completed at the beginning of time slot `now`."""
     if head[slot] >= now:
         return np.float64(before[slot])
     return before[slot] + (counts[head[slot], slot] - left[slot])
@@ -154,7 +155,7 @@ def _done(counts, head, left, before, slot, now):  # type: ignore[no-untyped-def
 
 @njit(cache=True, nogil=True)
 def _by_owner(owner, hosts):  # type: ignore[no-untyped-def]
-    """All slots in the order of their hosts, and where in it each host's slots begin."""
+    """All slots in the order of their hosts, and the index at which each host's slots begin."""
     starts = np.zeros(hosts + 1, np.int64)
     for slot in range(len(owner)):
         starts[owner[slot] + 1] += 1
@@ -168,14 +169,14 @@ def _by_owner(owner, hosts):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def latency_bin(latency_ms):  # type: ignore[no-untyped-def]
-    """Which bin of a histogram a latency belongs to: each is 9 % wider than the one before it."""
+    """Index of the histogram bin for a latency. Each bin is 9 % wider than the one before it."""
     return min(LATENCY_BINS - 1, int(_PER_OCTAVE * np.log2(1.0 + latency_ms)))
 
 
 @njit(cache=True, nogil=True)
 def quantiles(histogram, share):  # type: ignore[no-untyped-def]
-    """The latency that this share of each row is within; nan for an empty row."""
-    found = np.full(len(histogram), np.nan)
+    """The quantile of each row: the latency that `share` of its records are within; nan if it is empty."""
+    result = np.full(len(histogram), np.nan)
     for i in range(len(histogram)):
         wanted = histogram[i].sum() * share
         if wanted <= 0:
@@ -184,7 +185,7 @@ def quantiles(histogram, share):  # type: ignore[no-untyped-def]
         for b in range(LATENCY_BINS):
             if passed + histogram[i, b] >= wanted and histogram[i, b] > 0:
                 part = (wanted - passed) / histogram[i, b]
-                found[i] = 2.0 ** ((b + part) / _PER_OCTAVE) - 1.0
+                result[i] = 2.0 ** ((b + part) / _PER_OCTAVE) - 1.0
                 break
             passed += histogram[i, b]
-    return found
+    return result

@@ -1,4 +1,4 @@
-"""What a simulated step did, time slot by time slot."""
+"""Record of a simulated step by time slot: arrivals, completions, latencies, hosts and costs."""
 
 from __future__ import annotations
 
@@ -20,54 +20,55 @@ _SERIES_MS = 1000.0
 
 @dataclass(frozen=True, eq=False)
 class Series:
-    """A run over time: one value for each second; nan where nothing completed."""
+    """Figures of a run over time, one value for each second."""
 
     rate: Floats
-    """Records that arrived."""
+    """Records that arrived in each second."""
     completed: Floats
-    """Records that completed."""
+    """Records that completed in each second."""
     hosts: Floats
-    """At the end of the second; hosts that start are paid for and count."""
+    """Number of hosts at the end of each second, including those that start, since they are paid for."""
     mean_ms: Floats
+    """Mean latency in milliseconds; nan if nothing completed."""
     p99_ms: Floats
-    """To within a tenth."""
+    """99th percentile of the latency in milliseconds, to within 10 %; nan if nothing completed."""
     load: Floats
-    """The share of its time that the busiest host of an epoch was busy; only of epochs."""
+    """Busy share of the busiest host's time. Only for the epochs engine."""
     workers: Floats
-    """Burst workers at work, at most."""
+    """Maximum number of burst workers that ran at the same time."""
     worker_money: Floats
-    """US dollars."""
+    """Cost of burst workers in US dollars."""
 
 
 class Ledger:
-    """Records as they arrived and completed, by time slot and slot, and their latencies."""
+    """Arrived and completed records by time slot and slot, with their latencies."""
 
     def __init__(self, arrived: Array, delta_ms: float, age_ms: Array | None = None) -> None:
         length, slots = arrived.shape
         self.delta_ms = delta_ms
         self.arrived = arrived
         self.age_ms: Floats = np.zeros(length) if age_ms is None else age_ms
-        """Per time slot: what the records that arrive in it have behind them from steps before."""
+        """Age of the records that arrive in each time slot, from earlier steps, in milliseconds."""
         self.completed = np.zeros((length, slots))
         self.latency = np.zeros((length, slots), dtype=np.float32)
-        """Sums of milliseconds in this step, of what completed."""
+        """Sum of the latencies in this step of completed records, in milliseconds."""
         self.carried = np.zeros((length, slots), dtype=np.float32)
-        """Sums of milliseconds in the steps before it, of what completed here."""
+        """Sum of the latencies in earlier steps of records completed here, in milliseconds."""
         seconds = int(np.ceil(length * delta_ms / _SERIES_MS))
         self.series_ms = _SERIES_MS
         self.histogram = np.zeros((seconds, LATENCY_BINS), dtype=np.float32)
         self._busy_ms, self._workers, self._money = np.zeros((3, seconds))
         self._hosts = [(0.0, 0)]
-        """Since when the step has had how many hosts."""
+        """Changes of the number of hosts: the time in milliseconds, and the number from then on."""
 
     def arrive(self, first: int, records: Array) -> None:
-        """Records that arrived in the time slots from `first` on."""
+        """Add records that arrived in the time slots from `first` on."""
         self.arrived[first : first + len(records)] += records
 
     def note_epoch(
         self, began_ms: float, done_ms: float, busy_ms: float, workers: int, money: float
     ) -> None:
-        """An epoch in which the busiest host was busy for so long; what burst workers did and cost."""
+        """Record an epoch: the busy time of its busiest host, and the number and cost of burst workers."""
         ends = np.arange(1, len(self._busy_ms) + 1) * self.series_ms
         first = int(began_ms // self.series_ms)
         last = min(int(done_ms // self.series_ms) + 1, len(ends))
@@ -81,12 +82,12 @@ class Ledger:
         self._workers[within] = np.maximum(self._workers[within], workers)
 
     def note_hosts(self, size: int, since_ms: float) -> None:
-        """From this moment on the step has so many hosts."""
+        """Record that the step has `size` hosts from `since_ms` on."""
         if self._hosts[-1][1] != size:
             self._hosts.append((since_ms, size))
 
     def average_hosts(self, from_ms: float = 0.0) -> float:
-        """Over time, from a moment on."""
+        """Mean number of hosts over time, from `from_ms` on."""
         end_ms = len(self.arrived) * self.delta_ms
         starts = np.clip([since_ms for since_ms, _ in self._hosts], from_ms, end_ms)
         sizes = np.array([size for _, size in self._hosts])
@@ -95,7 +96,7 @@ class Ledger:
     def success(
         self, sla: SLA, first: int = 0, last: int | None = None, end_to_end: bool = False
     ) -> Floats:
-        """The success rate of each slot over some time slots, of this step or of all up to it."""
+        """Success rate of each slot over some time slots, for this step or for all steps up to it."""
         rows = slice(first, last)
         latency = self.latency[rows]
         return success_rates(
@@ -108,7 +109,7 @@ class Ledger:
         )
 
     def series(self) -> Series:
-        """Latencies are those of all steps up to this one."""
+        """Figures for each second. Latencies include all steps up to this one."""
         seconds = len(self.histogram)
         second = (np.arange(len(self.arrived)) * self.delta_ms / _SERIES_MS).astype(np.int64)
         arrived, completed, latency_ms, carried_ms = (

@@ -1,6 +1,6 @@
-"""The simulated data plane under control: two engines in time, run by the control machine.
+"""Loops over simulated time for both engines, with the control machine.
 
-`Controlled` hands the machine what its stages tell, and does to them what it says.
+`Controlled` passes events from its stages to the machine, and carries out the machine's instructions.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ from penstock.sim.stage import SimStage
 from penstock.wire.report import Offloaded, Routed, Seen
 
 Progress = Callable[[float], None]
-"""Called after each look of control with the milliseconds that have passed in the simulation."""
+"""A function that is called after each evaluation with the simulated milliseconds so far."""
 
 _UNWATCHED = 1000
-"""Time slots at once where nothing is under control."""
+"""Number of time slots to simulate at once if no step is under control."""
 
 
 class Controlled:
-    """Stages, one after the other, and the machine that controls those which have a policy."""
+    """The stages of a flow, and the machine that controls those with a policy."""
 
     def __init__(self, stages: Sequence[SimStage], control_ms: float) -> None:
         self.stages, plane = stages, stages[0].plane
         self._stages = {str(stage.step): stage for stage in stages}
-        helped = {s: one for s, stage in self._stages.items() if (one := stage.offload_settings)}
+        helped = {s: each for s, stage in self._stages.items() if (each := stage.offload_settings)}
         self._helped = bool(helped)
         self.machine = FlowControl(
             [
@@ -64,26 +64,26 @@ class Controlled:
         return stage.step in self.machine.steps
 
     def aid(self, now_ms: float) -> ev.Aid:
-        """What is known of burst workers and money."""
+        """The state of burst workers and costs."""
         if not self._helped:
             return ev.Aid()
         spent = [stage.spent(now_ms) for stage in self.stages]
-        money = Money(sum(one.hosts for one in spent), sum(one.functions for one in spent))
+        money = Money(sum(cost.hosts for cost in spent), sum(cost.functions for cost in spent))
         return ev.Aid(True, money)
 
     def share(self, now_ms: float, shares: Mapping[StepId, float]) -> None:
-        """Give steps other shares of an end-to-end bound."""
+        """Set the steps' shares of an end-to-end bound."""
         for stage in self.stages:
             stage.share = shares[stage.step]
         self.tell(ev.SharesMoved(now_ms, shares))
 
     def tell(self, event: ev.Event) -> None:
-        """Hand in what has happened, and do what the machine says about it."""
+        """Pass an event to the machine, and carry out its instructions."""
         steps = self.machine.steps
-        asked, began = {name: one.asked for name, one in steps.items()}, perf_counter()
+        asked, began = {name: step.asked for name, step in steps.items()}, perf_counter()
         instructions = self.machine.handle(event)
         took_s = perf_counter() - began
-        looked = [name for name, one in steps.items() if one.asked > asked[name]]
+        looked = [name for name, step in steps.items() if step.asked > asked[name]]
         for name in looked:
             self._stages[name].decide_s.append(took_s / len(looked))
         for instruction in instructions:
@@ -95,7 +95,7 @@ class Controlled:
                 self._stages[instruction.entry.step].entries.append(instruction.entry)
 
     def _treat(self, treat: do.Treat, event: ev.Event) -> None:
-        """Begin treatments; slots move at once, unless an epoch is under way."""
+        """Begin treatments. Slots move at once, unless an epoch is running."""
         stage, now_ms = self._stages[treat.step], event.now_ms
         named = stage.begin(treat, now_ms)
         self.tell(ev.TreatmentBegun(now_ms, treat.epoch, treat.step, named))
@@ -104,7 +104,7 @@ class Controlled:
             self.tell(ev.SlotsMoved(now_ms, treat.epoch, treat.step, stage.fleet.placement))
 
     def outcomes(self) -> dict[str, Outcome]:
-        """What each step did."""
+        """Results of each step, by name."""
         steps = self.machine.steps
         return {
             name: stage.outcome(steps[name].asked if name in steps else 0)
@@ -115,8 +115,10 @@ class Controlled:
 def run(
     flow: Controlled, following: Sequence[Following], per_look: int, progress: Progress
 ) -> None:
-    """Let time pass, by the engine of the first stage. Without epochs, control looks after every
-    `per_look` time slots."""
+    """Simulate the whole trace with the engine of the first stage.
+
+    Without epochs, control evaluates the steps after every `per_look` time slots.
+    """
     if flow.stages[0].plane.engine == "epochs":
         _epochs(flow, following, progress)
     else:
@@ -126,7 +128,7 @@ def run(
 def _continuous(
     flow: Controlled, following: Sequence[Following], per_look: int, progress: Progress
 ) -> None:
-    """Record by record."""
+    """Simulate an engine without epochs."""
     stages, ledger = flow.stages, flow.stages[0].ledger
     queues = [Queues(stage.ledger, stage.fleet) for stage in stages]
     handed_on = [follower.fan_out * np.asarray(follower.shares) for follower in following]
@@ -153,9 +155,9 @@ def _continuous(
 
 
 def _hand_on(before: Ledger, after: Ledger, per_record: Floats, m: int) -> None:
-    """What one step completed in time slot m arrives at the next, with its age.
+    """Add the records that one step completed in time slot m to the next step's arrivals, with their age.
 
-    `per_record` is what each slot there gets for a record here.
+    `per_record` is the number of records that each slot of the next step gets for a record.
     """
     done = float(before.completed[m].sum())
     if done > 0:
@@ -164,9 +166,9 @@ def _hand_on(before: Ledger, after: Ledger, per_record: Floats, m: int) -> None:
 
 
 def _epochs(flow: Controlled, following: Sequence[Following], progress: Progress) -> None:
-    """Epoch after epoch. Control looks twice: when it is known what one brings, and at its end.
+    """Simulate an engine with epochs. Control evaluates each one after its rows are read, and at its end.
 
-    Hosts may be started in between. Slots move at the end.
+    Hosts may start in between. Slots move at the end of an epoch.
     """
     stages, ledger = flow.stages, flow.stages[0].ledger
     end_ms = len(ledger.arrived) * ledger.delta_ms
@@ -188,15 +190,15 @@ def _epochs(flow: Controlled, following: Sequence[Following], progress: Progress
         busy_ms = sum(effort.busy_ms for effort in efforts)
         done_ms = began_ms + stages[0].plane.epoch_cost_ms + busy_ms
         passing = list(zip(stages, intakes, efforts, strict=True))
-        watched = [one for one in passing if flow.watches(one[0])]
-        helped = [one for one in watched if one[0].pool is not None]
+        watched = [(s, intake, effort) for s, intake, effort in passing if flow.watches(s)]
+        helped = [(s, intake, effort) for s, intake, effort in watched if s.pool is not None]
         read = {str(s.step): s.read(intake, effort, began_ms) for s, intake, effort in watched}
         flow.tell(ev.EpochRead(began_ms, epoch, read, aid=flow.aid(began_ms)))
         sealed = {}
         for stage, intake, effort in passing:
             sealed[stage.step] = stage.end_epoch(intake, effort, began_ms, done_ms, busy_ms)
         rows = {str(stage.step): int(intake.records.sum()) for stage, intake, _ in helped}
-        told = Seen(
+        seen = Seen(
             int(intakes[0].records.sum()),
             loads={str(stage.step): intake.records.sum(axis=0) for stage, intake, _ in helped},
             offloaded=tuple(
@@ -207,7 +209,7 @@ def _epochs(flow: Controlled, following: Sequence[Following], progress: Progress
         steps = {str(stage.step): sealed[stage.step] for stage, *_ in watched}
         flow.tell(
             ev.EpochSealed(
-                *(done_ms, epoch, done_ms, done_ms, steps, (told,)),
+                *(done_ms, epoch, done_ms, done_ms, steps, (seen,)),
                 elsewhere_ms={str(stage.step): e.useful_ms for stage, _, e in passing},
                 aid=flow.aid(done_ms),
             )

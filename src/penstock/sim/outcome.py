@@ -1,4 +1,4 @@
-"""What comes out of a simulated run."""
+"""Results of a simulated run."""
 
 from __future__ import annotations
 
@@ -14,31 +14,33 @@ from penstock.wire.report import Usage
 
 @dataclass(frozen=True, eq=False)
 class Outcome:
-    """One step over a run, by what its records really took."""
+    """Results of one step over a run, by the true latencies of its records."""
 
     step: str
     success_by_slot: Floats
-    """The share of windows in which each slot kept the SLA."""
+    """Share of windows in which each slot kept the SLA."""
     hosts: float
-    """On average, over time."""
+    """Mean number of hosts over time."""
     treatments: dict[str, int]
-    """How many of each kind were done."""
+    """Number of treatments of each kind."""
     arrived: int
+    """Number of records that arrived."""
     completed: float
-    """Records in all; what arrived and did not complete waits at the end."""
+    """Number of records that completed. The others wait at the end."""
     series: Series
     journal: tuple[Entry, ...] = field(repr=False, default=())
     decisions: int = 0
-    """How often the policy was asked."""
+    """Number of evaluations of the step."""
     decide_us: float = 0.0
-    """Microseconds that examining and deciding took on average, by the clock of this machine."""
+    """Mean time to examine and decide, in microseconds on this machine."""
     decide_worst_us: float = 0.0
+    """Longest time to examine and decide, in microseconds on this machine."""
     money: Money = field(default_factory=Money)
-    """What hosts and burst workers cost, over the whole run."""
+    """Cost of hosts and burst workers over the whole run."""
     used: Usage | None = None
-    """What burst workers did; None where there are none."""
+    """Usage of burst workers; None if the step has none."""
     worker_rows: int = 0
-    """Records that went to burst workers."""
+    """Number of records that went to burst workers."""
 
     @property
     def success(self) -> float:
@@ -46,8 +48,8 @@ class Outcome:
         return float(self.success_by_slot.mean())
 
     def figures(self) -> dict[str, Any]:
-        """What was reached and what it took, rounded; without series and journal."""
-        told = {
+        """The results as JSON values, rounded, without series and journal."""
+        figures = {
             "step": self.step,
             "success": round(self.success, 6),
             "success_of_worst_slot": round(float(self.success_by_slot.min()), 6),
@@ -61,26 +63,26 @@ class Outcome:
             "money": self.money.facts(),
         }
         if self.used is not None:
-            told["functions"] = {
+            figures["functions"] = {
                 "most": int(self.series.workers.max(initial=0)),
                 "rows": self.worker_rows,
                 "invocations": self.used.invocations,
                 "seconds": round(self.used.seconds, 3),
                 "cold_starts": self.used.cold_starts,
             }
-        return told
+        return figures
 
 
 @dataclass(frozen=True, eq=False)
 class FlowOutcome:
-    """Several steps with one end-to-end bound over a run."""
+    """Results of several steps with one end-to-end bound over a run."""
 
     steps: dict[str, Outcome]
-    """Each against its part of the bound, as it stood at the end."""
+    """Results of each step, measured against its part of the bound at the end of the run."""
     success_by_slot: Floats
-    """From the arrival at the first step to the completion at the last; by the slots of that one."""
+    """End-to-end success rate, from arrival at the first step to completion at the last, by its slots."""
     shares: tuple[tuple[float, dict[str, float]], ...]
-    """The time in milliseconds from which on each step had which part of the bound."""
+    """Changes of the steps' shares: the time in milliseconds, and the shares from then on."""
 
     @property
     def success(self) -> float:
@@ -91,7 +93,7 @@ class FlowOutcome:
         return sum(outcome.hosts for outcome in self.steps.values())
 
     def figures(self) -> dict[str, Any]:
-        """What was reached, rounded, as a whole and by step."""
+        """The results as JSON values, rounded, for the whole flow and by step."""
         return {
             "success": round(self.success, 6),
             "hosts": round(self.hosts, 4),

@@ -1,4 +1,4 @@
-"""An engine without epochs: hosts work on records as they come, first come, first served."""
+"""A simulated engine without epochs: hosts process records as they come, first come, first served."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Array = npt.NDArray[Any]
 
 
 class Queues:
-    """The records of one step that wait, slot by slot. Writes into the ledger that it is given.
+    """Waiting records of one step, by slot. Writes completions and latencies to the ledger.
 
     >>> from penstock.model import StepId
     >>> from penstock.sim.plane import Plane
@@ -34,10 +34,10 @@ class Queues:
         self._head = np.zeros(slots, dtype=np.int64)
         self._left, self._before = np.zeros(slots), np.zeros(slots)
         self.arrived, self.completed = np.zeros(slots), np.zeros(slots)
-        """Per slot: all records so far."""
+        """Total of records so far, by slot."""
 
     def advance(self, first: int, last: int) -> None:
-        """Let the time slots from `first` to before `last` pass; they are next."""
+        """Simulate the time slots from `first` to before `last`. `first` follows those simulated so far."""
         ledger, fleet = self._ledger, self._fleet
         kernels.advance(
             ledger.arrived, ledger.age_ms, first, last, ledger.delta_ms, ledger.series_ms,

@@ -1,6 +1,6 @@
-"""A live run's events, handed to the same machine once more: what it decided, or what another policy would.
+"""Replay of a run's recorded events: repeats its decisions, or shows those of another policy.
 
-Nothing is simulated: hosts, slots and records are as they were recorded, whatever is decided now.
+Nothing is simulated: hosts, slots and records are those that were recorded, whatever is decided now.
 """
 
 from __future__ import annotations
@@ -23,48 +23,48 @@ from penstock.state.store.store import Store
 
 @dataclass(frozen=True)
 class Recorded:
-    """One start of a query, as its checkpoint has it."""
+    """One start of a query, as recorded in its checkpoint."""
 
     opening: Opening
     events: tuple[Event, ...]
     journal: tuple[Entry, ...]
-    """What was told at the time, as far as events are recorded."""
+    """Journal of the run, up to the last recorded event."""
 
 
 def recorded(store: Store) -> Recorded:
-    """The newest start of a query on a checkpoint, of which events were recorded."""
+    """The newest start of a query in a checkpoint that has recorded events."""
     starts = dict[str, list[str]]()
-    for name in sorted(found.name for found in store.files.below("events")):
+    for name in sorted(file.name for file in store.files.below("events")):
         starts.setdefault(name.split("/")[1], []).append(name)
     if not starts:
         raise SettingError(
             f"{store.uri} has no recorded events",
-            hint="they are kept for flows with .sla(...).elastic(): run one on this checkpoint",
+            hint="events are recorded for flows with .sla(...).elastic(): run one on this checkpoint",
         )
     files = starts[max(starts)]
     texts = (gzip.decompress(store.files.read(name) or b"") for name in files)
-    opening, told = read(line for text in texts for line in text.splitlines())
-    events = tuple(told)
+    opening, rest = read(line for text in texts for line in text.splitlines())
+    events = tuple(rest)
     until_ms = max((event.now_ms for event in events), default=opening.started_ms)
     entries = store.journal_entries(Entry, files=10_000)
-    known = tuple(one for one in entries if opening.started_ms <= one.time_ms <= until_ms)
-    return Recorded(opening, events, known)
+    journal = tuple(entry for entry in entries if opening.started_ms <= entry.time_ms <= until_ms)
+    return Recorded(opening, events, journal)
 
 
 def replayed(run: Recorded, policy: str | None = None) -> tuple[Entry, ...]:
-    """The journal that the machine tells of the events; with another policy, if one is named."""
+    """The journal of a machine that gets the recorded events, with another policy if `policy` is set."""
     elastic = run.opening.again(policy)
     machine = machine_of(run.opening, elastic)
-    told = list[Entry]()
+    journal = list[Entry]()
     for event in run.events:
         for instruction in machine.handle(_of(event, policy)):
             if isinstance(instruction, Tell):
-                told.append(_as_written(instruction.entry))
-    return tuple(told)
+                journal.append(_as_written(instruction.entry))
+    return tuple(journal)
 
 
 def _of(event: Event, policy: str | None) -> Event:
-    """The event; a policy that is tried stays, whatever the user changed."""
+    """The event, without the user's change of policy if `policy` is set."""
     if not isinstance(event, Steered) or event.steering.policy is None:
         return event
     if policy is not None:
@@ -77,13 +77,13 @@ def _of(event: Event, policy: str | None) -> Event:
 
 
 def _as_written(entry: Entry) -> Entry:
-    """As it comes back from a file."""
+    """The entry as it would be read back from a file."""
     return codec.decode(codec.encode(entry), Entry)
 
 
 @dataclass(frozen=True)
 class Difference:
-    """The first entry in which two journals differ; None where one has ended."""
+    """The first entry in which two journals differ. An entry is None if its journal has ended."""
 
     number: int
     recorded: Entry | None
@@ -105,7 +105,7 @@ def difference(one: Sequence[Entry], other: Sequence[Entry]) -> Difference | Non
 
 @dataclass(frozen=True)
 class WantedTreatments:
-    """The treatments that a policy wanted at one moment."""
+    """The treatments of one decision."""
 
     time_ms: float
     step: str
@@ -114,17 +114,17 @@ class WantedTreatments:
 
 
 def wanted(journal: Iterable[Entry]) -> list[WantedTreatments]:
-    """All that was wanted, in order."""
+    """All decisions with treatments in a journal, in order."""
     return [
         WantedTreatments(
             entry.time_ms,
             entry.step,
             tuple(
-                f"{one['kind'].replace('_', ' ')}: slots {one['slots']} from {one['source']} to "
-                f"{one['target']}"
-                for one in entry.facts["treatments"]
+                f"{facts['kind'].replace('_', ' ')}: slots {facts['slots']} from {facts['source']} "
+                f"to {facts['target']}"
+                for facts in entry.facts["treatments"]
             ),
-            tuple(one["kind"] for one in entry.facts["treatments"]),
+            tuple(facts["kind"] for facts in entry.facts["treatments"]),
         )
         for entry in journal
         if entry.event == "decided" and entry.facts["treatments"]

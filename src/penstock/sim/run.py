@@ -1,6 +1,6 @@
-"""A trace under control: through one step, or through several with one end-to-end bound.
+"""Simulation of a trace through one step, or through several with one end-to-end bound.
 
-Several steps share the bound. Every few seconds the shares are moved so that the steps keep their parts
+Several steps share the bound. Every few seconds the shares are adjusted so that the steps keep their parts
 of it equally often (StreamSwitch, section 6.6).
 """
 
@@ -37,13 +37,13 @@ def simulate(
     deadline_ms: float | None = None,
     tell: Callable[[float], None] = lambda now_ms: None,
 ) -> Outcome:
-    """Let a trace pass through a step whose hosts follow a policy.
+    """Simulate a trace through one step that is scaled by a policy.
 
-    The step begins with `hosts` hosts (None: `bounds.at_least`, or what a static policy wants).
-    Control examines and decides every `delta_ms` (None: every time slot of the trace), or after
-    every epoch. Success and hosts are judged from `warm_up_ms` on. Burst workers, if the plane has any,
-    work off what waits within `deadline_ms` (None: the window of the SLA). `tell` is called after each
-    look with the milliseconds that have passed. A policy that is handed in stays as it was.
+    The step starts with `hosts` hosts (None: `bounds.at_least`, or the number of a static policy). Control
+    evaluates it every `delta_ms` (None: every time slot of the trace), or after every epoch. Success and
+    hosts count from `warm_up_ms` on. Burst workers, if the plane has any, should clear a backlog within
+    `deadline_ms` (None: the window of the SLA). `tell` is called after each evaluation with the simulated
+    milliseconds so far. A policy object is copied, not changed.
 
     >>> from penstock.model import SLA
     >>> trace = Trace.of_rates(np.full((300, 8), 100.0))
@@ -87,12 +87,12 @@ def simulate_flow(
     deadline_ms: float | None = None,
     tell: Callable[[float], None] = lambda now_ms: None,
 ) -> FlowOutcome:
-    """Let a trace pass through a first step, and what it puts out through those that follow.
+    """Simulate a trace through a first step, and its output through the steps that follow.
 
-    `bounds` holds the end-to-end SLA; its other limits are those of each step. The steps have these
-    `shares` of the bound; None: they begin with equal ones, which move every `share_every_ms`.
-    Burst workers help the first step only, unless a following one has a plane of its own with some. All
-    else is as with `simulate`, for each step.
+    `bounds` holds the end-to-end SLA; its other limits apply to each step. `shares` are the steps' shares of
+    the bound; if None, they start out equal and are adjusted every `share_every_ms`. Burst workers help the
+    first step only, unless a following step has a plane of its own with burst workers. For the other
+    arguments see `simulate`.
 
     >>> from penstock.model import SLA
     >>> trace = Trace.of_rates(np.full((200, 4), 100.0))
@@ -108,34 +108,34 @@ def simulate_flow(
     first = Following(StepId(step), trace.slots, hosts=begin, plane=plane)
     steps = [first, *following]
     stages = []
-    for one, random in zip(steps, np.random.default_rng(seed).spawn(len(steps)), strict=True):
-        arrived = trace.counts if one is first else np.zeros((len(trace.counts), one.slots))
+    for each, random in zip(steps, np.random.default_rng(seed).spawn(len(steps)), strict=True):
+        arrived = trace.counts if each is first else np.zeros((len(trace.counts), each.slots))
         stage = SimStage(
-            one.step,
+            each.step,
             Ledger(arrived, trace.delta_ms),
-            one.hosts,
-            one.plane or replace(plane, burst_workers=None),
+            each.hosts,
+            each.plane or replace(plane, burst_workers=None),
             random,
-            one.policy or policy,
+            each.policy or policy,
             bounds,
-            service_rate=one.service_rate,
+            service_rate=each.service_rate,
             warm_up_ms=warm_up_ms,
             deadline_ms=deadline_ms,
         )
         stages.append(stage)
-    budget = Budget([one.step for one in steps])
+    budget = Budget([each.step for each in steps])
     flow = loops.Controlled(stages, per_look * trace.delta_ms)
-    given = budget.shares if shares is None else dict(zip(budget.shares, shares, strict=True))
-    flow.share(0.0, given)
+    initial = budget.shares if shares is None else dict(zip(budget.shares, shares, strict=True))
+    flow.share(0.0, initial)
     sharing = _Sharing(flow, None if shares is not None else budget, share_every_ms, tell)
     loops.run(flow, following, per_look, sharing.look)
     judged_from = round(warm_up_ms / trace.delta_ms)
     success = stages[-1].ledger.success(bounds.sla, judged_from, end_to_end=True)
-    return FlowOutcome(flow.outcomes(), success, tuple(sharing.told))
+    return FlowOutcome(flow.outcomes(), success, tuple(sharing.history))
 
 
 class _Sharing:
-    """Moves the shares of the bound by how often each step has kept its part of late."""
+    """Adjusts the shares of the bound by how often each step has kept its part recently."""
 
     def __init__(
         self,
@@ -146,10 +146,11 @@ class _Sharing:
     ) -> None:
         self._flow, self._budget, self._every_ms, self._tell = flow, budget, every_ms, tell
         self._last_ms = 0.0
-        self.told = [(0.0, self._shares())]
-        """The shares, and since when."""
+        self.history = [(0.0, self._shares())]
+        """Changes of the shares: the time in milliseconds, and the shares from then on."""
 
     def look(self, now_ms: float) -> None:
+        """Adjust the shares if it is time. Called after each evaluation."""
         if self._budget is not None and now_ms - self._last_ms >= self._every_ms:
             stages = self._flow.stages
             delta_ms = stages[0].ledger.delta_ms
@@ -160,8 +161,8 @@ class _Sharing:
                 for stage in stages
             }
             self._flow.share(now_ms, self._budget.update(success))
-            if self._shares() != self.told[-1][1]:
-                self.told.append((now_ms, self._shares()))
+            if self._shares() != self.history[-1][1]:
+                self.history.append((now_ms, self._shares()))
         self._tell(now_ms)
 
     def _shares(self) -> dict[str, float]:
@@ -171,13 +172,13 @@ class _Sharing:
 def _check_warm_up(warm_up_ms: float, trace: Trace) -> None:
     if not 0 <= warm_up_ms < trace.duration_ms:
         raise SettingError(
-            f"{warm_up_ms / 1000:g} s to warm up, of {trace.duration_ms / 1000:g} s",
-            hint="leave some time to be judged",
+            f"the warm-up takes {warm_up_ms / 1000:g} s of a run of {trace.duration_ms / 1000:g} s",
+            hint="use a shorter warm-up, 0 s or more, or a longer run",
         )
 
 
 def paced(trace: Trace, delta_ms: float | None, plane: Plane) -> tuple[Trace, int]:
-    """The trace in time slots that fit those of control, and how many go into one of control's.
+    """The trace in time slots that fit those of control, and their number per time slot of control.
 
     >>> trace = Trace.of_rates(np.full((10, 1), 100.0), delta_ms=100.0)
     >>> [(t.delta_ms, n) for t, n in (paced(trace, ms, Plane()) for ms in (None, 20, 500))]
@@ -186,7 +187,7 @@ def paced(trace: Trace, delta_ms: float | None, plane: Plane) -> tuple[Trace, in
     if delta_ms is None or delta_ms == trace.delta_ms:
         return trace, 1
     several = round(delta_ms / trace.delta_ms)
-    # Latencies are as exact as time slots are short, so these are not made longer without need.
+    # Shorter time slots give more accurate latencies, so they are not made longer without need.
     if plane.engine == "continuous" and several and several * trace.delta_ms == delta_ms:
         return trace, several
     return trace.every(delta_ms), 1

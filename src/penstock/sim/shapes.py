@@ -1,17 +1,16 @@
-"""How many records arrive when: the rate of a load over time.
+"""Shapes: the rate of a load over time, in records per second.
 
-    steady(20000)                      so many a second
-    sine(30000, 10000, 600s)           a base, an amplitude, a period; begins at the base and rises
-    burst(4000, 5, 30s, 20s)           a base, and 5 times as many from 30 s on for 20 s; with a
-                                       fifth value, 120s, so every 120 s
-    swell(4000, 5, 30s, 60s)           a base that rises to 5 times as many and falls again, as a
-                                       wave does, from 30 s on for 60 s
-    gradual(4000, 5, 30s, 60s)         the same in straight lines: up, on a level, and down
-    ramp(1000, 9000, 60s)              from one rate to another; then the other for ever
-    steps(1000 for 10s, 5000 for 5s)   one rate after the other, and again from the start
+    steady(20000)                      a constant rate
+    sine(30000, 10000, 600s)           base, amplitude and period; starts at the base and rises
+    burst(4000, 5, 30s, 20s)           a base, and 5 times the base from 30 s on for 20 s; with a fifth value,
+                                       such as 120s, the burst repeats every 120 s
+    swell(4000, 5, 30s, 60s)           a base, and a wave up to 5 times the base, from 30 s on for 60 s
+    gradual(4000, 5, 30s, 60s)         the same in straight lines: up, level, and down
+    ramp(1000, 9000, 60s)              from one rate to another, which then stays
+    steps(1000 for 10s, 5000 for 5s)   one rate after the other, repeated
 
-A shape is a sequence of pieces of constant rate, counted in integers: exact, never going back, the
-same in every process. Time runs from the load's beginning.
+A shape is a sequence of pieces of constant rate. It counts records exactly, in integers, so that every
+process computes the same. Times count from the start of the load.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ _SLOPE_PIECES = 100
 
 @dataclass(frozen=True)
 class Shape(ABC):
-    """A rate over time; records are numbered from 0 in the order in which they arrive.
+    """A rate over time. Records are numbered from 0 in the order of their arrival.
 
     >>> shape = BurstShape(base=100, factor=5, at_s=10, for_s=2)
     >>> shape.rate_at(np.array([0.0, 10.0, 12.0])).tolist()
@@ -48,42 +47,42 @@ class Shape(ABC):
     """
 
     repeats: ClassVar[bool] = False
-    """Whether the pieces begin anew when they have ended; else the last one lasts for ever."""
+    """Whether the pieces repeat at their end. If not, the last one goes on forever."""
 
     _pieces: Pieces = field(init=False, repr=False, compare=False)
 
     @abstractmethod
     def pieces(self) -> Sequence[Piece]:
-        """The rate from the beginning on."""
+        """The pieces of constant rate, from the start on."""
 
     def __post_init__(self) -> None:
         counted = Pieces.of(self.pieces(), self.repeats, what=str(self))
         object.__setattr__(self, "_pieces", counted)
 
     def rate_at(self, t_s: npt.ArrayLike) -> Floats:
-        """Records a second at these times, in seconds."""
+        """Records per second at these times, in seconds."""
         return self._pieces.rate(_micros(t_s, 1e6))
 
     def cumulative(self, t_ms: npt.ArrayLike) -> Numbers:
-        """How many records have arrived by these times, in milliseconds, whole or not.
+        """Number of records that have arrived by these times, in milliseconds, with or without fractions.
 
-        Record i has arrived by t just when `arrival_us(i)` is at most t.
+        Record i has arrived by time t exactly if `arrival_us(i)` is at most t.
         """
         return self._pieces.count(_micros(t_ms, 1e3))
 
     def arrival_us(self, number: Numbers) -> Numbers:
-        """When the records of these numbers arrive: microseconds from the beginning."""
+        """Arrival times of the records with these numbers, in microseconds from the start."""
         return self._pieces.arrival_us(number)
 
     @classmethod
     def name(cls) -> str:
-        """What texts call this kind of shape."""
+        """Name of this kind of shape in texts."""
         return cls.__name__.removesuffix("Shape").lower()
 
     def __str__(self) -> str:
         values = [(getattr(self, f.name), f.default) for f in fields(self) if f.init]
-        given = ", ".join(number_text(value) for value, default in values if value != default)
-        return f"{self.name()}({given})"
+        arguments = ", ".join(number_text(value) for value, default in values if value != default)
+        return f"{self.name()}({arguments})"
 
 
 def _micros(times: npt.ArrayLike, each: float) -> Numbers:
@@ -92,7 +91,7 @@ def _micros(times: npt.ArrayLike, each: float) -> Numbers:
 
 @dataclass(frozen=True)
 class Steady(Shape):
-    """The same rate for ever.
+    """A constant rate.
 
     >>> Steady(20_000).cumulative(1500).tolist()
     30000
@@ -106,7 +105,7 @@ class Steady(Shape):
 
 @dataclass(frozen=True)
 class Sine(Shape):
-    """`base + amplitude * sin(2 π t / period)`, in 600 pieces a period; never below 0.
+    """A rate of `base + amplitude * sin(2 π t / period)`, in 600 pieces per period, and never below 0.
 
     >>> sine = Sine(base=30_000, amplitude=10_000, period_s=600)
     >>> sine.rate_at([0, 150, 450]).round(-2).tolist(), sine.cumulative(600_000).tolist()
@@ -120,7 +119,7 @@ class Sine(Shape):
 
     def pieces(self) -> Sequence[Piece]:
         angles = [2 * math.pi * i / _SINE_PIECES for i in range(_SINE_PIECES + 1)]
-        # the mean of a piece, so that all pieces together are exact
+        # the mean over a piece, so that the total of all pieces is exact
         means = [(math.cos(a) - math.cos(b)) / (b - a) for a, b in pairwise(angles)]
         each_s = self.period_s / _SINE_PIECES
         return [Piece(each_s, max(0.0, self.base + self.amplitude * mean)) for mean in means]
@@ -128,7 +127,7 @@ class Sine(Shape):
 
 @dataclass(frozen=True)
 class _Rise(Shape):
-    """Some time above a base rate: up to `factor` times as many, from `at_s` on for `for_s`."""
+    """A rise above a base rate, up to `factor` times the base, from `at_s` on for `for_s` seconds."""
 
     base: float
     factor: float
@@ -136,7 +135,7 @@ class _Rise(Shape):
     for_s: float
 
     def _risen(self, parts: Sequence[float]) -> list[Piece]:
-        """The base, then these parts of the way up, equally long, and the base for ever."""
+        """Pieces for the base, these fractions of the rise for equal times, and the base again."""
         each_s = self.for_s / len(parts)
         rates = [self.base * (1 + (self.factor - 1) * part) for part in parts]
         rise = (Piece(each_s, rate) for rate in rates)
@@ -145,7 +144,7 @@ class _Rise(Shape):
 
 @dataclass(frozen=True)
 class BurstShape(_Rise):
-    """`factor` times the base from `at_s` on for `for_s`; every `every_s`, if that is not 0.
+    """A rate of `factor` times the base from `at_s` on for `for_s`, repeated every `every_s` if not 0.
 
     >>> BurstShape(1000, 5, at_s=2, for_s=1, every_s=10).cumulative([10_000, 20_000]).tolist()
     [14000, 28000]
@@ -168,7 +167,7 @@ class BurstShape(_Rise):
 
 @dataclass(frozen=True)
 class Swell(_Rise):
-    """A wave from the base up to `factor` times as many and back, from `at_s` on for `for_s`.
+    """A wave from the base up to `factor` times the base and back, from `at_s` on for `for_s`.
 
     >>> swell = Swell(1000, 5, at_s=10, for_s=60)
     >>> swell.rate_at([0, 40, 90]).round(-1).tolist(), swell.cumulative(70_000).tolist()
@@ -177,15 +176,16 @@ class Swell(_Rise):
 
     def pieces(self) -> Sequence[Piece]:
         angles = [2 * math.pi * i / _RAMP_PIECES for i in range(_RAMP_PIECES + 1)]
-        # (1 - cos) / 2 goes from 0 to 1 and back; of each piece the mean, as with a sine
+        # (1 - cos) / 2 goes from 0 to 1 and back; the mean over each piece, as for a sine
         means = [(1 - (math.sin(b) - math.sin(a)) / (b - a)) / 2 for a, b in pairwise(angles)]
         return self._risen(means)
 
 
 @dataclass(frozen=True)
 class Gradual(_Rise):
-    """Evenly up to `factor` times the base, as long on that level, and evenly down: a third each of
-    `for_s`, from `at_s` on.
+    """A linear rise to `factor` times the base, a level, and a linear fall, from `at_s` on.
+
+    Each of the three takes a third of `for_s`.
 
     >>> gradual = Gradual(1000, 5, at_s=10, for_s=60)
     >>> gradual.rate_at([0, 20, 40, 60]).round(-2).tolist(), gradual.cumulative(70_000).tolist()
@@ -199,7 +199,7 @@ class Gradual(_Rise):
 
 @dataclass(frozen=True)
 class Ramp(Shape):
-    """A rate that goes from one value to another, evenly, in 200 pieces; then the other for ever.
+    """A rate that changes linearly from `first` to `last` in 200 pieces, and then stays.
 
     >>> Ramp(0, 1000, over_s=10).cumulative([5_000, 10_000, 11_000]).tolist()
     [1250, 5000, 6000]
@@ -217,7 +217,7 @@ class Ramp(Shape):
 
 @dataclass(frozen=True)
 class Steps(Shape):
-    """One rate after the other, and again from the start.
+    """One rate after the other, repeated.
 
     >>> steps = Steps((Piece(10, 1000), Piece(5, 5000)))
     >>> str(steps), steps.cumulative(30_000).tolist()
@@ -255,7 +255,7 @@ _HINT = (
 
 
 def shape(text: str | Shape) -> Shape:
-    """The shape that a text names; `str` of a shape is such a text. A shape stays as it is.
+    """Parse the text of a shape. A `Shape` is returned as it is. `str` of a shape gives its text.
 
     >>> shape("sine(30000, 10000, 10min)")
     Sine(base=30000.0, amplitude=10000.0, period_s=600.0)

@@ -1,11 +1,11 @@
-"""Which slots, or keys, records go to: how uneven a load is.
+"""Skews: how unevenly a load is distributed over slots or keys.
 
-uniform                    all alike
-zipf(0.8)                  the r-th most frequent in proportion to r ** -0.8
-hotspot(0.5, 3)            half of the records go to a third of the slots, neighbours as one of
-                           three hosts has them in the beginning
-hotspot(0.8, 5, 2, 30s)    four fifths of them to two fifths of the slots, and every 30 s the
-                           hot part moves on by a fifth
+uniform                    all slots get the same
+zipf(0.8)                  the r-th most frequent gets a share in proportion to r ** -0.8
+hotspot(0.5, 3)            half of the records go to a third of the slots, which are next to each other, as
+                           the first slots of one of three hosts are
+hotspot(0.8, 5, 2, 30s)    80 % of the records go to two fifths of the slots, and the hot part moves on by a
+                           fifth every 30 s
 """
 
 from __future__ import annotations
@@ -23,38 +23,38 @@ from penstock.errors import SettingError
 from penstock.sim.pieces import Floats, Numbers
 
 _APART = 2_654_435_761
-"""Prime: what is next in rank is far away in number, as keys are that a hash has spread."""
+"""A prime. It puts neighbours in rank far apart in number, like keys that are spread by a hash."""
 
 
 class Skew(ABC):
-    """Shares of n things, slots or keys; they may change over time."""
+    """Shares of a load for n slots or keys. They may change over time."""
 
     of_slots: ClassVar[bool] = True
-    """Whether a load should be uneven over slots, or over keys."""
+    """Whether the load is uneven over slots. If not, it is uneven over keys."""
 
     @abstractmethod
     def weights(self, n: int, t_s: float = 0.0) -> Floats:
-        """The share of each of n things at a time; together 1."""
+        """Share of each of n slots or keys at time `t_s`, in seconds. They add up to 1."""
 
     def phase(self, t_s: Floats) -> Numbers:
-        """Numbers that are equal at times between which no share changes."""
+        """A number for each time. It is equal at times with the same shares."""
         return np.zeros(len(t_s), np.int64)
 
     def chosen(self, n: int, unit: Floats, t_s: Floats) -> Numbers:
-        """One of n things for each record: for its draw from 0 to 1, at its time."""
-        phase = self.phase(t_s)
+        """One of n slots or keys for each record, by its random number from 0 to 1 and its time."""
+        phases = self.phase(t_s)
         chosen = np.empty(len(unit), np.int64)
-        for one in np.unique(phase):
-            at = np.flatnonzero(phase == one)
+        for phase in np.unique(phases):
+            at = np.flatnonzero(phases == phase)
             reached = np.cumsum(self.weights(n, float(t_s[at[0]])))
-            found = np.searchsorted(reached, unit[at] * reached[-1], side="right")
-            chosen[at] = np.minimum(found, n - 1)
+            index = np.searchsorted(reached, unit[at] * reached[-1], side="right")
+            chosen[at] = np.minimum(index, n - 1)
         return chosen
 
 
 @dataclass(frozen=True)
 class Uniform(Skew):
-    """All alike.
+    """The same share for all.
 
     >>> Uniform().weights(4).tolist()
     [0.25, 0.25, 0.25, 0.25]
@@ -69,7 +69,7 @@ class Uniform(Skew):
 
 @dataclass(frozen=True)
 class Zipf(Skew):
-    """The r-th most frequent in proportion to r ** -exponent; which one that is looks random.
+    """Shares in proportion to r ** -exponent for the r-th most frequent. Ranks are in a mixed order.
 
     >>> Zipf(1.0).weights(4).round(2).tolist()
     [0.48, 0.24, 0.16, 0.12]
@@ -80,7 +80,7 @@ class Zipf(Skew):
 
     def __post_init__(self) -> None:
         if not 0 <= self.exponent <= 10:
-            raise SettingError(f"Zipf's exponent is {self.exponent:g}", hint="use 0 to 10")
+            raise SettingError(f"the exponent of zipf is {self.exponent:g}", hint="use 0 to 10")
 
     def weights(self, n: int, t_s: float = 0.0) -> Floats:
         ranked = _ranked(n, self.exponent)
@@ -92,7 +92,7 @@ class Zipf(Skew):
         return f"zipf({number_text(self.exponent)})"
 
     def ranks(self, n: int, unit: Floats) -> Numbers:
-        """Ranks 0 to n - 1, the most frequent first, for draws from 0 to 1.
+        """Ranks from 0 (the most frequent) to n - 1, for random numbers from 0 to 1.
 
         >>> Zipf(1.0).ranks(3, np.array([0.0, 0.54, 0.56, 0.81, 0.82, 1.0])).tolist()
         [0, 0, 1, 1, 2, 2]
@@ -107,16 +107,16 @@ def _ranked(n: int, exponent: float) -> Floats:
 
 @lru_cache(maxsize=16)
 def _reached(n: int, exponent: float) -> Floats:
-    """The share of each rank and of all before it; kept, for it takes long with many ranks."""
+    """Cumulative share of each rank. Cached, because it takes long for many ranks."""
     reached = np.cumsum(_ranked(n, exponent))
     return np.asarray(reached / reached[-1], np.float64)
 
 
 @dataclass(frozen=True)
 class Hotspot(Skew):
-    """`share` of the records goes to `hot` of `of` equal parts, of slots next to each other.
+    """A share of `share` of the records goes to `hot` of `of` equal parts of neighbouring slots.
 
-    Every `every_s` (0: never) the next part becomes hot and the first hot one does no more.
+    Every `every_s` seconds (0: never) the next part becomes hot and the first hot part cools down.
 
     >>> Hotspot(0.5, of=3).weights(6).round(3).tolist()
     [0.25, 0.25, 0.125, 0.125, 0.125, 0.125]
@@ -132,13 +132,15 @@ class Hotspot(Skew):
     def __post_init__(self) -> None:
         if not (0 <= self.share <= 1 and 1 <= self.hot < self.of and self.every_s >= 0):
             raise SettingError(
-                f"{self} is no hotspot",
-                hint="give a share from 0 to 1, and fewer hot parts than parts: hotspot(0.8, 5, 2)",
+                f"{self} is not a valid hotspot",
+                hint="use a share from 0 to 1, and fewer hot parts than parts: hotspot(0.8, 5, 2)",
             )
 
     def weights(self, n: int, t_s: float = 0.0) -> Floats:
         if n < self.of:
-            raise SettingError(f"{n} slots cannot be cut in {self.of} parts", hint="use more slots")
+            raise SettingError(
+                f"{n} slots cannot be divided into {self.of} parts", hint="use more slots"
+            )
         share, more = divmod(n, self.of)
         part = np.repeat(np.arange(self.of), share + (np.arange(self.of) < more))
         first = int(self.phase(np.array([t_s]))[0])
@@ -166,7 +168,7 @@ _MAKERS: dict[str, Callable[..., Skew]] = {
 
 
 def skew(text: str | Skew) -> Skew:
-    """The skew that a text names; `str` of a skew is such a text. A skew stays as it is.
+    """Parse the text of a skew. A `Skew` is returned as it is. `str` of a skew gives its text.
 
     >>> skew("hotspot(0.8, 5, 2, 30s)")
     Hotspot(share=0.8, of=5, hot=2, every_s=30.0)

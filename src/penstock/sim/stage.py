@@ -1,4 +1,4 @@
-"""One step of a simulated run: its hosts, its burst workers, and what it did."""
+"""One step of a simulated run: its hosts, its burst workers, and its ledger."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ Array = npt.NDArray[Any]
 
 
 class SimStage:
-    """The made-up data plane of one step: what its control is told, and what it does about it."""
+    """The simulated data plane of one step: creates events for control, and carries out treatments."""
 
     def __init__(
         self,
@@ -49,54 +49,54 @@ class SimStage:
         warm_up_ms: float = 0.0,
         deadline_ms: float | None = None,
     ) -> None:
-        """The stage begins with `hosts` hosts; None: what a static policy wants, or `bounds.at_least`.
+        """Create a stage that starts with `hosts` hosts.
 
-        Where the plane has burst workers, they work off what waits within `deadline_ms` (None: the
-        window of the SLA).
+        `hosts` None stands for the number of a static policy, or `bounds.at_least`. Burst workers, if the
+        plane has any, should clear a backlog within `deadline_ms` (None: the window of the SLA).
         """
         chosen, margin = parse(policy)
         self.bounds = bounds if margin is None else replace(bounds, margin=margin)
-        """With the share that the step has now."""
+        """Limits of the step, with its present share of the bound."""
         slots = ledger.arrived.shape[1]
         wanted = chosen.hosts if isinstance(chosen, Static) else None
         if hosts is None:
             hosts = bounds.at_least if wanted is None else wanted
         if not 1 <= hosts <= slots:
             raise SettingError(
-                f"{hosts} hosts for {slots} slots",
-                hint="begin with 1 host or more, a slot for each",
+                f"the step has {slots} slots and would start with {hosts} hosts",
+                hint="start with 1 host or more, and no more hosts than slots",
             )
-        # What is static and has all its hosts never does anything: not asking it saves the time.
+        # A static policy that has all its hosts never changes anything. Not asking it saves time.
         settled = wanted == hosts and plane.burst_workers is None
         self.policy = None if settled else deepcopy(chosen)
-        """None: nothing is examined and nothing changes."""
+        """Policy of the step; None if the step is not under control."""
         self.step, self.ledger, self.plane = step, ledger, plane
         self.fleet = SimFleet(step, slots, hosts, plane, random, service_rate)
         ledger.note_hosts(hosts, 0.0)
         self.entries: list[Entry] = []
         self.decide_s: list[float] = []
         self.warm = 0
-        """Burst workers that are to be kept ready."""
+        """Number of burst workers to keep warm."""
         self._random, self._warm_up_ms = random, warm_up_ms
         self._kinds: Counter[str] = Counter()
         self._spending, self._rows = Spending(plane.host_price), 0
         self._spending.note(0.0, hosts)
         self.pool: SimWorkers | None = None
         self.offload_settings: OffloadSettings | None = None
-        """Settings of the burst workers that help it, if any do."""
+        """Settings for the policy of burst workers; None if the step has none."""
         if plane.burst_workers is not None:
             rate = plane.service_rate if service_rate is None else service_rate
             self.pool = SimWorkers(plane.burst_workers, rate)
             self.offload_settings = plane.burst_workers.settings(plane.host_price, deadline_ms)
 
-    # -- what control is told
+    # -- events for control
 
     def time_slot(
         self, m: int, now_ms: float, counts: tuple[Array, Array, Array], whole: bool
     ) -> TimeSlotEnded:
-        """Time slot m of control has ended; records that arrived and completed by now, and latencies.
+        """End time slot m of control. `counts` are totals of arrived and completed records, and latencies.
 
-        If it was not a `whole` one, nothing is counted.
+        If it was not a `whole` time slot, the event has no counts of work.
         """
         fleet, (arrived, completed, measured_ms) = self.fleet, counts
         silent: frozenset[HostId] = frozenset()
@@ -114,7 +114,7 @@ class SimStage:
         )
 
     def begin_epoch(self, intake: Intake, began_ms: float, offload: Offload | None) -> Effort:
-        """An epoch begins with what has arrived: share its work out, as was decided before it."""
+        """Begin an epoch with these records: divide its work as decided before."""
         if self.pool is not None and offload is not None:
             shares, workers = planned(offload, int(intake.records.sum()))
             if workers and shares.any():
@@ -122,9 +122,9 @@ class SimStage:
         return Effort.of_hosts(self.fleet, host_records(self.fleet, intake), began_ms)
 
     def read(self, intake: Intake, effort: Effort, began_ms: float) -> StepRead:
-        """What an epoch brings, while hosts work on it."""
+        """The arrivals of an epoch, while hosts work on it."""
         waited_ms = (began_ms - intake.arrival_ms) @ intake.records
-        # Control counts time slots by their ends, from 1.
+        # Control numbers time slots by their ends, from 1.
         first, age_ms = intake.first + 1, intake.age_ms(began_ms)
         arrivals = Arrivals(first, intake.records, began_ms, age_ms, waited_ms)
         return StepRead(arrivals, self.fleet.placement, effort.records)
@@ -132,8 +132,7 @@ class SimStage:
     def end_epoch(
         self, intake: Intake, effort: Effort, began_ms: float, done_ms: float, all_ms: float
     ) -> StepSealed:
-        """An epoch that took what had arrived when it began is done; all steps together worked for
-        `all_ms`. Slots may move now."""
+        """End an epoch, in which all steps together worked for `all_ms`. Slots may move now."""
         complete(self.ledger, intake, done_ms, effort.busy_ms, all_ms, self.share)
         fleet = self.fleet
         most_ms = float((effort.records * 1000.0 / fleet.service_rate).max())
@@ -145,17 +144,17 @@ class SimStage:
         self.settle(done_ms)
         return StepSealed(hosts, owner, work, effort.useful_ms, fleet.placement)
 
-    # -- what it does about it
+    # -- instructions of control
 
     def begin(self, treat: Treat, now_ms: float) -> tuple[Treatment, ...]:
-        """Begin treatments; returns them with the names that new hosts have got."""
+        """Begin treatments. Returns them with the final names of new hosts."""
         self._kinds.update(treatment.kind for treatment in treat.treatments)
         named = self.fleet.begin(treat.treatments, now_ms)
         self._count_hosts(now_ms)
         return named
 
     def settle(self, now_ms: float) -> None:
-        """Let slots move whose hosts are up by now."""
+        """Move slots whose new hosts are up by now."""
         if self.fleet.treating:
             self.fleet.settle(now_ms)
             self._count_hosts(now_ms)
@@ -165,7 +164,7 @@ class SimStage:
         self.spent(now_ms)
 
     def spent(self, now_ms: float) -> Money:
-        """So far. Asked whenever the number of hosts may change."""
+        """Cost so far. Must be called whenever the number of hosts may have changed."""
         workers = 0.0 if self.pool is None else self.pool.usage.money
         self._spending.note(now_ms, self.fleet.size, workers)
         return self._spending.money
@@ -177,7 +176,7 @@ class SimStage:
 
     @property
     def share(self) -> float:
-        """The same, as a part of the whole."""
+        """The step's share of an end-to-end bound."""
         return self.bounds.share
 
     @share.setter
@@ -185,7 +184,7 @@ class SimStage:
         self.bounds = replace(self.bounds, share=share)
 
     def outcome(self, decisions: int) -> Outcome:
-        """What the step did; judged without the time to warm up."""
+        """Results of the step. Success and hosts are without the warm-up time."""
         end_ms = len(self.ledger.arrived) * self.ledger.delta_ms
         first = round(self._warm_up_ms / self.ledger.delta_ms)
         ledger, times = self.ledger, self.decide_s

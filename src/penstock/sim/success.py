@@ -1,9 +1,9 @@
-"""The success rate: the share of windows in which a slot kept the SLA. For simulated and live runs.
+"""The success rate: the share of windows in which a slot kept the SLA. For simulated and real runs.
 
-A window is kept if what completed in it took no longer than the bound, on average. One in which
-nothing completed is kept unless a record of the slot has been waiting for longer than the bound at
-its end. Windows end at every time slot (or every few); those that began before the first one hold
-what there is.
+A window is kept if the mean latency of the records completed in it is within the bound. A window without
+completed records is kept unless a record of the slot has been waiting for longer than the bound at its end.
+Windows end at every time slot, or every few. The first windows are shorter, because they begin with the
+first time slot.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from penstock.model import SLA
 Array = npt.NDArray[Any]
 
 _HARDLY_ANY = 1e-3
-"""Part of a record that counts as nothing: fractions add up to whole records only about."""
+"""Fraction of a record that counts as 0, since fractions add up to whole records only roughly."""
 
 
 def success_rates(
@@ -33,11 +33,11 @@ def success_rates(
     every: int = 1,
     age_ms: Array | None = None,
 ) -> Floats:
-    """The success rate of each slot; of all of them it is the mean.
+    """The success rate of each slot. That of the step is their mean.
 
-    The arrays are by time slot and slot: how many records arrived and completed in it, and the sum
-    of the latencies of those that completed. A window ends at each `every`-th time slot. Records may
-    arrive with an age, given for each time slot, that counts as waiting.
+    The arrays are by time slot and slot: the records that arrived, those that completed, and the sum of the
+    latencies of the completed ones. A window ends at each `every`-th time slot. `age_ms` is the age with
+    which the records of each time slot arrive, and counts as waiting.
 
     >>> arrived, completed = np.array([[4], [0], [0]]), np.array([[2], [0], [2]])
     >>> latency_ms = np.array([[100.0], [0.0], [4000.0]])
@@ -47,13 +47,13 @@ def success_rates(
     window = round(sla.window_ms / delta_ms)
     if window < 1 or every < 1:
         raise SettingError(
-            f"windows of {sla.window_ms} ms, every {every} time slots of {delta_ms:g} ms",
-            hint="use windows of one time slot or more",
+            f"the window is {sla.window_ms} ms, every {every} time slots of {delta_ms:g} ms",
+            hint="use a window of one time slot or more, and 1 or more for every",
         )
     if not arrived.shape == completed.shape == latency_ms.shape:
         raise SettingError(
-            f"arrays of {arrived.shape}, {completed.shape} and {latency_ms.shape} values",
-            hint="give one value for each time slot and slot",
+            f"the arrays have the shapes {arrived.shape}, {completed.shape} and {latency_ms.shape}",
+            hint="use one value for each time slot and slot in all of them",
         )
     ages = np.zeros(len(arrived)) if age_ms is None else age_ms
     kept = _kept(
@@ -67,15 +67,15 @@ def success_rates(
 def _kept(  # type: ignore[no-untyped-def]
     arrived, completed, latency_ms, ages, delta_ms, bound_ms, window, every
 ):
-    """Per slot: the windows that are kept.
+    """Number of windows that each slot kept.
 
-    The time slots are cut into blocks as long as a window, so that every window is the end of one
-    block and the beginning of the next. Nothing is ever taken off a sum: no error adds up.
+    Time slots are divided into blocks as long as a window, so that every window is the end of one block and
+    the beginning of the next. Nothing is ever subtracted from a sum, so rounding errors do not add up.
     """
     length, slots = arrived.shape
     kept = np.zeros(slots, np.int64)
     head, left = np.full(slots, -1), np.zeros(slots)
-    # Sums over the block before this one, from each of its time slots to its end.
+    # Sums over the previous block, from each of its time slots to its end.
     ends_count, ends_ms = np.zeros((window + 1, slots)), np.zeros((window + 1, slots))
     for start in range(0, length, window):
         count, sum_ms = np.zeros(slots), np.zeros(slots)
@@ -93,7 +93,7 @@ def _kept(  # type: ignore[no-untyped-def]
                     total_ms = sum_ms[slot] + ends_ms[m - start + 1, slot]
                     kept[slot] += total_ms <= bound_ms * in_window
                 elif left[slot] > _HARDLY_ANY:
-                    # What arrived in a time slot came on average in the middle of it.
+                    # Records arrive in the middle of their time slot on average.
                     waited_ms = (m - head[slot] + 0.5) * delta_ms + ages[head[slot]]
                     kept[slot] += waited_ms <= bound_ms
                 else:
@@ -107,12 +107,12 @@ def _kept(  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def _complete(arrived, done, head, left, slot, m):  # type: ignore[no-untyped-def]
-    """Take what is done off the oldest records of the slot, those of time slot m included."""
+    """Remove `done` completed records from the oldest ones of the slot, up to time slot m."""
     while True:
         if left[slot] <= _HARDLY_ANY:
             if head[slot] >= m:
                 return
-            # What was taken too much, or too little, of one time slot belongs to the next.
+            # A rounding error of one time slot carries over to the next.
             head[slot] += 1
             left[slot] += arrived[head[slot], slot]
         elif done > 0.0:

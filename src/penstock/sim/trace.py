@@ -1,13 +1,14 @@
-"""Traces: how many records arrive for each slot, in each time slot.
+"""Traces: the number of records that arrive for each slot in each time slot.
 
-A trace can be read from a CSV or Parquet table of records, or of counts of them:
+A trace can be read from a CSV or Parquet table of records, or of counts of records:
 
-    time_ms, or time, or arrival    when: milliseconds; seconds or timestamps in the other two
-    slot, or key                    a slot's number, or a key, which goes to the slot that it would
-                                    have in a step of that many slots
-    count                           how many records arrive then; one if there is no such column
+    time_ms, or time, or arrival    arrival time: time_ms in milliseconds, the others in seconds or as
+                                    timestamps
+    slot, or key                    number of a slot; or a key, which goes to the same slot as in a step with
+                                    this number of slots
+    count                           number of records that arrive; 1 if there is no such column
 
-Rows may be in any order. The first time slot begins with the earliest of them.
+Rows may be in any order. The first time slot begins at the earliest time.
 """
 
 from __future__ import annotations
@@ -30,14 +31,14 @@ from penstock.state.keys.codec import KeyCodec, slots_of
 Counts = npt.NDArray[np.int32]
 
 _TIMES = {"time_ms": 1.0, "time": 1000.0, "arrival": 1000.0}
-"""Milliseconds in the unit of a column of numbers."""
+"""Milliseconds per unit of each time column, if it holds numbers."""
 _MOST_VALUES = 2**30
-"""Time slots times slots: 4 GB of counts."""
+"""Maximum number of time slots times slots: 4 GB of counts."""
 
 
 @dataclass(frozen=True, eq=False)
 class Trace:
-    """Arrivals at one step. Nothing is known of a record but its slot and its time slot.
+    """Arrivals at one step: the number of records per time slot and slot.
 
     >>> trace = Trace(100.0, np.array([[3, 1], [0, 2]], dtype=np.int32))
     >>> trace.slots, trace.total, trace.duration_ms
@@ -45,17 +46,17 @@ class Trace:
     """
 
     delta_ms: float
-    """The length of a time slot."""
+    """Length of a time slot in milliseconds."""
     counts: Counts
-    """By time slot and slot. Row 0 arrives in the first `delta_ms`."""
+    """Records by time slot and slot. Row 0 arrives in the first `delta_ms`."""
 
     def __post_init__(self) -> None:
         if self.delta_ms <= 0:
-            raise SettingError(f"time slots of {self.delta_ms:g} ms", hint="use more than 0")
+            raise SettingError(f"delta_ms is {self.delta_ms:g}", hint="use more than 0")
         if self.counts.ndim != 2 or 0 in self.counts.shape:
             raise SettingError(
-                f"a trace of the shape {self.counts.shape}",
-                hint="give a count for each time slot and slot, and at least one of each",
+                f"a trace cannot have the shape {self.counts.shape}",
+                hint="use one row for each time slot and one column for each slot, at least one of each",
             )
 
     @property
@@ -64,7 +65,7 @@ class Trace:
 
     @property
     def total(self) -> int:
-        """Records in all."""
+        """Total number of records."""
         return int(self.counts.sum(dtype=np.int64))
 
     @property
@@ -73,15 +74,17 @@ class Trace:
 
     @staticmethod
     def from_file(path: str | Path, slots: int, delta_ms: float = 100.0) -> Trace:
-        """The trace in a CSV or Parquet file with these columns: see above.
+        """Read a trace from a CSV or Parquet file. The module's docstring describes the columns.
 
-        Raises `InputError` for what is not as it must be.
+        Raises `InputError` if the file is missing, unreadable, or has wrong values.
         """
         return Trace(delta_ms, _read(Path(path), slots, delta_ms))
 
     @staticmethod
     def of_rates(rates: npt.ArrayLike, delta_ms: float = 100.0, seed: int | None = None) -> Trace:
-        """A trace of these records a second, by time slot and slot: as even as can be, or Poisson.
+        """A trace with these rates in records per second, by time slot and slot.
+
+        Arrivals are as even as possible, or a Poisson process if there is a seed.
 
         >>> Trace.of_rates([[25.0], [25.0], [25.0]]).counts.ravel().tolist()
         [2, 3, 2]
@@ -92,13 +95,13 @@ class Trace:
         return Trace(delta_ms, np.random.default_rng(seed).poisson(expected).astype(np.int32))
 
     def cut(self, from_s: float = 0.0, to_s: float | None = None) -> Trace:
-        """What arrives between these seconds."""
+        """The part of the trace between these times in seconds."""
         first = round(from_s * 1000 / self.delta_ms)
         last = None if to_s is None else round(to_s * 1000 / self.delta_ms)
         return Trace(self.delta_ms, self.counts[first:last])
 
     def every(self, delta_ms: float) -> Trace:
-        """The same with time slots of another length: a multiple of this one's, or a part of it.
+        """The same trace with time slots of another length: a multiple or a whole fraction of `delta_ms`.
 
         >>> trace = Trace(100.0, np.array([[5], [3]], dtype=np.int32))
         >>> trace.every(50.0).counts.ravel().tolist(), trace.every(200.0).counts.ravel().tolist()
@@ -111,17 +114,17 @@ class Trace:
             starts = np.arange(0, len(self.counts), several)
             return Trace(delta_ms, np.add.reduceat(self.counts, starts, axis=0, dtype=np.int32))
         if np.isclose(parts * delta_ms, self.delta_ms):
-            # What time slot i has by the end of its p-th part, less what it has before.
+            # Records of time slot i up to the end of its p-th part, less those before.
             ends = np.arange(1, parts + 1)[None, :, None] * self.counts[:, None, :] // parts
             split = np.diff(ends, axis=1, prepend=0).reshape(-1, self.slots)
             return Trace(delta_ms, split.astype(np.int32))
         raise SettingError(
-            f"time slots of {delta_ms:g} ms from those of {self.delta_ms:g} ms",
-            hint="use a multiple of them, or divide them by a whole number",
+            f"time slots of {self.delta_ms:g} ms cannot become time slots of {delta_ms:g} ms",
+            hint="use a multiple of their length, or divide it by a whole number",
         )
 
     def rates(self, every_ms: float = 1000.0) -> Floats:
-        """Records a second of all slots together, over each `every_ms`.
+        """Arrivals of all slots together in records per second, over each `every_ms`.
 
         >>> Trace(500.0, np.array([[3, 1], [0, 2], [4, 0]], dtype=np.int32)).rates().tolist()
         [6.0, 8.0]
@@ -135,8 +138,8 @@ class Trace:
 
 
 def _whole(expected: npt.NDArray[Any]) -> Counts:
-    """Whole records that never fall behind the expected ones by as much as one, slot by slot."""
-    # A little is added so that a sum of fractions which should be whole does not fall just short.
+    """Whole records per slot whose running total is always less than one behind the expected one."""
+    # A small amount is added so that sums of fractions that should be whole are not rounded down.
     by_then = np.floor(np.cumsum(expected, axis=0) + 1e-6)
     return np.diff(by_then, axis=0, prepend=0).astype(np.int32)
 
@@ -145,14 +148,14 @@ def _read(path: Path, slots: int, delta_ms: float) -> Counts:
     """The counts of the trace in this file."""
     table = _table(path)
     if not table.num_rows:
-        raise InputError(f"{path} has no rows", hint="name a file with records")
+        raise InputError(f"{path} has no rows", hint="use a file with records")
     for name in table.column_names:
         missing = table[name].null_count
         if missing:
             row = pc.index(pc.is_null(table[name]), True).as_py()
             raise InputError(
-                f"{path}: {name} is missing in {missing} rows, the first of which is {row}",
-                hint="give each row a value",
+                f"{path}: {name} is missing in {missing} rows, first in row {row}",
+                hint="add a value to each row",
             )
     times = _times(path, table)
     place = _slots(path, table, slots)
@@ -170,9 +173,9 @@ def _read(path: Path, slots: int, delta_ms: float) -> Counts:
 
 
 def _table(path: Path) -> pa.Table:
-    """The columns that matter."""
+    """The columns of the file that are needed."""
     if not path.is_file():
-        raise InputError(f"{path} is no file", hint="name a CSV or Parquet file")
+        raise InputError(f"{path} is not a file", hint="use a CSV or Parquet file")
     try:
         if path.suffix == ".parquet":
             names = pa.parquet.read_schema(path).names
@@ -190,28 +193,28 @@ def _chosen(path: Path, names: list[str]) -> list[str]:
     place = next((name for name in ("slot", "key") if name in names), None)
     if time is None or place is None:
         raise InputError(
-            f"{path} has the columns {', '.join(names) or 'none'}",
-            hint="name one time_ms, time or arrival, and one slot or key",
+            f"{path} has no column for the time or the slot: it has {', '.join(names) or 'no columns'}",
+            hint="name one column time_ms, time or arrival, and one column slot or key",
         )
     return [time, place, *(["count"] if "count" in names else [])]
 
 
 def _times(path: Path, table: pa.Table) -> Floats:
-    """Milliseconds."""
+    """Arrival times in milliseconds."""
     name, column = table.column_names[0], table.column(0)
     if name != "time_ms" and pa.types.is_timestamp(column.type):
         micros: npt.NDArray[np.int64] = column.cast(pa.timestamp("us")).cast(pa.int64()).to_numpy()
         return micros / 1000.0
     if not _is_number(column.type):
         raise InputError(
-            f"{path}: {name} is of the type {column.type}",
-            hint="write time_ms as a number; time and arrival as seconds or as timestamps such as "
+            f"{path}: {name} has the type {column.type}",
+            hint="write time_ms as a number, and time or arrival as seconds or as timestamps such as "
             "2024-05-06T09:30:00.250",
         )
     times: Floats = column.cast(pa.float64()).to_numpy() * _TIMES[name]
     if not np.isfinite(times).all():
         row = int(np.argmin(np.isfinite(times)))
-        raise InputError(f"{path}: {name} of row {row} is no time", hint="write a number")
+        raise InputError(f"{path}: {name} of row {row} is not a time", hint="write a number")
     return times
 
 
@@ -225,7 +228,7 @@ def _slots(path: Path, table: pa.Table, slots: int) -> npt.NDArray[Any]:
     wrong = np.flatnonzero((place < 0) | (place >= slots))
     if len(wrong):
         raise InputError(
-            f"{path}: slot is {place[wrong[0]]} in row {wrong[0]}, and there are {slots}",
+            f"{path}: slot is {place[wrong[0]]} in row {wrong[0]}, but there are {slots} slots",
             hint=f"use 0 to {slots - 1}, or more slots",
         )
     return place
@@ -246,7 +249,7 @@ def _counts(path: Path, table: pa.Table) -> npt.NDArray[Any] | None:
 def _whole_numbers(path: Path, table: pa.Table, place: int) -> npt.NDArray[Any]:
     name, column = table.column_names[place], table.column(place)
     if not pa.types.is_integer(column.type):
-        raise InputError(f"{path}: {name} is of the type {column.type}", hint="write whole numbers")
+        raise InputError(f"{path}: {name} has the type {column.type}", hint="write whole numbers")
     numbers: npt.NDArray[Any] = column.to_numpy()
     return numbers
 

@@ -1,13 +1,13 @@
 """Workloads for the simulator, by name or as text: a load over time and over slots.
 
-    exchange                        a day of a stock exchange: 14,854,215 orders in 4 hours; this
-                                    one, like others of installed packages, is found by entry points
-    sine, burst, ramp, steady       a shape of that kind with values of its own
-    hotspot                         a steady load of which a moving part is hot
-    sine(30000, 10000, 600s)        any shape, as `penstock.sim.shapes` reads it
-    wordcount                       sentences that go up and down, split into words that are counted
+    exchange                        a day of a stock exchange: 14,854,215 orders in 4 hours. This one, like
+                                    others of installed packages, is found by entry points
+    sine, burst, ramp, steady       a shape of that kind with preset values
+    hotspot                         a steady load with a hot part that moves
+    sine(30000, 10000, 600s)        any shape in the form of `penstock.sim.shapes`
+    wordcount                       sentences at a varying rate, split into words that are counted
 
-Each comes with the service rate and the hosts that it is meant for.
+Each workload comes with a service rate and a number of hosts that suit it.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from penstock.sim.trace import Trace
 
 @dataclass(frozen=True)
 class Workload:
-    """Arrivals at a first step, and the steps that follow it, if any do."""
+    """Arrivals at a first step, and the steps that follow it, if any."""
 
     trace: Trace = field(repr=False)
     service_rate: float
-    """Records a second of a host of the first step."""
+    """Service rate of a host of the first step, in records per second."""
     hosts: int = 1
-    """Hosts of the first step in the beginning."""
+    """Number of hosts of the first step at the start."""
     step: str = "step"
     following: tuple[Following, ...] = ()
 
@@ -47,11 +47,11 @@ _SHAPES = {
     "hotspot": ("steady(10000)", "hotspot(0.5, 5, 1, 60s)", 3000.0),
 }
 _WORDS = 10.0
-"""Words in a sentence."""
+"""Number of words in a sentence."""
 
 
 def names() -> tuple[str, ...]:
-    """The workloads that have a name.
+    """Names of the workloads.
 
     >>> names()
     ('exchange', 'sine', 'burst', 'ramp', 'steady', 'hotspot', 'wordcount')
@@ -67,10 +67,10 @@ def workload(
     over: str | Skew | None = None,
     seed: int = 1,
 ) -> Workload:
-    """The workload of this name, or of a shape's text, for so long and over so many slots.
+    """The workload with this name, or of a shape's text.
 
-    `seconds` None: a whole day for the exchange, else 20 minutes. `over` is how uneven it is, as
-    `penstock.sim.skews` reads it; None: as that workload has it.
+    `seconds` is its length; None for a whole day of the exchange, or 20 minutes of others. `over` is the skew
+    over slots, in the form of `penstock.sim.skews`; None for the workload's own.
 
     >>> sine = workload("sine(1000, 500, 60s)", slots=8, seconds=60)
     >>> round(sine.trace.total, -4), sine.trace.slots
@@ -89,18 +89,18 @@ def workload(
         return Workload(sentences, 1_800.0, 10, "split", (count,))
     load, uneven, rate = _SHAPES.get(text, (text, "uniform", 1000.0))
     try:
-        found = shape(load)
+        over_time = shape(load)
     except SettingError as error:
         raise SettingError(
-            f"unknown workload {text!r}", hint=f"name one of {', '.join(names())}, or {error.hint}"
+            f"unknown workload {text!r}", hint=f"use one of {', '.join(names())}, or {error.hint}"
         ) from error
-    return Workload(shaped(found, skew(over or uneven), slots, delta_ms, seconds, seed), rate)
+    return Workload(shaped(over_time, skew(over or uneven), slots, delta_ms, seconds, seed), rate)
 
 
 def shaped(
     load: Shape, over: Skew, slots: int, delta_ms: float, seconds: float, seed: int
 ) -> Trace:
-    """Poisson arrivals, by seed, of this shape over time and this skew over slots."""
+    """Poisson arrivals with this shape over time and this skew over slots."""
     ends_ms = np.arange(1, round(seconds * 1000 / delta_ms) + 1) * delta_ms
     expected = np.diff(load.cumulative(ends_ms), prepend=0)
     middle_s: Floats = np.asarray((ends_ms - delta_ms / 2) / 1000.0, dtype=np.float64)

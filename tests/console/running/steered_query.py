@@ -161,7 +161,7 @@ class SteeredQuery:
         self.orders.append(dict(order))
         margin = order.get("margin", 0.0)
         if not 0 <= margin < 1:
-            raise SettingError(f"a margin of {margin:g}", hint="use 0 to below 1, such as 0.2")
+            raise SettingError(f"margin is {margin:g}", hint="use 0 or more, but less than 1")
         self.sla |= {name: order[name] for name in self.sla if name in order}
         self.policy = order.get("policy", self.policy)
         self.dry_run = order.get("dry_run", self.dry_run)

@@ -87,7 +87,7 @@ def test_steer_without_options_changes_nothing(
     ("options", "error"),
     [
         (["--latency", "soon"], "FlowError: 'soon' is not a duration"),
-        (["--margin", "1"], "SettingError: a margin of 1"),
+        (["--margin", "1"], "SettingError: margin is 1"),
         (["--margin", "nan"], "SettingError: margin=nan"),
     ],
 )
@@ -122,7 +122,7 @@ def test_status_tells_health_and_hot_keys(
             host("sum/0", "severe", projected_ms=None),
             host("sum/1"),
             hot_keys=[
-                hot_key("user=42", "120 % of what a host can take"),
+                hot_key("user=42", "120 % of the capacity of a host"),
                 hot_key("user=[7]", "and no treatment helps"),
             ],
         ),
@@ -134,7 +134,9 @@ def test_status_tells_health_and_hot_keys(
     assert "policy switch(0.2)" in shown
     assert "sum severe 2 1 8 500 ms 20% 100%" in shown
     assert "max not known - 1 8 500 ms 20% 25%" in shown
-    assert "hot keys sum user=42 in slot 3, 1,200 records/s: 120 % of what a host can take" in shown
+    assert (
+        "hot keys sum user=42 in slot 3, 1,200 records/s: 120 % of the capacity of a host" in shown
+    )
     assert "sum user=[7] in slot 3, 1,200 records/s: and no treatment helps" in shown
     assert "state that moved in epoch 3" in shown
 

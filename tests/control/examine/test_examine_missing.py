@@ -139,7 +139,7 @@ def test_a_late_or_second_sample_is_refused(again: int) -> None:
 def test_a_count_that_goes_back_is_refused() -> None:
     examined = examiner()
     examined.sample(1, [5, 5, 5, 5], [0, 0, 0, 0], OWNER, HOSTS, WORK)
-    with pytest.raises(ProtocolError, match="slot 2 of step sum went back in time slot 2"):
+    with pytest.raises(ProtocolError, match="slot 2 of step sum decreased in time slot 2"):
         examined.sample(2, [5, 5, 4, 5], [0, 0, 0, 0], OWNER, HOSTS, WORK)
 
 

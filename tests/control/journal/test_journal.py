@@ -104,7 +104,7 @@ def test_a_decision_on_unknown_service_rates_expects_nothing() -> None:
 def test_a_dry_run_says_so() -> None:
     decision = Decision("severe", (), (OUT,))
     entry = decided(vitals_at(0.0), BOUNDS, decision, dry_run=True)
-    assert "were this no dry run: scale out" in entry.text
+    assert "dry run, would do: scale out" in entry.text
     assert entry.facts["dry_run"] is True
 
 

@@ -90,7 +90,7 @@ def test_what_is_no_policy_is_refused_with_all_there_are(text: str) -> None:
 
 
 def test_the_error_says_what_is_wrong_with_an_argument() -> None:
-    with pytest.raises(SettingError, match=r"margin of 1\.5"):
+    with pytest.raises(SettingError, match=r"the margin is 1\.5"):
         parse("drs(1.5)")
 
 

@@ -166,7 +166,7 @@ def test_ds2_catches_up_with_what_waits() -> None:
     vitals = replace(vitals_of([70.0] * 20, hosts=2), backlog=np.full(20, 3_000.0))
     decision = over(Ds2(catch_up_ms=30_000), vitals, until_ms=5_000)[-1]
     assert len(after(vitals, decision.treatments).hosts) == 5
-    assert "2,000/s to catch up with" in decision.reasons[0]
+    assert "2,000/s for the backlog" in decision.reasons[0]
 
 
 def test_ds2_is_blind_to_latency_and_skew() -> None:
@@ -187,7 +187,7 @@ def test_ds2_keeps_to_the_limits_at_once() -> None:
 
 
 def test_ds2_refuses_targets_that_make_no_sense() -> None:
-    with pytest.raises(SettingError, match="a target of 0"):
+    with pytest.raises(SettingError, match="target of 0"):
         Ds2(target=0)
     with pytest.raises(SettingError, match="a boundary below it"):
         Ds2(target=0.3, boundary=0.3)

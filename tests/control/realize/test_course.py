@@ -82,7 +82,7 @@ def test_a_change_that_cannot_be_tells_the_story() -> None:
     course = Course(StepId("sum"))
     course.begin([OUT], 5.0, 0.0, None, placed(0, 0))
     course.follow(placed(0, 1), 70.0)
-    with pytest.raises(ProtocolError, match="'begun' while they are 'moving'") as error:
+    with pytest.raises(ProtocolError, match="'begun' is not possible in state 'moving'") as error:
         course.begin([OUT], 80.0, 0.0, None, placed(0, 1))
     assert "5 ms: idle, begun; 70 ms: waiting, moved" in error.value.hint
     assert course.treating is not None

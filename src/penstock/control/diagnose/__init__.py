@@ -1,1 +1,1 @@
-"""Diagnose: which hosts can keep the SLA, which cannot, where a hot key is, what would come of a change."""
+"""Diagnose: finds hosts that cannot keep the SLA and hot keys, and predicts the effect of a change."""

@@ -1,10 +1,10 @@
-"""How healthy each host of a step is, by its latency now and by what it would settle at.
+"""Health of each host of a step, by its present latency and its projected latency.
 
-    severe      late now (above the alert) and late to be (projected above the bound)
+    severe      the latency is above the alert, and the projected latency is above the bound
     good        neither
-    moderate    one of both: the latency may go down again by itself, or the load may
+    moderate    one of both: latency or load may go down again by itself
 
-A step is as healthy as the worst of its hosts.
+The health of a step is that of its worst host.
 """
 
 from __future__ import annotations
@@ -25,58 +25,59 @@ _HEALTH: tuple[Health, ...] = ("good", "moderate", "severe")
 
 @dataclass(frozen=True, eq=False)
 class Diagnosis:
-    """The hosts of a step with the figures that they are judged by. Arrays are over hosts."""
+    """Health of a step's hosts, with the figures behind it. Arrays are over hosts."""
 
     vitals: Vitals
     service_rate: Floats
     capacity: Floats
     gain: Floats
     level: Ints
-    """0: good, 1: moderate, 2: severe."""
+    """Health of each host as a number. 0: good, 1: moderate, 2: severe."""
     alert_ms: float
     bound_ms: float
-    """What projected latencies must not exceed."""
+    """Maximum projected latency in milliseconds."""
     drain_s: float
-    """The time in which an excess should be worked off."""
+    """Seconds in which an excess backlog should be processed."""
     health: Health
+    """Health of the step."""
     hot: bool
-    """Whether there are slots that bring more than any host can take."""
+    """Whether a slot has more arrivals than any host can process."""
     slots: Floats
-    """Slots that the host owns."""
+    """Number of slots that each host owns."""
     rate: Floats
-    """Records a second that arrive."""
+    """Arrivals per host in records per second."""
     waiting: Floats
-    """Records that wait."""
+    """Backlog per host in records."""
     latency_ms: Floats
-    """As examined; where nothing completed, by Little's law from backlog and arrivals."""
+    """Latency per host. If nothing completed, it follows from backlog and arrivals by Little's law."""
     projected_ms: Floats
-    """What the latency would settle at."""
+    """Latency that each host would settle at."""
     excess: Floats
-    """Records of the backlog that count as load, since they would not go by themselves."""
+    """Records of each host's backlog that count as load, since they would not go away by themselves."""
 
     @property
     def late(self) -> Flags:
-        """Whether the latency is above the alert."""
+        """Whether each host's latency is above the alert."""
         return self.latency_ms > self.alert_ms
 
     @property
     def floor(self) -> float:
-        """The slack that a host needs so as to keep the bound."""
+        """Slack that a host needs to keep the bound."""
         return 1.0 / self.bound_ms
 
     @property
     def arrivals(self) -> Load:
-        """What the hosts are up against, but for their backlogs."""
+        """Load of the hosts without their backlogs."""
         owner, slot_rate = self.vitals.owner, self.vitals.rate
         latency_ms = self.vitals.slot_latency_ms
         return Load(owner, slot_rate, latency_ms, self.rate, self.capacity, self.gain)
 
     @cached_property
     def load(self) -> Load:
-        """What the hosts are up against: arrivals, and backlogs that must be worked off."""
+        """Load of the hosts: their arrivals, and their excess backlogs."""
         if not self.excess.any():
             return self.arrivals
-        # Each slot of a host counts with its part of the host's backlog.
+        # Each slot gets its part of the host's excess backlog.
         drained = self.excess / self.drain_s
         share = drained / np.where(self.waiting > 0, self.waiting, 1.0)
         slot_rate = self.vitals.rate + self.vitals.backlog * share[self.vitals.owner]
@@ -84,13 +85,13 @@ class Diagnosis:
 
     @property
     def hot_slots(self) -> tuple[int, ...]:
-        """Slots that bring more than any host can take, as it is counted on."""
+        """Slots with more arrivals than the capacity of any host."""
         if not self.hot:
             return ()
         return tuple(np.flatnonzero(self.vitals.rate > self.capacity.max()).tolist())
 
-    def told(self) -> tuple[HostHealth, ...]:
-        """For the decision."""
+    def host_health(self) -> tuple[HostHealth, ...]:
+        """Health of each host, for a `Decision`."""
         words = map(_HEALTH.__getitem__, self.level.tolist())
         slots = self.slots.astype(np.int64)
         figures = (slots, self.rate, self.service_rate, self.latency_ms, self.projected_ms)
@@ -101,21 +102,21 @@ class Diagnosis:
 def diagnose(
     vitals: Vitals, bounds: Bounds, projection: Projection, drain: float = 2.0
 ) -> Diagnosis | None:
-    """Judge each host; None if no host's service rate is known.
+    """Find the health of each host; None if no host's service rate is known.
 
-    A host that just keeps the bound has, by Little's law, rate * bound records waiting. What is more
-    than that is in excess. Where a host would not get rid of its excess within the time of one bound
-    by its spare rate, it counts as arrivals: so many a second as work it off within `drain` times the
-    bound. So a burst that is over still calls for the hosts that its backlog needs.
+    A host that just keeps the bound has rate * bound records waiting, by Little's law. A larger backlog is an
+    excess. If a host's spare rate would not clear the excess within the time of one bound, the excess counts
+    as arrivals, at the rate that clears it within `drain` times the bound. So after a burst, the step still
+    gets the hosts that its backlog needs.
 
-    Where an idle host would not keep the bound, no number of hosts could: then a host is held to
-    twice its idle latency instead, that is to half its capacity, rather than to what is in vain.
+    If even an idle host would not keep the bound, no number of hosts could. Then the bound of a host is twice
+    its idle latency, which allows half of its capacity.
 
     >>> from penstock.control.diagnose.project import Mm1
     >>> from penstock.model import SLA, StepId
     >>> vitals = Vitals.even(StepId("sum"), [700.0, 900.0], 2, service_rate=1000.0, latency_ms=700.0)
     >>> diagnosis = diagnose(vitals, Bounds(SLA(1000, 1000)), Mm1())
-    >>> diagnosis.health, [(host.health, host.projected_ms) for host in diagnosis.told()]
+    >>> diagnosis.health, [(host.health, host.projected_ms) for host in diagnosis.host_health()]
     ('severe', [('moderate', 10.0), ('severe', inf)])
     """
     served = service_rates(vitals)
@@ -134,33 +135,33 @@ def diagnose(
 
 
 def nothing_known(vitals: Vitals) -> Decision:
-    """A decision to do nothing as long as no host's service rate is known."""
-    why = f"no host of {vitals.step} has worked yet, so it is not known how fast they are"
+    """A decision to do nothing while no host's service rate is known."""
+    why = f"no host of {vitals.step} has worked yet, so their service rates are unknown"
     return Decision("moderate", (), reasons=(why,))
 
 
 def observed(vitals: Vitals, bounds: Bounds) -> Decision:
-    """A decision to do nothing, with the health of the step and its hosts as switch would see it.
+    """A decision to do nothing, with the health of the step and its hosts.
 
-    As long as no host's service rate is known, that is all there is to tell.
+    While no host's service rate is known, it has no hosts, and a reason that says so.
 
     >>> from penstock.model import SLA, StepId
     >>> vitals = Vitals.even(StepId("sum"), [99.0, 1.0], hosts=2, service_rate=100.0, latency_ms=700)
     >>> decision = observed(vitals, Bounds(SLA(1000, 1000)))
-    >>> decision.health, [(one.host, one.health) for one in decision.hosts]
+    >>> decision.health, [(host.host, host.health) for host in decision.hosts]
     ('severe', [('sum/0', 'severe'), ('sum/1', 'moderate')])
     """
-    found = diagnose(vitals, bounds, fitting(vitals))
-    if found is None:
+    diagnosis = diagnose(vitals, bounds, fitting(vitals))
+    if diagnosis is None:
         return nothing_known(vitals)
-    return Decision(found.health, found.told(), hot_slots=found.hot_slots)
+    return Decision(diagnosis.health, diagnosis.host_health(), hot_slots=diagnosis.hot_slots)
 
 
 @njit(cache=True, nogil=True)
 def _judge(  # type: ignore[no-untyped-def]
     owner, slot_rate, backlog, latency_ms, capacity, gain, alert_ms, bound_ms, drain
 ):
-    """The figures of hosts, one row each in the order of `Diagnosis`, and what follows from them."""
+    """Figures of hosts in the order of `Diagnosis`, their health as numbers, the bound, and `hot`."""
     figures = np.zeros((6, len(capacity)))
     slots, rates, waiting = figures[0], figures[1], figures[2]
     latencies, projections, excess = figures[3], figures[4], figures[5]

@@ -1,9 +1,8 @@
-"""Which projection fits a live step: M/M/1, or chunks that follow each other; by how well each predicted.
+"""Choice between two projections for a live step, M/M/1 and chunks, by how well each one predicted.
 
-A host of a live flow works on chunks, and a chunk costs something however few records are in it. Where that
-cost is most of the latency, M/M/1 promises far too little; where hosts are slow and chunks small, it is
-right. Both predict, at each look, what the latency will be a window later. The one whose predictions were
-nearer of late is used.
+A host of a live flow processes chunks, and every chunk has a fixed cost. Where that cost is most of the
+latency, M/M/1 predicts far too little. Where hosts are slow and chunks small, M/M/1 is right. Both predict
+the latency one window ahead, again and again. The one whose recent predictions were closer is used.
 """
 
 from __future__ import annotations
@@ -18,47 +17,47 @@ from penstock.control.treat.decision import Bounds
 from penstock.state.arrays import Array
 
 _WEIGHT = 1 / 8
-"""Weight of the newest error, and of the newest cost."""
+"""Weight of the newest error, and of the newest cost, in their averages."""
 _BUSIEST = 0.95
-"""Load from which on a latency says nothing about what a chunk costs."""
+"""Load of a host from which on the cost of a chunk cannot be computed from its latency."""
 _LEAST_MS = 0.1
-"""Latencies below this are equal."""
+"""Latency in milliseconds below which all latencies count as equal."""
 _MM1, _CHUNKS = Mm1(), Chunks()
 
 
 @dataclass(frozen=True)
 class _Predicted:
-    """What was expected of the hosts of a step."""
+    """Predicted latencies of a step's hosts."""
 
     due_ms: float
-    """When it is to be compared with what came."""
+    """Time at which to compare the prediction with the actual latency."""
     placing: tuple[tuple[str, ...], bytes]
-    """The hosts, and who owned which slot."""
+    """The hosts, and the owner of each slot as bytes."""
     by_mm1: Floats
     by_chunks: Floats
 
 
 class Forecast:
-    """Compares what each projection predicted for a step with what came of it. Used by one thread.
+    """Compares the predictions of each projection with the actual latencies. Used by one thread.
 
     >>> from penstock.model import SLA, StepId
     >>> forecast, bounds = Forecast(), Bounds(SLA(100, 1000))
     >>> fast = Vitals.even(StepId("sum"), [2_000.0], hosts=1, service_rate=10_000.0, latency_ms=6.0)
     >>> for second in range(4):
     ...     now = forecast.fit(replace(fast, now_ms=1_000.0 * second), bounds)
-    >>> round(now.chunk_cost_ms, 1)  # M/M/1 had said an eighth of a millisecond
+    >>> round(now.chunk_cost_ms, 1)  # M/M/1 had predicted an eighth of a millisecond
     3.2
     """
 
     def __init__(self) -> None:
         self.cost_ms: float | None = None
-        """What a chunk seems to cost; None: not known yet."""
+        """Estimated fixed cost of a chunk in milliseconds; None before the first estimate."""
         self.errors: tuple[float, float] | None = None
-        """By how much M/M/1 and chunks were wrong of late: the logarithm of the ratio, on average."""
+        """Recent errors of M/M/1 and of chunks: the mean absolute logarithm of predicted over actual."""
         self._predicted: _Predicted | None = None
 
     def fit(self, vitals: Vitals, bounds: Bounds) -> Vitals:
-        """Look back and ahead; gives the vitals with the projection that fits better."""
+        """Check the last prediction and make a new one. Returns vitals that select the better projection."""
         rate, served, latency_ms = vitals.host_rate, vitals.service_rate, vitals.latency_ms
         placing = (tuple(map(str, vitals.hosts)), vitals.owner.tobytes())
         load = rate / served
@@ -88,7 +87,7 @@ class Forecast:
             return
         self._predicted = None
         if placing != then.placing or not known.any():
-            return  # slots have moved: it was about something else
+            return  # slots have moved, so the prediction no longer applies
         by_mm1, by_chunks = (
             float(np.mean(np.abs(np.log(_least(by[known]) / _least(came_ms[known])))))
             for by in (then.by_mm1, then.by_chunks)
@@ -99,5 +98,5 @@ class Forecast:
 
 
 def _least(latency_ms: Floats) -> Floats:
-    """Latencies that have a logarithm: not below what counts, nor without end."""
+    """The latencies limited to a range in which they have a logarithm."""
     return np.clip(latency_ms, _LEAST_MS, 1e9)

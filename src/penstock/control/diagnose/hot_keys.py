@@ -1,9 +1,9 @@
-"""Keys that alone are too much for a host.
+"""Hot keys: keys that alone overload a host.
 
-A slot can be moved, but a key cannot be cut in two: if one brings more records than a host can take,
-no treatment helps. What does, where partial states of a key can be merged, is to work in two stages:
-couriers combine the rows of each key first, and its host gets one record of each task. A policy names
-slots that are too hot for any host; couriers then count the keys in them; `HotKeys` says which is it.
+A slot can be moved, but a key cannot be divided. If one key has more records than a host can process, no
+treatment helps. If partial states of a key can be merged, processing it in two stages helps: couriers combine
+its rows first, and its host gets one record from each task. A policy names slots that are too hot for any
+host, couriers then count the keys in these slots, and `HotKeys` finds the hot ones.
 """
 
 from __future__ import annotations
@@ -20,49 +20,51 @@ from penstock.model import StepId
 from penstock.wire.report import HotKeyCount
 
 _EPOCHS = 5
-"""Epochs by whose counts keys are judged, and for which they are watched after trouble has gone."""
+"""Number of past epochs whose counts are used, and for which slots are watched after they cool down."""
 _LONGEST_MS = 24 * 3_600_000.0
 
 
 @dataclass(frozen=True)
 class HotKey:
-    """A key that alone is more than a host can take.
+    """A key that alone overloads a host.
 
     >>> HotKey(StepId("sum"), 12, "user=42", 5_200.0, 1.3, merges=False).text.split(", ")[0]
-    '130 % of what a host can take that does nothing else'
+    '130 % of the capacity of a host'
     """
 
     step: StepId
     slot: int
     key: str
     rate: float
-    """Records a second; at least that many."""
+    """Arrivals of the key in records per second; a lower limit."""
     share_of_host: float
-    """The same over the service rate of the fastest host."""
+    """`rate` over the service rate of the fastest host."""
     merges: bool
     """Whether the step's state merges, so that the key can be split in two stages."""
     two_stage: bool = False
-    """Whether it is, from the next epoch on."""
+    """Whether the key is split in two stages from the next epoch on."""
 
     @property
     def text(self) -> str:
-        """What that means and what can be done, to be read after the key and its rate."""
-        much = f"{self.share_of_host * 100:.0f} % of what a host can take that does nothing else"
+        """The load of the key and what can be done, to be read after the key and its rate."""
+        load = f"{self.share_of_host * 100:.0f} % of the capacity of a host"
         if self.two_stage:
             return (
-                f"{much}; it is split in two stages: couriers combine its rows first, and its "
-                "host gets one record of each task"
+                f"{load}; it is split in two stages: couriers combine its rows first, and its "
+                "host gets one record from each task"
             )
         if self.merges:
-            return f"{much}; it would be split in two stages, couriers combining its rows first"
+            return (
+                f"{load}; it would be split in two stages, with couriers combining its rows first"
+            )
         return (
-            f"{much}, and no treatment helps: all records of a key go to one host, and the state of "
-            "this step does not merge. Make several keys of it (a sub-key, with a later step to put "
-            "the results together), send fewer of its records, or use faster hosts"
+            f"{load}, and no treatment helps: all records of a key go to one host, and the state of "
+            "this step does not merge. Divide it into several keys (add a sub-key, and a later step "
+            "that combines the results), send fewer of its records, or use faster hosts"
         )
 
     def facts(self) -> dict[str, Any]:
-        """As the status of a query shows it."""
+        """JSON values for the status of a query."""
         names = ("slot", "key", "rate", "share_of_host", "two_stage", "text")
         return {name: getattr(self, name) for name in names}
 
@@ -76,10 +78,10 @@ def find(
     margin: float,
     merges: bool,
 ) -> tuple[HotKey, ...]:
-    """The keys that a host cannot take, less a margin; the hottest first.
+    """The keys that exceed the service rate of a host less the margin, hottest first.
 
-    `counts` are records by slot and key, `load` all records by slot, of the same epochs; `rate` is
-    records a second by slot now, and `service_rate` that of the fastest host.
+    `counts` are records by slot and key, and `load` all records by slot, both of the same epochs. `rate` are
+    the present arrivals by slot in records per second. `service_rate` is that of the fastest host.
 
     >>> counts = {(1, "user=42"): 90, (1, "user=7"): 10}
     >>> rate = np.array([10.0, 1_000.0])
@@ -87,23 +89,23 @@ def find(
     >>> hot.key, hot.rate, hot.share_of_host
     ('user=42', 900.0, 1.2)
     """
-    found = []
+    hot = []
     for (slot, key), count in counts.items():
         brings = float(rate[slot]) * count / max(int(load[slot]), count)
         if brings > (1 - margin) * service_rate > 0:
-            found.append(HotKey(step, slot, key, brings, brings / service_rate, merges))
-    return tuple(sorted(found, key=lambda hot: -hot.rate))
+            hot.append(HotKey(step, slot, key, brings, brings / service_rate, merges))
+    return tuple(sorted(hot, key=lambda key: -key.rate))
 
 
 class HotKeys:
-    """The hot keys of one step over time: what couriers shall watch, and whether in two stages.
+    """Tracks the hot keys of one step: the slots to watch, and whether to process keys in two stages.
 
-    After each epoch call `note`, then `look`; then the plan of the next one takes `watched` and
-    `two_stage`. Pure; used by one thread at a time.
+    Call `note` and then `look` after each epoch. The plan of the next epoch uses `watched` and `two_stage`.
+    Pure; used by one thread at a time.
 
-    When a key is split, its host no longer sees how much comes of it. So it stays split for a while
-    (`hold_ms`), and is then tried as it was; each time that it is found to be as hot as ever, it
-    stays split for twice as long.
+    While a key is split, its host no longer sees all of its records. So the key stays split for `hold_ms`
+    milliseconds, and is then tried without splitting. Each time it turns out to be still hot, it stays split
+    for twice as long.
 
     >>> hot = HotKeys(StepId("sum"), slots=2, merges=True)
     >>> rate = np.array([10.0, 1_000.0])
@@ -122,24 +124,24 @@ class HotKeys:
         self._noted: deque[tuple[Counter[tuple[int, str]], Ints]] = deque(maxlen=_EPOCHS)
         self._hot_slots: deque[frozenset[int]] = deque(maxlen=_EPOCHS)
         self.keys: tuple[HotKey, ...] = ()
-        """Those that are too hot now, or are split since they were."""
+        """Keys that are hot now, or are split because they were."""
 
     @property
     def watched(self) -> tuple[int, ...]:
-        """The slots whose keys couriers shall count."""
+        """Slots whose keys couriers should count."""
         return tuple(sorted(frozenset().union(*self._hot_slots)))
 
     @property
     def two_stage(self) -> bool:
-        """Whether couriers shall combine the rows of each key, whatever that costs them."""
+        """Whether couriers should combine the rows of each key even where that costs them more time."""
         return any(key.two_stage for key in self.keys)
 
     def note(self, counts: Iterable[HotKeyCount], load: Ints) -> None:
-        """What all couriers of an epoch counted: keys of watched slots, and all records by slot."""
+        """Add the counts of an epoch: those of keys in watched slots, and all records by slot."""
         of_keys: Counter[tuple[int, str]] = Counter()
-        for told in counts:
-            if told.step == self._step:
-                of_keys[told.slot, told.key] += told.count
+        for count in counts:
+            if count.step == self._step:
+                of_keys[count.slot, count.key] += count.count
         watched = np.zeros(self._slots, np.bool_)
         watched[[slot for slot, _ in of_keys]] = True
         self._noted.append((of_keys, np.where(watched, load, 0)))
@@ -153,10 +155,11 @@ class HotKeys:
         margin: float,
         dry_run: bool = False,
     ) -> tuple[HotKey, ...]:
-        """What is too hot now: `keys`. `hot_slots` are those that a policy found too hot to move,
-        `rate` is that of all slots, `service_rate` that of the fastest host; nan if not known.
+        """Update and return `keys`.
 
-        In a dry run nothing is split.
+        `hot_slots` are the slots that a policy found too hot to move. `rate` are the arrivals of all slots in
+        records per second. `service_rate` is that of the fastest host, nan if unknown. In a dry run, no key
+        is split.
         """
         if self.two_stage and now_ms < self._until_ms:
             return self.keys
@@ -175,6 +178,6 @@ class HotKeys:
         self.keys = tuple(replace(key, two_stage=True) for key in self.keys)
         self._until_ms = now_ms + self._hold_ms
         self._hold_ms = min(2 * self._hold_ms, _LONGEST_MS)
-        # what is counted from now on is combined, and says nothing of how hot a key is
+        # from now on rows are combined before they are counted, which hides how hot a key is
         self._noted.clear()
         self._hot_slots.clear()

@@ -1,4 +1,4 @@
-"""What the hosts of a step are up against: the values that strategies are searched on."""
+"""Load of a step's hosts, in the form that the search for strategies needs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Flags = npt.NDArray[np.bool_]
 
 
 def service_rates(vitals: Vitals) -> Floats | None:
-    """Per host: its service rate, or the mean of the others' until it has worked; None if none has.
+    """Service rate of each host, with the mean for hosts that have not worked yet; None if none has.
 
     >>> from penstock.model import StepId
     >>> service_rates(Vitals.even(StepId("sum"), [1.0, 1.0], hosts=2, service_rate=9.0)).tolist()
@@ -32,7 +32,7 @@ def service_rates(vitals: Vitals) -> Floats | None:
 
 @dataclass(frozen=True, eq=False)
 class Load:
-    """Who owns what, what arrives for it, and what each host could take. Never changed in place.
+    """Owners of slots, arrivals, and capacities of hosts. Never changed in place.
 
     >>> from penstock.control.diagnose.project import Mm1
     >>> from penstock.model import SLA, StepId
@@ -45,15 +45,16 @@ class Load:
     """
 
     owner: Ints
-    """Per slot: the index of its host."""
+    """Index of each slot's host."""
     slot_rate: Floats
+    """Arrivals per slot in records per second."""
     slot_latency_ms: Floats
     rate: Floats
-    """Per host: records a second that arrive for its slots."""
+    """Arrivals per host in records per second."""
     capacity: Floats
-    """Per host: arrivals at which it could not keep up any more."""
+    """Arrivals per host at which it can no longer keep up, in records per second."""
     gain: Floats
-    """Per host: see `penstock.control.diagnose.project`."""
+    """Gain of each host's projected latency: see `penstock.control.diagnose.project`."""
 
     @staticmethod
     def of(vitals: Vitals, bounds: Bounds, projection: Projection) -> Load | None:
@@ -76,24 +77,24 @@ class Load:
 
     @property
     def slack(self) -> Floats:
-        """Per host: the inverse of the projected latency; below zero where it cannot keep up."""
+        """Inverse of each host's projected latency; below zero for a host that cannot keep up."""
         slack: Floats = (self.capacity - self.rate) / self.gain
         return slack
 
     @property
     def latency_ms(self) -> Floats:
-        """Per host: what its latency would settle at."""
+        """Projected latency of each host in milliseconds; inf if it cannot keep up."""
         slack = self.slack
         latency: Floats = np.divide(1.0, slack, out=np.full(len(slack), np.inf), where=slack > 0)
         return latency
 
     def movable(self, source: int) -> tuple[Ints, int]:
-        """The slots of a host that may go, in the order in which they should, and how many may.
+        """The slots of a host that may move, in the order in which they should, and the maximum number.
 
-        Those with the least latency first: a moved slot pays with a pause, which who is well off can
-        best afford. Slots without arrivals stay, since moving them changes nothing. A slot that
-        alone is more than any host can take would only take its trouble with it: such ones come
-        last, and the greatest of them stays. A host keeps one slot at least.
+        Slots with the least latency come first, since they can best afford the pause of a move. Slots
+        without arrivals stay, because moving them changes nothing. A slot that overloads any host would
+        overload the target too. Such slots come last, and the largest of them stays. A host keeps at least
+        one slot.
         """
         slots = np.flatnonzero(self.owner == source)
         rates = self.slot_rate[slots]
@@ -105,11 +106,11 @@ class Load:
         return movable, min(len(movable), len(slots) - 1)
 
     def hottest(self, host: int) -> float:
-        """The rate of the slot that brings a host the most."""
+        """Arrivals of a host's busiest slot in records per second."""
         return float(self.slot_rate[self.owner == host].max(initial=0.0))
 
     def moved(self, slots: Ints, source: int, target: int) -> Load:
-        """With these slots of the source at the target."""
+        """The load after these slots have moved from source to target."""
         owner, rate = self.owner.copy(), self.rate.copy()
         owner[slots] = target
         amount = self.slot_rate[slots].sum()
@@ -118,7 +119,7 @@ class Load:
         return replace(self, owner=owner, rate=rate)
 
     def with_host(self, like: int) -> Load:
-        """With one more host, which owns nothing yet and is as fast as another."""
+        """The load with one more host, which owns no slots and is as fast as host `like`."""
         return replace(
             self,
             rate=np.append(self.rate, 0.0),

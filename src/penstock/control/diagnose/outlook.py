@@ -1,4 +1,4 @@
-"""What a step looks like as a whole, now or with treatments done: figures to expect them by."""
+"""Outlook of a step: its hosts, load and latency, now or as expected after treatments."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from penstock.control.treat.decision import Bounds
 
 @dataclass(frozen=True)
 class Outlook:
-    """How many hosts there are, and how the worst of them does.
+    """Number of hosts of a step, with the load and latency of the worst host.
 
     >>> from penstock.model import SLA, StepId
     >>> vitals = Vitals.even(StepId("sum"), [60.0, 20.0], hosts=2, service_rate=100.0)
@@ -27,13 +27,13 @@ at 25 ms instead of 50 ms
 
     hosts: int
     load: float
-    """The busiest host: what arrives for it over its service rate; nan if none is known."""
+    """Load of the busiest host: its arrivals over its service rate; nan if no service rate is known."""
     latency_ms: float
-    """The worst projected latency; inf if a host cannot keep up, nan if no service rate is known."""
+    """Worst projected latency; inf if a host cannot keep up, nan if no service rate is known."""
 
     @staticmethod
     def of(vitals: Vitals, bounds: Bounds) -> Outlook:
-        """The step as these vitals have it, by the projection that fits them."""
+        """The outlook of a step with these vitals, by the projection that fits its engine."""
         served = service_rates(vitals)
         if served is None:
             return Outlook(len(vitals.hosts), math.nan, math.nan)
@@ -42,26 +42,26 @@ at 25 ms instead of 50 ms
         return Outlook(len(vitals.hosts), float((rate / served).max()), float(latencies.max()))
 
     def instead_of(self, other: Outlook) -> str:
-        """This outlook in words, beside what there was."""
+        """Text that compares this outlook with an earlier one."""
         before = "as before" if self.hosts == other.hosts else f"instead of {other.hosts:,}"
-        told = [f"{hosts_text(self.hosts)} {before}"]
+        parts = [f"{hosts_text(self.hosts)} {before}"]
         if not math.isnan(self.load) and not math.isnan(other.load):
-            told += [
+            parts += [
                 f"the busiest at {100 * self.load:.0f} % of its service rate "
                 f"instead of {100 * other.load:.0f} %",
                 f"latency to settle at {milliseconds_text(self.latency_ms)} "
                 f"instead of {milliseconds_text(other.latency_ms)}",
             ]
-        return ", ".join(told)
+        return ", ".join(parts)
 
     def facts(self) -> dict[str, float | None]:
-        """As the journal has it."""
+        """JSON values for the journal."""
         load, latency_ms = finite(self.load, 4), finite(self.latency_ms)
         return {"hosts": self.hosts, "load": load, "latency_ms": latency_ms}
 
 
 def finite(figure: float, digits: int = 1) -> float | None:
-    """A figure for JSON: rounded, and None where it is not known or without end.
+    """A figure for JSON: rounded, or None if it is unknown or infinite.
 
     >>> finite(12.345), finite(math.inf), finite(math.nan)
     (12.3, None, None)
@@ -70,7 +70,7 @@ def finite(figure: float, digits: int = 1) -> float | None:
 
 
 def milliseconds_text(figure: float) -> str:
-    """A latency for people.
+    """A latency as text.
 
     >>> milliseconds_text(1640.2), milliseconds_text(math.inf), milliseconds_text(math.nan)
     ('1,640 ms', '∞', 'unknown')
@@ -81,5 +81,5 @@ def milliseconds_text(figure: float) -> str:
 
 
 def hosts_text(hosts: int) -> str:
-    """A number of hosts for people."""
+    """A number of hosts as text, such as "1 host" or "2 hosts"."""
     return f"{hosts:,} host" if hosts == 1 else f"{hosts:,} hosts"

@@ -1,4 +1,4 @@
-"""What a policy remembers of a step: how high arrivals were of late, and what was too few for them."""
+"""Memory of a policy: recent peaks of arrivals, and numbers of hosts that were too few."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ _LONGEST_MS = 24 * 3_600_000.0
 
 
 class Peaks:
-    """Remembers the rates of all slots over some time, to tell what a host would have had to bear.
+    """Remembers the rates of all slots for some time, to compute the peak that a host would have had.
 
-    The peaks of single slots, added up, are too much: slots seldom peak together. So whole sets of
-    rates are kept: of each of 32 parts of the time those of the moment when the sum was highest.
+    The sum of the slots' own peaks would be too high, since slots seldom peak together. So the time is
+    divided into 32 parts, and for each part the rates of all slots at its highest total are kept.
 
     >>> peaks = Peaks(memory_ms=3_000)
     >>> for now, rates in enumerate(([5.0, 1.0, 1.0], [1.0, 5.0, 2.0], [1.0, 1.0, 1.0], [2.0, 1.0, 1.0])):
@@ -33,9 +33,9 @@ class Peaks:
         self._since_ms = self._now_ms = -np.inf
 
     def note(self, now_ms: float, rate: Floats) -> None:
-        """The rates of all slots at this time, which is later than any that was noted.
+        """Add the rates of all slots at `now_ms`, which is later than in the last call.
 
-        After a long gap, or with another number of slots, memory begins anew.
+        After a long gap, or with another number of slots, the memory is cleared first.
         """
         gap_ms = now_ms - self._now_ms
         if not 0 <= gap_ms <= self.memory_ms / 2 or len(rate) != self._rates.shape[1]:
@@ -49,18 +49,18 @@ class Peaks:
 
     @property
     def ready(self) -> bool:
-        """Whether the whole time is remembered."""
+        """Whether rates of the last `memory_ms` milliseconds are known."""
         return self._now_ms - self._since_ms >= self.memory_ms
 
     def per_host(self, owner: Ints, hosts: int) -> Floats:
-        """Per host: the most that arrived for the slots that it has now, at one time."""
+        """Peak arrivals per host, for its present slots together, in records per second."""
         number = int(self._now_ms * _BINS / self.memory_ms)
         peaks: Floats = _per_host(self._rates, self._bin, number - _BINS, owner, hosts)
         return peaks
 
 
 class Lessons:
-    """Remembers which numbers of hosts were too few, and for what rate of the whole step.
+    """Remembers numbers of hosts that were too few, with the rate of the whole step at that time.
 
     >>> lessons = Lessons(memory_ms=300_000)
     >>> lessons.note(0.0, hosts=3, rate=900.0)
@@ -73,11 +73,13 @@ class Lessons:
     def __init__(self, memory_ms: float) -> None:
         self.memory_ms = memory_ms
         self._too_few: dict[int, tuple[float, float, float]] = {}
-        """hosts -> until when that is remembered, for how long it was, and the least such rate."""
+        """By number of hosts: the time until which to remember, for how long, and the lowest such rate."""
 
     def note(self, now_ms: float, hosts: int, rate: float) -> None:
-        """Take in that `hosts` are not enough for this rate. Learnt again soon after it was forgotten, it is
-        remembered for twice as long."""
+        """Remember that `hosts` are not enough for this rate.
+
+        If that was forgotten only recently, it is remembered for twice as long.
+        """
         until_ms, for_ms, known = self._too_few.get(hosts, (-np.inf, self.memory_ms, np.inf))
         if now_ms < until_ms:
             rate = min(known, rate)
@@ -87,7 +89,7 @@ class Lessons:
         self._too_few[hosts] = (now_ms + for_ms, for_ms, rate)
 
     def forbid(self, now_ms: float, hosts: int, rate: float) -> bool:
-        """Whether as many hosts, or more, were too few for as much, or less."""
+        """Whether this many hosts or more were too few for this rate or a lower one."""
         return any(
             hosts <= few and rate >= much and now_ms < until_ms
             for few, (until_ms, _, much) in self._too_few.items()

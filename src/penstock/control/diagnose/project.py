@@ -1,10 +1,9 @@
-"""Projected latency: what a host's latency would settle at if its arrivals stayed as they are.
+"""Projected latency: the latency that a host would settle at if its arrivals stayed as they are.
 
-Every projection here has one form: `gain / (capacity - rate)`, where capacity and gain of a host
-follow from its service rate. A host whose arrivals reach its capacity cannot keep up: infinite.
-The form matters to the strategies: a latency is small where `slack = (capacity - rate) / gain`, its
-inverse, is large, and slack is linear in the rate and goes on below zero, so that overloaded hosts
-can be compared too.
+Every projection has the form `gain / (capacity - rate)`, where capacity and gain of a host follow from its
+service rate. If arrivals reach the capacity, the host cannot keep up and its projected latency is infinite.
+Strategies use the inverse, `slack = (capacity - rate) / gain`. It is linear in the rate and continues below
+zero, so that overloaded hosts can be compared too.
 """
 
 from __future__ import annotations
@@ -19,23 +18,23 @@ from penstock.control.examine.vitals import Floats, Vitals
 from penstock.control.treat.decision import Bounds
 
 _NEXT_TO_NOTHING_MS = 1e-6
-"""A gain is never zero, so that slack stays finite where an epoch costs nothing."""
+"""Minimum cost of an epoch in milliseconds, so that the gain is never 0 and slack stays finite."""
 
 
 class Projection(ABC):
-    """How latency follows from arrivals and service rate. Arrays are over hosts."""
+    """A model of latency as a function of arrivals and service rate. Arrays are over hosts."""
 
     @abstractmethod
     def capacity(self, service_rate: Floats, bounds: Bounds) -> Floats:
-        """Arrivals a second at which a host's latency would grow without end."""
+        """Arrivals in records per second at which a host's latency would grow without limit."""
 
     @abstractmethod
     def gain(self, service_rate: Floats, bounds: Bounds, cost_ms: float) -> Floats:
-        """The projected latency, times what is left to the capacity: the same for every rate."""
+        """The projected latency times (capacity - rate), which is the same for every rate."""
 
     @abstractmethod
     def bound_ms(self, bounds: Bounds) -> float:
-        """What the projected latency must not exceed."""
+        """Maximum projected latency in milliseconds that keeps the SLA."""
 
     def latency_ms(
         self,
@@ -44,7 +43,7 @@ class Projection(ABC):
         bounds: Bounds,
         cost_ms: float = 0.0,
     ) -> Floats:
-        """The latency that each host would settle at; inf where it cannot keep up."""
+        """The latency that each host would settle at; inf if it cannot keep up."""
         served = np.asarray(service_rate, dtype=np.float64)
         spare = self.capacity(served, bounds) - np.asarray(rate, dtype=np.float64)
         gain = self.gain(served, bounds, cost_ms)
@@ -54,10 +53,10 @@ class Projection(ABC):
 
 @dataclass(frozen=True)
 class Mm1(Projection):
-    """StreamSwitch's form, for an engine that works on each record as it comes.
+    """StreamSwitch's projection, for an engine that processes each record as it comes.
 
-    The sojourn time of an M/M/1 queue, of whose service rate the margin is not counted on. It is
-    compared with the step's own part of the bound.
+    It is the sojourn time of an M/M/1 queue whose service rate is reduced by the margin. It is compared with
+    the step's own part of the bound.
 
     >>> from penstock.model import SLA
     >>> bounds = Bounds(SLA(1000, 1000), margin=0.1)
@@ -77,13 +76,13 @@ class Mm1(Projection):
 
 @dataclass(frozen=True)
 class Epochs(Projection):
-    """For an engine of epochs that follow each other without a pause.
+    """Projection for an engine whose epochs follow each other without a pause.
 
-    An epoch of length D brings what arrived during the one before: rate * D records, which take
-    the host rate * D / capacity, besides the fixed cost. So D settles at cost / (1 - rate /
-    capacity). A record waits for half an epoch on average and is done with the next one: 1.5 D.
-    The steps of a flow run one after another within an epoch: a step has only its part of the
-    time, and the result is compared with the whole bound.
+    An epoch of length D brings the rate * D records that arrived during the one before. They take the host
+    rate * D / capacity, in addition to the fixed cost. So D settles at cost / (1 - rate / capacity). A
+    record waits for half an epoch on average and is done with the next one: 1.5 D. The steps of a flow run
+    one after another within an epoch, so a step has only its part of the time, and the result is compared
+    with the whole bound.
 
     >>> from penstock.model import SLA
     >>> bounds = Bounds(SLA(1000, 1000), margin=0.0)
@@ -92,7 +91,7 @@ class Epochs(Projection):
     """
 
     settle: float = 1.5
-    """Latency of a record on average, in lengths of an epoch."""
+    """Mean latency of a record, in epoch lengths."""
 
     def capacity(self, service_rate: Floats, bounds: Bounds) -> Floats:
         return (1.0 - bounds.margin) * bounds.time * service_rate
@@ -107,9 +106,9 @@ class Epochs(Projection):
 
 @dataclass(frozen=True)
 class Chunks(Epochs):
-    """For a live engine whose chunks follow each other: an epoch of its own for each step.
+    """Projection for a live engine, where a chunk takes the place of an epoch, in each step by itself.
 
-    A host works on one chunk while the next one gathers. The result is compared with the step's own part of
+    A host processes one chunk while the next one fills. The result is compared with the step's own part of
     the bound.
 
     >>> from penstock.model import SLA
@@ -129,7 +128,7 @@ _MM1, _EPOCHS, _CHUNKS = Mm1(), Epochs(), Chunks()
 
 
 def fitting(vitals: Vitals) -> Projection:
-    """The projection for the engine that the vitals come from: by what costs something in it.
+    """The projection for the engine of these vitals, chosen by the fixed costs that it has.
 
     >>> from penstock.model import StepId
     >>> fitting(Vitals.even(StepId("sum"), [1.0], hosts=1, service_rate=9.0))

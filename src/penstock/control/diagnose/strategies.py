@@ -1,12 +1,11 @@
-"""Unit strategies: which slots should go from which host to which, for each kind of treatment.
+"""Unit strategies: the best slots to move, and between which hosts, for each kind of treatment.
 
-The best one is that under which the greatest projected latency becomes smallest (StreamSwitch). All
-of them are searched on slack, the inverse of latency (see `penstock.control.diagnose.project`), so that they
-are good advice also where no host can keep up.
+The best strategy minimises the greatest projected latency (StreamSwitch). The search uses slack, the inverse
+of latency (see `penstock.control.diagnose.project`), so that it works even if no host can keep up.
 
-    balance     from a source to whichever other host leaves both best off
-    scale out   from a source to a new host, which is taken to be as fast as the source
-    scale in    all slots of one host to one other, so that what remains is best off
+    balance     from a source to the host that gives the best result for both
+    scale out   from a source to a new host, which is assumed to be as fast as the source
+    scale in    all slots of one host to one other, with the best result for the remaining hosts
 """
 
 from __future__ import annotations
@@ -24,17 +23,17 @@ from penstock.control.treat.decision import Bounds, Kind, Treatment, new_host
 
 
 class Move(NamedTuple):
-    """Slots that should go from one host to another, by index."""
+    """Slots that should go from one host to another. Hosts are indices."""
 
     slots: Ints
     source: int
     target: int
     slack: float
-    """The lesser slack of the hosts that have slots afterwards, of these two."""
+    """The lesser slack of the two hosts after the move, or the target's if the source has no slots left."""
 
 
 def best_balance(load: Load, source: int) -> Move | None:
-    """What to move off the source, and where; None if no move leaves it and the target better off."""
+    """The best move from the source to another host; None if no slot can move."""
     slots, most = load.movable(source)
     if most < 1 or load.hosts < 2:
         return None
@@ -45,9 +44,9 @@ def best_balance(load: Load, source: int) -> Move | None:
 
 
 def best_scale_out(load: Load, source: int) -> tuple[Load, Move] | None:
-    """The load with a new host, its last one, and what to move there; None if nothing can be.
+    """The load with a new host, which is its last one, and the best move to it; None if no slot can move.
 
-    A source without arrivals gives half of its slots.
+    A source without arrivals gives away half of its slots.
     """
     grown = load.with_host(source)
     if load.rate[source] > 0:
@@ -61,10 +60,10 @@ def best_scale_out(load: Load, source: int) -> tuple[Load, Move] | None:
 
 
 def best_scale_in(load: Load, floor: float = -np.inf) -> Move | None:
-    """Which host should give all it has to which other; None if none may.
+    """The best move of all slots of one host to another; None if there is none.
 
-    The slacks of what remains are, from the least on, as great as they can be. The target's slack
-    must not fall below `floor`.
+    The best move leaves the greatest slacks at the remaining hosts, compared from the least one on. The
+    target's slack must not fall below `floor`.
     """
     if load.hosts < 2:
         return None
@@ -77,10 +76,10 @@ def best_scale_in(load: Load, floor: float = -np.inf) -> Move | None:
 
 
 def best_spread(load: Load, floor: float, targets: int = 4) -> list[Move]:
-    """How one host could give all it has to several others that keep a slack of `floor`; or nothing.
+    """Moves of all slots of one host to several others that keep a slack of `floor`; empty if none fit.
 
-    Where no single host has room for all slots of another, some together may. The host with the
-    fewest arrivals goes, its slots to those with the most slack, the largest slots first.
+    Where no single host has room for all slots of another, several together may. The host with the fewest
+    arrivals leaves. Its slots go to the hosts with the most slack, the largest slots first.
     """
     if load.hosts < 3:
         return []
@@ -88,7 +87,7 @@ def best_spread(load: Load, floor: float, targets: int = 4) -> list[Move]:
     slots = np.flatnonzero(load.owner == source)
     rates = load.slot_rate[slots]
     total = rates.sum()
-    # The host's rate may be held higher than that of its slots: then so are they, in proportion.
+    # The host's rate may include a reserve. Then its slots get the same reserve in proportion.
     rates = rates * (load.rate[source] / total) if total > 0 else rates
     order = np.argsort(-rates, kind="stable")
     chosen = np.argsort(-load.slack, kind="stable")
@@ -103,7 +102,7 @@ def best_spread(load: Load, floor: float, targets: int = 4) -> list[Move]:
 
 
 def _cut(load: Load, slots: Ints, most: int, source: int, target: int) -> Move | None:
-    """The slots, of those in their order, that should go from source to target."""
+    """The move from source to target with the best choice of these slots, which are in order."""
     spare, gain = load.capacity - load.rate, load.gain
     chosen, slack = kernels.choose(
         load.slot_rate[slots], most, spare[source], gain[source], spare[target], gain[target]
@@ -112,7 +111,7 @@ def _cut(load: Load, slots: Ints, most: int, source: int, target: int) -> Move |
 
 
 def balance(vitals: Vitals, bounds: Bounds, projection: Projection) -> Treatment | None:
-    """The best balancing off the host with the greatest projected latency.
+    """The best balance for the host with the greatest projected latency; None if there is none.
 
     >>> from penstock.control.diagnose.project import Mm1
     >>> from penstock.model import SLA, StepId
@@ -128,7 +127,9 @@ def balance(vitals: Vitals, bounds: Bounds, projection: Projection) -> Treatment
 def scale_out(
     vitals: Vitals, bounds: Bounds, projection: Projection, source: int | None = None
 ) -> Treatment | None:
-    """The best division of a host with a new one, by default of that with the greatest latency.
+    """The best scale-out from a host to a new one; None if there is none.
+
+    The source is the host with the greatest projected latency unless `source` is set.
 
     >>> from penstock.control.diagnose.project import Mm1
     >>> from penstock.model import SLA, StepId
@@ -139,12 +140,12 @@ def scale_out(
     load = Load.of(vitals, bounds, projection)
     if load is None:
         return None
-    found = best_scale_out(load, int(load.slack.argmin()) if source is None else source)
-    return None if found is None else treatment(vitals, load, found[1])
+    best = best_scale_out(load, int(load.slack.argmin()) if source is None else source)
+    return None if best is None else treatment(vitals, load, best[1])
 
 
 def scale_in(vitals: Vitals, bounds: Bounds, projection: Projection) -> Treatment | None:
-    """The best host to do without.
+    """The best scale-in; None if there is none.
 
     >>> from penstock.control.diagnose.project import Mm1
     >>> from penstock.model import SLA, StepId
@@ -158,7 +159,7 @@ def scale_in(vitals: Vitals, bounds: Bounds, projection: Projection) -> Treatmen
 
 
 def treatment(vitals: Vitals, load: Load, move: Move) -> Treatment:
-    """A move as a treatment, with what it is expected to bring as the reason."""
+    """The treatment for a move, with the expected effect as its reason."""
     source, hosts = vitals.hosts[move.source], len(vitals.hosts)
     gives_all = len(move.slots) == np.count_nonzero(load.owner == move.source)
     target = vitals.hosts[move.target] if move.target < hosts else new_host(1)

@@ -1,4 +1,4 @@
-"""Compiled searches of the strategies. Hosts are given by spare rate (capacity - rate) and gain.
+"""Compiled searches of the strategies. Arrays over hosts: the spare rate (capacity - rate) and the gain.
 
 Slack is spare / gain, the inverse of the projected latency: the larger, the better.
 """
@@ -9,22 +9,22 @@ import numpy as np
 from numba import njit
 
 _SAME = 1e-12
-"""Slacks that differ by less are the same, but for the rounding."""
+"""Difference below which two slacks are equal except for rounding."""
 
 
 @njit(cache=True, nogil=True)
 def best_pair(spare, gain, rate, floor):  # type: ignore[no-untyped-def]
     """The source and target whose merging leaves the best slacks; (-1, -1) if none is allowed.
 
-    Best: the slacks of the remaining hosts, in ascending order, are lexicographically greatest.
-    Only pairs whose target keeps a slack of `floor` are allowed.
+    The best slacks are those that, in ascending order, are lexicographically greatest over the remaining
+    hosts. Only pairs whose target keeps a slack of `floor` are allowed.
 
-    No vector is built. Which of two multisets of one size comes first in that order depends only
-    on the smallest value that they do not hold equally often. So what both hold may be left out:
-    instead of "all hosts less source and target, plus the merged one" for each of two pairs, compare
-    {merged 1, source 2, target 2} with {merged 2, source 1, target 1}. It follows that for a given
-    source the best target is the one with the greatest merged slack (the lesser own slack in a tie),
-    since no merged slack is above the target's own.
+    No sorted vectors are needed. Which of two multisets of the same size comes first depends only on the
+    smallest value that they do not contain equally often, so common values cancel out. Instead of comparing
+    "all hosts less source and target, plus the merged host" for two pairs, it is enough to compare
+    {merged 1, source 2, target 2} with {merged 2, source 1, target 1}. No merged slack is above the
+    target's own. So the best target for a source is the one with the greatest merged slack, and in a tie
+    the one with the lesser slack of its own.
     """
     hosts = len(spare)
     inverse = 1.0 / gain
@@ -59,27 +59,27 @@ def best_pair(spare, gain, rate, floor):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def _cut(moved, spare_s, gain_s, spare_t, gain_t):  # type: ignore[no-untyped-def]
-    """How many of the first slots should go, and the lesser slack of source and target then.
+    """The number of first slots to move, the lesser slack of source and target then, and the even level.
 
-    `moved[j]` is the rate of the first j slots. The source's slack rises with it and the target's
-    falls: the best cut is next to where they meet.
+    `moved[j]` is the rate of the first j slots. As it rises, the source's slack rises and the target's
+    falls. The best cut is next to the level at which they meet.
     """
     level = (spare_t * gain_s - spare_s * gain_t) / (gain_s + gain_t)
     below = max(np.searchsorted(moved, level, side="right") - 1, 0)
     count, slack = 0, -np.inf
     for j in range(below, min(below + 2, len(moved))):
-        found = min((spare_s + moved[j]) / gain_s, (spare_t - moved[j]) / gain_t)
-        if found > slack:
-            count, slack = j, found
+        lesser = min((spare_s + moved[j]) / gain_s, (spare_t - moved[j]) / gain_t)
+        if lesser > slack:
+            count, slack = j, lesser
     return count, slack, level
 
 
 @njit(cache=True, nogil=True)
 def best_target(moved, source, spare, gain):  # type: ignore[no-untyped-def]
-    """The host for which the lesser slack of it and the source becomes greatest, or -1.
+    """The target that makes the lesser slack of source and target greatest; -1 if there is none.
 
-    If slots could be cut at will, both would end up with `even`. Less is all that can be had, so the
-    most promising host comes first, and then only those that could still be better.
+    If slots could be divided freely, both hosts would end up with a slack of `even`. This is an upper
+    bound. So the host with the highest bound is tried first, and then only those that could be better.
     """
     even = (spare + spare[source]) / (gain + gain[source])
     even[source] = -np.inf
@@ -96,11 +96,11 @@ def best_target(moved, source, spare, gain):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def choose(rates, most, spare_s, gain_s, spare_t, gain_t):  # type: ignore[no-untyped-def]
-    """Which slots go, at most so many, given their rates in the order in which they should.
+    """Flags of the slots to move, at most `most` of them, and the resulting slack.
 
-    The best number of first slots; or, where this leaves less slack than can be had, all that fit
-    below the level at which source and target would be even, taken in the same order, perhaps with
-    the smallest one that does not.
+    `rates` are the rates of the slots, in the order in which they should move. One candidate is the best
+    number of first slots. The other is all slots that fit below the level at which source and target would
+    be even, taken in the same order, perhaps with the smallest slot that does not fit. The better one wins.
     """
     moved = np.zeros(len(rates) + 1)
     for j in range(len(rates)):
@@ -131,9 +131,9 @@ def choose(rates, most, spare_s, gain_s, spare_t, gain_t):  # type: ignore[no-un
 
 @njit(cache=True, nogil=True)
 def spread(rates, spare, gain, floor):  # type: ignore[no-untyped-def]
-    """Per slot: the target where it leaves the most slack; all -1 if there is no room for all.
+    """For each slot, the target that it leaves with the most slack; all -1 if not all slots fit.
 
-    `spare` becomes what is left to each target.
+    Reduces `spare` to the spare rate left at each target.
     """
     places = np.full(len(rates), -1, np.int64)
     for slot in range(len(rates)):

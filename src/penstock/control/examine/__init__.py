@@ -1,1 +1,1 @@
-"""Examine: from counters of couriers and hosts to `Vitals`: rates, latencies, backlogs of a step."""
+"""Examine: turns counters of couriers and hosts into `Vitals`, a step's rates, latencies and backlogs."""

@@ -1,4 +1,4 @@
-"""Arrivals without their noise: a rate that chance alone explains is taken for its mean."""
+"""Removes noise from arrival rates: a rate that differs from its mean only by chance counts as the mean."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from numba import njit
 from penstock.control.examine.vitals import Floats, Vitals
 
 _SURE = 1.5
-"""The newest arrivals are looked at anew in every time slot: more chances for noise to look like more."""
+"""Factor on the noise for the newest arrivals. They are checked in every time slot, so that noise has more
+chances to look like a burst."""
 
 
 class Calm:
-    """Remembers the mean rate of every slot, and tells real changes from noise.
+    """Keeps the mean rate of every slot, and separates real changes from noise.
 
-    Records that come independently of each other vary, over a window, by the square root of their
-    number. A host whose arrivals are within `deviations` of that from their mean of late is taken to
-    get the mean; one that is beyond gets what it gets. So a steady load looks steady. Where the newest
-    arrivals alone are beyond all noise above that, a burst begins: the host is taken to get as much
-    from now on, though the window has seen little of it yet.
+    The number of independent records in a window varies by its square root. If the arrivals of a host are
+    within `deviations` times that of their recent mean, the mean is used; otherwise the actual rate. So a
+    steady load looks steady. If the newest arrivals alone exceed all noise, a burst has begun. Their rate is
+    used then, although the window contains little of the burst yet.
 
     >>> from penstock.model import StepId
     >>> calm, steady = Calm(mean_ms=10_000.0, deviations=4.0), [50.0, 50.0]
@@ -39,13 +39,13 @@ class Calm:
         self._since_ms = self._now_ms = -np.inf
 
     def of(self, vitals: Vitals, window_s: float) -> Vitals:
-        """These vitals with the noise taken out of their rates. To be called with each new ones."""
+        """The vitals with noise removed from their rates. Call it with the vitals of every evaluation."""
         gap_ms = vitals.now_ms - self._now_ms
         if not 0 <= gap_ms <= self.mean_ms or len(self._mean) != len(vitals.rate):
             self._mean = vitals.rate.copy()
             self._since_ms, gap_ms = vitals.now_ms, 0.0
         self._now_ms = vitals.now_ms
-        # At first the mean is that of all there was.
+        # At first, the mean is over all the time seen.
         seen_ms = vitals.now_ms - self._since_ms
         weight = min(1.0, gap_ms / min(self.mean_ms, seen_ms)) if seen_ms else 0.0
         newest, newest_s = vitals.newest_rate, vitals.newest_ms / 1000.0
@@ -62,7 +62,7 @@ class Calm:
 def _calmed(  # type: ignore[no-untyped-def]
     rate, newest, mean, owner, hosts, weight, deviations, window_s, newest_s
 ):
-    """The rates to go by; brings `mean` up to date."""
+    """The rates without noise. Updates `mean`."""
     now, usual, fresh = np.zeros(hosts), np.zeros(hosts), np.zeros(hosts)
     for slot in range(len(rate)):
         host = owner[slot]
@@ -76,7 +76,7 @@ def _calmed(  # type: ignore[no-untyped-def]
         noise = deviations * np.sqrt(usual[host])
         beyond = fresh[host] - max(now[host], usual[host])
         if now[host] > 0 and beyond > _SURE * noise / np.sqrt(newest_s):
-            # each slot as the window has it, since a single slot's newest arrivals are all noise
+            # in the window's proportions, since the newest arrivals of a single slot are all noise
             result[slot] = rate[slot] * fresh[host] / now[host]
         elif abs(now[host] - usual[host]) <= noise / np.sqrt(window_s):
             result[slot] = mean[slot]

@@ -1,4 +1,4 @@
-"""What epochs cost however little they bring, and how much of one each step can have."""
+"""The fixed cost of epochs, and the share of an epoch's time that each step can use."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ from collections.abc import Mapping
 from statistics import median
 
 _EPOCHS = 31
-"""Epochs that are looked back on: a treatment, or a pause of the machine, spoils a few of them."""
+"""Number of past epochs to take the median of. Treatments and pauses of the machine distort a few."""
 
 
 class EpochCost:
-    """The fixed part of an epoch: what is left of its length without the hosts' useful time.
+    """Measures the fixed cost of an epoch: its length without the hosts' useful time.
 
-    Of the pause between two epochs only the shortest counts, since a query also waits for rows.
+    The shortest pause between two epochs is part of it. Longer pauses are not, since a query may have
+    waited for rows in them.
 
     >>> cost = EpochCost()
     >>> cost.note(started_ms=0, done_ms=300, useful_ms=100)
@@ -29,12 +30,14 @@ class EpochCost:
         self._done_ms: float | None = None
 
     def skip(self, done_ms: float) -> None:
-        """An epoch is done that says nothing of it: with burst workers beside hosts, what an epoch takes
-        is not the sum of its parts. Taken for a cost, it would make room for longer epochs."""
+        """Skip an epoch in which burst workers ran in parallel with hosts.
+
+        Its length is not the sum of its parts. Counting it would raise the cost and allow longer epochs.
+        """
         self._done_ms = done_ms
 
     def note(self, started_ms: float, done_ms: float, useful_ms: float) -> None:
-        """An epoch is done, in which the hosts of each step, the slowest of them, worked so long."""
+        """Record an epoch. `useful_ms` is the sum over steps of their slowest hosts' working time."""
         if self._done_ms is not None:
             self._pauses.append(max(0.0, started_ms - self._done_ms))
         self._done_ms = done_ms
@@ -42,21 +45,21 @@ class EpochCost:
 
     @property
     def ms(self) -> float:
-        """0 before the first epoch."""
+        """Fixed cost of an epoch in milliseconds; 0 before the first epoch."""
         return median(self._fixed) + min(self._pauses, default=0.0) if self._fixed else 0.0
 
 
 _SPAN_MS = 1_500.0
-"""What is longer ago than this counts for little."""
+"""Time constant in milliseconds of the exponential average over epochs."""
 _RESERVE = 1.25
-"""The other steps may need somewhat more than they did of late."""
+"""Factor on the time of other steps, which may need somewhat more than they did recently."""
 
 
 class EpochTimes:
-    """Follows what part of an epoch each step's hosts worked.
+    """Measures the share of an epoch's time that each step's hosts work.
 
-    Until that is known, and where all steps have much to do, each has its share of the bound. A step
-    whose neighbours have little to do would have half of its hosts idle by that.
+    A step may use the time that other steps leave, and at least its share of the bound. With the share
+    alone, hosts of a busy step would sit idle beside steps with little to do.
 
     >>> times = EpochTimes()
     >>> times.left_to("count", share=0.5)
@@ -70,7 +73,7 @@ class EpochTimes:
         self._parts: dict[str, float] = {}
 
     def note(self, spent_ms: Mapping[str, float], length_ms: float) -> None:
-        """An epoch of this length is done: how long the hosts of each step worked, the slowest."""
+        """Record an epoch: its length, and the working time of each step's slowest host."""
         weight = 1.0 - math.exp(-length_ms / _SPAN_MS)
         for step, ms in spent_ms.items():
             part = ms / max(length_ms, ms, 1.0)
@@ -78,7 +81,7 @@ class EpochTimes:
             self._parts[step] = old + weight * (part - old)
 
     def left_to(self, step: str, share: float) -> float:
-        """The part of an epoch that a step can count on; never less than its share."""
+        """Share of an epoch's time that a step can use; never less than its share of the bound."""
         if step not in self._parts:
             return share
         others = sum(part for other, part in self._parts.items() if other != step)

@@ -1,8 +1,8 @@
-"""From what the data plane counts to `Vitals`.
+"""The examiner, which turns counts from the data plane into `Vitals`.
 
-Latencies are estimated from counts alone, as in StreamSwitch: slots are worked on in order of
-arrival, so the r-th record of a slot to complete is the r-th that arrived. Time is cut into time
-slots of `delta_ms`; time slot m ends at m * delta_ms. The error is at most one of them.
+Latencies are estimated from counts alone, as in StreamSwitch. Each slot is processed in order of arrival, so
+the r-th record of a slot to complete is the r-th that arrived. Time is divided into time slots of
+`delta_ms`; time slot m ends at m * delta_ms. The error is at most one time slot.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ from penstock.model import HostId, StepId
 from penstock.plan.slots import slots_to_text
 
 _LONGEST_MS = 600_000.0
-"""Older records count as if they had arrived so long ago."""
+"""Maximum age of records in milliseconds. Older ones count as this old."""
 _PEAK_BIN_MS = 1_000.0
-"""How exactly it is remembered when a peak was."""
+"""Resolution of the time of a peak, in milliseconds."""
 _FIRST_HOSTS = 16
 _NEWEST = 3
-"""Newest time slots that are looked at to see a burst begin."""
+"""Number of newest time slots in which to look for the start of a burst."""
 _NO_SLOTS: Ints = np.arange(0)
 
 
 class Examiner:
-    """Counters of one step over time, and what follows from them. Used by one thread.
+    """Keeps the counters of one step over time, and computes its vitals. Used by one thread.
 
-    An engine without epochs calls `sample` at the end of each time slot. An engine of epochs calls
-    `arriving` when it knows what an epoch has read, and `epoch` when that epoch is in the sink.
-    Only one of the two kinds is used with one examiner.
+    An engine without epochs calls `sample` at the end of each time slot. An engine with epochs calls
+    `arriving` when it knows the rows of an epoch, and `epoch` when that epoch is in the sink. One examiner
+    is used in only one of these ways.
 
     >>> examiner = Examiner(StepId("sum"), slots=2, window_ms=1000)
     >>> a = HostId("sum/0")
@@ -60,7 +60,11 @@ class Examiner:
         memory_ms: float = 30_000.0,
         measured: bool = False,
     ) -> None:
-        """Where latencies are `measured`, those count, and the estimate fills the gaps."""
+        """Create the examiner of a step.
+
+        With `measured`, measured latencies are used, and estimates only where they are missing. `decay` is
+        the weight of a new service rate, `memory_ms` the time that peaks are remembered.
+        """
         self._measured = measured
         self.step, self.slots, self.delta_ms = step, slots, delta_ms
         self._window_ms, window = window_ms, window_ms / delta_ms
@@ -74,14 +78,14 @@ class Examiner:
         self._service = ServiceRates(decay)
         self._numbers = HostNumbers()
         self._missing: Ints | None = None
-        """Slots of which a count is missing; None before anything was counted."""
+        """Slots with a missing count; None before the first counts."""
         self._horizon = self._done = -math.inf
         self.unread: Floats = np.zeros(slots)
-        """By slot: records that wait where nobody has read them yet, as far as that is known."""
+        """Records in the sources that are not read yet, by slot, as far as it is known."""
 
     @property
     def window_ms(self) -> float:
-        """The SLA's window. It may be set at any time; a longer one fills as time goes on."""
+        """The SLA's window in milliseconds. It may be set at any time; a longer one fills up over time."""
         return self._window_ms
 
     @window_ms.setter
@@ -100,23 +104,22 @@ class Examiner:
         work: Mapping[HostId, Work],
         measured_ms: npt.ArrayLike | None = None,
     ) -> None:
-        """Take in the counts at the end of time slot `m`: each later than the one before.
+        """Add the counts at the end of time slot `m`, which is later than the last one.
 
-        `arrived` and `completed` are per slot, from the beginning of the first time slot that is
-        sampled; negative or nan where a count is missing. `measured_ms` is per slot the sum of the
-        latencies of what completed in this time slot. `owner` says which of `hosts` owned a slot
-        in this time slot, `work` what each host did in it: nothing is decided while that of an
-        owner is missing.
+        `arrived` and `completed` are counts per slot since the beginning of the first sampled time slot;
+        negative or nan where a count is missing. `measured_ms` is the sum of the latencies of records
+        completed in this time slot, per slot. `owner` is the index into `hosts` of each slot's owner in this
+        time slot. `work` is the work of each host in it. Vitals are not valid while an owner's is missing.
         """
         owners = self._owners(owner)
-        told = self._samples.add(
+        increases = self._samples.add(
             m,
             self._counts(arrived),
             self._counts(completed),
             self._numbers_of(hosts)[owners],
             None if measured_ms is None else self._counts(measured_ms),
         )
-        for increase in told:
+        for increase in increases:
             arrivals = increase.arrived[np.newaxis]
             self._arrivals.add(increase.m, arrivals, float(increase.m))
             self._fifo.arrive(increase.m, arrivals, increase.m)
@@ -130,10 +133,10 @@ class Examiner:
         self._missing = self._samples.missing
 
     def arriving(self, horizon_ms: float, arrivals: npt.ArrayLike, first_m: int) -> None:
-        """Take in what an epoch has read, before it is processed.
+        """Add the records that an epoch has read, before they are processed.
 
-        `arrivals[j, slot]` records arrived in time slot `first_m + j`. They may be older than what
-        earlier epochs brought. All that arrived until `horizon_ms` is known then.
+        `arrivals[j, slot]` records arrived in time slot `first_m + j`. They may be older than those of
+        earlier epochs. `horizon_ms` is the time until which all arrivals are known.
         """
         counts = self._whole(self._counts(arrivals, axes=2))
         self._horizon = max(self._horizon, horizon_ms / self.delta_ms)
@@ -149,15 +152,15 @@ class Examiner:
         work: Mapping[HostId, Work],
         measured_ms: npt.ArrayLike | None = None,
     ) -> None:
-        """Take in an epoch that is in the sink since `done_ms`; `arriving` told before what it read.
+        """Add an epoch whose output reached the sink at `done_ms`. Call `arriving` with its records first.
 
-        `completed` and `measured_ms` are of this epoch alone; of `completed` nothing may be missing.
-        For the rest see `sample`.
+        `completed` and `measured_ms` are those of this epoch alone. No count in `completed` may be missing.
+        For the other arguments see `sample`.
         """
         owners, counts = self._owners(owner), self._whole(self._counts(completed))
         self._done = max(self._done, done_ms / self.delta_ms)
-        # All are done at one known moment, and each arrived, on average, in the middle of its time
-        # slot: so this is more exact than counting whole time slots.
+        # All records are done at one known moment, and each arrived in the middle of its time slot on
+        # average. So this is more accurate than counting whole time slots.
         latency = self._fifo.complete(self._done + 0.5, counts)
         self._completions.add(
             time_slot(self._done),
@@ -176,7 +179,7 @@ class Examiner:
         owner: npt.ArrayLike,
         epoch_cost_ms: float = 0.0,
     ) -> Vitals:
-        """What is known at `now_ms`, for these hosts, of which `owner` says who owns which slot."""
+        """Vitals at `now_ms` for these hosts. `owner` is the index into `hosts` of each slot's owner."""
         numbers = self._numbers_of(hosts)[:-1]
         now = time_slot(now_ms / self.delta_ms)
         slot, latency, measured = self._completions.averages(now, numbers)
@@ -205,11 +208,11 @@ class Examiner:
         )
 
     def forget_rates(self) -> None:
-        """What hosts have taken so far is no figure to go by."""
+        """Forget the service rates of all hosts."""
         self._service = ServiceRates(self._decay)
 
     def forget_host(self, host: HostId) -> None:
-        """The host is gone: what is known of it is of no use, also if one of its name comes."""
+        """Forget all measurements of a host that is gone. A new host may have the same name."""
         self._service.forget(host)
         number = self._numbers.forget(host)
         if number is not None:
@@ -217,7 +220,7 @@ class Examiner:
             self._completions.forget(number)
 
     def _counts(self, values: npt.ArrayLike, axes: int = 1) -> Floats:
-        """As the compiled loops want them: they trust in the shape, and know only this type."""
+        """The values as an array for the compiled loops, which rely on its shape and type."""
         counts = np.array(values, dtype=np.float64, order="C")
         self._check(counts, axes)
         return counts
@@ -226,7 +229,7 @@ class Examiner:
         if not np.all(counts >= 0):
             raise ProtocolError(
                 f"a count of an epoch of step {self.step} is missing or negative",
-                hint="tell an epoch when all of its counts are known",
+                hint="add an epoch only when all of its counts are known",
             )
         return counts
 
@@ -238,19 +241,19 @@ class Examiner:
     def _check(self, values: Floats | Ints, axes: int) -> None:
         if values.ndim != axes or values.shape[-1] != self.slots:
             raise ProtocolError(
-                f"values of shape {values.shape} for the {self.slots} slots of step {self.step}",
-                hint="give one value for each slot",
+                f"values of shape {values.shape} do not fit the {self.slots} slots of step {self.step}",
+                hint="pass one value for each slot",
             )
 
     def _what_is_missing(self) -> str:
         if self._missing is None:
             return "nothing has been counted yet"
-        found = []
+        missing = []
         if len(self._missing):
-            found.append(f"counts of slots {slots_to_text(self._missing.tolist())}")
+            missing.append(f"counts of slots {slots_to_text(self._missing.tolist())}")
         if self._service.missing:
-            found.append(f"useful time of {', '.join(self._service.missing)}")
-        return "; ".join(found)
+            missing.append(f"useful time of {', '.join(self._service.missing)}")
+        return "; ".join(missing)
 
     def _numbers_of(self, hosts: Sequence[HostId]) -> Ints:
         numbers = self._numbers.of(hosts)

@@ -1,7 +1,7 @@
-"""Records that wait, by the time slot in which they arrived; the oldest of a slot completes first.
+"""Waiting records by the time slot of their arrival. The oldest record of a slot completes first.
 
-Nobody stamps records. It is enough to know how many arrived in each time slot and how many
-completed since: slots are worked on in order of arrival, so counts tell when each had arrived.
+Records carry no timestamps. Each slot is processed in order of arrival, so the counts of arrived and
+completed records are enough to know when a completed record had arrived.
 """
 
 from __future__ import annotations
@@ -12,20 +12,20 @@ from numba import njit
 from penstock.control.examine.vitals import Floats
 
 CRUMB = 1e-6
-"""Records: less than this is a rounding error of fractional counts, and taken for nothing."""
+"""Fraction of a record below which a count is a rounding error and treated as 0."""
 
 _NEVER = np.iinfo(np.int64).max
 _CELLS = 1 << 24
-"""Cells of the table of waiting records at most: 128 MB, whatever the number of slots."""
+"""Maximum number of cells in the table of waiting records: 128 MB for any number of slots."""
 _FIRST_ROWS = 64
 
 
 class Fifo:
-    """The waiting records of every slot of a step. Time is counted in time slots.
+    """Waiting records of every slot of a step. The unit of time is the time slot.
 
-    The table has a row for each time slot, reused in a ring. It grows while old records wait, to at
-    most `most_rows`; what is older then counts as if it had arrived at the oldest row. Rows of
-    time slots in which nobody waits any more are all zero, so they need not be cleaned for reuse.
+    The table is a ring with a row for each time slot. It grows while old records wait, up to `most_rows`.
+    Records older than that count as if they had arrived in the oldest row. Rows without waiting records are
+    all zero, so they need not be cleared before reuse.
 
     >>> fifo = Fifo(slots=1)
     >>> fifo.arrive(1, np.array([[5.0], [3.0]]), newest=2)
@@ -39,17 +39,17 @@ class Fifo:
         self._most = max(_FIRST_ROWS, min(most_rows, _CELLS // max(slots, 1)))
         self._waiting = np.zeros((_FIRST_ROWS, slots))
         self._head = np.full(slots, _NEVER)
-        """Per slot: no record of it that waits is older than this time slot."""
+        """Time slot per slot before which none of its records waits."""
         self._totals = np.zeros((2, slots))
-        """Per slot: records that arrived, and that completed."""
+        """Total of arrived and of completed records, by slot."""
         self._latency = np.zeros(slots)
         self._newest, self._oldest = -1, _NEVER
 
     def arrive(self, first: int, counts: Floats, newest: int) -> None:
-        """Take in `counts[j, slot]` records that arrived in time slot `first + j`.
+        """Add `counts[j, slot]` records that arrived in time slot `first + j`.
 
-        `newest` is the time slot that it is now: never earlier than before. What claims to be of a
-        later one is taken to be of that; what is of an earlier one is added in the past.
+        `newest` is the present time slot. It never decreases. Records of a later time slot count as
+        arrived in it; records of an earlier one are added in the past.
         """
         self._make_room(min(first, newest), newest)
         floor = newest - len(self._waiting) + 1
@@ -57,11 +57,11 @@ class Fifo:
         self._oldest, self._newest = min(self._oldest, oldest), newest
 
     def complete(self, at: float, counts: Floats) -> Floats:
-        """Let the oldest records of each slot go; answers the sum of their latencies, in time slots.
+        """Complete the oldest records of each slot. Returns the sum of their latencies, in time slots.
 
-        A record of time slot m has latency `at - m`, and no less than 0. If more complete than are
-        known to have arrived, these count as latency 0, and arrivals to come are set off against
-        them. The answer is overwritten by the next call.
+        A record of time slot m has latency `at - m`, and at least 0. Completed records beyond the known
+        arrivals have latency 0, and later arrivals are set off against them. The next call overwrites the
+        result.
         """
         self._oldest = _complete(
             self._waiting, self._head, self._totals, self._newest, at, counts, self._latency
@@ -69,12 +69,12 @@ class Fifo:
         return self._latency
 
     def backlog(self) -> Floats:
-        """Per slot: records that have arrived and have not completed."""
+        """Number of records that have arrived and are not completed, by slot."""
         left = self._totals[0] - self._totals[1]
         return np.where(left > CRUMB, left, 0.0)
 
     def _make_room(self, first: int, newest: int) -> None:
-        """Have rows for all time slots from `first`, and from the oldest that waits, to `newest`."""
+        """Make room for all time slots up to `newest`, from `first` or the oldest waiting record on."""
         wanted = newest - min(self._oldest, first) + 1
         rows = len(self._waiting)
         if wanted <= rows:
@@ -141,7 +141,7 @@ def _complete(waiting, head, totals, newest, at, counts, latency):  # type: igno
 
 @njit(cache=True, nogil=True)
 def _fold(waiting, head, oldest, last, floor):  # type: ignore[no-untyped-def]
-    """Let what waits in the time slots from `oldest` to `last` be of time slot `floor`."""
+    """Move the records that wait in time slots `oldest` to `last` to time slot `floor`."""
     rows, slots = waiting.shape
     for k in range(slots):
         old = 0.0

@@ -1,8 +1,8 @@
-"""Counts over a sliding window: what arrived, and what completed, in the last time slots.
+"""Counts over a sliding window: records that arrived and completed in the last time slots.
 
-Both histories keep running totals by time slot, in a ring of rows: what happened in a window is the
-difference of two rows, however long the window is. Time is counted in time slots, and a time slot
-is known by its end: time slot m is the time from m - 1 to m.
+Both histories keep running totals by time slot, in a ring of rows. The counts of a window are the difference
+of two rows, however long the window is. The unit of time is the time slot, numbered by its end: time slot m
+is the time from m - 1 to m.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from penstock.control.examine.fifo import CRUMB
 from penstock.control.examine.vitals import Floats, Ints
 
 _SPARE_ROWS = 64
-"""Beyond the window: the rates within an epoch of so many time slots can still be told."""
+"""Rows beyond the window, so that rates within an epoch of this many time slots are known."""
 
 
 _ROUNDING = 1e-9
 
 
 def time_slot(time: float) -> int:
-    """The time slot that a moment lies in; rounding errors do not count.
+    """The number of the time slot that contains `time`. Ignores rounding errors.
 
     >>> time_slot(6.7), time_slot(7.0), time_slot(0.1 * 3 * 10)
     (7, 7, 3)
@@ -36,7 +36,7 @@ def _rows(window: float) -> int:
 
 
 def _longer(ring: Floats, window: float, newest: int) -> Floats:
-    """The ring with rows for a longer window; of what it has no rows for, nothing is known to be."""
+    """The ring with rows for a longer window. The rows before its oldest one count nothing."""
     old = newest - len(ring) + 1
     larger = np.empty((_rows(window), *ring.shape[1:]))
     larger[:] = ring[old % len(ring)]
@@ -46,7 +46,7 @@ def _longer(ring: Floats, window: float, newest: int) -> Floats:
 
 
 class ArrivalRates:
-    """How many records arrived for each slot, at what rate, and at what rate at most of late.
+    """Arrival rates of each slot: the present rate, and the recent peak.
 
     >>> arrivals = ArrivalRates(slots=1, window=2.0, memory=20, bin=4)
     >>> arrivals.add(1, np.array([[6.0], [2.0], [1.0]]), horizon=3.0)
@@ -56,20 +56,19 @@ class ArrivalRates:
 
     def __init__(self, slots: int, window: float, memory: int, bin: int) -> None:
         self.rate = np.zeros(slots)
-        """Per slot: records per time slot over the window that ends at the horizon."""
+        """Records per time slot over the window that ends at the horizon, by slot."""
         self.peak = np.zeros(slots)
-        """Per slot: the highest rate at any time slot's end in the last `memory` time slots, or in
-        up to `bin` time slots more."""
+        """Highest `rate` in the last `memory` time slots, or in up to `bin` more, by slot."""
         self._bin = bin
         self._bins = np.zeros((-(-memory // bin) + 1, slots))
         self._window = window
         self._ring = np.zeros((_rows(window), slots))
         self._begin: int | None = None
-        """ArrivalRates are known of the time slots after this one."""
+        """The time slot after which arrivals are known; None before the first ones."""
         self._newest, self._horizon = 0, 0.0
 
     def set_window(self, window: float) -> None:
-        """Count over another window from now on; a longer one fills as time goes on."""
+        """Set the length of the window in time slots. A longer window fills up over time."""
         self._window = window
         if _rows(window) > len(self._ring):
             if self._begin is not None:
@@ -77,9 +76,9 @@ class ArrivalRates:
             self._ring = _longer(self._ring, window, self._newest)
 
     def add(self, first: int, counts: Floats, horizon: float) -> None:
-        """Take in `counts[j, slot]` records that arrived in time slot `first + j`.
+        """Add `counts[j, slot]` records that arrived in time slot `first + j`.
 
-        All that arrived until `horizon` is known then; it never goes back.
+        `horizon` is the time until which all arrivals are known. It never decreases.
         """
         newest = time_slot(horizon)
         if self._begin is None:
@@ -91,8 +90,11 @@ class ArrivalRates:
         self._newest, self._horizon = newest, horizon
 
     def newest(self, time_slots: int) -> tuple[Floats, float]:
-        """The rates over so many of the newest time slots, and how long that is: the last of them may
-        not be over. As long as that much has not been seen, `rate` over the window."""
+        """Rates over the newest `time_slots` time slots, and the length of that time.
+
+        The length may be shorter, since the last time slot may not be over. Returns `rate` and the window
+        while fewer time slots are known.
+        """
         before = self._newest - time_slots
         if self._begin is None or before < self._begin or time_slots >= self._window:
             return self.rate, self._window
@@ -103,7 +105,7 @@ class ArrivalRates:
 
 
 class Completions:
-    """How many records completed, and the sums of their latencies, for each slot and each host.
+    """Completed records and the sums of their latencies, for each slot and each host.
 
     >>> done = Completions(slots=2, hosts=1, window=10.0)
     >>> done.add(5, np.array([0, 0]), np.array([3.0, 1.0]), np.array([6.0, 0.0]), None)
@@ -115,15 +117,15 @@ class Completions:
     def __init__(self, slots: int, hosts: int, window: float) -> None:
         self._window = window
         self._slots = np.zeros((_rows(window), 2, slots))
-        """By time slot, totals per slot: records, their latencies."""
+        """Totals by time slot and slot: records, and their latencies."""
         self._hosts = np.zeros((_rows(window), 4, hosts))
-        """By time slot, totals per host: records, their latencies; records that were measured,
-        their measured latencies."""
+        """Totals by time slot and host: records and their latencies, measured records and their measured
+        latencies."""
         self._newest = 0
         self._not_measured = np.full(slots, np.nan)
 
     def set_window(self, window: float) -> None:
-        """Count over another window from now on; a longer one fills as time goes on."""
+        """Set the length of the window in time slots. A longer window fills up over time."""
         self._window = window
         if _rows(window) > len(self._slots):
             self._slots = _longer(self._slots, window, self._newest)
@@ -131,7 +133,7 @@ class Completions:
 
     @property
     def hosts(self) -> int:
-        """How many hosts there is room for. More room can be made, never less."""
+        """Number of hosts that there is room for. It can be raised but not lowered."""
         return self._hosts.shape[2]
 
     @hosts.setter
@@ -141,13 +143,13 @@ class Completions:
         self._hosts = more
 
     def forget(self, host: int) -> None:
-        """What this host completed is no longer counted to it: another may get its number."""
+        """Clear the totals of this host, since another host may get its number."""
         self._hosts[:, :, host] = 0.0
 
     def add(
         self, m: int, owner: Ints, counts: Floats, latency: Floats, measured: Floats | None
     ) -> None:
-        """Take in what completed in time slot `m`, no earlier than the one before.
+        """Add the records that completed in time slot `m`. `m` never decreases.
 
         `latency` and `measured` are sums per slot; `measured` is negative or nan where it is
         missing. `owner` is the number of each slot's host, or -1.
@@ -159,7 +161,7 @@ class Completions:
         self._newest = m
 
     def averages(self, now: int, hosts: Ints) -> tuple[Floats, Floats, Floats]:
-        """Average latencies over the window until `now`: per slot; per host; per host, measured."""
+        """Mean latencies over the window until `now`: per slot, per host, and measured per host."""
         slot, latency, measured = (
             np.empty(self._slots.shape[2]), np.empty(len(hosts)), np.empty(len(hosts)),
         )  # fmt: skip
@@ -170,18 +172,18 @@ class Completions:
         return slot, latency, measured
 
 
-# -- compiled loops over the rings: the row of time slot m is at m % rows
+# -- compiled loops over the rings: the row of time slot m has index m % rows
 
 
 @njit(cache=True, nogil=True)
 def _add_arrivals(  # type: ignore[no-untyped-def]
     ring, begin, old, newest, horizon, window, first, counts, bins, bin, rate, peak
 ):
-    """Add arrivals, and note the rates at the ends of all time slots that are new."""
+    """Add arrivals, and record the rates at the end of each new time slot."""
     rows = len(ring)
     _advance(ring, old, newest)
     _spread(ring, first, counts, newest)
-    # A rate can be told where the start of its window is still in the ring.
+    # A rate is known if the start of its window is still in the ring.
     kept = newest - rows + 1
     start = old + 1 if begin >= kept else max(old + 1, math.ceil(kept + window))
     for m in range(start, newest):
@@ -194,7 +196,7 @@ def _add_arrivals(  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def _advance(ring, old, newest):  # type: ignore[no-untyped-def]
-    """Nothing is known to have happened yet in the time slots after `old`."""
+    """Copy the totals of time slot `old` to the time slots after it, up to `newest`."""
     rows = len(ring)
     for m in range(max(old, newest - rows) + 1, newest + 1):
         ring[m % rows] = ring[old % rows]
@@ -204,7 +206,7 @@ def _advance(ring, old, newest):  # type: ignore[no-untyped-def]
 def _spread(ring, first, counts, newest):  # type: ignore[no-untyped-def]
     """Add `counts[j]` to the totals of time slot `first + j` and all later ones.
 
-    Of what is older than all rows nothing need be added: only differences of rows are ever used.
+    Counts older than all rows need not be added, because only differences of rows are used.
     """
     rows, slots = ring.shape
     start = max(first, newest - rows + 1)
@@ -221,9 +223,9 @@ def _spread(ring, first, counts, newest):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def _set_rates(ring, begin, at, window, rate):  # type: ignore[no-untyped-def]
-    """Records per time slot over (at - window, at]; over less where less is known.
+    """Set `rate` to records per time slot over (at - window, at], or over the known part of it.
 
-    What arrived in a time slot is taken to be spread evenly where the window begins within it.
+    If the window begins within a time slot, the arrivals of that time slot are assumed to be even.
     """
     rows, slots = ring.shape
     low = max(at - max(window, 1.0), float(begin))
@@ -237,7 +239,7 @@ def _set_rates(ring, begin, at, window, rate):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def _remember(bins, bin, old, m, rate, peak):  # type: ignore[no-untyped-def]
-    """Keep the highest rates by bins of time; a new bin takes the place of the oldest."""
+    """Update the highest rates, by bins of time. A new bin replaces the oldest one."""
     many, slots = bins.shape
     last, now = old // bin, m // bin
     for b in range(max(last, now - many) + 1, now + 1):
@@ -256,7 +258,7 @@ def _remember(bins, bin, old, m, rate, peak):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def _add_completed(slots, hosts, old, m, owner, counts, latency, measured):  # type: ignore[no-untyped-def]
-    """Add what completed in time slot `m` to the totals of slots and of the hosts that own them."""
+    """Add the records completed in time slot `m` to the totals of their slots and hosts."""
     _advance(slots, old, m)
     _advance(hosts, old, m)
     slot, host = slots[m % len(slots)], hosts[m % len(hosts)]
@@ -274,7 +276,7 @@ def _add_completed(slots, hosts, old, m, owner, counts, latency, measured):  # t
 
 @njit(cache=True, nogil=True)
 def _read_completed(slots, hosts, low, newest, numbers, slot, latency, measured):  # type: ignore[no-untyped-def]
-    """Averages of what completed after time slot `low`, for each slot and these hosts."""
+    """Mean latencies of records completed after time slot `low`, for each slot and these hosts."""
     now, then = slots[newest % len(slots)], slots[low % len(slots)]
     for k in range(len(slot)):
         slot[k] = _average(now, then, 0, k)

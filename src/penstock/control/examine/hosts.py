@@ -1,4 +1,4 @@
-"""Hosts as arrays know them: small numbers for their names, and their service rates."""
+"""Numbers for hosts, to index arrays by, and the service rates of hosts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from penstock.model import HostId
 
 
 class HostNumbers:
-    """Gives each host a number that stays its own until it is forgotten; then another may get it.
+    """Assigns a number to each host. When a host is forgotten, another may get its number.
 
     >>> numbers = HostNumbers()
     >>> numbers.of([HostId("sum/0"), HostId("sum/1")]).tolist()
@@ -23,14 +23,14 @@ class HostNumbers:
 
     def __init__(self) -> None:
         self.many = 0
-        """All numbers are below this one."""
+        """Upper limit of the numbers: all are below it."""
         self._numbers: dict[HostId, int] = {}
         self._free: list[int] = []
         self._asked: tuple[HostId, ...] = ()
         self._answer: Ints = np.array([-1])
 
     def of(self, hosts: Sequence[HostId]) -> Ints:
-        """The numbers of these hosts; and then -1, so that owner -1 has number -1."""
+        """The numbers of these hosts, followed by -1, so that owner -1 maps to number -1."""
         asked = tuple(hosts)
         if asked != self._asked:
             self._answer = np.array([*map(self._number, asked), -1])
@@ -38,7 +38,7 @@ class HostNumbers:
         return self._answer
 
     def forget(self, host: HostId) -> int | None:
-        """The number that the host had, if it had one."""
+        """Forget a host. Returns its number, or None if it had none."""
         number = self._numbers.pop(host, None)
         if number is not None:
             self._free.append(number)
@@ -55,7 +55,7 @@ class HostNumbers:
 
 
 class ServiceRates:
-    """Records a second of useful time, smoothed: each new rate has a weight of `decay`.
+    """Service rates in records per second of useful time, smoothed: a new rate has a weight of `decay`.
 
     >>> service, host = ServiceRates(decay=1 / 8), HostId("sum/0")
     >>> for completed in (100, 180):
@@ -66,35 +66,35 @@ class ServiceRates:
 
     def __init__(self, decay: float) -> None:
         self.missing: tuple[HostId, ...] = ()
-        """Hosts that own slots and of which the last call told nothing."""
+        """Hosts that own slots and were missing in the last call of `note`."""
         self._decay = decay
         self._rates: dict[HostId, float] = {}
         self._useful: dict[HostId, float] = {}
-        """Useful time in which nothing was completed: it belongs to what completes next."""
+        """Milliseconds of useful time without a completed record. They count for the next records."""
 
     def note(self, hosts: Sequence[HostId], owner: Ints, work: Mapping[HostId, Work]) -> None:
-        """Take in what hosts did since the last call; `owner` says which of `hosts` own slots."""
+        """Add the work of hosts since the last call. `owner` is the index into `hosts` for each slot."""
         absent = []
         for n, host in enumerate(hosts):
-            did = work.get(host)
-            if did is None:
+            done = work.get(host)
+            if done is None:
                 absent.append(n)
-            elif did.useful_ms > 0:
-                self._take(host, did)
+            elif done.useful_ms > 0:
+                self._take(host, done)
         self.missing = tuple(hosts[n] for n in absent if np.any(owner == n))
 
-    def _take(self, host: HostId, did: Work) -> None:
+    def _take(self, host: HostId, work: Work) -> None:
         old = self._rates.get(host)
-        useful = did.useful_ms + self._useful.pop(host, 0.0)
-        if did.completed > 0:
-            rate = 1000.0 * did.completed / useful
+        useful = work.useful_ms + self._useful.pop(host, 0.0)
+        if work.completed > 0:
+            rate = 1000.0 * work.completed / useful
             self._rates[host] = rate if old is None else old + self._decay * (rate - old)
         elif old is not None:
-            # Not so at its beginning: a host may spend its first time on something else.
+            # A new host is different: it may spend its first time on something else.
             self._useful[host] = useful
 
     def of(self, hosts: Sequence[HostId]) -> Floats:
-        """Per host; nan until it has worked."""
+        """Service rates of these hosts; nan for a host that has not worked yet."""
         rates = self._rates
         return np.array([rates.get(host, math.nan) for host in hosts])
 

@@ -1,7 +1,7 @@
-"""Samples of running counts, one for each time slot, of which some may be missing.
+"""Samples of running counts, one for each time slot. Some counts may be missing.
 
-What a sample tells is held back while a count is missing from it, until a later sample has that
-count: what lies between is then interpolated linearly, as if it had been there.
+A sample with a missing count is held back until a later sample has that count. The missing counts between
+are then interpolated linearly.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from penstock.errors import ProtocolError
 from penstock.model import StepId
 
 _MOST_HELD = 256
-"""Samples held back: when there are more, every second one is taken to be missing as a whole."""
+"""Maximum number of samples held back. Beyond it, every second one is dropped."""
 
 _NO_SLOTS: Ints = np.arange(0)
 
 
 class Increase(NamedTuple):
-    """What happened in time slot `m`, or in a few up to it, per slot."""
+    """Records that arrived and completed per slot in time slot `m`, or in a few time slots up to it."""
 
     m: int
     arrived: Floats
@@ -41,12 +41,12 @@ class _Sample(NamedTuple):
 
 
 class Samples:
-    """Turns running counts into what happened in each time slot, in order, without gaps.
+    """Turns running counts into increases per time slot, in order and without gaps.
 
     >>> samples = Samples(StepId("sum"), slots=1, most=100)
     >>> def add(m, arrived, completed):
-    ...     told = samples.add(m, np.array([arrived]), np.array([completed]), np.array([0]), None)
-    ...     return [(t.m, t.arrived.item(), t.completed.item()) for t in told]
+    ...     rises = samples.add(m, np.array([arrived]), np.array([completed]), np.array([0]), None)
+    ...     return [(rise.m, rise.arrived.item(), rise.completed.item()) for rise in rises]
     >>> add(1, 10.0, 4.0), add(2, -1.0, 6.0), samples.missing.tolist()
     ([(1, 10.0, 4.0)], [], [0])
     >>> add(3, 30.0, 8.0), samples.missing.tolist()
@@ -55,12 +55,12 @@ class Samples:
 
     def __init__(self, step: StepId, slots: int, most: int) -> None:
         self.missing: Ints = np.arange(slots)
-        """Slots of which the last sample lacks a count; before the first one, all."""
+        """Slots without a count in the last sample. Before the first sample, all slots."""
         self._step, self._most = step, most
         self._latest = np.zeros((2, slots))
-        """Per slot: the last known counts of arrived and of completed records."""
-        self._told = _Sample(0, self._latest, np.full(slots, -1), None)
-        """The last sample of which everything has been told."""
+        """Last known counts of arrived and of completed records, by slot."""
+        self._returned = _Sample(0, self._latest, np.full(slots, -1), None)
+        """The last sample whose increases have all been returned."""
         self._held: list[_Sample] = []
         self._last: int | None = None
         self._new = np.zeros((2, slots))
@@ -68,10 +68,10 @@ class Samples:
     def add(
         self, m: int, arrived: Floats, completed: Floats, owner: Ints, measured_ms: Floats | None
     ) -> Sequence[Increase]:
-        """Take in the counts at the end of time slot `m`; negative or nan where they are missing.
+        """Add the counts at the end of time slot `m`; negative or nan where they are missing.
 
-        They count from the beginning of the first sample's time slot. Answers what is known now
-        and was not before; the arrays in it are overwritten by the next call.
+        Counts start at the beginning of the first sample's time slot. Returns the increases that have
+        become known. The next call overwrites their arrays.
         """
         if self._last is not None and m <= self._last:
             raise ProtocolError(
@@ -81,66 +81,66 @@ class Samples:
         missing = _compare(arrived, completed, self._latest, self._new)
         if missing < 0:
             raise ProtocolError(
-                f"a count of slot {-1 - missing} of step {self._step} went back in time slot {m}",
-                hint="give the counts since the beginning: they only grow",
+                f"a count of slot {-1 - missing} of step {self._step} decreased in time slot {m}",
+                hint="pass the counts since the start: they only grow",
             )
         before = m - 1 if self._last is None else self._last
         self._last = m
         if missing or self._held or m > before + 1:
             return self._bridge(before, m, np.stack((arrived, completed)), owner, measured_ms)
         self._latest[0], self._latest[1] = arrived, completed
-        self._told = _Sample(m, self._latest, owner, None)
+        self._returned = _Sample(m, self._latest, owner, None)
         self.missing = _NO_SLOTS
         return (Increase(m, self._new[0], self._new[1], owner, measured_ms),)
 
     def disown(self, host: int) -> None:
-        """The host of this number is forgotten: what is held back is nobody's where it was its."""
-        for sample in (self._told, *self._held):
+        """Forget the host of this number. Its slots have no owner in samples that are held back."""
+        for sample in (self._returned, *self._held):
             sample.owner[sample.owner == host] = -1
 
     def _bridge(
         self, before: int, m: int, counts: Floats, owner: Ints, measured_ms: Floats | None
     ) -> list[Increase]:
         if not self._held:
-            self._told = _Sample(before, self._latest.copy(), self._told.owner, None)
+            self._returned = _Sample(before, self._latest.copy(), self._returned.owner, None)
         counts[~(counts >= 0)] = np.nan
         unknown = np.isnan(counts)
         self.missing = np.flatnonzero(unknown.any(axis=0))
         self._latest = np.where(unknown, self._latest, counts)
         if measured_ms is not None:
-            # Of no use without the number of records that they are of.
+            # A sum of latencies is of no use without the number of records in it.
             measured_ms = np.where(unknown[1], np.nan, measured_ms)
         self._held.append(_Sample(m, counts, owner, measured_ms))
         if len(self._held) > _MOST_HELD:
             self._held = self._held[::-2][::-1]
-        return self._tell()
+        return self._increases()
 
-    def _tell(self) -> list[Increase]:
-        samples = [self._told, *self._held]
+    def _increases(self) -> list[Increase]:
+        samples = [self._returned, *self._held]
         counts = np.stack([sample.counts for sample in samples])
         times = np.array([sample.m for sample in samples])
         known = _interpolate(times, counts)
-        told: list[Increase] = []
+        increases: list[Increase] = []
         for n in range(1, known + 1):
             earlier, sample = samples[n - 1], samples[n]
             rise = (counts[n] - counts[n - 1]) / (sample.m - earlier.m)
-            # A pause of hours is not told time slot by time slot: its first part comes as one.
+            # After a pause of hours, the oldest part is returned as a single increase.
             start = max(earlier.m + 1, sample.m - self._most)
             for m in range(start, sample.m):
                 arrived, completed = rise * (m - earlier.m if m == start else 1)
-                told.append(Increase(m, arrived, completed, earlier.owner, None))
-            told.append(Increase(sample.m, rise[0], rise[1], sample.owner, sample.measured_ms))
+                increases.append(Increase(m, arrived, completed, earlier.owner, None))
+            increases.append(Increase(sample.m, rise[0], rise[1], sample.owner, sample.measured_ms))
         last = samples[known]
-        self._told = _Sample(last.m, counts[known], last.owner, None)
+        self._returned = _Sample(last.m, counts[known], last.owner, None)
         del self._held[:known]
-        return told
+        return increases
 
 
 @njit(cache=True, nogil=True)
 def _compare(arrived, completed, latest, new):  # type: ignore[no-untyped-def]
-    """Set `new` to what was added since `latest`; answers how many counts are missing.
+    """Set `new` to the increase since `latest`. Returns the number of missing counts.
 
-    If a count is smaller than before, answers -1 - slot.
+    Returns -1 - slot if a count is smaller than before.
     """
     missing = 0
     for k in range(len(arrived)):
@@ -156,7 +156,7 @@ def _compare(arrived, completed, latest, new):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def _interpolate(times, counts):  # type: ignore[no-untyped-def]
-    """Fill in what lies between known counts; answers the last sample that all are known of."""
+    """Interpolate between known counts. Returns the index of the last complete sample."""
     samples, kinds, slots = counts.shape
     known = samples - 1
     for kind in range(kinds):

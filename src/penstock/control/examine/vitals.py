@@ -1,4 +1,4 @@
-"""What is known of one step at one moment: the input of every policy."""
+"""Vitals: the measurements of one step at one moment, and the input of every policy."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ Ints = npt.NDArray[np.integer[Any]]
 
 @dataclass(frozen=True)
 class Work:
-    """What one host did since it was last asked."""
+    """Work of one host since the last report."""
 
     completed: int
-    """Records taken in: rows, or partial states of them where couriers combine."""
+    """Number of records processed: rows, or partial states where couriers combine rows."""
     useful_ms: float
-    """Time spent on them: deserialising, processing, serialising; not waiting."""
+    """Milliseconds spent on deserialising, processing and serialising them, without waiting."""
 
 
 @dataclass(frozen=True, eq=False)
 class Vitals:
-    """One step as it was examined. Arrays are over slots, or over hosts in the order of `hosts`.
+    """Measurements of one step. Arrays are over slots, or over hosts in the order of `hosts`.
 
     >>> import numpy as np
     >>> vitals = Vitals.even(StepId("sum"), rates=[3.0, 1.0, 2.0, 2.0], hosts=2, service_rate=10.0)
@@ -37,45 +37,46 @@ class Vitals:
     step: StepId
     now_ms: float
     hosts: tuple[HostId, ...]
-    """All hosts that may be given slots, also those that own none."""
+    """All hosts that can own slots, including those that own none."""
     owner: Ints
-    """Per slot: which of the hosts owns it."""
+    """Index into `hosts` of each slot's owner."""
     rate: Floats
-    """Per slot: records a second that arrived over the SLA's window."""
+    """Arrivals per slot in records per second, over the SLA's window."""
     slot_latency_ms: Floats
-    """Per slot: average latency of what completed in the window; nan where nothing did."""
+    """Mean latency per slot of records completed in the window; nan if there are none."""
     latency_ms: Floats
-    """Per host: the same, over the slots that it owned when they completed. By the FIFO estimator."""
+    """Mean latency per host, over the slots it owned at completion. Estimated from counts (FIFO)."""
     measured_ms: Floats
-    """Per host: the same, measured directly; nan where nobody measures."""
+    """Mean latency per host, measured directly; nan if it is not measured."""
     service_rate: Floats
-    """Per host: records a second of useful time, smoothed; nan until the host has worked."""
+    """Service rate per host in records per second of useful time, smoothed; nan before any work."""
     backlog: Floats
-    """Per slot: records that are known to have arrived and have not completed."""
+    """Records per slot that have arrived and are not completed, as far as it is known."""
     peak_rate: Floats
-    """Per slot: the highest `rate` of late (see `Examiner`); for who must not be hasty."""
+    """Recent peak of `rate` per slot, for decisions that must not be hasty. See `Examiner`."""
     newest_rate: Floats | None = None
-    """Per slot: `rate` over the newest few time slots alone: noisy, but the first to tell of a burst.
-    None: the same as `rate`."""
+    """Arrivals per slot over the newest few time slots only, in records per second. It is noisy, but
+    shows a burst first. None: the same as `rate`."""
     newest_ms: float = 0.0
-    """The time that `newest_rate` is of."""
+    """Milliseconds that `newest_rate` covers."""
     epoch_cost_ms: float = 0.0
-    """What an epoch costs however little it brings; 0 for an engine without epochs."""
+    """Fixed cost of an epoch in milliseconds; 0 for an engine without epochs."""
     chunk_cost_ms: float = 0.0
-    """What a chunk costs however little it brings, in a live flow whose latency follows from that; 0: M/M/1
-    predicts it better."""
+    """Fixed cost of a chunk in milliseconds, in a live flow whose latency depends on it. 0: the M/M/1 model
+    predicts the latency better."""
     valid: bool = True
+    """Whether decisions may use these vitals."""
     missing: str = ""
-    """Why nothing should be decided on these, if they are not valid."""
+    """Missing measurements, if the vitals are not valid."""
 
     @property
     def cost_ms(self) -> float:
-        """What an epoch, or a chunk, costs however little it brings."""
+        """Fixed cost of an epoch, or of a chunk, in milliseconds."""
         return self.epoch_cost_ms or self.chunk_cost_ms
 
     @property
     def host_rate(self) -> Floats:
-        """Per host: records a second that arrive for its slots."""
+        """Arrivals per host in records per second."""
         rates: Floats = np.bincount(self.owner, self.rate, len(self.hosts)).astype(np.float64)
         return rates
 
@@ -92,7 +93,7 @@ class Vitals:
         latency_ms: float = 50.0,
         epoch_cost_ms: float = 0.0,
     ) -> Vitals:
-        """Equal hosts with contiguous slots and one latency for all: for examples and tests."""
+        """Vitals of equal hosts with contiguous slots and the same latency, for examples and tests."""
         rate = np.asarray(rates, dtype=np.float64)
         slots = len(rate)
         every = np.full(hosts, latency_ms)

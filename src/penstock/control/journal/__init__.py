@@ -1,1 +1,1 @@
-"""The journal: what was decided and why, what was expected, and what came of it."""
+"""The journal: decisions with their reasons, expected effects and outcomes."""

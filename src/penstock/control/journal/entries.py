@@ -1,6 +1,6 @@
-"""What control tells the journal: one function for each event.
+"""Functions that create the entries of the journal, one for each kind of event.
 
-Figures that are not known, or without end, are None in facts.
+Unknown or infinite figures are None in an entry's facts.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from penstock.plan.slots import slots_to_text
 Treatments = Sequence[Treatment]
 
 _MOST_HOSTS = 64
-"""Hosts whose figures an entry tells: those with the highest load."""
+"""Maximum number of hosts whose figures an entry lists: those with the highest load."""
 
 
 def decided(
@@ -33,7 +33,7 @@ def decided(
     epoch: int | None = None,
     dry_run: bool = False,
 ) -> Entry:
-    """What a policy found and wants, all that it went by, and what that may be expected to bring.
+    """Entry of a policy's decision: its findings, treatments, figures and expected effect.
 
     >>> from penstock.model import SLA, StepId
     >>> vitals = Vitals.even(StepId("sum"), [40.0, 40.0], hosts=1, service_rate=100.0)
@@ -48,7 +48,7 @@ def decided(
 to settle at 25 ms instead of ∞
     """
     hosts = sorted(decision.hosts, key=_load, reverse=True)[:_MOST_HOSTS]
-    would = "would do, were this no dry run: " if dry_run else ""
+    would = "dry run, would do: " if dry_run else ""
     parts = [
         decision.health,
         *(f"{would}{treatment}" for treatment in decision.treatments),
@@ -61,7 +61,7 @@ to settle at 25 ms instead of ∞
         "hosts": [_figures(host) for host in hosts],
         "hosts_left_out": len(decision.hosts) - len(hosts),
         "reasons": list(decision.reasons),
-        "treatments": _told(decision.treatments),
+        "treatments": _treatment_facts(decision.treatments),
         "hot_slots": slots_to_text(decision.hot_slots),
         "bounds": _bounds(bounds),
         "dry_run": dry_run,
@@ -76,7 +76,7 @@ to settle at 25 ms instead of ∞
 
 
 def refused(at: At, why: str, wanted: str = "") -> Entry:
-    """What was wanted is not being done: a host that cannot be started, a limit, a request.
+    """Entry of a refusal: something wanted is not done because of a limit, a missing host or a request.
 
     >>> refused(At("sum", 0.0), "at most 4 hosts are allowed", wanted="a fifth host").text
     'a fifth host: at most 4 hosts are allowed'
@@ -86,20 +86,20 @@ def refused(at: At, why: str, wanted: str = "") -> Entry:
 
 
 def began(at: At, treatments: Treatments, latency_ms: float, *, revised: bool = False) -> Entry:
-    """The data plane took up these treatments; `latency_ms` is the step's at this moment.
+    """Entry of treatments that the data plane has begun. `latency_ms` is the step's present latency.
 
-    If `revised`, they take the place of what began before and had not taken effect.
+    If `revised`, they replace treatments that began earlier and had no effect yet.
 
     >>> move = Treatment("balance", (1, 2), HostId("sum/0"), HostId("sum/1"), "")
     >>> began(At("sum", 0.0), [move], 640.0).text
     'balance: slots 1-2 from sum/0 to sum/1. latency 640 ms'
     """
     facts = {
-        "treatments": _told(treatments),
+        "treatments": _treatment_facts(treatments),
         "latency_ms": finite(latency_ms),
         "revised": revised,
     }
-    instead = "instead of what began before. " if revised else ""
+    instead = "replaces the treatments under way. " if revised else ""
     text = instead + _story(treatments, f"latency {milliseconds_text(latency_ms)}")
     return at.entry("began", text, facts)
 
@@ -112,7 +112,7 @@ def done(
     *,
     hosts: Sequence[HostId] = (),
 ) -> Entry:
-    """These treatments are in force; `hosts` are those that the step has now.
+    """Entry of treatments that are in force. `hosts` are the present hosts of the step.
 
     >>> move = Treatment("balance", (1, 2), HostId("sum/0"), HostId("sum/1"), "")
     >>> done(At("sum", 9_200.0), [move], 8_000.0, 700.0).text
@@ -120,30 +120,30 @@ def done(
     """
     took_ms = at.time_ms - began_ms
     facts = {
-        "treatments": _told(treatments),
+        "treatments": _treatment_facts(treatments),
         "took_ms": finite(took_ms),
         "latency_ms": finite(latency_ms),
         "hosts_now": list(hosts),
     }
-    told = f"took {milliseconds_text(took_ms)}, latency {milliseconds_text(latency_ms)}"
-    told += f", hosts {', '.join(hosts)}" if hosts else ""
-    return at.entry("done", _story(treatments, told), facts)
+    result = f"took {milliseconds_text(took_ms)}, latency {milliseconds_text(latency_ms)}"
+    result += f", hosts {', '.join(hosts)}" if hosts else ""
+    return at.entry("done", _story(treatments, result), facts)
 
 
 def failed(at: At, treatments: Treatments, why: str) -> Entry:
-    """These treatments were given up; the next decision begins from what there is then.
+    """Entry of treatments that were given up. The next decision starts from the present placement.
 
     >>> failed(At("sum", 0.0), [], "no core is free for a host").text
     'given up: no core is free for a host'
     """
-    facts = {"treatments": _told(treatments), "why": why}
+    facts = {"treatments": _treatment_facts(treatments), "why": why}
     return at.entry("failed", _story(treatments, f"given up: {why}"), facts)
 
 
 def outcome(
     at: At, before_ms: float, latency_ms: float, bounds: Bounds, *, expected_ms: float = math.nan
 ) -> Entry:
-    """What treatments brought, a window after they were done.
+    """Entry of the outcome of treatments, one window after they were done.
 
     >>> from penstock.model import SLA
     >>> outcome(At("sum", 0.0), 1_640.0, 180.0, Bounds(SLA(1000, 1000)), expected_ms=210.0).text
@@ -166,7 +166,7 @@ def outcome(
 
 
 def host_lost(at: At, host: HostId, slots: Sequence[int], why: str) -> Entry:
-    """A host died; its slots go to others.
+    """Entry of a host that died. Its slots go to other hosts.
 
     >>> host_lost(At("sum", 0.0), HostId("sum/2"), [4, 5, 6], "its process ended").text
     'sum/2 with slots 4-6: its process ended'
@@ -177,20 +177,20 @@ def host_lost(at: At, host: HostId, slots: Sequence[int], why: str) -> Entry:
 
 
 def host_leaves(at: At, host: HostId, slots: Sequence[int], by: HostId) -> Entry:
-    """A host will be gone soon; its slots go to others, and then to the host that takes its place.
+    """Entry of a host that will end soon. Its slots go to other hosts, then to its replacement `by`.
 
     >>> host_leaves(At("sum", 0.0), HostId("sum/2"), [4, 5, 6], HostId("sum/3")).text
     'sum/2 with slots 4-6: its executor is being decommissioned; sum/3 takes its place'
     """
     owned = f"with slots {slots_to_text(slots)}" if len(slots) else "without slots"
-    place = "it is started elsewhere" if by == host else f"{by} takes its place"
+    place = "it is restarted on another executor" if by == host else f"{by} takes its place"
     why = "its executor is being decommissioned"
     facts = {"host": host, "slots": slots_to_text(slots), "by": by, "why": why}
     return at.entry("host leaves", f"{host} {owned}: {why}; {place}", facts)
 
 
 def setting(at: At, name: str, before: Any, now: Any) -> Entry:
-    """What the step must keep to, or is steered by, was changed. Both values as JSON has them.
+    """Entry of a changed limit or setting. Both values are JSON values.
 
     >>> setting(At("sum", 0.0), "at_most", 4, 8).text
     'at_most is 8, was 4'
@@ -200,36 +200,36 @@ def setting(at: At, name: str, before: Any, now: Any) -> Entry:
 
 
 def hot_key(at: At, hot: HotKey) -> Entry:
-    """One key alone is more than a host can take, and what is done about it, or can be done.
+    """Entry of a key that alone overloads a host, with what is done or can be done about it.
 
     >>> from penstock.model import StepId
     >>> hot = HotKey(StepId("sum"), 12, "user=42", 5_200.0, 1.3, merges=True)
     >>> hot_key(At("sum", 0.0), hot).text.split(";")[0]
-    'user=42 in slot 12, 5,200 records/s: 130 % of what a host can take that does nothing else'
+    'user=42 in slot 12, 5,200 records/s: 130 % of the capacity of a host'
     """
     facts = {"slot": int(hot.slot), "key": hot.key, "rate": finite(hot.rate), "text": hot.text}
-    told = f"{hot.key} in slot {hot.slot}, {hot.rate:,.0f} records/s: {hot.text}"
-    return at.entry("hot key", told, facts)
+    text = f"{hot.key} in slot {hot.slot}, {hot.rate:,.0f} records/s: {hot.text}"
+    return at.entry("hot key", text, facts)
 
 
 def couriers_changed(at: At, before: int, now: int, why: str, *, dry_run: bool = False) -> Entry:
-    """A live flow is to have so many couriers, or its partitions are dealt anew.
+    """Entry of a changed number of couriers in a live flow, or of reassigned partitions.
 
     >>> couriers_changed(At("couriers", 0.0), 2, 3, "courier 1 was busy for 85 % of its time").text
     '3 couriers instead of 2: courier 1 was busy for 85 % of its time'
     """
-    told = f"{now} courier{'' if now == 1 else 's'} instead of {before}"
+    change = f"{now} courier{'' if now == 1 else 's'} instead of {before}"
     if now == before:
-        told = f"partitions are dealt anew to {now} couriers"
-    would = "would be so, were this no dry run: " if dry_run else ""
+        change = f"partitions are reassigned among {now} couriers"
+    would = "dry run, would be: " if dry_run else ""
     facts = {"before": before, "now": now, "why": why, "dry_run": dry_run}
-    return at.entry("couriers", f"{would}{told}: {why}", facts)
+    return at.entry("couriers", f"{would}{change}: {why}", facts)
 
 
 def offload(
     at: At, offloading: Offloading, money: Money | None = None, *, dry_run: bool = False
 ) -> Entry:
-    """What burst workers carry from now on, why, and what the run has cost so far, if that is known.
+    """Entry of a changed load of burst workers, with the reasons and the costs so far, if known.
 
     >>> import numpy as np
     >>> some = Offloading(np.array([0.5, 0.5]), 4, 9, rate=2e3, redirected=1e3, load=0.7, load_without=1.4)
@@ -254,17 +254,17 @@ of its capacity instead of 140 %. so far 0.0210 USD: hosts 0.0200, functions 0.0
         "money": None if money is None else money.facts(),
         "dry_run": dry_run,
     }
-    told = "functions carry nothing"
+    load = "functions carry nothing"
     if offloading.carries:
-        told = (
+        load = (
             f"functions carry {offloading.redirected:,.0f} of {offloading.rate:,.0f} records/s, "
             f"{offloading.workers:,} at a time, {offloading.warm:,} kept warm; the busiest host is "
             f"at {100 * offloading.load:.0f} % of its capacity instead of "
             f"{100 * offloading.load_without:.0f} %"
         )
     spent = [] if money is None else [f"so far {money}"]
-    would = "would be so, were this no dry run: " if dry_run else ""
-    text = would + ". ".join([told, *offloading.reasons, *spent])
+    would = "dry run, would be: " if dry_run else ""
+    text = would + ". ".join([load, *offloading.reasons, *spent])
     return at.entry("offload", text, facts)
 
 
@@ -280,11 +280,11 @@ def _figures(host: HostHealth) -> dict[str, Any]:
 
 
 def _load(host: HostHealth) -> float:
-    """What arrives for a host over what it can take; one that nothing is known of comes last."""
+    """Arrivals over service rate of a host; -1 if its service rate is unknown."""
     return host.rate / host.service_rate if host.service_rate > 0 else -1.0
 
 
-def _told(treatments: Treatments) -> list[dict[str, Any]]:
+def _treatment_facts(treatments: Treatments) -> list[dict[str, Any]]:
     return [treatment.facts() for treatment in treatments]
 
 

@@ -1,4 +1,4 @@
-"""One entry of the journal: what happened to a step, when, and the figures behind it."""
+"""Journal entries: an event of a step, its time, and the figures behind it."""
 
 from __future__ import annotations
 
@@ -7,29 +7,29 @@ from datetime import UTC, datetime
 from typing import Any, Literal
 
 Event = Literal[
-    "decided",  # a policy looked at the step: its health, the figures, what it wants done and why
-    "refused",  # what was decided is not being done, and why
-    "began",  # treatments were handed to the data plane
-    "done",  # they are in force
-    "failed",  # they were given up
-    "outcome",  # a window later: what they brought
+    "decided",  # a policy evaluated the step: its health, the figures, the treatments and the reasons
+    "refused",  # something wanted is not done, and why
+    "began",  # the data plane has begun treatments
+    "done",  # the treatments are in force
+    "failed",  # the treatments were given up
+    "outcome",  # the latency before and after the treatments, one window later
     "host lost",
-    "host leaves",  # its executor is being decommissioned; another one takes its place
+    "host leaves",  # its executor is being decommissioned; another host takes its place
     "setting",  # the SLA, the policy or a limit was changed
     "hot key",
     "couriers",  # a live flow has more or fewer couriers, or they read other partitions
-    "offload",  # what burst workers carry has changed, or it is time for hosts
+    "offload",  # burst workers carry more or less, or hosts should take over
 ]
 
 _CLOCK_MS = 1e11
-"""Times from here on are milliseconds since 1970; smaller ones count from the start of a run."""
+"""Threshold: times from here on are milliseconds since 1970, smaller ones since the start of a run."""
 _TIME, _EPOCH, _STEP, _EVENT = 12, 12, 12, 9
-"""Columns of a line; a longer name pushes the rest to the right."""
+"""Widths of a line's columns in characters. A longer name pushes the rest to the right."""
 
 
 @dataclass(frozen=True)
 class Entry:
-    """Something worth telling about one step. `facts` holds JSON values only.
+    """An event of one step. `facts` holds JSON values only.
 
     >>> entry = Entry(61_250.0, 7, "sum", "began", "scale out: slots 0-3 from sum/0 to new/1")
     >>> entry.line()
@@ -40,9 +40,9 @@ class Entry:
     epoch: int | None
     step: str
     event: Event | str
-    """Another release may tell of other events."""
+    """Kind of event. Other releases may have other kinds."""
     text: str
-    """A sentence or several, on one line."""
+    """One or more sentences, on one line."""
     facts: dict[str, Any] = field(default_factory=dict)
 
     @property
@@ -58,7 +58,7 @@ class Entry:
         return moment.isoformat(timespec="milliseconds")[11:23]
 
     def line(self) -> str:
-        """One line for people, in columns."""
+        """The entry as one line of text, in columns."""
         epoch = "" if self.epoch is None else f"epoch {self.epoch}"
         return (
             f"{self.when:>{_TIME}}  {epoch:<{_EPOCH}}  {self.step:<{_STEP}}  "
@@ -66,7 +66,7 @@ class Entry:
         ).rstrip()
 
     def lines(self) -> list[str]:
-        """`line`, and below it the hosts that were judged, one each, where the entry has them."""
+        """The entry as `line`, followed by one line for each host of a decision."""
         hosts = self.facts.get("hosts", [])
         wide = max((len(host["host"]) for host in hosts), default=0)
         indent = " " * (_TIME + 2)
@@ -78,19 +78,19 @@ class Entry:
 
 @dataclass(frozen=True)
 class At:
-    """The step, and the moment, that an entry is of."""
+    """The step and the time of an entry."""
 
     step: str
     time_ms: float
     epoch: int | None = None
 
     def entry(self, event: Event, text: str, facts: dict[str, Any]) -> Entry:
-        """What happened there and then."""
+        """An entry of this step and time."""
         return Entry(self.time_ms, self.epoch, self.step, event, text, facts)
 
 
 def _figures(host: dict[str, Any]) -> str:
-    """One host of a decision, as `HostHealth` told it; None for what is unknown or without end."""
+    """Text for one host of a decision. `host` has the fields of `HostHealth`; None is unknown or infinite."""
     service, projected = host["service_rate"], host["projected_ms"]
     unknown = "cannot keep up" if service is not None else "is not known"
     return (

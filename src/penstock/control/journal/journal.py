@@ -1,14 +1,14 @@
-"""The journal: everything that control decided and did, so that a reader can follow each decision.
+"""The journal: all decisions and actions of control, so that a reader can follow each decision.
 
-The story of a treatment has these entries, all made by `entries`:
+A treatment has these entries, all created by `entries`:
 
-    decided     the health of the step and the figures of its hosts, the treatments, the reasons, and
-                what the treatments are expected to bring
-    began       when the data plane took them up, and the latency at that moment
-    done        when they were in force, and how long that took (or failed, and why)
-    outcome     a window later: the latency before and after
+    decided     the health of the step, the figures of its hosts, the treatments, the reasons, and
+                the expected effect
+    began       the start in the data plane, and the latency at that time
+    done        the time when they were in force, and how long that took (or failed, and why)
+    outcome     the latency before and after, one window later
 
-What repeats itself is told once: `worth_telling`.
+Repetitions are left out: see `worth_telling`.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ from penstock.control.journal.entry import Entry
 from penstock.control.treat.decision import Bounds, Decision
 
 REMIND_MS = 60_000.0
-"""Trouble that goes on is told again after so long."""
+"""Milliseconds after which a problem that persists is journalled again."""
 _WAVER_MS = 10_000.0
-"""A step may waver between good and moderate: told at most this often."""
+"""Minimum milliseconds between entries of a step that alternates between good and moderate."""
 _FIGURES = re.compile(r"(?<![\w/])\d[\d,.]*")
-"""Numbers, but not those in the names of hosts."""
+"""Numbers, except those in the names of hosts."""
 
 
 class Journal:
-    """The newest entries, and a sink that gets every one of them. Written by one thread.
+    """The newest entries, and a sink that receives every new one. Written by one thread.
 
-    >>> told: list[Entry] = []
-    >>> journal = Journal(sink=told.append)
+    >>> entries: list[Entry] = []
+    >>> journal = Journal(sink=entries.append)
     >>> journal.add(Entry(0.0, 1, "sum", "refused", "5 hosts: at most 4 are allowed"))
     True
     >>> journal.add(Entry(250.0, 2, "sum", "refused", "6 hosts: at most 4 are allowed"))
     False
-    >>> [entry.epoch for entry in told], len(journal)
+    >>> [entry.epoch for entry in entries], len(journal)
     ([1], 1)
     """
 
@@ -50,7 +50,7 @@ class Journal:
         self._sink = sink
 
     def add(self, entry: Entry) -> bool:
-        """Keep an entry and hand it to the sink, if it is worth telling; whether it was."""
+        """Add an entry and pass it to the sink, unless it repeats another. Returns whether it was added."""
         place = (entry.step, entry.event, entry.facts.get("key"))
         if not worth_telling(self._newest.get(place), entry):
             return False
@@ -69,7 +69,7 @@ class Journal:
         epoch: int | None = None,
         dry_run: bool = False,
     ) -> bool:
-        """Add the entry of a decision. Costs next to nothing while all is calm."""
+        """Add the entry of a decision. Costs almost nothing while the step is healthy."""
         newest = self._newest.get((vitals.step, "decided", None))
         quiet = not (decision.treatments or decision.reasons or decision.hot_slots)
         calm = quiet and decision.health != "severe"
@@ -78,7 +78,7 @@ class Journal:
         return self.add(decided(vitals, bounds, decision, epoch=epoch, dry_run=dry_run))
 
     def last(self, count: int) -> list[Entry]:
-        """The newest entries, oldest first. Any thread may ask."""
+        """The newest `count` entries, oldest first. Any thread may call it."""
         return list(self._entries)[-count:] if count > 0 else []
 
     def __len__(self) -> int:
@@ -86,7 +86,7 @@ class Journal:
 
 
 class _Gist(NamedTuple):
-    """What makes one decision differ from another, whatever its figures."""
+    """The content of a decision without its figures, to compare decisions by."""
 
     health: str
     treatments: tuple[tuple[str, str, str], ...] = ()
@@ -98,21 +98,19 @@ class _Gist(NamedTuple):
         facts = entry.facts
         return _Gist(
             facts["health"],
-            tuple((one["kind"], one["source"], one["target"]) for one in facts["treatments"]),
+            tuple((t["kind"], t["source"], t["target"]) for t in facts["treatments"]),
             tuple(_without_figures(reason) for reason in facts["reasons"]),
             facts["hot_slots"],
         )
 
 
 def worth_telling(previous: Entry | None, entry: Entry) -> bool:
-    """Whether an entry says more than `previous`, the one told before of the same step and event
-    (and the same hot key).
+    """Whether an entry adds something to `previous`, the last one of the same step, event and hot key.
 
-    Decisions repeat themselves every epoch while nothing changes, with slightly other figures. One
-    is told if it wants something done (in a dry run: something else than before), if the health of
-    the step, its hot slots or the reasons changed, and once a minute as long as it is severe.
-    What is refused for the same reason, the same of a hot key, and what a dry run would do with couriers is
-    told once a minute. All else is told.
+    Decisions repeat every epoch, with slightly different figures. A decision is worth an entry if it has
+    treatments (in a dry run: other ones than before), or if the health of the step, its hot slots or the
+    reasons changed. It is repeated once a minute while the step is severe. The same refusal, the same
+    hot key and the same dry run of couriers are repeated once a minute. All other entries are added.
 
     >>> full = Entry(0.0, 1, "sum", "refused", "5 hosts: at most 4 are allowed")
     >>> again = Entry(250.0, 2, "sum", "refused", "5 hosts: at most 4 are allowed")

@@ -1,1 +1,1 @@
-"""The policies: each looks at the vitals of one step and decides what should change."""
+"""Policies: each one decides from the vitals of a step how to scale it."""

@@ -1,4 +1,4 @@
-"""AutoFlow: a hotspot is diminished by moving slots from the busiest host to the idlest."""
+"""AutoFlow: relieves a hotspot by moving slots from the busiest host to the idlest."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from penstock.errors import SettingError
 
 
 class AutoFlow:
-    """Counts what arrives in windows of its own; at the end of each it may move slots. Never scales.
+    """Counts arrivals in windows of its own, and may move slots at the end of each. Never scales.
 
-    Where the busiest host got `factor` more than the idlest, as a part of what it got, half of
-    the gap is packed with its slots, the largest that still fit first. The window should be shorter
-    than a hotspot lasts, and long enough that counts mean something.
+    It moves slots if the gap between the busiest host and the idlest is at least `factor` times the busiest
+    host's arrivals. It fills half of the gap with slots of the busiest host, the largest that fit first. The
+    window should be shorter than a hotspot, and long enough for counts that are not just noise.
 
     >>> from dataclasses import replace
     >>> from penstock.model import SLA, StepId
@@ -32,12 +32,12 @@ class AutoFlow:
     def __init__(self, window_ms: float = 5_000.0, factor: float = 0.2) -> None:
         if not window_ms > 0 or not 0 < factor <= 1:
             raise SettingError(
-                f"a window of {window_ms:g} ms and a factor of {factor:g}",
-                hint="use for example autoflow(5s, 0.2): a factor above 0, of at most 1",
+                f"autoflow has a window of {window_ms:g} ms and a factor of {factor:g}",
+                hint="use a window above 0 and a factor above 0 and up to 1, such as autoflow(5s, 0.2)",
             )
         self.window_ms, self.factor = float(window_ms), factor
         self._counts: Floats = np.zeros(0)
-        """Per slot: records of the window so far."""
+        """Records of the present window, by slot."""
         self._since_ms = self._last_ms = 0.0
 
     def __str__(self) -> str:
@@ -45,17 +45,17 @@ class AutoFlow:
         return f"autoflow({seconds}, {self.factor:g})"
 
     def decide(self, vitals: Vitals, bounds: Bounds) -> Decision:
-        found = observed(vitals, bounds)
+        decision = observed(vitals, bounds)
         if len(self._counts) != len(vitals.rate):
             self._begin(vitals)
         self._counts += vitals.rate * ((vitals.now_ms - self._last_ms) / 1000.0)
         self._last_ms = vitals.now_ms
         if vitals.now_ms - self._since_ms < self.window_ms:
-            return found
+            return decision
         counts, took_ms = self._counts, vitals.now_ms - self._since_ms
         self._begin(vitals)
         treatments, reasons = self._look(vitals, counts, took_ms)
-        return replace(found, treatments=treatments, reasons=reasons)
+        return replace(decision, treatments=treatments, reasons=reasons)
 
     def _begin(self, vitals: Vitals) -> None:
         self._counts = np.zeros(len(vitals.rate))
@@ -64,7 +64,7 @@ class AutoFlow:
     def _look(
         self, vitals: Vitals, counts: Floats, took_ms: float
     ) -> tuple[tuple[Treatment, ...], tuple[str, ...]]:
-        """What the end of a window brings."""
+        """Treatments and reasons at the end of a window."""
         totals = np.bincount(vitals.owner, counts, len(vitals.hosts))
         busiest, idlest = int(totals.argmax()), int(totals.argmin())
         gap = totals[busiest] - totals[idlest]
@@ -79,16 +79,16 @@ class AutoFlow:
         )
         if not fitting:
             smallest = counts[slots][counts[slots] > 0].min()
-            why = f"no slot fits into half of the gap: the smallest brought {smallest:,.0f}"
+            why = f"no slot fits into half of the gap: the smallest had {smallest:,.0f}"
             return (), (f"{reason}, but {why}",)
         return (Treatment("balance", fitting, source, target, reason),), (reason,)
 
 
 def _first_fit(slots: Ints, counts: Floats, room: float) -> tuple[int, ...]:
-    """Slots that fit into the room together, the largest first; those that brought nothing stay."""
-    found = []
+    """Slots that fit into the room together, the largest first, without slots that had no records."""
+    fitting = []
     for slot in slots[np.argsort(-counts[slots], kind="stable")].tolist():
         if 0 < counts[slot] <= room:
-            found.append(slot)
+            fitting.append(slot)
             room -= counts[slot]
-    return tuple(sorted(found))
+    return tuple(sorted(fitting))

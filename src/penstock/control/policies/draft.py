@@ -1,4 +1,4 @@
-"""Treatments in the making: moves are tried one after another, and in the end told as one."""
+"""Draft of a decision: collects moves one after another and turns them into treatments."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from penstock.control.policies import reasons as words
 from penstock.control.treat.decision import Kind, Treatment, new_host
 from penstock.model import HostId
 
-Found = tuple[tuple[Treatment, ...], list[str]]
-"""Treatments, and sentences why."""
+Proposal = tuple[tuple[Treatment, ...], list[str]]
+"""Treatments, and sentences that explain them."""
 
 
 class Draft:
-    """A step with some moves done, and which of its hosts still need something done.
+    """A step's load after some moves, and its hosts that are still severe.
 
-    A slot may be moved more than once on the way. What comes out is where it ends.
+    A slot may move more than once in a draft. The treatments only contain its last owner.
     """
 
     def __init__(self, diagnosis: Diagnosis, load: Load) -> None:
@@ -33,24 +33,24 @@ class Draft:
         self._to_cure = diagnosis.late.copy()
 
     def worst(self) -> int | None:
-        """The severe host that is worst off. None: there is none that has not been given up."""
+        """The worst severe host; None if there is none, apart from those given up."""
         slack = np.where(self._to_cure, self.load.slack, np.inf)
         host = int(slack.argmin())
         return host if slack[host] < self._floor else None
 
     @property
     def severe(self) -> int:
-        """How many hosts are severe, without those that have been given up."""
+        """Number of severe hosts, without those given up."""
         return int(np.count_nonzero(self._to_cure & (self.load.slack < self._floor)))
 
     def give_up(self, host: int) -> None:
-        """Nothing can be done for a host."""
+        """Ignore a severe host from now on, because no move helps it."""
         self._to_cure[host] = False
 
     def move(self, move: Move, grown: Load | None = None) -> None:
-        """Do a move; `grown` is the load with the new host that is its target.
+        """Apply a move. `grown` is the load with a new host, if that is the target.
 
-        The target is as late as its source until it shows otherwise: it must keep the bound.
+        If the source was late, the target counts as late too, so it must keep the bound.
         """
         if grown is not None:
             self.load = grown
@@ -63,10 +63,10 @@ class Draft:
     def treatments(
         self, vitals: Vitals, reason: Callable[[int, int], str]
     ) -> tuple[Treatment, ...]:
-        """One for each pair of hosts between which slots change, by who needed it first.
+        """One treatment for each pair of hosts between which slots move, in the order of their sources.
 
-        The first one to a new host is a scale-out, any other a balance. `reason` is asked for each
-        pair.
+        The first treatment to a new host is a scale-out, any other a balance. `reason` gives the reason for
+        a pair of source and target.
         """
         present = len(vitals.hosts)
         owner = self._before.owner
@@ -90,8 +90,8 @@ class Draft:
         return tuple(treatments)
 
 
-def without_one(vitals: Vitals, found: Diagnosis, prudent: Load, moves: list[Move]) -> Found:
-    """One host gives all its slots to others; with the last of them it goes."""
+def without_one(vitals: Vitals, diagnosis: Diagnosis, prudent: Load, moves: list[Move]) -> Proposal:
+    """Treatments that move all slots of one host to others. The last one removes the host."""
     if not moves:
         return (), []
     source = moves[0].source
@@ -101,8 +101,8 @@ def without_one(vitals: Vitals, found: Diagnosis, prudent: Load, moves: list[Mov
             tuple(sorted(move.slots.tolist())),
             vitals.hosts[source],
             vitals.hosts[move.target],
-            words.taken_over(vitals, found, move.target, move.slack),
+            words.taken_over(vitals, diagnosis, move.target, move.slack),
         )
         for move in moves
     )
-    return treatments, [words.dispensable(vitals, found, prudent, source)]
+    return treatments, [words.dispensable(vitals, diagnosis, prudent, source)]

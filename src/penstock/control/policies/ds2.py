@@ -1,11 +1,11 @@
-"""DS2 as Flink's autoscaler has it: as many hosts as are busy to a target, whatever the latency.
+"""DS2 in the form of Flink's autoscaler: scales hosts to a target utilisation, whatever the latency.
 
-What it takes from there: arrivals are averaged over a window; what waits is to be caught up with in
-some time; near the target nothing is done; after a change there is a time to settle; hosts leave only
-after fewer have been enough for a while, and no more of them than could be spared all that while;
-slots are spread anew, as many for each host in contiguous ranges, whatever arrives for them.
+Like Flink's autoscaler, it averages arrivals over a window and plans to process the backlog within a set
+time. Near the target it does nothing, and after a change it waits for some time. It removes hosts only after
+fewer have been enough for a while, and never more than could be spared all that time. After each change it
+assigns slots to hosts in contiguous ranges of equal size, whatever their arrivals.
 
-Two settings differ. Where Flink has minutes there are seconds here, because no job is restarted for a
+Two settings differ. Flink's times are minutes, and here they are seconds, because no job is restarted for a
 change. And Flink acts only outside of 0.3 around the target, which is when hosts are busy all the time.
 """
 
@@ -26,11 +26,11 @@ from penstock.errors import SettingError
 
 
 class Ds2:
-    """Scales so that hosts are busy to `target`. Knows no latency and no skew.
+    """Scales so that hosts are busy for a share of `target` of their time. Ignores latency and skew.
 
-    Nothing is done while they are busy to the target, `boundary` more or less, and for `settle_ms`
-    after a change or the start. Arrivals are averaged over `window_ms`, what waits is to be worked
-    off within `catch_up_ms`, and fewer hosts must have been enough for `scale_in_ms`.
+    Nothing is done while that share is within `boundary` of the target, or for `settle_ms` after a change or
+    the start. Arrivals are averaged over `window_ms`. The backlog should be processed within `catch_up_ms`.
+    Fewer hosts must have been enough for `scale_in_ms` before hosts are removed.
 
     >>> from dataclasses import replace
     >>> from penstock.model import SLA, StepId
@@ -42,8 +42,8 @@ class Ds2:
     >>> print(decision.treatments[0])
     scale out: slots 2-3 from sum/0 to new/1
     >>> print(decision.reasons[0])
-    arrivals of 1,200/s, and 0/s to catch up with, keep the hosts busy to 120 % (1 at 1,000/s); 70 % \
-needs 2, 1 to 4 are allowed
+    arrivals of 1,200/s, plus 0/s for the backlog, are 120 % of the capacity (hosts: 1 at 1,000/s); a \
+target of 70 % needs 2, 1 to 4 are allowed
     """
 
     def __init__(
@@ -57,34 +57,34 @@ needs 2, 1 to 4 are allowed
     ) -> None:
         if not (0 < target <= 1 and 0 <= boundary < target):
             raise SettingError(
-                f"a target of {target:g}, {boundary:g} more or less",
-                hint="use a target above 0, of at most 1, as in ds2(0.7), and a boundary below it",
+                f"ds2 has a target of {target:g} and a boundary of {boundary:g}",
+                hint="use a target above 0 and up to 1, such as ds2(0.7), and a boundary below it",
             )
         if not (window_ms > 0 and catch_up_ms > 0):
             raise SettingError(
-                f"arrivals over {window_ms:g} ms, and {catch_up_ms:g} ms to catch up",
+                f"window_ms is {window_ms:g} and catch_up_ms is {catch_up_ms:g}",
                 hint="use more than 0 for both",
             )
         self.target, self.boundary = target, boundary
         self.settle_ms, self.scale_in_ms, self.catch_up_ms = settle_ms, scale_in_ms, catch_up_ms
         self._arrivals = _Mean(window_ms)
         self._changed_ms: float | None = None
-        """When the number of hosts changed last, or the first decision."""
+        """Time of the last change of the number of hosts, or of the first decision."""
         self._fewer: tuple[float, int] | None = None
-        """Since when fewer hosts have been enough, and how many were needed most since then."""
+        """Time since which fewer hosts have been enough, and the most that were needed since then."""
 
     def __str__(self) -> str:
         return f"ds2({self.target:g})"
 
     def decide(self, vitals: Vitals, bounds: Bounds) -> Decision:
-        found, served = observed(vitals, bounds), service_rates(vitals)
+        decision, served = observed(vitals, bounds), service_rates(vitals)
         now, present = vitals.now_ms, len(vitals.hosts)
         arrivals = self._arrivals.add(now, float(vitals.rate.sum()))
         waiting = float(vitals.backlog.sum()) * 1000.0 / self.catch_up_ms
         if self._changed_ms is None:
             self._changed_ms = now
         if served is None:
-            return found
+            return decision
         service_rate = float(served.mean())
         busy = (arrivals + waiting) / (service_rate * present)
         near = abs(busy - self.target) <= self.boundary
@@ -94,22 +94,22 @@ needs 2, 1 to 4 are allowed
         if present <= most:
             wanted = self._patiently(now, present, wanted)
         if now - self._changed_ms < self.settle_ms or wanted == present >= needed:
-            return found
+            return decision
         reason = (
-            f"arrivals of {arrivals:,.0f}/s, and {waiting:,.0f}/s to catch up with, keep the hosts "
-            f"busy to {100 * busy:.0f} % ({present} at {service_rate:,.0f}/s); "
+            f"arrivals of {arrivals:,.0f}/s, plus {waiting:,.0f}/s for the backlog, are {100 * busy:.0f} % "
+            f"of the capacity (hosts: {present} at {service_rate:,.0f}/s); a target of "
             f"{100 * self.target:.0f} % needs {needed}, {bounds.at_least} to {most} are allowed"
         )
         if wanted == present:
-            return replace(found, reasons=(reason,))
+            return replace(decision, reasons=(reason,))
         if self._fewer is not None:
             reason += f", and {wanted} were enough for the last {self.scale_in_ms / 1000:g} s"
         self._changed_ms, self._fewer = now, None
         treatments = _spread(vitals, wanted, reason)
-        return replace(found, treatments=treatments, reasons=(reason,))
+        return replace(decision, treatments=treatments, reasons=(reason,))
 
     def _patiently(self, now: float, present: int, wanted: int) -> int:
-        """What is wanted, but not fewer than there are before that has been enough for a while."""
+        """The number of hosts to scale to. Fewer than `present` only after `scale_in_ms`."""
         if wanted >= present:
             self._fewer = None
             return wanted
@@ -119,23 +119,23 @@ needs 2, 1 to 4 are allowed
 
 
 class _Mean:
-    """The mean of what was told within a window."""
+    """The mean of the values within a window."""
 
     def __init__(self, window_ms: float) -> None:
         self._window_ms = window_ms
-        self._told: deque[tuple[float, float]] = deque()
+        self._values: deque[tuple[float, float]] = deque()
         self._sum = 0.0
 
     def add(self, now_ms: float, value: float) -> float:
-        self._told.append((now_ms, value))
+        self._values.append((now_ms, value))
         self._sum += value
-        while self._told[0][0] <= now_ms - self._window_ms:
-            self._sum -= self._told.popleft()[1]
-        return max(self._sum, 0.0) / len(self._told)
+        while self._values[0][0] <= now_ms - self._window_ms:
+            self._sum -= self._values.popleft()[1]
+        return max(self._sum, 0.0) / len(self._values)
 
 
 def _spread(vitals: Vitals, wanted: int, reason: str) -> tuple[Treatment, ...]:
-    """All slots anew, in contiguous ranges; of too many hosts the last ones leave."""
+    """Reassign all slots in contiguous ranges. If there are too many hosts, the last ones leave."""
     present, slots = vitals.hosts, len(vitals.owner)
     new = (new_host(number) for number in range(1, 1 + wanted - len(present)))
     owner = np.arange(slots) * wanted // slots

@@ -1,4 +1,4 @@
-"""From where slots should be to the treatments that bring them there."""
+"""Computes the treatments that bring slots to their wanted owners."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ from penstock.model import HostId
 def moves(
     vitals: Vitals, hosts: Sequence[HostId], owner: Ints, reason: str
 ) -> tuple[Treatment, ...]:
-    """What brings the slots from where they are to `owner`, places in `hosts`; others leave.
+    """Treatments that move slots to their wanted owners.
 
-    Hosts come or leave, not both. Every source is a host that is there already. The first treatment
-    that gives slots to a new host is its scale-out, the last one that takes slots from a leaving
-    host its scale-in, also where that one has none to give; all others balance.
+    `hosts` are the hosts afterwards, and `owner` is the index into them for each slot. Present hosts that are
+    not among them leave. Hosts are added or removed, not both. The first treatment that gives slots to a new
+    host is its scale-out. The last one that takes slots from a leaving host is its scale-in, even if the host
+    has no slots. All others are balances.
 
     >>> from penstock.model import StepId
     >>> vitals = Vitals.even(StepId("sum"), [1.0] * 4, hosts=2, service_rate=9.0)
@@ -48,10 +49,12 @@ def moves(
 
 
 def _farewells(leaves: dict[HostId, list[Treatment]], heir: HostId, reason: str) -> list[Treatment]:
-    """The last move from each leaving host takes the host away. One that owns nothing has an heir
-    all the same, since a scale-in names one."""
-    found: list[Treatment] = []
+    """The moves of leaving hosts, with a scale-in as the last one of each.
+
+    A host without slots gets `heir` as the target, since a scale-in must name one.
+    """
+    treatments: list[Treatment] = []
     for host, moved in leaves.items():
         slots, target = (moved[-1].slots, moved[-1].target) if moved else ((), heir)
-        found += [*moved[:-1], Treatment("scale_in", slots, host, target, reason)]
-    return found
+        treatments += [*moved[:-1], Treatment("scale_in", slots, host, target, reason)]
+    return treatments

@@ -1,16 +1,16 @@
-"""Policies by name: what users and the command line write, and the policy objects that it means.
+"""Policies by name: the text that users write, and the policy object that it stands for.
 
     switch                  projects latencies, scales and balances (StreamSwitch)
     switch(0.2)             with a safety margin of 20 % of every host's service rate
     switch(0.2, unit)       one treatment per decision, as in the paper
-    static(4)               4 hosts, whatever comes
+    static(4)               always 4 hosts
     autoflow                moves slots from the busiest host to the idlest, never scales (AutoFlow)
-    autoflow(5s, 0.2)       by what arrived in 5 s, where the two differ by 20 % or more
-    drs, drs(0.2)           as many hosts as M/M/k asks for (DRS), with a safety margin
+    autoflow(5s, 0.2)       by arrivals in windows of 5 s, where the two hosts differ by 20 % or more
+    drs, drs(0.2)           the number of hosts that an M/M/k queue needs (DRS), with a safety margin
     drs_lb, drs_lb(0.2)     the same, and balances where it need not scale
-    ds2, ds2(0.7)           as many hosts as are busy 70 % of the time (DS2, Flink's autoscaler)
+    ds2, ds2(0.7)           the number of hosts that are busy 70 % of the time (DS2, Flink's autoscaler)
 
-Users may hand in an object, or a class, of their own instead.
+A user may also pass a policy object or class.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from penstock.errors import SettingError
 from penstock.model import milliseconds
 
 Parsed = tuple[Policy, float | None]
-"""A policy, and the safety margin that was named with it, if one was."""
+"""A policy, and its safety margin; None if the text names no margin."""
 
 _FORMS = (
     "switch", "switch(0.2)", "switch(0.2, unit)", "static(4)", "autoflow", "autoflow(5s, 0.2)",
     "drs(0.2)", "drs_lb(0.2)", "ds2", "ds2(0.7)",
 )  # fmt: skip
-_HINT = f"use {', '.join(_FORMS)}, or give an object with a method decide(vitals, bounds)"
+_HINT = f"use {', '.join(_FORMS)}, or an object with a method decide(vitals, bounds)"
 
 
 def parse(text: str | Policy | type[Policy]) -> Parsed:
-    """The policy that a text names, and the margin for `Bounds` if it names one. A new object each time.
+    """A new policy object for a text, and the margin for `Bounds` if the text names one.
 
-    An object of the user's own is handed back as it is, a class is called without arguments. Steps
-    share no policy, so for a flow of several keyed steps a class serves better than an object.
+    A policy object is returned as it is. A class is called without arguments. Each step has its own policy,
+    so a class is the better choice for a flow with several keyed steps.
 
     >>> policy, margin = parse("drs_lb(0.3)")
     >>> str(policy), margin
@@ -46,7 +46,7 @@ def parse(text: str | Policy | type[Policy]) -> Parsed:
     ...
     penstock.errors.SettingError: unknown policy 'magic'. What to do: use switch, switch(0.2), \
 switch(0.2, unit), static(4), autoflow, autoflow(5s, 0.2), drs(0.2), drs_lb(0.2), ds2, ds2(0.7), or \
-give an object with a method decide(vitals, bounds)
+an object with a method decide(vitals, bounds)
     """
     if not isinstance(text, str):
         if not callable(getattr(text, "decide", None)):
@@ -55,8 +55,8 @@ give an object with a method decide(vitals, bounds)
     return made_of(text, "policy", _MAKERS, _HINT)
 
 
-# Policies are imported where they are made: some bring numba along, which who only writes a flow
-# should not have to wait for.
+# Policies are imported where they are created. Some import numba, which is slow, and not needed to only
+# declare a flow.
 
 
 def _switch(*words: str) -> Parsed:
@@ -65,7 +65,7 @@ def _switch(*words: str) -> Parsed:
     unit = words[-1:] == ("unit",)
     margin = words[:-1] if unit else words
     if len(margin) > 1:
-        raise SettingError(f"{', '.join(margin)} is more than a margin")
+        raise SettingError(f"it has {len(margin)} margins, {' and '.join(margin)}, instead of one")
     return Switch(unit=unit), _margin(*margin)
 
 
@@ -102,7 +102,7 @@ def _ds2(target: str = "0.7") -> Parsed:
 def _margin(text: str | None = None) -> float | None:
     margin = None if text is None else float(text)
     if margin is not None and not 0 <= margin < 1:
-        raise SettingError(f"a margin of {margin:g} is not from 0 to below 1")
+        raise SettingError(f"the margin is {margin:g}, but must be at least 0 and below 1")
     return margin
 
 

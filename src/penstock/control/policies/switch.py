@@ -22,34 +22,35 @@ from penstock.control.diagnose.strategies import (
 from penstock.control.examine.calm import Calm
 from penstock.control.examine.vitals import Vitals
 from penstock.control.policies import reasons as words
-from penstock.control.policies.draft import Draft, Found, without_one
+from penstock.control.policies.draft import Draft, Proposal, without_one
 from penstock.control.treat.decision import Bounds, Decision, Treatment
 
 _MOST, _WORK = 64, 16_384
-"""Hosts that one decision deals with, those that are worst off first: the others come next. Each takes
-as long as the step has hosts, so that there are fewer of them where there are very many hosts."""
+"""Maximum number of severe hosts that one decision treats, and maximum of that times the step's hosts. The
+worst hosts come first; the others are treated by later decisions."""
 _WORTHWHILE = 0.1
-"""Share by which a balance that cures nobody must lower the worst, so as to be worth the pause."""
+"""Minimum relative improvement of the worst host for a balance that leaves it severe to be worthwhile."""
 _LOOKS = 32
-"""Looks for a host that could go, in the time that is remembered."""
+"""Maximum number of searches for a scale-in within the time that peaks are remembered."""
 
 
 class Switch:
-    """Keeps the SLA with as few hosts as it can.
+    """Keeps the SLA with as few hosts as possible.
 
-    Severe hosts are relieved: by a balance if it cures, by a new host otherwise. Where all are good,
-    one host goes if the others stay good without it. All changes at one boundary cost about as much
-    as one of them, so a decision goes on, on the vitals as they would be, until no host is severe.
+    Severe hosts are relieved, by a balance if that makes them healthy, otherwise by a new host. If all
+    hosts are good, one leaves if the others stay good without it. Several changes at one boundary cost
+    about as much as one. So a decision adds treatments, always on the vitals expected after the earlier ones,
+    until no host is severe.
 
-    projection  how latency follows from load; by default the one that fits the engine
-    unit        at most one treatment per decision, and a balance only if it cures the whole step:
+    projection  the model of latency as a function of load; by default the one that fits the engine
+    unit        at most one treatment per decision, and a balance only if it makes the whole step healthy,
                 as in the paper
-    memory      scale in prudently: only what would have been good also with the highest arrivals of
-                the last `memory_ms`, and with a reserve on top of them: `hysteresis` (a share of
-                them) or `noise` standard deviations of what Poisson arrivals in a window vary
-                by, whichever is more; and not to a number of hosts that was too few for as much
-                in the last `lesson_ms`. Nor does a balance happen because of noise alone
-    drain       in so many bounds a backlog should be worked off (see `diagnose`)
+    memory      scale in cautiously. Fewer hosts must be good even with the highest arrivals of the last
+                `memory_ms` and a reserve on top. The reserve is `hysteresis` (a share of them) or `noise`
+                standard deviations of Poisson arrivals in a window, whichever is more. A number of hosts
+                that was too few for the same load in the last `lesson_ms` is not tried again. Noise alone
+                causes no balance
+    drain       the time in which a backlog should be gone, in multiples of the bound (see `diagnose`)
 
     >>> from penstock.model import SLA, StepId
     >>> vitals = Vitals.even(StepId("sum"), [450.0, 450.0], 1, service_rate=1000.0, latency_ms=640.0)
@@ -57,7 +58,7 @@ class Switch:
     >>> decision.health, str(decision.treatments[0])
     ('severe', 'scale out: slots 0 from sum/0 to new/1')
     >>> print(decision.reasons[0])
-    sum/0 is severe: latency 640 ms is above the alert of 500 ms and would grow without end \
+    sum/0 is severe: latency 640 ms is above the alert of 500 ms and would grow without limit \
 (arrivals 900/s, service 1,000/s less a margin of 20 %)
     """
 
@@ -84,11 +85,11 @@ class Switch:
         return "switch(unit)" if self.unit else "switch"
 
     def decide(self, vitals: Vitals, bounds: Bounds) -> Decision:
-        """What the step's health is, and what should change."""
+        """Decide what should change, by the step's health."""
         if self.memory:
             vitals = self._calm.of(vitals, _window_s(bounds))
-        found = diagnose(vitals, bounds, self.projection or fitting(vitals), self.drain)
-        if found is None:
+        diagnosis = diagnose(vitals, bounds, self.projection or fitting(vitals), self.drain)
+        if diagnosis is None:
             return nothing_known(vitals)
         if self.memory:
             self._peaks.note(vitals.now_ms, vitals.rate)
@@ -96,25 +97,33 @@ class Switch:
         treatments: tuple[Treatment, ...] = ()
         reasons: list[str] = []
         if hosts > bounds.at_most:
-            treatments, reasons = self._shrink(vitals, bounds, found)
-        elif found.health == "severe" or hosts < bounds.at_least:
-            treatments, reasons = self._relieve(vitals, bounds, found)
-        elif found.health == "good" and hosts > bounds.at_least:
-            treatments, reasons = self._scale_in(vitals, bounds, found)
-        return Decision(found.health, found.told(), treatments, tuple(reasons), found.hot_slots)
+            treatments, reasons = self._shrink(vitals, bounds, diagnosis)
+        elif diagnosis.health == "severe" or hosts < bounds.at_least:
+            treatments, reasons = self._relieve(vitals, bounds, diagnosis)
+        elif diagnosis.health == "good" and hosts > bounds.at_least:
+            treatments, reasons = self._scale_in(vitals, bounds, diagnosis)
+        return Decision(
+            diagnosis.health,
+            diagnosis.host_health(),
+            treatments,
+            tuple(reasons),
+            diagnosis.hot_slots,
+        )
 
-    def _relieve(self, vitals: Vitals, bounds: Bounds, found: Diagnosis) -> Found:
-        """Cure severe hosts, those that are worst off first; then see to the least number of hosts."""
-        # What all hosts together cannot take will not be worked off: then no backlog is worth a move.
-        hopeless = found.rate.sum() >= found.capacity.sum() and len(vitals.hosts) >= bounds.at_most
-        draft, reasons = Draft(found, found.arrivals if hopeless else found.load), []
+    def _relieve(self, vitals: Vitals, bounds: Bounds, diagnosis: Diagnosis) -> Proposal:
+        """Relieve severe hosts, the worst first, then add hosts up to the minimum number."""
+        # If arrivals exceed the capacity of all hosts, backlogs only grow: they are not worth a move.
+        hopeless = (
+            diagnosis.rate.sum() >= diagnosis.capacity.sum() and len(vitals.hosts) >= bounds.at_most
+        )
+        draft, reasons = Draft(diagnosis, diagnosis.arrivals if hopeless else diagnosis.load), []
         most = min(_MOST, max(1, _WORK // len(vitals.hosts)))
         for _ in range(1 if self.unit else most):
             source = draft.worst()
             if source is not None:
                 if source < len(vitals.hosts) and source not in draft.sources:
-                    reasons.append(words.severe(vitals, bounds, found, source))
-                if not self._cure(draft, source, bounds, found.floor):
+                    reasons.append(words.severe(vitals, bounds, diagnosis, source))
+                if not self._cure(draft, source, bounds, diagnosis.floor):
                     draft.give_up(source)
                     reasons.append(words.helpless(vitals, bounds, draft.load, source))
             elif draft.load.hosts >= bounds.at_least or not _grow(draft):
@@ -123,23 +132,23 @@ class Switch:
             reasons.append(words.too_few(vitals, bounds, draft.load.hosts))
         if not self.unit and draft.severe:
             reasons.append(words.others_wait(draft.severe))
-        # What is learnt while a query warms up, slowly, would not hold.
-        grew = found.health == "severe" and draft.load.hosts > len(vitals.hosts)
+        # Measurements of a query that still warms up would be misleading later.
+        grew = diagnosis.health == "severe" and draft.load.hosts > len(vitals.hosts)
         if grew and self._peaks.ready:
-            self._lessons.note(vitals.now_ms, len(vitals.hosts), found.load.rate.sum())
-        expected = partial(words.relieved, vitals, found, draft.load.latency_ms)
+            self._lessons.note(vitals.now_ms, len(vitals.hosts), diagnosis.load.rate.sum())
+        expected = partial(words.relieved, vitals, diagnosis, draft.load.latency_ms)
         return draft.treatments(vitals, expected), reasons
 
     def _cure(self, draft: Draft, source: int, bounds: Bounds, floor: float) -> bool:
-        """Do what is best for a severe host; False if nothing is worth it."""
+        """Add the best move for a severe host to the draft; False if no move is worth it."""
         load = draft.load
         may_grow = load.hosts < bounds.at_most
-        # Where nobody has room left, no balance cures: a short cut when all are severe.
+        # If no host has room left, no balance is enough. This saves the search when all are severe.
         move = None if may_grow and load.slack.max() < floor else best_balance(load, source)
         if move is not None and self._cures(draft, move, bounds, floor):
             draft.move(move)
             return True
-        # Where even an idle host would be too slow, one more of its kind would be in vain.
+        # If even an idle host is too slow, another one of the same kind would not help.
         if may_grow and load.capacity[source] / load.gain[source] > floor:
             out = best_scale_out(load, source)
             if out is not None:
@@ -151,9 +160,9 @@ class Switch:
         return False
 
     def _cures(self, draft: Draft, move: Move, bounds: Bounds, floor: float) -> bool:
-        """Whether source and target keep the bound with this balance, and with some noise.
+        """Whether source and target keep the bound after this balance, with some noise.
 
-        Of a source with a slot that no host can take, nothing more can be asked.
+        A source with a slot that overloads any host need not keep it.
         """
         if self.unit and draft.severe > 1:
             return False
@@ -166,12 +175,12 @@ class Switch:
         return bool(load.hottest(source) >= load.capacity.max())
 
     def _slack(self, load: Load, host: int, rate: float, bounds: Bounds) -> float:
-        """What a host would have with this rate and some noise."""
+        """Slack of a host with this rate and some noise."""
         noisy = rate + self.noise * _deviation(rate, bounds)
         return float((load.capacity[host] - noisy) / load.gain[host])
 
     def _is_worthwhile(self, load: Load, move: Move, bounds: Bounds) -> bool:
-        """Whether a balance that does not cure makes the worse of both clearly better off."""
+        """Whether a balance that leaves the source severe clearly improves the worse of the two hosts."""
         source, target = move.source, move.target
         before, (left, taken) = float(load.rate[source]), _rates(load, move)
         if before - left < 2 * self.noise * _deviation(before, bounds):
@@ -182,42 +191,42 @@ class Switch:
         busiest = max(left / capacity[source], taken / capacity[target])
         return bool(busiest <= (1 - _WORTHWHILE) * before / capacity[source])
 
-    def _scale_in(self, vitals: Vitals, bounds: Bounds, found: Diagnosis) -> Found:
-        """Do without one host, if the others keep the bound all the same."""
+    def _scale_in(self, vitals: Vitals, bounds: Bounds, diagnosis: Diagnosis) -> Proposal:
+        """Remove one host, if the others keep the bound without it."""
         if self.memory and not self._peaks.ready:
             return (), []
         if 0 < vitals.now_ms - self._looked_ms < self._peaks.memory_ms / _LOOKS:
             return (), []
         self._looked_ms = vitals.now_ms
-        load = self._prudent(vitals, bounds, found)
+        load = self._prudent(vitals, bounds, diagnosis)
         if self.memory and self._lessons.forbid(vitals.now_ms, load.hosts - 1, load.rate.sum()):
             return (), []
-        move = best_scale_in(load, found.floor)
+        move = best_scale_in(load, diagnosis.floor)
         if move is not None:
-            return without_one(vitals, found, load, [move])
-        several = [] if self.unit else best_spread(load, found.floor)
-        return without_one(vitals, found, load, several)
+            return without_one(vitals, diagnosis, load, [move])
+        several = [] if self.unit else best_spread(load, diagnosis.floor)
+        return without_one(vitals, diagnosis, load, several)
 
-    def _shrink(self, vitals: Vitals, bounds: Bounds, found: Diagnosis) -> Found:
-        """There are more hosts than there may be: one goes, whatever the others make of it."""
-        load = self._prudent(vitals, bounds, found)
+    def _shrink(self, vitals: Vitals, bounds: Bounds, diagnosis: Diagnosis) -> Proposal:
+        """Remove one host because there are more than allowed, even if the others become severe."""
+        load = self._prudent(vitals, bounds, diagnosis)
         move = best_scale_in(load)
-        treatments, reasons = without_one(vitals, found, load, [] if move is None else [move])
+        treatments, reasons = without_one(vitals, diagnosis, load, [] if move is None else [move])
         return treatments, [words.too_many(vitals, bounds), *reasons]
 
-    def _prudent(self, vitals: Vitals, bounds: Bounds, found: Diagnosis) -> Load:
-        """The load that scale-in goes by."""
+    def _prudent(self, vitals: Vitals, bounds: Bounds, diagnosis: Diagnosis) -> Load:
+        """The load to decide on scale-in with: recent peaks and a reserve."""
         if not self.memory:
-            return found.load
+            return diagnosis.load
         peak = self._peaks.per_host(vitals.owner, len(vitals.hosts))
-        peak = np.maximum(peak, found.load.rate)
+        peak = np.maximum(peak, diagnosis.load.rate)
         deviation = np.sqrt(peak / _window_s(bounds))
         reserve = np.maximum(self.hysteresis * peak, self.noise * deviation)
-        return replace(found.load, rate=peak + reserve)
+        return replace(diagnosis.load, rate=peak + reserve)
 
 
 def _grow(draft: Draft) -> bool:
-    """Give the host that is worst off, of those whose slots can be divided, a new one beside it."""
+    """Add a new host that takes slots of the worst host whose slots can be divided."""
     for source in np.argsort(draft.load.slack)[:_MOST].tolist():
         out = best_scale_out(draft.load, source)
         if out is not None:
@@ -227,7 +236,7 @@ def _grow(draft: Draft) -> bool:
 
 
 def _rates(load: Load, move: Move) -> tuple[float, float]:
-    """What arrives for source and target after a move."""
+    """Arrivals of source and target after a move, in records per second."""
     amount = load.slot_rate[move.slots].sum()
     return float(load.rate[move.source] - amount), float(load.rate[move.target] + amount)
 
@@ -237,5 +246,5 @@ def _window_s(bounds: Bounds) -> float:
 
 
 def _deviation(rate: float, bounds: Bounds) -> float:
-    """The standard deviation of a rate that is counted over the SLA's window, of Poisson arrivals."""
+    """Standard deviation of the rate of Poisson arrivals, counted over the SLA's window."""
     return math.sqrt(max(rate, 0.0) / _window_s(bounds))

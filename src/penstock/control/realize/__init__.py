@@ -1,1 +1,1 @@
-"""From a decision to what is: where treatments stand, and how long an epoch waits for them."""
+"""Realize: the progress of treatments after a decision, and how long an epoch waits for new hosts."""

@@ -1,7 +1,7 @@
-"""The course of a step's treatments: the one place that knows whether something is under way.
+"""Progress of a step's treatments: the only place that knows whether one is under way.
 
     idle ──begun──► waiting ──moved──► moving ──done──► idle
-      │               │ ▲ begun again: more hosts take the place of those that were asked for
+      │               │ ▲ begun again: treatments with more hosts replace the ones under way
       │               └──────────── done, or given up ─► idle
       ├──begun, without new hosts────► moving
       └──strayed──► adrift ──arrived, or given up──► idle
@@ -41,11 +41,11 @@ TRANSITIONS: dict[tuple[State, Change], State] = {
     ("adrift", "given up"): "idle",
 }
 _STORY = 12
-"""Changes that an error tells."""
+"""Number of past changes that an error message lists."""
 _LATE = 3.0
-"""Hosts that have taken so many times what they usually do are not waited for any longer."""
+"""Multiple of the usual start time after which epochs no longer wait for a host."""
 _WORTH_MS = 100.0
-"""A gain below this is not worth waiting for."""
+"""Minimum gain in milliseconds that is worth waiting for."""
 
 
 @dataclass(frozen=True)
@@ -55,13 +55,13 @@ class Treating:
     treatments: tuple[Treatment, ...]
     since_ms: float
     latency_ms: float
-    """The worst host's, when they began."""
+    """Latency of the worst host when the treatments began."""
     vitals: Vitals | None = None
-    """What they were decided on."""
+    """Vitals that the decision was based on."""
 
     @property
     def grows(self) -> bool:
-        """Whether new hosts are part of it."""
+        """Whether the treatments include new hosts."""
         return any(treatment.kind == "scale_out" for treatment in self.treatments)
 
     def __str__(self) -> str:
@@ -69,7 +69,7 @@ class Treating:
 
 
 class Course:
-    """Where the treatments of one step stand. Pure; used by one thread at a time.
+    """State of the treatments of one step. Pure; used by one thread at a time.
 
     >>> import numpy as np
     >>> course, a = Course(StepId("sum")), HostId("sum/0")
@@ -86,20 +86,23 @@ class Course:
     def __init__(
         self, step: StepId, host_start_ms: float = float("inf"), revises: bool = True
     ) -> None:
-        """Slots that do not move for `host_start_ms` are given up. Without `revises`, treatments that
-        wait for hosts are never replaced."""
+        """Create the state of a step's treatments.
+
+        Treatments are given up after `host_start_ms` milliseconds without progress. Without `revises`,
+        treatments that wait for hosts are never replaced.
+        """
         self.step, self._host_start_ms, self._revises = step, host_start_ms, revises
         self.state: State = "idle"
         self.treating: Treating | None = None
         self._owners: list[HostId] = []
-        """Per slot: who had it when treatments began."""
+        """Owner of each slot when the treatments began."""
         self._stuck = (0, 0.0)
-        """Slots that are not where they should be, and since when it is just so many."""
+        """Number of pending slots, and the time since which it has not changed."""
         self._story: list[str] = []
 
     @property
     def may_revise(self) -> bool:
-        """Whether it waits for hosts that have been given nothing: more can be asked for then."""
+        """Whether treatments may be replaced: no slot has moved, since new hosts are not up yet."""
         return self._revises and self.state == "waiting"
 
     def begin(
@@ -110,30 +113,30 @@ class Course:
         vitals: Vitals | None,
         placement: StepPlacement | None,
     ) -> bool:
-        """Treatments have begun. Whether they take the place of others that had no effect yet.
+        """Record that treatments have begun. Returns whether they replace others that had no effect yet.
 
-        Who waits for hosts has waited since the first were asked for.
+        Treatments that replace others keep their start time.
         """
         before = self.treating
         since_ms = now_ms if before is None else before.since_ms
-        made = Treating(tuple(treatments), since_ms, latency_ms, vitals)
-        self._change("begun" if made.grows else "begun at once", now_ms)
-        self.treating = made
+        treating = Treating(tuple(treatments), since_ms, latency_ms, vitals)
+        self._change("begun" if treating.grows else "begun at once", now_ms)
+        self.treating = treating
         self._owners = [] if placement is None else placement.names()
         return before is not None
 
     def follow(self, placement: StepPlacement, now_ms: float) -> None:
-        """See whether slots have begun to move."""
+        """Check whether slots have begun to move."""
         if self.state == "waiting" and placement.names() != self._owners:
             self._change("moved", now_ms)
         elif self.state == "idle" and placement.pending:
             self._change("strayed", now_ms)
 
     def end(self, placement: StepPlacement, now_ms: float) -> Literal["done", "given up"] | None:
-        """See at a boundary whether what is under way has ended; `treating` is None then.
+        """Check at an epoch boundary whether treatments have ended; `treating` is None then.
 
-        It is given up if no slot has moved for as long as a host may take to come up. So are slots
-        that are on their way for another reason: nothing could be decided while they wait.
+        They are given up if no slot has moved for as long as a host may take to come up. So are slots that
+        move for another reason, because nothing can be decided while they are pending.
         """
         self.follow(placement, now_ms)
         if self.state == "idle":
@@ -156,8 +159,8 @@ class Course:
         self._story = [*self._story[1 - _STORY :], f"{now_ms:.0f} ms: {self.state}, {change}"]
         if then is None:
             raise ProtocolError(
-                f"the treatments of {self.step} cannot be {change!r} while they are {self.state!r}",
-                hint=f"what came before: {'; '.join(self._story)}",
+                f"treatments of {self.step}: change {change!r} is not possible in state {self.state!r}",
+                hint=f"earlier changes: {'; '.join(self._story)}",
             )
         self.state = then
 
@@ -165,11 +168,11 @@ class Course:
 def patience_ms(
     treating: Treating | None, read_ms: float, now_ms: float, usual_start_ms: float
 ) -> float:
-    """Milliseconds that the next epoch of a step may wait for the hosts of a treatment under way.
+    """Milliseconds that the next epoch of a step may wait for the new hosts of a treatment.
 
-    What has arrived since the last epoch read its rows, at `read_ms`, would take the present hosts
-    some time, and the hosts of the treatment less. If these are there sooner than that gains, and
-    usually they are, waiting is the quicker way; but it is never worth more than the gain.
+    The gain of waiting is the time that the new hosts save on rows that arrived since `read_ms`, when the
+    last epoch read its rows. Waiting pays if the new hosts should be up in less time than that. An epoch
+    never waits for longer than the gain.
     """
     if treating is None or not treating.grows or treating.vitals is None:
         return 0.0
@@ -178,11 +181,11 @@ def patience_ms(
     if known is None:
         return 0.0
     times = []
-    for one in (vitals, then):
-        served = np.where(one.service_rate > 0, one.service_rate, known.mean())
-        times.append(float(np.max(one.host_rate * waiting_s / served)))
+    for state in (vitals, then):
+        served = np.where(state.service_rate > 0, state.service_rate, known.mean())
+        times.append(float(np.max(state.host_rate * waiting_s / served)))
     gain_ms = 1000.0 * (times[0] - times[1])
     left_ms = max(0.0, treating.since_ms + usual_start_ms - now_ms)
     if now_ms - treating.since_ms > _LATE * usual_start_ms:
-        return 0.0  # nobody knows when they come: each epoch would wait, and be the longer for it
+        return 0.0  # nobody knows when they come up, and each epoch would wait and be longer for it
     return gain_ms if gain_ms > _WORTH_MS and left_ms < gain_ms else 0.0

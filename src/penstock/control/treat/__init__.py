@@ -1,1 +1,1 @@
-"""Treat: what a policy decides, the bounds it keeps to, and what burst workers carry beside hosts."""
+"""Treat: decisions of policies, the bounds of steps, and the load that burst workers carry."""

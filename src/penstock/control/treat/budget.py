@@ -1,9 +1,8 @@
-"""One end-to-end bound for several steps: which share of it each step may use.
+"""Division of one end-to-end latency bound among several steps.
 
-The larger its share, the more often a step keeps to it. The flow keeps to the whole bound most often
-where the step that does worst does as well as it can, and that is where all do equally well
-(StreamSwitch, section 6.6). So now and then a little of the bound goes from the steps that do well to
-those that do badly.
+The larger its share, the more often a step keeps it. The flow keeps the whole bound most often when the
+worst step does as well as it can, which is when all steps do equally well (StreamSwitch, section 6.6). So a
+small part of the bound moves from steps that do well to steps that do badly, again and again.
 """
 
 from __future__ import annotations
@@ -15,19 +14,19 @@ from penstock.errors import SettingError
 from penstock.model import StepId
 
 _NOISE = 0.002
-"""Success rates that differ by no more than this are equal."""
+"""Difference of success rates up to which they count as equal."""
 _FIRST_GAIN, _MOST_GAIN = 1.0, 8.0
-"""What a difference in success is multiplied by, to give the part of a share that changes hands."""
+"""First and maximum factor from a difference in success to the relative change of a share."""
 _MOST_CHANGE = 0.1
-"""A share changes by no more than this part of itself at a time."""
+"""Maximum relative change of a share in one update."""
 
 
 class Budget:
-    """Shares of an end-to-end bound, one for each step; they add up to 1. At first all are equal.
+    """Shares of an end-to-end bound, one for each step. They add up to 1 and start out equal.
 
-    No share falls below `floor`, or half of an equal share where there are many steps. Changes become
-    larger while they go in one direction and smaller when they turn back, so that shares settle
-    however steeply success follows from them.
+    No share falls below `floor`, or below half of an equal share where there are many steps. Changes grow
+    while they go in one direction and shrink when they turn back. So shares settle, however strongly
+    success depends on them.
 
     >>> budget = Budget([StepId("split"), StepId("count")])
     >>> budget.shares
@@ -40,40 +39,40 @@ class Budget:
     def __init__(self, steps: Sequence[StepId], floor: float = 0.05) -> None:
         if not steps or len(set(steps)) != len(steps):
             raise SettingError(
-                f"no bound can be shared among the steps {list(steps)}",
-                hint="name at least one, and each once",
+                f"a bound cannot be shared among the steps {list(steps)}",
+                hint="name at least one step, and each only once",
             )
         if not 0 < floor < 1:
             raise SettingError(
-                f"a floor of {floor:g}", hint="use a part of the bound, such as 0.05"
+                f"floor is {floor:g}", hint="use a share above 0 and below 1, such as 0.05"
             )
         self._floor = min(floor, 0.5 / len(steps))
         self._shares = {step: 1 / len(steps) for step in steps}
         self._gain = _FIRST_GAIN
         self._lack = [0.0] * len(steps)
-        """How far each step was below the mean success, at the last change."""
+        """Difference of each step's success rate to the mean at the last change; positive if below it."""
 
     @property
     def shares(self) -> dict[StepId, float]:
         return dict(self._shares)
 
     def update(self, success: Mapping[str, float]) -> dict[StepId, float]:
-        """Move shares a little, by the success rate of every step since the last time; the new ones.
+        """Adjust the shares by the success rates since the last update. Returns the new shares.
 
-        A success rate is the part of windows in which a step kept to its share. Nothing moves as
-        long as one of them is not known, or where all are equal.
+        A success rate is the share of windows in which a step kept its part of the bound. Nothing changes
+        if one of the rates is unknown or all are equal.
         """
         rates = [success.get(step, math.nan) for step in self._shares]
         if any(math.isnan(rate) for rate in rates) or max(rates) - min(rates) <= _NOISE:
             return self.shares
         mean = sum(rates) / len(rates)
         lack = [mean - rate for rate in rates]
-        turned = sum(one * other for one, other in zip(lack, self._lack, strict=True)) < 0
+        turned = sum(now * before for now, before in zip(lack, self._lack, strict=True)) < 0
         self._gain = self._gain / 2 if turned else min(self._gain * 1.25, _MOST_GAIN)
         self._lack = lack
         wanted = [
-            share * (1 + min(max(self._gain * one, -_MOST_CHANGE), _MOST_CHANGE))
-            for share, one in zip(self._shares.values(), lack, strict=True)
+            share * (1 + min(max(self._gain * below, -_MOST_CHANGE), _MOST_CHANGE))
+            for share, below in zip(self._shares.values(), lack, strict=True)
         ]
         self._shares = dict(zip(self._shares, _whole(wanted, self._floor), strict=True))
         return self.shares

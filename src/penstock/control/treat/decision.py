@@ -1,4 +1,4 @@
-"""What a policy is given besides vitals, and what it answers."""
+"""Values of policies: the `Bounds` they receive besides vitals, and the `Decision` they return."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _NEW = "new/"
 
 
 def new_host(number: int) -> HostId:
-    """The name of a host that is yet to be started: the first, second ... of a decision.
+    """Placeholder name of the first, second ... host that a decision wants started.
 
     >>> new_host(1), is_new(new_host(1)), is_new(HostId("sum/1"))
     ('new/1', True, False)
@@ -35,7 +35,7 @@ def is_new(host: HostId) -> bool:
 
 @dataclass(frozen=True)
 class Bounds:
-    """What a step must keep to. Everything here can be changed while a query runs.
+    """Limits of a step: latency, margin and number of hosts. All can change while a query runs.
 
     >>> bounds = Bounds(SLA(1000, 1000))
     >>> bounds.alert_ms, bounds.margin
@@ -44,45 +44,49 @@ class Bounds:
 
     sla: SLA
     alert: float | None = None
-    """Milliseconds: a latency above it is a sign of trouble (the paper's l). None: half the bound."""
+    """Latency in milliseconds above which a host may need help (the paper's l). None: half the bound."""
     margin: float = 0.2
-    """Safety margin (epsilon): this share of every host's service rate is not counted on."""
+    """Safety margin (epsilon): the share of every host's service rate to keep in reserve."""
     at_least: int = 1
+    """Minimum number of hosts."""
     at_most: int = 32
-    """Hosts that the step may have."""
+    """Maximum number of hosts."""
     share: float = 1.0
-    """The step's part of an end-to-end bound."""
+    """The step's share of an end-to-end latency bound, above 0 and up to 1."""
     left: float | None = None
-    """The part of an epoch that other steps leave to its hosts, if that is known."""
+    """Share of an epoch's time that other steps leave to this step's hosts; None if unknown."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.margin < 1:
-            raise SettingError(f"a margin of {self.margin:g}", hint="use 0 to below 1, such as 0.2")
+            raise SettingError(
+                f"margin is {self.margin:g}", hint="use 0 or more, but less than 1, such as 0.2"
+            )
         if not 1 <= self.at_least <= self.at_most:
             raise SettingError(
-                f"at least {self.at_least} and at most {self.at_most} hosts",
-                hint="use at least 1, and no more than at most",
+                f"at_least is {self.at_least} and at_most is {self.at_most} hosts",
+                hint="use an at_least of 1 or more, and an at_most that is not lower",
             )
 
     @property
     def time(self) -> float:
-        """The part of an epoch in which the step's hosts can work."""
+        """Share of an epoch's time in which the step's hosts can work."""
         return self.share if self.left is None else self.left
 
     @property
     def latency_ms(self) -> float:
-        """The bound on the step's own latency (the paper's L)."""
+        """Bound on the step's own latency in milliseconds (the paper's L)."""
         return self.sla.latency_ms * self.share
 
     @property
     def alert_ms(self) -> float:
+        """The step's share of `alert`, in milliseconds."""
         whole = self.sla.latency_ms / 2 if self.alert is None else self.alert
         return whole * self.share
 
 
 @dataclass(frozen=True)
 class Treatment:
-    """A unit strategy: slots go from one host to one other.
+    """A move of slots from one host to another: the paper's unit strategy.
 
     >>> str(Treatment("scale_out", (0, 1, 5), HostId("sum/0"), new_host(1), "sum/0 is severe"))
     'scale out: slots 0-1,5 from sum/0 to new/1'
@@ -99,53 +103,54 @@ class Treatment:
         return f"{words}: slots {slots_to_text(self.slots)} from {self.source} to {self.target}"
 
     def facts(self) -> dict[str, Any]:
-        """As the journal has it, with the slots as text such as 0-3,7."""
+        """JSON values for the journal, with the slots as text such as 0-3,7."""
         return {**codec.to_plain(self), "slots": slots_to_text(self.slots)}
 
 
 class HostHealth(NamedTuple):
-    """One host in a decision, with the figures that it was judged by.
+    """Health of one host in a decision, with the figures behind it.
 
-    A tuple, since a decision about a thousand hosts makes a thousand of them.
+    It is a tuple because a decision about a thousand hosts creates a thousand of them.
     """
 
     host: HostId
     health: Health
     slots: int
     rate: float
-    """Records a second that arrive for it."""
+    """Arrivals in records per second."""
     service_rate: float
+    """Capacity of the host in records per second."""
     latency_ms: float
     projected_ms: float
-    """What its latency would settle at if nothing changed; inf if it cannot keep up."""
+    """Latency that the host would settle at if nothing changed; inf if it cannot keep up."""
 
 
 @dataclass(frozen=True)
 class Decision:
-    """What a policy found, what it wants done, and why."""
+    """A policy's decision: the health of the hosts, the treatments, and the reasons."""
 
     health: Health
     hosts: tuple[HostHealth, ...]
     treatments: tuple[Treatment, ...] = ()
-    """To be done together, in this order."""
+    """Moves to carry out together, in this order."""
     reasons: tuple[str, ...] = ()
-    """Sentences that let a reader follow the decision."""
+    """Sentences that explain the decision."""
     hot_slots: tuple[int, ...] = ()
-    """Slots that bring more than any host can take: no move helps."""
+    """Slots with more records than any host can process. Moving them does not help."""
 
 
 class Policy(Protocol):
-    """Decides about one step. Each step has a policy object of its own, which may remember things."""
+    """Decides how to scale one step. Each step has its own policy object, which may keep state."""
 
     def decide(self, vitals: Vitals, bounds: Bounds) -> Decision:
-        """Called when `vitals` are valid and no treatment of the step is under way."""
+        """Decide for a step. Called when `vitals` are valid and no treatment is under way."""
         ...
 
 
 def after(vitals: Vitals, treatments: Sequence[Treatment]) -> Vitals:
-    """The vitals as they would be with these treatments done: other owners, hosts come and gone.
+    """The vitals as they would be after these treatments: with other owners and other hosts.
 
-    A new host is taken to be as fast as the host that its slots come from.
+    A new host is assumed to be as fast as the host that its slots come from.
 
     >>> from penstock.model import StepId
     >>> vitals = Vitals.even(StepId("sum"), [4.0, 3.0, 2.0, 1.0], hosts=1, service_rate=8.0)

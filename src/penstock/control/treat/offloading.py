@@ -1,9 +1,10 @@
-"""Burst workers beside hosts: what their policy is told and answers, and what hosts' policies make of it.
+"""Burst workers beside hosts: settings and decisions of their policy, and their effect on hosts' policies.
 
-One of them at a time answers a burst. Burst workers are there at once, hosts are cheaper in the long run. So
-while burst workers carry a burst, a policy of hosts sees what hosts really get, and hosts stay as they are.
-When the burst has lasted, it sees all that arrives, and what hosts would come to without burst workers: then
-it scales out, and as soon as hosts are there burst workers have nothing left to carry.
+Only one of the two responds to a burst. Burst workers are ready at once; hosts are cheaper in the long run.
+While burst workers carry a burst, the policy of hosts sees only the load that is left for hosts, and the
+hosts stay as they are. When the burst lasts too long, the policy sees all arrivals, and the latency that
+hosts would have without burst workers. It scales out then, and once the new hosts are up, burst workers have
+nothing left to carry.
 """
 
 from __future__ import annotations
@@ -25,61 +26,63 @@ HELD = "functions carry the burst: hosts stay as they are"
 
 @dataclass(frozen=True)
 class OffloadSettings:
-    """When burst workers help hosts, how many of them, and for how long.
+    """Settings for burst workers: when they help hosts, how many, and for how long.
 
     >>> OffloadSettings(at_most=50, speed=0.8).target
     0.7
     """
 
     at_most: int = 200
-    """Burst workers at a time."""
+    """Maximum number of burst workers that run at the same time."""
     speed: float = 1.0
     """Throughput of a burst worker relative to a host's: the paper's rho."""
     start_ms: float = 0.0
-    """What a burst worker takes to start. Those that are not ready are not given rows: all of an epoch
-    would wait for them. They are asked for, and used when they are there."""
+    """Milliseconds that a burst worker takes to start. Workers that are not ready get no rows, since the
+    whole epoch would wait for them. They are started, and used from when they are ready."""
     low: float = 0.6
+    """Load of a host, from 0 to 1, below which it needs no help."""
     high: float = 0.8
-    """The load of a host that is as it should be: from low to high."""
+    """Load of a host, from 0 to 1, above which burst workers help."""
     target: float = 0.7
-    """The load that hosts and burst workers are given where burst workers help."""
+    """Load to aim for, from 0 to 1, of hosts and burst workers while burst workers help."""
     in_a_row: int = 2
-    """Observations in a row that must agree before anything changes."""
+    """Number of observations in a row that must agree before anything changes."""
     apart_ms: float = 200.0
-    """What is seen sooner after an observation, of the same arrivals, is not another one."""
+    """Minimum milliseconds between two observations of the same arrivals."""
     deadline_ms: float | None = None
-    """The time in which a backlog should be worked off. None: the window of the SLA."""
+    """Milliseconds in which a backlog should be gone. None: the window of the SLA."""
     merge_cost: float = 1.0
-    """What it costs a host to merge one partial state, in records."""
+    """Cost for a host to merge one partial state, in records."""
     partials_per_row: float = 0.1
-    """Partial states that burst workers make of a row, before that was measured."""
+    """Assumed partial states per row from burst workers, until the first measurement."""
     patience_ms: float = 120_000.0
-    """A burst that burst workers carry for longer is one that lasts."""
+    """Milliseconds that burst workers carry a burst before hosts take over."""
     warm_for: float = 5.0
-    """Burst workers are kept warm for so many times the stable load."""
+    """Multiple of the stable load that warm burst workers can carry."""
     costs: Costs = field(default_factory=Costs)
-    """Prices that tell when hosts would have been cheaper."""
+    """Prices, which decide when hosts would have been cheaper."""
 
     def __post_init__(self) -> None:
         if not 0 < self.low < self.target < self.high <= 1:
             raise SettingError(
-                f"a load from {self.low:g} to {self.high:g}, of {self.target:g} if it can be chosen",
-                hint="use shares of 1 in this order: low, target, high, such as 0.6, 0.7, 0.8",
+                f"low is {self.low:g}, target is {self.target:g} and high is {self.high:g}",
+                hint="use 0 < low < target < high <= 1, such as 0.6, 0.7 and 0.8",
             )
-        if self.speed <= 0 or self.at_most < 0 or self.in_a_row < 1:
-            raise SettingError(
-                f"{self.at_most} functions of speed {self.speed:g}, by {self.in_a_row} observations",
-                hint="use a speed above 0, no fewer than 0 functions, and 1 observation or more",
-            )
+        if self.speed <= 0:
+            raise SettingError(f"speed is {self.speed:g}", hint="use more than 0, such as 1")
+        if self.at_most < 0:
+            raise SettingError(f"at_most is {self.at_most}", hint="use 0 or more")
+        if self.in_a_row < 1:
+            raise SettingError(f"in_a_row is {self.in_a_row}", hint="use 1 or more")
         if self.deadline_ms is not None and self.deadline_ms <= 0:
             raise SettingError(
-                f"a deadline of {self.deadline_ms:g} ms", hint="use more than 0, or None"
+                f"deadline_ms is {self.deadline_ms:g}", hint="use more than 0, or None"
             )
 
     def within(self, part: float) -> OffloadSettings:
-        """With lower loads, if at `high` the bound of a step would not be kept, but only at `part`.
+        """Settings with lower loads, if hosts keep the bound only up to a load of `part`.
 
-        Where even an idle host keeps it hardly or not, half of the loads is as low as it gets.
+        The loads are halved at most, even if the bound cannot be kept with that.
 
         >>> lower = OffloadSettings().within(0.6)
         >>> round(lower.low, 3), round(lower.target, 3), round(lower.high, 3)
@@ -92,10 +95,10 @@ class OffloadSettings:
 
 
 def recovery_ms(interval_ms: float | None, sla: SLA) -> float:
-    """The time in which a step's backlog should be gone.
+    """Milliseconds in which a step's backlog should be gone.
 
-    That is the interval of its windows, so that the next result is whole and in time; where it has
-    no windows, or windows so long that the SLA would not be kept, the window of the SLA.
+    This is the interval of its windows, so that the next result is complete and in time. It is the window of
+    the SLA for a step without windows, or with longer ones.
 
     >>> recovery_ms(500, SLA(1000, 2000)), recovery_ms(None, SLA(1000, 2000))
     (500.0, 2000.0)
@@ -105,41 +108,41 @@ def recovery_ms(interval_ms: float | None, sla: SLA) -> float:
 
 @dataclass(frozen=True, eq=False)
 class Offloading:
-    """What burst workers shall carry, from the next epoch on. Never changed in place."""
+    """The load that burst workers carry from the next epoch on. Never changed in place."""
 
     shares: Floats
-    """Per slot: the part of its rows that goes to burst workers, from 0 to 1."""
+    """Share of each slot's rows that goes to burst workers, from 0 to 1."""
     workers: int
-    """How many of them at a time; 0 where nothing goes to them."""
+    """Number of burst workers that run at the same time; 0 if they carry nothing."""
     warm: int
-    """How many should be ready."""
+    """Number of burst workers to keep warm."""
     reasons: tuple[str, ...] = ()
-    """Sentences that let a reader follow what has changed; empty if nothing has."""
+    """Sentences that explain the change; empty if nothing changed."""
     lasts: bool = False
-    """The burst has lasted, or burst workers have cost more than hosts would have: time for hosts."""
+    """Whether hosts should take over: the burst lasts, or hosts would have been cheaper by now."""
     holds: bool = False
-    """Burst workers carry a burst that has not lasted, or are about to: hosts stay as they are."""
+    """Whether hosts should stay as they are: burst workers carry a burst, or are about to."""
     merge: float = 0.0
-    """What a row that goes to burst workers costs its host all the same, in records."""
+    """Work that a row sent to burst workers still leaves for its host, in records."""
     rate: float = 0.0
-    """Records a second that arrive for the step."""
+    """Arrivals of the step in records per second."""
     redirected: float = 0.0
-    """Records a second that go to burst workers."""
+    """Records per second that go to burst workers."""
     backlog: float = 0.0
-    """Records that wait because more arrived than could be taken."""
+    """Number of records that wait because hosts could not keep up."""
     load: float = 0.0
-    """Load of the busiest host: what it gets over what it can take."""
+    """Load of the busiest host: its arrivals over its capacity."""
     load_without: float = 0.0
-    """Load of the busiest host, were there no burst workers."""
+    """Load that the busiest host would have without burst workers."""
 
     @property
     def carries(self) -> bool:
-        """Whether anything goes to burst workers."""
+        """Whether any rows go to burst workers."""
         return bool(self.workers > 0 and self.shares.any())
 
     @property
     def kept(self) -> Floats:
-        """Per slot: what a host has to do for its rows, relative to doing all of them itself.
+        """Work left for the host of each slot, relative to processing all of its rows.
 
         >>> import numpy as np
         >>> Offloading(np.array([0.0, 0.5, 1.0]), 2, 2, merge=0.25).kept.tolist()
@@ -150,7 +153,7 @@ class Offloading:
 
 
 def for_switch(vitals: Vitals, bounds: Bounds, offloading: Offloading) -> Vitals:
-    """The vitals that the switch should decide on.
+    """The vitals for the policy of hosts while burst workers carry part of the load.
 
     >>> from penstock.model import StepId
     >>> vitals = Vitals.even(StepId("sum"), [900.0, 900.0], hosts=1, service_rate=1000.0)
@@ -164,7 +167,7 @@ def for_switch(vitals: Vitals, bounds: Bounds, offloading: Offloading) -> Vitals
     if not offloading.carries:
         return vitals
     if offloading.lasts:
-        # The latency is good because of burst workers: without them it would be as bad as the bound.
+        # The latency is good only because of burst workers. Assume the bound as the latency without them.
         bad_ms = max(float(bounds.sla.latency_ms), _CLEARLY * bounds.alert_ms)
         helped = np.bincount(vitals.owner, offloading.shares, len(vitals.hosts)) > 0
         expected = np.where(helped, bad_ms, np.nan)
@@ -180,7 +183,7 @@ def for_switch(vitals: Vitals, bounds: Bounds, offloading: Offloading) -> Vitals
 
 
 def held(decision: Decision, offloading: Offloading) -> Decision:
-    """The decision of a policy, without treatments while burst workers see to the load.
+    """The decision of a policy, without its treatments while burst workers carry the burst.
 
     >>> from penstock.control.treat.decision import Treatment, new_host
     >>> from penstock.model import HostId

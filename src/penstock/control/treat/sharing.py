@@ -1,4 +1,4 @@
-"""How the steps of a flow whose epochs they share keep to their parts of one bound."""
+"""Sharing one end-to-end latency bound among the keyed steps of a flow."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from penstock.control.treat.decision import Bounds
 from penstock.model import StepId
 
 SHARE_EPOCHS = 50
-"""Epochs that are looked back on, and go by, before the shares of steps are moved."""
+"""Number of epochs between two changes of the steps' shares."""
 
 
 SHARE_TIME_SLOTS = 100
-"""The same in time slots of a live flow: ten seconds, unless they are of another length."""
+"""Number of time slots between two changes of the shares in a live flow. By default ten seconds."""
 
 
 class Sharing:
-    """Notes how each step does, epoch by epoch, and moves the shares now and then.
+    """Measures how often each step keeps its part of the bound, and adjusts the shares.
 
-    The time of an epoch that no step's hosts worked is laid to all steps, by their shares.
+    Time of an epoch in which no step's hosts worked is attributed to all steps, by their shares.
 
     >>> sharing = Sharing([StepId("split"), StepId("count")])
     >>> for _ in range(SHARE_EPOCHS):
@@ -41,9 +41,9 @@ class Sharing:
     def note(
         self, spent_ms: Mapping[str, float], latency_ms: float, bound_ms: float
     ) -> dict[StepId, tuple[float, float]]:
-        """An epoch is done: how long each step's hosts worked, and the latency of its rows.
+        """Record an epoch: the milliseconds that each step's hosts worked, and the latency of its rows.
 
-        Returns the shares that have changed: before and now.
+        Returns the shares that have changed, each as (old, new).
         """
         if len(self._kept) == 1:
             return {}
@@ -54,12 +54,12 @@ class Sharing:
         return self._move(SHARE_EPOCHS)
 
     def note_step(self, step: StepId, kept: bool) -> dict[StepId, tuple[float, float]]:
-        """Whether a step of a live flow kept to its part in a time slot. Returns as `note`."""
+        """Record whether a step of a live flow kept its part in a time slot. Returns what `note` does."""
         self._kept[step].append(kept)
         return self._move(SHARE_TIME_SLOTS)
 
     def _move(self, after: int) -> dict[StepId, tuple[float, float]]:
-        """Move shares when each step was looked at so often."""
+        """Adjust the shares if there are `after` observations of each step."""
         if any(len(kept) < after for kept in self._kept.values()):
             return {}
         before = self.shares
@@ -69,7 +69,7 @@ class Sharing:
 
 
 class SharedBound:
-    """What each step must keep to: its share of a bound, and the part of an epoch that is left to it.
+    """Limits of each step: its share of the latency bound, and the share of an epoch left to it.
 
     >>> from penstock.model import SLA
     >>> bound = SharedBound({StepId(step): Bounds(SLA(1000, 1000)) for step in ("split", "count")})
@@ -80,25 +80,32 @@ class SharedBound:
     def __init__(
         self, wholes: Mapping[StepId, Bounds], moves: bool = True, own_latency: bool = False
     ) -> None:
-        """`wholes` is what would hold for each step, had it the bound to itself. Shares move by
-        themselves, or are set. With `own_latency` that of each step is measured by itself."""
+        """Create the shared bound of these steps.
+
+        `wholes` are the limits of each step as if it had the whole bound to itself. With `moves`, shares
+        are adjusted automatically; else the caller sets them. With `own_latency`, each step's own latency
+        is measured.
+        """
         self._wholes, self._own_latency = dict(wholes), own_latency
         self._sharing = Sharing(list(wholes)) if wholes and moves else None
-        self.shares: Mapping[StepId, float] = {s: one.share for s, one in wholes.items()}
+        self.shares: Mapping[StepId, float] = {s: whole.share for s, whole in wholes.items()}
         if self._sharing is not None:
             self.shares = self._sharing.shares
         self._times = EpochTimes()
         self._left: dict[StepId, float] = {}
 
     def steer(self, whole: Bounds) -> None:
-        """Let this hold for all steps together."""
+        """Set new limits for the flow, which all steps share."""
         self._wholes = dict.fromkeys(self._wholes, whole)
 
     def note(
         self, spent_ms: Mapping[str, float], took_ms: float, age_ms: float
     ) -> dict[StepId, tuple[float, float]]:
-        """An epoch of this length is done, and how long each step's hosts worked; its rows had this
-        age when it began. Returns the shares that have changed: before and now."""
+        """Record an epoch. Returns the shares that have changed, each as (old, new).
+
+        `spent_ms` are the milliseconds that each step's hosts worked, `took_ms` the length of the epoch,
+        and `age_ms` the age of its rows when it began.
+        """
         self._times.note(spent_ms, took_ms)
         changed = dict[StepId, tuple[float, float]]()
         if self._sharing is not None:
@@ -109,8 +116,10 @@ class SharedBound:
         return changed
 
     def note_step(self, step: StepId, kept: bool) -> dict[StepId, tuple[float, float]]:
-        """Whether a step of a live flow kept to its part in a time slot. Returns the shares that have
-        changed: before and now."""
+        """Record whether a step of a live flow kept its part in a time slot.
+
+        Returns the shares that have changed, each as (old, new).
+        """
         if self._sharing is None:
             return {}
         changed = self._sharing.note_step(step, kept)
@@ -118,8 +127,8 @@ class SharedBound:
         return changed
 
     def of(self, step: StepId) -> Bounds:
-        """What a step must keep to now."""
+        """Present limits of a step."""
         whole, share = self._wholes[step], self.shares[step]
-        # Latency that is measured from arrival to sink is not shared, so the alert is not.
+        # A latency measured from arrival to sink is that of all steps, so the alert is not divided.
         alert = whole.alert if self._own_latency else whole.alert_ms / share
         return replace(whole, share=share, alert=alert, left=self._left.get(step))
