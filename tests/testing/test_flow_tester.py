@@ -224,6 +224,16 @@ def test_a_checkpoint_is_continued_by_the_next_tester(tmp_path: Path) -> None:
         FlowTester(other, checkpoint=tmp_path)
 
 
+def test_a_checkpoint_is_continued_by_a_flow_with_more_steps_and_names(tmp_path: Path) -> None:
+    with FlowTester(CLICKS, checkpoint=tmp_path) as tester:
+        tester.run(clicks("ann"))
+    rows = ps.flow(source("user string, n long")).select("user", "n")
+    named = rows.key_by("user", slots=8).aggregate(total=ps.sum("n"), name="clicks")
+    with FlowTester(named, checkpoint=tmp_path) as tester:
+        assert totals(tester.run(clicks("ann"))) == {"ann": 2}
+        assert tester.hosts == {"clicks": ["clicks/0", "clicks/1"]}
+
+
 def test_an_epoch_that_fails_has_changed_nothing() -> None:
     with FlowTester(CLICKS) as tester:
         tester.run(clicks("ann"))
@@ -362,7 +372,7 @@ def test_what_is_no_flow_is_refused() -> None:
         FlowTester(ps.flow(source("user string")).key_by("user"))  # type: ignore[arg-type]
     with pytest.raises(ps.SettingError, match="partitions is 0"):
         FlowTester(CLICKS, partitions=0)
-    with pytest.raises(ps.SettingError, match="unknown steps"):
+    with pytest.raises(ps.SettingError, match="steps that the flow does not have: sums"):
         FlowTester(CLICKS, hosts={"sums": 1})
     same = source("user string", name="s")
     with pytest.raises(ps.FlowError, match="two sources of the flow are named s"):
