@@ -27,7 +27,7 @@ import pyarrow as pa
 from penstock.console.checkpoint.checkpoint import Checkpoint
 from penstock.driver.progress import EpochProgress
 from penstock.errors import CheckpointError, FlowError, SettingError
-from penstock.faults import LIVE_POINTS, Armed, Fault, armed
+from penstock.faults import Armed, Fault, armed
 from penstock.flows.claim import claim
 from penstock.flows.flow import Flow
 from penstock.flows.keyed_flow import must_be
@@ -221,7 +221,7 @@ class FlowTester:
         Points are those of `FAULT_POINTS`. "kill" and "stop" hit the thread that stands for the process:
         the host, the courier's task or the driver.
         """
-        with armed(*(self._local(fault) for fault in faults)) as arming:
+        with armed(*(self._cluster.in_process(fault) for fault in faults)) as arming:
             self._armed.append(arming)
             try:
                 yield arming
@@ -230,35 +230,6 @@ class FlowTester:
 
     def _fired(self) -> int:
         return sum(len(one.fired) for one in self._armed)
-
-    def _local(self, fault: Fault) -> Fault:
-        """A fault that harms a thread in place of this process."""
-        cluster, place = self._cluster, fault.point.split(".", 1)[0]
-        if fault.point in LIVE_POINTS:
-            raise SettingError(
-                f"only live flows pass {fault.point}", hint="use a point of FAULT_POINTS"
-            )
-        if place in ("driver", "store", "sink") and fault.do in ("stop", "hang"):
-            raise SettingError(
-                f"a FlowTester cannot {fault.do} the driver at {fault.point}", hint='use "kill"'
-            )
-        actions: dict[tuple[str, object], Any] = {
-            ("host", "kill"): cluster.kill_host,
-            ("host", "stop"): cluster.stop_host,
-            ("courier", "stop"): cluster.tasks.lose_task,
-        }
-        if fault.point in ("host.trickle", "host.install") and fault.do == "kill":
-            return replace(fault, do=self._kill_from_inside)
-        if fault.point in ("driver.layout", "driver.clean") and fault.do in ("raise", "kill"):
-            return replace(fault, do=cluster.kill_driver)  # passed by a thread of the driver's
-        does = "raise" if fault.do == "kill" else fault.do
-        if isinstance(fault.do, str):
-            does = actions.get((place, fault.do), does)
-        return replace(fault, do=does)
-
-    def _kill_from_inside(self, facts: Mapping[str, object]) -> None:
-        """Kill a host from its own background thread, whose end nobody would notice."""
-        self._cluster.jobs.kill(str(facts["host"]))
 
     # What there is to see
 
