@@ -162,7 +162,7 @@ class Endpoint:
                 yield writer, reader
             except BaseException:
                 reader.cancel()
-                with suppress(Exception):  # otherwise Arrow writes about the broken stream to stderr
+                with suppress(Exception):  # without it Arrow writes an error to stderr
                     writer.close()
                 raise
             writer.close()
