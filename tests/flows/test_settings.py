@@ -50,7 +50,7 @@ def test_an_error_states_the_fault_and_the_cure(bad: dict[str, Any], fault: str,
     ("bad", "fault", "cure"),
     [
         ({"at_least": 5, "at_most": 4}, "at_least is 5 and at_most is 4", "1 or more"),
-        ({"margin": 1.0}, "margin is 1", "0 to below 1"),
+        ({"margin": 1.0}, "margin is 1", "less than 1"),
         ({"delta": "0ms"}, "delta is '0ms'", "100ms"),
         ({"functions_at_most": 3}, "the flow has no functions", "LocalFunctions"),
         ({"warm_for": -1.0}, "warm_for is -1", "0 or more"),
@@ -67,5 +67,5 @@ def test_an_elastic_flow_states_the_fault_and_the_cure(
 
 
 def test_an_sla_states_the_fault_and_the_cure() -> None:
-    with pytest.raises(FlowError, match=r"latency of 0 ms over a window of 10 ms.*more than 0"):
+    with pytest.raises(FlowError, match=r"latency of 0 ms over 10 ms.*above zero"):
         SLA(0, 10)
