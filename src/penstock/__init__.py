@@ -29,12 +29,12 @@ The folders of the package, in the order of a record's path and then of a decisi
     sim/         the same control code over a simulated data plane
     console/     tools for operators: `penstock ctl`, `state`, `demo`, `doctor`
     cli/         the `penstock` command
-    testing      tests of processors without Spark, and of flows with faults
+    testing/     tests of flows and processors without Spark, with moves and faults
 
-Each folder's docstring lists its files. Imports go one way: cli, console, flows, spark, driver, sim,
-offload, live, then courier, host and control side by side, exchange, wire, plan, testing, operators, then
-state and runtime side by side, and at the bottom settings, faults, extensions, call_text, codec, model,
-kernel_cache and errors.
+Each folder's docstring lists its files. Imports go one way: cli and testing side by side, console, flows,
+spark, driver, sim, offload, live, then courier, host and control side by side, exchange, wire, plan,
+operators, then state and runtime side by side, and at the bottom settings, faults, extensions,
+call_text, codec, logs, model, kernel_cache and errors.
 """
 
 import os
@@ -66,6 +66,7 @@ if TYPE_CHECKING:
     from penstock.live.sinks.sink import RowIds
     from penstock.live.sources.kafka import kafka
     from penstock.live.sources.rate import rate
+    from penstock.logs import log_to_stderr
     from penstock.model import SLA
     from penstock.offload.backends.aws.backend import LambdaFunctions
     from penstock.offload.backends.local.backend import LocalFunctions
@@ -102,6 +103,7 @@ _HOMES = {
     "live.sinks.sink": "RowIds",
     "live.sources.kafka": "kafka",
     "live.sources.rate": "rate",
+    "logs": "log_to_stderr",
     "model": "SLA",
     "offload.backends.aws.backend": "LambdaFunctions",
     "offload.backends.local.backend": "LocalFunctions",
@@ -178,6 +180,7 @@ __all__ = [
     "hopping",
     "kafka",
     "last",
+    "log_to_stderr",
     "max",
     "min",
     "new_host",

@@ -63,5 +63,5 @@ def test_unreadable_rows_are_set_aside_or_end_the_flow() -> None:
     (rows,) = decoded(replace(plan, on_error="dead_letter"), [batch], aside)
     assert [row["k"] for row in rows] == [1]
     assert [(letter.step, letter.key) for letter in aside.dead] == [("kafka", "t/0/1")]
-    with pytest.raises(InputError, match="cannot read what is at t/0/1"):
+    with pytest.raises(InputError, match="cannot read the record at t/0/1"):
         decoded(plan, [batch], Aside())

@@ -45,15 +45,13 @@ def slot_of(user: str) -> int:
     return int(slots_of(FIRST.codec.encode(row).hashes, SLOTS)[0])
 
 
-def ordering(on: MiniCluster, monkeypatch: pytest.MonkeyPatch, **options: Any) -> None:
+def ordering(on: MiniCluster, **options: Any) -> None:
     """Set these options for all steps in later plans."""
-    write = on._write
 
-    def changed(plan: EpochPlan, parts: Any) -> None:
-        steps = tuple(replace(step, **options) for step in plan.steps)
-        write(replace(plan, steps=steps), parts)
+    def changed(plan: EpochPlan) -> EpochPlan:
+        return replace(plan, steps=tuple(replace(step, **options) for step in plan.steps))
 
-    monkeypatch.setattr(on, "_write", changed)
+    on.helped = changed
 
 
 def loads(seen: list[Seen], step: str) -> list[int]:
@@ -109,9 +107,9 @@ def test_a_task_that_is_tried_again_counts_once(tmp_path: Path, point: str, step
         assert sum(report.rows for report in seen) == ANN + OTHERS + 1
 
 
-def test_keys_of_watched_slots_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_keys_of_watched_slots_are_named(tmp_path: Path) -> None:
     with cluster(FLOW, str(tmp_path)) as on:
-        ordering(on, monkeypatch, watched=(slot_of("ann"),))
+        ordering(on, watched=(slot_of("ann"),))
         on.run(PARTS)
         counts = [
             (hot.step, hot.count)
@@ -123,14 +121,12 @@ def test_keys_of_watched_slots_are_named(tmp_path: Path, monkeypatch: pytest.Mon
         assert {hot.slot for r in on.registry.seen() for hot in r.hot} == {slot_of("ann")}
 
 
-def test_in_two_stages_a_key_is_one_record_of_a_task(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_in_two_stages_a_key_is_one_record_of_a_task(tmp_path: Path) -> None:
     with cluster(FLOW, str(tmp_path / "one")) as on:
         on.run(PARTS)
         one = on.output(0)
     with cluster(FLOW, str(tmp_path / "two")) as on:
-        ordering(on, monkeypatch, two_stage=True)
+        ordering(on, two_stage=True)
         on.run(PARTS)
         seen = on.registry.seen()
         assert loads(seen, "sum") == wanted()

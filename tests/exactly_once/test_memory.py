@@ -92,7 +92,7 @@ def test_couriers_wait_for_each_other_and_never_in_a_circle(
     with cluster(FLOW, str(tmp_path), hosts=hosts, settings=little) as on:
         for _ in range(2):
             run(on, parts)
-        assert on.attempts == 2 * PARTITIONS, "nobody was given up"
+        assert on.tasks.attempts == 2 * PARTITIONS, "nobody was given up"
         assert totals(on, 1) == {(user, 2 * PARTITIONS * EACH) for user in range(USERS)}
     assert max(staged) > each, "more than one partition was staged"
     # The budget, a batch of each channel, and what tasks that come late and are the lowest may still send:
@@ -111,7 +111,7 @@ def test_a_partition_that_is_too_large_fails_at_once(tmp_path: Path, hosts: int)
         for what in ("maxOffsetsPerTrigger", "host_staged_mb", "spark.executor.memoryOverhead"):
             assert what in told.value.hint
         assert not on.deaths
-        assert on.attempts <= 2 * PARTITIONS
+        assert on.tasks.attempts <= 2 * PARTITIONS
         on.restart()
         run(on, rows(size=20))
         assert totals(on, 1) == {(user, 2 * PARTITIONS * EACH) for user in range(USERS)}

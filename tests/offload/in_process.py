@@ -16,8 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.control.elastic import Elastic
-from penstock.offload.backends import backend
-from penstock.offload.backends.backend import WorkerFailed
+from penstock.offload.backends.backend import WorkerFailed, keep_invoker, remove_invoker
 from penstock.offload.backends.messages import Request, WorkerAnswer
 from penstock.offload.backends.worker import BurstWorker
 from penstock.offload.keeper import WorkerKeeper
@@ -28,7 +27,7 @@ from penstock.plan.reflex import Reflex
 from penstock.plan.steps import FlowPlan
 from penstock.wire.live import Guides, StepGuide
 from penstock.wire.report import Usage
-from tests.trials.cluster import MiniCluster, Partitions
+from tests.trials.cluster import MiniCluster
 
 Chances = Mapping[str, int]
 """Behaviour of a burst worker -> its weight among all behaviours."""
@@ -168,12 +167,12 @@ def helped(
     text = json.dumps({"kind": "stand-in", "number": next(_numbers)})
     made = Helped(flow, text, seed, deadline_ms)
     made.workers = StandIn(flow, chances, seed)
-    backend._invokers[text] = made.workers
+    keep_invoker(text, made.workers)
     try:
         yield made
     finally:
         made.workers.over.set()
-        del backend._invokers[text]
+        remove_invoker(text)
 
 
 # -- under control
@@ -215,7 +214,7 @@ class KeptCluster(MiniCluster):
     def _bring_up(self) -> Kept:
         text = f"{self._name} {len(self.kept)}"
         self.kept.append(Kept(text, StandIn(self.flow, WELL)))
-        backend._invokers[text] = self.kept[-1].workers
+        keep_invoker(text, self.kept[-1].workers)
         return self.kept[-1]
 
     def settle(self) -> None:
@@ -231,9 +230,9 @@ class KeptCluster(MiniCluster):
         assert self.control is not None
         return [e.facts for e in self.control.journal.last(1000) if e.event == "offload"]
 
-    def _write(self, plan: EpochPlan, parts: Partitions) -> None:
+    def plan_of_run(self, plan: EpochPlan) -> EpochPlan:
         self.plans.append(plan)
-        super()._write(plan, parts)
+        return super().plan_of_run(plan)
 
     def __enter__(self) -> Self:
         return self
@@ -242,4 +241,4 @@ class KeptCluster(MiniCluster):
         self.close()
         self.keeper.stop()
         for one in self.kept:
-            backend._invokers.pop(one.reach)
+            remove_invoker(one.reach)

@@ -48,8 +48,8 @@ class Helped(KeptCluster):
         elastic = Elastic("static(2)", functions=LocalFunctions())
         super().__init__(SUMS, str(store), elastic, warm_epochs=0)
 
-    def _make_control(self) -> ControlLoop:
-        control = super()._make_control()
+    def make_control(self) -> ControlLoop:
+        control = super().make_control()
         assert control is not None
         offload = control.machine._offload
         assert isinstance(offload, FlowOffload)

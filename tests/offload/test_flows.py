@@ -22,10 +22,10 @@ from penstock.operators.window.plan import WindowPlan
 from penstock.operators.window.windows import hopping, session_window, tumbling
 from penstock.plan.steps import FlowPlan, KeyedStep, MapStep, SourcePlan, Step
 from penstock.state.store.reader import StateReader
+from penstock.testing.thread_hosts import open_store
 from tests.offload.in_process import ANYHOW, WELL, Chances, helped
 from tests.trials.cluster import MiniCluster, cluster
 from tests.trials.plain_rows import Row, plain
-from tests.trials.thread_hosts import open_store
 
 pytestmark = pytest.mark.timeout(120)
 

@@ -33,6 +33,11 @@ def endpoint(location: str, access: Access) -> Endpoint:
     return _endpoints.at(location, access)
 
 
+def close_endpoints(access: Access) -> None:
+    """Close the kept connections of a run whose driver has ended."""
+    _endpoints.close(access)
+
+
 class Channels:
     """Channels of one task attempt to all hosts of one step: write, end, then read the answers.
 

@@ -29,6 +29,7 @@ from penstock.errors import (
 from penstock.exchange.aside import Aside, bad_input
 from penstock.exchange.step_work import as_schema
 from penstock.faults import Fault, arm
+from penstock.logs import LogStyle, take_on
 from penstock.plan.epoch import EpochPlan
 from penstock.plan.steps import FlowPlan
 from penstock.wire.access import Access
@@ -73,8 +74,11 @@ class Courier:
     """Function called at the end of the input. It raises `CutInputError` if rows are missing."""
     lost_ms: int = 5_000
     """Milliseconds without an answer after which a courier reports a host as lost."""
+    log: LogStyle | None = None
+    """Level and format of log lines; None: Python's defaults."""
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        take_on(self.log)
         pa.set_cpu_count(1)
         arm(self.faults)
         plan, task = self.context()
@@ -95,10 +99,11 @@ class Courier:
         except CutInputError as cut:
             # Spark tells the driver why the input broke off.
             _log.warning(
-                "partition %d of epoch %d fails and Spark will retry it: %s",
+                "Partition %d of epoch %d fails and Spark will retry it: %s",
                 task.partition,
                 plan.epoch,
                 cut,
+                extra={"partition": task.partition, "epoch": plan.epoch, "reason": str(cut)},
             )
             raise
         except Exception as failed:

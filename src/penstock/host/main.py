@@ -21,6 +21,7 @@ from penstock.host.chain import StepChain
 from penstock.host.machine import HostMachine
 from penstock.host.parted import PartedOperator
 from penstock.host.server import HostServer
+from penstock.logs import LogStyle, take_on
 from penstock.plan.steps import FlowPlan, KeyedStep
 from penstock.settings import Settings
 from penstock.state.store.store import Place, Store
@@ -51,6 +52,8 @@ class TaskOrder:
     settings: Settings
     avoids: frozenset[str] = frozenset()
     """Addresses of machines on which couriers could not reach these hosts."""
+    log: LogStyle | None = None
+    """Level and format of log lines; None: Python's defaults."""
 
 
 class HostTask:
@@ -135,6 +138,7 @@ class HostTask:
 def run_hosts(order: TaskOrder) -> None:
     """Serve until the driver says stop or is gone. Blocks as long as the hosts live."""
     settings = order.settings
+    take_on(order.log)
     pa.set_cpu_count(settings.workers)
     arm(settings.faults)
     ended = threading.Event()

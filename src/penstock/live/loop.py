@@ -25,6 +25,7 @@ from penstock.live.puller import Pulled, Puller, PullFailed, as_error
 from penstock.live.sinks.sink import NEVER, LiveSink, LiveWriter
 from penstock.live.sources.source import LiveSource
 from penstock.live.traffic import Traffic
+from penstock.logs import LogStyle
 from penstock.offload.courier.redirect import Returned
 from penstock.plan.steps import FlowPlan
 from penstock.settings import Settings
@@ -65,6 +66,8 @@ class CourierTask:
     """Whether late rows are kept for the user, not only counted."""
     helped: bool = False
     """Whether the flow may use burst workers: then the courier may have to do their work itself."""
+    log: LogStyle | None = None
+    """Level and format of log lines; None: Python's defaults."""
 
 
 class _Halt:
@@ -165,7 +168,13 @@ class CourierRun:
         if self._halted.is_set():
             return
         order = self.order
-        _log.info("courier %d failed in run %d: %s", order.courier, order.run, error)
+        _log.info(
+            "Courier %d failed in run %d: %s",
+            order.courier,
+            order.run,
+            error,
+            extra={"courier": order.courier, "run": order.run, "reason": str(error)},
+        )
         facts = {"run": order.run, "courier": order.courier, "error": to_wire(error)}
         with suppress(PenstockError):
             self._driver.call("stream_trouble", self._settings.rpc_timeout_ms, **facts)
@@ -267,10 +276,11 @@ class CourierRun:
                     self._halted.wait(_AGAIN_S)
                 except PenstockError as refused:
                     _log.warning(
-                        "the driver refused the report on epoch %d of courier %d: %s",
+                        "The driver refused the report on epoch %d of courier %d: %s",
                         report.epoch,
                         report.courier,
                         refused,
+                        extra={"epoch": report.epoch, "courier": report.courier},
                     )
                     break
                 else:

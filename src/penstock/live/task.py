@@ -14,6 +14,7 @@ from penstock.faults import arm
 from penstock.host.main import keep_known
 from penstock.live.loop import CourierTask
 from penstock.live.server import CourierServer
+from penstock.logs import take_on
 from penstock.offload.backends.worker import BurstWorker
 from penstock.wire.addresses import task_listens
 from penstock.wire.flight import Endpoint
@@ -26,6 +27,7 @@ and sources and the one that sends would wait for each other too long."""
 def run_courier(task: CourierTask) -> None:
     """Run a courier until the driver sends stop or is lost. Blocks until then."""
     settings = task.settings
+    take_on(task.log)
     pa.set_cpu_count(1)
     sys.setswitchinterval(_SWITCH_S)
     arm(settings.faults)

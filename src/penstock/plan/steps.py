@@ -44,6 +44,8 @@ class KeyedStep:
     on_error: OnError = "fail"
     reads: tuple[int, ...] = ()
     """Numbers of the streams it reads, in the order of the plan's inputs; empty: the one before it."""
+    kind: str = ""
+    """The kind of step, which its automatic name begins with, such as "aggregate"."""
 
     @property
     def keys(self) -> list[str]:

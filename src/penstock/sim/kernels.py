@@ -3,8 +3,8 @@
 The records that arrive for a slot within a time slot are a *cohort*, spread evenly over that time slot. A
 host serves its slots first come, first served: the oldest cohort first, and all slots that have records of it
 at once, in proportion. Single records are not distinguished, so a cohort may be done by a fraction. The state
-of a slot is only its oldest unfinished cohort (`head`) and how much of it is left. It moves with the slot, and
-with it all waiting records.
+of a slot is only its oldest unfinished cohort (`head`) and how much of it is left. It moves with the slot,
+and so do all waiting records.
 """
 
 from __future__ import annotations

@@ -5,11 +5,12 @@ A `PenstockError` raised in a handler reaches the caller as the same kind of err
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any, TypeVar
 
@@ -61,8 +62,8 @@ def telling_errors() -> Iterator[None]:
         raise fl.FlightServerError(errors.to_wire(error)) from None
     except Exception as defect:
         # Sent as an error of its own, so that a host that answers does not look lost.
-        error = PenstockError(f"a host failed with {type(defect).__name__}: {defect}")
-        raise fl.FlightServerError(errors.to_wire(error)) from defect
+        failure = PenstockError(f"a host failed with {type(defect).__name__}: {defect}")
+        raise fl.FlightServerError(errors.to_wire(failure)) from defect
 
 
 class TokenServer(fl.FlightServerBase):  # type: ignore[misc]
@@ -161,6 +162,8 @@ class Endpoint:
                 yield writer, reader
             except BaseException:
                 reader.cancel()
+                with suppress(Exception):  # else Arrow complains of the broken stream on stderr
+                    writer.close()
                 raise
             writer.close()
 
@@ -330,4 +333,13 @@ class Endpoints:
 
 
 def _first_line(error: Exception) -> str:
-    return str(error).strip().split("\n")[0][:300]
+    """What went wrong, without what Flight and gRPC put around it.
+
+    >>> _first_line(OSError("Flight returned unavailable error, with message: Socket closed. gRPC client \
+debug context: UNAVAILABLE:Socket closed"))
+    'Socket closed'
+    """
+    line = str(error).strip().split("\n")[0]
+    line = re.sub(r"^Flight returned \w+ error, with message: ", "", line)
+    line = re.sub(r"^failed to connect to all addresses; last error: \w+: \S+ ", "", line)
+    return line.split(". gRPC client debug context")[0][:300]

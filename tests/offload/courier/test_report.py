@@ -101,9 +101,7 @@ def test_a_report_survives_the_wire() -> None:
     assert replace(seen, loads={}) == replace(report, loads={})
 
 
-def test_without_a_connection_couriers_do_the_rows_themselves(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_a_connection_couriers_do_the_rows_themselves(tmp_path: Path) -> None:
     flow, parts = flow_of(SUMS), parts_of(100, 200)
     with cluster(flow, str(tmp_path / "alone")) as on:
         on.run(parts)
@@ -117,21 +115,17 @@ def test_without_a_connection_couriers_do_the_rows_themselves(
         assert sum(entry.returned for entry in offloaded) > 0
 
 
-def test_shares_without_burst_workers_are_ignored(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_shares_without_burst_workers_are_ignored(tmp_path: Path) -> None:
     with cluster(flow_of(SUMS), str(tmp_path)) as on:
-        ordering(on, monkeypatch, offload=Offload(np.ones(SLOTS), 2, 1000))
+        ordering(on, offload=Offload(np.ones(SLOTS), 2, 1000))
         on.run(parts_of(100, 200))
         assert sum(loads(on)) == 200
         assert all(seen.offloaded == () for seen in on.registry.seen())
 
 
-def test_plans_that_offload_other_segments_are_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_plans_that_offload_other_segments_are_refused(tmp_path: Path) -> None:
     step = KeyedStep("sums", SLOTS, ProcessPlan(USERS, ["user"], Summed()))
     with cluster(FlowPlan((SourcePlan(USERS),), (step,)), str(tmp_path)) as on:
-        ordering(on, monkeypatch, offload=Offload(np.ones(SLOTS), 2, 1000))
+        ordering(on, offload=Offload(np.ones(SLOTS), 2, 1000))
         with pytest.raises(ProtocolError, match="its state does not merge"):
             on.run([[{"user": "ann", "n": 1}]])

@@ -78,6 +78,7 @@ class History:
     base: int = -1
     layout: str = ""
     schema: pa.Schema | None = None
+    step: str = "step"
 
     @property
     def newest(self) -> int:
@@ -91,7 +92,7 @@ class History:
         deltas: list[DeltaRef] = []
         for host in range(hosts):
             part = table.filter(pa.array(owner == host))
-            deltas.append(self.store.write_delta(epoch, 0, "step", f"step/{host}", part))
+            deltas.append(self.store.write_delta(epoch, 0, self.step, f"{self.step}/{host}", part))
         self.store.write_manifest(self.manifest(epoch, *deltas))
         now = dict(self.versions[-1]) if self.versions else {}
         for key, value in changes.items():
@@ -101,7 +102,7 @@ class History:
         self.versions.append(now)
 
     def manifest(self, epoch: int, *deltas: DeltaRef) -> Manifest:
-        return Manifest(epoch, 0, self.base, self.layout, deltas, {}, {"step": None}, 0, 0)
+        return Manifest(epoch, 0, self.base, self.layout, deltas, {}, {self.step: None}, 0, 0)
 
     def compact(
         self, *groups: Iterable[int], upto: int | None = None, least: int = LEAST_SNAPSHOT
@@ -111,7 +112,7 @@ class History:
         tag = f"t{next(_tags)}"
         parts = [
             compact(
-                self.store, "step", self.codec, self.schema or schema_of(self.codec),
+                self.store, self.step, self.codec, self.schema or schema_of(self.codec),
                 np.array(list(slots), np.int32), upto, tag, lambda: None, least,
             )
             for slots in groups or (range(SLOTS),)
@@ -121,7 +122,7 @@ class History:
         self.layout, self.base = self.store.write_layout(layout), upto
 
     def reader(self, version: int | None = None) -> StateReader:
-        reader = StateReader(self.store, "step", self.codec, schema_of(self.codec), SLOTS)
+        reader = StateReader(self.store, self.step, self.codec, schema_of(self.codec), SLOTS)
         reader.refresh(self.newest if version is None else version)
         return reader
 

@@ -46,7 +46,7 @@ def test_short_failures_are_retried(
     assert [(r.name, r.levelno) for r in caplog.records] == [
         ("penstock.store", logging.WARNING)
     ] * 2
-    assert "succeeded after 0.7 s" in caplog.text
+    assert "is done after 0.7 s" in caplog.text
 
 
 @pytest.mark.parametrize("name", OPERATIONS)

@@ -205,6 +205,7 @@ def test_generations_are_in_file_names() -> None:
     assert generation_of("deltas/s/000000000001-0-s-0.arrow") == 0
     assert generation_of("deltas/s/000000000001-0-s-0-ab12cd.arrow") == 0
     assert generation_of("deltas/s/000000000001-0-s-0-ab12cdg7.arrow.77-1.tmp") == 7
+    assert generation_of("deltas/a-beefg9/000000000001-0-a-beefg9-0-ab12cdg7.arrow") == 7
     assert generation_of("layouts/000000000001-12345678.json") == 0
     assert generation_of("runs/s/000000000001-12345678g3-5.arrow") == 3
     assert generation_of("manifests/000000000001-4.json.77-1.tmp") == 4

@@ -133,3 +133,15 @@ def invoker_at(reach: str, access: Access) -> Invoker:
             if len(_invokers) > _KEPT:
                 _invokers.pop(next(iter(_invokers))).close()
         return _invokers[reach]
+
+
+def keep_invoker(reach: str, invoker: Invoker) -> None:
+    """Let `invoker_at` return this one for a reach text, for burst workers in the process itself."""
+    with _lock:
+        _invokers[reach] = invoker
+
+
+def remove_invoker(reach: str) -> None:
+    """Forget what `keep_invoker` has kept."""
+    with _lock:
+        _invokers.pop(reach, None)

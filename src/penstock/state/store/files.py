@@ -258,7 +258,7 @@ class Files:
                     raise StoreError(f"{what}: {refused}", hint=hint) from refused
                 if not began:
                     began = f"{what}: {refused}"
-                    _log.warning("%s; trying again for a minute", began)
+                    _log.warning("%s; trying again for a minute", began, extra={"file": name})
                 self.trouble = f"{began}; {waited_s:.0f} s so far"
                 self._pause(pause_s)
                 waited_s += pause_s
@@ -266,11 +266,11 @@ class Files:
                 if began:
                     self.trouble = ""
                     _log.warning(
-                        "%s of %s: %s succeeded after %.1f s of retries",
+                        "The store answers again: %s of %s is done after %.1f s of retries",
                         name,
                         self.uri,
-                        doing,
                         waited_s,
+                        extra={"file": name, "took_ms": round(1000 * waited_s)},
                     )
                 return result
         raise AssertionError("not reached")

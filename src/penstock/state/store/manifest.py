@@ -243,8 +243,19 @@ def from_checked(facts: dict[str, Any], name: str, kind: type[T]) -> T:
     return value
 
 
+@dataclass(frozen=True)
+class Renaming:
+    """New names of a flow's steps, until all manifests have them (see `renaming`)."""
+
+    generation: int
+    """The first generation whose files have the new names."""
+    names: dict[str, str]
+    """Old name -> new name, of each step."""
+
+
 class _FlowStep(TypedDict):
     id: str
+    kind: NotRequired[str]
     slots: Annotated[int, Meta(ge=1, le=MOST_SLOTS)]
     keys: list[tuple[str, str]]
     state: list[tuple[str, str]]
@@ -254,6 +265,7 @@ class _FlowStep(TypedDict):
 class _FlowFacts(TypedDict):
     id: NotRequired[str]
     steps: list[_FlowStep]
+    renamings: NotRequired[list[Renaming]]
 
 
 def check_flow(facts: dict[str, Any], name: str) -> None:

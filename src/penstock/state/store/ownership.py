@@ -25,7 +25,7 @@ from penstock.state.store.places import Owner
 
 _LOOKS_S = (0.1, 0.4, 1.0, 2.0)
 """Seconds between a host's attempts to read the mark. A network file system may show new files late."""
-_OF_TAG = re.compile(r"-[0-9a-f]+g(?P<generation>\d+)[-.]")
+_OF_TAG = re.compile(r"-[0-9a-f]+g(?P<generation>\d+)(-\d+)?\.")
 _OF_MANIFEST = re.compile(r"^(?P<epoch>\d+)(?:-(?P<generation>\d+))?\.json")
 
 
