@@ -1,11 +1,10 @@
-"""Points: the named places where a test may let a process fail, or a trial may slow it down.
+"""Fault points: named places in the code where a test can make a process fail, or slow it down.
 
-The code calls `point` where a crash would be most unkind (`FAULT_POINTS`): between two writes, after a
-channel was applied and before it was answered, while slots change hands. It calls `point` as well
-where a trial changes what a process does without harming it (`TRIAL_POINTS`); `penstock.testing` has
-the actions for that. A point costs one look at a global as long as nothing is armed. A test arms
-faults for its own process with `armed`, or ships them to the other processes of a flow in
-`Settings.faults`, where `arm` takes them.
+The code calls `point` where a crash would do the most harm (`FAULT_POINTS`): between two writes, between the
+application of a channel and its answer, while slots move. It also calls `point` where a trial can change the
+behaviour of a process without harm (`TRIAL_POINTS`); `penstock.testing` has actions for these. While nothing
+is armed, a point only costs a check of a global variable. A test arms faults in its own process with `armed`.
+It ships them to the other processes of a flow in `Settings.faults`, where `arm` arms them.
 
 >>> with armed(Fault("driver.sealed", where={"epoch": 3})) as faults:
 ...     _ = point("driver.sealed", epoch=2, run=0)
@@ -37,13 +36,14 @@ from penstock.errors import SettingError
 
 @dataclass(frozen=True)
 class FaultPoint:
-    """A documented place: when it is passed, and what an action learns of the passing."""
+    """The description of a fault point: when the code passes it, and the facts of each pass."""
 
     when: str
+    """The moment at which the code passes the point."""
     where: tuple[str, ...]
-    """The facts by which a fault picks passings."""
+    """Names of the facts by which a fault selects passes."""
     hands: tuple[str, ...] = ()
-    """What an action works with beside these facts."""
+    """Names of further values that the point passes to an action."""
 
 
 _CHANNEL = ("host", "step", "epoch", "run", "partition", "attempt")
@@ -53,45 +53,46 @@ _READING = ("epoch", "run", "partition", "attempt")
 _TASK = ("step", *_READING)
 
 FAULT_POINTS: dict[str, FaultPoint] = {
-    "host.assign": FaultPoint("a host was told which slots it owns, and has not taken them", _HOST),
+    "host.assign": FaultPoint("a host has received its slots, and has not taken them over", _HOST),
     "host.channel": FaultPoint("a channel's input is complete, and not yet applied", _CHANNEL),
     "host.applied": FaultPoint("a channel was applied, and its answer has not left", _CHANNEL),
-    "host.fetch": FaultPoint("a host is about to ask for entries that it lacks", _HOST),
-    "host.fetched": FaultPoint("missing entries came, and are not in the table yet", _HOST),
+    "host.fetch": FaultPoint("a host is about to fetch entries that it lacks", _HOST),
+    "host.fetched": FaultPoint("missing entries arrived, and are not in the table yet", _HOST),
     "host.serve": FaultPoint("a host is asked for entries of slots that it gave away", _HOST),
-    "host.install": FaultPoint("whole slots came, and are not in the table yet", _HOST),
-    "host.trickle": FaultPoint("a piece of a slot is about to be brought in the background", _HOST),
+    "host.install": FaultPoint("whole slots arrived, and are not in the table yet", _HOST),
+    "host.trickle": FaultPoint("a part of a slot is about to be fetched in the background", _HOST),
     "host.seal": FaultPoint("an epoch is complete, and its delta not yet written", (*_HOST, *_RUN)),
-    "host.sealed": FaultPoint("a delta was written, and the driver not yet told", (*_HOST, *_RUN)),
+    "host.sealed": FaultPoint("a delta was written, and not yet reported", (*_HOST, *_RUN)),
     "host.compact": FaultPoint("a file of a compaction is about to be read or written", _HOST),
-    "driver.assign": FaultPoint("slots were given owners, and no host was told yet", _RUN),
-    "driver.written": FaultPoint("the sink has the output, and nothing was sealed", _RUN),
+    "driver.assign": FaultPoint("slots have owners, and no host has received them yet", _RUN),
+    "driver.written": FaultPoint("the sink has the output, and no host has sealed", _RUN),
     "driver.sealed": FaultPoint("all hosts have sealed, and there is no manifest", _RUN),
-    "driver.committed": FaultPoint("the manifest is written, and Spark not yet told", _RUN),
+    "driver.committed": FaultPoint("the manifest is written, and Spark has not committed", _RUN),
     "driver.layout": FaultPoint("a layout was written, and no manifest names it", ("version",)),
-    "driver.clean": FaultPoint("files that no kept version needs are about to go", ("version",)),
+    "driver.clean": FaultPoint("files that no kept version needs will be removed", ("version",)),
     "sink.merge": FaultPoint("a merge of epochs is about to change a folder", ("operation",)),
     "courier.read": FaultPoint(
-        "a courier was given a batch of its input, and has done nothing with it", _READING
+        "a courier has received a batch of its input, and has not processed it", _READING
     ),
     "courier.sent": FaultPoint("all rows of a step are sent, and no channel was closed", _TASK),
-    "courier.closed": FaultPoint("a step's answers came, and were not handed on", _TASK),
+    "courier.closed": FaultPoint("a step's answers arrived, and were not passed on", _TASK),
     "store.write": FaultPoint("a file is about to be written", ("file",)),
     "store.read": FaultPoint("a file or folder is about to be read or looked for", ("file",)),
-    "courier.offload": FaultPoint("rows are set aside, and no burst worker was asked yet", _TASK),
-    "courier.offloaded": FaultPoint("burst workers gave answers, and none was sent on", _TASK),
+    "courier.offload": FaultPoint("rows are set aside, and no burst worker was called yet", _TASK),
+    "courier.offloaded": FaultPoint("burst workers answered, and nothing was sent on", _TASK),
 }
-"""Every place for a failure, by name. Points of a host and of a step name them; so a fault can pick one."""
+"""All fault points by name. Points of hosts and steps have their names as facts, so that a fault can select
+one of them."""
 
 _LIVE = ("epoch", "run", "partition")
-"""Of a live courier: its number is the partition."""
+"""Facts of a live courier. Its number is the partition."""
 
 LIVE_POINTS: dict[str, FaultPoint] = {
     "host.round": FaultPoint(
         "rows of a live run were applied, and its answers have not left", (*_HOST, *_RUN)
     ),
     "driver.begin": FaultPoint("hosts have joined a live run, and no courier has begun it", _RUN),
-    "driver.message": FaultPoint("a control message has its number, and no courier has it", _RUN),
+    "driver.message": FaultPoint("a control message has its number, and no courier got it", _RUN),
     "driver.told": FaultPoint("all couriers have a control message", _RUN),
     "courier.polled": FaultPoint("a live courier has polled rows, and sent none of them", _LIVE),
     "courier.message": FaultPoint(
@@ -102,7 +103,7 @@ LIVE_POINTS: dict[str, FaultPoint] = {
         "a live courier has sent a control message to the hosts of a step", ("step", *_LIVE)
     ),
     "courier.flushed": FaultPoint(
-        "all output of an epoch has left a live courier, and the driver was not told", _LIVE
+        "all output of an epoch has left a live courier, and the driver does not know", _LIVE
     ),
     "courier.release": FaultPoint(
         "an epoch is durable, and a live courier has not delivered its rows", _LIVE
@@ -111,45 +112,45 @@ LIVE_POINTS: dict[str, FaultPoint] = {
         "rows of a durable epoch are delivered, and still in the outbox of a live courier", _LIVE
     ),
 }
-"""Places for a failure that only live flows pass. They pass `courier.sent` after each chunk,
-`courier.offload` when rows of one are set aside, `courier.offloaded` before what was made of some is sent."""
+"""Fault points of live flows only. Live flows also pass `courier.sent` after each chunk, `courier.offload`
+when rows of a chunk are set aside, and `courier.offloaded` before the result of burst workers is sent."""
 
 _WORK = ("records", "took_s")
-"""Records that were worked on, and the seconds that this took."""
+"""The number of processed records, and the seconds that this took."""
 
 TRIAL_POINTS: dict[str, FaultPoint] = {
     "driver.clock": FaultPoint(
-        "the driver asks what time it is. The action gives the seconds by which its clock is ahead",
+        "the driver reads its clock. The action returns the seconds by which the clock is ahead",
         (),
     ),
     "driver.host": FaultPoint(
-        "a host was asked for, and its Spark job has not begun; `until` is set if it is called off",
+        "a host was requested, and its Spark job has not begun; `until` is set if it is cancelled",
         _HOST,
         ("until",),
     ),
     "host.work": FaultPoint(
-        "a channel was applied; `until` is set when the host ends. The action gives the seconds of "
+        "a channel was applied; `until` is set when the host ends. The action returns the seconds of "
         "work that it stands for",
         _CHANNEL,
         (*_WORK, "until"),
     ),
-    "courier.work": FaultPoint("a stateless step has done a batch", ("step",), _WORK),
+    "courier.work": FaultPoint("a stateless step has processed a batch", ("step",), _WORK),
     "courier.sender": FaultPoint("a courier has its sender, and no rows yet", _TASK, ("sender",)),
-    "burst.work": FaultPoint("a local burst worker has done a request", (), _WORK),
+    "burst.work": FaultPoint("a local burst worker has processed a request", (), _WORK),
 }
-"""Every place for a trial's action, by name."""
+"""All points for actions of a trial, by name."""
 
 Action = Callable[[Mapping[str, Any]], float | None]
-"""A function of what a point tells and hands over. It may give seconds; see `point`."""
+"""A function of the facts and values of a point. It may return seconds; see `point`."""
 Do = Literal["raise", "kill", "stop", "hang"] | type[Exception] | Action
 
 
 class InjectedFault(BaseException):
-    """What a fault raises.
+    """The exception that a fault raises.
 
-    Not an `Exception`: code that handles errors (a row to be set aside, a write to be tried again,
-    an epoch to be run once more) must see a fault as little as it sees the death of its process.
-    In a Flight handler it breaks the call off, so that the caller takes the host for lost.
+    It is not an `Exception`, because code that handles errors (sets a row aside, retries a write, runs an
+    epoch again) must not catch it, as it cannot catch the death of its process. In a Flight handler it
+    breaks the call, so that the caller considers the host lost.
     """
 
     def __init__(self, point: str, where: Mapping[str, object]) -> None:
@@ -162,7 +163,7 @@ class InjectedFault(BaseException):
 
 @dataclass(frozen=True)
 class Passed:
-    """One passing of a point."""
+    """One pass of the code through a point, with its facts."""
 
     point: str
     where: Mapping[str, object]
@@ -175,19 +176,25 @@ class Passed:
 
 @dataclass(frozen=True)
 class Fault:
-    """What shall happen at a point. A value: it can be pickled, and shipped in settings.
+    """A fault to inject at a point. It is a value that can be pickled and shipped in settings.
 
-    `do` is "raise" (an `InjectedFault`), "kill" (SIGKILL for the own process), "stop" (SIGSTOP for it; it
-    goes on from there if somebody continues it), "hang" (wait until disarmed, then raise), a kind of
-    exception to raise (OSError: the store refuses), or an action: a function of what the point tells.
-    `where` picks passings by their facts, `hits` by their number among those, counted from 1 in every
-    process anew; no hits means all. A host that a fault has killed is started again and counts from 1
-    again: pick a `run` to kill it only once.
+    `do` is one of these:
+
+    - "raise": raise an `InjectedFault`;
+    - "kill": send SIGKILL to the process that passes the point;
+    - "stop": send SIGSTOP to it; SIGCONT lets it continue;
+    - "hang": wait until the fault is disarmed, then raise;
+    - an exception class to raise, such as OSError for a store that fails;
+    - an action: a function of the facts of the point.
+
+    `where` selects passes by their facts. `hits` selects them by their number, counted from 1 in each
+    process; an empty `hits` selects all. A host that was killed restarts, and counts from 1 again. Put `run`
+    into `where` to kill it only once.
 
     >>> Fault("host.aplied")
     Traceback (most recent call last):
     ...
-    penstock.errors.SettingError: there is no fault point 'host.aplied'. What to do: use host.applied?
+    penstock.errors.SettingError: unknown fault point 'host.aplied'. What to do: use host.applied
     """
 
     point: str
@@ -199,8 +206,8 @@ class Fault:
         known = _known(self.point)
         if unknown := set(self.where) - set(known.where):
             raise SettingError(
-                f"point {self.point} does not tell its {', '.join(sorted(unknown))}",
-                hint=f"it tells {', '.join(known.where)}",
+                f"fault point {self.point} has no {', '.join(sorted(unknown))} for `where`",
+                hint=f"use {', '.join(known.where) or 'no facts'}",
             )
         if isinstance(self.do, str) and self.do not in ("raise", "kill", "stop", "hang"):
             raise SettingError(
@@ -208,7 +215,7 @@ class Fault:
             )
 
     def meets(self, passed: Passed) -> bool:
-        """Whether a passing is one of those that this fault counts."""
+        """Whether this fault counts a pass: its point and its facts match."""
         return self.point == passed.point and all(
             name in passed.where and passed.where[name] == value
             for name, value in self.where.items()
@@ -216,20 +223,20 @@ class Fault:
 
 
 class Armed:
-    """Faults that lie in wait in this process. Safe to pass from several threads."""
+    """Faults that are armed in this process. Thread-safe."""
 
     def __init__(self, faults: Iterable[Fault]) -> None:
         self.faults = tuple(faults)
         self.passed: Counter[str] = Counter()
-        """How often each point was passed."""
+        """Number of passes of each point."""
         self.fired: list[Passed] = []
-        """The passings that a fault met, in order."""
+        """Passes at which a fault was injected, in order."""
         self._hits = [0] * len(self.faults)
         self._lock = threading.Lock()
         self._over = threading.Event()
 
     def meet(self, passed: Passed) -> float:
-        """Count a passing, and let the first fault happen that is due at it; gives its seconds."""
+        """Count a pass, and inject the first fault that is due. Returns the seconds of its action."""
         with self._lock:
             self.passed[passed.point] += 1
             due = None
@@ -243,7 +250,7 @@ class Armed:
         return 0.0 if due is None else self._happen(due.do, passed)
 
     def end(self) -> None:
-        """Let go of whatever hangs."""
+        """Disarm the faults, which ends those that hang."""
         self._over.set()
 
     def _happen(self, do: Do, passed: Passed) -> float:
@@ -267,9 +274,9 @@ _arming = threading.Lock()
 
 
 def point(name: str, **facts: object) -> float:
-    """Pass a point. Does nothing, unless faults are armed in this process.
+    """Pass a point. Does nothing unless faults are armed in this process.
 
-    Gives the seconds of work that actions stand for: 0, unless a trial slows the process down.
+    Returns the seconds of work that actions stand for: 0 unless a trial slows the process down.
     """
     return _passed(name, facts) if _armed else 0.0
 
@@ -281,7 +288,7 @@ def _passed(name: str, facts: dict[str, object]) -> float:
 
 @contextmanager
 def armed(*faults: Fault) -> Iterator[Armed]:
-    """Arm faults in this process, for a while; gives what was passed and what has fired."""
+    """Arm faults in this process for the duration of the context. Yields a record of passes and faults."""
     here = Armed(faults)
     _replace(None, here)
     try:
@@ -292,10 +299,10 @@ def armed(*faults: Fault) -> Iterator[Armed]:
 
 
 def arm(faults: tuple[Fault, ...]) -> None:
-    """Arm the faults that a process was shipped, instead of those it was shipped before.
+    """Arm the faults that were shipped to this process, in place of those shipped before.
 
-    Called at every task of a worker, since Spark keeps workers for the next query: the same faults
-    again are left as they are, with their counts.
+    Called for every task of a worker, since Spark reuses workers for the next query. If the faults are the
+    same as before, they keep their counts.
     """
     global _shipped
     if faults != _shipped.faults:
@@ -308,7 +315,7 @@ def arm(faults: tuple[Fault, ...]) -> None:
 def _replace(old: Armed | None, new: Armed | None) -> None:
     global _armed
     with _arming:
-        kept = tuple(one for one in _armed if one is not old)
+        kept = tuple(faults for faults in _armed if faults is not old)
         _armed = kept if new is None else (*kept, new)
 
 
@@ -316,6 +323,6 @@ def _known(name: str) -> FaultPoint:
     known = {**FAULT_POINTS, **LIVE_POINTS, **TRIAL_POINTS}
     if name not in known:
         near = get_close_matches(name, known, n=1)
-        hint = f"use {near[0]}?" if near else f"they are {', '.join(known)}"
-        raise SettingError(f"there is no fault point {name!r}", hint=hint)
+        hint = f"use {near[0]}" if near else f"use one of {', '.join(known)}"
+        raise SettingError(f"unknown fault point {name!r}", hint=hint)
     return known[name]

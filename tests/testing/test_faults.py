@@ -135,8 +135,8 @@ def test_a_hanging_fault_lets_go_when_it_is_disarmed() -> None:
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        (lambda: Fault("host.aply"), "there is no fault point 'host.aply'"),
-        (lambda: Fault("driver.sealed", where={"host": "a"}), "does not tell its host"),
+        (lambda: Fault("host.aply"), "unknown fault point 'host.aply'"),
+        (lambda: Fault("driver.sealed", where={"host": "a"}), "has no host for"),
         (lambda: Fault("driver.sealed", do="explode"), "cannot do 'explode'"),  # type: ignore[arg-type]
     ],
 )

@@ -362,7 +362,7 @@ def test_what_is_no_flow_is_refused() -> None:
         FlowTester(ps.flow(source("user string")).key_by("user"))  # type: ignore[arg-type]
     with pytest.raises(ps.SettingError, match="partitions is 0"):
         FlowTester(CLICKS, partitions=0)
-    with pytest.raises(ps.SettingError, match="unknown steps"):
+    with pytest.raises(ps.SettingError, match="steps that the flow does not have: sums"):
         FlowTester(CLICKS, hosts={"sums": 1})
     same = source("user string", name="s")
     with pytest.raises(ps.FlowError, match="two sources of the flow are named s"):

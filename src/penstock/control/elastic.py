@@ -47,6 +47,7 @@ class Elastic:
     """
 
     policy: str | Policy = "switch"
+    """Scaling policy: text such as "switch(0.3)", or a policy object."""
     at_least: int = 1
     """Minimum number of hosts per step."""
     at_most: int = 8

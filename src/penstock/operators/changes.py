@@ -1,4 +1,4 @@
-"""Streams of changes: rows that are put in, and rows that are taken back."""
+"""Change streams: rows that are put in, and rows that are taken back."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ _PIECE = 1 << 16
 
 @dataclass(frozen=True, eq=False)
 class Places:
-    """The places of some rows.
+    """The places (sort keys) of some rows, as two arrays.
 
     >>> Places.of_records(3, np.array([7, 8]))
     Places([(3, 7), (3, 8)])

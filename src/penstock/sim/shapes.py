@@ -4,7 +4,7 @@
     sine(30000, 10000, 600s)           base, amplitude and period; starts at the base and rises
     burst(4000, 5, 30s, 20s)           a base, and 5 times the base from 30 s on for 20 s; with a fifth value,
                                        such as 120s, the burst repeats every 120 s
-    swell(4000, 5, 30s, 60s)           a base, and a wave up to 5 times it and back, from 30 s on for 60 s
+    swell(4000, 5, 30s, 60s)           a base, and a wave up to 5 times the base, from 30 s on for 60 s
     gradual(4000, 5, 30s, 60s)         the same in straight lines: up, level, and down
     ramp(1000, 9000, 60s)              from one rate to another, which then stays
     steps(1000 for 10s, 5000 for 5s)   one rate after the other, repeated

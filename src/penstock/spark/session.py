@@ -23,6 +23,7 @@ from penstock.spark.private import (
     is_local,
     keep_jobs_on_interrupt,
     quiet_handled_failures,
+    running_settings,
 )
 from penstock.spark.s3a import with_s3a
 
@@ -178,35 +179,36 @@ def session(
     chosen |= conf or {}
     builder = SparkSession.Builder().config(map=chosen)
     quiet = _QUIET | {"spark.master": f"local[{slots},4]"}
-    known = known_settings(builder, os.environ)
+    running, known = running_settings(), known_settings(builder, os.environ)
     spoken = "spark.log.level" in known  # then somebody wants to see what Spark says
     builder = _with_defaults(builder, quiet, known)
     builder = configure(builder, kafka=kafka, s3=s3)
     spark = builder.getOrCreate()
-    if not spoken and has_default_log(spark):
+    if not running and not spoken and has_default_log(spark):
         quiet_handled_failures(spark)
-    if ignored := ignored_settings(chosen, dict(spark.sparkContext.getConf().getAll())):
+    if ignored := ignored_settings(chosen, running):
         _log.warning(
             "Settings ignored, since this process has a Spark session already: %s. Stop that session first "
             "to change them.",
-            ", ".join(f"{key}={value}" for key, value in ignored.items()),
+            ", ".join(ignored),
             extra={"settings": ignored},
         )
     return spark
 
 
-def ignored_settings(chosen: Mapping[str, str], running: Mapping[str, str]) -> dict[str, str]:
-    """Settings that were chosen for a session and are not those of its Spark context. Settings of Spark SQL
-    can change while a session runs, and so are never ignored.
+def ignored_settings(chosen: Mapping[str, str], running: Mapping[str, str]) -> list[str]:
+    """Names of settings that were chosen for a session and that the running one has otherwise, if there is
+    one. Settings of Spark SQL can change while a session runs, and so are never ignored.
 
     >>> ignored_settings({"spark.master": "local[8,4]", "spark.sql.a": "1"}, {"spark.master": "local[2]"})
-    {'spark.master': 'local[8,4]'}
+    ['spark.master']
     """
-    return {
-        key: value
+    changeable = ("spark.sql.", "spark.app.name")
+    return [
+        key
         for key, value in chosen.items()
-        if running.get(key) != value and not key.startswith(("spark.sql.", "spark.app.name"))
-    }
+        if running and running.get(key) != value and not key.startswith(changeable)
+    ]
 
 
 @contextmanager

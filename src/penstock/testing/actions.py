@@ -1,7 +1,7 @@
-"""Actions at trial points: hosts that are slow or come late, and couriers that combine nothing.
+"""Actions for trial points: slow hosts, hosts that start late, and couriers that do not combine rows.
 
-They let a small machine stand for many. Each is a value that settings can ship to every process of a
-flow; with `hits=()` it acts at every passing:
+They let one small machine behave like a cluster. Each action is a value that `Settings.faults` ships to every
+process of a flow. With `hits=()` it acts every time the point is passed:
 
 >>> from penstock import Settings
 >>> from penstock.testing import Fault
@@ -22,15 +22,15 @@ from typing import Any
 from penstock.errors import SettingError
 
 _turns: defaultdict[Any, threading.Lock] = defaultdict(threading.Lock)
-"""Held by the channel that a host of this name works on; by thread for those that are no hosts."""
+"""Locks by host name, so that a host processes one channel at a time. Others have one per thread."""
 
 
 @dataclass(frozen=True)
 class Pace:
-    """Makes a host, a courier or a burst worker take at most `rate` records a second.
+    """Slows a host, a courier or a burst worker down to at most `rate` records per second.
 
-    Acts at `host.work`, `courier.work` and `burst.work`. The time that the work took anyhow is part
-    of the pace. A host works on one channel at a time.
+    Acts at `host.work`, `courier.work` and `burst.work`. The time that the work really took is subtracted
+    from the wait. A host waits for one channel at a time.
 
     >>> waited = []
     >>> Pace(40, wait=waited.append)({"host": "sum/0", "records": 10, "took_s": 0.125})
@@ -41,11 +41,13 @@ class Pace:
 
     rate: float
     wait: Callable[[float], object] | None = None
-    """Waits for some seconds. None: on the real clock, until the host ends."""
+    """Function that waits for a number of seconds. None: waits on the real clock, or until the host ends."""
 
     def __post_init__(self) -> None:
         if not self.rate > 0:
-            raise SettingError(f"a pace of {self.rate:g} records a second", hint="use more than 0")
+            raise SettingError(
+                f"the rate of a Pace is {self.rate:g} records per second", hint="use more than 0"
+            )
 
     def __call__(self, facts: Mapping[str, Any]) -> float:
         rest_s = max(0.0, facts["records"] / self.rate - facts["took_s"])
@@ -58,13 +60,14 @@ class Pace:
 
 @dataclass(frozen=True)
 class Delay:
-    """Makes a host come later by some milliseconds, as if its machine had to be started first.
+    """Delays the start of a host, as if its machine had to be started first.
 
-    Acts at `driver.host`, where `hits` tell hosts that a flow starts with from those that it asks for
-    later: hosts of a step are asked for one after the other.
+    Acts at `driver.host`. The hosts of a step are requested one after the other, so `hits` can select hosts
+    that are added after the start of the flow.
     """
 
     ms: float
+    """Length of the delay in milliseconds."""
 
     def __call__(self, facts: Mapping[str, Any]) -> None:
         facts["until"].wait(self.ms / 1000)
@@ -72,10 +75,9 @@ class Delay:
 
 @dataclass(frozen=True)
 class Uncombined:
-    """Makes couriers send each row, or each of its windows, as a record: hosts have all the work.
+    """Stops couriers from combining rows: each row, or each of its windows, becomes a record for a host.
 
-    Acts at `courier.sender`. Not even the rows of a hot key are combined. Burst workers combine what
-    they are given in any case.
+    Acts at `courier.sender`. It also applies to the rows of hot keys. Burst workers still combine their rows.
     """
 
     def __call__(self, facts: Mapping[str, Any]) -> None:

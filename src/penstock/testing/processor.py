@@ -1,8 +1,8 @@
-"""The tester of processors: user logic runs without Spark, epoch by epoch.
+"""Tester for processors: runs user logic without Spark, epoch by epoch.
 
 >>> from penstock import KeyedProcessor
 >>> class Silence(KeyedProcessor):
-...     '''Tells of users that were not seen for ten seconds.'''
+...     '''Reports users that were not seen for ten seconds.'''
 ...
 ...     output_schema = "user string, seen long"
 ...
@@ -51,12 +51,11 @@ from penstock.state.variables.values import Row, RowForm
 
 
 class ProcessorTester:
-    """Runs a `KeyedProcessor` as a host does: epoch by epoch, with state, timers, TTL and undo.
+    """Runs a `KeyedProcessor` like a host: epoch by epoch, with state, timers, TTL and rollback.
 
-    Time stands still unless it is set. Each `feed` is one epoch with one channel, sealed when it
-    has passed; when it raises, it has changed nothing. `key` names the key columns, [] for a global
-    step. Schemas are DDL text or Arrow schemas. Keys are given as tuples, or as one value if there
-    is one key column.
+    Time only changes when a test sets it. Each `feed` is one epoch with one channel, which is sealed at its
+    end. If it raises an error, no state has changed. `key` names the key columns; it is [] for a global step.
+    Schemas are DDL text or Arrow schemas. Keys are tuples, or single values if there is one key column.
     """
 
     def __init__(
@@ -82,25 +81,25 @@ class ProcessorTester:
         self.dead_letters: list[DeadLetter] = []
 
     def feed(self, rows: Iterable[Any]) -> list[Row]:
-        """Run an epoch with these rows (tuples, dicts or Rows), and return what it gave."""
+        """Run an epoch with these rows (tuples, dicts or Rows), and return its output."""
         return self._run([self._input.batch([self._input.write(row) for row in rows])])
 
     def set_time(self, now_ms: int) -> list[Row]:
-        """Let the time of day be this, and return what the timers gave that it made due."""
+        """Set the time of day, and return the output of processing-time timers that are due."""
         self.now_ms = now_ms
         return self._run([])
 
     def set_watermark(self, watermark_ms: int) -> list[Row]:
-        """Let the watermark be this, and return what the timers gave that it made due."""
+        """Set the watermark, and return the output of event-time timers that are due."""
         self.watermark_ms = watermark_ms
         return self._run([])
 
     def finish(self) -> list[Row]:
-        """The input has ended: return what the event-time timers gave that were left."""
+        """End the input, and return the output of all remaining event-time timers."""
         return self._run([], final=True)
 
     def peek(self, name: str, key: Any) -> Row | list[Row] | dict[Row, Row] | None:
-        """What a state holds for a key: a row or None, a list of rows, or a dict."""
+        """Read the state of a key: a row or None, a list of rows, or a dict."""
         with self._operator.inspect(_key(key)) as handle:
             state = handle.state(name)
             if isinstance(state, ListState):
@@ -111,27 +110,27 @@ class ProcessorTester:
             return state.get()
 
     def put(self, name: str, key: Any, value: Any) -> None:
-        """Set what a state holds for a key: a row, a list of rows, or a dict."""
+        """Set the state of a key: a row, a list of rows, or a dict."""
         with self._operator.inspect(_key(key)) as handle:
             state = handle.state(name)
             state.clear()
             if isinstance(state, ListState):
                 state.put(value)
             elif isinstance(state, MapState):
-                for of, row in value.items():
-                    state.update_value(of, row)
+                for map_key, row in value.items():
+                    state.update_value(map_key, row)
             else:
                 assert isinstance(state, ValueState)
                 state.update(value)
         self._operator.table.seal()
 
     def timers(self, key: Any, time: TimeKind = "processing") -> list[int]:
-        """When the timers of a key expire, the earliest first."""
+        """Expiry times of a key's timers in milliseconds, earliest first."""
         with self._operator.inspect(_key(key)) as handle:
             return list(handle.list_timers(time))
 
     def restart(self) -> None:
-        """Go on with a new copy of the processor, and only what a checkpoint would hold."""
+        """Continue with a new copy of the processor, and only the state that a checkpoint would hold."""
         table = self._operator.table
         saved = table.export(table.entries_in(np.arange(self._slots)))
         self._operator.shutdown()
@@ -140,7 +139,7 @@ class ProcessorTester:
 
     @property
     def keys_held(self) -> int:
-        """How many keys have state or timers."""
+        """Number of keys that have state or timers."""
         return len(self._operator.table)
 
     def _run(self, batches: list[pa.RecordBatch], final: bool = False) -> list[Row]:
@@ -155,8 +154,8 @@ class ProcessorTester:
         self._epoch += 1
         for answer in answers:
             self.dead_letters += answer.dead
-        given = [batch for answer in answers for batch in answer.batches]
-        return [row for b in given for row in self._output.rows(b.columns, b.num_rows)]
+        output = [batch for answer in answers for batch in answer.batches]
+        return [row for b in output for row in self._output.rows(b.columns, b.num_rows)]
 
     def _fresh(self) -> ProcessOperator:
         return ProcessOperator(self._plan, self._slots, "process", self._on_error)

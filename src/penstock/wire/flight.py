@@ -62,8 +62,8 @@ def telling_errors() -> Iterator[None]:
         raise fl.FlightServerError(errors.to_wire(error)) from None
     except Exception as defect:
         # Sent as an error of its own, so that a host that answers does not look lost.
-        error = PenstockError(f"a host failed with {type(defect).__name__}: {defect}")
-        raise fl.FlightServerError(errors.to_wire(error)) from defect
+        failure = PenstockError(f"a host failed with {type(defect).__name__}: {defect}")
+        raise fl.FlightServerError(errors.to_wire(failure)) from defect
 
 
 class TokenServer(fl.FlightServerBase):  # type: ignore[misc]

@@ -170,7 +170,7 @@ def test_bad_key_text(make: Make, type: pa.DataType, text: str) -> None:
 
 def test_too_many_key_columns(make: Make) -> None:
     _, checkpoint = make(WORD, *THREE)
-    with pytest.raises(FlowError, match="a key of 2 values"):
+    with pytest.raises(FlowError, match="the key has 2 values instead of 1"):
         checkpoint.history("words", ["a", "b"])
 
 

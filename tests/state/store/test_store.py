@@ -163,7 +163,9 @@ def test_an_unknown_format_is_rejected(store: Store) -> None:
     name = "manifests/000000000000.json"
     facts = json.loads(store.files.read(name) or b"") | {"format": 99}
     store.files.write(name, json.dumps(facts).encode())
-    with pytest.raises(CheckpointError, match="state format 99; this Penstock reads 1 and 2"):
+    with pytest.raises(
+        CheckpointError, match="state format 99, but this release of Penstock reads 1 and 2"
+    ):
         store.read_manifest(0)
 
 

@@ -51,13 +51,13 @@ def as_table(rows: Iterable[tuple[int, Part, Part] | None]) -> pa.Table:
     def struct(key: tuple[Any, ...]) -> dict[str, Any]:
         return dict(zip("asf", key, strict=True))
 
-    rows: list[dict[str, Any]] = []
+    dicts: list[dict[str, Any]] = []
     for row in rows:
         if row is None:
-            rows.append({"__present": False})
+            dicts.append({"__present": False})
             continue
         n, (pairs, map_patch, keys), (items, list_patch, count) = row
-        rows.append(
+        dicts.append(
             {
                 "__present": True,
                 "v.n": n,
@@ -70,8 +70,8 @@ def as_table(rows: Iterable[tuple[int, Part, Part] | None]) -> pa.Table:
             }
         )
         for name, value in (("m.__map", pairs), ("m.__map~gone", keys), ("l.__list", items)):
-            rows[-1][name] = [] if value is not None and not value else rows[-1][name]
-    return pa.Table.from_pylist(rows, SCHEMA)
+            dicts[-1][name] = [] if value is not None and not value else dicts[-1][name]
+    return pa.Table.from_pylist(dicts, SCHEMA)
 
 
 def folded_row(older: Any, newer: Any) -> Any:

@@ -46,11 +46,11 @@ class Accumulator(ABC):
     @property
     @abstractmethod
     def name(self) -> str:
-        """The name of its first state column."""
+        """The name of the first state column."""
 
     @property
     def inputs(self) -> tuple[str, ...]:
-        """The input columns that it reads."""
+        """The input columns that the accumulator reads."""
         return with_where((self.column,), self.where)
 
     @property

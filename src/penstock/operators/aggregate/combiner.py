@@ -164,7 +164,7 @@ class CombiningSender:
             self._unsent.clear()
 
     def finish(self) -> tuple[str, Iterable[Outgoing]]:
-        """The combined states, if no rows were sent."""
+        """End the input. Returns the combined states, if no rows were sent."""
         if not self._combiner.combines:
             return ROWS, ()
         self._unsent.clear()

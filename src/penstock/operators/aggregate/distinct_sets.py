@@ -40,7 +40,9 @@ LISTS = pa.list_(pa.struct(list(MEMBERS)))
 """Type of a column of sets."""
 
 _LOAD = 0.6
+"""Share of used positions above which the index grows."""
 _LEAST = 1024
+"""Half the initial number of positions of the index."""
 
 
 class ValueIndex:
@@ -87,7 +89,7 @@ class ValueIndex:
 
     @property
     def nbytes(self) -> int:
-        """Bytes held."""
+        """Memory of the index, in bytes."""
         return self._sets.nbytes + self._values.nbytes + self._bits.nbytes
 
     def _make_room(self, places: int) -> None:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from penstock.operators.aggregate.plan import AggregatePlan
 
 ROWS_PER_BATCH = 1 << 18
+"""Maximum number of rows of an output batch."""
 
 
 PlacesOf = Callable[[Array], Places | None]

@@ -40,7 +40,7 @@ def late(times, size, every, offset, horizon):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def spread(times, size, every, offset, horizon):  # type: ignore[no-untyped-def]
-    """(row, start) of each window of each time that ends after the horizon, starts ascending."""
+    """Rows and starts of all windows that end after the horizon: by row, then by start."""
     n = len(times)
     firsts, counts = np.empty(n, np.int64), np.empty(n, np.int64)
     total = 0
@@ -109,7 +109,7 @@ def last_words(offsets, data):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def pairs(users, starts, panes):  # type: ignore[no-untyped-def]
-    """(user << 32 | pane) of each row; rows from starts[j] on have panes[j]."""
+    """The pair (user << 32 | pane) of each row; rows from starts[j] on have panes[j]."""
     out = np.empty(len(users), np.int64)
     for j in range(len(starts)):
         end = starts[j + 1] if j + 1 < len(starts) else len(users)
