@@ -28,9 +28,10 @@ from penstock.console.checkpoint.checkpoint import Checkpoint
 from penstock.driver.progress import EpochProgress
 from penstock.errors import CheckpointError, FlowError, SettingError
 from penstock.faults import LIVE_POINTS, Armed, Fault, armed
+from penstock.flows.claim import claim
 from penstock.flows.flow import Flow
 from penstock.flows.keyed_flow import must_be
-from penstock.flows.start import claim, for_one_host, host_counts, with_errors
+from penstock.flows.start import for_one_host, host_counts, with_errors
 from penstock.model import milliseconds
 from penstock.operators.operator import OnError
 from penstock.plan.epoch import EpochPlan
