@@ -1,4 +1,4 @@
-"""Settings that make no sense are refused before anything is started."""
+"""Invalid settings are refused before anything is started, with the fault and the cure."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from penstock.settings import Settings
         {"schedule": "fifo"},
     ],
 )
-def test_what_a_host_could_not_run_with_is_refused(bad: dict[str, Any]) -> None:
+def test_invalid_settings_of_hosts_are_refused(bad: dict[str, Any]) -> None:
     with pytest.raises(SettingError, match="use"):
         Settings(**bad)
 

@@ -201,8 +201,8 @@ def open_for(flow: ps.Flow, store: Store) -> str:
 
 
 def steps_of(store: Store) -> set[tuple[str, ...]]:
-    """The steps of each manifest of a store, wherever it names any."""
-    told = set()
+    """The step names in a store: a tuple for each place in a manifest that has them."""
+    names = set()
     for epoch in store.epochs():
         manifest = store.read_manifest(epoch)
         assert manifest is not None
@@ -217,8 +217,8 @@ def steps_of(store: Store) -> set[tuple[str, ...]]:
             (host.rpartition("/")[0] for host in hosts),
             (group[name].rpartition("/")[0] for group in placed for name in ("host", "home")),
         ):
-            told.add(tuple(sorted(set(named))))
-    return told
+            names.add(tuple(sorted(set(named))))
+    return names
 
 
 def test_an_old_checkpoint_gets_the_names_of_the_flow(old_store: Store) -> None:
