@@ -27,7 +27,7 @@ import pyarrow as pa
 from penstock.console.checkpoint.checkpoint import Checkpoint
 from penstock.driver.progress import EpochProgress
 from penstock.errors import CheckpointError, FlowError, SettingError
-from penstock.faults import LIVE_POINTS, Armed, Fault, armed
+from penstock.faults import Armed, Fault, armed
 from penstock.flows.claim import claim
 from penstock.flows.flow import Flow
 from penstock.flows.keyed_flow import must_be

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from penstock.console.checkpoint.checkpoint import Checkpoint
 from penstock.console.checkpoint.facts import StateEntry
-from penstock.flows.claim import _step_facts
+from penstock.flows.claim import step_facts
 from penstock.state.store.store import FORMAT, Store
 from tests.trials.cluster import cluster
 from tests.trials.ledger import LEDGER, LEDGER_STEP, LedgerTwin
