@@ -183,7 +183,7 @@ def session(
     if ui:
         chosen["spark.ui.enabled"] = "true"
     chosen |= conf or {}
-    builder = SparkSession.Builder().config(map=chosen)
+    builder = SparkSession.Builder().config(map={**chosen})
     quiet = _QUIET | {"spark.master": f"local[{slots},4]"}
     running, known = running_settings(), known_settings(builder, os.environ)
     spoken = "spark.log.level" in known  # then somebody wants to see what Spark says
