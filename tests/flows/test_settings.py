@@ -110,6 +110,7 @@ def test_elastic_takes_all_settings_with_their_defaults() -> None:
         flow.elastic(at_mots=3)  # type: ignore[call-arg]
 
 
+WRONG: Any = "wrong"
 FLOW = ps.flow(ps.rate(100, partitions=2)).key_by("key").aggregate(n=ps.count(), name="clicks")
 
 
@@ -119,11 +120,11 @@ FLOW = ps.flow(ps.rate(100, partitions=2)).key_by("key").aggregate(n=ps.count(),
         (lambda: host_counts(FLOW.plan, 0), "step clicks has 0 hosts", "1 or more"),
         (lambda: host_counts(FLOW.plan, {"views": 2}), "does not have: views", "use clicks"),
         (lambda: check_delivery("twice"), "unknown delivery 'twice'", '"transactional"'),
-        (lambda: with_errors(FLOW.plan, "ignore"), "unknown on_error 'ignore'", '"dead_letter"'),
+        (lambda: with_errors(FLOW.plan, WRONG), "unknown on_error 'wrong'", '"dead_letter"'),
         (lambda: sink_of(FLOW), "has no sink", "ps.to"),
         (lambda: most_hosts(FLOW.elastic(), FLOW.plan, {}), "elastic() needs an SLA", ".sla("),
         (lambda: for_one_host(FLOW.elastic(), FLOW.plan, {}), "cannot be elastic", "remove"),
-        (lambda: FLOW.start(ps.collect(), mode="fast"), "unknown mode 'fast'", '"live"'),
+        (lambda: FLOW.start(ps.collect(), mode=WRONG), "unknown mode 'wrong'", '"live"'),
         (
             lambda: FLOW.start(ps.collect(), couriers=2),
             "couriers is for live flows",

@@ -54,13 +54,19 @@ class Flow:
     """A pipeline: sources, steps on them, and a sink for the output. Made by `flow`."""
 
     graph: Graph
+    """Sources and steps."""
     bound: SLA | None = None
+    """The SLA; None: there is none."""
     elasticity: Elastic | None = None
+    """Settings of autoscaling; None: it is off."""
     sink: Sink | None = None
+    """The sink, unless `start` gets one."""
     time: str | None = None
     """The event-time column, which windows use by default; None after a step that drops it."""
     one_host: bool = False
+    """Whether all steps run in one host."""
     keeps_order: bool = False
+    """Whether the output is in the order of arrival."""
 
     def key_by(self, *columns: str, slots: int = 64, nulls: bool = False) -> KeyedFlow:
         """Choose the key columns of the next step, and the number of slots of its key space.
