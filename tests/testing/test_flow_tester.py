@@ -311,6 +311,31 @@ def test_a_flow_survives_a_crash_at_each_point() -> None:
     assert set(fired) & moves
 
 
+TIMED = ps.flow(source("user string, at timestamp", name="timed"), event_time="at")
+COUNTED = TIMED.key_by("user", slots=8).window(ps.tumbling("10s")).aggregate(n=ps.count())
+FLOWS = {
+    "window": COUNTED,
+    "windows of windows": COUNTED.key_by("window_end", slots=4).top(
+        1, "n desc", until="window_end"
+    ),
+    "session": TIMED.key_by("user").window(ps.session_window("3s")).aggregate(n=ps.count()),
+    "top": TIMED.key_by("user").top(2, by="at desc"),
+    "distinct": TIMED.key_by("user").distinct(),
+    "processor": TIMED.key_by("user").process(Silence()),
+    "ordered": TIMED.ordered().key_by("user").distinct(),
+    "one host": COUNTED.on_one_host(),
+    "self-join": TIMED.join(TIMED.select("user", seen="at"), on="user", ttl="1 hour"),
+}
+
+
+@pytest.mark.parametrize("name", FLOWS)
+def test_all_kinds_of_flows_survive(name: str) -> None:
+    epochs = [[(f"u{n % 5}", at(10 * turn + n)) for n in range(9)] for turn in range(3)]
+    points = ["host.applied", "host.seal", "courier.sent", "driver.sealed"]
+    kills = [Fault(point, "kill") for point in points]
+    assert assert_survives(FLOWS[name], epochs, kills) == points
+
+
 def test_what_does_not_survive_is_told() -> None:
     runs = iter(range(100))
 
